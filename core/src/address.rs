@@ -1,10 +1,9 @@
 //! A worker's address: opaque bytes that the application carries to its peers.
 //!
-//! It names the host and its namespaces (for the reachability report), the worker, and one candidate for
-//! every module that the worker has open: which module, and the bytes that this module's provider
-//! understands; then the schemes by which connections to it can be formed, for modules that need that. A
-//! context with a progress thread adds the same for its service worker, which executes what peers ask of
-//! memory while the application computes. What a worker promises stands at the end.
+//! The address contains the host and its namespaces (for the reachability report), the worker, and one candidate for every module
+//! that the worker has open: the module, and the bytes that this module's provider understands. Then follow the schemes by which
+//! connections can be formed, for modules that need them. A context with a progress thread adds the same for its service worker,
+//! which executes peers' memory operations while the application computes. The worker's promises are at the end.
 
 use crate::Error;
 use crate::log::is_plain;
@@ -15,9 +14,9 @@ use tieline_plugin_api::process::PerProcess;
 
 pub(crate) const FORMAT: Format =
     Format { magic: *b"TLA", name: "worker address", major: 1, minor: 1 };
-/// The minor that added what a worker promises.
+/// The minor version that added the worker's promises.
 const PROMISES: u8 = 1;
-/// A promise: the worker makes progress all the time.
+/// A promise: the worker makes progress continuously.
 const POLLS_OFTEN: u8 = 1;
 /// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. It stands in the
 /// address, so that no message bears it: whoever posts to a peer has that peer's address, and whoever hears from one
@@ -25,9 +24,9 @@ const POLLS_OFTEN: u8 = 1;
 pub(crate) const MESSAGES: (u8, u8) = (1, 4);
 /// The minor that added what tells a worker of puts into its memory.
 pub(crate) const NOTIFICATIONS: u8 = 1;
-/// The minor that added messages that are announced.
+/// The minor version that added rendezvous messages (announcements).
 pub(crate) const ANNOUNCEMENTS: u8 = 2;
-/// The minor that added keys by their handles.
+/// The minor version that added key handles.
 pub(crate) const HANDLES: u8 = 3;
 /// The minor that added the report of an exit with unsent operations.
 pub(crate) const EXITS: u8 = 4;
@@ -35,10 +34,10 @@ pub(crate) const EXITS: u8 = 4;
 pub(crate) const CONNECTS_ONLY: i32 = i32::MIN;
 const MAX_CANDIDATES: usize = 64;
 const MAX_SCHEMES: usize = 64;
-/// Names of hosts are for people: a longer one is cut.
+/// Host names are for people: a longer one is truncated.
 const MAX_HOST: usize = 63;
 
-/// One way to reach a worker.
+/// One route to a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) provider: String,
@@ -48,35 +47,35 @@ pub(crate) struct Candidate {
     pub(crate) address: Vec<u8>,
 }
 
-/// One way to form connections with a worker.
+/// One method of forming connections with a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scheme {
-    /// The same on both sides, whatever their devices are called: `tcp-connect/stream`, `verbs/ud`.
+    /// Independent of the device names of either side: `tcp-connect/stream`, `verbs/ud`.
     pub(crate) name: String,
     pub(crate) via: Via,
-    /// The candidates whose connections it can form, by their places, each with its rank there: domains may be
-    /// connected in different ways.
+    /// The candidates whose connections it can form, as indices, each with its rank there. Different domains may be connected by
+    /// different schemes.
     pub(crate) serves: Vec<(u8, i32)>,
 }
 
 impl Scheme {
-    /// Its rank for a candidate, if it serves that.
+    /// Its rank for a candidate, if it serves that candidate.
     pub(crate) fn rank(&self, candidate: usize) -> Option<i32> {
         let of = |(at, rank): &(u8, i32)| (usize::from(*at) == candidate).then_some(*rank);
         self.serves.iter().find_map(of)
     }
 }
 
-/// What carries the datagrams of a scheme.
+/// The carrier of a scheme's datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Via {
     /// A connector with this address.
     Connector(Vec<u8>),
-    /// Messages of a candidate, by its place.
+    /// Messages of the candidate with this index.
     Candidate(u8),
 }
 
-/// A worker without its process: how it is reached.
+/// The routes to a worker, without its process.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct WorkerEntry {
     pub(crate) worker: [u8; 16],
@@ -84,33 +83,33 @@ pub(crate) struct WorkerEntry {
     pub(crate) schemes: Vec<Scheme>,
 }
 
-/// Where a worker runs.
+/// The host and process of a worker.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Location {
     pub(crate) boot_id: [u8; 16],
     pub(crate) pid_namespace: u64,
     pub(crate) net_namespace: u64,
     pub(crate) pid: u32,
-    /// What the host calls itself.
+    /// The host's own name.
     pub(crate) host: String,
 }
 
-/// A worker's address, taken apart.
+/// A parsed worker address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerAddress {
     pub(crate) context: [u8; 16],
-    /// The library's own messages that it speaks: our major, else it would not have been parsed.
+    /// The version of its own messages. The major version equals that of this library, otherwise parsing would have failed.
     pub(crate) messages: (u8, u8),
     pub(crate) location: Location,
     pub(crate) entry: WorkerEntry,
-    /// The service worker, when the context has a progress thread.
+    /// The service worker, if the context has a progress thread.
     pub(crate) service: Option<WorkerEntry>,
-    /// Whether the worker promises to make progress all the time. Who has not said so has promised nothing.
+    /// Whether the worker promises to make progress continuously. An address without this field promises nothing.
     pub(crate) polls_often: bool,
 }
 
 impl WorkerAddress {
-    /// The bytes for a peer.
+    /// Packs the address for a peer.
     pub(crate) fn pack(&self) -> Result<Vec<u8>, Error> {
         let mut w = FORMAT.begin();
         let location = &self.location;
@@ -131,14 +130,14 @@ impl WorkerAddress {
         Ok(seal(w))
     }
 
-    /// Takes a peer's bytes apart; every length is checked.
+    /// Parses a peer's bytes. Every length is checked.
     pub(crate) fn parse(bytes: &[u8]) -> Result<WorkerAddress, Error> {
         let address = FORMAT.unseal(bytes, Self::parse_fields).map_err(|no| {
             Error::new(
                 no.status,
                 "this is no worker address",
                 format!("{} ({} bytes)", no.why, bytes.len()),
-                "pass what the peer's worker gave as its address, unchanged, between versions of Tieline that go together",
+                "pass what the peer's worker gave as its address, unchanged, between compatible versions of Tieline",
             )
         })?;
         let ((major, minor), (ours, _)) = (address.messages, MESSAGES);
@@ -149,7 +148,7 @@ impl WorkerAddress {
             Status::Unsupported,
             format!("{} speaks another version of Tieline's own messages", address.label()),
             format!("it speaks version {major}.{minor}, and this library {ours}.x"),
-            "use versions of Tieline that go together on both sides",
+            "use compatible versions of Tieline on both sides",
         ))
     }
 
@@ -174,7 +173,7 @@ impl WorkerAddress {
         Ok(WorkerAddress { context, messages, location, entry, service, polls_often })
     }
 
-    /// The address of the service worker by itself.
+    /// The address of the service worker alone.
     pub(crate) fn service_address(&self) -> Option<WorkerAddress> {
         Some(WorkerAddress {
             context: self.context,
@@ -186,7 +185,7 @@ impl WorkerAddress {
         })
     }
 
-    /// What a person calls this peer: `process 4711`, with its host when that is another one.
+    /// The peer's name for people: `process 4711`, with its host if it is another one.
     pub(crate) fn label(&self) -> String {
         static HERE: PerProcess<OnceLock<[u8; 16]>> = PerProcess::new();
         let Location { pid, host, boot_id, .. } = &self.location;
@@ -274,7 +273,7 @@ impl WorkerEntry {
     }
 }
 
-/// Text with a one-byte length, for people to read. A character that a terminal obeys, or that nobody sees, becomes `?`.
+/// Text with a one-byte length, for people. Control characters and invisible characters become `?`.
 fn words(r: &mut Reader<'_>) -> Result<String, Status> {
     Ok(r.name()?.replace(|c: char| !is_plain(c), "?"))
 }
@@ -291,7 +290,7 @@ fn boot_id_here() -> [u8; 16] {
 }
 
 impl Location {
-    /// Where this process runs. What cannot be read stays zero and equals nothing.
+    /// The location of this process. A field that cannot be read stays zero and equals no other.
     pub(crate) fn here() -> Location {
         let inode = |name: &str| {
             use std::os::unix::fs::MetadataExt;
@@ -405,7 +404,7 @@ mod tests {
         }
     }
 
-    /// An address that says that it has so many candidates, schemes, and candidates that each of these serves.
+    /// An address with these numbers of candidates, schemes, and candidates per scheme.
     fn of_lengths(candidates: u8, schemes: u8, serves: u8) -> Result<WorkerAddress, Error> {
         let mut w = FORMAT.begin();
         let _ = w.raw(&[1; 16]).u8(MESSAGES.0).u8(MESSAGES.1).raw(&[2; 16]);
@@ -431,7 +430,7 @@ mod tests {
             let error = of_lengths(candidates, schemes, serves).unwrap_err();
             assert_eq!(error.status(), Status::BadData, "{error}");
         }
-        // What is more is left out where it is written.
+        // Additional entries are left out when the address is written.
         let mut more = example();
         let entry = &mut more.entry;
         entry.candidates = vec![entry.candidates[0].clone(); 65];

@@ -4,7 +4,7 @@ use tieline_config::{Declared, ValueView};
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::process::Kept;
 
-/// A provider that is linked into the core, or into the program.
+/// A provider linked into the core or into the program.
 #[derive(Clone, Copy)]
 pub(crate) struct Builtin {
     pub(crate) name: &'static str,

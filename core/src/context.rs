@@ -1,4 +1,4 @@
-//! Contexts: providers found, ranked and composed; the home of workers and registered memory.
+//! Contexts: finding, ranking and composing providers. A context owns its workers and registered memory.
 
 use crate::OpenError;
 use crate::config::{Config, ConfigBuilder, vars};
@@ -11,20 +11,22 @@ use crate::sys::{OwnedBuffer, Span};
 use crate::worker::Worker;
 use std::sync::Arc;
 
-/// Keeps the progress thread alive: every handle of the application holds one, the thread itself does not.
+/// Keeps the progress thread alive. Every handle of the application holds one; the thread itself holds none.
 pub(crate) struct Lease {
     #[allow(dead_code)] // held for its drop, which ends the thread
     service: Option<Service>,
 }
 
-/// What a program opens first. Clones are the same context; usable from every thread.
+/// The entry point of the library: the providers that were found, and the memory registered with them.
+///
+/// Clones are the same context. A context can be used from every thread.
 #[derive(Clone)]
 pub struct Context {
     core: Arc<Core>,
     lease: Arc<Lease>,
 }
 
-/// How to open a context: values that the program sets beat the environment and the files.
+/// Configures a context before it is opened. Values set by the program override the environment and the configuration files.
 #[must_use]
 pub struct ContextBuilder {
     config: ConfigBuilder,
@@ -32,26 +34,27 @@ pub struct ContextBuilder {
 }
 
 impl Context {
-    /// Opens a context as environment and configuration files say.
+    /// Opens a context as configured by the environment and the configuration files.
     ///
     /// # Errors
-    /// [`OpenError::Configure`]: a malformed variable, a `required:` provider that is missing, or no module at all that carries
-    /// messages. [`OpenError::Release`]: memory, descriptors or threads ran out.
+    /// [`OpenError::Configure`]: a variable is malformed, a `required:` provider is missing, or no module can carry messages.
+    /// [`OpenError::Release`]: memory, descriptors or threads ran out.
     pub fn open() -> Result<Context, OpenError> {
         Context::builder().open()
     }
 
-    /// A builder, for programs that set something themselves.
+    /// Returns a builder, for programs that set variables themselves.
     pub fn builder() -> ContextBuilder {
         ContextBuilder { config: Config::builder().process_environment(), out_of_band: false }
     }
 
     /// Opens a worker, which belongs to the calling thread.
     ///
+    /// A module that cannot be opened is left out as long as another one carries messages; [`Context::report`] gives the reason.
+    ///
     /// # Errors
-    /// When no module is left that carries messages: mostly [`OpenError::Release`], descriptors or memory ran out. One that
-    /// cannot be opened beside others is left out, and [`Context::report`] says why. [`OpenError::Reopen`] when the progress
-    /// thread has stopped, once it is known, and in a forked child.
+    /// [`OpenError`] if no module remains that carries messages. Most often it is [`OpenError::Release`]: descriptors or memory ran
+    /// out. [`OpenError::Reopen`] after the progress thread has stopped and the context has noticed it, and in a forked child.
     pub fn worker(&self) -> Result<Worker, OpenError> {
         self.core.check_service()?;
         Worker::open(self.core.clone(), Some(self.lease.clone())).map_err(|error| {
@@ -62,41 +65,45 @@ impl Context {
         })
     }
 
-    /// Allocates zeroed memory that is shared from birth where a provider offers that: local peers reach it
-    /// by load and store. All access. 0 bytes are a region without any: it can be passed on and closed like others.
+    /// Allocates `len` bytes of zeroed memory with [`Access::ALL`]. If a provider offers shared memory, local peers access it by
+    /// load and store.
     ///
-    /// Where no provider can give such memory (shared memory files are forbidden, say), it is ordinary memory,
-    /// [`Region::is_shared`] is `false`, and the report says why.
+    /// A region of 0 bytes is valid: its key can be exported, and it is closed like any other region.
+    ///
+    /// If no provider can share memory (for example because shared memory files are forbidden), the region is ordinary memory. Then
+    /// [`Region::is_shared`] returns `false`, and the report gives the reason.
     ///
     /// # Errors
-    /// [`OpenError::Release`] for more than the machine has available, or than the process's limits or the memory control
-    /// groups around it allow, before a page is touched. [`OpenError::Reopen`] as of [`Context::worker`].
+    /// [`OpenError::Release`] if `len` exceeds the memory that the machine has available, a limit of the process, or a memory
+    /// control group. The check runs before any page is touched. [`OpenError::Reopen`] as for [`Context::worker`].
     pub fn alloc(&self, len: usize) -> Result<Region, OpenError> {
         self.alloc_with(len, Access::ALL)
     }
 
-    /// [`Context::alloc`] with a choice of what peers may do.
+    /// Like [`Context::alloc`], with the access rights that peers get.
     ///
     /// # Errors
-    /// As [`Context::alloc`].
+    /// As for [`Context::alloc`].
     pub fn alloc_with(&self, len: usize, access: Access) -> Result<Region, OpenError> {
         self.core.check_service()?;
         Ok(self.core.memory.alloc(len, access)?)
     }
 
-    /// Registers a buffer, which the region owns from here on. All access.
+    /// Registers a buffer with [`Access::ALL`]. The region owns the buffer from then on.
+    ///
+    /// A provider that refuses the memory does not make this call fail. Peers then reach the memory through other providers or by
+    /// messages, and [`Context::report`] contains the refusal.
     ///
     /// # Errors
-    /// [`OpenError::Reopen`] as of [`Context::worker`]. A provider that refuses the memory is no error: peers reach it through
-    /// the others, or by messages, and [`Context::report`] says so.
+    /// [`OpenError::Reopen`] as for [`Context::worker`].
     pub fn register(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
         self.register_with(buffer, Access::ALL)
     }
 
-    /// [`Context::register`] with a choice of what peers may do.
+    /// Like [`Context::register`], with the access rights that peers get.
     ///
     /// # Errors
-    /// As [`Context::register`].
+    /// As for [`Context::register`].
     pub fn register_with(
         &self,
         buffer: impl Into<Box<[u8]>>,
@@ -107,19 +114,20 @@ impl Context {
         Ok(self.core.memory.register_owned(buffer, access)?)
     }
 
-    /// Registers memory that the application owns. All of it has to be mapped with the rights that peers get: to be read for gets, to be
-    /// written for puts, both for atomics; [`Access::COMMITTED_LATER`] leaves that check out. If the memory is unmapped, protected or cut
-    /// off later all the same, accesses of peers fail there, and this process goes on.
+    /// Registers memory that the application owns.
+    ///
+    /// The whole range must be mapped with the rights that peers get: readable for gets, writable for puts, both for atomics.
+    /// [`Access::COMMITTED_LATER`] skips that check. If the memory is unmapped, protected or truncated later, accesses by peers
+    /// fail and this process continues.
     ///
     /// # Safety
-    /// `base` is valid for reads and writes of `len` bytes until [`Region::close`] has returned `Ok` for this region, or
-    /// to the end of the process: dropping the region is not enough, since operations that are pending and peers in the
-    /// middle of a copy go on, nor is dropping the context. No Rust reference to the bytes is used while a peer
-    /// may write them.
+    /// `base` must be valid for reads and writes of `len` bytes until [`Region::close`] has returned `Ok` for this region, or until
+    /// the process ends. Dropping the region or the context is not enough: pending operations and copies by peers continue. No Rust
+    /// reference to the bytes may be used while a peer may write them.
     ///
     /// # Errors
-    /// As [`Context::register`]; `Permission` where the memory is not mapped, or lacks a right.
-    #[allow(unsafe_code)] // the promise is the caller's
+    /// As for [`Context::register`]. `Permission` if the memory is not mapped or lacks a right.
+    #[allow(unsafe_code)] // the caller upholds the contract
     pub unsafe fn register_raw(
         &self,
         base: *mut u8,
@@ -127,14 +135,16 @@ impl Context {
         access: Access,
     ) -> Result<Region, OpenError> {
         self.core.check_service()?;
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds this function's contract.
         let span = unsafe { Span::new(base, len) };
         Ok(self.core.memory.register_borrowed(span, access)?)
     }
 
-    /// Takes a buffer as local memory of operations, in place and for as long as they last: puts read from it, gets and messages that
-    /// are taken write to it, messages are sent from it. It is registered with nobody, has no key, and costs an allocation: where a device
-    /// needs a registration it is made for the time of an operation. [`Region::into_buffer`] gives the buffer back.
+    /// Wraps a buffer as local memory for operations, without registering it (a transient registration).
+    ///
+    /// Operations use the buffer in place and only while they last. Puts read from it, messages are sent from it, and gets and
+    /// rendezvous receives write to it. The region has no key. It costs one allocation. If a device needs a registration, the
+    /// library makes one for the duration of each operation. [`Region::into_buffer`] returns the buffer.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -146,7 +156,7 @@ impl Context {
     /// let block = context.lend(vec![7; 64])?;
     /// let put = me.put(&block, 0..64, &key, 0)?;
     /// worker.finish(put)?;
-    /// let buffer: Box<[u8]> = block.into_buffer()?; // the same one
+    /// let buffer: Box<[u8]> = block.into_buffer()?; // the same buffer
     /// # assert_eq!(*buffer, [7; 64]);
     /// # Ok(()) }
     /// ```
@@ -158,28 +168,37 @@ impl Context {
         Ok(self.core.memory.lend_owned(buffer)?)
     }
 
-    /// The same for memory that stays where it is and whose it is.
+    /// Like [`Context::lend`], for memory that the application keeps and owns.
     ///
     /// # Safety
-    /// As of [`Context::register_raw`]: `base` is valid for reads and writes of `len` bytes (for reads alone, where it is only put and sent from)
-    /// until [`Region::close`] has returned `Ok`, or to the end of the process, whatever is dropped meanwhile. That an operation has ended
-    /// well says that nobody writes there any more; one that has failed may, until its endpoint is dropped, and `close` says it. Of a message
-    /// that was announced a receiver that breaks the rules may go on reading until then, also where it has said that it is through.
-    /// While an operation writes there nobody else looks, and while one reads nobody writes.
+    /// As for [`Context::register_raw`]: `base` must be valid for reads and writes of `len` bytes until [`Region::close`] has
+    /// returned `Ok`, or until the process ends, regardless of what is dropped before. Memory that is only a source of puts and
+    /// messages needs to be valid for reads alone.
+    ///
+    /// After an operation has succeeded, no device or peer writes there any more. After an operation has failed, one may still
+    /// write until its endpoint is dropped; `close` reports when that is over. If the memory was sent as a rendezvous message, a
+    /// receiver that violates the protocol may continue to read it until then, even after it has reported that it is finished.
+    ///
+    /// While an operation writes the memory, no other code may access it. While an operation reads the memory, no other code may
+    /// write it.
     ///
     /// # Errors
-    /// As [`Context::lend`].
-    #[allow(unsafe_code)] // the promise is the caller's
+    /// As for [`Context::lend`].
+    #[allow(unsafe_code)] // the caller upholds the contract
     pub unsafe fn lend_raw(&self, base: *mut u8, len: usize) -> Result<Region, OpenError> {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller upholds this function's contract.
         let span = unsafe { Span::new(base, len) };
         Ok(self.core.memory.lend(span, Backing::Borrowed)?)
     }
 
-    /// What the context's workers do and what they wait for, as `tieline info --pid` sees it from outside ([`crate::live`]): each
-    /// worker as it has shown itself last ([`WorkerStatus::age_ms`](crate::live::WorkerStatus) says when), which is about a tenth of a
-    /// second ago while it makes progress in a loop. From any thread. Empty with `TIELINE_LIVE=off`, where there was no memory or
-    /// descriptor for it, and in a forked child; [`Worker::status`] needs neither.
+    /// Returns the state of the context's workers and the operations they wait for. `tieline info --pid` shows the same from
+    /// another process ([`crate::live`]).
+    ///
+    /// Each entry is the worker's latest published state; [`WorkerStatus::age_ms`](crate::live::WorkerStatus) gives its age. A
+    /// worker that makes progress in a loop publishes about every tenth of a second. May be called from any thread.
+    ///
+    /// The result is empty with `TIELINE_LIVE=off`, if memory or a descriptor for it was missing, and in a forked child.
+    /// [`Worker::status`] needs neither.
     #[must_use]
     pub fn status(&self) -> Status {
         self.core.status()
@@ -190,7 +209,7 @@ impl Context {
         &self.core
     }
 
-    /// What was found, what is used, and why everything else is not.
+    /// Returns the modules that were found, the modules in use, and the reason for each one that is not used.
     #[must_use]
     pub fn report(&self) -> Report {
         Report::of(&self.core)
@@ -198,56 +217,62 @@ impl Context {
 }
 
 impl ContextBuilder {
-    /// Sets a variable: `.set("TIELINE_PROVIDERS", "^shm-cma")`.
+    /// Sets a variable, for example `.set("TIELINE_PROVIDERS", "^shm-cma")`.
     pub fn set(mut self, name: &str, value: &str) -> ContextBuilder {
         self.config = self.config.set(name, value);
         self
     }
 
-    /// Whether a thread of the library serves what peers ask of this context's memory while the
-    /// application computes. It sleeps when idle.
+    /// Sets whether a thread of the library serves peers' accesses to this context's memory while the application computes. The
+    /// thread sleeps when it is idle. The variable is `TIELINE_PROGRESS_THREAD`.
     ///
-    /// Should the thread end early, what is there goes on, served by the workers' own progress as without it; what peers had on
-    /// its way to the thread ends, and what waits for a connection to it goes to the workers. The owner hears of it from the next
-    /// [`Worker::wait`], `wait_until` or [`Worker::arm`] of each worker, which returns the reason once, and from everything new that the
-    /// context is asked for: workers and memory.
+    /// If the thread ends early, existing workers and memory remain usable, and the workers' own progress serves peers as without
+    /// the thread. Operations that peers had sent to the thread fail; requests that wait for a connection to it go to the workers.
+    /// The application learns the reason from the next [`Worker::wait`], [`Worker::wait_until`] or [`Worker::arm`], once per
+    /// worker. Opening a worker and allocating or registering memory fail from then on.
     pub fn progress_thread(self, on: bool) -> ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }
 
-    /// Whether this context promises its peers that all of its workers make progress all the time, every few microseconds while they
-    /// have nothing else to do: `TIELINE_POLLS_OFTEN`. Off by default, since a target that computes would break it.
+    /// Sets whether to promise to peers that all workers of this context make progress continuously: every few microseconds while
+    /// they have no other work. The variable is `TIELINE_POLLS_OFTEN`. The default is off, because a target that computes would
+    /// break the promise.
     ///
-    /// A worker's address carries the promise. Who has the address does small puts and gets by messages where those are quicker than
-    /// the module that reaches the memory, as two messages within a host are than a system call; the modules' stated costs say up to
-    /// how many bytes ([`RemoteKey::path`](crate::RemoteKey::path), [`Endpoint::report`](crate::Endpoint::report)). What an
-    /// operation means is the same by either way: `Done` is said when the bytes are there. It may be `Pending` now where the module was
-    /// through when the call returned, and needs the progress of both workers until then: of a target that does not keep
-    /// its promise it waits for the next progress call. So does what stands behind a fence: between two small puts it waits for the
-    /// answer to the first, and for this side's own progress, where the module had needed neither. Without a fence nothing waits behind
-    /// them: while 16 are unanswered, or the message lane has no room, small ones go by the module too. Modules that complete later
-    /// keep what is small, since many of them are under way at once.
+    /// A worker's address carries the promise. A peer with that address sends small puts and gets as messages if that is faster
+    /// than the module that reaches the memory: within a host, two messages can be faster than one system call. The modules' stated
+    /// costs determine up to how many bytes this applies ([`RemoteKey::path`](crate::RemoteKey::path),
+    /// [`Endpoint::report`](crate::Endpoint::report)).
     ///
-    /// The first small put or get opens the message lane to the peer, also on an endpoint that sends no messages. From then on the
-    /// endpoint ends with that lane: where the target's worker is closed, puts that the module would have done fail as well, and a new
-    /// endpoint finds no way to that worker within `TIELINE_CONNECT_TIMEOUT`.
+    /// The meaning of an operation is the same on both routes: `Done` means that the bytes have arrived. Its timing differs:
     ///
-    /// It is not told to peers while a progress thread serves them, nor where waits do not spin (`TIELINE_SPIN`), as in a job of more
-    /// processes than processors: [`Context::report`] has a warning then. What a peer has been told holds for its endpoints.
+    /// - An operation that the module would have completed within the call can be `Pending`. It then needs progress of both
+    ///   workers. If the target breaks its promise, the operation waits for the target's next progress call.
+    /// - After a fence, a small put waits for the answer to the small put before it, and for progress on this side. The module
+    ///   would have needed neither.
+    /// - Without a fence, nothing waits. While 16 requests are unanswered, or the message lane has no room, small operations use
+    ///   the module.
+    /// - Modules that complete asynchronously keep their small operations, because many of them can be in flight together.
+    ///
+    /// The first small put or get opens the message lane to the peer, even on an endpoint that sends no messages. From then on the
+    /// endpoint fails when that lane fails. If the target's worker is closed, puts fail that the module could have completed, and a
+    /// new endpoint finds no route to that worker within `TIELINE_CONNECT_TIMEOUT`.
+    ///
+    /// The promise is not advertised while a progress thread serves peers, nor if waits do not spin (`TIELINE_SPIN`), as in a job
+    /// with more processes than processors. [`Context::report`] contains a warning in these cases. A promise that a peer has
+    /// received stays valid for its endpoints.
     pub fn polls_often(self, on: bool) -> ContextBuilder {
         self.set(vars::POLLS_OFTEN, if on { "on" } else { "off" })
     }
 
-    /// Whether the application carries the few datagrams that form a connection, as
-    /// [`Worker::set_out_of_band`] describes; the connection module `oob` then takes its place in
-    /// `TIELINE_CONNECT`.
+    /// Sets whether the application carries the few datagrams that form a connection, as [`Worker::set_out_of_band`] describes. The
+    /// connection module `oob` then takes its place in `TIELINE_CONNECT`.
     pub fn out_of_band(mut self, on: bool) -> ContextBuilder {
         self.out_of_band = on;
         self
     }
 
-    /// What a context opened like this finds and chooses, and the error with which it cannot be used, if
-    /// so: for tools that explain.
+    /// Returns what a context with this configuration finds and chooses, without opening it, and the error that makes it unusable,
+    /// if any. For diagnostic tools.
     ///
     /// # Errors
     /// [`OpenError::Configure`]: a malformed variable or file.
@@ -260,7 +285,7 @@ impl ContextBuilder {
     /// Opens the context.
     ///
     /// # Errors
-    /// As [`Context::open`].
+    /// As for [`Context::open`].
     pub fn open(self) -> Result<Context, OpenError> {
         let report_to = self.config.report_to();
         let config = self.config.build().inspect_err(|error| {

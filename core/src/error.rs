@@ -1,24 +1,24 @@
-//! What a failure asks of the caller, as a type for each kind of operation: a `match` on it has to deal with every case, and
-//! each case is named for what is to be done, or for what has become of the operation.
+//! Errors by kind of operation. Each type is an enum whose variants name the caller's possible reactions, or the state of the
+//! operation, so that a `match` covers every case.
 //!
-//! | fails with | what |
+//! | error | operations that fail with it |
 //! |---|---|
 //! | [`OpenError`] | opening a context or a worker, allocating and registering memory |
-//! | [`ConnectError`] | connecting, to a peer or to its service; how an endpoint ended ([`Endpoint::error`](crate::Endpoint::error)) |
-//! | [`PostError`] | everything that is posted on an endpoint, and importing a key |
-//! | [`CompletionError`] | what was posted, asked for by `finish`, `test` and `flush` of its worker |
-//! | [`Error`] | all else, where there is nothing to choose: the caller's own mistake, or the words are for a person |
+//! | [`ConnectError`] | connecting to a peer or to its service; the reason why an endpoint ended ([`Endpoint::error`](crate::Endpoint::error)) |
+//! | [`PostError`] | every operation posted on an endpoint, and importing a key |
+//! | [`CompletionError`] | the result of a posted operation, from `finish`, `test` and `flush` of its worker |
+//! | [`Error`] | everything else: the caller's own mistake, or a text for a person, with no choice for a program |
 //!
-//! A wait whose time is up is no error: `wait_until` returns `false`, and `wait` returns [`Waited::TimeIsUp`](crate::Waited). So
-//! `TimedOut` in one of these types always says that something has ended. In C these are two statuses, `TIELINE_TIMED_OUT` and
-//! `TIELINE_EXPIRED`.
+//! A wait that reaches its deadline is not an error: `wait_until` returns `false`, and `wait` returns
+//! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types always means that an operation or a connection
+//! has ended. In C these are two statuses, `TIELINE_TIMED_OUT` and `TIELINE_EXPIRED`.
 //!
-//! All of them are an [`Error`] with its words (they [`Deref`] to it), and become one again by `?`:
+//! Each type dereferences to an [`Error`] with its text ([`Deref`]), and `?` converts it back into one:
 //!
 //! ```
 //! use tieline::{Endpoint, Outcome, PostError, Worker};
 //!
-//! /// Sends, with room made where there is none.
+//! /// Sends a message; makes progress while the queue is full.
 //! fn send(worker: &Worker, endpoint: &Endpoint, bytes: &[u8]) -> Result<Outcome, tieline::Error> {
 //!     loop {
 //!         match endpoint.send(7, 0, bytes) {
@@ -38,85 +38,90 @@ use crate::Status;
 use std::fmt;
 use std::ops::Deref;
 
-/// Why nothing was posted.
+/// The reason why an operation was not posted.
 ///
-/// A large put that is written at once, in pieces, may have come to the peer in part, and so may anything when a provider broke
-/// in the middle of this very call.
+/// Two exceptions: a large put that is written immediately, in pieces, may have reached the peer in part. If a provider failed
+/// during this very call, the operation may have been executed in whole or in part.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PostError {
-    /// Nothing was done, and the same call may succeed after progress: `Again`.
+    /// Nothing was posted. The same call may succeed after progress. Status: `Again`.
     Retry(Error),
-    /// This call will never succeed as it is: its range, rights, key, length or id is wrong, it was made in a handler or in a
-    /// forked child, or what it asks for is not to be had for this memory. The endpoint is as it was. `Invalid`, `KeyRejected`,
-    /// `OutOfRange`, `TooLarge`, `Misaligned`, `Unsupported`, `UnsupportedParam`, `Busy`, `Permission` (memory of the target's is
-    /// missing or protected).
+    /// This call can never succeed with these arguments. Its range, rights, key, length or id is wrong, it was made in a handler or
+    /// in a forked child, or the memory does not support the operation. The endpoint is unchanged. Status: `Invalid`,
+    /// `KeyRejected`, `OutOfRange`, `TooLarge`, `Misaligned`, `Unsupported`, `UnsupportedParam`, `Busy`, `Permission` (memory of
+    /// the target is missing or protected).
     Correct(Error),
-    /// The endpoint or its worker has ended, or the way broke that this operation had. With any other status, and with any at
-    /// all once [`Endpoint::error`](crate::Endpoint::error) says it.
+    /// The endpoint or its worker has ended, or the route of this operation failed. Any other status, and every status once
+    /// [`Endpoint::error`](crate::Endpoint::error) returns it.
     Reconnect(ConnectError),
-    /// A bounded resource of this process ran out: let go of some. `NoMemory`.
+    /// A bounded resource of this process ran out: release some of it. Status: `NoMemory`.
     Release(Error),
 }
 
-/// How an operation ended that was posted and did not succeed.
+/// The failure of an operation that had been posted.
 #[derive(Clone, PartialEq, Eq)]
 pub enum CompletionError {
-    /// It was refused, and the same again would be: the target's memory is as it was, but for what was carried out before of a
-    /// large put that goes in pieces. The connection stands. `KeyRejected`, `OutOfRange`, `Misaligned`, `TooLarge`,
-    /// `Unsupported`, `UnsupportedParam`, `Invalid`, `Permission` (memory of the target's is missing or protected).
+    /// The operation was refused, and the same operation would be refused again. The target's memory is unchanged, except for
+    /// pieces of a large put that were written before. The connection stays usable. Status: `KeyRejected`, `OutOfRange`,
+    /// `Misaligned`, `TooLarge`, `Unsupported`, `UnsupportedParam`, `Invalid`, `Permission` (memory of the target is missing or
+    /// protected).
     Refused(Error),
-    /// The connection or the provider was lost with it: it may have happened, or not, or may happen still. Connect as this says,
-    /// and repeat only what may happen twice. Any other status, and any at all of what ended with its connection.
+    /// The connection or the provider failed together with the operation. The operation may have been executed, may not have been,
+    /// or may still be executed later. Reconnect as the [`ConnectError`] says, and repeat only operations that may be executed
+    /// twice. Any other status, and every status of an operation that ended with its connection.
     Unknown(ConnectError),
-    /// This process gave it up: by [`Worker::cancel`](crate::Worker::cancel), and nothing of it has happened, or by dropping its endpoint
-    /// or closing its worker, and it may have happened. `Canceled`, and `Closed` once the worker is.
+    /// This process abandoned the operation. After [`Worker::cancel`](crate::Worker::cancel), no part of it has been executed.
+    /// After its endpoint was dropped or its worker closed, it may have been executed. Status: `Canceled`, or `Closed` once the
+    /// worker is closed.
     Canceled(Error),
-    /// Nothing was looked at: this call could not wait. It was made in a handler, in a forked child or on another worker, or the
-    /// system refused. The operation goes on, if it has not ended; a flush waits for it, and tells of its failure.
+    /// The operation was not examined, because this call could not wait: it was made in a handler, in a forked child or on another
+    /// worker, or the system refused to sleep. The operation continues if it has not ended. A later flush waits for it and reports
+    /// its failure.
     Pending(Error),
 }
 
-/// Why there is no connection, or none any more, and what it takes to have one.
+/// The reason why a connection cannot be formed, or why it ended, and the way to get one.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ConnectError {
-    /// The same may succeed, later perhaps: time ran out, the peer was busy, it closed the connection, or what carried it broke.
-    /// `Again`, `TimedOut`, `Io`, `ProviderFailed`, `Canceled`; of an endpoint that has ended also `Busy`,
+    /// The same call may succeed, possibly later: it timed out, the peer was busy, the peer closed the connection, or its transport
+    /// failed. Status: `Again`, `TimedOut`, `Io`, `ProviderFailed`, `Canceled`; for an endpoint that has ended also `Busy`,
     /// `Closed`, `KeyRejected`, `OutOfRange`, `Misaligned`.
     Retry(Error),
-    /// This call will never succeed: these bytes are no address, nobody has this number, it was made in a handler or in a forked
-    /// child, or the worker is closed. `BadData`, `Invalid`, `Closed`, `Busy`, `KeyRejected`, `OutOfRange`, `TooLarge`,
-    /// `Misaligned`, `UnsupportedParam`.
+    /// This call can never succeed: the bytes are not an address, no peer has this number, the call was made in a handler or in a
+    /// forked child, or the worker is closed. Status: `BadData`, `Invalid`, `Closed`, `Busy`, `KeyRejected`, `OutOfRange`,
+    /// `TooLarge`, `Misaligned`, `UnsupportedParam`.
     Correct(Error),
-    /// The peer is gone, or another one is in its place: exchange addresses again. `PeerFailed`.
+    /// The peer is gone, or another process has taken its place: exchange addresses again. Status: `PeerFailed`.
     Exchange(Error),
-    /// The two sides have no way in common, or do not understand each other: `tieline info --why` on both shows what each has.
-    /// `Unreachable`, `Unsupported`, `Permission`, `NoDevice`; of an endpoint that has ended also `BadData`, `Invalid`,
-    /// `TooLarge`, `UnsupportedParam`.
+    /// The two sides have no route in common, or incompatible versions. `tieline info --why` on both hosts shows the modules of
+    /// each. Status: `Unreachable`, `Unsupported`, `Permission`, `NoDevice`; for an endpoint that has ended also `BadData`,
+    /// `Invalid`, `TooLarge`, `UnsupportedParam`.
     Configure(Error),
-    /// A bounded resource of this process ran out: let go of some. `NoMemory`.
+    /// A bounded resource of this process ran out: release some of it. Status: `NoMemory`.
     Release(Error),
 }
 
-/// Why a context, a worker or memory was not to be had.
+/// The reason why a context or a worker could not be opened, or memory not be allocated or registered.
 #[derive(Clone, PartialEq, Eq)]
 pub enum OpenError {
-    /// A setting is wrong, which [`ConfigureError::setting`] names, or what this machine has and permits does not do:
-    /// `tieline info --why` shows that. Any other status.
+    /// A setting is wrong ([`ConfigureError::setting`] names it), or the machine lacks a device or permission; `tieline info --why`
+    /// shows that. Any other status.
     Configure(ConfigureError),
-    /// Memory, descriptors or another bounded resource ran out: ask for less, or let go of some. `NoMemory`, `Again`, `Busy`.
+    /// Memory, descriptors or another bounded resource ran out: request less, or release some of it. Status: `NoMemory`, `Again`,
+    /// `Busy`.
     Release(Error),
-    /// The context is of no use for this any more: its progress thread has stopped, or this is a forked child. Open a new one.
-    /// Any status.
+    /// This context cannot open anything more: its progress thread has stopped, or this is a forked child. Open a new context. Any
+    /// status.
     Reopen(Error),
 }
 
-/// What has to be set otherwise, by whoever runs this process.
+/// A configuration error: the person who runs this process has to change a setting or an installation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConfigureError(Error);
 
 impl ConfigureError {
-    /// The setting to blame: its name (empty for a line of a file that is none), its value, and who gave it. `None`: it is no
-    /// setting, but what is installed, or permitted.
+    /// The setting that caused the error: its name (empty for a line of a file that is not a setting), its value and its origin.
+    /// `None` if the cause is not a setting but an installation or a permission.
     #[must_use]
     pub fn setting(&self) -> Option<(&str, &Setting)> {
         self.0.setting()
@@ -157,7 +162,7 @@ impl From<Error> for CompletionError {
     }
 }
 
-/// Whether a status says that an operation cannot be done as it is.
+/// Whether a status means that an operation cannot be executed in its present form.
 fn refuses(status: Status) -> bool {
     use Status::*;
     matches!(
@@ -207,7 +212,7 @@ impl From<Error> for OpenError {
     }
 }
 
-/// What all of them have: the words of the [`Error`] that they are, and the way back to it.
+/// Implements the traits that all of these types share: access to the text of the [`Error`] inside, and conversion back into it.
 macro_rules! is_an_error {
     ($name:ident: $($case:ident)|+) => {
         impl Deref for $name {

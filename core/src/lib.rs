@@ -1,14 +1,14 @@
-//! Tieline: a transport layer whose transports are found at run time.
+//! Tieline: a transport library that finds its transports at run time.
 //!
-//! Active messages, put, get, atomics and registered memory with completion, over connections that are made
-//! on demand. With nothing installed, shared memory works:
+//! It offers active messages, put, get, atomics and registered memory with completions, over connections that are formed on demand.
+//! With no provider installed, shared memory works:
 //!
 //! ```
 //! fn main() -> Result<(), tieline::Error> {
 //!     let context = tieline::Context::open()?;
 //!     let worker = context.worker()?;
 //!     let memory = context.alloc(4096)?;
-//!     let endpoint = worker.connect(&worker.address()?)?; // a peer's address, by a channel that only the job reads; here our own
+//!     let endpoint = worker.connect(&worker.address()?)?; // the peer's address, over a private channel of the job; here our own
 //!     let key = endpoint.import_key(&memory.remote_key()?)?;
 //!     let put = endpoint.put_bytes(b"moved", &key, 100)?;
 //!     let _ = worker.finish(put)?;
@@ -17,11 +17,13 @@
 //! }
 //! ```
 //!
-//! A [`Context`] finds providers, ranks them and composes paths; its [`Report`] says what is used and why the
-//! rest is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one
-//! peer. A [`Region`] is memory that peers can reach with its [`RemoteKey`]. Every failure is an [`Error`] that
-//! says what happened, why, and what to do, and whose type says what a program can do ([`error`]); the library prints
-//! nothing (but where an operator asks for it by `TIELINE_REPORT`), installs nothing and never exits.
+//! A [`Context`] finds providers, ranks them and composes paths. Its [`Report`] lists the modules in use and gives the reason for
+//! each one that is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one peer.
+//! A [`Region`] is memory that peers can access with its [`RemoteKey`].
+//!
+//! Every failure is an [`Error`] that states the failure, its cause and the remedy. Its type tells a program which reaction is
+//! possible ([`error`]). The library prints nothing unless an operator requests it with `TIELINE_REPORT`. It installs nothing and
+//! never exits the process.
 
 mod address;
 mod builtin;
@@ -75,7 +77,7 @@ pub use region::{Access, KeyHandle, NotClosed, Region};
 pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};
 pub use tieline_plugin_api::Status;
-/// For the C library, whose state is that of a process, too.
+/// For the C library, which keeps per-process state as well.
 #[doc(hidden)]
 pub use tieline_plugin_api::process;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};

@@ -61,10 +61,10 @@ pub struct WorkerName {
 const _: () = assert!(size_of::<WorkerName>() == WorkerName::MAX_LEN);
 
 impl WorkerName {
-    /// The longest name.
+    /// The maximum length of a name in bytes.
     pub const MAX_LEN: usize = 48;
 
-    /// The bytes for a peer.
+    /// Returns the bytes for a peer.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..len_of(self.bytes[1]).unwrap_or(HEAD)]
@@ -174,7 +174,7 @@ impl WorkerName {
 }
 
 impl fmt::Debug for WorkerName {
-    /// Without its proof.
+    /// Prints the name without its proof.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at =
             self.addresses().iter().map(|a| format!("{}:{}", a.ip, a.port)).collect::<Vec<_>>();

@@ -31,13 +31,13 @@ use why::{listed, record_lines_within};
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// Version of the library.
+    /// The version of the library.
     pub version: String,
     /// The provider ABI that it implements, `major.minor`.
     pub abi: String,
     /// Directories that were searched for providers, in order.
     pub searched: String,
-    /// Providers that are loaded.
+    /// The loaded providers.
     pub providers: Vec<ProviderView>,
     /// The open memory domains of these providers.
     pub domains: Vec<DomainView>,
@@ -57,7 +57,7 @@ pub struct Report {
     pub log: Vec<LogView>,
     /// Every variable with its value and origin.
     pub config: Vec<ValueView>,
-    /// Configuration files that were looked for.
+    /// The configuration files that were searched.
     pub files: Vec<FileView>,
 }
 
@@ -84,9 +84,9 @@ pub struct DomainView {
     pub name: String,
     /// Its operations on memory: `alloc`, `register`.
     pub can: Vec<String>,
-    /// Fixed cost of a registration, ns, as stated.
+    /// The fixed cost of a registration that the provider states, ns.
     pub register_ns: f64,
-    /// Cost of a registration per byte, ns, as stated.
+    /// The cost of a registration per byte that the provider states, ns.
     pub register_ns_per_byte: f64,
 }
 
@@ -113,7 +113,7 @@ pub struct ModuleView {
     /// Time for one operation, ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8 KiB,
     /// `bulk_rma` of 256 KiB (a bandwidth), `atomic` of 8 bytes. Unsupported operations are absent.
     pub cost_ns: BTreeMap<String, f64>,
-    /// Roles that it was chosen for.
+    /// The roles that it was chosen for.
     pub used_for: Vec<String>,
 }
 
@@ -158,7 +158,7 @@ pub struct LaneView {
     pub because: String,
 }
 
-/// A line that a provider logged.
+/// A line of a provider's log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogView {
     /// The provider.
@@ -180,7 +180,7 @@ impl Report {
         self.table_within(text::WIDTH)
     }
 
-    /// The same for a terminal of this width.
+    /// The same for a terminal of this width, in columns.
     #[must_use]
     pub fn table_within(&self, width: usize) -> String {
         let mut text = self.title();
@@ -232,7 +232,7 @@ impl Report {
         text
     }
 
-    /// The whole report.
+    /// Returns the whole report as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| {
@@ -259,7 +259,7 @@ impl Report {
     }
 }
 
-/// Records as aligned lines of subject, decision and reason.
+/// Formats records as aligned lines of subject, decision and reason.
 #[must_use]
 pub fn record_lines<'a>(records: impl IntoIterator<Item = &'a Record>) -> String {
     record_lines_within(records, text::WIDTH, Verdict::detail)

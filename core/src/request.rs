@@ -6,36 +6,37 @@ use crate::shared::Shared;
 use std::fmt;
 use std::rc::Rc;
 
-/// How a posted operation stands.
+/// The result of posting an operation.
 ///
-/// `Done` carries the value of a fetching atomic, otherwise 0. `worker.finish(outcome)` waits for either; with
-/// `worker.track(&outcome, word)` it need not be asked for: its end is told together with the application's word.
+/// `Done` carries the value of a fetching atomic, otherwise 0. `worker.finish(outcome)` waits for either variant. With
+/// `worker.track(&outcome, word)`, the worker reports the completion together with the application's word instead.
 #[must_use = "an operation may still be pending, or may have brought a value"]
 #[derive(Debug)]
 pub enum Outcome {
-    /// It is complete.
+    /// The operation is complete.
     Done(u64),
-    /// It completes later; dropping the request does not cancel it ([`Worker::cancel`](crate::Worker::cancel) does). Should it fail then, the endpoint's next flush
-    /// says so, unless it is [tracked](crate::Worker::track) or [counted](crate::Worker::count).
+    /// The operation completes later. Dropping the request does not cancel the operation ([`Worker::cancel`](crate::Worker::cancel)
+    /// does). If it then fails, the endpoint's next flush reports the failure, unless the operation is
+    /// [tracked](crate::Worker::track) or [counted](crate::Worker::count).
     Pending(Request),
 }
 
 impl Outcome {
-    /// Whether it is complete already.
+    /// Whether the operation is complete already.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self, Outcome::Done(_))
     }
 }
 
-/// A pending operation of one worker, which alone can say how it stands.
+/// A pending operation of one worker. Only that worker can test, wait for or cancel it.
 pub struct Request {
     pub(crate) shared: Rc<Shared>,
-    /// None: its result has been taken, and it is on its way out.
+    /// None: its result has been taken, and the request is about to be dropped.
     pub(crate) id: Id,
 }
 
-/// Every call that posts returns one: it fits two registers.
+/// Every call that posts returns an `Outcome`; it fits into two registers.
 const _: () = assert!(size_of::<Outcome>() == 16);
 
 impl Request {
@@ -58,36 +59,38 @@ impl Drop for Request {
     }
 }
 
-/// Counts operations of one worker that have ended: `worker.count(&outcome, &counter)`. It costs less than asking for each, and
-/// tells less: how many, and how the first of those failed that did. What is cancelled, or ends with its endpoint, has failed. A flush
-/// does not tell of what is counted: look here after it.
+/// Counts operations of one worker that have ended: `worker.count(&outcome, &counter)`.
 ///
-/// What is counted when the counter is dropped goes on; should it fail then, the endpoint's next flush says so.
+/// A counter costs less than one test per operation and reports less: the number of operations, and the first failure among them.
+/// An operation that is canceled or ends with its endpoint counts as failed. A flush does not report failures of counted
+/// operations: check the counter after the flush.
+///
+/// If the counter is dropped, its pending operations continue. A failure among them is then reported by the endpoint's next flush.
 pub struct CompletionCounter {
     pub(crate) shared: Rc<Shared>,
     pub(crate) id: Id,
 }
 
 impl CompletionCounter {
-    /// How many have ended well.
+    /// The number of operations that have succeeded.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.shared.ops.borrow().counts(self.id).done
     }
 
-    /// How many have failed.
+    /// The number of operations that have failed.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.shared.ops.borrow().counts(self.id).failed
     }
 
-    /// How many are pending.
+    /// The number of pending operations.
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.shared.ops.borrow().counts(self.id).open
     }
 
-    /// How the first of those that failed did so.
+    /// The error of the first operation that failed.
     #[must_use]
     pub fn first_failure(&self) -> Option<CompletionError> {
         Some(self.shared.ops.borrow().first_failure(self.id)?.into())

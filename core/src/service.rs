@@ -44,7 +44,7 @@ impl Ends for Stop {
 }
 
 impl Service {
-    /// Starts the thread and waits until its worker can be reached.
+    /// Starts the thread and waits until its worker is reachable.
     pub(crate) fn start(core: Arc<Core>) -> Result<Service, Error> {
         let guard = ForkGuard::new();
         let (asked, ended) = (AtomicBool::new(false), AtomicBool::new(false));
@@ -85,7 +85,7 @@ impl Drop for Service {
     }
 }
 
-/// The system refused a thread. Progress makes none, so this is never `Again`.
+/// The error if the system refuses a thread. Progress cannot help, so it is never `Again`.
 #[cold]
 fn no_thread(error: &std::io::Error) -> Error {
     Error::new(

@@ -1,15 +1,15 @@
 //! Unsafe calls of a provider's endpoint, those that take memory or a key or close something, and why they are sound.
 //!
-//! *It is open.* A lane is closed when its endpoint is dropped, a circuit when the last endpoint that uses it has let go of
-//! it; keys and operations hold their endpoint.
+//! *It is open.* A lane is closed when its endpoint is dropped, a circuit when the last endpoint that uses it has released it. Keys
+//! and operations hold their endpoint.
 //!
-//! *The key is its own.* A `ImportedKey`, and the fast path, are made of what was imported together; their `KeyInner` takes one
-//! out of its lanes before it lets the key go, once, and not while a pointer leads to what it has mapped.
+//! *The key belongs to it.* An `ImportedKey`, and the fast path, consist of values that were imported together. Their `KeyInner`
+//! removes a key from its lanes before it releases the key, once, and not while a pointer leads to memory mapped through it.
 //!
-//! *The memory stays.* What may end later stands in the table of operations with its memory (`LocalBuffer`) before it is
-//! posted, and after its end in `op::held` until the provider has said how it ended, or is closed. What a synchronous module
-//! does is over when the call returns, and so is what a module does with the bytes of a short put (`max_short_put`): such memory is
-//! borrowed for the call (`RmaRecord`).
+//! *The memory stays.* An operation that may end later is in the table of operations with its memory (`LocalBuffer`) before it is
+//! posted. After its end the memory is in `op::held` until the provider has reported how it ended, or is closed. An operation of a
+//! synchronous module is complete when the call returns, and so is the module's access to the bytes of a short put
+//! (`max_short_put`). Such memory is borrowed for the call (`RmaRecord`).
 
 #![allow(unsafe_code)]
 
@@ -31,7 +31,7 @@ impl ImportedKey {
         unsafe { if put { self.raw.put(op) } else { self.raw.get(op) } }
     }
 
-    /// Posts a put that tells the target.
+    /// Posts a put with a notification.
     #[inline(always)]
     pub(super) fn post_notify(&self, op: &RmaRecord<'_>, word: u32) -> i32 {
         // SAFETY: see above; the record was made with this key.
@@ -41,19 +41,20 @@ impl ImportedKey {
     /// Posts an atomic.
     #[inline(always)]
     pub(super) fn post_atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: see above; the record was made with this key, and its place for the result is the caller's.
+        // SAFETY: see above; the record was made with this key, and the caller provides the place for the result.
         unsafe { self.raw.atomic(op) }
     }
 
-    /// Where the first `len` bytes are mapped here, while the provider has the key: who has a pointer keeps it from being let go.
+    /// The address at which the first `len` bytes are mapped here, valid while the provider has the key. A pointer keeps the key
+    /// from being released.
     pub(super) fn map(&self, len: usize) -> Result<Span, i32> {
         // SAFETY: see above.
         let base = unsafe { self.raw.key_pointer(self.key, 0, len as u64) }?;
-        // SAFETY: by the ABI the range stays mapped, for loads and stores, until the key is let go.
+        // SAFETY: by the ABI the range stays mapped, for loads and stores, until the key is released.
         Ok(unsafe { Span::new(base, len) })
     }
 
-    /// Lets go of a key of its endpoint's; this was taken out of the key's lanes before.
+    /// Releases a key of its endpoint. It was removed from the key's lanes before.
     pub(super) fn let_go(self) {
         // SAFETY: see above.
         unsafe { self.raw.drop_key(self.key) }
@@ -61,14 +62,14 @@ impl ImportedKey {
 }
 
 impl FastPath {
-    /// A put that is over when this returns, or whose bytes are taken then.
+    /// Posts a put that completes within the call, or whose bytes are consumed within it.
     #[inline(always)]
     pub(super) fn put(&self, op: &RmaRecord<'_>) -> i32 {
         // SAFETY: see above; the record was made with this key.
         unsafe { self.raw.get().put(op) }
     }
 
-    /// The same for one that tells the target.
+    /// The same for a put with a notification.
     #[inline(always)]
     pub(super) fn put_notify(&self, op: &RmaRecord<'_>, word: u32) -> i32 {
         // SAFETY: as `put`.
@@ -85,13 +86,14 @@ impl FastPath {
     /// The same for an atomic.
     #[inline(always)]
     pub(super) fn atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: as `put`; the place for the result is the caller's.
+        // SAFETY: as `put`; the caller provides the place for the result.
         unsafe { self.raw.get().atomic(op) }
     }
 }
 
 impl Inner {
-    /// Posts a message of pieces to the message lane, whose capabilities and interface these are: its operation has the pieces from here on.
+    /// Posts a message of pieces to the message lane with these capabilities and this interface. The operation holds the pieces
+    /// from here on.
     pub(super) fn gather_now(
         &self,
         message: &GatheredMessage,
@@ -103,7 +105,7 @@ impl Inner {
         let memory = LocalBuffer::held(Memory::Pieces(pieces.clone()), 0, len);
         self.shared.ops.borrow_mut().set_local_buffer(request, memory);
         let code = listed.map(|()| {
-            // SAFETY: see above; the pieces are those of the memory that the operation has just got.
+            // SAFETY: see above; the pieces belong to the memory that the operation holds since the call above.
             unsafe { self.message.get().am_zcopy(u32::from(id), header, &iov, request.raw()) }
         });
         self.shared.iov.set(iov);
@@ -112,9 +114,10 @@ impl Inner {
 }
 
 impl Lane {
-    /// Closes a lane that its endpoint owns: nothing of the endpoint's is left that would use it.
+    /// Closes a lane that its endpoint owns. Nothing of the endpoint uses it any more.
     pub(super) fn close(self) {
-        // SAFETY: taken out of the endpoint's lanes as it is dropped, when keys would have kept it, or never among them.
+        // SAFETY: it was removed from the endpoint's lanes when the endpoint was dropped, which keys would have prevented, or never
+        // added to them.
         unsafe { self.raw.close() }
     }
 }

@@ -1,7 +1,8 @@
-//! Messages of any length: what is longer than the message lane carries is announced in its place, and its receiver fetches it.
+//! Messages of any length: a message that is too long for the message lane is sent as a rendezvous message (announced), and its
+//! receiver fetches the bytes.
 //!
-//! What peers get is a region of exactly those bytes, for as long as the operation is open: it ends with the receiver's word that nobody
-//! reads there any more, and where that does not come, because the endpoint ended, the region's own end keeps the memory.
+//! Peers get a region of exactly those bytes, for as long as the operation is open. The operation ends when the receiver reports
+//! that it has finished reading. If that report never arrives, because the endpoint ended, closing the region keeps the memory.
 
 use super::queued::QueuedOp;
 use super::{Inner, MAX_MESSAGE_ID, State};
@@ -16,7 +17,7 @@ use crate::{Error, Status};
 use std::sync::atomic::Ordering;
 
 impl Inner {
-    /// Announces a copy of these bytes.
+    /// Sends a copy of these bytes as a rendezvous message.
     #[cold]
     pub(super) fn announce_bytes(
         &self,
@@ -31,7 +32,7 @@ impl Inner {
         self.announce_copy(id, header, copy)
     }
 
-    /// Announces pieces of regions: in place where they are one, else a copy.
+    /// Sends pieces of regions as a rendezvous message: a single piece in place, several as a copy.
     #[cold]
     pub(super) fn announce_pieces(
         &self,
@@ -60,7 +61,7 @@ impl Inner {
         self.announce(id, header, &self.shared.core.memory.readable_copy(copy)?)
     }
 
-    /// Announces a whole region, which nobody else has.
+    /// Sends a whole region that has no other holders.
     fn announce(&self, id: u16, header: u64, region: &Region) -> Result<Outcome, Error> {
         let len = region.len();
         let key = region.packed_key()?;
@@ -78,7 +79,7 @@ impl Inner {
             let announced = ops.open_announced(self.index)?;
             let memory = Memory::Region(region.hold());
             ops.set_local_buffer(announced, LocalBuffer::held(memory, 0, len));
-            // What a flush waits for.
+            // The operation that a flush waits for.
             (announced, ops.open_late(self.index, Kind::Send))
         };
         match sent {
@@ -110,7 +111,7 @@ impl Inner {
         ))
     }
 
-    /// `Again` where so much more must not be copied. An endpoint that has copied nothing may copy any length.
+    /// `Again` if `len` more bytes must not be copied. An endpoint without copies may copy any length.
     fn check_copy(&self, len: usize) -> Result<(), Status> {
         let copied = self.announced_bytes.load(Ordering::Relaxed);
         if copied > 0 && copied.saturating_add(len) > self.shared.core.queue_bytes {
@@ -119,7 +120,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Asks the receiver to leave an announced message: its word ends the operation, as it would have anyway.
+    /// Asks the receiver to drop a rendezvous message. The receiver's answer ends the operation, as it would have otherwise.
     pub(crate) fn withdraw_announced(&self, announced: Id) {
         if self.shared.ops.borrow().is_wanted_back(announced) {
             return;
@@ -151,7 +152,7 @@ impl Inner {
     }
 }
 
-/// Memory for a copy of so many bytes: an application may announce more than there is memory for.
+/// Allocates a copy buffer of this length; there may not be enough memory.
 fn room_for(len: usize) -> Result<Vec<u8>, Error> {
     let mut room = Vec::new();
     room.try_reserve_exact(len).map_err(|_| {

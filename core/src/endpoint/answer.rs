@@ -1,4 +1,4 @@
-//! Sending answers to what a peer asked, whole or in pieces.
+//! Sending answers to a peer's requests, whole or in pieces.
 
 use super::Inner;
 use crate::Status;
@@ -10,7 +10,7 @@ use crate::sys::Refusal;
 use std::cell::Cell;
 
 impl Inner {
-    /// Sends an answer, or as much of it as the transport takes now.
+    /// Sends an answer, or as much of it as the transport accepts now.
     pub(crate) fn send_answer(&self, answer: &mut Answer) -> Result<(), Status> {
         match answer {
             Answer::Reply { token, status, value } => {
@@ -28,7 +28,7 @@ impl Inner {
         }
     }
 
-    /// Sends as much of a get's answer as the transport takes now.
+    /// Sends as much of a get's answer as the transport accepts now.
     fn stream(&self, token: u64, target: &Target, len: u64, sent: &mut u64) -> Result<(), Status> {
         let piece = self.most_behind(GET_DATA_HEAD)? as u64;
         let (memory, touch) = (&self.shared.core.memory, &self.shared.touch);
@@ -48,11 +48,11 @@ impl Inner {
             };
             match self.pack_now(id::GET_DATA, token, GET_DATA_HEAD + n as usize, pack) {
                 Ok(()) => *sent += n,
-                // Deregistered while its answer was under way: the rest is an error.
+                // Deregistered while its answer was being sent: the rest is an error.
                 Err(status @ (Status::KeyRejected | Status::OutOfRange)) => {
                     return self.message_now(id::GET_DATA, token, &data_head(*sent, status as i32));
                 }
-                // So it is with memory that has gone.
+                // The same for memory that is gone.
                 Err(status) => {
                     let Some(at) = fault.take() else { return Err(status) };
                     memory.note_fault((target.region, target.generation), at);

@@ -1,7 +1,7 @@
-//! What is over when the call returns, and nothing else: for the C library, which tries it before it prepares for a panic.
+//! Operations that complete within the call (inline), for the C library, which tries them before it prepares for a panic.
 //!
-//! Nothing here panics, and nothing of the application's runs: a cell is borrowed where that cannot fail, or not at all, and a provider's
-//! functions do not unwind. What was not over goes on where [`Tried`] says.
+//! Nothing here panics, and no function of the application runs. Cells are borrowed only where that cannot fail, and a provider's
+//! functions do not unwind. An operation that did not complete continues where [`Tried`] says.
 
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
 use super::{Endpoint, Inner, MAX_MESSAGE_ID, RemoteKey, State};
@@ -11,55 +11,55 @@ use crate::request::Outcome;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{OK, atomic_op};
 
-/// What a provider answered that was asked and did not do it at once; nobody was asked: `OK`.
+/// The answer of a provider that did not complete an operation inline; `OK` if no provider was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried(pub(super) i32);
 
 impl Tried {
-    /// Nothing was tried.
+    /// No provider was called.
     pub const NOT: Tried = Tried(OK);
 }
 
-/// How far something came that was to be over at once. What is refused is given back as the provider had it, so that who calls keeps
-/// none of it for that case.
+/// The result of trying an operation inline. A refused operation is returned as the provider received it, so that the caller need
+/// not keep a copy.
 #[derive(Clone, Copy, Debug)]
 pub enum AtOnce<T> {
-    /// It is over.
+    /// The operation is complete.
     Done,
-    /// Nobody was asked.
+    /// No provider was called.
     NotTried,
-    /// A provider was asked, and did not do it.
+    /// A provider was called and did not complete the operation.
     Refused(Tried, T),
 }
 
-/// Bytes, and where in the region they go.
+/// Bytes, and their destination in the region.
 #[derive(Clone, Copy, Debug)]
 pub struct BytesThere {
-    /// The first one.
+    /// The first byte.
     pub start: *const u8,
-    /// How many.
+    /// The number of bytes.
     pub len: usize,
-    /// Where in the region.
+    /// The offset in the region.
     pub offset: u64,
 }
 
-/// An atomic, by its numbers.
+/// An atomic, in the ABI's numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct AtomicNumbers {
-    /// `atomic_op`.
+    /// A value of `atomic_op`.
     pub op: u32,
-    /// In bytes.
+    /// The width in bytes.
     pub width: u32,
-    /// Where in the region.
+    /// The offset in the region.
     pub offset: u64,
-    /// What is added, stored and so on.
+    /// The operand: the value to add, store and so on.
     pub operand: u64,
-    /// What a compare-and-swap expects.
+    /// The expected value of a compare-and-swap.
     pub compare: u64,
 }
 
 impl Inner {
-    /// Whether a put, get or atomic may be tried: as `may_post_memory`, in the process that it belongs to.
+    /// Whether a put, get or atomic may be tried: as `may_post_memory`, in the endpoint's own process.
     #[inline(always)]
     fn may_try_memory(&self) -> bool {
         let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
@@ -69,7 +69,7 @@ impl Inner {
 }
 
 impl Endpoint {
-    /// [`Endpoint::send`], as far as the lane takes it at once.
+    /// [`Endpoint::send`], if the lane accepts the message inline.
     #[doc(hidden)]
     #[inline(always)]
     pub fn send_at_once(&self, id: u16, header: u64, payload: &[u8]) -> AtOnce<()> {
@@ -87,10 +87,10 @@ impl Endpoint {
         AtOnce::NotTried
     }
 
-    /// [`Endpoint::send`] of what [`Endpoint::send_at_once`] did not.
+    /// [`Endpoint::send`] for a message that [`Endpoint::send_at_once`] did not send.
     ///
     /// # Errors
-    /// As [`Endpoint::send`].
+    /// As for [`Endpoint::send`].
     #[doc(hidden)]
     pub fn send_further(
         &self,
@@ -100,16 +100,16 @@ impl Endpoint {
         payload: &[u8],
     ) -> Result<Outcome, PostError> {
         match tried {
-            // Its thread or a way to be told kept it from being tried, and not the lane.
+            // The lane was not asked, because of the calling thread or because the caller wants its completion reported.
             Tried::NOT => self.send(id, header, payload),
             Tried(code) => self.inner.send_refused(code, id, header, payload),
         }
     }
 
-    /// [`Endpoint::put_bytes`] of what [`RemoteKey::put_bytes_at_once`] did not.
+    /// [`Endpoint::put_bytes`] for a put that [`RemoteKey::put_bytes_at_once`] did not complete.
     ///
     /// # Errors
-    /// As [`Endpoint::put_bytes`].
+    /// As for [`Endpoint::put_bytes`].
     #[doc(hidden)]
     pub fn put_bytes_further(
         &self,
@@ -124,10 +124,10 @@ impl Endpoint {
         }
     }
 
-    /// [`Endpoint::fetch`] of what [`RemoteKey::fetch_at_once`] did not.
+    /// [`Endpoint::fetch`] for an atomic that [`RemoteKey::fetch_at_once`] did not complete.
     ///
     /// # Errors
-    /// As [`Endpoint::fetch`].
+    /// As for [`Endpoint::fetch`].
     #[doc(hidden)]
     pub fn fetch_further(
         &self,
@@ -142,10 +142,10 @@ impl Endpoint {
         self.atomic_further(tried, &call, key, offset)
     }
 
-    /// [`Endpoint::compare_swap`] of what [`RemoteKey::fetch_at_once`] did not.
+    /// [`Endpoint::compare_swap`] for an atomic that [`RemoteKey::fetch_at_once`] did not complete.
     ///
     /// # Errors
-    /// As [`Endpoint::compare_swap`].
+    /// As for [`Endpoint::compare_swap`].
     #[doc(hidden)]
     pub fn compare_swap_further(
         &self,
@@ -176,7 +176,7 @@ impl Endpoint {
 }
 
 impl RemoteKey {
-    /// [`Endpoint::put_bytes`] over the endpoint that the key was imported on, as far as a lane does it at once.
+    /// [`Endpoint::put_bytes`] on the endpoint that imported the key, if a lane completes it inline.
     #[doc(hidden)]
     #[inline(always)]
     pub fn put_bytes_at_once(&self, data: &[u8], offset: u64) -> AtOnce<BytesThere> {
@@ -195,7 +195,7 @@ impl RemoteKey {
         AtOnce::NotTried
     }
 
-    /// A fetching atomic over the endpoint that the key was imported on, as far as a lane does it at once.
+    /// A fetching atomic on the endpoint that imported the key, if a lane completes it inline.
     #[doc(hidden)]
     #[inline(always)]
     pub fn fetch_at_once(&self, call: AtomicNumbers, result: &mut u64) -> AtOnce<AtomicNumbers> {

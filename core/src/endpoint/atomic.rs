@@ -1,9 +1,9 @@
-//! Atomics that did not complete in one call: natively, by a device, or over messages.
+//! Atomics that did not complete within the call: natively, by a device, or over messages.
 //!
-//! One executor does all atomics on a region, since processors and devices are not atomic towards each
-//! other: its key says which (`TIELINE_ATOMICS` of the region's owner). Processors: through shared memory
-//! where a module has it, otherwise the target is asked by message. A device: every peer posts to that
-//! device, and what it cannot do (other operations, 32 bits) is done by compare-and-swap on the 64-bit word.
+//! One executor does all atomics on a region, because processors and devices are not atomic with respect to each other. The
+//! region's key names it (`TIELINE_ATOMICS` of the region's owner). Processors: through shared memory if a module provides it,
+//! otherwise the target is asked by a message. A device: every peer posts to that device. Operations that it lacks (other
+//! operations, 32 bits) are done by compare-and-swap on the 64-bit word.
 
 use super::Inner;
 use super::key::{ImportedKey, KeyInner, RemoteKey};
@@ -20,7 +20,7 @@ use crate::{Error, PostError, Status};
 use std::rc::Rc;
 use tieline_plugin_api::atomic_op;
 
-/// The 64-bit word that a device swaps for a 32-bit one, as an offset, and the place of the 32 bits in it.
+/// The offset of the 64-bit word that a device swaps for a 32-bit one, and the position of the 32 bits in it.
 fn word_around(offset: u64, width: u32) -> (u64, u32) {
     let at = offset & !7;
     let inside = (offset - at) as u32;
@@ -29,7 +29,7 @@ fn word_around(offset: u64, width: u32) -> (u64, u32) {
 }
 
 impl AtomicCall {
-    /// The part of a 64-bit word that the call is about.
+    /// The part of a 64-bit word that the call concerns.
     fn field(&self, word: u64, shift: u32) -> u64 {
         if self.width == 8 { word } else { u64::from((word >> shift) as u32) }
     }
@@ -58,7 +58,7 @@ impl AtomicCall {
 }
 
 impl ImportedKey {
-    /// What it is towards fences.
+    /// Its bit for fences.
     pub(super) fn bit(&self) -> u64 {
         if self.synchronous { way::AT_ONCE } else { way::lane(self.rank) }
     }
@@ -70,7 +70,7 @@ impl ImportedKey {
 }
 
 impl KeyInner {
-    /// Who does this atomic natively; none: processors, asked by message.
+    /// The lane that executes this atomic natively. None: processors do, on request by a message.
     fn native_atomic(&self, call: &AtomicCall, fetch: bool) -> Option<ImportedKey> {
         if self.record.device_atomics.is_some() {
             return self.device();
@@ -78,14 +78,14 @@ impl KeyInner {
         self.best.get().filter(|native| native.does(call, fetch))
     }
 
-    /// Why nobody here can ask the device that executes atomics on this region.
+    /// The reason why no lane here can reach the device that executes atomics on this region.
     fn no_device(&self) -> Error {
         let part = self.record.device_atomics.and_then(|part| self.record.parts.get(part));
         let domain = part.map_or("a device", |(_, domain, _)| domain);
         Error::new(
             Status::Unsupported,
             format!("atomics on this region are executed by {domain} of its owner"),
-            "no module here reaches it, and other ways would not be atomic towards it",
+            "no module here reaches it, and other routes would not be atomic with respect to it",
             "see `tieline info --why` for why that domain is not used here, or let the owner run with TIELINE_ATOMICS=cpu",
         )
     }
@@ -167,7 +167,7 @@ impl Inner {
         self.posted(request, native.interface, code, result)
     }
 
-    /// Goes on with a queued atomic. `Ok(true)`: it is posted or has ended.
+    /// Continues a queued atomic. `Ok(true)`: it is posted or has ended.
     pub(super) fn attempt_atomic(&self, op: &mut NativeAtomic) -> Result<bool, Failed> {
         let key = &op.key;
         if key.may_find_more() {
@@ -177,7 +177,7 @@ impl Inner {
             if key.may_find_more() {
                 return Ok(false);
             }
-            // What is under way through what is lost says how it ended.
+            // An operation in flight on the lost lane reports how it ended.
             let error = match op.posted_swap {
                 Some(posted) => {
                     let ended = self.shared.ops.borrow_mut().take(posted);
@@ -205,7 +205,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// One round of the loop: what was found the last time is swapped for what the operation makes of it.
+    /// One round of the loop: replaces the value found last by the result of the operation.
     fn attempt_by_swap(&self, native: &ImportedKey, op: &mut NativeAtomic) -> Result<bool, Failed> {
         let (at, shift) = word_around(op.offset, op.call.width);
         let swap = |guess| -> Result<AtomicCall, Failed> {
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(word_around(16, 8), (16, 0));
     }
 
-    /// Processors' atomics are not atomic towards the device that the key names.
+    /// Processors' atomics are not atomic with respect to the device that the key names.
     #[test]
     fn nobody_but_the_named_device_executes_atomics_on_a_region() -> Result<(), Error> {
         let context = crate::Context::open()?;
@@ -297,7 +297,7 @@ mod tests {
         assert!(refused.to_string().contains(&record.parts[0].1), "{refused}");
         assert_eq!(worker.finish(endpoint.put_bytes(&[1; 8], &device, 16)?)?, 0);
         assert_eq!(region.atomic_u64(8)?.load(std::sync::atomic::Ordering::SeqCst), 5);
-        // Nor does the owner, when it is asked by message.
+        // The owner does not execute them either when it is asked by a message.
         endpoint.inner.shared.core.memory.regions.leave_atomics_to_device(record.region);
         let asked = endpoint.inner.shared.core.memory.regions.reach(
             record.region,
@@ -311,7 +311,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is swapped in is what a processor's atomic would have left, and the other half is untouched.
+        /// The swapped value equals that of a processor's atomic, and the other half is unchanged.
         #[test]
         fn the_word_after_an_operation_is_the_one_that_a_processor_makes(
             mut memory in any::<u64>(),

@@ -1,16 +1,16 @@
-//! Keys by their handles, at the side that uses them: the owner is asked once for each, and what it said is kept.
+//! Keys by their handles, on the side that uses them: the endpoint requests each key from its owner once and caches it.
 //!
-//! What is promised:
+//! Guarantees:
 //!
-//! * A handle is asked for by a message of the library's own, which the peer's progress answers, or its progress thread
-//!   (`mem/region/handle.rs`). From then on it costs a look into a table.
-//! * What is kept is bounded: 1,024 keys for each endpoint, of which that goes first which was used the longest ago. It is let go with
-//!   the application's last handle of the endpoint, or with the endpoint's end.
-//! * What is kept may be outdated, as any key may be. The first operation of the endpoint that the target, or its key table, refuses as
-//!   `KeyRejected` says so, and nothing that was kept until then is handed out again: each is asked for anew when it is next used. Which
-//!   key it was that an operation had is known for some operations only, so that all are asked for again.
-//! * An answer counts where a question is open, and only from whom it was asked of, over the connection that was asked. The key in it has to
-//!   be the peer's own. It is imported when the application asks for it, not when it comes.
+//! * A handle is resolved by an internal message, which the peer's progress or its progress thread answers
+//!   (`mem/region/handle.rs`). From then on a lookup costs one table access.
+//! * The cache is bounded: 1,024 keys per endpoint, and the least recently used one is evicted. The cache is released with the
+//!   application's last handle of the endpoint, or when the endpoint ends.
+//! * A cached key may be outdated, as any key may be. If the target, or its key table, refuses an operation of the endpoint as
+//!   `KeyRejected`, all keys cached so far are invalidated and requested again at their next use. All of them, because only some
+//!   operations record the key that they used.
+//! * An answer is accepted only for an open request, only from the peer that was asked, and only over the connection that was used.
+//!   The key in it must be the peer's own. It is imported when the application asks for it, not when it arrives.
 
 use super::key::RemoteKey;
 use super::known_keys::Key;
@@ -26,12 +26,12 @@ use crate::{Error, PostError, Status};
 use std::fmt;
 use std::rc::Rc;
 
-/// What is known of a handle: see [`Endpoint::key_by_handle`].
+/// The result of [`Endpoint::key_by_handle`].
 #[must_use = "a key may be there, or be asked for"]
 pub enum KeyLookup {
-    /// The key, ready to be used.
+    /// The key, ready for use.
     Known(RemoteKey),
-    /// Its owner is asked. When this has ended well the handle is looked up once more.
+    /// The request to the owner. When it has succeeded, call [`Endpoint::key_by_handle`] again.
     Asked(Outcome),
 }
 
@@ -45,9 +45,11 @@ impl fmt::Debug for KeyLookup {
 }
 
 impl Endpoint {
-    /// The key that a handle of the peer's stands for ([`Region::handle`](crate::Region::handle)). [`KeyLookup::Known`]: it was asked for
-    /// before, and a look into a table has brought it. [`KeyLookup::Asked`]: the peer is asked, which the worker's progress brings an answer to; it can be
-    /// [tracked](crate::Worker::track) or waited for as every operation, and when it has ended well this is called again.
+    /// Resolves a handle of the peer ([`Region::handle`](crate::Region::handle)) to a key.
+    ///
+    /// [`KeyLookup::Known`]: the key is in the endpoint's cache. [`KeyLookup::Asked`]: a request was sent to the peer, and the
+    /// worker's progress delivers the answer. The request can be [tracked](crate::Worker::track) or waited for like any operation.
+    /// When it has succeeded, call this method again.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -56,7 +58,7 @@ impl Endpoint {
     /// # let worker = context.worker()?;
     /// # let region = context.register(vec![7; 64])?;
     /// # let there = worker.connect(&worker.address()?)?;
-    /// let bytes: [u8; 8] = region.handle()?.to_bytes(); // carried to the peer with a message
+    /// let bytes: [u8; 8] = region.handle()?.to_bytes(); // sent to the peer in a message
     /// let key = loop {
     ///     match there.key_by_handle(KeyHandle::from_bytes(bytes))? {
     ///         KeyLookup::Known(key) => break key,
@@ -68,13 +70,14 @@ impl Endpoint {
     /// # Ok(()) }
     /// ```
     ///
-    /// An endpoint keeps the keys of 1,024 handles; beyond that the one goes that was used the longest ago, and is asked for again. So are all
-    /// after an operation of this endpoint was refused as `KeyRejected`: the region of one of them was closed. The question ends as
-    /// `KeyRejected` where the handle stands for nothing (any more); no flush tells of that, though a flush waits for a question that is open.
+    /// An endpoint caches the keys of 1,024 handles. Beyond that, the least recently used key is evicted and requested again at its
+    /// next use. If an operation of this endpoint is refused as `KeyRejected`, because the region of a key was closed, all keys are
+    /// requested again. A request ends as `KeyRejected` if its handle is invalid or its region closed. A flush waits for an open
+    /// request but does not report its failure.
     ///
     /// # Errors
-    /// [`PostError::Correct`] with `Unsupported` for a peer whose version knows no handles; [`PostError::Retry`] while as many operations
-    /// are open as may be; [`PostError::Reconnect`] when the endpoint has ended.
+    /// [`PostError::Correct`] with `Unsupported` if the peer's version does not support handles. [`PostError::Retry`] while the
+    /// endpoint has its maximum number of open operations. [`PostError::Reconnect`] if the endpoint has ended.
     pub fn key_by_handle(&self, handle: KeyHandle) -> Result<KeyLookup, PostError> {
         let ep = &self.inner;
         ep.check_open()?;
@@ -92,7 +95,7 @@ impl Endpoint {
 }
 
 impl Inner {
-    /// A key of this endpoint's peer, taken apart.
+    /// Parses a key and checks that it belongs to this endpoint's peer.
     pub(super) fn key_of_peer(&self, bytes: &[u8]) -> Result<KeyRecord, Error> {
         let record = KeyRecord::parse(bytes)?;
         if record.context == self.address.context {
@@ -115,13 +118,13 @@ impl Inner {
             Status::Unsupported,
             format!("a key of {} by its handle", self.address.label()),
             format!(
-                "it speaks {major}.{minor} of the library's messages, and {major}.{HANDLES} has the first that ask for keys"
+                "it speaks {major}.{minor} of the library's messages, and {major}.{HANDLES} is the first with key handles"
             ),
             "carry the region's remote key, and import it on the endpoint",
         ))
     }
 
-    /// The key that is kept for a handle.
+    /// The cached key of a handle.
     fn known_key(self: &Rc<Self>, handle: u64) -> Option<RemoteKey> {
         self.forget_refused();
         let record = {
@@ -131,7 +134,7 @@ impl Inner {
                 Key::Told(record) => record.clone(),
             }
         };
-        // Nothing is borrowed: a lane may be opened, which may call the application.
+        // Nothing is borrowed here: opening a lane may call the application.
         let key = RemoteKey::import(self, record);
         let imported = Key::Imported(key.clone());
         let before = {
@@ -143,21 +146,21 @@ impl Inner {
         Some(key)
     }
 
-    /// The owner has said what a handle stands for.
+    /// Handles the owner's answer: the key of a handle.
     pub(crate) fn key_told(&self, handle: u64, bytes: &[u8]) -> Result<(), Error> {
         let record = self.key_of_peer(bytes)?;
         if !self.is_alive() || self.handles.count.get() == 0 {
-            // Nobody will ask for it.
+            // The cache no longer waits for this key.
             return Ok(());
         }
         self.forget_refused();
         let gone = self.known_keys.keys.borrow_mut().get_or_insert_default().keep(handle, record);
-        // It may be a key that was used: a provider lets it go.
+        // The evicted key may have been used, so a provider has to release it.
         drop(gone);
         Ok(())
     }
 
-    /// An operation was refused for its key, here or where this endpoint leads to the peer's service worker.
+    /// Records that an operation was refused for its key, on this endpoint or on the one to the peer's service worker.
     #[cold]
     pub(crate) fn key_refused(&self) {
         self.known_keys.refused.set(true);
@@ -172,9 +175,9 @@ impl Inner {
         }
     }
 
-    /// Nothing is kept any more.
+    /// Clears the cache.
     pub(super) fn forget_keys(&self) {
-        // What is let go is not borrowed: it holds the endpoint, and keys of providers.
+        // Dropped after the borrow has ended: the keys hold the endpoint and keys of providers.
         let gone = self.known_keys.keys.take();
         drop(gone);
     }

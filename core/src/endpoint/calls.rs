@@ -1,4 +1,5 @@
-//! A worker as its endpoints call it, beyond what they share with it: two traits. None of it is on the fast path of an operation.
+//! The interface of a worker to its endpoints, besides their shared state: two traits. None of it is on the fast path of an
+//! operation.
 
 use super::inner::Inner;
 use super::queued::{SharedCopy, Waiting};
@@ -10,10 +11,10 @@ use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-/// Connections of modules that connect to an endpoint: they belong to the worker.
+/// Connections of modules that connect to an endpoint. They belong to the worker.
 pub(crate) trait Circuits {
-    /// The provider endpoint of a circuit for `endpoint` over `pair`, and what it carries; forms it when there is none. `Again`: it
-    /// is being formed, and the endpoint will be worked on when it is there.
+    /// The provider endpoint of a circuit for `endpoint` over `pair`, and its limits; forms the circuit if there is none. `Again`:
+    /// it is being formed, and the endpoint continues when it stands.
     fn wire(
         self: Rc<Self>,
         endpoint: &Inner,
@@ -26,55 +27,55 @@ pub(crate) trait Circuits {
     /// The circuit that an endpoint uses over an interface.
     fn circuit_over(&self, endpoint: &Inner, interface: usize) -> Option<u64>;
 
-    /// Whether another endpoint uses the circuit that this one uses over an interface.
+    /// Whether another endpoint uses the same circuit over an interface.
     fn is_shared(&self, endpoint: &Inner, interface: usize) -> bool;
 
-    /// An endpoint is about to be dropped that has left something on a circuit which nobody has asked for.
+    /// An endpoint is about to be dropped while operations on a circuit have not been checked by a flush.
     fn leave_unasked(&self, circuit: u64);
 
     /// The circuits that an endpoint uses.
     fn circuits_of(&self, endpoint: &Inner) -> Vec<u64>;
 
-    /// An endpoint has failed: its circuits lead to a peer that is given up, unless somebody else uses them.
+    /// An endpoint has failed: its circuits are abandoned unless other endpoints use them.
     fn end_circuits(self: Rc<Self>, endpoint: &Inner, error: &Error);
 
-    /// This endpoint has packed, and could not leave its circuits before.
+    /// This endpoint's packer has returned; it could not leave its circuits before.
     fn drop_dead_circuits_of(&self, endpoint: &Inner);
 
-    /// An endpoint is gone: its circuits stay for the next one, unless they are dead.
+    /// An endpoint was dropped: its circuits stay for the next one, unless they are dead.
     fn release_circuits(&self, endpoint: &Inner);
 }
 
-/// A worker, as its endpoints see it. They keep it, and with it their circuits.
+/// A worker, as its endpoints see it. They hold it, and thus their circuits.
 pub(crate) trait WorkerCalls: Circuits {
     /// The bytes of the worker's address.
     fn identity(&self) -> Result<Vec<u8>, Error>;
 
-    /// The endpoint at a place.
+    /// The endpoint with this index.
     fn endpoint_at(&self, place: usize) -> Option<Rc<Inner>>;
 
-    /// Every endpoint that there is.
+    /// All endpoints.
     fn all_endpoints(&self) -> Vec<Rc<Inner>>;
 
-    /// An endpoint of the library's own.
+    /// Makes an internal endpoint.
     fn connect_internal(self: Rc<Self>, address: WorkerAddress) -> Result<Rc<Inner>, Error>;
 
-    /// This endpoint was closed: it stays, whoever drops it, until this flush has ended and its messages have been taken.
+    /// This endpoint was closed: keeps it until this flush has ended and its rendezvous messages have been received or refused.
     fn keep_until(&self, endpoint: Rc<Inner>, flushed: Option<Id>);
 
-    /// Something is queued on this endpoint.
+    /// An operation was queued on this endpoint.
     fn make_busy(&self, endpoint: &Inner);
 
-    /// An endpoint is gone.
+    /// An endpoint was dropped.
     fn remove_endpoint(&self, endpoint: &Inner);
 
-    /// The number of the worker that an endpoint leads to.
+    /// The number of the worker to which an endpoint leads.
     fn peer_of(&self, endpoint: &Inner) -> PeerId;
 
     /// The application holds this endpoint.
     fn named(&self, endpoint: &Inner);
 
-    /// And does so no more.
+    /// The application has dropped this endpoint.
     fn not_named(&self, endpoint: &Inner);
 
     /// The reason why an endpoint has failed, with the peer's report of its exit.
@@ -83,19 +84,19 @@ pub(crate) trait WorkerCalls: Circuits {
     /// This endpoint has failed: the application hears of it, if it holds it.
     fn endpoint_failed(&self, endpoint: &Inner, error: &Error);
 
-    /// A peer still copies its part of a large transfer: progress is to end it.
+    /// A peer still copies its part of a large transfer: progress completes it.
     fn add_copy(&self, copy: SharedCopy);
 
-    /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
+    /// The provider of this interface broke its contract: takes all of its interfaces, and only these, out of use.
     fn provider_failed(&self, interface: usize);
 
-    /// The way to a worker is gone: what waits there for a service ends.
+    /// The route to a worker has failed: ends its service calls.
     fn service_peer_lost(self: Rc<Self>, peer: [u8; 16], error: &Error);
 
-    /// An endpoint has failed with this answer still to be given.
+    /// An endpoint has failed before this answer was sent.
     fn answer_lost(&self, endpoint: &Inner, lost: Waiting, status: Status);
 
-    /// This endpoint has failed: answers to its peer go another way. Whoever else has it keeps its lanes open, and with
-    /// them what providers may still touch; that must not be the worker.
+    /// This endpoint has failed: answers to its peer take another route. Other holders of the endpoint keep its lanes open, and
+    /// thus memory that providers may still access. The worker must not be one of these holders.
     fn answer_another_way(&self, failed: &Inner);
 }

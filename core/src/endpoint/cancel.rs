@@ -1,4 +1,4 @@
-//! Taking back what was posted: what nothing of has begun leaves the queue, what a provider has the provider is asked for.
+//! Canceling operations: one that has not begun is removed from the queue; for others the provider is asked.
 
 use super::Inner;
 use super::queued::QueuedOp;
@@ -7,13 +7,13 @@ use crate::proto::id;
 use crate::{Error, Status};
 
 impl QueuedOp {
-    /// Whether it is that operation, and nothing of it has begun, whatever the lane that it waits for. What tells the target stands
-    /// behind a put.
+    /// Whether this is that operation and it has not begun, regardless of the lane that it waits for. A notification always follows
+    /// a put.
     fn could_be_left_out(&self, id: Id) -> bool {
         match self {
             QueuedOp::Forward { op: Some(op), .. } => op.could_be_left_out(id),
             QueuedOp::FlushLanes { .. } | QueuedOp::Notify { .. } => false,
-            // It asks for the same.
+            // This message withdraws the operation already.
             QueuedOp::Message { id: id::WITHDRAW, .. } => false,
             QueuedOp::Put(op) => op.request == id && op.sent == 0 && op.notify.is_none(),
             QueuedOp::Native(op) => {
@@ -26,12 +26,12 @@ impl QueuedOp {
 }
 
 impl Inner {
-    /// Whether an operation waits in this queue and nothing of it has begun.
+    /// Whether an operation waits in this queue and has not begun.
     pub(crate) fn could_leave_out(&self, id: Id) -> bool {
         self.queue.borrow().iter().any(|op| op.could_be_left_out(id))
     }
 
-    /// Takes it out; it ends as cancelled.
+    /// Removes it; it ends as canceled.
     pub(crate) fn leave_out(&self, id: Id) {
         let mut queue = self.queue.borrow_mut();
         let at = queue.iter().position(|op| op.could_be_left_out(id));
@@ -43,7 +43,7 @@ impl Inner {
             Error::new(
                 Status::Canceled,
                 format!("an operation for {}", self.name()),
-                "it was taken out of the queue before anything of it was done",
+                "it was removed from the queue before it had begun",
                 "",
             ),
         );
@@ -55,7 +55,8 @@ impl Inner {
         });
     }
 
-    /// Asks the provider of this interface, wherever the operation went over it. `Invalid`: it has no such operation any more.
+    /// Asks the provider of this interface, on every endpoint that the operation may have used. `Invalid`: the provider no longer
+    /// has it.
     pub(crate) fn ask_to_cancel(&self, id: Id, interface: usize) -> Result<(), Status> {
         let mut raws: Vec<_> = self.raws_over(interface).collect();
         for control in self.open_control().iter().chain(self.past_controls.borrow().iter()) {

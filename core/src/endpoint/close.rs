@@ -1,4 +1,4 @@
-//! The end of an endpoint as its application wants it: behind what it has posted, or at once.
+//! Closing an endpoint by the application: after its posted operations, or immediately.
 
 use super::queued::QueuedOp;
 use super::{Endpoint, Inner, State};
@@ -8,27 +8,29 @@ use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::rc::{Rc, Weak};
 
-/// What becomes of what is pending on an endpoint that is closed.
+/// The treatment of pending operations on an endpoint that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Close {
-    /// It is completed, as by [`Endpoint::flush`].
+    /// They complete, as for [`Endpoint::flush`].
     Flush,
-    /// It ends with `Canceled`, now.
+    /// They end with `Canceled` immediately.
     Cancel,
 }
 
 impl Endpoint {
-    /// Closes the endpoint, for all its clones: whatever is posted from here on is refused as `Closed`.
+    /// Closes the endpoint, for all its clones. Later posts are refused as `Closed`.
     ///
-    /// [`Close::Flush`]: what it returns completes as a [`flush`](Endpoint::flush) of everything that was posted before. The endpoint may be
-    /// dropped meanwhile; the worker keeps it until then, and until the peer has taken or refused the messages that were announced. [`Close::Cancel`]: everything that is pending ends with `Canceled`, and may
-    /// have happened or not; it is `Done` when this returns. What a peer is taking of an announced message is taken away from under it (see
-    /// [`Endpoint::send`]). Memory that a transport still has is kept until it has it no more
-    /// ([`Region::close`](crate::Region::close) tells), and a message that said `Done` is under way. What is closed with
-    /// `Flush` can still be closed with `Cancel`.
+    /// [`Close::Flush`]: the returned operation completes like a [`flush`](Endpoint::flush) of everything posted before. The
+    /// endpoint may be dropped meanwhile. The worker keeps it until then, and until the peer has received or refused the rendezvous
+    /// messages.
     ///
-    /// The connection stays for others who use it, and so does what the worker answers its peer. Lanes close when the last clone and the
-    /// last key are dropped.
+    /// [`Close::Cancel`]: all pending operations end with `Canceled`, and may have been executed or not. The result is `Done`.
+    /// Rendezvous messages are withdrawn, even while a peer is receiving them (see [`Endpoint::send`]). Memory that a transport
+    /// still accesses is kept until it has finished ([`Region::close`](crate::Region::close) reports that). Messages that returned
+    /// `Done` are still delivered. An endpoint closed with `Flush` can afterwards be closed with `Cancel`.
+    ///
+    /// The connection stays for its other users, and so do the worker's answers to the peer. Lanes are closed when the last clone
+    /// and the last key are dropped.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -43,8 +45,8 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// Of `Flush` as of [`flush`](Endpoint::flush), and [`PostError::Reconnect`] for one that is closed already; nothing is closed then. Of
-    /// `Cancel` only in a forked child.
+    /// For `Flush` as for [`flush`](Endpoint::flush), and [`PostError::Reconnect`] for an endpoint that is closed already; nothing
+    /// is closed then. For `Cancel` only in a forked child.
     pub fn close(&self, how: Close) -> Result<Outcome, PostError> {
         match how {
             Close::Flush => self.inner.close_behind().map_err(|error| self.inner.refused(error)),
@@ -58,13 +60,13 @@ impl Endpoint {
 }
 
 impl Inner {
-    /// Whether the application may post: it lives and was not closed.
+    /// Whether the application may post: the endpoint is usable and was not closed.
     pub(super) fn check_open(&self) -> Result<(), Error> {
         self.check_alive()?;
         if self.closing.get() { Err(closed()) } else { Ok(()) }
     }
 
-    /// The same, without words.
+    /// The same, without an error text.
     pub(crate) fn is_open(&self) -> bool {
         self.is_alive() && !self.closing.get()
     }
@@ -73,7 +75,7 @@ impl Inner {
         self.check_open()?;
         let outcome = self.flush()?;
         self.closing.set(true);
-        // No fast path is taken any more, so that whatever is posted is looked at.
+        // Disables the fast path, so that every post is checked.
         if self.state.get() == State::Ready {
             self.state.set(State::Queueing);
         }
@@ -87,7 +89,7 @@ impl Inner {
         Ok(outcome)
     }
 
-    /// The application wants nothing of what is pending.
+    /// Abandons all pending operations.
     fn give_up(&self) {
         if !self.is_alive() {
             return;
@@ -96,7 +98,7 @@ impl Inner {
         self.state.set(State::Closed);
         self.message.set(RawEndpoint::nowhere());
         *self.error.borrow_mut() = Some(closed());
-        // What is queued holds buffers and keys, whose drops may come back here.
+        // Queued operations hold buffers and keys, whose drops may access the endpoint again.
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);
         let error = Error::new(
@@ -112,7 +114,7 @@ impl Inner {
         drop(queued);
         self.forget_keys();
         self.hold(unfinished);
-        // Its peer is answered another way.
+        // The peer is answered over another route.
         for waiting in self.take_answers() {
             self.worker.answer_lost(self, waiting, Status::Closed);
         }

@@ -1,26 +1,26 @@
-//! An endpoint's counters.
+//! Counters of an endpoint.
 
 use std::collections::BTreeMap;
 
-/// What an endpoint has counted. What a lane took at once is not among it: that is counted nowhere, since it would cost every post;
-/// and of what goes through the peer's progress thread the waiting is not counted here.
+/// Event counts of an endpoint. Operations that a lane accepted immediately are not counted, because that would cost time in every
+/// post. Waiting in the endpoint to the peer's progress thread is not counted here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointCounters {
-    /// Operations that had to wait, for room, a connection, or what was posted before them.
+    /// Operations that had to wait: for room, for a connection, or for earlier operations.
     pub queued: u64,
-    /// Calls that were answered `Again`: as much was pending as may be.
+    /// Calls that returned `Again`, because the maximum number of operations was pending.
     pub refused: u64,
-    /// Long messages that were announced.
+    /// Rendezvous messages.
     pub announced: u64,
-    /// Puts, gets and atomics that were asked for by messages; of one that the library cut, each part.
+    /// Puts, gets and atomics requested by messages. For an operation that the library splits, each part counts.
     pub emulated: u64,
     /// Large puts and gets of which the peer copied a part.
     pub shared: u64,
 }
 
 impl EndpointCounters {
-    /// What is not 0, by its name.
+    /// The counters that are not 0, by name.
     pub(super) fn named(&self) -> BTreeMap<String, u64> {
         let EndpointCounters { queued, refused, announced, emulated, shared } = *self;
         let all = [

@@ -1,5 +1,5 @@
-//! Puts and gets of one range that a module ends later, where nothing is left to choose: one lane carries all of it, nothing
-//! waits before it, and no better lane may come. What most transfers over a network are.
+//! Puts and gets of one range that a module completes later, without a choice: one lane carries all of it, the queue is empty, and
+//! no better lane may be found. Most transfers over a network are of this kind.
 
 use super::Inner;
 use super::fast_path::FastPath;
@@ -15,7 +15,7 @@ use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
 impl FastPath {
-    /// Opens this way over a lane that ends what it is given later, or closes it.
+    /// Opens this path over a lane that completes operations later, or closes it.
     pub(super) fn set_direct(&self, native: Option<ImportedKey>) {
         let longest = |put| native.map_or(0, |native| native.most(put).min(SHARED_FROM - 1));
         self.direct[0].set(longest(true));
@@ -25,17 +25,17 @@ impl FastPath {
 }
 
 impl Inner {
-    /// Posts one. Its memory is kept from before the module is asked until it has ended.
+    /// Posts one. The operation holds its memory from before the module is called until it has ended.
     ///
     /// # Errors
-    /// What the module answered that did not take it, or `OK` where it was not asked: the long way says why.
+    /// The answer of a module that did not accept it, or `OK` if no module was called: the slow path determines the reason.
     pub(super) fn post_direct(&self, transfer: &Transfer<'_>) -> Result<Outcome, i32> {
         let &Transfer { put, local, at, len, key, offset, completion } = transfer;
         let (fast, record) = (&key.inner.fast, &key.inner.record);
         if fast.asks.get() {
             key.inner.resolve_now_and_then();
         }
-        // Of no bytes it is more than any number here.
+        // An empty transfer wraps around to the largest number.
         if len.wrapping_sub(1) >= fast.direct[usize::from(!put)].get() || transfer.is_small() {
             return Err(OK);
         }
@@ -63,7 +63,7 @@ impl Inner {
         }
         let held = LocalBuffer::held(memory, at, len);
         let opened = self.shared.ops.borrow_mut().open_held(self.index, interface, held);
-        // Whose memory this was has a handle of it: nothing of the application's is run where it is let go.
+        // The caller has a handle of this memory, so releasing it here runs no code of the application.
         let id = opened.map_err(|_| OK)?;
         let op = rma_op(&iov, fast.key.get(), offset, id.raw(), completion);
         let code = if put { fast.put(&op) } else { fast.get(&op) };

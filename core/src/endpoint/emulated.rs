@@ -1,4 +1,4 @@
-//! Puts and gets over messages, where no provider gives this pair access to that memory.
+//! Puts and gets over messages, for memory that no provider of this pair can access.
 
 use super::Inner;
 use super::order::way;
@@ -13,7 +13,7 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl Inner {
-    /// Posts a put or get that no provider does.
+    /// Posts a put or get that no provider executes.
     pub(super) fn emulate_transfer(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -22,7 +22,7 @@ impl Inner {
         self.emulate_over(&control, transfer, None)
     }
 
-    /// The same over the endpoint that it goes through. `notify`: what a put tells the worker there.
+    /// The same over the endpoint that it uses. `notify`: the notification of a put.
     pub(super) fn emulate_over(
         self: &Rc<Self>,
         control: &Rc<Inner>,
@@ -30,7 +30,7 @@ impl Inner {
         notify: Option<u32>,
     ) -> Result<Outcome, Error> {
         let &Transfer { put, at, len, completion, .. } = transfer;
-        // Where it waits, if it has to.
+        // Held in case it has to wait.
         let memory = control.hold_memory(transfer)?;
         let target = transfer.key.inner.target(transfer.offset);
         let request = control.open(match (put, completion) {
@@ -41,7 +41,7 @@ impl Inner {
         let op = if put {
             let answer = match completion {
                 Completion::Remote => request,
-                // The operation ends when its bytes are sent; what the target says of it, the next flush says.
+                // The operation ends when its bytes are sent; the next flush reports the target's answer.
                 Completion::Local => {
                     self.shared.ops.borrow_mut().open_late(control.index, Kind::Put)?
                 }
@@ -55,25 +55,25 @@ impl Inner {
         self.outcome(request)
     }
 
-    /// The question for the data of an emulated get, and where they go.
+    /// The request for the data of an emulated get, and their destination.
     fn ask_for(&self, request: Id, local_buffer: LocalBuffer, target: &Target) -> QueuedOp {
         let bytes = emulate::get_request(target, local_buffer.len as u64);
         self.shared.ops.borrow_mut().set_local_buffer(request, local_buffer);
         QueuedOp::ask(id::GET, request, bytes)
     }
 
-    /// The endpoint that emulated operations go through, which is asked before one is opened: see [`Inner::may_go`]. It is found first:
-    /// to connect it may call the application, whose fences forget the ways of what is not open yet.
+    /// The endpoint that emulated operations use, checked before an operation is opened: see [`Inner::may_go`]. It is determined
+    /// first, because connecting may call the application, whose fences clear routes that are not open yet.
     pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
         let control = self.emulates()?;
         let _ = self.may_go(way::EMULATED);
         Ok(control)
     }
 
-    /// The same for what no fence orders.
+    /// The same for operations that no fence orders.
     pub(super) fn emulates(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
         if let Some(control) = self.control()? {
-            // Where nobody serves any more, this may be the first to find out.
+            // This call may be the first to find that the service worker is gone.
             if control.ready_or_opened().is_ok() {
                 return Ok(control);
             }
@@ -83,8 +83,8 @@ impl Inner {
         Ok(control)
     }
 
-    /// No connection came about over which the provider would do what was queued: it goes over messages, from its place
-    /// at the head of the queue, since what is behind it there may wait for it.
+    /// The connection over which the provider would have executed the queued operation could not be formed. The operation is
+    /// emulated by messages, from its place at the head of the queue, because later operations may wait for it.
     pub(super) fn emulate_instead(&self, op: &NativeOp) -> Result<bool, Status> {
         if !self.may_leave(op.request, op.fenced, way::EMULATED) {
             return Ok(false);

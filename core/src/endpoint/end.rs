@@ -1,4 +1,4 @@
-//! How an endpoint ends: what failed, what that means for it, and what it leaves behind.
+//! The end of an endpoint: its cause, its consequences, and its remaining objects.
 
 use super::flush::ends_service;
 use super::queued::{Failed, QueuedOp};
@@ -24,7 +24,7 @@ impl Inner {
         self.error.borrow().clone().unwrap_or_else(|| Error::from_status(Status::Closed))
     }
 
-    /// The error for a status that a lane over this interface returned, in words.
+    /// The error, with text, for a status that a lane over this interface returned.
     pub(crate) fn failure_over(&self, status: Status, interface: Option<usize>) -> Error {
         let path = || match interface {
             Some(interface) => self.shared.interfaces[interface].path.clone(),
@@ -50,7 +50,7 @@ impl Inner {
         }
     }
 
-    /// Memory of one of the two sides is missing: the module that copies says which, and where.
+    /// Memory of one of the two sides is missing: the copying module reports which, and where.
     #[cold]
     fn fault_over(&self, interface: Option<usize>) -> Error {
         let said = interface.map(|index| self.shared.interfaces[index].provider.last_error());
@@ -63,8 +63,8 @@ impl Inner {
         )
     }
 
-    /// The error of what failed on a lane. Where the status means the end of the endpoint it ends, and a provider that
-    /// broke its contract is taken out of use, whichever lane it served.
+    /// The error of a failure on a lane. If the status means the end of the endpoint, it ends. A provider that broke its contract
+    /// is taken out of use, for all lanes that it served.
     #[cold]
     pub(crate) fn failed(&self, failed: Failed) -> Error {
         let error = self.failure_over(failed.status, failed.interface);
@@ -83,8 +83,9 @@ impl Inner {
         error
     }
 
-    /// A lane says that the peer's process is no more. Where another lane carries messages, that one tells so behind all that the peer
-    /// had written, the answers among them: who waits for one hears it, and only what was posted fails now.
+    /// A lane reports that the peer's process is gone. If another lane carries messages, that lane reports it as well, after all
+    /// messages that the peer had sent, including answers. Therefore operations waiting for an answer continue, and only this
+    /// posted operation fails now.
     #[cold]
     pub(super) fn peer_lost(&self, error: Error, interface: usize) -> Error {
         let messages = self.route.message().map(|pair| pair.interface);
@@ -98,15 +99,15 @@ impl Inner {
         self.dead_error()
     }
 
-    /// The same for what failed on the message lane.
+    /// The same for a failure on the message lane.
     pub(super) fn message_failed(&self, status: Status) -> Error {
         self.failed(self.by_message_lane(status))
     }
 
-    /// Ends the endpoint: everything outstanding completes with `error`.
+    /// Ends the endpoint: all pending operations complete with `error`.
     pub(crate) fn fail(&self, error: Error) {
         if matches!(self.state.get(), State::Failed | State::Closed) {
-            // One of its lanes may have carried on.
+            // One of its lanes may still have been in use.
             return self.lost_for_its_user(None, &error);
         }
         let is_new = self.state.get() == State::New;
@@ -120,7 +121,7 @@ impl Inner {
         *self.error.borrow_mut() = Some(error.clone());
         self.worker.endpoint_failed(self, &error);
         self.tell_of_failure(&error);
-        // What is queued holds buffers and keys, whose drops may come back here.
+        // Queued operations hold buffers and keys, whose drops may access the endpoint again.
         let queued = std::mem::take(&mut *self.queue.borrow_mut());
         self.queued_bytes.set(0);
         let unfinished = self.shared.with_ops(|ops| ops.fail_owner(self.index, &error));
@@ -146,8 +147,8 @@ impl Inner {
         self.worker.answer_another_way(self);
     }
 
-    /// This endpoint leads to a peer's service worker, and has failed, or lost its lanes over one interface: so has whoever goes
-    /// through it.
+    /// This endpoint to a peer's service worker has failed, or lost its lanes over one interface. The endpoint that uses it is
+    /// notified.
     pub(super) fn lost_for_its_user(&self, interface: Option<usize>, error: &Error) {
         let user = if self.reaches_memory.get() { self.user() } else { None };
         if let Some(user) = user {
@@ -155,21 +156,21 @@ impl Inner {
         }
     }
 
-    /// Whoever goes through this endpoint to a peer's service worker.
+    /// The endpoint that uses this endpoint to a peer's service worker.
     pub(crate) fn user(&self) -> Option<Rc<Inner>> {
-        // Also where another one has taken its place: keys that were imported before go on through its lanes.
+        // Even if another one has replaced it: keys imported before still use its lanes.
         let is_this = |control: &Rc<Inner>| std::ptr::eq(&**control, self);
         let serves = |of: &Rc<Inner>| {
             of.open_control().is_some_and(|control| is_this(&control))
                 || of.past_controls.borrow().iter().any(is_this)
         };
-        // Where it has gone, its place may be somebody else's.
+        // If the user no longer exists, its index may belong to another endpoint.
         let user = self.worker.endpoint_at(self.user.get()?);
         user.filter(|user| serves(user) && user.is_alive())
     }
 
-    /// Nobody serves where this endpoint leads, and nothing was sent there: what waits goes to the peer's own worker, before all that
-    /// waits for it already, since that may wait for this.
+    /// There is no service worker at this endpoint's destination any more, and nothing was sent to it. Its queued operations go to
+    /// the peer's own worker, ahead of those already waiting there, which may wait for them.
     fn hand_over(&self) {
         let waits = self.shared.ops.borrow().open_of(self.index) > 0;
         let Some(user) = waits.then(|| self.user()).flatten() else { return };
@@ -179,7 +180,8 @@ impl Inner {
         queued.into_iter().rev().for_each(|op| user.put_first(op));
     }
 
-    /// The provider of this interface broke: nothing of it is called again, also not where this endpoint has failed before.
+    /// The provider of this interface broke its contract: none of its functions is called again, even if this endpoint failed
+    /// before.
     pub(crate) fn cut_off(&self, interface: usize, error: &Error) {
         for lanes in [&self.lanes, &self.past_lanes] {
             let mut lanes = lanes.borrow_mut();
@@ -196,7 +198,7 @@ impl Inner {
         unfinished.into_iter().for_each(|op| self.shared.hold(op, vec![Through::Interface]));
     }
 
-    /// This interface serves nobody any more, and what is under way on it ends.
+    /// This interface is out of use, and operations in flight on it end.
     pub(crate) fn leave_interface(&self, interface: usize, error: &Error) {
         if !self.is_alive() {
             return;
@@ -206,14 +208,14 @@ impl Inner {
         self.retire_keys(interface, false);
     }
 
-    /// The endpoint ends where its messages go through this interface.
+    /// The endpoint ends if its messages use this interface.
     pub(crate) fn lose_interface(&self, interface: usize, error: &Error) {
         let message = self.route.message().is_some_and(|pair| pair.interface == interface);
         if !message || !self.is_alive() {
             return;
         }
         match self.state.get() {
-            // Nothing was sent yet: what is queued may take the next lane.
+            // Nothing was sent yet: queued operations may use the next lane.
             State::New if !self.has_lane(interface) => self.worker.make_busy(self),
             _ => self.fail(error.clone()),
         }

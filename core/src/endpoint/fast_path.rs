@@ -1,29 +1,29 @@
-//! The fast paths of a key's operations: for what nothing is left to choose.
+//! The fast paths of a key's operations, for cases without a choice.
 
 use crate::registry::abi::RawEndpoint;
 use std::cell::Cell;
 use std::ffi::c_void;
 
-/// What the fast path of an operation needs: nothing is left to choose.
+/// The values that the fast path of an operation needs, with all choices made before.
 pub(super) struct FastPath {
     pub(super) raw: Cell<RawEndpoint>,
     pub(super) key: Cell<*mut c_void>,
     /// Puts and gets shorter than this take the fast path; 0: none does.
     pub(super) put_below: Cell<usize>,
     pub(super) get_below: Cell<usize>,
-    /// Puts up to this length go the way of `short_put`; 0: none does.
+    /// Puts up to this length use `short_put`; 0: none does.
     pub(super) short_puts: Cell<usize>,
-    /// Puts, and gets, up to these lengths may go the way of `direct`; 0: none does.
+    /// Puts and gets up to these lengths may use `direct`; 0: none does.
     pub(super) direct: [Cell<usize>; 2],
     pub(super) interface: Cell<usize>,
     pub(super) caps: Cell<u64>,
-    /// A worse lane may still come: it is asked for now and then, so that it is there when this one ends.
+    /// A slower lane may still be found. It is requested at intervals, so that it is ready when this one ends.
     pub(super) asks: Cell<bool>,
     /// The bit of its lane, see `order`.
     pub(super) way: Cell<u64>,
-    /// Pieces of local memory that one call takes.
+    /// The maximum number of pieces of local memory in one call.
     pub(super) max_iov: Cell<usize>,
-    /// Words from this one on are not told by the fast path; 0: none is.
+    /// The fast path delivers only words below this one; 0: none.
     pub(super) words: Cell<u64>,
     /// Masks of atomics by width, without and with a result.
     pub(super) post: Cell<[u32; 2]>,

@@ -1,12 +1,12 @@
-//! Order and completion: flush, fence, and what they cover.
+//! Order and completion: flush, fence, and the operations they cover.
 //!
-//! A **flush** covers everything that the table of operations has of this endpoint, and of the one to the peer's service
-//! worker, when it is called: whatever completes later stands there. What it cannot see there are puts that have
-//! completed locally; their lanes it asks when everything before it has ended, and so has been posted, wherever it went.
+//! A **flush** covers every operation that the table has of this endpoint, and of the one to the peer's service worker, at the time
+//! of the call. All operations that complete later are in the table. Puts that have completed locally are not. Their lanes are
+//! flushed when everything before the flush has ended, and therefore been posted on some lane.
 //!
-//! A **fence** is weak where one lane alone has something under way that the next operation could overtake: the lane is
-//! asked to keep order, and nothing waits. Anything that then goes another way makes it strong first. A strong fence is
-//! a flush that what follows waits for, in the queue; its failure is the next flush's.
+//! A **fence** is weak if the only operations in flight that the next operation could overtake are on a single lane. That lane is
+//! then asked to keep the order, and nothing waits. If a later operation takes another route, it first makes the fence strong. A
+//! strong fence is a flush, and later operations wait for it in the queue. The next flush reports its failure.
 
 use super::order::way;
 use super::post::Posted;
@@ -21,12 +21,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{OK, caps};
 
-/// So long the peer's own worker serves where its service worker could not be reached.
+/// The time for which the peer's own worker serves after its service worker could not be reached.
 const UNSERVED: Duration = Duration::from_secs(60);
 
 impl Inner {
-    /// Something is about to go over this lane, or these. False: a fence before it cannot be kept by a lane alone, so it has to
-    /// queue behind it. Its operation is opened afterwards: the fence waits for every one that is open.
+    /// Called before an operation uses these lanes. `false`: no lane alone can keep an earlier fence, so the operation has to be
+    /// queued behind it. Open the operation after this call, because the fence waits for every operation that is open.
     #[inline]
     pub(super) fn may_go(&self, ways: u64) -> bool {
         let fenced = self.order.fenced.get();
@@ -42,13 +42,13 @@ impl Inner {
         self.order.posted.set(self.order.posted.get() | ways);
     }
 
-    /// The ways that fences know of.
+    /// The routes that fences know of.
     #[inline]
     pub(super) fn ways_posted(&self) -> u64 {
         self.order.posted.get()
     }
 
-    /// What was to go another way has been declined there: fences know of no more than before.
+    /// An operation was declined on another route: restores the routes that fences knew before.
     pub(super) fn went_nowhere(&self, before: u64) {
         self.order.posted.set(before);
     }
@@ -60,13 +60,13 @@ impl Inner {
         self.queue_len() == 0
     }
 
-    /// The lane that a fence before what is queued now relies on; 0: none.
+    /// The lane that an earlier fence of the operation being queued relies on; 0: none.
     pub(super) fn fenced(&self) -> u64 {
         self.order.fenced.get()
     }
 
-    /// An operation from the queue is about to go over this lane, be it the one that it was queued for or another. False: it
-    /// has to wait, since something before the fence is still under way on the lane that was to keep the order.
+    /// Called before a queued operation uses this lane, which may differ from the one it was queued for. `false`: it has to wait,
+    /// because an operation before the fence is still in flight on the lane that keeps the order.
     pub(super) fn may_leave(&self, request: Id, fenced: u64, way: u64) -> bool {
         let under_way = |rank: usize| {
             let interface = self.route.memory.get(rank).map(|pair| pair.interface);
@@ -79,7 +79,7 @@ impl Inner {
         true
     }
 
-    /// Something was posted on this lane that completes locally: a flush has to ask the lane.
+    /// A put that completes locally was posted on this lane: a flush has to ask the lane.
     pub(super) fn note_local(&self, rank: usize) {
         self.order.local.set(self.order.local.get() | way::lane(rank));
     }
@@ -95,7 +95,7 @@ impl Inner {
         let id = match opened {
             Ok(id) => id,
             Err(status) => {
-                // It is told by a flush that is taken.
+                // The next flush that can be posted reports it.
                 self.give_back_late(late);
                 return Err(status.into());
             }
@@ -103,20 +103,20 @@ impl Inner {
         self.begin_flush(id, late);
         let _ = run_due(&self.shared, &*self.worker);
         if self.shared.ops.borrow().has_failed(id) {
-            // The failure is of what it waited for, and told to who asks how it ended.
+            // The failure concerns an operation that the flush waited for; the flush's own result reports it.
             return Ok(Outcome::Pending(Request::new(self.shared.clone(), id)));
         }
         self.outcome(id)
     }
 
-    /// Whether something of this endpoint is pending.
+    /// Whether an operation of this endpoint is pending.
     pub(super) fn has_pending(&self) -> bool {
         let ops = self.shared.ops.borrow();
         let of_control = |control: Rc<Inner>| ops.open_of(control.index) > 0;
         ops.open_of(self.index) > 0 || self.open_control().is_some_and(of_control)
     }
 
-    /// The failure of an operation that nobody was told about.
+    /// The failure of an operation that has not been reported.
     pub(crate) fn take_late(&self) -> Option<Error> {
         let mut ops = self.shared.ops.borrow_mut();
         let own = ops.take_late(self.index);
@@ -129,11 +129,11 @@ impl Inner {
         }
     }
 
-    /// Opens what a flush waits for beside its own place in the list.
+    /// Opens the operations that a flush waits for, in addition to its own place in the list.
     fn begin_flush(&self, id: Id, late: Option<Error>) {
         let covered = self.order.covered.get() | self.order.local.replace(0);
         self.order.covered.set(covered);
-        // What is queued may complete locally on any lane.
+        // Queued operations may complete locally on any lane.
         let lanes = if self.queue_len() > 0 { u64::MAX } else { covered };
         self.shared.with_ops(|ops| {
             if let Some(control) = self.open_control().filter(|c| ops.open_of(c.index) > 0) {
@@ -145,7 +145,8 @@ impl Inner {
         });
     }
 
-    /// Asks lanes to say when what was posted on them is complete at the target. True: all of them have been asked.
+    /// Starts the flush of lanes, which complete when their operations are complete at the target. `true`: all of them have been
+    /// started.
     pub(super) fn flush_lanes(&self, request: Id, lanes: &mut u64) -> bool {
         for rank in way::lanes(*lanes) {
             let bit = way::lane(rank);
@@ -174,20 +175,20 @@ impl Inner {
         true
     }
 
-    /// What was posted on these lanes so far they have been asked for.
+    /// Records that these lanes were asked for all operations posted so far.
     fn is_asked(&self, lanes: u64) {
         for noted in [&self.order.local, &self.order.covered] {
             noted.set(noted.get() & !lanes);
         }
     }
 
-    /// Asks one lane, by the operation `ask`.
+    /// Starts the flush of one lane, as the operation `ask`.
     fn flush_lane(&self, rank: usize, ask: Id) -> Result<Posted, Error> {
         let pair = self.route.memory.get(rank).ok_or_else(|| Error::from_status(Status::Closed))?;
-        // Nobody would say how it ended.
+        // An interface out of use would never report the end.
         self.shared.interfaces[pair.interface].check_in_use()?;
         let lane = self.memory_lane(*pair).map_err(|error| match error.status() {
-            // What had completed locally may not have arrived: a connection that only forms has carried nothing.
+            // Operations that had completed locally may not have arrived: a connection that is only forming has carried nothing.
             Status::Again => {
                 let past = self.past_controls.borrow();
                 past.last().map_or(Status::Closed.into(), |control| control.dead_error())
@@ -201,7 +202,8 @@ impl Inner {
         posted.map_err(|failed| self.failed(failed))
     }
 
-    /// Other endpoints may use the connection that is asked here, which tells a failure once: what it says, their flushes hear too.
+    /// Other endpoints may use the connection that is flushed here. It reports a failure only once, so the result is passed on to
+    /// their flushes.
     fn ask_for_others(&self, ask: Id, interface: usize, raw: &RawEndpoint) {
         let shared = |one: &Inner| self.worker.is_shared(one, interface);
         let past = self.past_controls.borrow();
@@ -219,7 +221,7 @@ impl Inner {
         );
     }
 
-    /// The lane over an interface on which something completed locally that this connection has not been asked for.
+    /// The lane over an interface with locally completed operations for which this connection has not been flushed.
     fn unasked(&self, interface: usize, raw: &RawEndpoint) -> Option<u64> {
         let rank = self.route.memory.iter().position(|pair| pair.interface == interface)?;
         let bit = way::lane(rank);
@@ -231,7 +233,7 @@ impl Inner {
         there.then_some(bit)
     }
 
-    /// Circuits that nobody has asked what became of puts of this endpoint.
+    /// Circuits that have not been flushed for puts of this endpoint.
     pub(super) fn unasked_circuits(&self) -> Vec<u64> {
         let lanes = way::lanes(self.order.local.get() | self.order.covered.get());
         let interfaces = lanes.filter_map(|rank| Some(self.route.memory.get(rank)?.interface));
@@ -267,9 +269,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Asks the one lane that has something under way to keep order, if it is one and can.
+    /// Asks the only lane with operations in flight to keep the order, if there is one and it can.
     fn keeps_order_itself(&self, before: u64) -> bool {
-        // What completes at once does not look at the order, so it must not be there.
+        // A lane that completes within the call ignores the order, so there must be none.
         let at_once = |pair: &ModulePair| {
             self.shared.interfaces[pair.interface].attr.caps & caps::SYNCHRONOUS != 0
         };
@@ -289,29 +291,30 @@ impl Inner {
         code == OK
     }
 
-    /// Its worker is about to ask all lanes, and nothing is queued: what is sent meanwhile takes the long way, which leaves a mark.
+    /// Called when the worker is about to flush all lanes and the queue is empty. Later posts take the slow path, which leaves a
+    /// mark.
     pub(crate) fn watch_for_more(&self) {
         self.watched.set(true);
         if self.state.get() == State::Ready {
             self.state.set(State::Queueing);
         }
-        // What it ends before it has asked for is for a flush to ask again.
+        // If the flush ends these before it has asked their lanes, the next flush has to ask again.
         self.order.covered.set(self.order.covered.get() | self.order.local.replace(0));
     }
 
-    /// Whether something was posted since that no table knows: a message, or a put that has completed locally. An answer to a peer
-    /// is no such thing: peers may go on asking without end.
+    /// Whether an operation was posted since then that no table contains: a message, or a put that completed locally. Answers to
+    /// the peer do not count, because peers may send requests without end.
     pub(crate) fn has_sent_more(&self) -> bool {
         self.state.get() == State::Ready || self.order.local.get() != 0
     }
 
-    /// What is posted from here on waits until everything before is complete.
+    /// Makes all later operations wait until the earlier ones are complete.
     fn strong_fence(&self) {
         let opened = self.shared.ops.borrow_mut().open_late(self.index, Kind::Flush);
         self.order.posted.set(0);
         self.order.fenced.set(0);
         let Ok(request) = opened else {
-            // There is no room for one operation more: nothing may follow on this endpoint that could overtake.
+            // There is no room for the fence, so no later operation of this endpoint may be posted: it could overtake.
             return self.fail(Status::NoMemory.into());
         };
         self.begin_flush(request, None);
@@ -320,8 +323,8 @@ impl Inner {
         }
     }
 
-    /// The circuits among the lanes that operations of this endpoint go through, those to the peer's service worker too:
-    /// they belong to the worker and may outlive this endpoint.
+    /// The circuits among the lanes that operations of this endpoint use, including those to the peer's service worker. They belong
+    /// to the worker and may outlive this endpoint.
     pub(super) fn all_circuits(&self) -> Vec<u64> {
         let mut circuits = self.worker.circuits_of(self);
         let past = self.past_controls.borrow();
@@ -331,7 +334,7 @@ impl Inner {
         circuits
     }
 
-    /// Where emulated operations go: the peer's service worker if it has one, else the peer's own worker.
+    /// The destination of emulated operations: the peer's service worker if it has one, otherwise the peer's own worker.
     pub(crate) fn control(&self) -> Result<Option<Rc<Inner>>, Error> {
         let address = self.address.service_address().filter(|_| self.has_service());
         let Some(address) = address else { return Ok(None) };
@@ -339,7 +342,7 @@ impl Inner {
         if let Some(control) = there.filter(|control| control.is_alive() || !self.is_alive()) {
             return Ok(Some(control));
         }
-        // One that failed is not the end of it: what went through it has ended, and the way may be there again.
+        // A failed endpoint is replaced: its operations have ended, and the route may work again.
         let control = match self.worker.clone().connect_internal(address) {
             Err(error) if ends_service(&error) => {
                 self.unserved.set(Some(Instant::now()));
@@ -352,7 +355,7 @@ impl Inner {
         let failed = self.control.replace(Some(control.clone()));
         if let Some(failed) = failed {
             self.shared.ops.borrow_mut().inherit(failed.index, self.index);
-            // Its lanes stay open for the keys that go through them.
+            // Its lanes stay open for the keys that use them.
             if failed.reaches_memory.get() {
                 self.past_controls.borrow_mut().push(failed);
             }
@@ -360,8 +363,8 @@ impl Inner {
         Ok(Some(control))
     }
 
-    /// Whether the peer has a service worker that can be reached, as far as is known: its progress thread may stop, and its address
-    /// is still about.
+    /// Whether the peer has a service worker that can be reached, as far as known. Its progress thread may stop while its address
+    /// is still in circulation.
     pub(super) fn has_service(&self) -> bool {
         if self.address.service.is_none() {
             return false;
@@ -369,7 +372,7 @@ impl Inner {
         let error = self.open_control().and_then(|control| control.error.borrow().clone());
         let ended = error.filter(|error| self.is_alive() && ends_service(error));
         match (self.unserved.get(), ended) {
-            // Who only could not be reached may be reached again.
+            // A service worker that was only unreachable may become reachable again.
             (Some(since), error) => {
                 since.elapsed() > UNSERVED
                     && error.is_none_or(|error| error.status() == Status::Unreachable)
@@ -382,9 +385,9 @@ impl Inner {
         }
     }
 
-    /// The endpoint to the peer's service worker has failed, or has lost its lanes over one interface. What is under way through
-    /// them ends. What went through them and had completed locally may not have arrived, and what takes their place knows
-    /// nothing of it.
+    /// The endpoint to the peer's service worker has failed, or has lost its lanes over one interface. Operations in flight on
+    /// these lanes end. Operations that had completed locally on them may not have arrived, and the replacement has no record of
+    /// them.
     pub(super) fn control_failed(&self, control: &Inner, only: Option<usize>, error: &Error) {
         let through = |pair: &ModulePair| {
             only.is_none_or(|only| only == pair.interface) && self.pair_of(control, pair).is_some()
@@ -410,7 +413,7 @@ impl Inner {
                     *lanes &= !lost(*lanes);
                     ops.spoil(*request, error.clone());
                 }
-                // It has yet to look which lanes it is to ask, and would find these gone.
+                // It has yet to determine the lanes to flush, and would find these gone.
                 QueuedOp::Notify { lanes: None, request, .. } if gone != 0 => {
                     ops.spoil(*request, error.clone());
                 }
@@ -419,7 +422,7 @@ impl Inner {
         }
         if gone != 0 {
             let told = ops.lost_lanes(self.index, gone, error);
-            // A flush that is open may be older than what no flush covers.
+            // An open flush may be older than operations that no flush covers.
             if !told || local != 0 {
                 ops.keep_late(self.index, error.clone());
             }
@@ -427,12 +430,12 @@ impl Inner {
     }
 }
 
-/// Whether who connects to a service worker, or was connected, learns by this that nobody serves there any more.
+/// Whether this error means that there is no service worker at the address any more.
 pub(super) fn ends_service(error: &Error) -> bool {
     matches!(error.status(), Status::Closed | Status::PeerFailed | Status::Unreachable)
 }
 
-/// Flushes that everything before has ended ask their lanes. Returns how many.
+/// Flushes whose earlier operations have ended ask their lanes. Returns their number.
 #[cold]
 pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) -> usize {
     let mut count = 0;
@@ -448,13 +451,13 @@ pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) -> usize {
         if endpoint.flush_lanes(request, &mut left) {
             shared.part(request, Ok(0));
         } else {
-            // There is no room for it in a lane now.
+            // The lane has no room for it now.
             endpoint.put_first(QueuedOp::FlushLanes { request, lanes: left });
         }
     }
 }
 
-/// Those of these endpoints that have something under way on a connection hear what it says to whoever asks it now.
+/// Passes the result of a connection's flush on to these endpoints, if they have operations in flight on that connection.
 pub(crate) fn ask_for<'a>(
     shared: &Shared,
     endpoints: impl Iterator<Item = &'a Rc<Inner>>,
@@ -496,7 +499,7 @@ mod tests {
             let _ = worker.progress();
         }
         assert!(!endpoint.inner.has_pending());
-        // So that a fence has nothing to keep apart.
+        // So that a fence has no order to keep.
         endpoint.fence().unwrap();
         assert_eq!(endpoint.inner.ways_posted(), 0);
     }

@@ -1,4 +1,4 @@
-//! Messages that are gathered from regions.
+//! Messages gathered from regions.
 
 use super::Inner;
 use super::post::Posted;
@@ -6,10 +6,10 @@ use super::queued::{Failed, GatheredMessage};
 use crate::Status;
 
 impl Inner {
-    /// Sends a message of pieces: from where they lie if its lane takes all of them at once, else packed.
+    /// Sends a message of pieces: in place if its lane accepts all of them at a time, otherwise packed.
     pub(crate) fn attempt_gather(&self, op: &GatheredMessage) -> Result<bool, Failed> {
         let &GatheredMessage { id, header, ref pieces, len, request } = op;
-        // Queued for a lane that carried more.
+        // Queued for a lane with a larger limit.
         if len > self.most() {
             return Err(self.by_message_lane(Status::TooLarge));
         }

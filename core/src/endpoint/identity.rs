@@ -1,16 +1,16 @@
-//! Which endpoint is which: to the program that has it, and to whom messages come from.
+//! The identity of endpoints: for the program that holds them, and for incoming messages.
 
 use super::{Endpoint, Inner};
 use crate::interface::PeerId;
 use std::fmt;
 use std::rc::Rc;
 
-/// The number of an endpoint, which no other one of its worker ever has.
+/// The number of an endpoint. No other endpoint of its worker ever has the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(u64);
 
 impl EndpointId {
-    /// The number itself, which is never 0. Another worker gives its endpoints the same ones.
+    /// Returns the number, which is never 0. Another worker's endpoints may have the same numbers.
     #[must_use]
     pub fn get(self) -> u64 {
         self.0
@@ -40,33 +40,35 @@ impl Endpoint {
         endpoint
     }
 
-    /// A handle of the library's own.
+    /// An internal handle.
     pub(crate) fn internal(inner: Rc<Inner>) -> Endpoint {
         inner.handles.count.set(inner.handles.count.get() + 1);
         Endpoint { inner }
     }
 
-    /// Its number.
+    /// Returns the endpoint's number.
     #[must_use]
     pub fn id(&self) -> EndpointId {
         EndpointId(self.inner.id.raw())
     }
 
-    /// The worker that it leads to, by its number here: that of the [messages](crate::Message::peer) and notifications that come from
-    /// there. It stays as long as an endpoint is held that leads there, whatever becomes of its connections. From the first call on the
-    /// worker keeps that peer's address; an endpoint that nobody asks costs nothing.
+    /// Returns the peer: the number, on this worker, of the worker to which the endpoint leads. [Messages](crate::Message::peer)
+    /// and notifications from there have the same number. It stays the same as long as an endpoint to that worker is held,
+    /// regardless of its connections. From the first call on, this worker keeps the peer's address. Endpoints without a call cost
+    /// nothing.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.inner.worker.peer_of(&self.inner)
     }
 
-    /// Keeps a word of the application's, for [`user`](Endpoint::user) to return: an index, an address. When the last handle (a clone
-    /// of this) has been dropped the word is handed to nobody any more, whatever is still under way.
+    /// Stores a word of the application, for example an index or an address, which [`user`](Endpoint::user) returns. After the last
+    /// handle (all clones included) has been dropped, the word is not passed to anything any more, even if operations are in
+    /// flight.
     pub fn set_user(&self, word: u64) {
         self.inner.word.set(word);
     }
 
-    /// The word that was kept last; 0 at first. All clones have one.
+    /// Returns the word stored last; 0 at first. All clones share it.
     #[must_use]
     pub fn user(&self) -> u64 {
         self.inner.word.get()
@@ -88,13 +90,13 @@ impl Drop for Endpoint {
             self.inner.worker.not_named(&self.inner);
         }
         if left == 0 {
-            // They hold the endpoint, which nobody can ask for them any more.
+            // The keys hold the endpoint, and no code can request them any more.
             self.inner.forget_keys();
         }
     }
 }
 
-/// Clones are equal, and nothing else is: two endpoints to one peer are not. In a map [`Endpoint::id`] is the key.
+/// Clones are equal. Two endpoints to the same peer are not. Use [`Endpoint::id`] as a key in maps.
 impl PartialEq for Endpoint {
     fn eq(&self, other: &Endpoint) -> bool {
         Rc::ptr_eq(&self.inner, &other.inner)

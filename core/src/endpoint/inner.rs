@@ -1,5 +1,5 @@
-//! The state of an endpoint. It, its operations, its keys and what it asks of its worker name each other. What is done with it
-//! (posting, flushing, ending) stands above these four, which use only what stands below: records, order, rails, the route.
+//! The state of an endpoint. It refers to its operations, its keys and its worker, and they refer to it. The code for posting,
+//! flushing and ending is in layers above these four. They use only layers below: records, order, rails, the route.
 
 use super::calls::WorkerCalls;
 use super::counters::EndpointCounters;
@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
 use tieline_plugin_api::OK;
 
-/// Where an endpoint stands. Only `Ready` takes the fast path.
+/// The state of an endpoint. Only `Ready` takes the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
     Ready,
@@ -33,109 +33,109 @@ pub(crate) enum State {
     Closed,
 }
 
-/// Whose an endpoint is.
+/// The owner of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Application,
-    /// The library's own, for emulated operations and answers.
+    /// Internal, for emulated operations and answers.
     Library,
-    /// It carries the answers to what came over one circuit, and nothing else.
+    /// It carries only the answers to requests that came over one circuit.
     Circuit,
 }
 
-/// An opened lane of this endpoint.
+/// An open lane of this endpoint.
 #[derive(Clone, Copy)]
 pub(crate) struct Lane {
     pub(crate) interface: usize,
     pub(crate) raw: RawEndpoint,
     pub(crate) limits: LaneLimits,
-    /// Closed with this endpoint; a circuit of the worker's is not.
+    /// Closed with this endpoint. A circuit, which the worker owns, is not.
     pub(super) owned: bool,
 }
 
-/// Where an endpoint stands with packing.
+/// The packing state of an endpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Packing {
     #[default]
     No,
     Yes,
-    /// It packs, and is to leave its circuits when it has packed.
+    /// A packer is running, and the endpoint has to leave its circuits when the packer returns.
     Leaves,
 }
 
-/// Who holds an endpoint: handles of the application's, by which it has a name, and the library's own, operations and keys.
+/// The holders of an endpoint: handles of the application, which make it visible by name, and internal ones of operations and keys.
 #[derive(Default)]
 pub(super) struct Handles {
     pub(super) count: Cell<u32>,
-    /// The worker names it to whom messages come from, and says when it has failed.
+    /// The worker returns it for messages from its peer, and reports its failure.
     pub(super) named: Cell<bool>,
 }
 
-/// An endpoint, as its operations, its keys and its worker have it. A cell is borrowed for a look or a change, and meanwhile neither a packer
-/// of the application's runs nor is dropped what an operation held: both may come back here, and end the endpoint. Providers may be
-/// called: they call nobody but packers.
+/// An endpoint, as its operations, its keys and its worker use it. A cell is borrowed only to read or change it. Meanwhile no
+/// packer of the application runs, and no object held by an operation is dropped: both may access the endpoint again and end it.
+/// Providers may be called: the only functions that they call are packers.
 pub(crate) struct Inner {
     pub(crate) state: Cell<State>,
     pub(crate) message: Cell<RawEndpoint>,
     pub(crate) max_short: Cell<usize>,
     pub(super) max_packed: Cell<usize>,
-    /// The longest message that the message lane, once it is open, gathers from where it lies.
+    /// The longest message that the open message lane gathers in place.
     pub(super) max_zcopy: Cell<usize>,
     pub(crate) shared: Rc<Shared>,
     pub(super) worker: Rc<dyn WorkerCalls>,
     /// Its number, which is also the cookie of its lanes.
     pub(crate) id: Id,
-    /// Its place among the worker's endpoints, and the owner of its operations.
+    /// Its index among the worker's endpoints, and the owner of its operations.
     pub(crate) index: usize,
     pub(crate) address: WorkerAddress,
     pub(crate) route: Route,
     pub(crate) owner: Owner,
-    /// Who holds it.
+    /// Its holders.
     pub(super) handles: Handles,
     /// The application's word.
     pub(super) word: Cell<u64>,
-    /// Whether an application's packer writes into a buffer of its message lane.
+    /// Whether a packer of the application is writing into a buffer of its message lane.
     pub(super) packing: Cell<Packing>,
-    /// Keys of other endpoints go through its lanes.
+    /// Keys of other endpoints use its lanes.
     pub(super) reaches_memory: Cell<bool>,
     pub(super) lanes: RefCell<Vec<Lane>>,
-    /// Lanes that nothing goes over any more; see `turned_away`.
+    /// Lanes that are no longer used; see `turned_away`.
     pub(super) past_lanes: RefCell<Vec<Lane>>,
-    /// Why an earlier message lane was refused, for the error where none of the others can be opened.
+    /// The reason why an earlier message lane was refused, for the error if no other lane can be opened.
     pub(super) refused_before: RefCell<Option<String>>,
-    /// Messages that the peer has not taken, while the lane that had taken them ends.
+    /// Messages that the peer has not received, while the lane that had accepted them ends.
     pub(super) returned: RefCell<Vec<QueuedOp>>,
     pub(super) queue: RefCell<VecDeque<QueuedOp>>,
     pub(super) queued_bytes: Cell<usize>,
-    /// Bytes that were copied for messages that are announced.
+    /// Bytes copied for rendezvous messages.
     pub(super) announced_bytes: Arc<AtomicUsize>,
-    /// What the peer asked, to be answered before anything of ours.
+    /// Answers to the peer's requests, which go before the endpoint's own operations.
     pub(super) answers: RefCell<VecDeque<Waiting>>,
     pub(crate) busy: Cell<bool>,
     pub(super) error: RefCell<Option<Error>>,
-    /// The endpoint to the peer's service worker, when it has one.
+    /// The endpoint to the peer's service worker, if it has one.
     pub(super) control: RefCell<Option<Rc<Inner>>>,
-    /// Of such an endpoint: the place of the one that goes through it, while that is there.
+    /// For an endpoint to a service worker: the index of the endpoint that uses it, while that exists.
     pub(super) user: Cell<Option<usize>>,
-    /// There is no way to it since then: the peer's own worker serves.
+    /// The time since which the service worker is unreachable: the peer's own worker serves instead.
     pub(super) unserved: Cell<Option<Instant>>,
-    /// Its worker closes, and looks whether more is sent; see `watch_for_more`.
+    /// Its worker is closing, and checks whether more is sent; see `watch_for_more`.
     pub(super) watched: Cell<bool>,
-    /// The application has closed it, behind what it had posted: it posts nothing more, and no fast path is taken.
+    /// The application has closed it after the operations posted before. It accepts no more posts, and no fast path is taken.
     pub(super) closing: Cell<bool>,
-    /// Another endpoint goes on with what was open here when it failed: nothing of it is lost.
+    /// Another endpoint took over its open operations when it failed: none of them is lost.
     pub(crate) handed_over: Cell<bool>,
-    /// Those before it that failed, and through whose lanes keys may still go.
+    /// Earlier, failed endpoints to the service worker, whose lanes keys may still use.
     pub(super) past_controls: RefCell<Vec<Rc<Inner>>>,
-    /// What order flush and fence have to keep.
+    /// The order that flush and fence have to keep.
     pub(super) order: Order,
-    /// Keys that were imported here, whose lanes a broken provider is taken out of.
+    /// Keys imported here. The lanes of a broken provider are removed from them.
     pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
-    /// Keys that the peer was asked for by their handles.
+    /// Keys that were requested from the peer by their handles.
     pub(super) known_keys: KnownKeys<RemoteKey>,
-    /// What the peer's worker has yet to answer of what is small, once something was.
+    /// The small operations that the peer's worker has not answered yet, once there was one.
     pub(super) unanswered: OnceCell<Rc<Unanswered>>,
-    /// Large transfers in a row with which the peer did not help.
+    /// The number of large transfers in a row without help of the peer.
     pub(crate) unhelped: Cell<u32>,
     pub(super) counters: Cell<EndpointCounters>,
 }
@@ -150,7 +150,7 @@ impl Inner {
         owner: Owner,
     ) -> Inner {
         let attr = |pair: ModulePair| &shared.interfaces[pair.interface].attr;
-        // Until its connection stands a message may have to go by the reserve: see `compose::Path`.
+        // Until its connection stands, a message may have to use the reserve lane: see `compose::Path`.
         let domain = |pair: &ModulePair| &*shared.interfaces[pair.interface].domain;
         let first = route.message();
         let alike = |pair: &&ModulePair| first.is_some_and(|first| domain(pair) == domain(&first));
@@ -200,12 +200,12 @@ impl Inner {
         }
     }
 
-    /// The state of one that may send at once.
+    /// The state in which it may send immediately.
     pub(super) fn ready(&self) -> State {
         if self.closing.get() { State::Queueing } else { State::Ready }
     }
 
-    /// How an operation stands right after it was posted.
+    /// The outcome of an operation right after it was posted.
     pub(crate) fn outcome(&self, id: Id) -> Result<Outcome, Error> {
         let ended = self.shared.ops.borrow_mut().take(id);
         match ended {
@@ -214,12 +214,12 @@ impl Inner {
         }
     }
 
-    /// Opens an operation of this endpoint. `Again`: it has as many as it may.
+    /// Opens an operation of this endpoint. `Again`: it has its maximum number of operations.
     pub(crate) fn open(&self, kind: Kind) -> Result<Id, Status> {
         self.shared.ops.borrow_mut().open(self.index, kind)
     }
 
-    /// Posts a message as the lane takes one of this length; the queue is not looked at.
+    /// Posts a message in the form that the lane supports for its length. The queue is not checked.
     pub(crate) fn message_now(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Status> {
         if payload.len() <= self.max_short.get() {
             return match self.message.get().am_short(u32::from(id), header, payload) {
@@ -230,7 +230,7 @@ impl Inner {
         self.pack_now(id, header, payload.len(), |out| out.put(payload))
     }
 
-    /// Posts a packed message to the lane; the queue is not looked at.
+    /// Posts a packed message to the lane. The queue is not checked.
     pub(crate) fn pack_now(
         &self,
         id: u16,
@@ -246,8 +246,8 @@ impl Inner {
         self.max_packed.get().max(self.max_short.get())
     }
 
-    /// How much one packed message carries behind a head of the library's own. What is registered as a module of
-    /// packed messages has room for more than any head; one without them carries nothing in pieces.
+    /// The payload of one packed message after an internal header. Every registered module with packed messages has room for more
+    /// than a header. A module without them cannot carry messages in pieces.
     pub(crate) fn most_behind(&self, head: usize) -> Result<usize, Status> {
         self.max_packed.get().checked_sub(head).filter(|&n| n > 0).ok_or(Status::Unsupported)
     }
@@ -258,7 +258,7 @@ impl Inner {
         !matches!(self.state.get(), State::Failed | State::Closed)
     }
 
-    /// A key that goes through the lanes of this endpoint.
+    /// Records a key that uses the lanes of this endpoint.
     pub(super) fn note_key(&self, key: &Rc<KeyInner>) {
         let mut keys = self.keys.borrow_mut();
         if keys.len() == keys.capacity() {
@@ -267,18 +267,18 @@ impl Inner {
         keys.push(Rc::downgrade(key));
     }
 
-    /// The lanes that close with it: circuits are the worker's.
+    /// The lanes that are closed with it. Circuits belong to the worker.
     pub(crate) fn own_lanes(&self) -> Vec<(usize, RawEndpoint)> {
         let lanes = self.lanes.borrow();
         lanes.iter().filter(|lane| lane.owned).map(|lane| (lane.interface, lane.raw)).collect()
     }
 
-    /// What a person calls it.
+    /// Its name, for people.
     pub(crate) fn name(&self) -> String {
         format!("{} through {}", self.address.label(), self.message_path())
     }
 
-    /// What a person calls the message lane.
+    /// The name of the message lane, for people.
     pub(crate) fn message_path(&self) -> String {
         match self.route.message() {
             Some(pair) => self.shared.interfaces[pair.interface].path.clone(),
@@ -286,17 +286,17 @@ impl Inner {
         }
     }
 
-    /// The endpoint to the peer's service worker that there is.
+    /// The open endpoint to the peer's service worker.
     pub(super) fn open_control(&self) -> Option<Rc<Inner>> {
         self.control.borrow().clone()
     }
 
-    /// What the message lane answered.
+    /// The failure that the message lane returned.
     pub(crate) fn by_message_lane(&self, status: Status) -> Failed {
         Failed { status, interface: self.route.message().map(|pair| pair.interface) }
     }
 
-    /// Its lanes over an interface, of which there is one at most.
+    /// Its lane over an interface: at most one.
     pub(super) fn raws_over(&self, interface: usize) -> impl Iterator<Item = RawEndpoint> + use<> {
         let lanes = self.lanes.borrow();
         let raw = lanes.iter().find(|lane| lane.interface == interface).map(|lane| lane.raw);

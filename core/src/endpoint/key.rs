@@ -1,4 +1,4 @@
-//! Remote keys that were imported on an endpoint: which of its lanes lead to the region, and which is the best.
+//! Remote keys imported on an endpoint: the lanes to the region, and the best of them.
 
 use super::Inner;
 use super::fast_path::FastPath;
@@ -15,7 +15,7 @@ use std::ffi::c_void;
 use std::rc::Rc;
 use tieline_plugin_api::{caps, cost_class};
 
-/// A lane to a region: posting needs no further choice.
+/// A lane to a region. Posting on it needs no further choice.
 #[derive(Clone, Copy)]
 pub(crate) struct ImportedKey {
     pub(crate) raw: RawEndpoint,
@@ -23,40 +23,40 @@ pub(crate) struct ImportedKey {
     pub(crate) interface: usize,
     /// The part of the key that it imported.
     part: usize,
-    /// It serves other endpoints of its interface too.
+    /// It serves other endpoints of its interface, too.
     shared: bool,
     /// Its rank among the lanes to the peer's memory.
     pub(super) rank: usize,
     pub(super) caps: u64,
-    /// Complete when the call returns: no request is needed.
+    /// Operations complete within the call: no request is needed.
     pub(super) synchronous: bool,
-    /// No better lane may come any more.
+    /// No better lane can be found any more.
     pub(super) settled: bool,
     pub(super) post: [u32; 2],
     pub(super) fetch: [u32; 2],
     pub(super) max: [usize; 2],
-    /// The longest put whose bytes are taken when the call returns; 0: none is.
+    /// The longest put whose bytes are consumed within the call; 0: none.
     pub(super) max_short_put: usize,
-    /// Pieces of local memory that it takes at once.
+    /// The maximum number of pieces of local memory in one operation.
     pub(super) max_iov: usize,
-    /// How many words `put_notify` tells the peer's worker apart, from 0 on; 0: it tells that worker nothing.
+    /// The number of notification words that it can deliver, starting at 0; 0: it delivers none.
     pub(super) words: u64,
 }
 
 impl ImportedKey {
-    /// Copies between processes through the kernel: two can share the work.
+    /// Whether the kernel copies between the two processes: then both can share the work.
     pub(crate) fn copies_between_processes(&self) -> bool {
         self.synchronous
             && self.caps & caps::LOCAL_ONLY != 0
             && self.caps & caps::OWN_MEMORY_ONLY == 0
     }
 
-    /// Its bit in a set of lanes by rank, as of those that have declined an operation.
+    /// Its bit in a set of lanes by rank, as for lanes that have declined an operation.
     pub(super) fn mark(&self) -> u64 {
         way::lane(self.rank)
     }
 
-    /// The longest put or get that it takes at once.
+    /// The longest put or get in one operation.
     pub(super) fn most(&self, put: bool) -> usize {
         match self.max[usize::from(!put)] {
             0 => usize::MAX,
@@ -64,20 +64,20 @@ impl ImportedKey {
         }
     }
 
-    /// Loads and stores to mapped memory.
+    /// Whether it loads from and stores to mapped memory.
     pub(crate) fn maps_memory(&self) -> bool {
         self.synchronous && self.caps & caps::OWN_MEMORY_ONLY != 0
     }
 }
 
-/// The longest of those puts whose bytes the module takes as it is called. None of them is shared by several rails.
+/// The longest put whose bytes the module consumes within the call. Such puts are never divided between rails.
 fn short_puts(native: ImportedKey) -> usize {
     native.most(true).min(native.max_short_put).min(SHARED_FROM - 1)
 }
 
 impl FastPath {
-    /// Opens the fast path over `native`, or closes it. `small`: whether some puts and gets go by messages instead; what is longer
-    /// gains little by it.
+    /// Opens the fast path over `native`, or closes it. `small`: some puts and gets use messages instead; the fast path gains
+    /// little for longer ones.
     fn set(&self, native: Option<ImportedKey>, small: bool, assist_size: usize) {
         let native = native.filter(|native| native.settled);
         let posts = native.filter(|native| !native.synchronous && !small);
@@ -114,42 +114,42 @@ impl FastPath {
     }
 }
 
-/// An imported key. A cell is borrowed for a look or a change, and meanwhile a provider may be asked to let go of a key of its own: it
-/// calls nobody. A lane is opened, which may call the application, when nothing is borrowed.
+/// An imported key. A cell is borrowed only to read or change it. Meanwhile a provider may be asked to release one of its keys,
+/// which calls nothing else. Lanes are opened while nothing is borrowed, because that may call the application.
 pub(crate) struct KeyInner {
     pub(super) fast: FastPath,
     pub(crate) endpoint: Rc<Inner>,
     pub(crate) record: KeyRecord,
     pub(super) best: Cell<Option<ImportedKey>>,
-    /// The longest put or get that goes by a message although the best lane leads to the memory; 0: none.
+    /// The longest put or get that is sent as a message although the best lane reaches the memory; 0: none.
     pub(super) small: Cell<usize>,
-    /// Imported provider keys, with the interface that each belongs to.
+    /// Imported provider keys, with their interfaces.
     pub(super) imported: RefCell<Vec<ImportedKey>>,
-    /// Lanes whose provider said "ask again", by rank.
+    /// Lanes whose provider asked for a retry, by rank.
     pub(super) unresolved: RefCell<Vec<usize>>,
-    /// Pointers that there are, and keys of lanes out of use that stay mapped until the last of them is dropped.
+    /// The number of pointers. Keys of lanes out of use stay mapped until the last pointer is dropped.
     pub(super) pointers: Cell<usize>,
     pub(super) kept: RefCell<Vec<ImportedKey>>,
-    /// A peer that helps with a copy is given a key of the bytes that it is about, never of the whole local region.
+    /// A peer that helps with a copy gets a key of exactly the bytes to copy, never of the whole local region.
     pub(crate) in_parts: Cell<bool>,
-    /// What goes by it is copied by this end alone.
+    /// Transfers with this key are copied by this side alone.
     pub(crate) alone: Cell<bool>,
-    /// Operations until providers are asked again, and how many there were before the last time.
+    /// The number of operations until providers are asked again, and the number before the last time.
     ask_in: Cell<u32>,
     asked_after: Cell<u32>,
 }
 
-/// While a better lane may still come, providers are asked at first, then ever more rarely, at least this often.
+/// While a better lane may still be found, providers are asked at decreasing frequency, at least this often.
 const ASK_EVERY: u32 = 1024;
 
-/// A peer's region, as this endpoint addresses it. It holds the endpoint.
+/// A peer's region, as addressed through one endpoint. It holds the endpoint. Clones are cheap and share the same key.
 #[derive(Clone)]
 pub struct RemoteKey {
     pub(crate) inner: Rc<KeyInner>,
 }
 
 impl RemoteKey {
-    /// Imports a key of the peer's over every lane to its memory.
+    /// Imports a key of the peer over every lane to its memory.
     pub(super) fn import(ep: &Rc<Inner>, record: KeyRecord) -> RemoteKey {
         let key = KeyInner {
             fast: FastPath::closed(),
@@ -175,21 +175,21 @@ impl RemoteKey {
         RemoteKey { inner }
     }
 
-    /// Length of the region in bytes.
+    /// Returns the length of the region in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.inner.record.len
     }
 
-    /// Whether the region has no bytes.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The path that puts and gets with this key take now: `shm/ring`, `shm-cma/copy`, or
-    /// `emulated over shm/ring`. They wait for one whose connection is being formed. Of a peer that has promised to poll often
-    /// (`TIELINE_POLLS_OFTEN`) it may be `shm-cma/copy, up to 2048 bytes emulated over shm/ring`.
+    /// Returns the path that puts and gets with this key use at present: `shm/ring`, `shm-cma/copy`, or `emulated over shm/ring`.
+    /// If its connection is still forming, operations wait for it. If the peer has promised to poll often (`TIELINE_POLLS_OFTEN`),
+    /// the result may be `shm-cma/copy, up to 2048 bytes emulated over shm/ring`.
     #[must_use]
     pub fn path(&self) -> String {
         let key = &*self.inner;
@@ -206,19 +206,19 @@ impl RemoteKey {
         }
     }
 
-    /// Whether operations complete while the target computes and calls nothing. Small ones do not where it has promised to poll often,
-    /// and they go by messages; see [`RemoteKey::path`].
+    /// Whether operations complete while the target computes and makes no call. If the target has promised to poll often, small
+    /// operations use messages and do not; see [`RemoteKey::path`].
     #[must_use]
     pub fn reaches_passive_target(&self) -> bool {
         let key = &*self.inner;
         match key.best.get() {
             Some(native) if native.caps & caps::PASSIVE_TARGET != 0 => key.small.get() == 0,
-            // Needs somebody's progress there: the service worker's will do.
+            // Needs progress at the peer; the service worker's is sufficient.
             _ => key.endpoint.has_service(),
         }
     }
 
-    /// Whether a provider may still find a better path: make progress and look again.
+    /// Whether a provider may still find a better path. Make progress and check again.
     #[must_use]
     pub fn is_settling(&self) -> bool {
         self.inner.resolve();
@@ -227,7 +227,7 @@ impl RemoteKey {
 }
 
 impl KeyInner {
-    /// Asks providers that wanted more time once more.
+    /// Asks providers again that had requested more time.
     #[cold]
     pub(super) fn resolve(&self) {
         if !self.endpoint.shared.same_process() || self.unresolved.borrow().is_empty() {
@@ -240,7 +240,7 @@ impl KeyInner {
         self.update_fast_path();
     }
 
-    /// The same in the course of operations: a target that makes no progress may never answer.
+    /// The same in the course of operations: a target without progress may never answer.
     pub(super) fn resolve_now_and_then(&self) {
         match self.ask_in.get() {
             0 => {
@@ -253,7 +253,8 @@ impl KeyInner {
         }
     }
 
-    /// Takes the fast path over the best lane, once no better one may come, and looks what goes by messages instead.
+    /// Opens the fast path over the best lane, once no better one can be found, and determines which operations use messages
+    /// instead.
     pub(super) fn update_fast_path(&self) {
         let waiting = self.unresolved.borrow();
         if !waiting.is_empty() {
@@ -300,8 +301,8 @@ impl KeyInner {
         match imported {
             Ok(key) => {
                 let a = &slot.attr;
-                // The key says who executes atomics: processors, or one device alone. Masks count with the promise only: without it
-                // nobody says whose the atomics would be.
+                // The key determines the executor of atomics: processors, or one device alone. Masks of operations count only
+                // together with the promise. Without it, the executor is unknown.
                 let by_device = a.caps & caps::DEVICE_ATOMICS != 0;
                 let executes = a.caps & caps::ATOMICS != 0
                     && match self.record.device_atomics {
@@ -309,7 +310,7 @@ impl KeyInner {
                         None => !by_device,
                     };
                 let masks = |masks: [u32; 2]| if executes { masks } else { [0; 2] };
-                // What it tells must come to the peer's own worker.
+                // Its notification must reach the peer's own worker.
                 let tells = a.caps & caps::PUT_NOTIFY != 0 && ep.is_own(pair.interface, &raw);
                 let native = ImportedKey {
                     raw,
@@ -345,8 +346,8 @@ impl KeyInner {
         self.imported.borrow().iter().find(executes).copied()
     }
 
-    /// The best of the lanes whose connection is being formed, while there is none yet beside those that have declined: a
-    /// transfer waits for it, since that is bounded, and many messages would be slower.
+    /// The best lane whose connection is being formed, while all usable lanes have declined. A transfer waits for it, because
+    /// forming takes a bounded time, and many messages would be slower.
     pub(super) fn forming(&self, declined: u64) -> Option<usize> {
         if self.next(declined).is_some() {
             return None;
@@ -361,12 +362,12 @@ impl KeyInner {
         self.unresolved.borrow().iter().copied().filter(|rank| !asked(rank) && forms(rank)).min()
     }
 
-    /// Whether a provider asked for time, so that more lanes may come.
+    /// Whether a provider asked for time, so that more lanes may be found.
     pub(super) fn may_find_more(&self) -> bool {
         !self.unresolved.borrow().is_empty()
     }
 
-    /// The same, after asking providers that wanted more time where there is none.
+    /// The same, after asking providers that had requested more time, if there is no lane.
     pub(super) fn lane_now(&self, rank: usize, declined: u64) -> Option<ImportedKey> {
         self.lane(rank, declined).or_else(|| {
             self.resolve();
@@ -374,7 +375,7 @@ impl KeyInner {
         })
     }
 
-    /// The best lane that is there now, after asking providers that wanted more time.
+    /// The best usable lane, after asking providers that had requested more time.
     pub(crate) fn native_now(&self) -> Option<ImportedKey> {
         self.resolve();
         self.best.get()
@@ -385,7 +386,7 @@ impl KeyInner {
         self.imported.borrow().iter().any(|other| other.rank != native.rank)
     }
 
-    /// The best lane for an operation that these have declined.
+    /// The best lane for an operation that these lanes have declined.
     pub(super) fn next(&self, declined: u64) -> Option<ImportedKey> {
         if declined == 0 {
             return self.best.get();
@@ -395,15 +396,15 @@ impl KeyInner {
         left.min_by_key(|native| native.rank).copied()
     }
 
-    /// The lane of this rank while it is there and has not declined, else the best that has not.
+    /// The lane of this rank if it is usable and has not declined, otherwise the best one that has not.
     pub(super) fn lane(&self, rank: usize, declined: u64) -> Option<ImportedKey> {
         let same = |native: &&ImportedKey| native.rank == rank && native.mark() & declined == 0;
         let same = self.imported.borrow().iter().find(same).copied();
         same.or_else(|| self.next(declined))
     }
 
-    /// The shares of a transfer: one for every domain whose module of the same name reaches the region as
-    /// `best` does, by bandwidth.
+    /// The shares of a transfer: one for every domain whose module of the same name reaches the region as `best` does, by
+    /// bandwidth.
     pub(super) fn rails(&self, best: &ImportedKey, offset: u64, len: usize) -> Vec<(usize, usize)> {
         let slots = &self.endpoint.shared.interfaces;
         let first = &slots[best.interface];
@@ -425,7 +426,7 @@ impl KeyInner {
         if shares.is_empty() { vec![(best.rank, len)] } else { shares }
     }
 
-    /// Gives back what was imported, of which nothing is used any more.
+    /// Releases an imported key that is no longer used.
     pub(super) fn give_back(&self, native: ImportedKey) {
         if !native.shared {
             return native.let_go();
@@ -434,7 +435,7 @@ impl KeyInner {
         slot.drop_shared(self.record.context, &self.record.parts[native.part].2);
     }
 
-    /// The lane of this rank, or the best, among those that are through when a call returns.
+    /// The lane of this rank, or the best one, among those that complete within the call.
     pub(super) fn at_once(&self, rank: Option<usize>) -> Option<ImportedKey> {
         let imported = self.imported.borrow();
         let fits = |native: &&ImportedKey| {
@@ -443,7 +444,7 @@ impl KeyInner {
         imported.iter().filter(fits).min_by_key(|native| native.rank).copied()
     }
 
-    /// This interface serves nobody any more. `broken`: nothing of its provider is called, also not to let a key go.
+    /// This interface is out of use. `broken`: none of its provider's functions is called, not even to release a key.
     pub(super) fn retire(&self, interface: usize, broken: bool) {
         let mut imported = self.imported.borrow_mut();
         for native in imported.iter().filter(|native| native.interface == interface && !broken) {
@@ -461,7 +462,7 @@ impl KeyInner {
         self.update_fast_path();
     }
 
-    /// Copies a piece over the lane of this rank, or the best that copies at once, alone.
+    /// Copies a piece over the lane of this rank, or the best lane that copies within the call, without help.
     pub(crate) fn copy(
         &self,
         rank: Option<usize>,
@@ -478,7 +479,7 @@ impl KeyInner {
         Target { region: self.record.region, generation: self.record.generation, offset }
     }
 
-    /// Range and rights, from what the key says.
+    /// Checks range and rights against the key.
     pub(crate) fn check(&self, offset: u64, len: u64, needed: Access) -> Result<(), Error> {
         if !self.record.access.allows(needed) {
             return Err(refused(Status::KeyRejected));
@@ -494,7 +495,7 @@ impl KeyInner {
         }
     }
 
-    /// This lane failed for this pair (the kernel refuses it from now on): the next best one takes over.
+    /// This lane failed for this pair (the kernel refuses it from here on): the next best one replaces it.
     pub(super) fn downgrade(&self, native: &ImportedKey, status: Status) {
         let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
         self.imported.borrow_mut().retain(|n| n.rank != native.rank);

@@ -1,36 +1,36 @@
-//! The keys that an endpoint keeps by their handles: how many, and which goes first. What is done with them is in `by_handle.rs`.
+//! The cache of keys by handle: its bound, and its eviction. Its use is in `by_handle.rs`.
 
 use crate::mem::key::KeyRecord;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Keys that an endpoint keeps.
+/// Maximum number of keys in the cache of an endpoint.
 const MOST: usize = 1024;
 
-/// What an endpoint keeps of handles; nothing before the first of them. `K`: an imported key.
+/// The cache of an endpoint; empty before the first handle. `K`: an imported key.
 pub(super) struct KnownKeys<K> {
-    /// An operation was refused for its key since these were asked for.
+    /// An operation was refused for its key since these were requested.
     pub(super) refused: Cell<bool>,
     pub(super) keys: RefCell<Option<Box<Keys<K>>>>,
 }
 
 pub(super) struct Keys<K> {
     known: HashMap<u64, Known<K>>,
-    /// How often any of them was used.
+    /// The total number of uses.
     uses: u64,
 }
 
-/// A key, and when it was used.
+/// A key, and its last use.
 pub(super) struct Known<K> {
     key: Key<K>,
     /// The number of its last use.
     used: u64,
 }
 
-/// What is known of a handle.
+/// The cached value of a handle.
 pub(super) enum Key<K> {
-    /// As the owner said it.
+    /// As received from the owner.
     Told(KeyRecord),
     Imported(K),
 }
@@ -48,7 +48,7 @@ impl<K> Default for Keys<K> {
 }
 
 impl<K> Keys<K> {
-    /// What is known of a handle, which is used with this.
+    /// The cached value of a handle. Counts as a use.
     pub(super) fn used(&mut self, handle: u64) -> Option<&mut Key<K>> {
         let known = self.known.get_mut(&handle)?;
         self.uses += 1;
@@ -56,12 +56,12 @@ impl<K> Keys<K> {
         Some(&mut known.key)
     }
 
-    /// Keeps what the owner has said. Returns what has to go for it.
+    /// Adds an answer of the owner. Returns the evicted entry.
     pub(super) fn keep(&mut self, handle: u64, record: KeyRecord) -> Option<Known<K>> {
         self.uses += 1;
         let full = self.known.len() >= MOST;
         match self.known.entry(handle) {
-            // Asked for twice.
+            // Requested twice.
             Entry::Occupied(_) => return None,
             Entry::Vacant(place) => {
                 let _ = place.insert(Known { key: Key::Told(record), used: self.uses });

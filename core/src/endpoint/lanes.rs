@@ -1,4 +1,4 @@
-//! The lanes of an endpoint: opened on first use, and left when what they go over ends.
+//! The lanes of an endpoint: opened on first use, and released when their connection ends.
 
 use super::{Inner, Lane, ModulePair, State};
 use crate::interface::LaneLimits;
@@ -21,9 +21,10 @@ impl Inner {
                 Ok(lane) => break lane,
                 Err(error) if error.status() == Status::Again => return Err(error),
                 Err(error) => {
-                    // Nothing was sent yet: what is queued may take the next lane.
+                    // Nothing was sent yet: queued messages may use the next lane.
                     let path = self.message_path();
-                    // Who did not answer what carries a device's addresses does not hear that device's messages.
+                    // If the peer did not answer over the carrier of a device's addresses, it does not receive that device's
+                    // messages either.
                     if matches!(error.status(), Status::TimedOut | Status::PeerFailed) {
                         self.route.is_silent();
                     }
@@ -40,9 +41,9 @@ impl Inner {
         self.take_message_lane(lane)
     }
 
-    /// Whether messages may be sent now that something small could go by: their lane is open, and nothing waits. Where it is not open
-    /// it is opened, for which nothing waits either; what keeps it from that is told once, and changes nothing of which lane messages
-    /// take.
+    /// Whether a small operation may be sent as a message now: the message lane is open, and the queue is empty. Otherwise the lane
+    /// is opened, and nothing waits for that either. A failure to open it is reported once, and does not change the choice of the
+    /// message lane.
     pub(super) fn opened_for_small(&self) -> bool {
         match self.state.get() {
             State::Ready => return true,
@@ -57,7 +58,7 @@ impl Inner {
                     self.route.set_small(false);
                     self.refresh_keys();
                     let path = self.message_path();
-                    let note = format!("{path}: {error}; small puts and gets do without messages");
+                    let note = format!("{path}: {error}; small puts and gets do not use messages");
                     self.shared.core.note(note);
                 }
                 false
@@ -65,17 +66,17 @@ impl Inner {
         }
     }
 
-    /// Messages go over this lane from now on.
+    /// Uses this lane for messages from here on.
     fn take_message_lane(&self, lane: Lane) -> Result<(), Error> {
         if self.state.get() != State::New {
-            // Whoever carries datagrams may have made progress meanwhile.
+            // A carrier of datagrams may have made progress meanwhile.
             return self.check_alive();
         }
         self.message.set(lane.raw);
         self.max_short.set(lane.limits.max_short);
         self.max_packed.set(lane.limits.max_packed);
         self.max_zcopy.set(lane.limits.max_zcopy);
-        // What was queued while the lane could not be opened goes first.
+        // Messages queued while the lane could not be opened go first.
         let waiting = self.queue_len() > 0;
         self.state.set(if waiting { State::Queueing } else { self.ready() });
         self.route.set_small(true);
@@ -83,7 +84,8 @@ impl Inner {
         Ok(())
     }
 
-    /// The message lane is another one, or what it carries is known better: so is what goes by it instead of by a lane to memory.
+    /// The message lane has changed, or its limits are known more precisely. This determines which operations use it instead of a
+    /// lane to memory.
     pub(super) fn refresh_keys(&self) {
         if !self.route.has_small() {
             return;
@@ -92,13 +94,12 @@ impl Inner {
         keys.iter().for_each(|key| key.update_fast_path());
     }
 
-    /// The longest put or get that goes by a message although this interface leads to the memory: one message each way. 0: none.
+    /// The longest put or get that is sent as a message although this interface reaches the memory: one message each way. 0: none.
     pub(super) fn small(&self, interface: usize) -> usize {
         self.route.small(interface).min(self.max_packed.get().saturating_sub(PUT_NOTIFY_HEAD))
     }
 
-    /// Opens the message lane where it is not open; `false`: it is being formed. What keeps it from being opened ends the
-    /// endpoint.
+    /// Opens the message lane if it is not open. `false`: it is being formed. A failure to open it ends the endpoint.
     pub(super) fn message_lane_opened(&self) -> Result<bool, Error> {
         if self.state.get() != State::New {
             return Ok(true);
@@ -163,8 +164,8 @@ impl Inner {
         }
     }
 
-    /// The lane for puts, gets and atomics over an interface. What needs the target's progress goes to the
-    /// peer's service worker, when it has one.
+    /// The lane for puts, gets and atomics over an interface. If the interface needs the target's progress, the lane leads to the
+    /// peer's service worker, if it has one.
     pub(crate) fn memory_lane(&self, pair: ModulePair) -> Result<Lane, Error> {
         if self.shared.interfaces[pair.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {
@@ -177,13 +178,13 @@ impl Inner {
         self.lane(pair)
     }
 
-    /// Whether a lane for memory is this endpoint's own, and not one to the peer's service worker.
+    /// Whether a lane for memory is this endpoint's own, rather than one to the peer's service worker.
     pub(super) fn is_own(&self, interface: usize, raw: &RawEndpoint) -> bool {
         let is = |lane: &Lane| lane.interface == interface && lane.raw.is(raw);
         self.lanes.borrow().iter().any(is)
     }
 
-    /// The lane of the endpoint to the peer's service worker over the same interface, where that is the one that serves.
+    /// The lane of the endpoint to the peer's service worker over the same interface, if that worker serves it.
     pub(super) fn pair_of(&self, control: &Inner, pair: &ModulePair) -> Option<ModulePair> {
         let slot = &self.shared.interfaces[pair.interface];
         let same = |other: &&ModulePair| {
@@ -192,28 +193,28 @@ impl Inner {
         control.route.memory.iter().find(same).copied()
     }
 
-    /// A circuit that this endpoint used is finished. Where it carried only puts and gets, what was under way on it
-    /// has failed, and what follows takes the other lanes; see [`Inner::attempt_native`].
+    /// A circuit of this endpoint has ended. If it carried only puts and gets, the operations in flight on it have failed, and
+    /// later ones use the other lanes; see [`Inner::attempt_native`].
     pub(crate) fn circuit_failed(&self, interface: usize, error: &Error) {
         self.shared.ops.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|pair| pair.interface != interface) {
             self.lost_for_its_user(Some(interface), error);
             let ended = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
             self.hold(ended);
-            // Flush and fence have no more to ask of it.
+            // Flush and fence need not check it any more.
             self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
             return;
         }
         let stood = self.lanes.borrow().iter().any(|lane| lane.interface == interface);
         match self.state.get() {
-            // Nothing was sent yet: what is queued may take the next lane.
+            // Nothing was sent yet: queued messages may use the next lane.
             State::New if !stood => self.worker.make_busy(self),
             _ => self.fail(error.clone()),
         }
     }
 
-    /// Lets go of what this endpoint has of a circuit over an interface; false where it is alive, where keys of other
-    /// endpoints go through it, while pointers lead to what it has mapped, or while it packs.
+    /// Releases this endpoint's use of a circuit over an interface. `false` if the endpoint is usable, if keys of other endpoints
+    /// use the circuit, while pointers lead to memory mapped through it, or while a packer runs.
     pub(crate) fn leave_circuit(&self, interface: usize) -> bool {
         let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
         let points = keys.iter().any(|key| key.points_into(interface));
@@ -227,7 +228,7 @@ impl Inner {
         true
     }
 
-    /// Keeps the memory of operations that have ended here and that providers still have.
+    /// Holds the memory of operations that have ended here and that providers may still access.
     pub(crate) fn hold(&self, unfinished: Vec<Unfinished>) {
         for op in unfinished {
             let through = self.through(op.interface());
@@ -235,7 +236,7 @@ impl Inner {
         }
     }
 
-    /// What an operation of this endpoint may have gone through that was posted to an interface.
+    /// The connections that an operation of this endpoint posted to an interface may have used.
     pub(super) fn through(&self, interface: usize) -> Vec<Through> {
         let mut through = Vec::new();
         let mut add = |endpoint: &Inner| match self.worker.circuit_over(endpoint, interface) {

@@ -1,7 +1,7 @@
 //! Endpoints: messages, put, get and atomics to one peer.
 //!
-//! A connection is made by the first operation. Operations that the transport has no room for are queued
-//! in order, up to `TIELINE_QUEUE_BYTES`; beyond that the call says `Again` and nothing was sent.
+//! The first operation forms the connection. Operations without room in the transport are queued in order, up to
+//! `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again` and posts nothing.
 
 mod abi;
 mod announce;
@@ -77,35 +77,40 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The way to one peer. Clones are the same endpoint, and its keys hold it too; the last of them dropped closes it: what said `Done`
-/// still arrives, and what is queued is sent first. What is pending beyond that ends with `Canceled`, or goes on without the endpoint and
-/// ends well, where the connection stays.
+/// A route to one peer, for messages, puts, gets and atomics.
 ///
-/// # Which calls there are, and when each may be made
+/// Clones are the same endpoint, and its remote keys hold it as well. Dropping the last of them closes the endpoint. Operations
+/// that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with `Canceled`, or
+/// complete normally without the endpoint if the connection stays.
 ///
-/// An endpoint belongs to the thread of its worker, and needs its worker's progress: [`Worker`](crate::Worker) says what that is.
-/// None of its methods waits, and none runs a handler. All may be called inside one, but for [`flush`](Endpoint::flush),
-/// [`flush_messages`](Endpoint::flush_messages) and a [`close`](Endpoint::close) that flushes, which are `Busy` there.
+/// # Calls, and when each is allowed
 ///
-/// * **Messages** of any length: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy,
-///   [`send_regions`](Endpoint::send_regions) reads the regions until it has ended.
-/// * **Memory**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
-///   [`get_pieces`](Endpoint::get_pieces), [`put_strided`](Endpoint::put_strided), [`get_strided`](Endpoint::get_strided) and the atomics take a key that
-///   [`import_key`](Endpoint::import_key) or [`key_by_handle`](Endpoint::key_by_handle) made on this endpoint; another endpoint's is
-///   `KeyRejected`. Local regions are used until
-///   the operation has ended, and are kept open for as long: they may be dropped, and should not be changed.
-/// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that tells the peer's worker when its bytes are there.
+/// An endpoint belongs to the thread of its worker and needs the worker's progress; see [`Worker`](crate::Worker). No method waits,
+/// and no method runs a handler. All methods may be called inside a handler, except [`flush`](Endpoint::flush),
+/// [`flush_messages`](Endpoint::flush_messages) and a [`close`](Endpoint::close) that flushes: these return `Busy` there.
+///
+/// * **Messages** of any length: [`send`](Endpoint::send) and [`send_packed`](Endpoint::send_packed) copy the payload.
+///   [`send_regions`](Endpoint::send_regions) reads the regions until the operation has ended.
+/// * **Memory operations**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
+///   [`get_pieces`](Endpoint::get_pieces), [`put_strided`](Endpoint::put_strided), [`get_strided`](Endpoint::get_strided) and the
+///   atomics. They take a key made on this endpoint by [`import_key`](Endpoint::import_key) or
+///   [`key_by_handle`](Endpoint::key_by_handle); a key of another endpoint is `KeyRejected`. The operation holds its local regions
+///   open until it has ended: they may be dropped before, but their bytes should not be changed.
+/// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that notifies the peer's worker when its bytes have arrived.
 /// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).
-/// * **The end**: [`close`](Endpoint::close), behind what was posted or at once; or the drop of the last handle.
+/// * **Closing**: [`close`](Endpoint::close), after the posted operations or immediately; or dropping the last handle.
 ///
-/// # What a call says
+/// # Results of a call
 ///
-/// `Done`: it has ended, or, a message, is in the transport's hands. `Pending`: the worker's progress ends it, and
-/// [`Worker::finish`](crate::Worker::finish) or [`Worker::test`](crate::Worker::test) tells how; dropping the request changes nothing of
-/// that, and the next flush reports a failure that nobody asked for. `Again`: nothing was posted, since as much is queued as may
-/// be; make progress and post it anew. Any other error: nothing was posted either, and [`error`](Endpoint::error) says whether the
-/// endpoint is finished. Once it is, everything that was pending ends with that reason, and whatever is posted is
-/// refused with it; a new endpoint may find another way to the peer.
+/// * `Done`: the operation has ended; a message has been accepted by the transport.
+/// * `Pending`: the worker's progress completes it, and [`Worker::finish`](crate::Worker::finish) or
+///   [`Worker::test`](crate::Worker::test) returns the result. Dropping the request does not cancel the operation; the next flush
+///   then reports its failure.
+/// * `Again`: nothing was posted, because the limit of pending operations is reached. Make progress and post again.
+/// * Any other error: nothing was posted, and [`error`](Endpoint::error) says whether the endpoint has ended.
+///
+/// When an endpoint has ended, all pending operations end with its error, and new posts are refused with it. A new endpoint may
+/// find another route to the peer.
 pub struct Endpoint {
     pub(crate) inner: Rc<Inner>,
 }
@@ -116,36 +121,41 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// How often a message that finds no room is tried again before it is copied into the queue: about the time
-/// in which a receiver that is awake makes room.
+/// Number of attempts to send a message before it is copied into the queue: about the time in which a receiver that is polling
+/// makes room.
 const RETRIES: usize = 64;
-/// Queued operations that one slow send tries to get rid of first.
+/// Number of queued operations that one slow send tries to post first.
 const DRAIN: usize = 16;
 
 /// The largest message id that an application may use.
 pub const MAX_MESSAGE_ID: u16 = id::FIRST - 1;
 
 impl Endpoint {
-    /// Sends a message of any length: `id` chooses the handler at the peer, `header` and `payload` are handed to it.
-    /// The payload is copied. `Done`: it is under way. `Pending`: it is queued, in order.
+    /// Sends a message of any length. `id` selects the handler at the peer; the handler receives `header` and `payload`. The
+    /// payload is copied.
     ///
-    /// What is longer than [`max_message`](Endpoint::max_message) is announced, in its place among the other messages. The peer's handler
-    /// gets an [`Announcement`](crate::Announcement) and says where its bytes go; it is `Pending` until then, and ends well when what the
-    /// receiver wanted of them is there: all, only their beginning, or nothing. Until the peer's application has taken it or refused it
-    /// ([`CompletionError::Refused`](crate::CompletionError::Refused), also where its transfer has failed) it stays pending, whatever else is
-    /// sent; no fence and no flush waits for that, but closing the worker does. A worker keeps 65,536 that wait there of one peer, and 32
-    /// MiB of their keys, and refuses what is beyond.
+    /// `Done`: the transport has accepted the message. `Pending`: the message is queued, in order.
     ///
-    /// [`Worker::cancel`](crate::Worker::cancel) asks for it back. With the endpoint it ends: who drops the endpoint, closes it with
-    /// [`Close::Cancel`], or closes the worker, takes back what nobody has taken. The peer is told so at once, but who has begun to
-    /// take it may read memory that is gone: that fails there, and over `verbs` the connection ends with it, for both sides.
+    /// A message longer than [`max_message`](Endpoint::max_message) is sent as a rendezvous message (RTS), in order with the other
+    /// messages. The peer's handler gets an [`Announcement`](crate::Announcement) and chooses the destination of its bytes. The
+    /// operation stays `Pending` until the peer's application has received or refused the message, regardless of other messages. It
+    /// completes when the receiver has the bytes it requested: all of them, the first part, or none. If the receiver refuses the
+    /// message, or the transfer fails, it ends with [`CompletionError::Refused`](crate::CompletionError::Refused). Fences and
+    /// flushes do not wait for it, but closing the worker does. A receiving worker keeps at most 65,536 waiting rendezvous messages
+    /// per peer and 32 MiB of their keys. `TIELINE_ANNOUNCED` and `TIELINE_ANNOUNCED_BYTES` bound those of all peers together. It
+    /// refuses further ones.
+    ///
+    /// [`Worker::cancel`](crate::Worker::cancel) tries to withdraw a rendezvous message. Dropping the endpoint, closing it with
+    /// [`Close::Cancel`] or closing the worker withdraws every message that the peer has not received. The peer is notified
+    /// immediately. However, a receiver whose transfer has begun may then read memory that is gone. Its transfer fails, and over
+    /// `verbs` the connection ends for both sides.
     ///
     /// # Errors
-    /// [`PostError::Retry`] when the queue is full: nothing was sent, so make progress and send again. So it is while copies of
-    /// long messages take as much (`TIELINE_QUEUE_BYTES`); one that is alone may have any length. [`PostError::Correct`]
-    /// for an id of the library's, and for a long message to a peer whose version knows none or whose announcement is longer than a message
-    /// of its lane. [`PostError::Release`] where no memory can be registered. [`PostError::Reconnect`] when the endpoint has ended, and with
-    /// the reason.
+    /// [`PostError::Retry`] if the queue is full, or if copies of long messages occupy `TIELINE_QUEUE_BYTES`: nothing was sent, so
+    /// make progress and send again. A single long message may have any length. [`PostError::Correct`] for an id of the library's
+    /// range. It is also returned for a long message if the peer's version does not support rendezvous messages, or if the
+    /// announcement does not fit into a message of the lane. [`PostError::Release`] if no memory can be registered.
+    /// [`PostError::Reconnect`] with the reason if the endpoint has ended.
     #[inline]
     pub fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<Outcome, PostError> {
         match self.send_at_once(id, header, payload) {
@@ -155,12 +165,13 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message that `pack` writes straight into the transport's buffer: it gets room for
-    /// `max_len` bytes and returns how many it wrote.
+    /// Sends a message that `pack` writes directly into the transport's buffer. `pack` gets room for `max_len` bytes and returns
+    /// the number of bytes it wrote. If the transport has no room, `pack` writes into a buffer of the library, and the message is
+    /// queued.
     ///
     /// # Errors
-    /// As [`Endpoint::send`]; [`PostError::Correct`] also for more than [`Endpoint::max_message`], and when `pack` returns more than
-    /// `max_len`: nothing is sent then.
+    /// As for [`Endpoint::send`]. [`PostError::Correct`] also if `max_len` exceeds [`Endpoint::max_message`], or if `pack` returns
+    /// more than `max_len`; then nothing is sent.
     pub fn send_packed(
         &self,
         id: u16,
@@ -189,7 +200,7 @@ impl Endpoint {
             }
         }
         let Some(pack) = pack else {
-            // The provider ran the callback and then had no room: its promise is broken.
+            // The provider called the packer and then reported no room, which breaks its contract.
             return Err(ep.message_failed(Status::ProviderFailed).into());
         };
         if !ep.has_room(max_len) {
@@ -203,12 +214,14 @@ impl Endpoint {
         ep.queue_message(id, header, bytes.into()).map_err(|error| ep.refused(error))
     }
 
-    /// Sends a message gathered from pieces of regions, which must not change until it is done. A transport that can takes them
-    /// from where they lie. What is longer than [`max_message`](Endpoint::max_message) is announced, as by [`Endpoint::send`]: one piece
-    /// is read by the peer from where it lies, and nothing else of its region; more of them are copied.
+    /// Sends a message gathered from pieces of regions. The pieces must not change until the operation has ended. A transport that
+    /// supports it reads them in place.
+    ///
+    /// A message longer than [`max_message`](Endpoint::max_message) is a rendezvous message, as for [`Endpoint::send`]. The peer
+    /// reads a single piece in place and cannot access the rest of its region. Several pieces are copied into one buffer.
     ///
     /// # Errors
-    /// As [`Endpoint::send`]; [`PostError::Correct`] also for a range outside its region.
+    /// As for [`Endpoint::send`]. [`PostError::Correct`] also for a range outside its region.
     pub fn send_regions(
         &self,
         id: u16,
@@ -239,33 +252,39 @@ impl Endpoint {
         Ok(ep.outcome(request)?)
     }
 
-    /// The longest message that this endpoint carries at once; longer ones are announced. Before its connection stands it may be less than
-    /// afterwards. Where the module that was to carry its messages is given up before the first was sent, and another device or provider takes over,
-    /// it may be less from then on: what is queued and too long for that ends as `TooLarge`.
+    /// Returns the length in bytes of the longest message that this endpoint sends eagerly. Longer ones are rendezvous messages.
+    /// Opens the message lane.
+    ///
+    /// The value may be smaller before the connection stands than afterwards. If the message module is abandoned before the first
+    /// message was sent, another device or provider replaces it, and the value may become smaller. A queued message that is then
+    /// too long ends as `TooLarge`.
     ///
     /// # Errors
-    /// [`PostError::Reconnect`] when the endpoint has ended, or no connection comes about.
+    /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be formed.
     pub fn max_message(&self) -> Result<usize, PostError> {
         let ep = &*self.inner;
         let _ = ep.ready_or_opened()?;
         Ok(ep.most())
     }
 
-    /// Completes when every put, get and atomic posted before is complete at the target, and every message
-    /// posted before is in the transport's hands, in order.
+    /// Posts a flush. It completes when every put, get and atomic posted before is complete at the target, and the transport has
+    /// accepted every message posted before, in order.
     ///
     /// # Errors
-    /// As [`Endpoint::send`]; [`PostError::Correct`] in a handler. What it completes with is the first failure of what it
-    /// waited for. Transports tell failures of puts that had completed locally together: a flush may tell one of a put that was
-    /// posted behind it, before it asked, or by another endpoint over the same connection; that put's own flush tells it too.
+    /// As for [`Endpoint::send`]. [`PostError::Correct`] in a handler.
+    ///
+    /// The flush completes with the first failure among the operations it waited for. Transports report failures of puts that had
+    /// completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it, or
+    /// by another endpoint over the same connection. The flush after that put reports the failure as well.
     pub fn flush(&self) -> Result<Outcome, PostError> {
         self.inner.flush().map_err(|error| self.inner.refused(error))
     }
 
-    /// Completes when the peer's handlers have run for every message posted before: a round trip.
+    /// Posts a flush of messages. It completes when the peer's handlers have run for every message posted before. It takes one
+    /// round trip.
     ///
     /// # Errors
-    /// As [`Endpoint::flush`].
+    /// As for [`Endpoint::flush`].
     pub fn flush_messages(&self) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
         ep.check_open()?;
@@ -275,60 +294,65 @@ impl Endpoint {
         Ok(ep.outcome(request)?)
     }
 
-    /// Orders every put, get and atomic posted before ahead of those posted after.
+    /// Orders all puts, gets and atomics posted before this call ahead of those posted after it. It does not wait, and may be
+    /// called in a handler.
     ///
     /// # Errors
-    /// [`PostError::Reconnect`] when the endpoint has ended. It waits for nothing, and a handler may call it.
+    /// [`PostError::Reconnect`] if the endpoint has ended.
     pub fn fence(&self) -> Result<(), PostError> {
         Ok(self.inner.fence()?)
     }
 
-    /// Makes a peer's key usable on this endpoint: the bytes of the peer's `Region::remote_key`. Each call reads them anew and may map the
-    /// memory anew: who is given the same bytes again keeps the first [`RemoteKey`], which clones cheaply.
+    /// Imports a peer's key: the bytes of the peer's `Region::remote_key`. The result is usable on this endpoint only.
+    ///
+    /// Each call parses the bytes again and may map the memory again. If the same bytes can arrive repeatedly, keep the first
+    /// [`RemoteKey`]; its clones are cheap.
     ///
     /// # Errors
-    /// [`PostError::Correct`] when the bytes are damaged or belong to another process than this endpoint's peer;
-    /// [`PostError::Reconnect`] when the endpoint has ended.
+    /// [`PostError::Correct`] if the bytes are damaged or belong to another process than this endpoint's peer.
+    /// [`PostError::Reconnect`] if the endpoint has ended.
     pub fn import_key(&self, bytes: &[u8]) -> Result<RemoteKey, PostError> {
         let ep = &self.inner;
         ep.check_alive()?;
         Ok(RemoteKey::import(ep, ep.key_of_peer(bytes)?))
     }
 
-    /// The module that carries messages to this peer: `shm/ring`.
+    /// Returns the module that carries messages to this peer, for example `shm/ring`.
     #[must_use]
     pub fn message_path(&self) -> String {
         self.inner.message_path()
     }
 
-    /// What was composed for this peer, in a line: `{message verbs:mlx5_0/rc, RMA verbs:mlx5_0/rc, atomic emulated,
-    /// connect verbs:mlx5_0/ud}`. Where several modules serve one purpose, memory decides: a key says which it is.
+    /// Returns the composition for this peer in one line: `{message verbs:mlx5_0/rc, RMA verbs:mlx5_0/rc, atomic emulated, connect
+    /// verbs:mlx5_0/ud}`. If several modules serve one role, the memory decides between them; [`RemoteKey::path`] names the module
+    /// of a key.
     #[must_use]
     pub fn path(&self) -> String {
         self.inner.path()
     }
 
-    /// What would serve this peer and does not, in a line each: what the peer has and this side left out or was refused, and what does
-    /// not reach it, with the reason. Empty where nothing is missing.
+    /// Returns the modules that could serve this peer but do not, one line each, with the reason. These are modules of the peer
+    /// that this side has filtered or could not open, and modules that do not reach the peer. Empty if nothing is missing.
     #[must_use]
     pub fn hindrances(&self) -> Vec<String> {
         self.inner.hindrances()
     }
 
-    /// What was decided for this peer, module by module.
+    /// Returns the decisions about this peer, module by module.
     #[must_use]
     pub fn report(&self) -> Vec<Record> {
         self.inner.route.records.clone()
     }
 
-    /// The reason why this endpoint has ended, if it has, and what it takes to have another one to this peer.
+    /// Returns the reason why this endpoint has ended, and the way to another endpoint to this peer. `None` while the endpoint is
+    /// usable.
     #[must_use]
     pub fn error(&self) -> Option<ConnectError> {
         self.inner.error.borrow().clone().map(ConnectError::from)
     }
 }
 
-/// Tries until there is room or patience ends.
+/// Calls `send` until there is room, at most [`RETRIES`] times.
 fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status> {
     for _ in 0..RETRIES {
         match send() {
@@ -366,7 +390,7 @@ impl Inner {
             return announced.map_err(|error| self.refused(error));
         }
         if self.state.get() == State::Queueing {
-            // What is queued goes first; then this message needs no copy.
+            // Queued messages go first; then this message needs no copy.
             let _ = self.run_queue(DRAIN);
         }
         let sent = match self.ready_or_opened()? {
@@ -427,7 +451,7 @@ impl Inner {
         Ok(())
     }
 
-    /// `true` when a message may be sent right now; `false` when it has to queue.
+    /// `true` if a message may be sent immediately; `false` if it has to be queued.
     fn ready_or_opened(&self) -> Result<bool, Error> {
         self.check_alive()?;
         let _ = self.message_lane_opened()?;

@@ -1,4 +1,4 @@
-//! Native puts and gets in their turn: over the lane that takes them, whole or piece by piece.
+//! Queued native puts and gets: posted on the lane that accepts them, whole or piece by piece.
 
 use super::Inner;
 use super::key::ImportedKey;
@@ -12,31 +12,32 @@ use std::ffi::c_void;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, caps, op_flags};
 
-/// Pieces of one transfer that a provider has at once.
+/// Maximum number of pieces of one transfer that a provider has at a time.
 const PIECES_AT_ONCE: u16 = 64;
 
-/// Whether a lane says by this status that it is finished, rather than what is wrong with the operation.
+/// Whether this status means that the lane has ended, rather than an error of the operation.
 fn is_over(status: Status) -> bool {
     use Status::*;
     matches!(status, PeerFailed | TimedOut | Unreachable | NoDevice | Io | Closed | ProviderFailed)
 }
 
-/// Whether that is the lane's connection alone: neither the whole provider nor what this one operation met.
+/// Whether only the lane's connection has ended: neither the whole provider has failed nor this operation alone.
 fn ends_alone(status: Status) -> bool {
     is_over(status) && status != Status::ProviderFailed
 }
 
 impl Inner {
-    /// Whether the end of a lane says nothing of the message lane: messages go another way, and no kernel says that the peer is gone.
+    /// Whether the end of a lane does not concern the message lane: messages use another interface, and the lane does not copy
+    /// through the kernel, whose error would mean that the peer is gone.
     fn is_beside_messages(&self, native: &ImportedKey) -> bool {
         let message = self.route.message();
         !native.synchronous && message.is_some_and(|pair| pair.interface != native.interface)
     }
 
-    /// Posts a queued native operation with its request. A lane that refuses it because it is finished gives way to
-    /// the next one to that memory: nothing was posted. What had been posted on it has failed and is not done again
-    /// here: its device, or the network, may still carry it out. A lane that declines gives way too, for what is not
-    /// posted of this operation, and serves the next one again. Who broke may have told the target, which nobody else does then.
+    /// Posts a queued native operation. If a lane refuses it because the lane has ended, the next lane to that memory is used:
+    /// nothing was posted. Parts posted on the ended lane have failed and are not repeated here, because the device or the network
+    /// may still execute them. A lane that declines is also skipped, for the rest of this operation only. A provider that broke its
+    /// contract may have notified the target; no other lane does so then.
     pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
         loop {
             let Some(native) = op.key.lane_now(op.rank, op.declined) else {
@@ -76,13 +77,13 @@ impl Inner {
                     if failed.status == Status::ProviderFailed {
                         self.worker.provider_failed(native.interface);
                     }
-                    // Where the messages went through it the endpoint has ended, and everything with it.
+                    // If the messages used it, the endpoint has ended with all its operations.
                     if !self.is_alive() {
                         return Err(failed);
                     }
                     op.key.downgrade(&native, failed.status);
                 }
-                // What went over that connection ends with it, and nothing else: messages carry on.
+                // Only operations on that connection end; messages continue.
                 Err(failed) if ends_alone(failed.status) && self.is_beside_messages(&native) => {
                     op.key.downgrade(&native, failed.status);
                     if op.posted > op.taken {
@@ -96,8 +97,9 @@ impl Inner {
         }
     }
 
-    /// It is about to leave the lane that a fence before it relies on, and what has completed locally there stands in no table: it
-    /// goes on behind a flush of that lane, or behind one that is under way. False: there is no such thing.
+    /// The operation is about to leave the lane that an earlier fence relies on, and locally completed operations on that lane are
+    /// in no table. The operation then waits for a flush of that lane, a new one or one in progress. `false`: there are no such
+    /// operations.
     fn asks_before_leaving(&self, op: &NativeOp) -> Result<bool, Status> {
         if op.fenced == 0 {
             return Ok(false);
@@ -115,7 +117,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Posts as much of it as the provider takes: all at once, or piece by piece where it takes no more.
+    /// Posts as much of it as the provider accepts: in one operation, or piece by piece if that is too long.
     fn post_native(&self, op: &mut NativeOp, native: &ImportedKey) -> Result<bool, Failed> {
         let most = native.most(op.put);
         let next = |op: &NativeOp| {
@@ -138,7 +140,7 @@ impl Inner {
                 return Ok(false);
             }
             let len = next(op);
-            // Nothing follows at once behind the last one that the provider may have.
+            // The last piece that the provider can have at a time is not followed by another one.
             let more = op.posted + len < op.len && parts < PIECES_AT_ONCE;
             let memory = op.memory.clone();
             let piece = self.open_native(Some(op.request), memory, op.at + op.posted, len);
@@ -153,7 +155,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Posts the next `len` bytes as the operation `id`; `more` of it follow at once.
+    /// Posts the next `len` bytes as the operation `id`; `more` pieces follow immediately.
     fn post_piece(
         &self,
         op: &NativeOp,
@@ -182,7 +184,7 @@ impl Inner {
         self.post_record(native, id, &record, native.post_op(op, &record))
     }
 
-    /// A range of local memory for a provider, with the registration that it lies in where the provider wants to know that.
+    /// A range of local memory for a provider, with its registration if the provider needs it.
     #[inline]
     pub(super) fn piece(
         &self,
@@ -198,7 +200,7 @@ impl Inner {
         Ok(piece)
     }
 
-    /// The registration of a region that a provider wants to know, or null.
+    /// The registration of a region if the provider needs it, or null.
     #[inline]
     pub(super) fn registration(&self, caps: u64, interface: usize, region: &Region) -> *mut c_void {
         if caps & (caps::TAKES_REGIONS | caps::SYNCHRONOUS) != caps::TAKES_REGIONS {
@@ -210,7 +212,7 @@ impl Inner {
         known.unwrap_or(std::ptr::null_mut())
     }
 
-    /// The same of pieces: a list of those that a range is.
+    /// The same for several pieces: the list of pieces of a range.
     pub(super) fn list(
         &self,
         (caps, interface): (u64, usize),
@@ -228,7 +230,7 @@ impl Inner {
         })
     }
 
-    /// Posts pieces to a synchronous module, as many at once as it takes; see [`Inner::post_at_once`].
+    /// Posts pieces to a synchronous module, as many at a time as it accepts; see [`Inner::post_at_once`].
     pub(super) fn list_at_once(
         &self,
         transfer: &Transfer<'_>,
@@ -255,7 +257,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What became of a put or get, by what its provider answered.
+    /// The state of a put or get after its provider's answer.
     #[inline]
     pub(super) fn post_record(
         &self,
@@ -265,7 +267,7 @@ impl Inner {
         code: i32,
     ) -> Result<Posted, Failed> {
         let posted = self.posted(id, native.interface, code, 0)?;
-        // The lane that it is posted to, which need not be the one that it was queued for.
+        // The lane on which it was posted, which may differ from the one for which it was queued.
         if !matches!(posted, Posted::NoRoom) && record.flags & op_flags::REMOTE_COMPLETION == 0 {
             self.note_local(native.rank);
         }
@@ -274,7 +276,7 @@ impl Inner {
 }
 
 impl ImportedKey {
-    /// Posts a part of an operation, and what it tells the target.
+    /// Posts a part of an operation, with its notification.
     fn post_op(&self, op: &NativeOp, record: &RmaRecord<'_>) -> i32 {
         match op.notify {
             None => self.post(op.put, record),

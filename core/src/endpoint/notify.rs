@@ -1,8 +1,9 @@
-//! Puts that tell the target's worker when they are there.
+//! Puts that notify the target's worker when their bytes have arrived.
 //!
-//! A lane that does so itself is used where it carries the word and all of the put, and where nothing was put over another way that
-//! has not arrived: the provider keeps the order on its own lane. A put over messages bears its word. Otherwise the word follows in a
-//! message of its own, when this put and those before it are complete at the target; what is posted behind it waits for that.
+//! The provider keeps the order on its own lane. A lane with notifications of its own is therefore used if it can carry the word
+//! and the whole put, and if every put that may not have arrived used the same lane. A put over messages carries its word.
+//! Otherwise the word follows in a message of its own, when this put and all earlier ones are complete at the target. Later
+//! operations wait for that message.
 
 use super::key::ImportedKey;
 use super::order::way;
@@ -23,17 +24,20 @@ use tieline_plugin_api::OK;
 use tieline_plugin_api::abi::Iov;
 
 impl Endpoint {
-    /// [`Endpoint::put`], and then tells the peer: the handler that its worker has for notifications
-    /// ([`Worker::on_notification`](crate::Worker::on_notification)) runs once with `word`, when all bytes of this put are in its
-    /// memory, and those of every put that was posted on this endpoint before and has not failed. A range of no bytes tells alone,
-    /// and nobody need look at the key then.
+    /// Like [`Endpoint::put`], and then notifies the peer. The peer's handler for notifications
+    /// ([`Worker::on_notification`](crate::Worker::on_notification)) runs once with `word`. By then all bytes of this put are in
+    /// the peer's memory, and so are the bytes of every earlier put on this endpoint that has not failed. An empty range only
+    /// notifies; the key need not be valid then.
     ///
-    /// The operation is complete when the bytes are visible at the target and the notification is on its way: like a message that
-    /// said `Done`, it reaches a peer that lives and makes progress, also when this endpoint is dropped or its worker is closed.
-    /// Whether the handler has run by then is not said. Where the put fails, nobody is told, and where a put before it fails while
-    /// this waits for it, this may fail as well; where the connection was lost meanwhile, nobody knows whether somebody was told.
-    /// Nothing is said of the order of notifications among each other, nor of theirs towards messages: each of them says by itself
-    /// that what was put before is there.
+    /// The operation is complete when the bytes are visible at the target and the notification has been sent. Like a message that
+    /// returned `Done`, the notification reaches a peer that is alive and makes progress, even if this endpoint is dropped or its
+    /// worker closed. Completion does not mean that the handler has run.
+    ///
+    /// If the put fails, the peer is not notified. If an earlier put fails while this operation waits for it, this operation may
+    /// fail as well. If the connection is lost meanwhile, it is unknown whether the peer was notified.
+    ///
+    /// There is no order between notifications, nor between notifications and messages. Each notification only states that the puts
+    /// before it have arrived.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -41,7 +45,7 @@ impl Endpoint {
     /// let worker = context.worker()?;
     /// worker.on_notification(|peer, word| println!("{peer} has put what {word} stands for"))?;
     /// let (here, there) = (context.alloc(8)?, context.alloc(8)?);
-    /// let me = worker.connect(&worker.address()?)?; // a worker may write to itself
+    /// let me = worker.connect(&worker.address()?)?; // a worker may connect to itself
     /// let key = me.import_key(&there.remote_key()?)?;
     /// let put = me.put_notify(&here, 0..8, &key, 0, 7)?;
     /// worker.finish(put)?;
@@ -50,7 +54,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As [`Endpoint::put`]; [`PostError::Correct`] also for a peer whose version knows no notifications.
+    /// As for [`Endpoint::put`]. [`PostError::Correct`] also if the peer's version does not support notifications.
     #[inline]
     pub fn put_notify(
         &self,
@@ -63,10 +67,10 @@ impl Endpoint {
         self.put_notify_with(local, range, key, offset, word, Completion::Remote)
     }
 
-    /// [`Endpoint::put_notify`] with a choice of completion.
+    /// Like [`Endpoint::put_notify`], with a choice of the completion.
     ///
     /// # Errors
-    /// As [`Endpoint::put_notify`].
+    /// As for [`Endpoint::put_notify`].
     #[inline]
     pub fn put_notify_with(
         &self,
@@ -77,7 +81,7 @@ impl Endpoint {
         word: u32,
         completion: Completion,
     ) -> Result<Outcome, PostError> {
-        // Of a range that ends before it begins this is more than any region has.
+        // For a range that ends before it begins, this is larger than any region.
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len);
         let from = from.map_err(|status| local.outside(status, range.start, len))?;
@@ -90,10 +94,10 @@ impl Endpoint {
         self.inner.post_notify(&transfer, word, code)
     }
 
-    /// [`Endpoint::put_notify`] for bytes that lie anywhere; they are free again when the call returns.
+    /// Like [`Endpoint::put_notify`], for bytes from any memory. The caller may reuse them when the call returns.
     ///
     /// # Errors
-    /// As [`Endpoint::put_notify`]; [`PostError::Retry`] also when they would have to be queued and the queue is full.
+    /// As for [`Endpoint::put_notify`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is full.
     #[inline]
     pub fn put_bytes_notify(
         &self,
@@ -112,8 +116,8 @@ impl Endpoint {
         self.inner.post_notify(&transfer, word, code)
     }
 
-    /// The fast path: a module that is through when the call returns, on an endpoint that has nothing under way. What is not `OK`
-    /// did nothing.
+    /// The fast path: a module that completes within the call, on an endpoint without operations in flight. A result other than
+    /// `OK` means that nothing was done.
     #[inline]
     fn put_notify_now(
         &self,
@@ -138,13 +142,13 @@ impl Endpoint {
 }
 
 impl Inner {
-    /// Whether something was posted here that may not have arrived.
+    /// Whether an operation of this endpoint may not have arrived yet.
     #[inline]
     pub(super) fn has_under_way(&self) -> bool {
         self.order.local.get() | self.order.covered.get() != 0 || self.has_pending()
     }
 
-    /// Posts a put that tells the target and did not take the fast path, or found no end there: `code`.
+    /// Posts a put with a notification that did not take the fast path, or failed there with `code`.
     #[cold]
     #[inline(never)]
     pub(super) fn post_notify(
@@ -186,7 +190,7 @@ impl Inner {
         self.put_and_notify(transfer, word)
     }
 
-    /// The lane that does the put and tells the target, both by itself.
+    /// The lane that executes the put and notifies the target, both by itself.
     fn telling_lane(&self, transfer: &Transfer<'_>, word: u32) -> Option<ImportedKey> {
         let &Transfer { key, offset, len, .. } = transfer;
         let native = key.inner.best.get().filter(|native| native.tells(word, len))?;
@@ -198,11 +202,11 @@ impl Inner {
         (one_call && (len < SHARED_FROM || one_rail())).then_some(native)
     }
 
-    /// Whether everything that was put here, and may not have arrived, went this way.
+    /// Whether all puts of this endpoint that may not have arrived used this route.
     fn goes_alone(&self, way: u64) -> bool {
         let order = &self.order;
         if !self.has_under_way() {
-            // Nobody need know any more where something went.
+            // The routes are not needed any more.
             order.posted.set(0);
             order.fenced.set(0);
             return true;
@@ -211,8 +215,8 @@ impl Inner {
         ways.iter().all(|ways| ways.get() & !way == 0)
     }
 
-    /// Whether a put from the queue may tell the target by the lane that it is about to leave over. A fence behind it has
-    /// forgotten the ways of what stands before, so that the table alone knows them.
+    /// Whether a queued put may notify the target over the lane that it is about to use. A later fence has cleared the routes of
+    /// earlier operations, so only the operation table knows them.
     pub(super) fn tells(&self, native: &ImportedKey, op: &NativeOp, word: u32) -> bool {
         let completed_elsewhere = self.order.local.get() | self.order.covered.get();
         let there = (!native.synchronous).then_some(native.interface);
@@ -224,7 +228,8 @@ impl Inner {
                 || !self.shared.ops.borrow().other_puts_before(op.request, there))
     }
 
-    /// Whether something to the peer's service worker may not have arrived: its lanes have the bits of this endpoint's own.
+    /// Whether an operation to the peer's service worker may not have arrived. Its lanes have the same bits as this endpoint's own
+    /// lanes.
     fn control_has_under_way(&self) -> bool {
         let under_way = |control: Rc<Inner>| {
             control.reaches_memory.get() || self.shared.ops.borrow().open_of(control.index) > 0
@@ -232,7 +237,7 @@ impl Inner {
         self.open_control().is_some_and(under_way)
     }
 
-    /// The put by whatever way leads there, and then a message.
+    /// Posts the put over any route, and then a message.
     fn put_and_notify(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -251,10 +256,10 @@ impl Inner {
         if put.is_done() && self.tells_now(word) {
             return Ok(put);
         }
-        // Opened behind the put: a fence that the put makes strong waits for all that is open.
+        // Opened after the put: a fence that the put makes strong waits for all open operations.
         let request = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Send)?;
         if let Outcome::Pending(put) = put {
-            // How it ends is told by what waits for it.
+            // The operation that waits for the put reports its result.
             self.shared.ops.borrow_mut().then(put.id, request);
         }
         self.wait_for_control(request);
@@ -262,8 +267,8 @@ impl Inner {
         Ok(self.outcome(request)?)
     }
 
-    /// Tells the peer's worker at once, where all that may not have arrived went before in messages of this endpoint: it hears this after
-    /// those. False: it was not told, now.
+    /// Notifies the peer's worker immediately, if all operations that may not have arrived are earlier messages of this endpoint:
+    /// the peer handles this message after them. `false`: the peer was not notified yet.
     fn tells_now(&self, word: u32) -> bool {
         self.state.get() == State::Ready
             && self.open_control().is_none()
@@ -271,7 +276,7 @@ impl Inner {
             && self.message_now(id::NOTIFY, u64::from(word), &[]).is_ok()
     }
 
-    /// A put from the queue goes without telling the target; a message does that, from its place at the head of the queue.
+    /// A queued put is posted without a notification; a message at the head of the queue delivers it.
     pub(super) fn notify_behind_put(&self, op: &NativeOp) -> Result<bool, Status> {
         let Some(word) = op.notify else { return Ok(false) };
         self.check_notifications().map_err(|error| error.status())?;
@@ -287,7 +292,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// What went to the peer's service worker ends before this operation does.
+    /// Makes this operation wait for the operations to the peer's service worker.
     fn wait_for_control(&self, request: Id) {
         let Some(control) = self.open_control() else { return };
         self.shared.with_ops(|ops| {
@@ -301,13 +306,13 @@ impl Inner {
         });
     }
 
-    /// Whether nothing that it waits for stands before a notification.
+    /// Whether a notification has no earlier operation to wait for.
     pub(super) fn is_next(&self, request: Id) -> bool {
         let ops = self.shared.ops.borrow();
         ops.parts(request) <= 1 && !ops.other_puts_before(request, None)
     }
 
-    /// Tells the peer's worker, once everything that was put before is there. `Ok(false)`: it is not.
+    /// Notifies the peer's worker when everything put before has arrived. `Ok(false)`: it has not arrived yet.
     pub(super) fn attempt_notify(
         &self,
         word: u32,
@@ -324,7 +329,7 @@ impl Inner {
         }
         let trouble = self.shared.ops.borrow_mut().trouble(request);
         if trouble.is_some() {
-            // It ends with that.
+            // The operation ends with that.
             return Ok(true);
         }
         match self.message_now(id::NOTIFY, u64::from(word), &[]) {
@@ -343,7 +348,7 @@ impl Inner {
             Status::Unsupported,
             format!("a notification to {}", self.address.label()),
             format!(
-                "it speaks {major}.{minor} of the library's messages, and 1.{NOTIFICATIONS} has the first of them"
+                "it speaks {major}.{minor} of the library's messages, and 1.{NOTIFICATIONS} is the first with notifications"
             ),
             "send it a message after the put",
         ))
@@ -351,7 +356,7 @@ impl Inner {
 }
 
 impl ImportedKey {
-    /// Whether it does a put of this length at once and tells the peer's worker this word.
+    /// Whether this lane executes a put of this length in one operation and can deliver this word.
     fn tells(&self, word: u32, len: usize) -> bool {
         u64::from(word) < self.words && len <= self.most(true)
     }

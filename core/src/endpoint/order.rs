@@ -1,14 +1,14 @@
-//! What flush and fence have to know: over which lanes, or otherwise, operations went.
+//! The record for flush and fence: the lanes and other routes that operations used.
 
 use std::cell::Cell;
 
-/// What operations go over, a bit for each: memory lanes by rank, and the core's own ways.
+/// The routes of operations, one bit each: memory lanes by rank, and the core's own routes.
 pub(super) mod way {
     /// Emulated over messages.
     pub(crate) const EMULATED: u64 = 1 << 63;
-    /// Lanes that complete when the call returns, and copies that a peer shares.
+    /// Lanes that complete within the call, and copies that a peer shares.
     pub(crate) const AT_ONCE: u64 = 1 << 62;
-    /// Lanes beyond this rank count as one.
+    /// Lanes beyond this rank share one bit.
     const LAST_LANE: usize = 61;
 
     /// The bit of a lane.
@@ -22,16 +22,16 @@ pub(super) mod way {
     }
 }
 
-/// What was posted lately and what order it must keep.
+/// The recently posted operations, and the order that they must keep.
 #[derive(Default)]
 pub(crate) struct Order {
-    /// Ways that something was posted on since nothing was pending.
+    /// Routes used since no operation was pending.
     pub(super) posted: Cell<u64>,
-    /// Ways of what was posted before a weak fence: what follows on another must not overtake it.
+    /// Routes of operations before a weak fence. Later operations on another route must not overtake them.
     pub(super) fenced: Cell<u64>,
-    /// Lanes on which puts were posted that complete locally.
+    /// Lanes with puts that complete locally.
     pub(super) local: Cell<u64>,
-    /// The same that a flush covers which has yet to ask those lanes.
+    /// The same lanes covered by a flush that has not asked them yet.
     pub(super) covered: Cell<u64>,
 }
 

@@ -1,13 +1,14 @@
-//! Calls of an application's packer. Meanwhile a provider is inside of the endpoint that packs. The packer may make progress and
-//! close the worker; what ends its connection then must not close that endpoint under the provider. It is closed when it has packed.
+//! Calls of an application's packer, made by a provider in the middle of a call on the endpoint. The packer may make progress and
+//! close the worker. If the connection ends meanwhile, the endpoint must not be closed under the provider. It is closed when the
+//! packer has returned.
 
 use super::inner::{Inner, Packing};
 use crate::{Error, Status};
 
-/// An endpoint that packs, until this is dropped: a packer may panic.
+/// Marks an endpoint whose packer runs, until this is dropped: a packer may panic.
 pub(super) struct Packs<'a> {
     endpoint: &'a Inner,
-    /// A packer may send on the endpoint that it packs for.
+    /// The previous state: a packer may send on the same endpoint.
     before: Packing,
 }
 
@@ -17,7 +18,7 @@ impl Inner {
         Packs { endpoint: self, before: self.packing.replace(Packing::Yes) }
     }
 
-    /// Whether it packs; then it leaves its circuits when it has packed.
+    /// Whether its packer runs. If so, it leaves its circuits when the packer has returned.
     pub(super) fn packs(&self) -> bool {
         let packs = self.packing.get() != Packing::No;
         if packs {
@@ -44,13 +45,13 @@ impl Drop for Packs<'_> {
     }
 }
 
-/// The error of a packer that says that it wrote more than it was given room for.
+/// The error for a packer that reports more bytes than it had room for.
 #[cold]
 pub(super) fn packed_too_much(max_len: usize) -> Error {
     Error::new(
         Status::Invalid,
         format!("a message of at most {max_len} bytes"),
-        "its packer says that it wrote more than that",
+        "its packer reported more bytes than that",
         "ask for as much room as it needs, and return what it wrote",
     )
 }

@@ -1,4 +1,4 @@
-//! A peer's memory where it is mapped in this process.
+//! Mapping of a peer's memory in this process.
 
 use super::key::{ImportedKey, KeyInner};
 use super::{Inner, RemoteKey};
@@ -10,33 +10,36 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use tieline_plugin_api::caps;
 
-/// Where a peer's region is mapped in this process: a load or a store there is one of the peer's memory, without a call.
+/// The address at which a peer's region is mapped in this process. A load or store there accesses the peer's memory, without a
+/// call.
 ///
-/// It keeps the mapping, and with it key and endpoint, also when these are dropped, when the endpoint fails or its worker is closed.
-/// The address is good for every thread of this process, and for no forked child.
+/// The pointer holds the mapping, the key and the endpoint, even if the other handles are dropped, the endpoint fails or its worker
+/// is closed. The address is valid on every thread of this process, and not in a forked child.
 ///
-/// The peer, and others, load and store there at the same time: so it hands out no reference to plain bytes, but atomic words and
-/// the raw address, whose user sees to it that no byte is read that somebody writes meanwhile. Loads and stores take part in
-/// no order of the endpoint's: neither a fence nor a flush looks at them.
+/// The peer and others access the memory at the same time. The pointer therefore provides no reference to plain bytes, only atomic
+/// words and the raw address. The user of the raw address must not read bytes while another process writes them. Loads and stores
+/// have no order relative to the endpoint's operations: fences and flushes ignore them.
 ///
-/// The owner may end its region at any time, and waits for no pointer. What is mapped is then nobody's memory any more: a load
-/// brings what stood there, a store reaches nobody, and nothing crashes. Whether that has happened a pointer cannot tell; a put
-/// with the key is refused from then on. One exception an operator has to ask for: memory that `shm-xpmem` attaches with
-/// `TIELINE_SHM_XPMEM_ACCESS=direct` is the owner's own, and a load or store there ends this process, by SIGBUS, when the owner has
-/// ended its region or is dead.
+/// The owner may close its region at any time and does not wait for pointers. The mapping then stays valid but is disconnected from
+/// the owner: a load returns the old content, a store reaches no other process, and nothing crashes. A pointer cannot detect this;
+/// a put with the key is refused from then on.
+///
+/// There is one exception, which an operator has to enable: memory that `shm-xpmem` attaches with `TIELINE_SHM_XPMEM_ACCESS=direct`
+/// is the owner's own memory. A load or store there ends this process by SIGBUS after the owner has closed its region or died.
 pub struct RemotePointer {
     key: Rc<KeyInner>,
     span: Span,
 }
 
 impl RemoteKey {
-    /// Where the region is mapped in this process, for loads and stores.
+    /// Returns a pointer to the region's mapping in this process, for loads and stores.
     ///
     /// # Errors
-    /// [`PostError::Retry`]: a provider still fetches it, so make progress and ask again. [`PostError::Correct`]: no module maps
-    /// this memory here (`Unsupported`, which is so for all but memory of [`Context::alloc`](crate::Context::alloc) of a process of this
-    /// host, unless `shm-xpmem` has direct access), or the key does not grant both reading and writing (`KeyRejected`), which loads and stores need, since nobody checks them.
-    /// [`PostError::Reconnect`]: the endpoint has ended.
+    /// [`PostError::Retry`]: a provider is still fetching it; make progress and call again. [`PostError::Correct`] with
+    /// `Unsupported`: no module maps this memory here. This is the case for all memory except that of
+    /// [`Context::alloc`](crate::Context::alloc) in a process of this host, unless `shm-xpmem` has direct access.
+    /// [`PostError::Correct`] with `KeyRejected`: the key does not grant both reading and writing. Loads and stores need both,
+    /// because they are not checked. [`PostError::Reconnect`]: the endpoint has ended.
     pub fn pointer(&self) -> Result<RemotePointer, PostError> {
         let (key, ep) = (&self.inner, &*self.inner.endpoint);
         ep.check_alive()?;
@@ -44,7 +47,7 @@ impl RemoteKey {
             return Err(Error::new(
                 Status::KeyRejected,
                 "a pointer to memory that may not be both read and written",
-                "nobody checks loads and stores one by one",
+                "individual loads and stores are not checked",
                 "use get or put, or ask the owner for a key that grants both",
             )
             .into());
@@ -71,7 +74,7 @@ fn not_mapped(key: &RemoteKey) -> Error {
     Error::new(
         Status::Unsupported,
         "a pointer to a peer's memory",
-        format!("{} reaches it, and maps nothing here", key.path()),
+        format!("{} reaches it, but does not map it here", key.path()),
         "use put and get; memory that the context allocates is mapped by processes of its host",
     )
 }
@@ -89,7 +92,7 @@ impl Inner {
 }
 
 impl KeyInner {
-    /// Lets go of a key of a provider's: with the last pointer to what it has mapped, where there is one.
+    /// Releases a provider's key, together with the last pointer to memory mapped by it, if there is one.
     pub(super) fn let_go(&self, native: &ImportedKey) {
         if self.pointers.get() > 0 && native.caps & caps::KEY_POINTER != 0 {
             self.kept.borrow_mut().push(*native);
@@ -105,7 +108,7 @@ impl KeyInner {
         self.unresolved.borrow().iter().any(|rank| attr(rank).caps & cap != 0)
     }
 
-    /// Whether pointers may lead to what this interface has mapped.
+    /// Whether pointers may lead to memory mapped by this interface.
     pub(super) fn points_into(&self, interface: usize) -> bool {
         let maps = |n: &ImportedKey| n.interface == interface && n.caps & caps::KEY_POINTER != 0;
         let kept = || self.kept.borrow().iter().any(maps);
@@ -114,26 +117,27 @@ impl KeyInner {
 }
 
 impl RemotePointer {
-    /// The first byte; valid for loads and stores of [`len`](RemotePointer::len) bytes while this is there.
+    /// Returns the address of the first byte. It is valid for loads and stores of [`len`](RemotePointer::len) bytes while this
+    /// pointer exists.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.span.base()
     }
 
-    /// Length in bytes: all of the region.
+    /// Returns the length in bytes: that of the whole region.
     #[must_use]
     pub fn len(&self) -> usize {
         self.span.len()
     }
 
-    /// Whether there are no bytes.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The 64-bit word at an offset that is a multiple of 8. Atomics of processors are atomic towards it, and those of a
-    /// device are not (`TIELINE_ATOMICS=device` of the owner).
+    /// Returns the 64-bit word at `offset`, which must be a multiple of 8. Atomics of processors are atomic with respect to it.
+    /// Atomics of a device are not (`TIELINE_ATOMICS=device` of the owner).
     ///
     /// # Errors
     /// `OutOfRange`, `Misaligned`; `Invalid` in a forked child, where nothing is mapped.
@@ -142,10 +146,10 @@ impl RemotePointer {
         Ok(self.span.word64(offset)?)
     }
 
-    /// The 32-bit word at an offset that is a multiple of 4.
+    /// Returns the 32-bit word at `offset`, which must be a multiple of 4.
     ///
     /// # Errors
-    /// As [`RemotePointer::atomic_u64`].
+    /// As for [`RemotePointer::atomic_u64`].
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, Error> {
         self.key.endpoint.shared.core.check_process("a pointer to a peer's memory")?;
         Ok(self.span.word32(offset)?)
@@ -167,7 +171,7 @@ impl Drop for RemotePointer {
         }
         let kept = self.key.kept.take();
         kept.into_iter().for_each(|native| self.key.give_back(native));
-        // A circuit that has ended stayed for this.
+        // A circuit that has ended was kept for this pointer.
         self.key.endpoint.worker.drop_dead_circuits_of(&self.key.endpoint);
     }
 }

@@ -1,4 +1,4 @@
-//! Posting puts and gets that did not take the fast path: natively, over several rails, or in their turn behind what is queued.
+//! Posting puts and gets that did not take the fast path: natively, over several rails, or behind queued operations.
 
 use super::key::{ImportedKey, RemoteKey};
 use super::order::way;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
-/// Local memory of a put or get, which the caller lends.
+/// Local memory of a put or get, borrowed from the caller.
 #[derive(Clone, Copy)]
 pub(super) enum Local<'a> {
     Region(&'a Region),
-    /// Copied where the operation outlives the call.
+    /// Copied if the operation outlives the call.
     Bytes(&'a [u8]),
-    /// One behind the other.
+    /// In sequence.
     Pieces(&'a Rc<Pieces>),
 }
 
@@ -41,7 +41,7 @@ impl Local<'_> {
         }
     }
 
-    /// What it takes of the room for operations where it waits.
+    /// The bytes that it takes of the room for operations while it waits.
     fn room(&self) -> usize {
         match self {
             Local::Region(_) => 0,
@@ -51,7 +51,7 @@ impl Local<'_> {
     }
 }
 
-/// A put or get, as it was asked for.
+/// A put or get, as requested.
 pub(super) struct Transfer<'a> {
     pub(super) put: bool,
     pub(super) local: Local<'a>,
@@ -63,13 +63,13 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// Whether it may go by a message although a lane leads to the memory. No bytes are more than any number here.
+    /// Whether it may be sent as a message although a lane reaches the memory. An empty transfer wraps around and is never small.
     #[inline]
     pub(super) fn is_small(&self) -> bool {
         self.len.wrapping_sub(1) < self.key.inner.small.get()
     }
 
-    /// What is left of it when the first `done` bytes are through.
+    /// The rest after the first `done` bytes.
     fn rest(&self, done: usize) -> Transfer<'_> {
         let (at, local) = match self.local {
             Local::Region(_) | Local::Pieces(_) => (self.at + done, self.local),
@@ -107,16 +107,16 @@ impl Transfer<'_> {
     }
 }
 
-/// What became of an operation that was posted to a provider.
+/// The state of an operation after it was posted to a provider.
 pub(crate) enum Posted {
-    /// It is over, with this value.
+    /// It is complete, with this value.
     Done(u64),
     Pending,
     NoRoom,
 }
 
 impl Inner {
-    /// Whether memory operations may be posted now rather than queued: no barrier is in the queue.
+    /// Whether memory operations may be posted now rather than queued: there is no barrier in the queue.
     #[inline]
     pub(crate) fn may_post_memory(&self) -> bool {
         match self.state.get() {
@@ -126,7 +126,7 @@ impl Inner {
         }
     }
 
-    /// Everything that is checked once an operation did not take the fast path.
+    /// All checks for an operation that did not take the fast path.
     pub(super) fn prepare(
         self: &Rc<Self>,
         key: &RemoteKey,
@@ -148,9 +148,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Local memory belongs to a context, as this worker does. The fast path does not ask: what it does is over when
-    /// the call returns, and needs of the region nothing but its bytes, which the caller's handle keeps. Here a provider,
-    /// or a helper, would take its registrations for those of this context.
+    /// Checks that local memory belongs to this worker's context. The fast path omits this check: it completes within the call and
+    /// needs only the bytes of the region, which the caller's handle keeps. Here a provider, or a helping peer, would mistake its
+    /// registrations for those of this context.
     pub(crate) fn check_local(&self, local: &Region) -> Result<(), Error> {
         if Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory) {
             return Ok(());
@@ -163,7 +163,7 @@ impl Inner {
         ))
     }
 
-    /// Posts a put or get that did not take the fast path, or found no end there: `code`.
+    /// Posts a put or get that did not take the fast path, or failed there with `code`.
     #[inline(never)]
     pub(super) fn post_transfer(
         self: &Rc<Self>,
@@ -200,7 +200,7 @@ impl Inner {
         self.emulate_transfer(transfer).map_err(refused)
     }
 
-    /// The same for bytes that lie anywhere: made into a transfer here, so that the fast path pays nothing for it.
+    /// The same for bytes in any memory. The transfer is built here, so that it costs the fast path nothing.
     #[cold]
     #[inline(never)]
     pub(super) fn post_bytes(
@@ -217,8 +217,7 @@ impl Inner {
         )
     }
 
-    /// The memory of a transfer that is not over when the call returns. `Again`: it would have to be copied, and there is no
-    /// room for that.
+    /// Holds the memory of a transfer that outlives the call. `Again`: it would have to be copied, and there is no room for that.
     pub(super) fn hold_memory(&self, transfer: &Transfer<'_>) -> Result<Memory, Status> {
         match transfer.local {
             Local::Region(region) => Ok(Memory::Region(region.hold())),
@@ -230,7 +229,7 @@ impl Inner {
         }
     }
 
-    /// Opens a native operation, or a part of another one, which keeps its memory.
+    /// Opens a native operation, or a part of another one. It holds its memory.
     #[inline]
     pub(super) fn open_native(
         &self,
@@ -248,7 +247,7 @@ impl Inner {
         Ok(id)
     }
 
-    /// What became of the operation `id`, by what its provider answered.
+    /// The state of the operation `id` after its provider's answer.
     #[inline]
     pub(crate) fn posted(
         &self,
@@ -270,7 +269,7 @@ impl Inner {
         }
     }
 
-    /// The same for one that was opened to be posted at once: where the provider does not have it, nothing of it is left.
+    /// The same for an operation that was opened to be posted immediately: if the provider did not accept it, it is removed.
     #[inline]
     pub(crate) fn or_withdrawn(
         &self,
@@ -283,15 +282,14 @@ impl Inner {
         posted
     }
 
-    /// Posts natively, splits, shares the work with the peer, or queues; `None`: no lane leads there but those that have
-    /// declined.
+    /// Posts natively, splits, shares the work with the peer, or queues. `None`: the only lanes to the memory have declined.
     fn try_native(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
         mut declined: u64,
     ) -> Result<Option<Outcome>, Error> {
         let &Transfer { put, len, key, .. } = transfer;
-        // Whether something of it is written, or read, although it goes on from its beginning.
+        // Whether bytes of it were written or read although it restarts from its beginning.
         let mut begun = false;
         let ways = self.ways_posted();
         while let Some(native) = key.inner.next(declined) {
@@ -308,7 +306,7 @@ impl Inner {
                             declined |= native.mark();
                             continue;
                         }
-                        // Some of it may be written.
+                        // Some bytes may have been written.
                         Some(Err(error)) if error.status() == Status::Again => {
                             return self
                                 .post_in_turn(transfer, native.rank, declined, true)
@@ -318,7 +316,7 @@ impl Inner {
                         None => {}
                     }
                 }
-                // Were there room for none of it to wait, `Again` in the middle would have to be told although some is written.
+                // Checked before: otherwise the call would have to return `Again` after some bytes were written.
                 let cut = len > native.most(put) || matches!(transfer.local, Local::Pieces(_));
                 if cut && !self.has_room(transfer.local.room()) {
                     return Err(Status::Again.into());
@@ -328,7 +326,8 @@ impl Inner {
                 begun |= done > 0;
                 match posted {
                     Ok(()) => {
-                        // Nothing of it is under way. Who was to share it may have called the application, which posts what it likes.
+                        // It is complete. Preparing a shared copy may have called the application, which may have posted
+                        // operations.
                         if len < self.shared.core.assist_size {
                             self.went_nowhere(ways);
                         }
@@ -343,7 +342,7 @@ impl Inner {
                         if done == 0 {
                             continue;
                         }
-                        // Room for it was looked for above.
+                        // The room for it was checked above.
                         return self
                             .post_in_turn(&transfer.rest(done), native.rank, declined, true)
                             .map(Some);
@@ -359,14 +358,13 @@ impl Inner {
         }
         match key.inner.forming(declined) {
             Some(rank) => self.post_in_turn(transfer, rank, declined, begun).map(Some),
-            // What is done by messages knows of no beginning elsewhere.
+            // Emulation by messages cannot continue an operation begun elsewhere.
             None if begun => self.post_in_turn(transfer, 0, declined, true).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Posts behind what is queued, and once the connection has formed that it goes over; see
-    /// [`Inner::attempt_native`].
+    /// Posts behind queued operations, and after the connection has formed that it uses; see [`Inner::attempt_native`].
     fn post_in_turn(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -382,12 +380,12 @@ impl Inner {
         self.outcome(request)
     }
 
-    /// Posts a native operation behind what is queued; see [`Inner::may_go`].
+    /// Posts a native operation behind queued ones; see [`Inner::may_go`].
     pub(super) fn post_native_op(&self, op: NativeOp) {
         self.post(QueuedOp::Native(NativeOp { fenced: self.fenced(), ..op }));
     }
 
-    /// The same over all domains that lead to that memory, by their bandwidth.
+    /// The same over all domains that reach the memory, in proportion to their bandwidth.
     fn post_shared(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -436,8 +434,8 @@ impl Inner {
         self.post_at_once(put, base, len, native, offset, done)
     }
 
-    /// Posts one transfer to a synchronous module, in pieces that it takes. `Again` and `Declined` may come when some have been
-    /// written, `done` bytes: the caller has made sure that the rest can wait.
+    /// Posts one transfer to a synchronous module, in pieces that it accepts. `Again` and `Declined` may be returned after `done`
+    /// bytes were written: the caller has made sure that the rest can wait.
     pub(super) fn post_at_once(
         &self,
         put: bool,
@@ -463,8 +461,9 @@ impl Inner {
         }
     }
 
-    /// Whatever is not `OK` on the fast path did nothing and is asked again on the slow one; but who broke may have done it. The
-    /// fast path itself only hands the code on: looked at there, it would cost every operation a dozen instructions.
+    /// Handles an answer other than `OK` on the fast path. Normally nothing was done, and the slow path asks again. However, a
+    /// provider that broke its contract may have executed the operation. The fast path only passes the code on: a check there would
+    /// cost every operation a dozen instructions.
     pub(super) fn check_fast_path(&self, key: &RemoteKey, code: i32) -> Result<(), Error> {
         if code != Status::ProviderFailed as i32 {
             return Ok(());
@@ -475,8 +474,8 @@ impl Inner {
         })
     }
 
-    /// The error of a native operation; what means the end of the endpoint ends it, and a provider that broke its
-    /// contract is taken out.
+    /// The error of a native operation. If the status means that the endpoint has ended, it ends. A provider that broke its
+    /// contract is taken out of use.
     pub(crate) fn memory_failure(
         &self,
         native: &ImportedKey,

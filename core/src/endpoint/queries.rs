@@ -1,11 +1,11 @@
-//! What a program can ask of an endpoint and of a key: limits, counters, state.
+//! Limits, counters and state of endpoints and keys.
 
 use super::counters::EndpointCounters;
 use super::{Endpoint, Inner, RemoteKey};
 use crate::PostError;
 use crate::live::{EndpointStatus, Waits};
 
-/// What an endpoint carries, in bytes where nothing else is said. What is ordered with what is the same over every transport, and in
+/// The limits of an endpoint, in bytes unless stated otherwise. Ordering rules do not depend on the transport; see
 /// docs/ordering.md.
 ///
 /// ```
@@ -21,31 +21,32 @@ use crate::live::{EndpointStatus, Waits};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointLimits {
-    /// The longest message that is carried at once ("eager"), [`Endpoint::max_message`]; longer ones are announced.
+    /// The longest eager message, [`Endpoint::max_message`]. Longer ones are rendezvous messages.
     pub max_message: usize,
-    /// The longest one that the transport copies within the call ("inline").
+    /// The longest inline message: the transport copies it within the call.
     pub max_short: usize,
-    /// The longest one that [`Endpoint::send_regions`] has taken from where its pieces lie; longer ones that are not announced are
-    /// copied together. 0: all are.
+    /// The longest message that [`Endpoint::send_regions`] reads in place. Longer eager messages are copied into one buffer. 0: all
+    /// are copied.
     pub max_gathered: usize,
-    /// Operations that may be pending at a time; behind these every call says `Again`. (`TIELINE_QUEUE_BYTES`)
+    /// The maximum number of pending operations. Beyond it every call returns `Again` (`TIELINE_QUEUE_BYTES`).
     pub max_pending: usize,
-    /// Bytes of pending operations, copies and their own records, above which a call says `Again`. One that has nothing pending takes an
-    /// operation of any size. (`TIELINE_QUEUE_BYTES`)
+    /// The number of bytes of pending operations, copies and their own records beyond which a call returns `Again`. An endpoint
+    /// without pending operations accepts an operation of any size (`TIELINE_QUEUE_BYTES`).
     pub max_queued_bytes: usize,
 }
 
-/// What the lane of a key does in one operation. What is more is cut into several, which end as one: nothing is refused.
+/// The limits of one operation on the lane of a key. Larger operations are not refused: they are split into several that complete
+/// together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyLimits {
-    /// Puts and gets are done by a module that reaches the memory; otherwise by messages, and all below is 0.
+    /// A module that reaches the memory executes puts and gets. If `false`, messages emulate them, and all fields below are 0.
     pub native: bool,
-    /// The longest put, in bytes; `usize::MAX` where the module has no limit.
+    /// The longest put, in bytes; `usize::MAX` if the module has no limit.
     pub max_put: usize,
-    /// The longest get.
+    /// The longest get, in bytes.
     pub max_get: usize,
-    /// Pieces of local memory ([`Endpoint::put_pieces`]).
+    /// The maximum number of pieces of local memory ([`Endpoint::put_pieces`]).
     pub max_pieces: usize,
 }
 
@@ -57,7 +58,7 @@ impl Inner {
         self.counters.set(counters);
     }
 
-    /// What a call that did nothing tells its caller: each call comes by here once, so `Again` is counted here.
+    /// The error of a call that posted nothing. Every such call passes here exactly once, so `Again` is counted here.
     #[cold]
     #[inline(never)]
     pub(super) fn refused<E: Into<PostError>>(&self, error: E) -> PostError {
@@ -70,11 +71,11 @@ impl Inner {
 }
 
 impl Endpoint {
-    /// What it carries. As [`Endpoint::max_message`], it opens the message lane, and may be less later where that lane is given up
-    /// before the first message was sent.
+    /// Returns the limits of this endpoint. Like [`Endpoint::max_message`], it opens the message lane. The values may become
+    /// smaller if that lane is abandoned before the first message was sent.
     ///
     /// # Errors
-    /// [`PostError::Reconnect`] when the endpoint has ended, or no connection comes about.
+    /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be formed.
     pub fn limits(&self) -> Result<EndpointLimits, PostError> {
         let ep = &*self.inner;
         let max_message = self.max_message()?;
@@ -87,14 +88,15 @@ impl Endpoint {
         })
     }
 
-    /// What it has counted since it was opened. All clones count as one.
+    /// Returns the endpoint's counters since it was opened. All clones share them.
     #[must_use]
     pub fn counters(&self) -> EndpointCounters {
         self.inner.counters.get()
     }
 
-    /// Its state, lanes, queue, and what it waits for, as [`Worker::status`](crate::Worker::status) has it of every endpoint; of
-    /// `waits` for how long is not known here, and 0. In a forked child there is nothing.
+    /// Returns the endpoint's state: lanes, queue, and the reason why its oldest operation waits, as in
+    /// [`Worker::status`](crate::Worker::status). The duration in `waits` is not known here and is 0. In a forked child the result
+    /// is empty.
     #[must_use]
     pub fn status(&self) -> EndpointStatus {
         if !self.inner.shared.same_process() {
@@ -107,11 +109,11 @@ impl Endpoint {
 }
 
 impl RemoteKey {
-    /// What the lane that puts and gets take now does in one operation: see [`RemoteKey::path`] and
-    /// [`RemoteKey::is_settling`] for what may still change.
+    /// Returns the limits of the lane that puts and gets with this key use at present. [`RemoteKey::path`] and
+    /// [`RemoteKey::is_settling`] say whether that may change.
     ///
     /// # Errors
-    /// The endpoint's, when it has ended.
+    /// The endpoint's error if it has ended.
     pub fn limits(&self) -> Result<KeyLimits, PostError> {
         let key = &*self.inner;
         key.endpoint.check_alive()?;

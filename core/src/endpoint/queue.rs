@@ -1,8 +1,8 @@
-//! An endpoint's queue: operations that could not be posted at once, in order and bounded with everything else that is
-//! pending, and answers to what its peer asked. Progress drains both.
+//! An endpoint's queue. It holds operations that could not be posted immediately, in order; its bound includes all other pending
+//! operations. It also holds answers to the peer's requests. Progress drains both.
 //!
-//! Answers stand by themselves and go first. They are owed for what the peer has asked, so they must wait for nothing
-//! that waits for the peer: not for a fence, and not for requests of ours.
+//! Answers are separate and go first. The peer waits for them, so they must not wait for anything that waits for the peer: neither
+//! for a fence nor for requests of this side.
 
 use super::queued::{EmulatedPut, Failed, QueuedOp, Waiting};
 use super::{Inner, State};
@@ -14,15 +14,16 @@ use crate::shared::OPERATION_BYTES;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-/// Most answers that are kept for one peer; one that asks for more is failed. It is 16 times what an endpoint may have open by
-/// default (`queue_bytes / OPERATION_BYTES`); a peer whose `TIELINE_QUEUE_BYTES` is above 4m could come to it honestly.
+/// Maximum number of answers kept for one peer. A peer that exceeds it is failed. It is 16 times the number of operations that an
+/// endpoint may have open by default (`queue_bytes / OPERATION_BYTES`). A valid peer can reach it only with a `TIELINE_QUEUE_BYTES`
+/// above 4m.
 const MOST_ANSWERS: usize = 65_536;
 
 impl Inner {
-    /// Does as much of `op` as the transport takes. `Ok(true)`: done; `Ok(false)`: try again after progress.
+    /// Posts as much of `op` as the transport accepts. `Ok(true)`: done; `Ok(false)`: try again after progress.
     pub(crate) fn attempt(&self, op: &mut QueuedOp) -> Result<bool, Failed> {
         let sent = match op {
-            // Queued for a lane that carried more.
+            // Queued for a lane with a larger limit.
             QueuedOp::Message { payload, .. } | QueuedOp::Returned { payload, .. }
                 if payload.len() > self.most() =>
             {
@@ -58,7 +59,7 @@ impl Inner {
         }
     }
 
-    /// Sends as much of a put as the transport takes now.
+    /// Sends as much of a put as the transport accepts now.
     fn send_put(&self, op: &mut EmulatedPut) -> Result<(), Status> {
         let longest_head = if op.notify.is_some() { PUT_NOTIFY_HEAD } else { PUT_HEAD };
         let piece = self.most_behind(longest_head)?;
@@ -88,7 +89,7 @@ impl Inner {
         }
     }
 
-    /// What has left may have ended with that.
+    /// An operation was sent, and may have ended with that.
     fn left(&self, op: &QueuedOp) {
         let Some(id) = op.ends_when_sent() else { return };
         let plain = self.shared.ops.borrow_mut().sent_plain(id);
@@ -99,10 +100,10 @@ impl Inner {
         }
     }
 
-    /// Posts an operation now if nothing is queued before it, otherwise queues it.
+    /// Posts an operation now if the queue is empty, otherwise queues it.
     pub(crate) fn post(&self, mut op: QueuedOp) {
         if op.is_message() {
-            // What it fails with, the state says.
+            // The state reports a failure.
             let _ = self.message_lane_opened();
         }
         let first = !op.is_message() && self.queue_len() == 0;
@@ -125,13 +126,13 @@ impl Inner {
         self.queue_has_work();
     }
 
-    /// Whoever has taken over what was open here; see [`Inner::hand_over`].
+    /// The endpoint that has taken over the open operations; see [`Inner::hand_over`].
     fn successor(&self, op: &QueuedOp) -> Option<Rc<Inner>> {
         let owner = self.shared.ops.borrow().owner(op.request()?)?;
         self.worker.endpoint_at(owner).filter(|_| owner != self.index)
     }
 
-    /// Queues at the front: what is queued already may depend on it.
+    /// Queues at the front: queued operations may depend on it.
     pub(super) fn put_first(&self, op: QueuedOp) {
         self.queued_bytes.set(self.queued_bytes.get() + op.copied());
         self.queue.borrow_mut().push_front(op);
@@ -148,7 +149,7 @@ impl Inner {
     fn op_failed(&self, op: &QueuedOp, failed: Failed) {
         let error = self.failed(failed);
         if let QueuedOp::Returned { .. } = op {
-            // No operation would tell that the message is lost: the endpoint does.
+            // No operation would report the loss of the message, so the endpoint ends.
             self.fail(error.clone());
         }
         if let Some(unsaid) = op.unsaid() {
@@ -157,8 +158,8 @@ impl Inner {
         self.end(op.request(), Err(error));
     }
 
-    /// Hands an operation that is done by messages to the endpoint that it goes through (`control`: the one to the peer's service
-    /// worker, or this one where there is none), behind what a fence holds back here.
+    /// Passes an operation that is emulated by messages to the endpoint that it uses, behind operations that a fence holds back
+    /// here. `control` is the endpoint to the peer's service worker, or this one if there is none.
     pub(super) fn emulate(&self, control: &Rc<Inner>, op: QueuedOp) {
         let held_back = |op: &QueuedOp| matches!(op, QueuedOp::Barrier { .. });
         if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
@@ -167,25 +168,25 @@ impl Inner {
         control.post(op);
     }
 
-    /// Whether another operation may become pending, for which so many bytes are copied.
+    /// Whether another operation may become pending for which `len` bytes are copied.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let open = self.shared.ops.borrow().open_of(self.index);
         let bytes = self.queued_bytes.get() + open * OPERATION_BYTES;
-        // One that has nothing else takes an operation of any size: it could never be sent otherwise.
+        // An endpoint without other operations accepts an operation of any size; otherwise it could never be sent.
         bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
     }
 
-    /// Whether so many more operations may become pending, with nothing that is copied.
+    /// Whether `count` more operations without copies may become pending.
     pub(super) fn has_room_for(&self, count: usize) -> bool {
         self.has_room(count.saturating_sub(1).saturating_mul(OPERATION_BYTES))
     }
 
-    /// How many operations may be pending at a time.
+    /// The maximum number of pending operations.
     pub(super) fn most_operations(&self) -> usize {
         self.shared.core.queue_bytes / OPERATION_BYTES
     }
 
-    /// Whether nothing here can move until a connection has formed, or has failed to, or until what stands before a fence has ended.
+    /// Whether the queue can only advance when a connection has formed or failed, or when operations before a fence have ended.
     pub(crate) fn waits_for_event(&self) -> bool {
         let messages_wait = || {
             let pair = self.route.message().filter(|_| self.state.get() == State::New);
@@ -208,9 +209,9 @@ impl Inner {
 
     // ---- answers ----
 
-    /// Sends an answer, or keeps it until there is room. The error says why neither can be: the peer is to be told
-    /// another way. `owed_since`: when (ns) an earlier connection failed to carry it; `None`: this is the
-    /// first attempt.
+    /// Sends an answer, or keeps it until there is room. The error says why neither is possible: the peer has to be notified over
+    /// another route. `owed_since`: the time (ns) at which an earlier connection failed to carry it; `None`: this is the first
+    /// attempt.
     pub(crate) fn answer(
         &self,
         mut answer: Answer,
@@ -232,7 +233,7 @@ impl Inner {
         if self.answers.borrow().len() >= MOST_ANSWERS {
             let error = Error::new(
                 Status::BadData,
-                format!("{} asks for more than it takes", self.address.label()),
+                format!("{} sends requests faster than it receives answers", self.address.label()),
                 format!("{MOST_ANSWERS} answers wait for it"),
                 "",
             );
@@ -255,7 +256,7 @@ impl Inner {
         }
     }
 
-    /// Answers that cannot be given over this endpoint any more.
+    /// Removes the answers that cannot be sent over this endpoint any more.
     pub(crate) fn take_answers(&self) -> Vec<Waiting> {
         std::mem::take(&mut *self.answers.borrow_mut()).into()
     }
@@ -286,7 +287,7 @@ impl Inner {
         done
     }
 
-    /// Drains up to `budget` operations and as many answers; returns how many were done and whether some are left.
+    /// Drains up to `budget` operations and as many answers; returns the number done and whether some remain.
     pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
         let answered = self.run_answers(budget);
         let mut done = answered;
@@ -300,7 +301,7 @@ impl Inner {
                     Err(_) => return (done + 1, false),
                 }
             }
-            // Taken out while it runs: what it triggers may queue more.
+            // Removed while it runs, because it may queue more operations.
             let Some(mut op) = self.queue.borrow_mut().pop_front() else { break };
             match self.attempt(&mut op) {
                 Ok(true) => {
@@ -322,7 +323,7 @@ impl Inner {
             }
         }
         let left = !self.queue.borrow().is_empty();
-        // Of an endpoint that is watched this is what shows that it has sent something.
+        // For a watched endpoint this shows that it has sent something.
         let sent = done > answered || !self.watched.get();
         if !left && sent && self.state.get() == State::Queueing {
             self.state.set(self.ready());

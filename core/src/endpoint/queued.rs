@@ -1,4 +1,4 @@
-//! The types of what an endpoint has still to do: queued operations, waiting answers, shared copies.
+//! The types of an endpoint's pending work: queued operations, waiting answers, shared copies.
 
 use super::Inner;
 use super::key::KeyInner;
@@ -14,50 +14,51 @@ use std::rc::Rc;
 /// An answer that waits for room.
 pub(crate) struct Waiting {
     pub(crate) answer: Answer,
-    /// Since when it could not be given, where it was tried before over a connection that failed; see `worker/answering.rs`.
+    /// The time of the first failed attempt, if an earlier connection failed to carry it; see `worker/answering.rs`.
     pub(crate) owed_since: Option<u64>,
 }
 
 /// One queued operation.
 pub(crate) enum QueuedOp {
-    /// A message whose payload was copied, or a question of the core's own.
+    /// A message with a copied payload, or an internal request.
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
-    /// A message that an earlier lane had taken, and the peer refused with that lane. Its operation has ended, or waits for its answer.
+    /// A message that an earlier lane had accepted and the peer refused with that lane. Its operation has ended, or waits for its
+    /// answer.
     Returned { id: u16, header: u64, payload: Box<[u8]> },
     /// A message gathered from regions.
     Gather(GatheredMessage),
-    /// The announcement of a message whose receiver ends `announced`; `sent` ends when it has left.
+    /// A rendezvous message (RTS) whose receiver ends `announced`; `sent` ends when the RTS was sent.
     Announce { announced: Id, sent: Id, payload: Box<[u8]> },
     /// A put over messages.
     Put(EmulatedPut),
-    /// Tells the peer's worker a word, once the puts before it are there. `lanes`: those that have yet to be asked whether what
-    /// completed locally is, once that is known.
+    /// Sends a notification to the peer's worker after the puts before it have arrived. `lanes`: those still to be flushed for
+    /// locally completed puts, once known.
     Notify { word: u32, request: Id, lanes: Option<u64> },
     /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
     Forward { to: Rc<Inner>, op: Option<Box<QueuedOp>> },
-    /// Holds back what follows until `request` has ended.
+    /// Holds back later operations until `request` has ended.
     Barrier { request: Id },
-    /// The part of a flush that asks lanes, a bit for each by rank, when everything before has been posted.
+    /// The part of a flush that asks lanes, one bit each by rank, after everything before has been posted.
     FlushLanes { request: Id, lanes: u64 },
-    /// A native put or get that the provider had no room for.
+    /// A native put or get for which the provider had no room.
     Native(NativeOp),
-    /// An atomic that the provider had no room for, or that takes several of its operations.
+    /// An atomic for which the provider had no room, or that takes several provider operations.
     Atomic(NativeAtomic),
 }
 
 impl QueuedOp {
-    /// A question of the core's own protocols; its answer ends `question`.
+    /// A request of an internal protocol; its answer ends `question`.
     pub(crate) fn ask(id: u16, question: Id, bytes: Vec<u8>) -> QueuedOp {
         QueuedOp::Message { id, header: question.raw(), payload: bytes.into(), request: None }
     }
 
-    /// A message of the core's own that nobody answers.
+    /// An internal message without an answer.
     pub(crate) fn tell(id: u16, bytes: Vec<u8>) -> QueuedOp {
         QueuedOp::Message { id, header: 0, payload: bytes.into(), request: None }
     }
 
-    /// Whether it goes over the message lane. What does not, waits for no connection to the peer's own worker,
-    /// which may be forming for as long as a passive target computes.
+    /// Whether it uses the message lane. Other operations do not wait for a connection to the peer's own worker, which may take as
+    /// long to form as a passive target computes.
     pub(super) fn is_message(&self) -> bool {
         use QueuedOp::*;
         matches!(
@@ -66,7 +67,7 @@ impl QueuedOp {
         )
     }
 
-    /// Bytes that were copied for it, or that a list of its pieces takes.
+    /// The bytes that were copied for it, or that a list of its pieces takes.
     pub(super) fn copied(&self) -> usize {
         match self {
             QueuedOp::Message { payload, .. }
@@ -79,10 +80,10 @@ impl QueuedOp {
         }
     }
 
-    /// The operation that fails with this op.
+    /// The operation that fails with this entry.
     pub(crate) fn request(&self) -> Option<Id> {
         match self {
-            // A question has no request beside the operation that it asks for.
+            // A request has no operation other than the one for which it asks.
             QueuedOp::Message { id, header, request: None, .. } if *id >= id::FIRST => {
                 Id::from_raw(*header)
             }
@@ -95,22 +96,22 @@ impl QueuedOp {
             QueuedOp::Put(op) => Some(op.request),
             QueuedOp::Native(op) => Some(op.request),
             QueuedOp::Atomic(op) => Some(op.request),
-            // A forwarded operation ends with the endpoint that it goes to.
+            // A forwarded operation ends with its destination endpoint.
             QueuedOp::Barrier { .. } | QueuedOp::Forward { .. } | QueuedOp::Returned { .. } => None,
         }
     }
 
-    /// An operation beside `request` that ends, and tells nobody, where this op is not carried out.
+    /// An operation besides `request` that ends without a report if this entry is not carried out.
     pub(super) fn unsaid(&self) -> Option<Id> {
         match self {
-            // The last piece asks for it, which was not sent.
+            // The last piece requests the answer, and it was not sent.
             QueuedOp::Put(op) if op.request != op.answer => Some(op.answer),
             QueuedOp::Announce { sent, .. } => Some(*sent),
             _ => None,
         }
     }
 
-    /// An operation beside `request` that nobody asks for when this op is given up.
+    /// An internal operation besides `request` that no caller holds; it is dropped with this entry.
     pub(crate) fn inner_request(&self) -> Option<Id> {
         match self {
             QueuedOp::Atomic(op) => op.posted_swap,
@@ -118,7 +119,7 @@ impl QueuedOp {
         }
     }
 
-    /// What is to be done in the end.
+    /// The entry without its forwarding.
     pub(super) fn not_forwarded(self) -> QueuedOp {
         match self {
             QueuedOp::Forward { op: Some(op), .. } => op.not_forwarded(),
@@ -149,7 +150,7 @@ pub(crate) struct GatheredMessage {
     pub(super) request: Id,
 }
 
-/// A put over messages. The target answers `answer`; when that is another one, `request` ends with the last piece sent.
+/// A put over messages. The target's answer ends `answer`. If that differs from `request`, sending the last piece ends `request`.
 pub(crate) struct EmulatedPut {
     pub(super) memory: Memory,
     pub(super) at: usize,
@@ -158,11 +159,11 @@ pub(crate) struct EmulatedPut {
     pub(super) target: Target,
     pub(super) request: Id,
     pub(super) answer: Id,
-    /// What its last piece tells the target.
+    /// The notification in its last piece.
     pub(super) notify: Option<u32>,
 }
 
-/// A native put or get that waits for its turn, or for room in the provider.
+/// A native put or get that waits for earlier operations or for room in the provider.
 pub(crate) struct NativeOp {
     pub(crate) put: bool,
     pub(crate) memory: Memory,
@@ -174,59 +175,59 @@ pub(crate) struct NativeOp {
     pub(crate) request: Id,
     /// The lane to the peer's memory, by rank.
     pub(super) rank: usize,
-    /// The lane that a fence before it relies on, see [`Inner::may_leave`].
+    /// The lane that an earlier fence relies on, see [`Inner::may_leave`].
     pub(super) fenced: u64,
-    /// Bytes that have been posted, where it takes several pieces.
+    /// Bytes that have been posted, if it takes several pieces.
     pub(super) posted: usize,
-    /// Those among them that lanes took which then declined the rest.
+    /// The part of these bytes accepted by lanes that then declined the rest.
     pub(super) taken: usize,
-    /// Lanes that have declined it, a bit for each by rank.
+    /// Lanes that have declined it, one bit each by rank.
     pub(super) declined: u64,
-    /// Whether the call that posted it has written, or read, some of it: that is done anew.
+    /// Whether the call that posted it has written or read some bytes, which are transferred again.
     pub(super) begun: bool,
-    /// What it tells the target, by a lane that does so.
+    /// Its notification, over a lane that supports it.
     pub(super) notify: Option<u32>,
 }
 
 impl NativeOp {
-    /// The same, for its place in the queue when it is taken from there to be tried.
+    /// A copy for its place in the queue, used while it is removed and tried.
     pub(super) fn again(&self) -> NativeOp {
         NativeOp { memory: self.memory.clone(), key: self.key.clone(), ..*self }
     }
 }
 
-/// An atomic that waits for its turn, for room in the provider, or for the outcome of a compare-and-swap.
+/// An atomic that waits for earlier operations, for room in the provider, or for the result of a compare-and-swap.
 pub(crate) struct NativeAtomic {
     pub(super) key: Rc<KeyInner>,
     pub(super) call: AtomicCall,
     pub(super) offset: u64,
     pub(super) fetch: bool,
     pub(super) request: Id,
-    /// The lane that a fence before it relies on, see [`Inner::may_leave`].
+    /// The lane that an earlier fence relies on, see [`Inner::may_leave`].
     pub(super) fenced: u64,
-    /// For an operation that the device lacks: what the 64-bit word is taken to be; the first guess only finds out.
+    /// For an operation that the device lacks: the expected value of the 64-bit word. The first guess only reads the value.
     pub(super) guess: u64,
-    /// A compare-and-swap that a provider has.
+    /// A compare-and-swap that a provider is executing.
     pub(super) posted_swap: Option<Id>,
 }
 
-/// A transfer of ours that is shared with a peer, and has not ended: until the helper is through with its last chunks it may read or write
-/// our memory, and count in the slot.
+/// A transfer that is shared with a peer and has not ended. Until the helper has finished its last chunks, it may access local
+/// memory and update the counters in the slot.
 pub(crate) struct SharedCopy {
     pub(super) plan: Plan,
     pub(super) request: Option<Id>,
     pub(super) local: Region,
     pub(super) key: Rc<KeyInner>,
-    /// The lane that our own part takes, by rank, and those that had declined the transfer before.
+    /// The lane of this side's own part, by rank, and the lanes that had declined the transfer before.
     pub(super) rank: usize,
     pub(super) declined: u64,
-    /// Chunks that are copied from the front, until our own part has ended.
+    /// The number of chunks copied from the front, until this side's own part has ended.
     pub(super) front: Option<u64>,
-    /// What that ended with.
+    /// The result of that part.
     pub(super) copied: Result<(), Status>,
 }
 
-/// Why something failed that was posted, and the interface whose provider said so.
+/// The failure of a posted operation, and the interface whose provider returned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     pub(crate) status: Status,
@@ -234,12 +235,12 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    /// The operation's own fault, or the core's: no provider is to blame.
+    /// A failure of the operation itself, or of the core, not of a provider.
     pub(crate) fn by_nobody(status: Status) -> Failed {
         Failed { status, interface: None }
     }
 
-    /// What this interface's provider answered.
+    /// The failure that this interface's provider returned.
     pub(crate) fn by(interface: usize, status: Status) -> Failed {
         Failed { status, interface: Some(interface) }
     }

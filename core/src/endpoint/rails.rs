@@ -1,22 +1,22 @@
-//! Rails: how a large transfer is shared by the domains that reach the same memory.
+//! Rails: dividing a large transfer between the domains that reach the same memory.
 //!
-//! Every rail gets bytes in proportion to its bandwidth. Cuts lie at pages of the remote region, so that no two
-//! rails write one cache line, and a rail whose share would be less than a page gets nothing.
+//! Every rail gets bytes in proportion to its bandwidth. Cuts are at pages of the remote region, so that no two rails write the
+//! same cache line. A rail whose share would be less than a page gets nothing.
 
-/// Transfers from this size on are shared.
+/// Transfers of at least this size are divided.
 pub(super) const SHARED_FROM: usize = 256 << 10;
 
-/// Where transfers are cut, and the least that a rail carries.
+/// The alignment of cuts, and the minimum share of a rail.
 const PAGE: usize = 4096;
 
-/// Cuts `len` bytes that begin at `offset` of the remote region: a length for each rail, in their order. What is
-/// no positive number is a bandwidth that nobody stated: that of the slowest rail is taken for it.
+/// Divides `len` bytes that begin at `offset` of the remote region: returns a length for each rail, in order. A bandwidth that is
+/// not a positive number is unknown; the slowest known bandwidth is used for it.
 pub(super) fn split(bandwidths: &[f64], offset: u64, len: usize) -> Vec<usize> {
     let stated = |speed: &f64| speed.is_finite() && *speed > 0.0;
     let all = || bandwidths.iter().copied().filter(stated);
     let (slowest, fastest) =
         (all().fold(f64::INFINITY, f64::min).min(f64::MAX), all().fold(0.0, f64::max));
-    // Relative to the fastest one, so that no sum is too large to be a number.
+    // Relative to the fastest one, so that no sum overflows.
     let relative = |speed: &f64| match (fastest > 0.0, stated(speed)) {
         (false, _) => 1.0,
         (true, false) => slowest / fastest,
@@ -37,8 +37,7 @@ pub(super) fn split(bandwidths: &[f64], offset: u64, len: usize) -> Vec<usize> {
     shares
 }
 
-/// Where the share ends that begins at `begin`, when this part of the transfer has been given away with it: at the
-/// nearest page.
+/// The end of the share that begins at `begin`, after this fraction of the transfer has been assigned: at the nearest page.
 fn cut(offset: u64, len: usize, begin: usize, part: f64) -> usize {
     let wished = ((len as f64 * part) as usize).min(len);
     let into_page = (offset % PAGE as u64) as usize;
@@ -117,7 +116,7 @@ mod tests {
                 let end = at == offset as usize + len;
                 prop_assert!(*share == 0 || end || at % PAGE == 0);
             }
-            // Nobody is given more than two pages beyond what is due.
+            // No rail gets more than two pages beyond its due.
             let stated: Vec<f64> = bandwidths.iter().copied().filter(|b| *b > 0.0).collect();
             let slowest = stated.iter().copied().fold(f64::MAX, f64::min);
             let due = |b: &f64| if stated.is_empty() { 1.0 } else if *b > 0.0 { *b } else { slowest };

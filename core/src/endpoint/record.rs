@@ -1,4 +1,4 @@
-//! The types of put, get and atomics: those that an application uses, and the records that a provider gets.
+//! Types for put, get and atomics: those of the public interface, and the records passed to providers.
 
 use crate::proto::emulate::AtomicCall;
 use std::ffi::c_void;
@@ -8,7 +8,7 @@ use std::ptr;
 use tieline_plugin_api::abi::{Atomic, Iov, Rma};
 use tieline_plugin_api::{atomic_op, op_flags};
 
-/// What an atomic does.
+/// The operation of an atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum AtomicOp {
@@ -38,16 +38,16 @@ pub enum Width {
     Bits64 = 8,
 }
 
-/// When an operation counts as complete.
+/// The point at which an operation is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// The local buffer may be reused; `flush` says when the data is visible at the target.
+    /// The local buffer may be reused. A later `flush` reports when the data is visible at the target.
     Local,
-    /// Visible at the target.
+    /// The data is visible at the target.
     Remote,
 }
 
-/// A record of a put or get, which points to its pieces: the borrow keeps them where they are.
+/// The record of a put or get. It points to its pieces; the borrow keeps them in place.
 pub(super) struct RmaRecord<'a> {
     raw: Rma,
     _pieces: PhantomData<&'a [Iov]>,
@@ -62,7 +62,7 @@ impl Deref for RmaRecord<'_> {
 }
 
 impl RmaRecord<'_> {
-    /// Another one of the same lane follows at once, if so: the device need not be told yet.
+    /// Sets whether another operation on the same lane follows immediately: then the provider need not notify the device yet.
     #[inline]
     pub(super) fn followed(mut self, more: bool) -> Self {
         self.raw.flags |= if more { op_flags::MORE } else { 0 };
@@ -81,7 +81,7 @@ pub(super) fn rma_op(
     rma_list_op(std::slice::from_ref(iov), iov.len, key, offset, cookie, completion)
 }
 
-/// The same of several pieces, of `len` bytes together.
+/// The same for several pieces, of `len` bytes in total.
 #[inline]
 pub(super) fn rma_list_op(
     iov: &[Iov],

@@ -1,5 +1,5 @@
-//! The calls for put, get and atomics, each with its fast path: one call of a module that is through when it returns, over a key
-//! that waits for nothing better. Everything else is in `post.rs` and `atomic.rs`.
+//! Put, get and atomics, each with its fast path: one call of a module that completes within the call, over a key without a better
+//! lane to wait for. All other cases are in `post.rs` and `atomic.rs`.
 
 use super::at_once::{AtOnce, Tried};
 use super::post::{Local, Transfer};
@@ -15,11 +15,11 @@ use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, atomic_op};
 
 impl Endpoint {
-    /// Writes a range of a local region to the peer's region at `offset`; complete when visible there.
+    /// Writes a range of a local region to the peer's region at `offset`. Complete when the bytes are visible at the target.
     ///
     /// # Errors
-    /// [`PostError::Correct`]: a range outside of a region, or a key that does not grant this. [`PostError::Retry`]: as many
-    /// operations are open as may be. [`PostError::Reconnect`]: the endpoint has ended, and with the reason.
+    /// [`PostError::Correct`]: a range is outside its region, or the key does not grant the access. [`PostError::Retry`]: the
+    /// endpoint has its maximum number of open operations. [`PostError::Reconnect`]: the endpoint has ended, with the reason.
     #[inline]
     pub fn put(
         &self,
@@ -31,10 +31,10 @@ impl Endpoint {
         self.put_with(local, range, key, offset, Completion::Remote)
     }
 
-    /// [`Endpoint::put`] with a choice of completion.
+    /// Like [`Endpoint::put`], with a choice of the completion.
     ///
     /// # Errors
-    /// As [`Endpoint::put`].
+    /// As for [`Endpoint::put`].
     #[inline]
     pub fn put_with(
         &self,
@@ -44,7 +44,7 @@ impl Endpoint {
         offset: u64,
         completion: Completion,
     ) -> Result<Outcome, PostError> {
-        // Of a range that ends before it begins this is more than any region has.
+        // For a range that ends before it begins, this is larger than any region.
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len);
         let from = from.map_err(|status| local.outside(status, range.start, len))?;
@@ -67,10 +67,10 @@ impl Endpoint {
             .post_transfer(&Transfer { put: true, local, at, len, key, offset, completion }, code)
     }
 
-    /// Writes bytes that lie anywhere; they are free again when the call returns.
+    /// Writes bytes from any memory to the peer's region. The caller may reuse them when the call returns.
     ///
     /// # Errors
-    /// As [`Endpoint::put`]; [`PostError::Retry`] also when they would have to be queued and the queue is full.
+    /// As for [`Endpoint::put`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is full.
     #[inline]
     pub fn put_bytes(
         &self,
@@ -97,10 +97,10 @@ impl Endpoint {
         self.inner.post_bytes(data, key, offset, code)
     }
 
-    /// Reads the peer's region at `offset` into a range of a local region.
+    /// Reads the peer's region at `offset` into a range of a local region. Complete when the bytes are in the local region.
     ///
     /// # Errors
-    /// As [`Endpoint::put`].
+    /// As for [`Endpoint::put`].
     #[inline]
     pub fn get(
         &self,
@@ -109,7 +109,7 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, PostError> {
-        // Of a range that ends before it begins this is more than any region has.
+        // For a range that ends before it begins, this is larger than any region.
         let len = range.end.wrapping_sub(range.start);
         let to = local.inner.span.range(range.start, len);
         let to = to.map_err(|status| local.outside(status, range.start, len))?;
@@ -127,10 +127,10 @@ impl Endpoint {
             .post_transfer(&Transfer { put: false, local, at, len, key, offset, completion }, code)
     }
 
-    /// An atomic without a result.
+    /// Posts an atomic that returns no value.
     ///
     /// # Errors
-    /// As [`Endpoint::put`]; [`PostError::Correct`] also for an offset that is no multiple of the width.
+    /// As for [`Endpoint::put`]. [`PostError::Correct`] also if the offset is not a multiple of the width.
     #[inline]
     pub fn atomic(
         &self,
@@ -144,10 +144,10 @@ impl Endpoint {
         self.atomic_call(&call, key, offset, false)
     }
 
-    /// An atomic that returns the value from before.
+    /// Posts an atomic that returns the previous value.
     ///
     /// # Errors
-    /// As [`Endpoint::atomic`].
+    /// As for [`Endpoint::atomic`].
     #[inline]
     pub fn fetch(
         &self,
@@ -161,10 +161,10 @@ impl Endpoint {
         self.atomic_call(&call, key, offset, true)
     }
 
-    /// Stores `new` if the word equals `expected`; returns the value from before.
+    /// Stores `new` if the word equals `expected`. Returns the previous value.
     ///
     /// # Errors
-    /// As [`Endpoint::atomic`].
+    /// As for [`Endpoint::atomic`].
     #[inline]
     pub fn compare_swap(
         &self,
@@ -179,10 +179,10 @@ impl Endpoint {
         self.atomic_call(&call, key, offset, true)
     }
 
-    /// Adds to a 64-bit word and returns the value from before.
+    /// Adds to a 64-bit word. Returns the previous value.
     ///
     /// # Errors
-    /// As [`Endpoint::atomic`].
+    /// As for [`Endpoint::atomic`].
     #[inline]
     pub fn fetch_add(
         &self,
@@ -215,15 +215,15 @@ impl Endpoint {
         }
     }
 
-    /// Whether the fast path may be taken: nothing is queued before it, key and endpoint belong together, the endpoint lives and
-    /// this is its process. A fence has nothing to add: what stands before it here is through.
+    /// Whether the fast path may be taken: the queue is empty, key and endpoint belong together, the endpoint is usable, and this
+    /// is its process. A fence needs no check, because earlier operations on this path are complete.
     #[inline]
     pub(super) fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
         let ep = &*self.inner;
         self.has(key) && ep.may_post_memory() && ep.shared.same_process()
     }
 
-    /// Whether a key was imported here.
+    /// Whether a key was imported on this endpoint.
     #[inline]
     fn has(&self, key: &RemoteKey) -> bool {
         Rc::ptr_eq(&key.inner.endpoint, &self.inner)

@@ -1,4 +1,4 @@
-//! Which interfaces lead to a peer, decided once per endpoint from both sides' facts.
+//! The interfaces that lead to a peer, chosen once per endpoint from the properties of both sides.
 
 use super::unreachable;
 use crate::address::{Candidate, WorkerAddress};
@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
 
-/// An interface of ours, and the peer's candidate that it reaches.
+/// A local interface, and the peer's candidate that it reaches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModulePair {
     pub(crate) interface: usize,
@@ -22,21 +22,21 @@ pub(crate) struct ModulePair {
 pub(crate) struct Route {
     /// Message lanes, best first.
     messages: Vec<ModulePair>,
-    /// The one that is used: a later one when those before could not be opened.
+    /// The lane in use: a later one if the earlier ones could not be opened.
     chosen: Cell<usize>,
     /// Interfaces over which the peer did not answer.
     silent: RefCell<Vec<usize>>,
     /// Lanes for put, get and atomics, best first.
     pub(crate) memory: Vec<ModulePair>,
-    /// Interfaces to memory instead of which small puts and gets go by messages, and how long those are.
+    /// Interfaces to memory that are slower than messages for small puts and gets, and the maximum length of these.
     small: Vec<(usize, usize)>,
-    /// The interface for messages that their costs were compared with.
+    /// The message interface whose costs were compared with theirs.
     small_over: Option<usize>,
-    /// It could not be opened for them: who has messages to send may try again.
+    /// The message lane could not be opened for small operations. A message may try again.
     small_off: Cell<bool>,
-    /// What was composed besides messages, in words.
+    /// The composition of the other roles, in words.
     pub(crate) composed: String,
-    /// What was decided, and why.
+    /// The decisions, and their reasons.
     pub(crate) records: Vec<Record>,
 }
 
@@ -46,8 +46,8 @@ fn peer_module(candidate: &Candidate) -> PeerModule {
 }
 
 impl Route {
-    /// Asks every interface of the worker whether it reaches the peer, and puts the ones that do in order. `wires` says by what
-    /// an interface can be connected to one of the peer's candidates, or why not.
+    /// Determines which interfaces of the worker reach the peer, and sorts these. `wires` returns the module by which an interface
+    /// can be connected to a candidate of the peer, or the reason why it cannot.
     pub(crate) fn choose(
         shared: &Shared,
         peer: &WorkerAddress,
@@ -108,8 +108,8 @@ impl Route {
         }
     }
 
-    /// The longest put or get that goes by messages although this interface leads to the memory: the peer has promised to make
-    /// progress all the time, and the message lane is the one whose costs were compared. 0: none.
+    /// The longest put or get that is sent as a message although this interface reaches the memory; 0: none. The peer has promised
+    /// continuous progress, and the message lane is the one whose costs were compared.
     pub(super) fn small(&self, interface: usize) -> usize {
         let known = self.small.iter().find(|(at, _)| *at == interface);
         let over = self.message().map(|pair| pair.interface);
@@ -118,17 +118,17 @@ impl Route {
             .map_or(0, |(_, len)| *len)
     }
 
-    /// Whether anything is small here, for a key that has the lane.
+    /// Whether any operation counts as small here, for a key with a lane.
     pub(super) fn has_small(&self) -> bool {
         !self.small.is_empty()
     }
 
-    /// Whether the message lane could be opened when something small was to go by it.
+    /// Records whether the message lane could be opened for small operations.
     pub(super) fn set_small(&self, on: bool) {
         self.small_off.set(!on);
     }
 
-    /// One lane alone, for messages.
+    /// A route of a single lane, for messages.
     pub(crate) fn only(pair: ModulePair) -> Route {
         Route {
             messages: vec![pair],
@@ -143,7 +143,7 @@ impl Route {
         }
     }
 
-    /// Puts the lanes last, among their like, that failed lately, and of them the one that failed last.
+    /// Sorts lanes that failed recently behind the others of their kind, the most recent failure last.
     pub(crate) fn put_last(&mut self, avoided_until: impl Fn(&ModulePair) -> u64) {
         self.messages.sort_by_key(&avoided_until);
         self.memory.sort_by_key(&avoided_until);
@@ -159,12 +159,12 @@ impl Route {
         self.messages.get(self.chosen.get()).copied()
     }
 
-    /// The peer did not answer over the message lane.
+    /// Records that the peer did not answer over the message lane.
     pub(super) fn is_silent(&self) {
         self.silent.borrow_mut().extend(self.message().map(|pair| pair.interface));
     }
 
-    /// Turns to the next message lane that may do instead: one of no domain over which the peer did not answer. False when there is none.
+    /// Selects the next possible message lane, skipping domains over which the peer did not answer. `false` if there is none.
     pub(super) fn next_message(&self, same_domain: impl Fn(usize, usize) -> bool) -> bool {
         let silent = self.silent.borrow();
         let may = |at: &usize| {
@@ -189,7 +189,7 @@ impl Route {
         )
     }
 
-    /// What would serve the peer and does not, each with the reason; first what is missing here.
+    /// The modules that could serve the peer and do not, each with the reason; those missing here come first.
     pub(crate) fn hindrances(&self, core: &Core, peer: &WorkerAddress) -> Vec<String> {
         self.hindered(core, peer, unreachable::hindrances)
     }
@@ -220,7 +220,7 @@ impl Route {
 mod tests {
     use super::*;
 
-    /// Messages by these interfaces; puts of up to 512 bytes to the memory of 7 go by the first of them.
+    /// Messages over these interfaces; puts of up to 512 bytes to the memory of 7 use the first of them.
     fn route(interfaces: &[usize]) -> Route {
         let pair = |interface: &usize| ModulePair { interface: *interface, candidate: 0 };
         Route {
@@ -236,7 +236,7 @@ mod tests {
         route.message().map(|pair| pair.interface)
     }
 
-    /// 0 and 1 are of one domain, 2 and 3 of another.
+    /// 0 and 1 belong to one domain, 2 and 3 to another.
     fn same(a: usize, b: usize) -> bool {
         a / 2 == b / 2
     }

@@ -1,4 +1,4 @@
-//! The initiator's half of a copy that a peer shares; see [`crate::proto::shared_copy`].
+//! The initiating side of a copy that a peer shares; see [`crate::proto::shared_copy`].
 
 use super::key::ImportedKey;
 use super::order::way;
@@ -19,16 +19,16 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// How often the initiator looks for the helper's last chunk before it turns to other work.
+/// Number of times that the initiator checks for the helper's last chunk before it turns to other work.
 const PATIENCE: usize = 20_000;
-/// Pieces of announced messages that one progress call copies.
+/// Pieces of rendezvous messages that one progress call copies.
 const AT_ONCE: usize = 2;
-/// So many transfers without help, and the peer is asked only for every `ASK_AGAIN`th one.
+/// After this number of transfers without help, the peer is asked only for every `ASK_AGAIN`th one.
 const UNHELPED: u32 = 4;
 const ASK_AGAIN: u32 = 16;
 
 impl Inner {
-    /// Shares a large transfer with the peer. `None`: it is not one to share, the caller copies alone.
+    /// Shares a large transfer with the peer. `None`: it cannot be shared, and the caller copies it alone.
     pub(super) fn share_copy(
         &self,
         transfer: &Transfer<'_>,
@@ -49,7 +49,7 @@ impl Inner {
             return None;
         }
         if self.state.get() == State::New {
-            // Nothing but memory operations so far: the peer is asked for help over the message lane.
+            // The endpoint has posted only memory operations so far; the request for help needs the message lane.
             self.open_message_lane().ok()?;
         }
         if self.state.get() != State::Ready || !self.worth_asking() {
@@ -60,8 +60,8 @@ impl Inner {
             return None;
         }
         let region = slots.region(&core.memory)?;
-        // The peer gets a key of these bytes and of no others, which ends with the transfer: a request that is read when its number
-        // has come round again moves nothing.
+        // The peer gets a key of exactly these bytes, which ends with the transfer. If a request is read after its number was
+        // reused, it cannot access memory.
         let part = self.part_for_copy(local, at..at + len, needed, native)?;
         let (control_key, memory_key) = (region.packed_key().ok()?, part.packed_key().ok()?);
         let slot = slots.take()?;
@@ -86,13 +86,13 @@ impl Inner {
                     | Status::BadData
                     | Status::Io),
                 ) => return Err(self.failed(self.by_message_lane(status))),
-                // No room, or none for so long a message: nobody helps.
+                // There is no room, or the message is too long: this side copies alone.
                 Err(_) => return Ok(None),
             }
             let (local, key, rank) = (part.hold(), key.inner.clone(), native.rank);
             let (request, front, copied) = (None, Some(0), Ok(()));
             let mut job = SharedCopy { plan, request, local, key, rank, declined, front, copied };
-            // Of several messages the peer begins with the next one while the last one ends here.
+            // The peer begins with the next message while this side finishes the last one.
             if job.key.in_parts.get() {
                 return self.go_on_later(job).map(Some);
             }
@@ -105,7 +105,7 @@ impl Inner {
         outcome.transpose()
     }
 
-    /// A part of local memory as a region that the peer copies from or to, and nobody reaches in another way.
+    /// A part of local memory as a region for the peer's copy. It cannot be reached otherwise.
     fn part_for_copy(
         &self,
         local: &Region,
@@ -118,7 +118,7 @@ impl Inner {
         self.shared.core.memory.part_for_copy(local, range, needed, domain).ok()
     }
 
-    /// A peer that has not helped lately is asked ever more rarely: asking costs, and so do the smaller pieces.
+    /// A peer that has not helped recently is asked less often: requests and smaller pieces cost time.
     fn worth_asking(&self) -> bool {
         let unhelped = self.unhelped.get();
         if unhelped < UNHELPED || unhelped % ASK_AGAIN == 0 {
@@ -128,7 +128,7 @@ impl Inner {
         false
     }
 
-    /// Ends the operation, or leaves it to progress when the helper still copies.
+    /// Ends the operation, or leaves it to progress while the helper still copies.
     fn conclude(
         &self,
         native: &ImportedKey,
@@ -143,8 +143,8 @@ impl Inner {
         self.go_on_later(job)
     }
 
-    /// The error of a copy, as of one that nobody shares: a peer that is gone may have said something before, one that lies ends the
-    /// endpoint, and a module that failed in another way has only that copy's end to tell.
+    /// The error of a copy, as for a copy that is not shared. A peer that has died may have sent messages before. A peer with an
+    /// invalid answer ends the endpoint. Any other failure of a module ends only that copy.
     fn copy_failed(&self, interface: Option<usize>, status: Status) -> Error {
         match (status, interface) {
             (Status::PeerFailed, Some(lane)) => {
@@ -159,7 +159,8 @@ impl Inner {
 
     /// Leaves it to progress.
     fn go_on_later(&self, mut job: SharedCopy) -> Result<Outcome, Error> {
-        // Once more: who opened the message lane may have called the application, whose fences forget what is not open yet.
+        // Recorded again: opening the message lane may have called the application, whose fences clear routes that are not open
+        // yet.
         self.note_posted(way::AT_ONCE);
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
@@ -175,8 +176,8 @@ impl Inner {
         self.outcome(request)
     }
 
-    /// The kernel has begun to refuse what this side was to copy, or the lane has declined it or has no room: all of it goes another
-    /// way, or later, as a part of the operation that it is, before what is queued behind that.
+    /// The kernel has begun to refuse this side's copies, or the lane has declined the transfer or has no room. The whole transfer
+    /// takes another route, or waits, as a part of the same operation and ahead of later queued ones.
     fn copy_another_way(&self, request: Id, job: &SharedCopy, why: Status) -> Result<(), Error> {
         self.check_alive()?;
         let (SharedCopy { plan, local, key, .. }, mut declined) = (job, job.declined);
@@ -212,7 +213,7 @@ impl Inner {
     }
 }
 
-/// Copies some chunks from the front. `false`: none was left, or that failed, and our own part is over.
+/// Copies some chunks from the front. `false`: none was left, or the copy failed; this side's own part has ended.
 fn copy_next(job: &mut SharedCopy, region: &Region) -> bool {
     let Some(front) = job.front else { return false };
     match copy_from(job, region, front) {
@@ -222,7 +223,7 @@ fn copy_next(job: &mut SharedCopy, region: &Region) -> bool {
     job.front.is_some()
 }
 
-/// The same behind so many. How many are copied then, if any was left.
+/// The same after `front` chunks. Returns the new number of copied chunks, if any was left.
 fn copy_from(job: &SharedCopy, region: &Region, front: u64) -> Result<Option<u64>, Status> {
     let claims = word(region, job.plan.slot, CLAIMS).map_err(|error| error.status())?;
     let chunks = job.plan.chunks();
@@ -237,13 +238,13 @@ fn copy_from(job: &SharedCopy, region: &Region, front: u64) -> Result<Option<u64
     }
 }
 
-/// Our own part has ended like this.
+/// This side's own part has ended with this result.
 fn stop(job: &mut SharedCopy, region: &Region, ended: Result<(), Status>) {
     (job.front, job.copied) = (None, ended);
     let Ok(claims) = word(region, job.plan.slot, CLAIMS) else { return };
     let now = Claims::unpack(claims.load(Ordering::SeqCst));
     if ended.is_err() && ended != Err(Status::BadData) {
-        // Nobody may take another chunk; what the helper has in its hands it finishes.
+        // No further chunk may be claimed; the helper finishes the chunks it has claimed.
         let chunks = job.plan.chunks();
         let stop = |word| {
             let now = Claims::unpack(word);
@@ -290,10 +291,10 @@ fn wait_for_helper(job: &SharedCopy, region: &Region) {
     }
 }
 
-/// How a transfer ended, once the helper has nothing of it any more.
+/// The result of a transfer, once the helper has no part of it any more.
 fn ended(job: &SharedCopy, region: &Region) -> Option<Result<(), Status>> {
     if job.copied == Err(Status::BadData) {
-        // What stands in the slot is not the work of one who helps.
+        // The content of the slot is not that of a helping peer.
         return Some(job.copied);
     }
     match helper(job, region) {
@@ -303,7 +304,7 @@ fn ended(job: &SharedCopy, region: &Region) -> Option<Result<(), Status>> {
     }
 }
 
-/// Copies what a helper had taken and gave up.
+/// Copies the chunks that a helper had claimed and abandoned.
 fn redo_back(job: &SharedCopy, region: &Region) -> Result<(), Status> {
     let now = word(region, job.plan.slot, CLAIMS).map_err(|e| e.status())?.load(Ordering::SeqCst);
     let count = Claims::unpack(now).back;
@@ -315,8 +316,8 @@ fn redo_back(job: &SharedCopy, region: &Region) -> Result<(), Status> {
     copy_run(job, Run { first, count })
 }
 
-/// Whether the kernel says that the peer's process is no more, be it by another lane where that of the copy has none to ask. That a
-/// connection to it has failed does not say so, unless nothing is left here that could ask the kernel.
+/// Whether the kernel reports that the peer's process is gone. If the lane of the copy cannot ask the kernel, another lane is used.
+/// A failed connection proves it only if no lane is left that could ask the kernel.
 fn is_gone(job: &SharedCopy) -> bool {
     let endpoint = &job.key.endpoint;
     let own = |native: &&ImportedKey| native.rank == job.rank && native.synchronous;
@@ -333,7 +334,7 @@ fn is_gone(job: &SharedCopy) -> bool {
     endpoint.dead_error().status() == Status::PeerFailed
 }
 
-/// One round of progress over a worker's shared copies: how many have ended.
+/// One round of progress over a worker's shared copies; returns the number that have ended.
 pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
     let (mut count, mut left) = (0, AT_ONCE);
     let jobs = std::mem::take(&mut *copies.borrow_mut());
@@ -356,8 +357,8 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
         let endpoint = &job.key.endpoint;
         let result = match region.as_ref().map(|region| ended(&job, region)) {
             Some(Some(result)) => result,
-            // Nobody copies any more when the peer's process is gone. Otherwise the slot and the memory are its until it is
-            // through, also when the operation has ended with its endpoint.
+            // If the peer's process is gone, there is no more copy. Otherwise the peer uses the slot and the memory until it has
+            // finished, even if the operation has ended with its endpoint.
             Some(None) if endpoint.is_alive() || !is_gone(&job) => {
                 copies.borrow_mut().push(job);
                 continue;

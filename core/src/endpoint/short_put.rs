@@ -1,5 +1,6 @@
-//! Short puts to a module that takes their bytes while it is called (`max_short_put` of the provider ABI): none are copied here, no memory is
-//! held, and of one that completes locally nothing is left to wait for. What becomes of that the next flush asks the lane.
+//! Short puts to a module that consumes their bytes within the call (`max_short_put` of the provider ABI). The bytes are not copied
+//! here, and no memory is held. A put that completes locally leaves nothing to wait for; the next flush asks the lane for its
+//! result.
 
 use super::Inner;
 use super::fast_path::FastPath;
@@ -11,8 +12,8 @@ use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
 impl FastPath {
-    /// Whether a put of this length goes this way, which none does where the key gives no right to write. One of no bytes is longer than any
-    /// here.
+    /// Whether a put of this length uses this path. None does if the key does not grant writing. An empty put wraps around and is
+    /// never short.
     #[inline]
     pub(super) fn is_short(&self, len: usize) -> bool {
         len.wrapping_sub(1) < self.short_puts.get()
@@ -20,10 +21,10 @@ impl FastPath {
 }
 
 impl Inner {
-    /// Posts one, over a key of this endpoint's, where nothing is queued before it.
+    /// Posts one, with a key of this endpoint and an empty queue.
     ///
     /// # Errors
-    /// What the module answered that did not take it, or `OK` where it was not asked: the long way says why.
+    /// The answer of a module that did not accept it, or `OK` if no module was called: the slow path determines the reason.
     pub(super) fn post_short(
         &self,
         key: &RemoteKey,
@@ -49,7 +50,7 @@ impl Inner {
         let iov = Iov::new(from, len);
         if completion == Completion::Local {
             let op = rma_op(&iov, fast.key.get(), offset, 0, Completion::Local);
-            // A module that says that it is pending breaks its promise. It has it all the same.
+            // A module that returns `PENDING` breaks its promise, but has accepted the put.
             return match fast.put(&op) {
                 OK | PENDING => {
                     self.note_posted(way);
@@ -71,7 +72,7 @@ impl Inner {
         }
     }
 
-    /// It is over already, or was not taken.
+    /// It is complete already, or was not accepted.
     #[cold]
     pub(super) fn not_pending(&self, id: Id, code: i32) -> Result<Outcome, i32> {
         self.shared.with_ops(|ops| ops.withdraw(id));

@@ -1,6 +1,6 @@
-//! Small puts and gets by one message, where that is quicker than the lane that leads to the memory: to a peer that has promised to
-//! make progress all the time. It may break its promise. So nothing is queued for one of them: what the message lane has no room for
-//! now, or what comes while the peer owes answers to many, goes by the lane, and what stands behind it waits for neither.
+//! Small puts and gets sent as one message, if that is faster than the lane to the memory: to a peer that has promised continuous
+//! progress. The peer may break its promise, so none of these is queued. If the message lane has no room, or the peer has not
+//! answered many of them, the operation uses the lane to the memory, and later operations wait for neither.
 
 use super::Inner;
 use super::order::way;
@@ -16,15 +16,15 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl Inner {
-    /// Sends what [`Transfer::is_small`] says may go by a message, and what a put tells the peer's worker (`notify`). `None`: nothing was
-    /// sent.
+    /// Sends an operation that [`Transfer::is_small`] permits, with the notification of a put (`notify`). `None`: nothing was sent.
     #[inline(never)]
     pub(super) fn post_small(
         &self,
         transfer: &Transfer<'_>,
         notify: Option<u32>,
     ) -> Result<Option<Outcome>, Error> {
-        // Opened, the message lane may carry less than its module said, or be another one than was compared.
+        // After it was opened, the message lane may have smaller limits than its module stated, or be another lane than the one
+        // compared.
         if !self.opened_for_small() || !transfer.is_small() {
             return Ok(None);
         }
@@ -48,7 +48,7 @@ impl Inner {
 
     fn send_small(&self, transfer: &Transfer<'_>, notify: Option<u32>) -> Result<Outcome, Status> {
         let kind = if transfer.put { Kind::Put } else { Kind::Get };
-        // Then its bytes are free when they are sent; what the target says of it, the next flush says.
+        // Then its bytes are free when they have been sent; the next flush reports the target's answer.
         let ends_here = transfer.put && matches!(transfer.completion, Completion::Local);
         let asked = match ends_here {
             true if !self.has_room(0) => return Err(Status::Again),
@@ -95,7 +95,7 @@ impl Inner {
         self.message_now(id::GET, asked.raw(), &bytes)
     }
 
-    /// What the peer's worker has yet to answer, of all endpoints that lead there.
+    /// The small operations that the peer's worker has not answered, for all endpoints to it.
     fn unanswered(&self) -> &Rc<Unanswered> {
         self.unanswered.get_or_init(|| self.shared.unanswered_by(&self.address.entry.worker))
     }

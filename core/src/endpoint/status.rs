@@ -1,4 +1,4 @@
-//! What an endpoint shows of itself.
+//! The published state of an endpoint.
 
 use super::queued::QueuedOp;
 use super::{Inner, Owner, State};
@@ -6,13 +6,13 @@ use crate::live::{EndpointStatus, Waits, cut};
 use crate::op::{Id, Kind};
 
 impl Inner {
-    /// What is known of it, and the operation that it waits for, by which it is known how long.
+    /// The state, and the operation that it waits for, by which the waiting time is determined.
     pub(crate) fn status(&self) -> (EndpointStatus, Option<Id>) {
         let oldest = self.shared.ops.borrow().oldest_of(self.index);
         let path = |interface: usize| self.shared.interfaces.get(interface).map(|slot| &slot.path);
         let (address, here) = (&self.address, &self.shared.core.location);
         let there = &address.location;
-        // What could not be read is zero.
+        // A value that could not be read is zero.
         let same_host = there.boot_id != [0; 16]
             && (there.boot_id, there.pid_namespace) == (here.boot_id, here.pid_namespace);
         let for_what =
@@ -56,7 +56,7 @@ impl Inner {
         (status, id)
     }
 
-    /// What keeps it from going on, in words; none where nothing is open.
+    /// The reason why it waits, as text; none if no operation is open.
     fn waits_for(&self, oldest: Option<(Kind, Option<usize>)>) -> Option<String> {
         let name = |interface: usize| match self.shared.interfaces.get(interface) {
             Some(slot) => slot.path.clone(),
@@ -64,7 +64,7 @@ impl Inner {
         };
         let room = |path: &str| {
             format!(
-                "room in {path}: what came before has not been taken, as when the peer makes no progress"
+                "room in {path}: the peer has not received earlier data, as when it makes no progress"
             )
         };
         let forms = |interface: usize| self.worker.circuit_forms(self, interface);
@@ -82,12 +82,14 @@ impl Inner {
                 (Kind::Put | Kind::Get | Kind::Atomic | Kind::Fetch | Kind::Key, None) => {
                     "the peer's answer: its worker has to make progress".to_owned()
                 }
-                (Kind::Ping, None) => "the peer's word that it has handled all messages".to_owned(),
+                (Kind::Ping, None) => {
+                    "the peer's confirmation that it has handled all messages".to_owned()
+                }
                 (Kind::Copy, None) => "the peer, which copies a part".to_owned(),
                 (Kind::Announced, None) => {
-                    "the peer to take, or refuse, a message that was announced to it".to_owned()
+                    "the peer to receive or refuse a rendezvous message".to_owned()
                 }
-                (Kind::Flush, None) => "what its lanes have under way".to_owned(),
+                (Kind::Flush, None) => "operations in flight on its lanes".to_owned(),
                 (Kind::Native, None) => "its turn".to_owned(),
                 (Kind::Whole, None) => "its parts".to_owned(),
                 (Kind::Send, None) => "a peer's answer to what was sent before".to_owned(),
@@ -109,14 +111,14 @@ impl Inner {
             },
             Some(QueuedOp::Atomic(_)) => "room for an atomic".to_owned(),
             Some(QueuedOp::Barrier { .. }) => "everything before a fence".to_owned(),
-            Some(QueuedOp::FlushLanes { .. }) => "what its lanes have under way".to_owned(),
+            Some(QueuedOp::FlushLanes { .. }) => "operations in flight on its lanes".to_owned(),
             Some(_) => "its turn".to_owned(),
-            None => message(), // answers alone
+            None => message(), // answers only
         })
     }
 }
 
-/// The first bytes of a worker's number, for words.
+/// The first bytes of a worker's number, for texts.
 pub(crate) fn short(worker: &[u8; 16]) -> String {
     worker[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,7 @@
 //! Puts and gets of blocks at equal distances: rows of a tile, columns of a matrix.
 //!
-//! What lies in one run at the peer is one operation with pieces of local memory. Several runs there are an operation for each run
-//! that they have on both sides, and one more that ends with the last of them, which is told to who asked.
+//! If the blocks at the peer form one run, this is one operation with pieces of local memory. Otherwise there is one operation for
+//! each run that is contiguous on both sides, and a further one that ends with the last of them and is returned to the caller.
 
 use super::{Endpoint, RemoteKey};
 use crate::op::{Id, Kind};
@@ -10,7 +10,7 @@ use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::ops::Range;
 
-/// `count` blocks of `block` bytes, of which the first begins at `offset` and each other one `stride` bytes behind the one before.
+/// `count` blocks of `block` bytes. The first one begins at `offset`, each later one `stride` bytes after the one before.
 ///
 /// ```
 /// use tieline::Blocks;
@@ -21,36 +21,36 @@ use std::ops::Range;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Blocks {
-    /// Where the first one begins in its region.
+    /// The offset of the first block in its region, in bytes.
     pub offset: u64,
-    /// How long each is.
+    /// The length of each block, in bytes.
     pub block: usize,
-    /// From the beginning of one to that of the next. Less than `block`: they overlap.
+    /// The distance from the beginning of one block to that of the next, in bytes. If it is less than `block`, they overlap.
     pub stride: usize,
-    /// How many there are.
+    /// The number of blocks.
     pub count: usize,
 }
 
 impl Blocks {
-    /// So many bytes in one run.
+    /// Returns `len` bytes in one run.
     #[must_use]
     pub const fn run(offset: u64, len: usize) -> Blocks {
         Blocks { offset, block: len, stride: len, count: 1 }
     }
 
-    /// How many bytes all of them are; `None`: more than there can be.
+    /// Returns the total number of bytes; `None` if it overflows.
     #[must_use]
     pub fn len(&self) -> Option<usize> {
         self.block.checked_mul(self.count)
     }
 
-    /// Whether that is nothing.
+    /// Whether the total number of bytes is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.block == 0 || self.count == 0
     }
 
-    /// The same bytes in the fewest blocks: those that touch are one.
+    /// The same bytes in the fewest blocks: adjacent blocks are joined.
     fn joined(self) -> Blocks {
         match self.len() {
             Some(len) if self.stride == self.block || self.count <= 1 => {
@@ -60,7 +60,7 @@ impl Blocks {
         }
     }
 
-    /// Where the last one ends, from the beginning of the region.
+    /// The end of the last block, from the beginning of the region.
     fn end(&self) -> Option<u64> {
         if self.is_empty() {
             return Some(self.offset);
@@ -69,8 +69,9 @@ impl Blocks {
         self.offset.checked_add(to_last)?.checked_add(self.block as u64)
     }
 
-    /// A range of their bytes, taken one behind the other, as ranges of the region: for
-    /// [`put_pieces`](Endpoint::put_pieces), [`send_regions`](Endpoint::send_regions) and the like. A range that is not in them has none.
+    /// Returns the ranges of the region for a range of the blocks' bytes, taken in sequence: for
+    /// [`put_pieces`](Endpoint::put_pieces), [`send_regions`](Endpoint::send_regions) and similar calls. A range outside the blocks
+    /// has none.
     pub fn ranges(&self, bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
         let blocks = *self;
         let is_in = blocks.end().is_some() && blocks.len().is_some_and(|len| bytes.end <= len);
@@ -91,12 +92,13 @@ impl Blocks {
 
 /// One operation waits for fewer parts than this.
 const MOST_RUNS: usize = u16::MAX as usize;
-/// Blocks of one run at the peer, each of which takes some 64 bytes until the operation has ended.
+/// Maximum number of local blocks for one run at the peer. Each takes some 64 bytes until the operation has ended.
 const MOST_PIECES: usize = 1 << 20;
 
 impl Endpoint {
-    /// Writes blocks of a local region to blocks of the peer's region: the bytes of the former, one behind the other, become the bytes
-    /// of the latter. Both are equally many bytes; how these are cut may differ. Complete when all are visible there.
+    /// Writes blocks of a local region to blocks of the peer's region. The bytes of the local blocks, in sequence, become the bytes
+    /// of the remote blocks. Both have the same total length; their block sizes may differ. Complete when all bytes are visible at
+    /// the target.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -113,15 +115,16 @@ impl Endpoint {
     /// # Ok(()) }
     /// ```
     ///
-    /// Where the peer's blocks are one run, this is a [`put_pieces`](Endpoint::put_pieces). Otherwise each run that is one on both sides is
-    /// an operation of those that the endpoint may have open: single words at a distance are better packed and sent. No order
-    /// between the blocks is kept; where they overlap at the peer, each byte there ends as one of those that were to go there.
+    /// If the peer's blocks form one run, this is a [`put_pieces`](Endpoint::put_pieces). Otherwise each run that is contiguous on
+    /// both sides is one of the operations that the endpoint may have open; pack and send single scattered words instead. There is
+    /// no order between the blocks. If they overlap at the peer, each byte there gets one of the values written to it.
     ///
     /// # Errors
-    /// As [`Endpoint::put_pieces`]; [`PostError::Correct`] also when the two are not equally long, and for more runs than the
-    /// endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or than 65534; and where the peer's blocks are one run, for more than
-    /// 1048576 local ones. [`PostError::Retry`]: not all of it was posted, and what was goes on; post all of it again, with the local
-    /// bytes as they are. With any other error, too, what was posted goes on; how that ends a flush tells.
+    /// As for [`Endpoint::put_pieces`]. [`PostError::Correct`] also if the two lengths differ, and for too many runs: more than the
+    /// endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or more than 65534. If the peer's blocks form one run, at most
+    /// 1048576 local blocks are accepted. [`PostError::Retry`]: only a part was posted, and that part continues. Post everything
+    /// again, with the local bytes unchanged. After any other error, the posted part continues as well, and a flush reports its
+    /// result.
     pub fn put_strided(
         &self,
         local: &Region,
@@ -132,11 +135,11 @@ impl Endpoint {
         self.post_strided(true, local, from, key, to)
     }
 
-    /// Reads blocks of the peer's region into blocks of a local region; see [`Endpoint::put_strided`]. Where local blocks overlap, each
-    /// byte there ends as one of those that were to go there.
+    /// Reads blocks of the peer's region into blocks of a local region; see [`Endpoint::put_strided`]. If local blocks overlap,
+    /// each byte there gets one of the values written to it.
     ///
     /// # Errors
-    /// As [`Endpoint::put_strided`].
+    /// As for [`Endpoint::put_strided`].
     pub fn get_strided(
         &self,
         local: &Region,
@@ -159,14 +162,14 @@ impl Endpoint {
         let (here, there) = (here.joined(), there.joined());
         let len = match (here.len(), there.len()) {
             (Some(here), Some(there)) if here == there => here,
-            // As long as memory is not.
+            // No memory is that long.
             (None, None) => return Err(Status::OutOfRange.into()),
             _ => return Err(unequal().into()),
         };
         ep.check_local(local)?;
         let end = here.end().and_then(|end| usize::try_from(end).ok()).ok_or(Status::OutOfRange)?;
         let _ = local.inner.span.range(end, 0)?;
-        // All of it before any is posted.
+        // All checks are made before the first post.
         let extent = there.end().ok_or(Status::OutOfRange)? - there.offset;
         let extent = usize::try_from(extent).map_err(|_| Status::OutOfRange)?;
         ep.prepare(key, there.offset, extent, if put { Access::WRITE } else { Access::READ })?;
@@ -177,7 +180,7 @@ impl Endpoint {
             if here.count > MOST_PIECES {
                 return Err(too_many_pieces(here.count).into());
             }
-            // As many pieces as there are; the library cuts them for its lanes.
+            // Any number of pieces; the library splits them for its lanes.
             let pieces: Vec<_> = here.ranges(0..len).map(|range| (local, range)).collect();
             return match put {
                 true => self.put_pieces(&pieces, key, there.offset),
@@ -185,7 +188,7 @@ impl Endpoint {
             };
         }
         let count = runs(len, here.block, there.block);
-        // The whole counts its parts in 16 bits, and itself.
+        // The whole operation counts its parts and itself in 16 bits.
         if count >= ep.most_operations().min(MOST_RUNS) {
             return Err(too_many(count).into());
         }
@@ -211,14 +214,14 @@ impl Endpoint {
         }
         ep.shared.part(whole, Ok(0));
         if let Err(error) = posted {
-            // What was posted goes on, and a flush tells how it ended, also what has failed by now.
+            // The posted parts continue. A flush reports their results, including failures so far.
             ep.shared.ops.borrow_mut().forget(whole);
             return Err(error);
         }
         Ok(ep.outcome(whole)?)
     }
 
-    /// The operation `whole` ends no sooner than this one, and as it does.
+    /// Makes the operation `whole` end no sooner than this part, and fail if it fails.
     fn wait_for_part(&self, whole: Id, part: Outcome) {
         let Outcome::Pending(request) = part else { return };
         let mut ops = self.inner.shared.ops.borrow_mut();
@@ -228,18 +231,18 @@ impl Endpoint {
             Some(Err(error)) => ops.spoil(whole, error),
         }
         drop(ops);
-        drop(request); // nobody asks for it
+        drop(request); // the whole operation reports it
     }
 }
 
-/// In how many parts blocks of two lengths cut the same bytes: both lengths go into them.
+/// The number of parts into which blocks of two lengths divide the same bytes. Both lengths divide the total.
 fn runs(len: usize, here: usize, there: usize) -> usize {
     let (mut a, mut b) = (here, there);
     while b != 0 {
         (a, b) = (b, a % b);
     }
     let both = (here / a).checked_mul(there).map_or(0, |both| len / both);
-    // As many parts as there are bytes on both sides are possible, where blocks overlap.
+    // If blocks overlap, there may be as many parts as bytes on both sides.
     (len / here - both).saturating_add(len / there)
 }
 
@@ -248,7 +251,7 @@ fn unequal() -> Error {
     Error::new(
         Status::Invalid,
         "a put or get of blocks",
-        "those here and those there are not equally many bytes",
+        "the local and the remote blocks differ in total length",
         "give both the same length",
     )
 }

@@ -1,10 +1,10 @@
-//! What the report that is written while it is made (`TIELINE_REPORT`) has of an endpoint: its lanes at their first use, and its end.
+//! An endpoint's entries in the live report (`TIELINE_REPORT`): its lanes at their first use, and its end.
 
 use super::{Inner, Owner};
 use crate::Error;
 
 impl Inner {
-    /// What leads to the peer, once it has been opened, and why nothing better does.
+    /// Reports the lanes to the peer after they were opened, and why there is no better one.
     #[cold]
     pub(super) fn tell_of_lanes(&self) {
         let Some(journal) = self.journal() else { return };
@@ -17,7 +17,7 @@ impl Inner {
         journal.tell_of_peer(self.address.entry.worker, &line);
     }
 
-    /// How it has ended. A peer that closes its connection in good order has failed only for what is still under way.
+    /// Reports how it ended. If the peer closes its connection in good order, only operations in flight have failed.
     pub(super) fn tell_of_failure(&self, error: &Error) {
         let Some(journal) = self.journal() else { return };
         let is_missed = self.queue_len() > 0 || self.shared.ops.borrow().open_of(self.index) > 0;
@@ -26,17 +26,17 @@ impl Inner {
         }
     }
 
-    /// What would serve the peer and does not, each with the reason; first what is missing here.
+    /// The modules that could serve the peer and do not, each with the reason; those missing here come first.
     pub(super) fn hindrances(&self) -> Vec<String> {
         self.route.hindrances(&self.shared.core, &self.address)
     }
 
-    /// What was composed for the peer, in a line.
+    /// The composition for the peer, in one line.
     pub(super) fn path(&self) -> String {
         format!("{{message {}, {}}}", self.message_path(), self.route.composed)
     }
 
-    /// Who writes what becomes of it: the library's own endpoints lead where an application's do.
+    /// The report. The library's own endpoints are left out, because they lead to the same peers as the application's.
     fn journal(&self) -> Option<&crate::journal::Journal> {
         let is_told = self.owner == Owner::Application && !self.handed_over.get();
         self.shared.core.journal().filter(|_| is_told).map(|journal| &**journal)

@@ -1,18 +1,17 @@
-//! The error text for a peer that no message module reaches: first what would help and is missing here, with the reason, then
-//! what was tried.
+//! The error text for a peer that no message module reaches: first the modules that would help and are missing here, with the
+//! reason, then the failed attempts.
 
 use crate::explain::{Record, Verdict};
 
-/// What was asked for by name.
+/// The explicit requests of the configuration.
 pub(super) struct Asks<'a> {
-    /// Whether the modules of a provider are asked to form connections for others.
+    /// Whether the configuration requests connections by modules of this provider.
     pub(super) connects: &'a dyn Fn(&str) -> bool,
     /// Whether the list of providers names it.
     pub(super) named: &'a dyn Fn(&str) -> bool,
 }
 
-/// `tried` are the decisions about this peer, `decided` those about this process, `theirs` the providers and modules of the
-/// peer.
+/// `tried` are the decisions about this peer, `decided` those about this process, `theirs` the providers and modules of the peer.
 pub(super) fn why(
     tried: &[Record],
     decided: &[&Record],
@@ -26,7 +25,7 @@ pub(super) fn why(
     lines.join("; ")
 }
 
-/// The same line by line; nothing where nothing is missing.
+/// The same line by line; empty if nothing is missing.
 pub(super) fn hindrances(
     tried: &[Record],
     decided: &[&Record],
@@ -46,7 +45,7 @@ pub(super) fn hindrances(
         such.map(|r| format!("{}: {}", r.provider, r.verdict)).collect::<Vec<_>>()
     };
     let reason = |record: &Record| match &record.verdict {
-        // What forms its connections is missing: say which one that could is not here, and why.
+        // No module forms its connections: names the module that could and is missing here, and the reason.
         Verdict::Disabled { .. } => {
             let parts = std::iter::once(record.verdict.to_string()).chain(left_out());
             parts.collect::<Vec<_>>().join(", ")
@@ -70,7 +69,7 @@ pub(super) fn hindrances(
     for record in decided {
         let unfit = match &record.verdict {
             Verdict::Refused { .. } | Verdict::Disabled { .. } => true,
-            // To have no such device is no fault, unless somebody counts on it.
+            // A missing device is not an error unless the configuration names its provider.
             Verdict::NotUsed { .. } => record.domain.is_none() && (asks.named)(&record.provider),
             _ => false,
         };
@@ -97,7 +96,7 @@ fn about<'a>(decided: &'a [&'a Record], provider: &'a str) -> impl Iterator<Item
     decided.iter().copied().filter(move |record| record.provider == provider)
 }
 
-/// Whether it says why something is not here, and not only that.
+/// Whether the verdict contains the reason for the absence.
 fn is_missing(verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Refused { .. } | Verdict::Filtered { .. } | Verdict::NotUsed { .. } => true,
@@ -147,7 +146,7 @@ mod tests {
         path.domain = Some("tcp".into());
         let by = "TIELINE_PROVIDERS=tcp,shm (environment)".to_string();
         let filtered = Record::provider("tcp-connect", Verdict::Filtered { by });
-        // The other side has the same setting, and so the same gap.
+        // The other side has the same setting, and therefore the same gap.
         let asks = Asks { connects: &|name| name == "tcp-connect", ..NOBODY };
         let text = why(&other_host(), &[&filtered, &path], &THEIRS[..1], &asks);
         assert!(text.starts_with("tcp: disabled: nobody carries its addresses, "), "{text}");

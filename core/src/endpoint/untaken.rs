@@ -1,5 +1,5 @@
-//! A lane that the peer refuses at first contact gives way to the next one. The peer took nothing, so the messages that the lane had
-//! taken come back, in their order, and go before all that was queued since.
+//! A lane that the peer refuses at first contact is replaced by the next one. The peer received nothing, so the messages that the
+//! lane had accepted are returned, in order, ahead of all messages queued since.
 
 use super::queued::QueuedOp;
 use super::{Inner, State};
@@ -8,7 +8,7 @@ use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 
 impl Inner {
-    /// The peer has not taken this message, which went over the interface.
+    /// The peer has not received this message, which was sent over the interface.
     pub(crate) fn came_back(&self, interface: usize, id: u16, header: u64, payload: &[u8]) {
         if self.is_alive() && self.goes_over(interface) {
             let message = QueuedOp::Returned { id, header, payload: payload.into() };
@@ -20,8 +20,8 @@ impl Inner {
         self.route.message().is_some_and(|pair| pair.interface == interface)
     }
 
-    /// The peer refused the lane over this interface and took nothing of it. `false`: no other lane does instead, and the endpoint has
-    /// failed.
+    /// The peer refused the lane over this interface and received nothing of it. `false`: no other lane can replace it, and the
+    /// endpoint has failed.
     pub(crate) fn turned_away(&self, interface: usize, error: &Error) -> bool {
         let returned = std::mem::take(&mut *self.returned.borrow_mut());
         if !self.is_alive() || self.packs() {
@@ -56,7 +56,7 @@ impl Inner {
         true
     }
 
-    /// A lane that the peer has refused is not opened again: each key would have the peer refuse it anew.
+    /// A lane that the peer has refused is not opened again: each key would cause another refusal.
     pub(super) fn check_not_refused(&self, interface: usize) -> Result<(), Error> {
         if self.past_lanes.borrow().iter().all(|lane| lane.interface != interface) {
             return Ok(());
@@ -70,7 +70,7 @@ impl Inner {
         ))
     }
 
-    /// The same error, with the reason for which an earlier lane was refused.
+    /// The same error, with the reason why an earlier lane was refused.
     pub(super) fn with_refusal_before(&self, error: Error) -> Error {
         match self.refused_before.take() {
             Some(before) => {
@@ -81,7 +81,7 @@ impl Inner {
         }
     }
 
-    /// Turns to the next message lane that carries messages of this length.
+    /// Selects the next message lane that supports messages of this length.
     fn next_lane_for(&self, longest: usize) -> bool {
         let domain = |at: usize| &self.shared.interfaces[at].domain;
         while self.route.next_message(|a, b| domain(a) == domain(b)) {
@@ -96,7 +96,7 @@ impl Inner {
         false
     }
 
-    /// Nothing goes over this lane any more. It is closed with the endpoint, since queued operations may still name it.
+    /// Stops using this lane. It is closed with the endpoint, because queued operations may still refer to it.
     fn leave_lane(&self, interface: usize, error: &Error) {
         self.leave_interface(interface, error);
         let mut lanes = self.lanes.borrow_mut();

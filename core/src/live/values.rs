@@ -11,13 +11,13 @@ pub struct Status {
     pub pid: u32,
     /// The name of the process.
     pub program: String,
-    /// Version of its library.
+    /// The version of its library.
     pub version: String,
     /// The first bytes of the context's id.
     pub context: String,
-    /// Milliseconds since it was opened.
+    /// Milliseconds since the context was opened.
     pub open_ms: u64,
-    /// Its workers.
+    /// The context's workers.
     pub workers: Vec<WorkerStatus>,
     /// Workers that found no place in the file.
     pub unseen: u64,
@@ -86,7 +86,7 @@ pub struct WorkerStatus {
     pub endpoints: Vec<EndpointStatus>,
     /// Endpoints that did not fit.
     pub more_endpoints: usize,
-    /// Connections that are being formed.
+    /// Connections being formed.
     pub forming: Vec<FormingStatus>,
     /// Its open modules.
     pub interfaces: Vec<InterfaceStatus>,
@@ -167,7 +167,7 @@ pub struct Waits {
     pub ms: u64,
 }
 
-/// A connection that is being formed.
+/// A connection being formed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

@@ -12,13 +12,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Memory {
-    /// Registers a buffer, which the region keeps.
+    /// Registers a buffer, which the region owns.
     pub(crate) fn register_owned(
         self: &Arc<Self>,
         buffer: OwnedBuffer,
         access: Access,
     ) -> Result<Region, Error> {
-        // SAFETY: the buffer becomes the region's backing, which stays until nothing uses the region's span any more.
+        // SAFETY: the buffer becomes the region's backing, which exists until nothing uses the region's span any more.
         let span = unsafe { buffer.span() };
         self.register(span, access, Backing::Owned(buffer))
     }
@@ -30,7 +30,7 @@ impl Memory {
         self.lend(span, Backing::Owned(buffer))
     }
 
-    /// A copy of bytes that peers may get.
+    /// Registers a copy of bytes that peers may get.
     pub(crate) fn readable_copy(self: &Arc<Self>, copy: Counted) -> Result<Region, Error> {
         // SAFETY: as above.
         let span = unsafe { copy.buffer().span() };
@@ -69,7 +69,7 @@ impl Memory {
         memory: Registered,
         access: Access,
     ) -> Result<Region, Error> {
-        // SAFETY: the region keeps the registration, and ends it when all others have ended and nothing uses its span any more.
+        // SAFETY: the region owns the registration, and ends it when all others have ended and nothing uses its span any more.
         let span = unsafe { memory.span() };
         let given = Registration { domain, memory, gives: true };
         self.complete(span, access, Some(given), Backing::Domain, |_| true)
@@ -79,7 +79,7 @@ impl Memory {
 /// A part of a region, and the backing that keeps it alive.
 fn part(of: &Region, range: Range<usize>) -> Result<(Span, Backing), Error> {
     of.check_lends_parts()?;
-    // SAFETY: the region that is made of both holds the one that this is a part of.
+    // SAFETY: the region made of both holds the region of which this is a part.
     let span = unsafe { of.inner.span.part(range.start, range.len()) }?;
     Ok((span, Backing::Part(of.hold())))
 }

@@ -8,7 +8,7 @@ const RELAXED: u64 = 1 << 63;
 /// A second such flag.
 const UNCHECKED: u64 = 1 << 62;
 
-/// What peers may do with a region.
+/// The access rights of peers to a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Access(u64);
 
@@ -19,15 +19,15 @@ impl Access {
     pub const WRITE: Access = Access(access::REMOTE_WRITE);
     /// Peers may do atomics.
     pub const ATOMIC: Access = Access(access::REMOTE_ATOMIC);
-    /// All three.
+    /// Get, put and atomics.
     pub const ALL: Access =
         Access(access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC);
-    /// None: only a local buffer for puts and gets.
+    /// No access by peers: a local buffer for puts and gets.
     pub const LOCAL: Access = Access(0);
 
-    /// Not a right, but a promise of who registers: nobody looks at this memory to see whether a peer's put has arrived, before a
-    /// completion, a notification or a message has said so. A device may then let writes of peers pass each other on the bus,
-    /// which some processors (AMD) need for full speed; others do as ever: `docs/ordering.md` has the row.
+    /// A promise rather than a right. The application detects the arrival of a peer's put in this memory only by a completion, a
+    /// notification or a message, never by reading the memory. A device may then let peers' writes pass each other on the bus,
+    /// which some processors (AMD) need for full speed. Other devices are not affected. `docs/ordering.md` has the row.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -39,9 +39,9 @@ impl Access {
     /// ```
     pub const RELAXED_ORDERING: Access = Access(RELAXED);
 
-    /// Not a right either: the memory need not have these rights yet when it is registered
-    /// ([`Context::register_raw`](crate::Context::register_raw)), because it is reserved now and committed later, as some heaps are. Until
-    /// then, accesses of peers fail, and nothing else does.
+    /// A promise rather than a right. At registration ([`Context::register_raw`](crate::Context::register_raw)), the memory need
+    /// not be mapped with these rights yet, because it is reserved and will be committed later, as in some heaps. Until then,
+    /// accesses by peers fail; nothing else does.
     pub const COMMITTED_LATER: Access = Access(UNCHECKED);
 
     /// The rights, as keys and providers represent them.
@@ -49,7 +49,7 @@ impl Access {
         self.0 & Access::ALL.0
     }
 
-    /// Flags of a registration.
+    /// The flags of a registration.
     pub(crate) fn register_flags(self) -> u64 {
         if self.0 & RELAXED != 0 { register_flags::RELAXED_ORDERING } else { 0 }
     }

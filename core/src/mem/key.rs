@@ -47,7 +47,7 @@ impl KeyRecord {
                 status,
                 "this is no remote key",
                 format!("{} ({} bytes)", no.why, bytes.len()),
-                "pass what the owner gave as the region's key, unchanged, between versions of Tieline that go together",
+                "pass what the owner gave as the region's key, unchanged, between compatible versions of Tieline",
             )
         })
     }

@@ -1,4 +1,4 @@
-//! Memory of a context: its domains, the regions that are registered with them, and their remote keys.
+//! Memory of a context: its domains, the regions registered with them, and their remote keys.
 //!
 //! Workers and all layers above them use this module. It uses providers through `registry`, and depends on neither workers nor
 //! endpoints. A region keeps the memory state alive, and nothing else of its context.

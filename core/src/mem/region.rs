@@ -3,7 +3,7 @@
 //! ```no_run
 //! # fn main() -> Result<(), tieline::Error> {
 //! let context = tieline::Context::open()?;
-//! let region = context.alloc(4096)?; // zeroed, shared from birth: local peers load and store
+//! let region = context.alloc(4096)?; // zeroed shared memory: local peers access it by load and store
 //! region.write(0, b"hello")?;
 //! let key = region.remote_key()?;    // bytes for a peer: `endpoint.import_key(&key)`
 //! # Ok(()) }
@@ -44,11 +44,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 /// The owner of a region's bytes.
 pub(crate) enum Backing {
-    /// A domain's `alloc`; freed by its deregistration.
+    /// Allocated by a domain; its deregistration frees the memory.
     Domain,
     /// A buffer that the application transferred to the library.
     Owned(#[allow(dead_code)] OwnedBuffer), // held for its drop
-    /// The application's own memory, which it promised to keep mapped.
+    /// Memory that the application owns and has promised to keep mapped.
     Borrowed,
     /// A part of another region, which is kept alive.
     Part(Region),
@@ -67,7 +67,7 @@ impl Backing {
     }
 }
 
-/// A domain's registration of a region.
+/// The registration of a region with one domain.
 pub(crate) struct Registration {
     pub(crate) domain: usize,
     pub(crate) memory: Registered,
@@ -89,7 +89,7 @@ pub(crate) struct Inner {
     pub(crate) backing: Backing,
     /// The application's handles; those that the library holds for operations are not counted.
     handles: AtomicUsize,
-    /// No key leads here any more.
+    /// All keys are revoked.
     revoked: AtomicBool,
     /// The reason that a provider's later accesses to the memory cannot be excluded.
     unsure: Option<Error>,
@@ -99,21 +99,21 @@ pub(crate) struct Inner {
 
 /// Registered memory. Clones are the same region.
 ///
-/// # Which calls there are, and when each may be made
+/// # Calls, and when each is allowed
 ///
-/// A region belongs to its context and to no worker. Every method may be called at any time, from any thread, in a handler as well;
-/// none waits, makes progress or runs a handler. Operations of every worker of the context may use it at once.
+/// A region belongs to its context, not to a worker. Every method may be called at any time, from any thread and inside a handler.
+/// No method waits, makes progress or runs a handler. Operations of every worker of the context may use a region at the same time.
 ///
-/// * **Its bytes** are read and written by [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the
-///   atomic views, at the same time as peers do: bytes that two sides touch at once may be torn, words of the atomic views are not.
-/// * **Its key** ([`remote_key`](Region::remote_key)) is made once and is the same from then on, and so is the [`handle`](Region::handle)
-///   that stands for it in eight bytes.
-/// * **Its end** is [`close`](Region::close), which says when nobody touches the memory any more, or the drop of the last clone, which
-///   does not. Operations that are pending hold the region: dropping it takes nothing away from under them.
+/// * **Bytes**: [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the atomic views access the memory
+///   concurrently with peers. Bytes that two sides access at the same time may be torn; words of the atomic views are not.
+/// * **Keys**: [`remote_key`](Region::remote_key) makes the key once and then returns the same bytes. [`handle`](Region::handle)
+///   returns an 8-byte handle of the key, which does not change either.
+/// * **End**: [`close`](Region::close) reports when nothing accesses the memory any more. Dropping the last clone does not report
+///   that. Pending operations hold the region, so dropping it is safe.
 ///
-/// In a forked child, memory that is shared ([`is_shared`](Region::is_shared)) is not mapped, and its bytes are
-/// `Invalid`; other memory is the child's own copy. The key, unless it was made before, and `close` are `Invalid`, and dropping it
-/// ends nothing of the parent's.
+/// In a forked child, shared memory ([`is_shared`](Region::is_shared)) is not mapped, and accessing its bytes returns `Invalid`.
+/// Other memory is the child's own copy. A key that was not made before, and `close`, return `Invalid`. Dropping the region has no
+/// effect on the parent.
 pub struct Region {
     pub(crate) inner: Arc<Inner>,
     /// A handle of the library, for an operation in progress.
@@ -150,48 +150,48 @@ impl Region {
         Region { inner: self.inner.clone(), held: true }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.span.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first byte. Peers may read and write the memory at any time, so a Rust reference to it needs
-    /// the caller's own synchronisation; [`Region::read`], [`Region::write`] and the atomic views do not.
-    /// Memory of `Context::alloc` is not mapped in a forked child.
+    /// Returns the address of the first byte. Peers may read and write the memory at any time, so a Rust reference to it needs the
+    /// caller's own synchronization. [`Region::read`], [`Region::write`] and the atomic views need none. Memory of `Context::alloc`
+    /// is not mapped in a forked child.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.span.base()
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the region.
     ///
     /// # Errors
-    /// `OutOfRange`.
+    /// `OutOfRange`; `Invalid` for shared memory in a forked child.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         self.check_mapped()?;
         self.inner.span.read(offset, out).map_err(|s| self.outside(s, offset, out.len()))
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the region.
     ///
     /// # Errors
-    /// `OutOfRange`.
+    /// As for [`Region::read`].
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.check_mapped()?;
         self.inner.span.write(offset, data).map_err(|s| self.outside(s, offset, data.len()))
     }
 
-    /// A copy of a range.
+    /// Returns a copy of a range.
     ///
     /// # Errors
-    /// `OutOfRange`.
+    /// As for [`Region::read`].
     pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let len = range.end.saturating_sub(range.start);
         // Checked before memory is allocated, since the allocation may be impossible.
@@ -205,30 +205,31 @@ impl Region {
         Ok(out)
     }
 
-    /// The 64-bit word at an offset that is a multiple of 8. Remote atomics are atomic towards it, unless a
+    /// Returns the 64-bit word at `offset`, which must be a multiple of 8. Remote atomics are atomic with respect to it, unless a
     /// device executes them (`TIELINE_ATOMICS=device`).
     ///
     /// # Errors
-    /// `OutOfRange`, `Misaligned`.
+    /// `OutOfRange`, `Misaligned`; `Invalid` for shared memory in a forked child.
     pub fn atomic_u64(&self, offset: usize) -> Result<&AtomicU64, Error> {
         self.check_mapped()?;
         self.inner.span.word64(offset).map_err(|s| self.outside(s, offset, 8))
     }
 
-    /// The 32-bit word at an offset that is a multiple of 4.
+    /// Returns the 32-bit word at `offset`, which must be a multiple of 4.
     ///
     /// # Errors
-    /// `OutOfRange`, `Misaligned`.
+    /// As for [`Region::atomic_u64`].
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, Error> {
         self.check_mapped()?;
         self.inner.span.word32(offset).map_err(|s| self.outside(s, offset, 4))
     }
 
-    /// The bytes with which a peer addresses this region; see `Endpoint::import_key`. How many they are depends on the modules that reach
-    /// the memory. No two regions of a process ever have the same.
+    /// Returns the remote key: the bytes by which a peer accesses this region; see `Endpoint::import_key`. The length depends on
+    /// the modules that reach the memory. No two regions of a process ever have the same key.
     ///
     /// # Errors
-    /// When a provider cannot make its part of the key; `Closed` after [`Region::close`] was called.
+    /// A provider's error if it cannot make its part of the key. `Closed` after [`Region::close`] was called. `Invalid` for memory
+    /// of [`Context::lend`](crate::Context::lend), which has no key.
     pub fn remote_key(&self) -> Result<Vec<u8>, Error> {
         self.packed_key().cloned()
     }
@@ -260,7 +261,7 @@ impl Region {
                 Err(error) if is_home => return Err(error),
                 // Peers access it through the other domains, or by messages.
                 Err(error) => {
-                    let text = format!("{} gives no key of some memory: {error}", slot.name);
+                    let text = format!("{} provided no key of some memory: {error}", slot.name);
                     inner.memory.notes.add_once(text);
                     continue;
                 }
@@ -280,12 +281,13 @@ impl Region {
         .pack()
     }
 
-    /// What stands for this region's [`remote_key`](Region::remote_key), in eight bytes: the same from the first call on. Whoever has
-    /// them, and an endpoint to a worker of this context, is given the key ([`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle)),
-    /// until the region is closed or dropped; no other region of this process ever has them.
+    /// Returns an 8-byte handle of this region's [`remote_key`](Region::remote_key). The handle stays the same from the first call
+    /// on. A process that has the handle and an endpoint to a worker of this context can get the key
+    /// ([`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle)), until the region is closed or dropped. No other region of
+    /// this process ever has the same handle.
     ///
     /// # Errors
-    /// As [`Region::remote_key`].
+    /// As for [`Region::remote_key`].
     pub fn handle(&self) -> Result<KeyHandle, Error> {
         let (inner, key) = (&self.inner, self.packed_key()?);
         // Before any lock: in a forked child its owner may be a thread that does not exist there.
@@ -295,7 +297,7 @@ impl Region {
         Ok(KeyHandle::from_bytes(handle.ok_or_else(no_more_keys)?.to_le_bytes()))
     }
 
-    /// Whether local peers reach it by load and store: memory of `Context::alloc` where a provider offers that.
+    /// Whether local peers access the memory by load and store: memory of `Context::alloc` if a provider offers that.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.inner.backing, Backing::Domain)
@@ -357,7 +359,7 @@ impl Inner {
         }
     }
 
-    /// The region's first handle.
+    /// Makes the region's first handle.
     pub(crate) fn into_region(self) -> Region {
         Region { inner: Arc::new(self), held: false }
     }

@@ -92,7 +92,7 @@ fn smallest(root: &Path, address_space: Option<u64>) -> Option<Room> {
     rooms.into_iter().min_by_key(|room| room.bytes)
 }
 
-/// `NAME: N kB` and `NAME N` lines.
+/// Parses lines `NAME: N kB` and `NAME N`.
 fn fields(text: &str) -> HashMap<&str, u64> {
     let field = |line| {
         let mut words = str::split_whitespace(line);
@@ -122,7 +122,7 @@ fn of_address_space(root: &Path, limit: u64) -> Option<Room> {
     Some(Room { bytes, by: "the limit of address space (ulimit -v)".into() })
 }
 
-/// The two forms of the memory controller's files.
+/// The two file formats of the memory controller.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,

@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use tieline_plugin_api::{event, event_flags};
 
-/// An event of a poll on its way to whom it is for: whoever has this has the event alone.
+/// An event of a poll, owned by its only reader.
 pub(crate) struct Handed<'a>(&'a Polled);
 
 impl Deref for Handed<'_> {
@@ -26,13 +26,13 @@ impl Deref for Handed<'_> {
 
 impl<'a> Handed<'a> {
     /// # Safety
-    /// Of an event one of these is made, and nobody reads the event otherwise.
+    /// At most one `Handed` is made of an event, and no other code reads the event.
     #[inline]
     pub(crate) unsafe fn new(event: &'a Polled) -> Handed<'a> {
         Handed(event)
     }
 
-    /// A message whose payload is lent, or one as it is: that goes with its batch.
+    /// A message with a lent payload, or the event itself if the payload is not lent: that one is released with its batch.
     #[inline]
     pub(crate) fn lent(self) -> Result<LentMessage<'a>, &'a Polled> {
         match self.flags & event_flags::LENT {
@@ -41,20 +41,21 @@ impl<'a> Handed<'a> {
         }
     }
 
-    /// Nobody reads it any more: a payload that was lent goes back.
+    /// Releases the event: a lent payload is returned to the provider.
     pub(crate) fn give_back(self, slot: &InterfaceSlot) {
         if self.kind == event::MESSAGE && self.flags & event_flags::LENT != 0 {
-            // SAFETY: this was the one that had it.
+            // SAFETY: `self` was the only reader.
             unsafe { slot.interface.release(self.cookie) }
         }
     }
 }
 
-/// A message whose payload is lent.
+/// A message with a lent payload.
 pub(crate) struct LentMessage<'a>(Handed<'a>);
 
 impl LentMessage<'_> {
-    /// Runs a handler with it. When that has returned, also by a panic, the payload goes back, or with what was kept of it.
+    /// Runs a handler with the message. When the handler has returned, also by a panic, the payload is returned, or later with the
+    /// kept message.
     #[inline]
     pub(crate) fn hand_to(
         self,
@@ -68,7 +69,7 @@ impl LentMessage<'_> {
     }
 }
 
-/// What a message has whose payload goes back behind its handler, and with what that keeps.
+/// Marks a message whose payload is returned after its handler, and after the message kept from it.
 pub(super) struct GoesBack(());
 
 /// A message with a lent payload, for its handler.
@@ -79,15 +80,15 @@ impl Drop for Return<'_> {
     fn drop(&mut self) {
         let Return(message) = self;
         if message.kept.take().is_none_or(|readers| readers.handler_done()) {
-            // SAFETY: the token of a lent event that was handed on once; `Readers` says that neither what was kept nor the handler reads
-            // it any more, once.
+            // SAFETY: the token of a lent event that was passed to one handler. `Readers` reports once that neither the kept
+            // message nor the handler reads the payload any more.
             unsafe { message.slot().interface.release(message.event.cookie) }
         }
     }
 }
 
 impl Message<'_> {
-    /// A lent payload beyond the handler, for who asks first.
+    /// Keeps a lent payload beyond the handler. Only the first call returns it.
     pub(super) fn keep_lent(&self) -> Option<Lent> {
         let before = self.kept.take();
         if self.lent.is_none() || before.is_some() {
@@ -108,7 +109,7 @@ impl Message<'_> {
     }
 }
 
-/// Who still reads a payload that a provider lent: the handler, whose message has it, and what it kept.
+/// The readers of a payload that a provider lent: the handler, through its message, and the message kept from it.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     handler_is_done: Cell<bool>,
@@ -116,21 +117,21 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// The handler has returned; `true`: nobody reads it any more.
+    /// The handler has returned. `true`: the payload has no reader any more.
     fn handler_done(&self) -> bool {
         self.handler_is_done.set(true);
         self.kept_is_gone.get()
     }
 
-    /// What was kept is dropped; `true`: nobody reads it any more.
+    /// The kept message was dropped. `true`: the payload has no reader any more.
     fn kept_gone(&self) -> bool {
         self.kept_is_gone.set(true);
         self.handler_is_done.get()
     }
 }
 
-/// A payload that a provider lent, beyond its handler. The buffer goes back when this is dropped, and not before the
-/// handler has returned, which has the payload too.
+/// A lent payload that outlives its handler. The buffer is returned when this is dropped, but not before the handler has returned,
+/// which reads the payload as well.
 pub(crate) struct Lent {
     data: *const u8,
     len: usize,
@@ -145,17 +146,18 @@ impl Lent {
         if self.len == 0 || self.data.is_null() {
             return &[];
         }
-        // SAFETY: by the ABI a lent payload stays readable until its release, which comes when this is dropped or later;
-        // the interface is open as long as what is held here.
+        // SAFETY: by the ABI a lent payload stays readable until its release, which happens when this is dropped or later. The
+        // interface is open as long as `shared` is held here.
         unsafe { std::slice::from_raw_parts(self.data, self.len) }
     }
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // In a forked child the buffer is the parent's, which gives it back itself.
+        // In a forked child the buffer belongs to the parent, which returns it itself.
         if self.readers.kept_gone() && self.shared.same_process() {
-            // SAFETY: the token of a lent event; `Readers` says that neither this nor its handler reads it any more, once.
+            // SAFETY: the token of a lent event. `Readers` reports once that neither this nor the handler reads the payload any
+            // more.
             unsafe { self.shared.interfaces[self.interface].interface.release(self.token) }
         }
     }
@@ -176,7 +178,7 @@ mod tests {
         assert!(first_handler.kept_gone());
     }
 
-    /// Whoever has the event otherwise may give it back while its bytes are kept.
+    /// If another reader had the event, it could return the buffer while its bytes are kept.
     #[test]
     fn only_what_is_handed_to_a_handler_as_lent_is_kept_as_that() {
         let context = crate::Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();

@@ -1,4 +1,4 @@
-//! Messages that are longer than their lane carries at once, as their receiver has them before it takes them.
+//! Rendezvous messages (announced messages), on the receiving side, until they are received.
 
 use crate::endpoint::Endpoint;
 use crate::interface::PeerId;
@@ -12,23 +12,23 @@ use std::fmt;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-/// What becomes of one.
+/// The state of a rendezvous message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
     #[default]
     Waiting,
-    /// Its bytes are under way here.
+    /// The transfer of its bytes is in progress.
     Taking,
-    /// The sender has, or will have, our word.
+    /// The sender has been notified of the end, or will be.
     Over,
-    /// The sender has left, and what it announced is gone with it.
+    /// The sender has left, and its memory is gone.
     Left,
 }
 
-/// An announced message, as the worker knows it.
+/// A rendezvous message, as the worker stores it.
 pub(crate) struct Announced {
     pub(crate) from: Origin,
-    /// The sender's number of it.
+    /// The sender's number of the message.
     pub(crate) token: u64,
     pub(crate) id: u16,
     pub(crate) header: u64,
@@ -37,9 +37,9 @@ pub(crate) struct Announced {
     pub(crate) stage: Cell<Stage>,
 }
 
-/// The worker, as an announcement calls it.
+/// The interface of the worker to announcements.
 pub(crate) trait Taker {
-    /// Posts the transfer of its first bytes into this memory.
+    /// Posts the transfer of the message's first bytes into this memory.
     fn take(
         self: Rc<Self>,
         announced: &Rc<Announced>,
@@ -47,18 +47,21 @@ pub(crate) trait Taker {
         range: Range<usize>,
     ) -> Result<Outcome, PostError>;
 
-    /// Nobody takes it.
+    /// Refuses the message.
     fn refuse(self: Rc<Self>, announced: &Announced);
 }
 
-/// A message that was announced, since it is longer than its lane carries at once: its bytes are with the sender until they are taken.
+/// A received rendezvous message (RTS). It was longer than its lane can carry, so its bytes stay at the sender until they are
+/// received.
 ///
-/// It comes to the handler of its id in its place among the other messages ([`Message::announcement`](crate::Message::announcement)), and
-/// can be kept beyond the handler, for any time. Then it is taken, into memory of the receiver's choice, or refused; dropped
-/// without either it is refused. Who sent it waits for that with its memory, and hears it.
+/// The handler of its id gets it in order with the other messages ([`Message::announcement`](crate::Message::announcement)). It can
+/// be kept beyond the handler, for any time. Then [`Announcement::take_into`] receives it into memory of the receiver's choice, or
+/// [`Announcement::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until then, and the sender
+/// learns the result.
 ///
-/// While it is kept it stands among those of its sender that the worker keeps, which are bounded (`TIELINE_ANNOUNCED`), and holds the worker's interfaces open, also
-/// when the worker was closed, as requests do. Nothing tells that its sender took it back or has left: who takes it hears that.
+/// An announcement counts against the maximum number of waiting messages, per sender and in total (`TIELINE_ANNOUNCED`). It holds
+/// the worker's interfaces open, even after the worker was closed, as requests do. There is no notification if the sender withdraws
+/// the message or leaves: `take_into` reports it.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
@@ -83,7 +86,7 @@ pub struct Announcement {
     inner: Rc<Announced>,
     shared: Rc<Shared>,
     worker: Weak<dyn Taker>,
-    /// Nothing is left to be said of it.
+    /// The sender has been answered, or need not be.
     over: bool,
 }
 
@@ -96,60 +99,66 @@ impl Announcement {
         Announcement { inner, shared, worker, over: false }
     }
 
-    /// The id that it was sent with.
+    /// Returns the message id.
     #[must_use]
     pub fn id(&self) -> u16 {
         self.inner.id
     }
 
-    /// The header that it was sent with.
+    /// Returns the 8-byte header.
     #[must_use]
     pub fn header(&self) -> u64 {
         self.inner.header
     }
 
-    /// How long the message is, as its sender says: whoever that is, so bound what is allocated for it.
+    /// Returns the length in bytes that the sender states. Do not trust it: bound the memory that you allocate for it.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.len
     }
 
-    /// Whether it has no bytes, which a sender of this library announces of none.
+    /// Whether the length is 0. Senders of this library make no such rendezvous message.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Who sent it.
+    /// Returns the sender.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         PeerId(self.inner.from.peer)
     }
 
-    /// The endpoint back to whoever sent it; see [`Message::endpoint`](crate::Message::endpoint).
+    /// Returns the application's endpoint to the sender; see [`Message::endpoint`](crate::Message::endpoint).
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         super::endpoint_to(&self.shared, self.peer())
     }
 
-    /// Takes the message's first bytes, as many as the range has, into a region: it may have been [lent](crate::Context::lend). The
-    /// bytes come by the lane that suits, and all are there when the operation is complete. A device brings them without this side's or
-    /// the sender's application. Where the kernel copies between the two, a take goes on in this worker's progress, and the sender
-    /// may be asked to copy a part of a long one: it gets a key of exactly the range, to write it, until the operation has ended, and one
-    /// that is stopped in the middle of its copy holds the take until it goes on or its process ends. Nothing else of the region is
-    /// written. Then the sender's operation ends, too: it does not hear how much was taken. A range of no bytes drops what the message
-    /// holds, and ends it well.
+    /// Receives the message's first bytes, as many as the range has, into a region. The region may be a transient registration
+    /// ([`Context::lend`](crate::Context::lend)). When the operation is complete, all bytes of the range have arrived. The library
+    /// chooses the lane. Nothing outside the range is written.
     ///
-    /// The operation ends as `Canceled` where the sender has taken the message back, or dropped its endpoint: some bytes of the range may
-    /// have been written then, as after any failure. It cannot be [cancelled](crate::Worker::cancel). It goes over an open endpoint of the
-    /// application's that leads to the sender, if there is one, whose flush then waits for it. It ends with that endpoint where it fails or
-    /// is closed with [`Close::Cancel`](crate::Close::Cancel); dropping it ends nothing, since the operation keeps it.
+    /// A device transfers the bytes without either application. If the kernel copies between the two processes, this worker's
+    /// progress advances the operation, and the sender may be asked to copy a part of a long one. To write it, the sender gets a
+    /// key of exactly the range, until the operation has ended. If the sender's process is stopped in the middle of its copy, the
+    /// operation waits until it continues or ends.
+    ///
+    /// The sender's operation then ends as well; the sender does not learn how many bytes were received. An empty range discards
+    /// the message's bytes and completes the sender's operation successfully.
+    ///
+    /// The operation ends as `Canceled` if the sender has withdrawn the message or dropped its endpoint. As after any failure, some
+    /// bytes of the range may have been written. It cannot be [canceled](crate::Worker::cancel).
+    ///
+    /// If the application holds an open endpoint to the sender, the operation uses it, and a flush of that endpoint waits for the
+    /// operation. The operation ends if that endpoint fails or is closed with [`Close::Cancel`](crate::Close::Cancel). Dropping the
+    /// endpoint does not end the operation, because the operation holds it.
     ///
     /// # Errors
-    /// [`Untaken`], with the announcement and a [`PostError`]: [`PostError::Retry`] where no more can be pending,
-    /// [`PostError::Correct`] for a range that is longer than the message, or outside of its region, and where what the sender announced
-    /// makes no sense, and [`PostError::Reconnect`] where the worker is closed, the sender has left, or the way to it has failed. Nothing is
-    /// pending then, and nothing was refused; of a long range some bytes may have been written.
+    /// [`Untaken`] returns the announcement, with a [`PostError`]. [`PostError::Retry`]: the maximum number of operations is
+    /// pending. [`PostError::Correct`]: the range is longer than the message or outside its region, or the sender's announcement is
+    /// malformed. [`PostError::Reconnect`]: the worker is closed, the sender has left, or the route to it has failed. Nothing is
+    /// pending then, and the message was not refused; some bytes of a long range may have been written.
     pub fn take_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, Untaken> {
         let mut this = self;
         let taken = match this.worker.upgrade() {
@@ -165,7 +174,7 @@ impl Announcement {
         }
     }
 
-    /// Does not take it: the sender's operation ends, as refused.
+    /// Refuses the message: the sender's operation ends with an error.
     pub fn refuse(self) {}
 }
 
@@ -184,11 +193,11 @@ impl fmt::Debug for Announcement {
     }
 }
 
-/// An announced message that could not be taken now.
+/// The error of [`Announcement::take_into`]: the message could not be received at this time.
 pub struct Untaken {
-    /// The message, to be taken again or refused.
+    /// The message, to be received again or refused.
     pub announcement: Announcement,
-    /// Why.
+    /// The reason.
     pub error: PostError,
 }
 

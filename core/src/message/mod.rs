@@ -1,4 +1,4 @@
-//! Received messages, as a handler sees them, and those that it keeps.
+//! Received messages: as a handler sees them, and kept ones.
 
 pub(crate) mod abi;
 pub(crate) mod announced;
@@ -16,24 +16,24 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
-/// The kind of the events that messages of the core's own making are made of: no event of a provider's with it comes to a handler.
+/// The kind of the events from which the core makes messages itself. No event of a provider with this kind reaches a handler.
 pub(crate) const ANNOUNCED: u32 = u32::MAX;
 
-/// A message, for the length of the handler's call.
+/// A received message, valid during the handler's call.
 ///
-/// The payload lies in the transport's buffer: it is not copied. A handler that needs it for longer calls
-/// [`Message::keep`].
+/// The payload lies in the transport's buffer and is not copied. A handler that needs it longer calls [`Message::keep`].
 ///
-/// A message that is longer than its lane carries at once comes without its payload: it [is announced](Message::is_announced), and what
-/// [`announcement`](Message::announcement) gives says where it goes. A handler that does not ask for that refuses the message.
+/// A message that is too long for its lane is a rendezvous message: it arrives without its payload ([`Message::is_announced`]), and
+/// [`Message::announcement`] returns the object by which its bytes are received. A handler that does not call `announcement`
+/// refuses the message.
 pub struct Message<'a> {
     event: &'a Polled,
     shared: &'a Rc<Shared>,
     interface: usize,
-    /// Who reads a lent payload, once it was kept. Taken by [`abi::LentMessage::hand_to`], which lent payloads alone come to:
-    /// the others need not look at it on the way out.
+    /// The readers of a lent payload, once it was kept. [`abi::LentMessage::hand_to`] takes it. Only lent payloads pass there, so
+    /// other messages need not check it after the handler.
     kept: ManuallyDrop<Cell<Option<Rc<Readers>>>>,
-    /// Its payload is lent, and goes back behind the handler.
+    /// The payload is lent, and is returned after the handler.
     lent: Option<abi::GoesBack>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Message<'a> {
         Message { event, shared, interface, kept, lent: None }
     }
 
-    /// The next message of the same batch: nobody keeps what is not lent.
+    /// Turns to the next message of the same batch. A payload that is not lent has no other readers.
     #[inline]
     pub(crate) fn turn_to(&mut self, event: &'a Polled) {
         self.event = event;
@@ -54,43 +54,43 @@ impl<'a> Message<'a> {
         &self.shared.interfaces[self.interface]
     }
 
-    /// The id that it was sent with.
+    /// Returns the message id.
     #[inline]
     #[must_use]
     pub fn id(&self) -> u16 {
         self.event.id as u16
     }
 
-    /// The eight bytes of header that it was sent with.
+    /// Returns the 8-byte header.
     #[inline]
     #[must_use]
     pub fn header(&self) -> u64 {
         self.event.header
     }
 
-    /// How long it is, whether its bytes are here or were only announced.
+    /// Returns the length in bytes, also for a rendezvous message whose bytes have not been received.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         if self.is_announced() { self.event.cookie as usize } else { self.payload().len() }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether its bytes are still with its sender.
+    /// Whether this is a rendezvous message: its bytes are still at the sender.
     #[inline]
     #[must_use]
     pub fn is_announced(&self) -> bool {
         self.event.kind == ANNOUNCED
     }
 
-    /// What is to be taken of a message that was announced, or refused: once, to who asks first. One that nobody asks for is refused when
-    /// its handler returns. `None` for a message whose bytes are here.
+    /// Returns the announcement of a rendezvous message, by which it is received or refused. Only the first call returns it. If the
+    /// handler does not call this, the message is refused when the handler returns. `None` for a message with a payload.
     #[must_use]
     pub fn announcement(&self) -> Option<Announcement> {
         if !self.is_announced() {
@@ -100,14 +100,14 @@ impl<'a> Message<'a> {
         worker.take_announcement()?.downcast().ok().map(|announcement| *announcement)
     }
 
-    /// The payload, valid during this call; of a message that was announced there is none.
+    /// Returns the payload, valid during the handler's call. It is empty for a rendezvous message.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         abi::payload(self.event)
     }
 
-    /// Where the payload lies, and how long it is: [`payload`](Message::payload) for who hands both on.
+    /// Returns the address and length of the payload, for bindings that pass both on; see [`payload`](Message::payload).
     #[doc(hidden)]
     #[inline(always)]
     #[must_use]
@@ -116,22 +116,23 @@ impl<'a> Message<'a> {
         (data.cast(), if data.is_null() { 0 } else { len })
     }
 
-    /// Who sent it: the number of that worker here, which an [`Endpoint`] to it gives too ([`Endpoint::peer`]).
+    /// Returns the sender: the number of that worker on this worker, as [`Endpoint::peer`] returns it.
     #[inline]
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.slot().peer(self.event.peer)
     }
 
-    /// The endpoint back to whoever sent it, if the application holds one that leads there, however it came by it: of several that have
-    /// not failed the one that was made first. [`Worker::endpoint_to`](crate::Worker::endpoint_to) makes one where there is none.
+    /// Returns an endpoint to the sender, if the application holds one that has not failed, no matter how it obtained it. If there
+    /// are several, it is the oldest one. [`Worker::endpoint_to`](crate::Worker::endpoint_to) makes an endpoint if there is none.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         endpoint_to(self.shared, self.peer())
     }
 
-    /// Keeps the payload beyond this call: where the transport lends its buffers, nothing is copied. A message that was
-    /// [announced](Message::announcement) has none yet: what is kept is empty, and the message is refused unless it is asked for.
+    /// Keeps the payload beyond the handler's call. If the transport lends its buffers, nothing is copied. A [rendezvous
+    /// message](Message::announcement) has no payload yet: the kept message is empty, and the message is refused unless
+    /// `announcement` was called.
     #[must_use]
     pub fn keep(&self) -> KeptMessage {
         let copied = || Payload::Copied(self.payload().into());
@@ -140,7 +141,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The endpoint of the application's that leads to a peer, if there is one.
+/// The application's endpoint to a peer, if there is one.
 fn endpoint_to(shared: &Shared, peer: PeerId) -> Option<Endpoint> {
     let worker = shared.senders.get()?.upgrade()?;
     let inner = worker.endpoint_to(peer.0)?.downcast().ok()?;
@@ -152,7 +153,7 @@ enum Payload {
     Lent(Lent),
 }
 
-/// A message that outlives its handler.
+/// A message that outlives its handler. It holds the transport's buffer or a copy of the payload.
 pub struct KeptMessage {
     id: u16,
     header: u64,
@@ -161,25 +162,25 @@ pub struct KeptMessage {
 }
 
 impl KeptMessage {
-    /// The id that it was sent with.
+    /// Returns the message id.
     #[must_use]
     pub fn id(&self) -> u16 {
         self.id
     }
 
-    /// The header that it was sent with.
+    /// Returns the 8-byte header.
     #[must_use]
     pub fn header(&self) -> u64 {
         self.header
     }
 
-    /// Who sent it.
+    /// Returns the sender.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.peer
     }
 
-    /// The payload.
+    /// Returns the payload.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         match &self.payload {

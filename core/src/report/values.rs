@@ -19,7 +19,7 @@ pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     Ok((config.views(), config.files()))
 }
 
-/// The part of a variable's name that was probably meant, in lower case: `fastbox` for `fastbx`.
+/// Returns the part of a variable's name that was probably meant, in lower case: `fastbox` for `fastbx`.
 #[must_use]
 pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
     let name = name.trim_start_matches("TIELINE_");
@@ -39,7 +39,7 @@ pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
     values_text_within(values, files, WIDTH)
 }
 
-/// The same for a terminal of this width.
+/// The same for a terminal of this width, in columns.
 #[must_use]
 pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize) -> String {
     let mut text = String::new();
@@ -74,13 +74,13 @@ pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize
     text
 }
 
-/// Everything about one variable.
+/// Formats all facts about one variable.
 #[must_use]
 pub fn value_text(value: &ValueView) -> String {
     value_text_within(value, WIDTH)
 }
 
-/// The same for a terminal of this width.
+/// The same for a terminal of this width, in columns.
 #[must_use]
 pub fn value_text_within(value: &ValueView, width: usize) -> String {
     let mut rows = vec![

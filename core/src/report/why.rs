@@ -12,7 +12,7 @@ impl Report {
         self.why_within(text::WIDTH)
     }
 
-    /// The same for a terminal of this width.
+    /// The same for a terminal of this width, in columns.
     #[must_use]
     pub fn why_within(&self, width: usize) -> String {
         let mut text = self.title();

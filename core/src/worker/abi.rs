@@ -1,7 +1,8 @@
 //! The unsafe calls of a worker: it polls interfaces and connectors, and closes endpoints that belong to it.
 //!
-//! Whoever asks for one has what proves that it may: the right to poll is there once, in a progress call that has handed on what was
-//! left over ([`Polls`]); an event of a poll is handed on once ([`Handed`]); what an endpoint is closed by is not copied.
+//! Every call requires a value that proves that it is permitted. The right to poll exists once, in a progress call that has
+//! dispatched the backlog ([`Polls`]). An event of a poll is dispatched once ([`Handed`]). The value by which an endpoint is closed
+//! cannot be copied.
 
 #![allow(unsafe_code)]
 
@@ -15,11 +16,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
-/// A progress call is running: on the way out, also by a panic, it says that none is.
+/// Marks a running progress call. Its drop, also during a panic, clears the mark.
 pub(super) struct Running<'a>(&'a Cell<bool>);
 
 impl Running<'_> {
-    /// `None`: one is running already.
+    /// `None`: a progress call is running already.
     #[inline]
     pub(super) fn begin(shared: &Shared) -> Option<Running<'_>> {
         match shared.in_progress.replace(true) {
@@ -28,7 +29,7 @@ impl Running<'_> {
         }
     }
 
-    /// What that call may do.
+    /// The rights of this progress call.
     #[inline]
     pub(super) fn turn(&mut self) -> Turn<'_> {
         Turn(PhantomData)
@@ -42,11 +43,11 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A progress call that has polled nothing yet.
+/// A progress call that has not polled yet.
 pub(super) struct Turn<'a>(PhantomData<&'a mut ()>);
 
 impl<'a> Turn<'a> {
-    /// `None`: something is left over of a poll before.
+    /// `None`: there is a backlog of an earlier poll.
     #[inline]
     pub(super) fn polls(self, left_over: &LeftOver) -> Option<Polls<'a>> {
         match left_over.is_there() {
@@ -56,10 +57,10 @@ impl<'a> Turn<'a> {
     }
 }
 
-/// The right to poll: what the events of earlier polls point to is read no more.
+/// The right to poll: memory referenced by events of earlier polls is no longer read.
 pub(super) struct Polls<'a>(PhantomData<&'a mut ()>);
 
-/// Polls an interface and hands on what it brings; how much that was.
+/// Polls an interface and dispatches its events; returns their number.
 #[inline]
 pub(super) fn all_of(
     (interface, open): (usize, &OpenInterface),
@@ -68,8 +69,8 @@ pub(super) fn all_of(
     hand_on: impl FnOnce(Hand<'_>),
 ) -> Result<usize, Status> {
     let mut batch = Batch::new();
-    // SAFETY: who has the right to poll lends it for this call, in which the events are dealt with; for those behind a panic see
-    // `LeftOver`.
+    // SAFETY: the holder of the right to poll lends it for this call, in which all events are dispatched. `LeftOver` keeps those
+    // behind a panic.
     let rest = unsafe { open.poll(&mut batch) }?;
     if !rest.is_empty() {
         hand_on(Hand { left_over, interface, rest });
@@ -77,20 +78,20 @@ pub(super) fn all_of(
     Ok(rest.len())
 }
 
-/// Polls a connector and hands on what it brings, one by one; how much that was.
+/// Polls a connector and dispatches its events one by one; returns their number.
 pub(super) fn each_of(
     connector: &OpenConnector,
     _right: &mut Polls<'_>,
     each: impl FnMut(&Polled),
 ) -> Result<usize, Status> {
     let mut batch = Batch::new();
-    // SAFETY: who has the right to poll lends it for this call, in which the events are dealt with.
+    // SAFETY: the holder of the right to poll lends it for this call, in which all events are dispatched.
     let events = unsafe { connector.poll(&mut batch) }?;
     events.iter().for_each(each);
     Ok(events.len())
 }
 
-/// Events of a poll that are to be handed on.
+/// Events of a poll that have to be dispatched.
 pub(super) struct Hand<'a> {
     left_over: &'a LeftOver,
     interface: usize,
@@ -98,26 +99,26 @@ pub(super) struct Hand<'a> {
 }
 
 impl<'a> Hand<'a> {
-    /// The place of the interface that they came over.
+    /// The index of the interface from which they came.
     #[inline]
     pub(super) fn interface(&self) -> usize {
         self.interface
     }
 
-    /// Hands them on, one by one. An event counts as dealt with, however that ends; a panic leaves those behind it to the next progress
-    /// call.
+    /// Dispatches the events one by one. An event counts as dispatched, however its handler ends. After a panic, the next progress
+    /// call dispatches the events behind it.
     #[inline]
     pub(super) fn each(self, mut each: impl FnMut(Handed<'a>)) {
         let mut hand = Rest(self);
         while let Some((event, rest)) = hand.0.rest.split_first() {
             hand.0.rest = rest;
-            // SAFETY: it was just taken out of the rest, which is nobody else's.
+            // SAFETY: the event was just removed from the rest, which has no other owner.
             each(unsafe { Handed::new(event) });
         }
     }
 }
 
-/// A hand out of which events are taken.
+/// A `Hand` from which events are removed.
 struct Rest<'a>(Hand<'a>);
 
 impl Drop for Rest<'_> {
@@ -129,7 +130,7 @@ impl Drop for Rest<'_> {
     }
 }
 
-/// What handlers left of their batches when they panicked.
+/// The backlog: events left by handlers that panicked.
 #[derive(Default)]
 pub(super) struct LeftOver {
     all: RefCell<VecDeque<(usize, Vec<Polled>)>>,
@@ -144,14 +145,15 @@ impl LeftOver {
 
     #[cold]
     fn keep(&self, hand: &Hand<'_>) {
-        // SAFETY: what they point to stays until their interface is polled again. The panic that leaves them ends this progress call and
-        // its right to poll; the next one gets it once nothing is left over, and the worker keeps its interfaces open.
+        // SAFETY: the memory that the events reference stays valid until their interface is polled again. The panic ends this
+        // progress call and its right to poll. The next call gets that right when the backlog is empty, and the worker keeps its
+        // interfaces open.
         let events = hand.rest.iter().map(|event| unsafe { event.again() }).collect();
         self.all.borrow_mut().push_back((hand.interface, events));
         self.is_there.set(true);
     }
 
-    /// Hands it on; how much that was. What is left again, by another panic, is left for the next call.
+    /// Dispatches the backlog; returns the number of events. After another panic, the rest is left for the next call.
     pub(super) fn hand_on(&self, _turn: &mut Turn<'_>, mut hand_on: impl FnMut(Hand<'_>)) -> usize {
         let mut count = 0;
         let waiting = self.all.borrow().len();
@@ -165,11 +167,11 @@ impl LeftOver {
         count
     }
 
-    /// The worker ends: payloads that a provider has lent and no handler will see go back.
+    /// The worker ends: returns payloads that a provider has lent and that no handler will read.
     pub(super) fn give_back(&self, shared: &Shared) {
         for (interface, events) in self.all.take() {
             for event in &events {
-                // SAFETY: it was just taken out of its one place.
+                // SAFETY: the event was just removed from its only place.
                 unsafe { Handed::new(event) }.give_back(&shared.interfaces[interface]);
             }
         }
@@ -178,7 +180,7 @@ impl LeftOver {
 
 /// Closes an endpoint of a circuit, or one that carries datagrams.
 pub(super) fn close(owned: OwnedEndpoint) {
-    // SAFETY: it was taken out of the one place that knows it as open (the circuits, `Carried`), when no endpoint uses it any more:
-    // keys and operations over a circuit hold such an endpoint.
+    // SAFETY: it was removed from the only place that lists it as open (the circuits, `Carried`), when no endpoint uses it any
+    // more: keys and operations over a circuit hold such an endpoint.
     unsafe { owned.close() }
 }

@@ -1,5 +1,5 @@
-//! The messages that peers have announced: each is an entry here until it is over, of which each peer has a bounded number, and no
-//! byte of what it announces is fetched or allocated for unasked.
+//! The rendezvous messages (announcements) of peers. Each one is an entry here until it has ended, and each peer may have a bounded
+//! number. Its bytes are neither fetched nor allocated before the application asks for them.
 
 use crate::message::announced::{Announced, Announcement, Stage};
 use crate::op::Id;
@@ -11,48 +11,48 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
-/// Announcements of one peer that wait to be taken, and the bytes of their keys. What comes beyond is refused.
+/// Maximum number of waiting announcements of one peer, and of bytes of their keys. Further ones are refused.
 const MOST: usize = 65_536;
 const MOST_BYTES: usize = 32 << 20;
-/// Each peer may have so many, and so many bytes, however much others have.
+/// The number and the bytes that each peer may have regardless of other peers.
 const SHARE: usize = 64;
 const SHARE_BYTES: usize = 64 << 10;
 
-/// A transfer that is under way.
+/// A transfer in progress.
 pub(super) struct Taking {
     pub(super) announced: Rc<Announced>,
     pub(super) transfer: Request,
-    /// What the application has of it.
+    /// The operation that the application holds.
     pub(super) whole: Id,
-    /// The key goes through an endpoint, which it keeps.
+    /// The key belongs to an endpoint and holds it.
     pub(super) key: RemoteKey,
 }
 
-/// By the circuit, and the sender's number.
+/// The circuit, and the sender's number.
 type Number = (Option<u64>, u64);
 
 /// The announcements of one peer.
 #[derive(Default)]
 struct OfPeer {
     known: HashMap<Number, Rc<Announced>>,
-    /// Of their keys.
+    /// The bytes of their keys.
     bytes: usize,
 }
 
-/// Everything that is announced and not over.
+/// All announcements that have not ended.
 pub(super) struct Announcements {
-    /// How many of all peers together, and the bytes of their keys; beyond that each peer has its share.
+    /// The maximum for all peers together: their number, and the bytes of their keys. Beyond it each peer still has its share.
     most: (usize, usize),
     peers: RefCell<HashMap<u32, OfPeer>>,
     all: Cell<(usize, usize)>,
     /// By the transfer's number.
     pub(super) taking: RefCell<HashMap<Id, Taking>>,
-    /// The one whose handler runs.
+    /// The announcement whose handler runs.
     pub(super) current: Cell<Option<Announcement>>,
 }
 
 impl Announcements {
-    /// With these bounds for all peers together.
+    /// Makes an empty table with this maximum for all peers together.
     pub(super) fn new(most: (usize, usize)) -> Announcements {
         Announcements {
             most,
@@ -63,27 +63,27 @@ impl Announcements {
         }
     }
 
-    /// That one, once.
+    /// The announcement whose handler runs; only the first call returns it.
     pub(super) fn take_current(&self) -> Option<Announcement> {
         self.current.take()
     }
 
-    /// How many of a peer's there are.
+    /// The number of a peer's announcements.
     pub(super) fn of(&self, peer: u32) -> usize {
         self.peers.borrow().get(&peer).map_or(0, |of| of.known.len())
     }
 
-    /// The one of that number.
+    /// The announcement with this number.
     pub(super) fn get(&self, from: Origin, token: u64) -> Option<Rc<Announced>> {
         self.peers.borrow().get(&from.peer)?.known.get(&(from.circuit, token)).cloned()
     }
 
-    /// All of all peers.
+    /// All announcements of all peers.
     pub(super) fn all(&self) -> Vec<Rc<Announced>> {
         self.peers.borrow().values().flat_map(|of| of.known.values()).cloned().collect()
     }
 
-    /// Notes a new one. The error: why it is not to be handed on.
+    /// Adds an announcement. The error says why it must not be dispatched.
     pub(super) fn insert(&self, announced: &Rc<Announced>) -> Result<(), Status> {
         let len = announced.key.borrow().len();
         let (count, bytes) = self.all.get();
@@ -97,7 +97,7 @@ impl Announcements {
             return Err(Status::NoMemory);
         }
         match of.known.entry((announced.from.circuit, announced.token)) {
-            // Announced twice: there is one answer.
+            // Announced twice: there is only one answer.
             Entry::Occupied(_) => Err(Status::BadData),
             Entry::Vacant(place) => {
                 let _ = place.insert(announced.clone());
@@ -112,7 +112,7 @@ impl Announcements {
         let mut peers = self.peers.borrow_mut();
         let Some(of) = peers.get_mut(&announced.from.peer) else { return };
         let number = (announced.from.circuit, announced.token);
-        // A peer that left and came back may have given its number to another one.
+        // A peer that left and came back may have reused its number.
         if !of.known.get(&number).is_some_and(|known| std::ptr::eq(&raw const **known, announced)) {
             return;
         }
@@ -126,7 +126,7 @@ impl Announcements {
         self.all.set((count - 1, bytes - len));
     }
 
-    /// A peer has left: nobody waits for an answer, and nothing of what it announced is kept. Those that are being taken end by themselves.
+    /// A peer has left. Its announcements are removed without an answer. Transfers in progress end on their own.
     pub(super) fn left_behind(&self, peer: u32) {
         let gone = self.peers.borrow_mut().remove(&peer);
         let Some(gone) = gone else { return };
@@ -140,13 +140,13 @@ impl Announcements {
         }
     }
 
-    /// How many are being taken over an endpoint.
+    /// The number of transfers in progress over an endpoint.
     pub(super) fn taken_over(&self, endpoint: usize) -> usize {
         let taking = self.taking.borrow();
         taking.values().filter(|taking| taking.key.inner.endpoint.index == endpoint).count()
     }
 
-    /// Nothing is left of the one whose handler ran, also where that has panicked.
+    /// Removes the announcement whose handler ran, even if the handler has panicked.
     pub(super) fn clear(&self) -> impl Drop + '_ {
         struct Clear<'a>(&'a Announcements);
         impl Drop for Clear<'_> {
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(insert(4, 5000, 8), 1000 - 2 * SHARE);
         [2, 3, 4].into_iter().for_each(|peer| all.left_behind(peer));
         assert_eq!(all.all.get(), (0, 0));
-        // The same of bytes.
+        // The same for bytes.
         assert_eq!(insert(1, 50, 1 << 15), 32);
         assert_eq!(insert(2, 50, 1 << 15), SHARE_BYTES >> 15);
     }
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!([waits.stage.get(), taken.stage.get()], [Stage::Left, Stage::Taking]);
         assert_eq!((waits.key.borrow().len(), taken.key.borrow().len()), (0, 9));
         assert_eq!((all.of(1), all.of(2), all.all.get()), (0, 1, (1, 9)));
-        // It is back, and numbers its announcements from the start again.
+        // The peer is back, and numbers its announcements from the start again.
         let again = announced(1, 1, 3);
         assert_eq!(all.insert(&again), Ok(()));
         all.remove(&waits);

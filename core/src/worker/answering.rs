@@ -1,4 +1,4 @@
-//! Answering peers: at once, later, or by ending the connection that they asked over.
+//! Answering peers: immediately, later, or by ending the connection that carried the request.
 
 use super::Inner;
 use super::owed::Debt;
@@ -9,13 +9,13 @@ use crate::proto::{Origin, emulate::Answer};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Answers that one progress call tries again.
+/// Answers retried in one progress call.
 const AT_ONCE: usize = 64;
 
 impl Inner {
-    /// Answers who asked, or keeps the answer until that is possible.
+    /// Answers the requester, or keeps the answer until that is possible.
     pub(super) fn answer(self: &Rc<Self>, to: Origin, answer: Answer) {
-        // Nobody waits for it, and a way to who has left would be looked for in vain.
+        // The requester has left and does not need the answer; there is no route to it.
         if self.peers.borrow().is_gone(to.peer) {
             return;
         }
@@ -28,10 +28,10 @@ impl Inner {
         }
     }
 
-    /// Keeps an answer that cannot be given now.
+    /// Keeps an answer that cannot be sent at present.
     #[cold]
     pub(crate) fn keep_answer(self: &Rc<Self>, to: Origin, answer: Answer, status: Status) {
-        // Nothing is tried again when this worker is closed: who asks is told at once, where that is possible.
+        // A closed worker retries nothing: the requester is disconnected immediately, if possible.
         if self.closed.get() {
             return self.hang_up(to, status);
         }
@@ -46,18 +46,19 @@ impl Inner {
         self.shared.note_work();
     }
 
-    /// Whether who asked is gone, or the circuit that it asked over, and with it the question.
+    /// Whether the requester is gone, or the circuit that carried the request, and with it the request.
     fn has_ended(&self, to: Origin) -> bool {
         self.peers.borrow().is_gone(to.peer)
             || to.circuit.is_some_and(|number| self.is_dead_circuit(number))
     }
 
-    /// Tries kept answers again. True: some are left.
+    /// Retries kept answers. `true`: some remain.
     pub(super) fn give_owed_answers(self: &Rc<Self>) -> bool {
         if self.owed.is_empty() {
             return false;
         }
-        // What dying endpoints left may be more than is kept: the oldest have had the most of their time.
+        // Endpoints that failed may have left more answers than may be kept: the oldest ones have waited longest and are dropped
+        // first.
         while self.owed.is_beyond_bound(0) {
             let Some(to) = self.owed.debts.borrow().front().map(|debt| debt.to) else { break };
             self.hang_up(to, Status::NoMemory);
@@ -87,7 +88,7 @@ impl Inner {
         !self.owed.is_empty()
     }
 
-    /// Who waits for an answer that did not come over a circuit: what came over one ends with it.
+    /// The peers that wait for an answer to a request that came over no circuit. Requests over a circuit end with the circuit.
     pub(super) fn who_waits(&self) -> BTreeSet<u32> {
         let mut who: BTreeSet<u32> = {
             let debts = self.owed.debts.borrow();
@@ -101,7 +102,7 @@ impl Inner {
         who
     }
 
-    /// The worker is closed: those who wait for an answer get none.
+    /// The worker is closed: these peers get no answer and are disconnected.
     pub(super) fn hang_up_on(self: &Rc<Self>, who: BTreeSet<u32>) {
         if self.shared.same_process() {
             who.into_iter()
@@ -109,10 +110,10 @@ impl Inner {
         }
     }
 
-    /// Ends the connection that a peer asked over: what it waits for then ends there.
+    /// Ends the connection that carried a peer's request, which ends the request at the peer.
     pub(super) fn hang_up(self: &Rc<Self>, to: Origin, status: Status) {
         self.owed.debts.borrow_mut().retain(|debt| debt.to != to);
-        let unanswered = "a question that it carried could not be answered";
+        let unanswered = "a request that it carried could not be answered";
         if let Some(circuit) = to.circuit {
             self.circuit_failed(circuit, status, unanswered);
             return self.drop_failed(circuit);
@@ -124,7 +125,7 @@ impl Inner {
                     self.drop_failed(number);
                 } else if let Err(refused) = slot.interface.hang_up(number) {
                     self.shared.core.note(format!(
-                        "{} waits for an answer that cannot be given ({status}), and {} cannot hang up: {refused}",
+                        "{} waits for an answer that cannot be sent ({status}), and {} cannot disconnect it: {refused}",
                         PeerId(to.peer),
                         slot.path
                     ));

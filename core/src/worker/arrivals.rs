@@ -1,4 +1,4 @@
-//! Peers that arrive, leave or fail: what interfaces report of them, and what the application is told.
+//! Peers that arrive, leave or fail: events of interfaces, and the reports to the application.
 
 use super::Inner;
 use crate::address::WorkerAddress;
@@ -12,30 +12,29 @@ use tieline_plugin_api::caps;
 /// The status of a connection that was closed in good order.
 const CLOSED: i32 = Status::Closed as i32;
 
-/// What the application is to be told by the next progress call.
+/// A peer event that the next progress call reports to the application.
 pub(super) enum News {
-    /// A peer is gone.
+    /// A peer has failed.
     Gone(PeerId, Error),
     /// A peer has left in good order.
     Left(PeerId),
-    /// An endpoint of the application's has failed.
+    /// An endpoint of the application has failed.
     Failed(Id, Error),
 }
 
-/// Whether a connection that ended with this status says something of whoever is at its other end; others say that something was
-/// wrong with the connection itself.
+/// Whether this status of an ended connection concerns the peer itself. Other statuses concern only the connection.
 pub(super) fn speaks_of_peer(status: Status) -> bool {
     matches!(status, Status::PeerFailed | Status::TimedOut | Status::Unreachable)
 }
 
-/// What helps where a connection ended with this status.
+/// The remedy for a connection that ended with this status.
 pub(super) fn what_helps(status: Status) -> &'static str {
     match status {
         Status::PeerFailed => "start the peer again, and connect to its new address",
         Status::TimedOut => {
             "see that the peer's host runs and can be reached; TIELINE_FAILURE_TIMEOUT is how long silence is allowed"
         }
-        Status::Unreachable => "see that the network between the two hosts is up, and connect anew",
+        Status::Unreachable => "see that the network between the two hosts is up, and reconnect",
         _ => "",
     }
 }
@@ -63,8 +62,8 @@ impl Inner {
         self.connection_lost(slot, peer, event);
     }
 
-    /// A peer's connection to an interface has failed. Who sees the peer's process itself knows what that means; who only
-    /// hears nothing of it any more may be the one that is deaf.
+    /// A peer's connection to an interface has failed. An interface that observes the peer's process knows what that means. One
+    /// that only stopped receiving from the peer may itself be at fault.
     fn connection_lost(&self, slot: &InterfaceSlot, peer: PeerId, event: &Polled) {
         let status = Status::from_code(event.status);
         let address = match self.peers.borrow().get(peer.0) {
@@ -80,7 +79,7 @@ impl Inner {
         };
         let lives = match slot.attr.caps & caps::LOCAL_ONLY {
             0 => self.stands_elsewhere(worker, slot, status),
-            // Each of its connections will say the same, if it is true.
+            // If it is true, each of the peer's connections will report it.
             _ => !slot.numbers_of(peer.0).is_empty(),
         };
         if !lives {
@@ -88,7 +87,7 @@ impl Inner {
         }
     }
 
-    /// An endpoint of ours to a peer's interface has failed.
+    /// An endpoint of this worker to a peer's interface has failed.
     pub(super) fn endpoint_lost(
         &self,
         slot: &InterfaceSlot,
@@ -117,8 +116,8 @@ impl Inner {
         self.tell_of_loss(&worker);
     }
 
-    /// A peer is gone, or says so who claims to be it: where endpoints of ours stand that will say so themselves if it is
-    /// true, the application hears of it when they have.
+    /// A peer has failed, or a third party claims so. If endpoints of this worker would report the failure themselves, the
+    /// application is notified after they have.
     pub(super) fn peer_lost(&self, peer: PeerId, error: &Error) {
         let address = self.peers.borrow().get(peer.0).and_then(|peer| peer.address.clone());
         let Some(address) = address else { return self.tell_of_failure(peer, error) };
@@ -128,7 +127,7 @@ impl Inner {
         self.tell_of_loss(&worker);
     }
 
-    /// Tells of a peer that is gone, unless an endpoint of ours knows better.
+    /// Reports the failure of a peer, unless an endpoint of this worker still observes the peer's process.
     pub(super) fn tell_of_loss(&self, worker: &[u8; 16]) {
         let lost = self.peers.borrow().lost(worker);
         let Some((peer, error)) = lost else { return };
@@ -137,7 +136,7 @@ impl Inner {
         }
     }
 
-    /// Whether an endpoint of ours to a worker stands that ends with its process.
+    /// Whether a usable endpoint of this worker observes the peer's process.
     fn sees_process(&self, worker: &[u8; 16]) -> bool {
         const SEES: u64 = caps::LOCAL_ONLY | caps::PEER_FAILURE;
         let slots = self.shared.interfaces.iter().enumerate();
@@ -151,7 +150,7 @@ impl Inner {
         })
     }
 
-    /// Tells the application that a peer is gone, once.
+    /// Reports the failure of a peer to the application, once.
     pub(super) fn tell_of_failure(&self, peer: PeerId, error: &Error) {
         if self.peers.borrow_mut().tell(peer.0, error) {
             if let Some(journal) = self.shared.core.journal() {
@@ -164,21 +163,23 @@ impl Inner {
         }
     }
 
-    /// Any call may find something out, one that a handler makes too; handlers run in those that make progress, one after the other.
+    /// Queues a peer event. Any call may detect one, also inside a handler; only calls that make progress run handlers, one at a
+    /// time.
     pub(super) fn tell(&self, news: News) {
         self.news.borrow_mut().push_back(news);
         self.shared.note_work();
     }
 
-    /// Tells it what has been found out. No handler is running.
+    /// Reports the queued peer events. No handler is running.
     pub(super) fn tell_news(&self) -> usize {
         let mut told = 0;
-        // What handlers bring about is for the next call: who connects anew, in vain, would hear of that without end.
+        // Events caused by these handlers are left for the next call: otherwise a handler that reconnects in vain would run in an
+        // endless loop.
         let waiting = self.news.borrow().len();
         for _ in 0..waiting {
             let next = self.news.borrow_mut().pop_front();
             let Some(news) = next else { break };
-            // Not borrowed while they run: they may register others.
+            // Not borrowed while handlers run: they may register others.
             match news {
                 News::Gone(peer, error) => {
                     let handler = self.on_failure.borrow().clone();
@@ -190,9 +191,9 @@ impl Inner {
                 }
                 News::Failed(endpoint, error) => {
                     let handler = self.on_endpoint_failure.borrow().clone();
-                    // One that was dropped meanwhile is nobody's.
+                    // An endpoint that was dropped meanwhile is not reported.
                     let inner = self.endpoint(endpoint.raw()).filter(|inner| inner.is_named());
-                    // The peer has left: that is told instead.
+                    // If the peer has left, that is reported instead.
                     let inner = inner.filter(|inner| !self.has_left(inner, &error));
                     if let (Some(handler), Some(inner)) = (handler, inner) {
                         handler(&Endpoint::new(inner), &error.into());
@@ -217,14 +218,14 @@ impl Inner {
         number
     }
 
-    /// A number for a peer whose address makes no sense.
+    /// A number for a peer with a malformed address.
     fn nobodys_number(&self) -> u32 {
         let (number, forgotten) = self.peers.borrow_mut().add(None);
         drop(forgotten);
         number
     }
 
-    /// A number of an interface's means that peer from now on.
+    /// Maps an interface's number to that peer from here on.
     pub(super) fn note_peer(&self, slot: &InterfaceSlot, number: u64, peer: u32) {
         let before = slot.note_number(number, peer);
         let forgotten = {
@@ -235,7 +236,7 @@ impl Inner {
         drop(forgotten);
     }
 
-    /// A number of an interface's means nobody any more. Returns whom it meant.
+    /// Removes an interface's number. Returns its peer.
     pub(super) fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> PeerId {
         let before = slot.forget_number(number);
         let forgotten = self.peers.borrow_mut().left(before);
@@ -249,7 +250,7 @@ impl Inner {
         ways > 0 && ways > self.ways_that_stand_not(peer)
     }
 
-    /// A peer has closed one of its connections in good order; where that was the last one, the application hears it.
+    /// A peer has closed a connection in good order. If it was the last one, this is reported to the application.
     #[cold]
     fn closed_in_good_order(&self, slot: &InterfaceSlot, number: u64) {
         let peer = self.forget_number(slot, number);
@@ -258,7 +259,7 @@ impl Inner {
         }
     }
 
-    /// Tells the application that a peer has left in good order, once.
+    /// Reports to the application that a peer has left in good order, once.
     #[cold]
     pub(super) fn tell_of_leaving(&self, peer: PeerId) {
         if self.peers.borrow_mut().part(peer.0) && !self.peers.borrow().is_service(peer.0) {

@@ -1,72 +1,72 @@
-//! What a wait does while there is nothing to do: it spins, then yields its processor, then sleeps.
+//! The phases of a wait without events: it spins, then yields its processor, then sleeps.
 //!
-//! Spinning answers soonest where every process has a processor of its own. Where processes share one, whoever spins keeps
-//! it from the process that it waits for, until the kernel takes it away milliseconds later; a yield hands it over within
-//! a microsecond, and costs little where nobody wants it. Sleeping is for what takes long: it needs somebody to wake us,
-//! which costs both sides some microseconds.
+//! Spinning has the lowest latency if every process has its own processor. If processes share one, a spinning process keeps it from
+//! the process it waits for, until the kernel preempts it milliseconds later. A yield transfers the processor within a microsecond,
+//! and costs little if no other process wants it. Sleeping is for long waits: it needs a wake-up, which costs both sides some
+//! microseconds.
 //!
-//! How long to spin follows from how many processes of the job are on this host ([`Spin`]), and is corrected by what the
-//! kernel says about yields: processes that are each pinned to a processor of their own seem to have too few, and a
-//! neighbour that belongs to no job is not counted at all.
+//! The duration of spinning depends on the number of processes of the job on this host ([`Spin`]). The kernel's count of context
+//! switches corrects it: processes that are pinned to one processor each appear to share processors, and processes outside the job
+//! are not counted.
 
 use crate::setup::Spin;
 use std::cell::Cell;
 use std::thread::{ThreadId, current};
 use std::time::{Duration, Instant};
 
-/// Looks between two readings of the clock while spinning: a microsecond or so.
+/// Polls between two reads of the clock while spinning: about a microsecond.
 const LOOKS: u32 = 64;
-/// Looks between two yields where nobody else wants the processor.
+/// Polls between two yields if no other process wants the processor.
 const LOOKS_ALONE: u32 = 16;
-/// How long a wait yields before it sleeps.
+/// The time that a wait yields before it sleeps.
 const YIELDING: Duration = Duration::from_millis(1);
-/// A yield that took so long gave the processor to others than whoever is waited for. Then so many waits for events sleep instead: whoever
-/// is woken runs soon, and whoever yields runs when all others have had their turn.
+/// A yield of this duration gave the processor to other processes than the one waited for. Then this number of waits for events
+/// sleep instead: a woken process runs soon, a yielding one only after all others had their turn.
 const LONG_YIELD: Duration = Duration::from_micros(500);
 const WITHOUT_YIELDS: u32 = 64;
-/// Yields between two polls of what asks the kernel.
+/// Yields between two polls of interfaces that need a system call.
 const YIELDS_UNTIL_SLOW: u32 = 4;
-/// Yields between two questions to the kernel how many of them handed the processor over; this many of them did: it
-/// is shared; so many samples in a row without any: it is not.
+/// `SAMPLE`: yields between two reads of the kernel's context-switch count. `SHARED`: if at least this many of them switched, the
+/// processor is shared. `ALONE`: after this many samples in a row without a switch, it is not.
 const SAMPLE: u32 = 16;
 const SHARED: u64 = 8;
 const ALONE: u32 = 8;
-/// A nap while something may change of which no event tells: this part of what was waited so far, within these bounds.
+/// A nap while a change without an event is possible: this fraction of the time waited so far, within these bounds.
 const NAP_PART: u32 = 8;
 const NAP_LEAST: Duration = Duration::from_micros(50);
 const NAP_MOST: Duration = Duration::from_millis(10);
 /// A sleep that an event ends.
 const SLEEP: Duration = Duration::from_millis(100);
 
-/// What a worker knows about the processor that it runs on.
+/// A worker's knowledge about its processor.
 pub(super) struct Backoff {
     spin: Spin,
-    /// Whether others want it, once yields have shown.
+    /// Whether other processes want the processor, once yields have shown it.
     shared: Cell<Option<bool>>,
-    /// Looks between two readings of the clock, as things stand.
+    /// Present number of polls before the first read of the clock.
     first_looks: Cell<u32>,
     yields: Cell<u32>,
-    /// What the kernel said of which thread: each has a count of its own.
+    /// The last context-switch count, and its thread: each thread has its own count.
     switches: Cell<Option<(ThreadId, u64)>>,
     samples_alone: Cell<u32>,
-    /// Waits that are left to sleep instead of yielding.
+    /// The number of remaining waits that sleep instead of yielding.
     without_yields: Cell<u32>,
 }
 
-/// One wait.
+/// The state of one wait.
 pub(super) struct Wait {
     timeout: Option<Duration>,
-    /// What it waits for comes about by an event, and not by a peer that writes to memory.
+    /// An event makes its condition true, rather than a peer that writes to memory.
     by_event: bool,
     looks: u32,
-    /// Something has happened since the clock was read.
+    /// An event has occurred since the clock was read.
     moved: bool,
     begun: Option<Instant>,
     quiet: Option<Instant>,
     yields: u32,
 }
 
-/// What comes after looks that found nothing.
+/// The step after polls without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Look,
@@ -90,20 +90,20 @@ impl Backoff {
         backoff
     }
 
-    /// How often to look before anything else.
+    /// The number of polls before any other step.
     #[inline]
     pub(super) fn first_looks(&self, timeout: Option<Duration>) -> u32 {
         if timeout == Some(Duration::ZERO) { 1 } else { self.first_looks.get() }
     }
 
-    /// How long to spin as things stand.
+    /// The present duration of spinning.
     pub(super) fn budget(&self) -> Duration {
         let budget = self.spin.budget(self.shared.get());
         self.first_looks.set(if budget.is_zero() { 1 } else { LOOKS });
         budget
     }
 
-    /// What to do now.
+    /// Returns the next step.
     pub(super) fn step(&self, wait: &mut Wait, now: Instant) -> Step {
         let begun = *wait.begun.get_or_insert(now);
         let left = wait.timeout.map(|t| t.saturating_sub(now.saturating_duration_since(begun)));
@@ -141,7 +141,7 @@ impl Backoff {
         }
     }
 
-    /// Whether this wait leaves yields out.
+    /// Whether this wait sleeps instead of yielding.
     fn sleeps_instead(&self, wait: &Wait) -> bool {
         let left = self.without_yields.get();
         let leaves = wait.by_event && left > 0;
@@ -151,7 +151,7 @@ impl Backoff {
         leaves
     }
 
-    /// A yield has returned. `switches` says how often this thread was taken off its processor so far.
+    /// A yield has returned. `switches` returns this thread's number of context switches so far.
     pub(super) fn yielded(&self, switches: impl FnOnce() -> u64) {
         let yields = self.yields.get() + 1;
         self.yields.set(yields % SAMPLE);
@@ -183,12 +183,12 @@ impl Wait {
         Wait { timeout, by_event, looks: 1, moved: false, begun: None, quiet: None, yields: 0 }
     }
 
-    /// Whether something has happened.
+    /// Records whether an event occurred.
     pub(super) fn note(&mut self, moved: bool) {
         self.moved |= moved;
     }
 
-    /// A look has found nothing. Whether the next one follows at once.
+    /// A poll found nothing. Returns whether to poll again immediately.
     #[inline]
     pub(super) fn goes_on(&mut self, moved: bool) -> bool {
         self.note(moved);
@@ -207,7 +207,7 @@ mod tests {
         Backoff::new(Spin::for_tests(processes, processors, false))
     }
 
-    /// Steps of a wait in which nothing happens, a microsecond apart, without repetition.
+    /// The steps of a wait without events, one microsecond apart, without repetitions.
     fn steps(backoff: &Backoff, wait: &mut Wait, micros: u32) -> Vec<Step> {
         let start = Instant::now();
         let mut steps: Vec<Step> =
@@ -274,7 +274,7 @@ mod tests {
         let _ = wait.goes_on(true);
         assert_eq!(backoff.step(&mut wait, start + US * 3001), Step::Look);
         assert_eq!(backoff.step(&mut wait, start + US * 3002), Step::Look);
-        // However much happens, it ends in time.
+        // The wait times out, however many events occur.
         wait.looks = 1;
         let _ = wait.goes_on(true);
         assert_eq!(backoff.step(&mut wait, start + US * 5000), Step::TimeIsUp);
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(backoff.step(&mut wait, start + US * 2900), Step::Sleep(US * 100));
     }
 
-    /// Lets so many yields pass of which some hand the processor over.
+    /// Simulates yields, `each` of them with this number of switches.
     fn yields(backoff: &Backoff, count: u32, handed_over: &mut u64, each: u64) {
         for _ in 0..count {
             *handed_over += each;
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(at(Duration::ZERO), (Step::Look, LOOKS));
         assert_eq!(at(budget - ns), (Step::Look, LOOKS));
         assert_eq!(at(budget), (Step::Yield { poll_slow: false }, 1));
-        // Every fourth yield what asks the kernel is looked at, too.
+        // In every fourth yield, interfaces that need a system call are polled as well.
         let last = budget + YIELDING - ns;
         let slow: Vec<Step> = (0..7).map(|_| at(last).0).collect();
         let yields = [false, false, true, false, false, false, true];
@@ -390,7 +390,7 @@ mod tests {
         assert_eq!(backoff.step(&mut wait, Instant::now()), Step::TimeIsUp);
     }
 
-    /// The kernel is asked after so many yields, and so many of them tell.
+    /// The count is read after this number of yields, and this number of switches decides.
     #[test]
     fn yields_are_judged_by_samples() {
         let asked = Cell::new(0);

@@ -1,16 +1,17 @@
-//! A barrier of a job in which a worker goes on serving its peers.
+//! A job barrier during which a worker continues to serve its peers.
 
 use super::Worker;
 use crate::{Error, Job};
 use std::time::Duration;
 
 impl Worker {
-    /// Returns when every process of the job has called [`Job::barrier`] or this, and makes progress meanwhile: for a process
-    /// that peers may still need something of. It sleeps while there is nothing to do. A thread of the job waits for the others: the
-    /// first such barrier starts it, and it ends with the job.
+    /// Waits until every process of the job has called [`Job::barrier`] or this method, and makes progress meanwhile. Use it in a
+    /// process whose memory or answers peers may still need. The call sleeps while there is no work.
+    ///
+    /// A thread of the job waits for the other processes. The first such barrier starts the thread, and it ends with the job.
     ///
     /// # Errors
-    /// `Busy` inside a handler; else as [`Job::barrier`].
+    /// `Busy` inside a handler; otherwise as for [`Job::barrier`].
     pub fn barrier(&self, job: &Job) -> Result<(), Error> {
         self.inner.shared.check_no_handler("a barrier")?;
         let waker = self.waker()?;
@@ -23,10 +24,10 @@ impl Worker {
         )
     }
 
-    /// Makes progress, and sleeps where that is possible, until the condition holds, of which somebody wakes this worker.
+    /// Makes progress, and sleeps if possible, until the condition holds. The thread that makes it true has to wake this worker.
     pub fn progress_until(&self, condition: &dyn Fn() -> bool) {
         while !condition() {
-            // What cannot sleep, or has something to complain of, still serves its peers.
+            // A worker that cannot sleep or reports an error still serves its peers.
             if self.wait_until(condition, None).is_err() {
                 let _ = self.progress();
                 std::thread::sleep(Duration::from_millis(1));

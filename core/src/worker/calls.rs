@@ -1,4 +1,4 @@
-//! The worker's side of [`WorkerCalls`]: what it does for its endpoints, beside their circuits.
+//! The worker's side of [`WorkerCalls`]: its services to its endpoints, except for circuits.
 
 use super::Inner;
 use super::arrivals::News;
@@ -88,7 +88,7 @@ impl WorkerCalls for Inner {
     }
 
     fn answer_lost(&self, endpoint: &EndpointInner, lost: Waiting, status: Status) {
-        // Where a connection carried the question it has ended with the connection.
+        // If a connection carried the request, the request has ended with the connection.
         if endpoint.owner == Owner::Circuit || status == Status::PeerFailed || self.closed.get() {
             return;
         }
@@ -96,7 +96,7 @@ impl WorkerCalls for Inner {
         if let Some(peer) = peer {
             let to = Origin { peer, circuit: None };
             let Waiting { answer, owed_since } = lost;
-            // A connection that forms and fails again and again does not begin its time anew.
+            // The time limit counts from the first attempt, even if a connection forms and fails repeatedly.
             let since = owed_since.unwrap_or_else(|| self.wiring.now());
             self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
             self.shared.note_work();

@@ -1,4 +1,4 @@
-//! Operations that who posted them does not want any more.
+//! Canceling operations.
 
 use super::Worker;
 use crate::request::Request;
@@ -6,15 +6,17 @@ use crate::{Error, PostError, Status};
 use tieline_plugin_api::caps;
 
 impl Worker {
-    /// Takes an operation back. `Ok`: it has ended, or progress ends it soon: as `Canceled` where nothing of it has happened, else as
-    /// it would have. A message or operation that still waits in its endpoint's queue has ended when this returns, and its
-    /// memory is free; one that a transport has is the transport's to take back, and a message that was announced its receiver's: as
-    /// `Canceled` it ends unless the receiver has begun to take it. No flush tells of what was taken back.
+    /// Cancels an operation. `Ok`: it has ended, or progress will end it soon, as `Canceled` if no part of it was executed,
+    /// otherwise normally.
+    ///
+    /// A message or operation that is still in its endpoint's queue has ended when this call returns, and its memory is free. If a
+    /// transport holds the operation, the transport decides. A rendezvous message ends as `Canceled` unless its receiver has begun
+    /// to receive it. A flush does not report canceled operations.
     ///
     /// # Errors
-    /// [`PostError::Correct`] with `Unsupported`, and words, where it can no more be taken back: part of it may be done, it is with the
-    /// peer, or its module never gives anything back. So it is with what goes over several lanes, in parts, or with a notification
-    /// behind it, from the start. It goes on as if nothing had been asked.
+    /// [`PostError::Correct`] with `Unsupported` and a reason if the operation can no longer be canceled: part of it may be
+    /// complete, the peer has it, or its module does not support canceling. Operations over several lanes, in several parts, or
+    /// with a notification cannot be canceled at all. The operation then continues unchanged.
     pub fn cancel(&self, request: &Request) -> Result<(), PostError> {
         self.inner.check_owner(&request.shared)?;
         let (shared, id) = (&self.inner.shared, request.id);
@@ -27,7 +29,7 @@ impl Worker {
             return Err(goes_on("it goes over several lanes or in several parts").into());
         }
         let endpoint = self.inner.endpoint_at(owner);
-        // What goes to a peer's service worker may wait behind a fence of who goes there.
+        // Operations for a peer's service worker may wait behind a fence of this endpoint.
         let user = endpoint.as_ref().and_then(|endpoint| endpoint.user());
         let mut queues = endpoint.iter().chain(&user);
         if let Some(endpoint) = queues.find(|endpoint| endpoint.could_leave_out(id)) {
@@ -41,21 +43,29 @@ impl Worker {
             return Ok(());
         }
         let Some(interface) = posted.filter(|at| *at < shared.interfaces.len()) else {
-            return Err(goes_on("it has begun, and is with the peer or waits for what is").into());
+            return Err(goes_on(
+                "it has begun: it is with the peer, or waits for an operation that is",
+            )
+            .into());
         };
         let slot = &shared.interfaces[interface];
         if slot.attr.caps & caps::CANCEL == 0 {
-            return Err(goes_on(&format!("{} has it, and gives nothing back", slot.path)).into());
+            return Err(
+                goes_on(&format!("{} has it, and does not support canceling", slot.path)).into()
+            );
         }
         let Some(endpoint) = endpoint else {
-            return Err(goes_on("its endpoint was dropped, and it goes on without").into());
+            return Err(goes_on(
+                "its endpoint was dropped, and the operation continues without it",
+            )
+            .into());
         };
         match endpoint.ask_to_cancel(id, interface) {
             Ok(()) => {
                 shared.ops.borrow_mut().want_back(id);
                 Ok(())
             }
-            // Its end is on the way here.
+            // Its completion is already on the way.
             Err(Status::Invalid) => Ok(()),
             Err(status) => Err(goes_on(&format!("{} says: {}", slot.path, status.text())).into()),
         }
@@ -64,10 +74,5 @@ impl Worker {
 
 #[cold]
 fn goes_on(why: &str) -> Error {
-    Error::new(
-        Status::Unsupported,
-        "an operation cannot be taken back any more",
-        why,
-        "wait for it",
-    )
+    Error::new(Status::Unsupported, "an operation can no longer be canceled", why, "wait for it")
 }

@@ -1,8 +1,9 @@
-//! The end of a worker.
+//! Closing a worker.
 //!
-//! Closing is a flush of all endpoints at once, then of what is owed to peers, and then of the transports: a message that has
-//! been taken by one is flushed on its lane, since only that says whether the peer's side has it. What does not end in time is
-//! named. Dropping does none of this: what is pending ends, and interfaces hand over what they have taken as they close.
+//! Closing flushes all endpoints, then the answers owed to peers, and then the transports. A message that a transport has accepted
+//! is flushed on its lane, because only that confirms its arrival at the peer. Operations that do not end in time are listed in the
+//! error. Dropping a worker does none of this: pending operations end, and interfaces deliver the messages they have accepted as
+//! they close.
 
 use super::{Inner, Worker};
 use crate::endpoint::{Inner as EndpointInner, Posted};
@@ -17,26 +18,26 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-/// What a worker that is closed could not deliver.
+/// The error of [`Worker::close`]: operations that could not be delivered.
 #[derive(Clone, Debug)]
 pub struct Undelivered {
-    /// Why. `TimedOut`: the time was up; otherwise the first failure, or what made closing impossible.
+    /// The reason. `TimedOut`: the timeout expired. Otherwise the first failure, or the reason why closing was impossible.
     pub error: Error,
-    /// What is lost, endpoint by endpoint, those of the library's own among them.
+    /// The losses, one entry per endpoint, including the library's own endpoints.
     pub losses: Vec<Loss>,
 }
 
-/// What is lost on the way to one peer.
+/// The losses on the way to one peer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// Who it was for, and by which module: as the `Debug` of an [`Endpoint`](crate::Endpoint) has it.
+    /// The destination and the module, formatted like the `Debug` output of an [`Endpoint`](crate::Endpoint).
     pub to: String,
-    /// Operations that were pending, messages among them, and those of endpoints that were dropped.
+    /// The number of operations that were pending, including messages and operations of dropped endpoints.
     pub operations: usize,
-    /// Answers that the peer was owed. What asked for them ends there with an error.
+    /// The number of answers owed to the peer. The peer's requests end with an error.
     pub answers: usize,
-    /// The transport has not said that the peer's side has what it had taken, or something has failed that nobody was told of: what
-    /// said `Done` lately may be lost.
+    /// The transport has not confirmed the arrival of messages it had accepted, or a failure has not been reported to the
+    /// application. Operations that recently returned `Done` may be lost.
     pub unconfirmed: bool,
 }
 
@@ -68,15 +69,17 @@ impl From<Error> for Undelivered {
 }
 
 impl Worker {
-    /// Delivers everything that said `Done` or `Pending` before, and what peers are owed, and closes the worker: `Ok` means that
-    /// all of it is with the peers' side, but for what has failed and whose request is still there to say so. What does not come to
-    /// that in time is lost, and named, and so is a failure that nobody was told of, which the next flush would have told. It makes
-    /// progress meanwhile: handlers run, and what they post is delivered as well.
+    /// Delivers all operations posted before, and all answers owed to peers, and closes the worker. `Ok` means that all of them
+    /// have arrived at the peers, except for failed operations whose requests the application still holds.
     ///
-    /// The worker is closed when this returns, with or without losses, as if it had been dropped: what is still held of its
-    /// endpoints, keys, requests and announcements says `Closed`. Only an error that comes at once (`Busy` inside a handler, `Invalid` in a
-    /// forked child) leaves it as it was. An endpoint that has failed before is left out, and so is what a peer that
-    /// has closed its own end in good order did not wait for.
+    /// Operations that are not delivered within `timeout` are lost and are listed in the error. The error also lists a failure that
+    /// has not been reported yet and that the next flush would have reported. The call makes progress meanwhile: handlers run, and
+    /// operations that they post are delivered as well.
+    ///
+    /// When the call returns, the worker is closed, with or without losses, as if it had been dropped. Endpoints, keys, requests
+    /// and announcements that still exist return `Closed`. Only an immediate error (`Busy` inside a handler, `Invalid` in a forked
+    /// child) leaves the worker open. Closing a closed worker returns `Ok`. Endpoints that had failed before are ignored. So are
+    /// operations that a peer did not wait for when it closed its own side in good order.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -118,17 +121,17 @@ impl Drop for Worker {
     }
 }
 
-/// What an endpoint still has to deliver.
+/// The remaining work of an endpoint.
 struct Entry {
     endpoint: Weak<EndpointInner>,
     loss: Loss,
     failed: bool,
 }
 
-/// A lane that is to be asked to flush. What it leads over is looked up on each try: a circuit may fail meanwhile, and a provider
-/// may break.
+/// A lane that has to be flushed. Its provider endpoint is looked up on each attempt, because a circuit may fail meanwhile and a
+/// provider may break its contract.
 struct ToAsk {
-    /// In whose name it is asked.
+    /// The endpoint on whose behalf the lane is flushed.
     endpoint: Rc<EndpointInner>,
     over: Over,
 }
@@ -137,11 +140,11 @@ struct ToAsk {
 enum Over {
     /// The endpoint's own lane over an interface.
     Own(usize),
-    /// A circuit of the worker's.
+    /// A circuit of the worker.
     Circuit(u64),
 }
 
-/// A lane that was asked to flush.
+/// A lane whose flush is in progress.
 struct Asked {
     id: Id,
     endpoint: u64,
@@ -150,25 +153,25 @@ struct Asked {
 #[derive(Default)]
 struct Book {
     deadline: Option<Instant>,
-    /// By the endpoint's number.
+    /// Keyed by the endpoint's number.
     entries: BTreeMap<u64, Entry>,
     failure: Option<Error>,
 }
 
 impl Book {
-    /// The time that is left.
+    /// The remaining time.
     fn left(&self) -> Option<Duration> {
         self.deadline.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Looks at every endpoint again; whether something is left to be done.
+    /// Examines every endpoint again; returns whether work remains.
     fn look(&mut self, worker: &Inner) -> bool {
         let mut left = worker.has_debts() || !worker.orphans_by_path().is_empty();
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
             let operations = {
                 let ops = worker.shared.ops.borrow();
                 let all = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
-                // The transfer of a message that is being taken is no operation of its own.
+                // The transfer of a rendezvous receive is not an operation of its own.
                 all.saturating_sub(worker.announcements.taken_over(endpoint.index))
             };
             let answers = endpoint.answers_len();
@@ -180,7 +183,7 @@ impl Book {
             });
             (entry.loss.operations, entry.loss.answers) = (operations, answers);
         }
-        // What the application drops meanwhile it does not want.
+        // Endpoints that the application drops meanwhile are not delivered.
         let stays = |entry: &Entry| entry.endpoint.strong_count() > 0 || entry.loss.unconfirmed;
         self.entries.retain(|_, entry| stays(entry));
         for entry in self.entries.values_mut().filter(|entry| !entry.failed) {
@@ -212,7 +215,7 @@ impl Book {
         }
     }
 
-    /// No flush is left that could tell of what has failed and nobody has heard of.
+    /// Records failures that were not reported: no later flush can report them.
     fn hear_late(&mut self, worker: &Inner) {
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
             if let Some(late) = endpoint.take_late() {
@@ -238,7 +241,7 @@ impl Book {
 }
 
 impl Inner {
-    /// Operations whose endpoint is gone, by where they go.
+    /// Operations whose endpoint is gone, by path.
     fn orphans_by_path(&self) -> BTreeMap<String, usize> {
         self.shared.orphans_by_path(|circuit| self.circuit_name(circuit))
     }
@@ -247,7 +250,7 @@ impl Inner {
         !self.orphans_by_path().is_empty()
     }
 
-    /// What peers are owed, or helped with, beside what stands on endpoints.
+    /// Whether answers or help are owed to peers, beside the operations of endpoints.
     pub(super) fn has_debts(&self) -> bool {
         !self.owed.is_empty()
             || self.shares_copies()
@@ -257,7 +260,7 @@ impl Inner {
             || self.is_to_be_told()
     }
 
-    /// Something is to be told to the application by the next progress call.
+    /// Whether the next progress call has a report for the application.
     pub(super) fn is_to_be_told(&self) -> bool {
         let panicked = self.wiring.transports.panic.borrow().is_some();
         panicked || !self.news.borrow().is_empty()
@@ -272,18 +275,18 @@ impl Inner {
                 return Err(Error::new(
                     Status::TimedOut,
                     "closing a worker",
-                    "peers have not taken everything in time",
+                    "peers have not received everything in time",
                     "see that they make progress, or give them more time",
                 ));
             }
-            // What handlers posted meanwhile, when the lanes may have been asked already.
+            // Handlers may have posted operations after the lanes were flushed.
             if !book.look(self) && !self.all_endpoints().iter().any(|one| one.has_sent_more()) {
                 return Ok(());
             }
         }
     }
 
-    /// Waits until every lane has said that the peer's side has what was posted on it; false when the time is up.
+    /// Waits until every lane has confirmed the arrival of the operations posted on it; `false` if the timeout expires.
     fn flush_transports(self: &Rc<Self>, book: &mut Book) -> Result<bool, Error> {
         let mut to_ask = self.all_lanes();
         let mut asked = Vec::new();
@@ -295,14 +298,14 @@ impl Inner {
         })?;
         for asked in &asked {
             book.unconfirmed(asked.endpoint, None);
-            // It was no operation of the application's.
+            // The flush was not an operation of the application.
             self.shared.with_ops(|ops| ops.withdraw(asked.id));
         }
         to_ask.iter().for_each(|lane| book.unconfirmed(lane.endpoint.id.raw(), None));
         Ok(done.is_some())
     }
 
-    /// Asks lanes to flush; those without room stay.
+    /// Starts the flush of lanes. Lanes without room stay in the list.
     fn ask_lanes(&self, to_ask: &mut VecDeque<ToAsk>, asked: &mut Vec<Asked>, book: &mut Book) {
         for _ in 0..to_ask.len() {
             let Some(lane) = to_ask.pop_front() else { break };
@@ -311,7 +314,7 @@ impl Inner {
             match self.flush_lane(&lane.endpoint, interface, raw) {
                 Ok(id) => asked.extend(id.map(|id| Asked { id, endpoint: number })),
                 Err(Status::Again) => to_ask.push_back(lane),
-                // As of a lane that answers so.
+                // As for a lane that answers with this status.
                 Err(Status::Closed) => {}
                 Err(status) => {
                     let error = lane.endpoint.failure_over(status, Some(interface));
@@ -321,11 +324,11 @@ impl Inner {
         }
     }
 
-    /// Whether a lane has said how its flush ended.
+    /// Whether the flush of a lane has ended.
     fn has_answered(&self, asked: &Asked, book: &mut Book) -> bool {
         let result = self.shared.ops.borrow_mut().take(asked.id);
         let Some(result) = result else { return false };
-        // A peer that has closed its end does not want it.
+        // A peer that has closed its side does not need the messages.
         if let Some(error) = result.err().filter(|error| error.status() != Status::Closed) {
             book.unconfirmed(asked.endpoint, Some(error));
         }
@@ -343,14 +346,14 @@ impl Inner {
             }));
         }
         for number in self.wiring.standing() {
-            // One that nobody uses may have something to deliver as well.
+            // A circuit without a user may have messages to deliver as well.
             let Ok(endpoint) = self.answers_over(number) else { continue };
             lanes.push_back(ToAsk { endpoint, over: Over::Circuit(number) });
         }
         lanes
     }
 
-    /// The interface of a lane, and its provider endpoint, if it is open still.
+    /// The interface of a lane and its provider endpoint, if it is still open.
     fn raw_of(&self, lane: &ToAsk) -> Option<(usize, RawEndpoint)> {
         match lane.over {
             Over::Own(at) => lane.endpoint.own_lanes().into_iter().find(|(i, _)| *i == at),
@@ -365,7 +368,7 @@ impl Inner {
         raw: RawEndpoint,
     ) -> Result<Option<Id>, Status> {
         if !endpoint.is_alive() {
-            return Ok(None); // told by the book
+            return Ok(None); // the book reports it
         }
         let id = self.shared.ops.borrow_mut().open_inner(endpoint.index, Kind::Native)?;
         let posted = endpoint.posted(id, interface, raw.flush(id.raw()), 0);
@@ -373,14 +376,14 @@ impl Inner {
             Ok(Posted::Pending) => Ok(Some(id)),
             Ok(Posted::Done(_)) => Ok(None),
             Ok(Posted::NoRoom) => Err(Status::Again),
-            // It knows no flush: what it has taken is delivered.
+            // This provider has no flush: it delivers whatever it accepts.
             Err(failed) if failed.status == Status::Unsupported => Ok(None),
             Err(failed) => Err(failed.status),
         }
     }
 
-    /// Tells all peers that this side has left in good order, whatever the application still holds. Inside a handler it happens behind
-    /// the poll that runs it, since a message that is looked at lies in memory of its sender's.
+    /// Says goodbye to all peers, regardless of the objects that the application still holds. Inside a handler the goodbye follows
+    /// the running poll, because the message that the handler reads lies in memory of its sender.
     pub(super) fn leave_interfaces(&self) {
         if !self.shared.same_process() {
             return;
@@ -391,7 +394,7 @@ impl Inner {
         self.leave_now();
     }
 
-    /// The same, wherever this is called.
+    /// Like `leave_interfaces`, without regard to a running handler.
     pub(super) fn leave_now(&self) {
         let in_use = |slot: &&InterfaceSlot| slot.out_of_use.borrow().is_none();
         for slot in self.shared.interfaces.iter().filter(in_use) {
@@ -399,8 +402,8 @@ impl Inner {
         }
     }
 
-    /// Ends everything that is pending, says goodbye, and lets go of all that the worker has. Endpoints that the application still
-    /// holds keep the interfaces open, for what those have lent; they fail from here on.
+    /// Ends all pending operations, says goodbye, and releases everything that the worker owns. Endpoints that the application
+    /// still holds keep the interfaces open, because the interfaces own their lent buffers. These endpoints fail from here on.
     fn shut(self: &Rc<Self>, why: &str) {
         if self.closed.get() {
             return;
@@ -410,7 +413,7 @@ impl Inner {
         self.forget_name();
         self.closed.set(true);
         self.show_nothing();
-        // First of all: whatever panics further down, nobody hands over what will never be run.
+        // First: even if later code panics, no task is accepted that will never run.
         let mailboxes = self.mailboxes.take();
         mailboxes.iter().for_each(|mailbox| mailbox.close());
         let error = Error::new(
@@ -430,7 +433,7 @@ impl Inner {
         drop((busy, peers, self.wiring.take_answers()));
         self.drop_transfers();
         self.drop_all_circuits();
-        // A handler that is running is let go when it has returned.
+        // A running handler is dropped after it has returned.
         let handlers =
             self.handlers.try_borrow_mut().map(|mut handlers| std::mem::take(&mut *handlers));
         if handlers.is_err() {
@@ -445,7 +448,7 @@ impl Inner {
         self.shared.slots.close();
         self.hang_up_on(waiting);
         self.leave_interfaces();
-        // Dropped when nothing is borrowed, as all that is the application's, and last: it may panic.
+        // Dropped while nothing is borrowed, like all objects of the application, and last, because the drop may panic.
         mailboxes.iter().for_each(|mailbox| mailbox.drop_tasks());
         drop((handlers, told, also, others, mailboxes));
     }

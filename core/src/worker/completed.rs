@@ -1,4 +1,4 @@
-//! Operations whose end is told: with the application's word, or as one more of a number.
+//! Operations whose completion is reported with a word of the application, or counted.
 
 use super::{Inner, Worker};
 use crate::registry::abi::events::Polled;
@@ -6,10 +6,12 @@ use crate::request::{CompletionCounter, Outcome, Request};
 use crate::{CompletionError, Error, Status};
 
 impl Worker {
-    /// Has the end of an operation told by [`take_completed`](Worker::take_completed), together with `user`, a word of the
-    /// application's: an index, a tag, an address. What is `Done` already is told there as well, so that all ends come by one way; who
-    /// would rather deal with it at once looks at the outcome first. From then on nobody is asked: [`test`](Worker::test) and
-    /// [`finish`](Worker::finish) refuse it, and no flush tells of its failure. The outcome can be dropped, or be kept for
+    /// Makes [`take_completed`](Worker::take_completed) report the completion of an operation, together with `user`: an index, a
+    /// tag or an address of the application.
+    ///
+    /// An outcome that is `Done` already is reported there as well, so that all completions arrive by one route. To handle it
+    /// immediately, check the outcome first. A tracked operation is refused by [`test`](Worker::test) and
+    /// [`finish`](Worker::finish), and a flush does not report its failure. The outcome may be dropped, or kept for
     /// [`cancel`](Worker::cancel).
     ///
     /// ```no_run
@@ -24,7 +26,8 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` for a pending operation of another worker, or one that is tracked or counted, and in a forked child. Nothing is changed then.
+    /// `Invalid` for a pending operation of another worker, for one that is tracked or counted already, and in a forked child.
+    /// Nothing changes then.
     pub fn track(&self, outcome: &Outcome, user: u64) -> Result<(), Error> {
         self.inner.shared.core.check_process("a worker")?;
         let ops = &self.inner.shared.ops;
@@ -38,14 +41,16 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes up to `most` of the tracked operations that have ended, in the order in which they did (or were tracked, if that was
-    /// later): `each` gets the word that [`track`](Worker::track) was given, and how the operation ended. Returns how many there were.
-    /// It makes no progress. `each` may call whatever it likes, also this; what it tracks that has ended already is for the next call.
-    /// Should it panic, those behind stay.
+    /// Takes up to `most` tracked operations that have ended, in the order of completion (of tracking, if that was later). Returns
+    /// their number. Makes no progress.
     ///
-    /// What is not taken stays and takes room, however many there are, and keeps [`wait`](Worker::wait) and [`arm`](Worker::arm) from
-    /// sleeping. What an endpoint's end or drop ends is among them, and what [`close`](Worker::close) ends, after which they can still
-    /// be taken. When the worker is dropped, what is left is told to nobody.
+    /// `each` receives the word given to [`track`](Worker::track) and the result of the operation. It may call anything, including
+    /// this method. An operation that `each` tracks and that has ended already is left for the next call. If `each` panics, the
+    /// remaining operations stay.
+    ///
+    /// Operations that are not taken occupy memory, without a limit, and keep [`wait`](Worker::wait) and [`arm`](Worker::arm) from
+    /// sleeping. They include operations that ended because an endpoint failed or was dropped, or because of
+    /// [`close`](Worker::close). They can be taken after `close` as well. Dropping the worker discards them.
     pub fn take_completed(
         &self,
         most: usize,
@@ -66,17 +71,18 @@ impl Worker {
         taken
     }
 
-    /// A counter of this worker's operations.
+    /// Returns a new counter for operations of this worker.
     ///
     /// # Errors
-    /// `NoMemory` with more than 16 million; `Closed` when the worker is; `Invalid` in a forked child.
+    /// `NoMemory` for more than 16 million counters; `Closed` if the worker is closed; `Invalid` in a forked child.
     pub fn completion_counter(&self) -> Result<CompletionCounter, Error> {
         self.inner.check_open()?;
         let id = self.inner.shared.ops.borrow_mut().open_counter().ok_or(Status::NoMemory)?;
         Ok(CompletionCounter { shared: self.inner.shared.clone(), id })
     }
 
-    /// Counts an operation when it ends, at once if it has; it is not asked for any more, as with [`track`](Worker::track).
+    /// Counts an operation when it ends, immediately if it has ended already. As with [`track`](Worker::track), `test` and `finish`
+    /// refuse the operation from then on.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -91,7 +97,7 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// As [`Worker::track`]; `Invalid` also for the counter of another worker.
+    /// As for [`Worker::track`]. `Invalid` also for the counter of another worker.
     pub fn count(&self, outcome: &Outcome, counter: &CompletionCounter) -> Result<(), Error> {
         self.inner.check_owner(&counter.shared)?;
         let ops = &self.inner.shared.ops;
@@ -105,7 +111,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether its end can be told: it is this worker's, and told nowhere yet.
+    /// Checks that the operation's completion can be reported: it is this worker's, and neither tracked nor counted.
     fn check_to_be_told(&self, request: &Request) -> Result<(), Error> {
         self.inner.check_owner(&request.shared)?;
         match self.inner.shared.ops.borrow().is_told(request.id) {
@@ -114,14 +120,14 @@ impl Worker {
         }
     }
 
-    /// What is told is not asked for, too.
+    /// Tracked and counted operations cannot be tested or waited for.
     pub(super) fn check_asked(&self, request: &Request) -> Result<(), CompletionError> {
         self.check_to_be_told(request).map_err(CompletionError::Pending)
     }
 }
 
 impl Inner {
-    /// The end of an operation beside which there is nothing: of the others `other_event` knows.
+    /// Completes an operation without dependents; `other_event` handles the others.
     #[inline]
     pub(super) fn ended_well(&self, index: usize, event: &Polled) -> bool {
         let ended = self.shared.ops.borrow_mut().completed_plain(event.cookie, index, event.header);
@@ -131,8 +137,8 @@ impl Inner {
         ended.is_some()
     }
 
-    /// Its memory is let go; and a flush that has nothing before it any more asks its lanes, or has ended, and what waited for it may
-    /// have with its own.
+    /// Releases memory of the operation. A flush without earlier operations asks its lanes or ends, and operations that waited for
+    /// that flush may end as well.
     #[inline(never)]
     fn let_go(&self) {
         self.shared.with_ops(|_| ());
@@ -144,7 +150,7 @@ fn told_elsewhere() -> Error {
     Error::new(
         Status::Invalid,
         "an operation that is tracked or counted",
-        "its end is told by take_completed or by its counter, and nowhere else",
+        "only take_completed or its counter reports its completion",
         "wait for it there",
     )
 }

@@ -1,22 +1,22 @@
-//! A worker's counters.
+//! Counters of a worker.
 
-/// What a worker has counted.
+/// Event counts of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Messages with an id that has no handler, and notifications where nothing handles any: dropped.
+    /// Messages without a handler for their id, and notifications without a handler. They were dropped.
     pub unknown_ids: u64,
-    /// Malformed messages of the library's own protocols, and answers to what has ended meanwhile: dropped.
+    /// Malformed messages of the library's own protocols, and answers to operations that had ended. They were dropped.
     pub malformed: u64,
-    /// Messages by which peers asked for puts, gets and atomics that no module does for them, or that are quicker so.
+    /// Messages by which peers requested puts, gets and atomics, because no module executes them or because messages are faster.
     pub emulated: u64,
     /// Pieces of peers' large puts and gets that this worker copied for them.
     pub assisted_chunks: u64,
-    /// Connections that were formed with peers, by modules that connect to an endpoint.
+    /// Connections formed with peers by modules that connect to an endpoint.
     pub connections: u64,
-    /// Of such, those that did not come about.
+    /// Connections of this kind that could not be formed.
     pub failed_connections: u64,
-    /// Messages of wire-up that were sent again because no answer came.
+    /// Wire-up messages that were retransmitted because no answer arrived.
     pub wireup_retransmissions: u64,
-    /// Requests for a connection that were rejected.
+    /// Connection requests that were rejected.
     pub wireup_rejections: u64,
 }

@@ -1,4 +1,4 @@
-//! A worker's endpoints: those that the application opened, and those of the library's own.
+//! A worker's endpoints: those that the application opened, and internal ones.
 
 use super::Inner;
 use crate::address::WorkerAddress;
@@ -31,14 +31,14 @@ impl Inner {
         self.place_endpoint(address, route, owner)
     }
 
-    /// Gives a new endpoint its place.
+    /// Assigns an index to a new endpoint.
     pub(super) fn place_endpoint(
         self: &Rc<Self>,
         address: WorkerAddress,
         route: Route,
         owner: Owner,
     ) -> Result<Rc<EndpointInner>, Error> {
-        // Nothing would end it, and it would hold the worker.
+        // A closed worker would never end the endpoint, and the endpoint would hold the worker.
         self.check_open()?;
         let mut endpoints = self.endpoints.borrow_mut();
         let id = endpoints.insert(()).ok_or_else(|| {
@@ -63,26 +63,25 @@ impl Inner {
         Ok(inner)
     }
 
-    /// The endpoint with the number that is the cookie of its lanes.
+    /// The endpoint with this number, which is the cookie of its lanes.
     pub(crate) fn endpoint(&self, cookie: u64) -> Option<Rc<EndpointInner>> {
         self.endpoints.borrow().cold(Id::from_raw(cookie)?)?.upgrade()
     }
 
-    /// The endpoint at a place.
+    /// The endpoint with this index.
     pub(crate) fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointInner>> {
         let endpoints = self.endpoints.borrow();
         endpoints.cold(endpoints.at(place)?)?.upgrade()
     }
 
-    /// Every endpoint that there is.
+    /// All endpoints.
     pub(crate) fn all_endpoints(&self) -> Vec<Rc<EndpointInner>> {
         let endpoints = self.endpoints.borrow();
         endpoints.ids().filter_map(|id| endpoints.cold(id)?.upgrade()).collect()
     }
 
-    /// The endpoint that the answer to one of the core's own messages goes through. One that came over a circuit is
-    /// answered over that circuit: where the circuit dies, what was asked over it fails at whoever asked, so nobody waits
-    /// for an answer that went another way and was lost there.
+    /// The endpoint for the answer to an internal message. A message that came over a circuit is answered over that circuit. If the
+    /// circuit fails, its requests fail at the requester, so no requester waits for an answer that was lost on another route.
     pub(crate) fn answer_endpoint(
         self: &Rc<Self>,
         from: Origin,
@@ -98,7 +97,7 @@ impl Inner {
         }
     }
 
-    /// An endpoint that leads to a peer: one that there is, which stays whose it is, or one of our own.
+    /// An endpoint to a peer: an existing one, whose owner does not change, or an internal one.
     pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
         match self.endpoint_there(peer)? {
             Some(endpoint) => Ok(endpoint),
@@ -106,12 +105,12 @@ impl Inner {
         }
     }
 
-    /// One that there is: the application's, or our own.
+    /// An existing endpoint: the application's, or an internal one.
     fn endpoint_there(&self, peer: u32) -> Result<Option<Rc<EndpointInner>>, Error> {
         let own = {
             let peers = self.peers.borrow();
             let entry = peers.get(peer).ok_or_else(unknown)?;
-            // The same as before, also where one of our own was needed meanwhile: what goes over it keeps its order.
+            // The same endpoint as before, even if an internal one was needed meanwhile: answers keep their order.
             if let Some(reply) = entry.borrowed.upgrade().filter(alive) {
                 return Ok(Some(reply));
             }
@@ -124,20 +123,20 @@ impl Inner {
         Ok(Some(endpoint))
     }
 
-    /// One that the application holds no more, and that is there still: another connection may not come about.
+    /// An endpoint that the application has dropped and that still exists: a new connection might not be possible.
     fn let_go_endpoint(&self, peer: u32) -> Option<Rc<EndpointInner>> {
         let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
         peers.let_go_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade()).find(alive)
     }
 
-    /// The application's endpoint to a peer: of those that it holds and that have not failed the one that was opened first.
+    /// The application's endpoint to a peer: the oldest one that has not failed.
     pub(super) fn known_endpoint(&self, peer: u32) -> Option<Rc<EndpointInner>> {
         let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
         let mut all = peers.endpoints_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade());
         all.find(|endpoint| endpoint.is_alive())
     }
 
-    /// An endpoint of our own that leads to a peer, for as long as the peer is known.
+    /// An internal endpoint to a peer, kept as long as the peer is known.
     pub(super) fn own_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
         let address = {
             let peers = self.peers.borrow();
@@ -148,7 +147,7 @@ impl Inner {
             entry.address.clone().ok_or_else(unknown)?
         };
         let endpoint = self.open_endpoint(address, Owner::Library)?;
-        // What was there before goes once nothing is borrowed.
+        // The previous one is dropped when nothing is borrowed.
         let before = match self.peers.borrow_mut().get_mut(peer) {
             Some(entry) => entry.reply.replace(endpoint.clone()),
             None => None,

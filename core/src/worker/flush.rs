@@ -6,9 +6,11 @@ use crate::{CompletionError, PostError, Status};
 use std::collections::VecDeque;
 
 impl Worker {
-    /// Begins a flush of every endpoint, and returns: `counter` counts them, and has none pending any more when everything that is
-    /// posted now is complete; how the first one failed that did it says too. It may count other operations as well. What
-    /// [`flush`](Worker::flush) waits for, for who has other things to do.
+    /// Begins a flush of every endpoint and returns immediately: a [`flush`](Worker::flush) for programs that have other work
+    /// meanwhile.
+    ///
+    /// `counter` counts the flushes. When none of them is pending, every operation posted before this call is complete. `counter`
+    /// also keeps the first failure. It may count other operations as well.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -17,16 +19,16 @@ impl Worker {
     /// let flushed = worker.completion_counter()?;
     /// worker.begin_flush(&flushed)?;
     /// while flushed.pending() > 0 {
-    ///     worker.wait(None)?; // and whatever else there is to do
+    ///     worker.wait(None)?; // and other work
     /// }
     /// assert_eq!(flushed.first_failure(), None);
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// [`PostError::Retry`] while an endpoint has as many operations as it may: those that were flushed are counted, and flushing them
-    /// again does no harm. Any other failure of an endpoint's, when all others have been asked. [`PostError::Correct`] in a handler, in
-    /// a forked child, and for the counter of another worker.
+    /// [`PostError::Retry`] while an endpoint has its maximum number of operations. The flushes begun so far are counted, and
+    /// flushing these endpoints again does no harm. Any other failure of an endpoint is returned after the flush of all others has
+    /// begun. [`PostError::Correct`] in a handler, in a forked child, and for the counter of another worker.
     pub fn begin_flush(&self, counter: &CompletionCounter) -> Result<(), PostError> {
         self.inner.check_owner(&counter.shared)?;
         self.inner.shared.check_no_handler("a flush")?;
@@ -39,7 +41,7 @@ impl Worker {
                 Ok(Outcome::Done(_)) => {}
                 Ok(Outcome::Pending(request)) => {
                     self.inner.shared.ops.borrow_mut().count(request.id, counter.id);
-                    // One that is dropped meanwhile would end with it.
+                    // Otherwise its flush would end if the application dropped the endpoint.
                     self.inner.kept.borrow_mut().push((Some(request.id), inner));
                 }
                 Err(error) if error.status() == Status::Again => return Err(error.into()),
@@ -49,12 +51,14 @@ impl Worker {
         first
     }
 
-    /// Waits until everything that is posted on every endpoint now is complete; see [`Endpoint::flush`](crate::Endpoint::flush). All of
-    /// them are flushed at once. An endpoint that has failed before is left out: its operations have ended, and what had
-    /// completed locally there may be lost, as its own error says.
+    /// Waits until every operation posted before this call is complete, on every endpoint; see
+    /// [`Endpoint::flush`](crate::Endpoint::flush). All endpoints are flushed concurrently. The call makes progress meanwhile.
+    ///
+    /// An endpoint that had failed before is ignored. Its operations have ended, and operations that had completed locally may be
+    /// lost, as its own error says.
     ///
     /// # Errors
-    /// The first failure of what it waited for; [`CompletionError::Pending`] as of [`Worker::finish`].
+    /// The first failure among the flushed operations. [`CompletionError::Pending`] as for [`Worker::finish`].
     pub fn flush(&self) -> Result<(), CompletionError> {
         self.inner.shared.check_no_handler("a flush").map_err(CompletionError::Pending)?;
         self.inner.shared.core.check_process("a worker").map_err(CompletionError::Pending)?;
@@ -64,13 +68,14 @@ impl Worker {
             if !inner.is_alive() {
                 continue;
             }
-            // While it has as many operations as it may, some must end first.
+            // With the maximum number of operations pending, some have to end first.
             let flush = || match inner.flush() {
                 Err(error) if error.status() == Status::Again => None,
                 result => Some(result),
             };
             match self.inner.wait_for(None, false, flush).map_err(CompletionError::Pending)? {
-                // One that was dropped while something waited for room is held, or it would end with its last operation.
+                // Holds an endpoint that was dropped while something waited for room; otherwise it would end with its last
+                // operation.
                 Some(Ok(outcome @ Outcome::Pending(_))) => {
                     posted.push_back((inner.clone(), outcome))
                 }

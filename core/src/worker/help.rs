@@ -1,4 +1,4 @@
-//! The helper's half of copies that peers share; see [`crate::proto::shared_copy`].
+//! The helping side of copies that two peers share; see [`crate::proto::shared_copy`].
 
 use crate::endpoint::{AtomicOp, Endpoint, RemoteKey, Width};
 use crate::proto::emulate::Target;
@@ -12,25 +12,26 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Pieces that are copied in one progress call, for all who have asked, so that the rest of its work goes on.
+/// Pieces copied in one progress call, for all requesters together, so that the call's other work continues.
 const HELP_AT_ONCE: usize = 8;
 
-/// A transfer of a peer that we help with.
+/// A peer's transfer that this worker helps with.
 struct Help {
-    /// Who asked, by its number on this worker.
+    /// The requester, by its number on this worker.
     peer: u32,
     plan: Plan,
     control: RemoteKey,
     memory: RemoteKey,
 }
 
-/// The transfers that a worker helps with. Pieces are copied when nothing is borrowed. `keys` stays borrowed while one is imported, where
-/// an application's `oob` may be called: it cannot come back here, since a worker neither makes progress nor is closed within progress.
+/// The transfers that a worker helps with. Pieces are copied while nothing is borrowed. `keys` stays borrowed during the import of
+/// a key, which may call the application's `oob`. That call cannot come back here, because a worker neither makes progress nor is
+/// closed within progress.
 #[derive(Default)]
 pub(super) struct Helps {
-    /// At most one for each peer and slot: what an earlier request for the same slot asked for has ended.
+    /// At most one for each peer and slot: an earlier request for the same slot has ended.
     all: RefCell<VecDeque<Help>>,
-    /// Keys that peers have sent lately, imported.
+    /// Recently received keys of peers, imported.
     keys: RefCell<Vec<(u32, Vec<u8>, RemoteKey)>>,
 }
 
@@ -40,12 +41,12 @@ impl Helps {
     }
 
     pub(super) fn close(&self) {
-        // With a key the last of an endpoint may go, and with that memory of the application's.
+        // Dropping a key may drop the last handle of an endpoint, and with it memory of the application.
         drop((self.all.take(), self.keys.take()));
     }
 
-    /// A peer asks for help with its transfer; the endpoint leads to it. Help is voluntary: whatever is missing, the peer
-    /// copies alone.
+    /// Handles a peer's request for help; `endpoint` leads to the peer. Help is optional: if anything is missing, the peer copies
+    /// everything itself.
     pub(super) fn ask(
         &self,
         peer: u32,
@@ -64,7 +65,8 @@ impl Helps {
         Ok(())
     }
 
-    /// Notes a request. The same peer's for the same slot has ended, or it would not have been used again.
+    /// Adds a request. An earlier request of the same peer for the same slot has ended, otherwise the slot would not be in use
+    /// again.
     fn add(&self, help: Help) {
         let before = {
             let mut all = self.all.borrow_mut();
@@ -76,7 +78,7 @@ impl Helps {
         drop(before);
     }
 
-    /// A peer's key, imported once; `None` while it has no native path that fits its use.
+    /// Imports a peer's key once; `None` while it has no suitable native path.
     fn imported(
         &self,
         endpoint: &Endpoint,
@@ -84,14 +86,15 @@ impl Helps {
         bytes: &[u8],
         control: bool,
     ) -> Option<RemoteKey> {
-        // Dropped when nothing is borrowed: it may be what holds its endpoint.
+        // Dropped after the borrow has ended: it may hold the last handle of its endpoint.
         let _gone;
         let mut keys = self.keys.borrow_mut();
         let known = keys.iter().position(|(p, b, key)| {
             *p == peer && b == bytes && Rc::ptr_eq(&key.inner.endpoint, &endpoint.inner)
         });
         let index = match known {
-            // The one that was not asked for longest goes first: of many transfers each has a key of its own, and all have one of the slots.
+            // The least recently used key is evicted first. Each transfer has its own memory key, and all share one key of the
+            // slots.
             Some(index) => {
                 keys[index..].rotate_left(1);
                 keys.len() - 1
@@ -108,8 +111,8 @@ impl Helps {
         fits.then_some(key)
     }
 
-    /// Helps those who asked, one after the other, with a bounded number of pieces for all of them together: how many were
-    /// turned to, and how many chunks were copied.
+    /// Helps the requesters in order, with a bounded number of pieces for all of them together. Returns the number of requests
+    /// handled and the number of chunks copied.
     pub(super) fn run(&self, regions: &Table) -> (usize, u64) {
         let (mut left, mut count, mut chunks) = (HELP_AT_ONCE, 0, 0);
         let waiting = self.all.borrow().len();
@@ -161,9 +164,9 @@ fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> boo
         let target = Target { offset: plan.target.offset.saturating_add(from), ..plan.target };
         let copied = target.reach(regions, n, needed, |bytes, offset| {
             let base = bytes.span().range(offset, n as usize)?;
-            // Where in the peer's memory is what the peer says.
+            // The position in the peer's memory comes from the peer.
             let at = plan.at.checked_add(from).ok_or(Status::OutOfRange)?;
-            // A put of the peer's is a get of ours.
+            // A put of the peer is a get for this side.
             let needed = if plan.put { Access::READ } else { Access::WRITE };
             help.memory.inner.check(at, n, needed).map_err(|error| error.status())?;
             help.memory.inner.copy(None, !plan.put, base, n as usize, at)
@@ -196,7 +199,7 @@ mod tests {
             helps.keys.borrow().len()
         };
         assert_eq!([count(1, &one), count(1, &one), count(1, &other)], [1, 1, 2]);
-        // The same from another peer is another: its connection may end alone.
+        // The same key of another peer is separate, because its connection may fail separately.
         assert_eq!([count(2, &one), count(1, &one), count(2, &one)], [3, 3, 3]);
     }
 }

@@ -1,4 +1,4 @@
-//! A worker's address, made of the addresses of its modules.
+//! The worker's address, assembled from the addresses of its modules.
 
 use super::Inner;
 use crate::Error;
@@ -22,10 +22,10 @@ impl Inner {
         .pack()
     }
 
-    /// The same, as requests of wire-up carry it.
+    /// The address for requests of wire-up.
     ///
     /// # Errors
-    /// `TooLarge`: a peer could not answer what is cut off.
+    /// `TooLarge`: the peer could not answer a truncated address.
     pub(crate) fn identity_to_carry(&self) -> Result<Vec<u8>, Error> {
         let identity = self.identity()?;
         if identity.len() <= MAX_IDENTITY {
@@ -39,7 +39,7 @@ impl Inner {
         ))
     }
 
-    /// How this worker is reached.
+    /// The worker's candidates and schemes.
     pub(crate) fn entry(&self) -> WorkerEntry {
         let candidate = |(slot, said): (&InterfaceSlot, &Said)| Candidate {
             provider: slot.provider.name.clone(),

@@ -1,4 +1,4 @@
-//! The core's own messages that come in. What a peer got wrong is answered where there is an answer, and counted.
+//! Incoming internal messages. An invalid one is answered if its type has an answer, and counted.
 
 use super::Inner;
 use super::wiring::Sender;
@@ -11,7 +11,7 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl Inner {
-    /// Handles one of the core's own messages. Returns what the application is to be told of it, when its payload is given back.
+    /// Handles an internal message. Returns the event to report to the application after the payload has been released.
     pub(super) fn handle(
         self: &Rc<Self>,
         message: u16,
@@ -57,23 +57,23 @@ impl Inner {
         told
     }
 
-    /// A datagram that came as a message: whose connection that was is known.
+    /// Handles a datagram that arrived in a message: the peer of its connection is known.
     fn on_wireup(self: &Rc<Self>, peer: u32, data: &[u8]) -> Result<(), Status> {
         let address = self.address_of_peer(peer).ok_or(Status::BadData)?;
-        // What is wrong with it is counted there.
+        // `on_datagram` counts errors.
         let _ = self.on_datagram(data, Sender::Worker(&address));
         Ok(())
     }
 
     fn on_assist(self: &Rc<Self>, peer: u32, data: &[u8]) -> Result<(), Status> {
-        // What is imported to help with later transfers too must not keep an endpoint of the application's open.
+        // Keys imported for later transfers must not keep an endpoint of the application open.
         let endpoint = || self.own_endpoint(peer).ok().map(Endpoint::internal);
         self.helps.ask(peer, data, endpoint)?;
         self.shared.note_work();
         Ok(())
     }
 
-    /// The operation that an answer is for: one that asks, and asks this peer over this connection.
+    /// The operation that an answer is for: it must be waiting for this peer's answer over this connection.
     fn answered(&self, token: u64, from: Origin) -> Result<(Id, Kind), Status> {
         let id = Id::from_raw(token).ok_or(Status::BadData)?;
         let (asked, kind) = self.shared.ops.borrow().asked(id).ok_or(Status::BadData)?;
@@ -81,8 +81,8 @@ impl Inner {
         Ok((id, kind))
     }
 
-    /// An answer counts only when it comes from the worker that was asked, and where a connection carried the
-    /// question, over that connection.
+    /// An answer is valid only from the worker that was asked. If a connection carried the request, the answer must arrive over
+    /// that connection.
     fn check_answer(&self, asked: usize, from: Origin) -> Result<(), Status> {
         let asked = self.endpoint_at(asked).ok_or(Status::BadData)?;
         {
@@ -113,7 +113,7 @@ impl Inner {
         }
         let result = match (status, kind) {
             (0, Kind::Fetch) => Ok(value),
-            // Only its data completes a get, and only the key the question for it.
+            // Only data completes a get, and only a key completes a request for a key.
             (0, Kind::Get | Kind::Key) => return Err(Status::BadData),
             (0, _) => Ok(0),
             (status, Kind::Key) => Err(handles::no_key(Status::from_code(status))),
@@ -131,7 +131,7 @@ impl Inner {
         emulate::refused(refusal)
     }
 
-    /// An operation was refused for its key: what its endpoint was told of keys is asked for again.
+    /// An operation was refused for its key: its endpoint requests all keys of handles again.
     #[cold]
     pub(super) fn key_refused(&self, id: Id) {
         let owner = self.shared.ops.borrow().owner(id);
@@ -140,38 +140,38 @@ impl Inner {
         }
     }
 
-    /// The owner of a handle says what it stands for.
+    /// Handles the answer to a key request.
     fn on_key_is(&self, token: u64, from: Origin, data: &[u8]) -> Result<(), Status> {
         let (id, _) = self.answered(token, from)?;
         let asked = self.shared.ops.borrow().key_asked(id);
         let (of, handle) = asked.ok_or(Status::BadData)?;
         let told = match self.endpoint(of) {
             Some(endpoint) => endpoint.key_told(handle, data),
-            // Nobody wants to know any more.
+            // The endpoint no longer exists.
             None => Ok(()),
         };
-        // A key of another version of the library is none of ours, and no lie.
+        // A key from an incompatible library version is unusable, but not a false answer.
         let lies = told.as_ref().is_err_and(|error| error.status() == Status::KeyRejected);
         self.shared.part(id, told.map(|()| 0));
         if lies { Err(Status::BadData) } else { Ok(()) }
     }
 
-    /// A message that was announced was not taken.
+    /// A rendezvous message was not received.
     fn not_taken(&self, id: Id, status: Status) {
         let back = status == Status::Canceled && self.shared.ops.borrow().is_wanted_back(id);
         let why = match status {
-            Status::Canceled if back => "it was taken back before anything of it was read".into(),
+            Status::Canceled if back => "it was canceled before its receiver read any of it".into(),
             Status::Unsupported => "its receiver refused it, or has no handler for it".into(),
             Status::Closed => "its receiver has closed its worker, or its endpoint".into(),
             Status::NoMemory => {
-                "as many as its receiver keeps wait there to be taken, or it has no memory".into()
+                "its receiver has reached its limit of waiting messages, or has no memory".into()
             }
             Refusal::FAULT => "memory of one of the two sides is missing or protected".into(),
-            // What happened to the receiver's transfer is not what happened to this connection.
-            status => format!("its receiver could not take it: {}", status.text()),
+            // A failure of the receiver's transfer says nothing about this connection.
+            status => format!("its receiver could not receive it: {}", status.text()),
         };
         let status = if back { Status::Canceled } else { Status::Unsupported };
-        let error = Error::new(status, "a message that was announced", why, "");
+        let error = Error::new(status, "a rendezvous message", why, "");
         match back {
             true => self.shared.with_ops(|ops| ops.cancel(id, error)),
             false => self.shared.part(id, Err(error)),

@@ -1,4 +1,4 @@
-//! The state of a worker, and the order in which it is let go.
+//! The state of a worker, and the order in which it is dropped.
 
 use super::abi::LeftOver;
 use super::announced::Announcements;
@@ -37,15 +37,15 @@ type EndpointFailureHandler = Rc<dyn Fn(&Endpoint, &ConnectError)>;
 type LeftHandler = Rc<dyn Fn(PeerId)>;
 pub(super) type NotificationHandler = Rc<dyn Fn(PeerId, u32)>;
 
-/// A cell is borrowed for a look or a change, and no function of the application's runs meanwhile, nor the drop of what it handed
-/// over: both may come back here. The exception is `handlers`, which stays borrowed while message handlers run, so whoever changes it
-/// tries first, and leaves the rest to the next progress call.
+/// A cell is borrowed only to read or change it. Meanwhile no function of the application runs, and no object of the application is
+/// dropped: both may access this state again. The exception is `handlers`, which stays borrowed while message handlers run. Code
+/// that changes it first tries to borrow it, and otherwise leaves the change to the next progress call.
 pub(crate) struct Inner {
-    /// Its `Worker` was dropped: nothing new begins, whoever still holds it.
+    /// The `Worker` was dropped or closed: nothing new begins, even if other objects still hold this.
     pub(super) closed: Cell<bool>,
-    /// The thread that used it last, as far as that was noted.
+    /// The thread that used it last, as far as recorded.
     pub(super) used_by: Arc<AtomicUsize>,
-    /// The application has been told that the context's progress thread has stopped.
+    /// The end of the context's progress thread has been reported to the application.
     pub(super) heard_of_service: Cell<bool>,
     pub(super) handlers: RefCell<Vec<Option<Handler>>>,
     pub(super) late_handlers: RefCell<Vec<(u16, Handler)>>,
@@ -53,75 +53,76 @@ pub(crate) struct Inner {
     pub(super) on_endpoint_failure: RefCell<Option<EndpointFailureHandler>>,
     pub(super) on_left: RefCell<Option<LeftHandler>>,
     pub(super) on_notification: RefCell<Option<NotificationHandler>>,
-    /// Peers that have failed, or left, of whom the handlers are to be told by the next progress call.
+    /// Peer events that the next progress call reports to the handlers.
     pub(super) news: RefCell<VecDeque<News>>,
     pub(super) peers: RefCell<peers::Peers>,
-    /// Interfaces that every progress call polls, and those that are asked less often.
+    /// Interfaces that every progress call polls, and idle ones.
     pub(super) fast: Rounds,
     pub(super) slow: Vec<usize>,
-    /// Progress calls until the slow ones are polled, and polls that they are still asked every time.
+    /// Progress calls until the slow interfaces are polled, and the number of polls for which they are still polled every time.
     pub(super) slow_in: Cell<u32>,
     pub(super) hot: Cell<u32>,
     pub(super) pause: Cell<u32>,
-    /// Of these calls those that come behind the next look for tasks.
+    /// The part of these calls that follows the next check for tasks.
     pub(super) behind_tasks: Cell<u32>,
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,
     pub(super) services: ServiceState,
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
-    /// What a handler left of its batch when it panicked.
+    /// The backlog of handlers that panicked.
     pub(super) left_over: LeftOver,
-    /// Answers that no way leads to the asker for at the moment.
+    /// Answers without a route to the requester at present.
     pub(super) owed: owed::Owed,
-    /// Messages that peers have announced.
+    /// Rendezvous messages of peers.
     pub(super) announcements: Announcements,
-    /// Endpoints that stay, whoever drops them, until a flush has ended, or what they have announced.
+    /// Endpoints that are kept until a flush has ended, or their rendezvous messages, even if all handles are dropped.
     pub(super) kept: RefCell<Vec<(Option<Id>, Rc<EndpointInner>)>>,
     pub(super) busy: RefCell<VecDeque<Rc<EndpointInner>>>,
-    /// One of them had its turn in the last round, and could go on.
+    /// An endpoint has used up its turn in the last round and could continue.
     pub(super) turn_was_over: Cell<bool>,
-    /// Large transfers of ours that a peer still copies a part of, and those of peers that we help with.
+    /// Large transfers of this worker of which a peer still copies a part, and peers' transfers that this worker helps with.
     pub(super) copies: RefCell<Vec<SharedCopy>>,
     pub(super) helps: help::Helps,
-    /// Puts of peers in several messages of which one found no memory.
+    /// Peers' puts in several messages of which one found no memory.
     pub(super) torn: RefCell<Torn>,
     pub(super) counters: Cell<Counters>,
-    /// Notes of what came for nobody.
+    /// The number of unhandled ids that were reported.
     pub(super) told_unhandled: Cell<u32>,
     pub(super) poller: Rc<Poller>,
-    /// Whether it wakes for what comes over an interface.
+    /// Whether events of interfaces wake the worker.
     pub(super) watched: Watched,
     pub(super) backoff: backoff::Backoff,
-    /// What other threads end a sleep by, once somebody has asked for it.
+    /// The object by which other threads end a sleep, once requested.
     pub(super) signal: OnceCell<Signal>,
-    /// Another thread has woken this worker, and no `wait` has said so yet.
+    /// Another thread has woken this worker, and no `wait` has reported it yet.
     pub(super) woken: Cell<bool>,
-    /// What other threads hand work over by.
+    /// The queues through which other threads submit tasks.
     pub(super) mailboxes: RefCell<Vec<Rc<dyn Mailbox>>>,
-    /// It answers who asks by a name.
+    /// Answers lookups of worker names.
     pub(super) names: Answers,
-    /// What it shows of itself.
+    /// The published state.
     pub(super) shown: Shown,
-    /// Where each of the interfaces is, in its own words: beside them, since a poll looks at as little as it can.
+    /// The address of each interface. Separate from the interfaces, so that a poll touches little memory.
     pub(super) said: Vec<Said>,
-    /// Last, so that everything above that points into providers goes before the interfaces do.
+    /// Last: the fields above that point into providers are dropped before the interfaces.
     pub(crate) shared: Rc<Shared>,
 }
 
-/// What other threads hand work to a worker by. Nothing of the worker is borrowed in its calls but `run`'s, which may do anything.
+/// The queue through which other threads submit tasks. Except for `run`, which may call anything, its functions borrow nothing of
+/// the worker.
 pub(super) trait Mailbox {
     fn has_tasks(&self) -> bool;
-    /// Runs what is there; returns how much that was.
+    /// Runs the waiting tasks; returns their number.
     fn run(&self, worker: &Rc<Inner>) -> usize;
-    /// Nobody can hand over anything any more, and nothing is left.
+    /// No thread can submit a task any more, and none is left.
     fn is_abandoned(&self) -> bool;
-    /// The worker ends: nothing more is taken. No function of the application's runs in it.
+    /// The worker ends: no more tasks are accepted. No function of the application runs in this call.
     fn close(&self);
-    /// Lets go of what was taken and not run.
+    /// Drops the tasks that were accepted and not run.
     fn drop_tasks(&self);
 }
 
-/// Puts a handler in its place; what was there before is the caller's to drop, once nothing is borrowed.
+/// Sets a handler. Returns the previous one, which the caller drops when nothing is borrowed.
 pub(super) fn set_handler(
     handlers: &mut Vec<Option<Handler>>,
     id: u16,
@@ -138,7 +139,7 @@ impl Inner {
     pub(super) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Inner, Error> {
         core.check_process("a context")?;
         let id = crate::sys::random_id()?;
-        // What the worker itself needs comes first: a provider that takes the last descriptor must not cost all others.
+        // The worker's own descriptors come first: a provider that takes the last descriptor must not make the whole worker fail.
         let poller = Rc::new(Poller::new()?);
         let timer = Timer::new()?;
         poller.add(timer.as_raw_fd())?;
@@ -152,7 +153,7 @@ impl Inner {
                     interfaces.push(slot);
                     words.push(said);
                 }
-                // The others may do without it; the report says why it is missing.
+                // The other modules may work without it; the report gives the reason.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
                     not_opened.push((module.path.clone(), error.clone()));
@@ -174,7 +175,7 @@ impl Inner {
             let all = interfaces.iter().enumerate();
             all.filter(|(_, slot)| asks(slot.attr.caps)).map(|(index, _)| index).collect::<Vec<_>>()
         };
-        // The progress thread's worker holds no lease on itself.
+        // The progress thread's worker holds no lease on the thread itself.
         let shown = Shown::new(core.live_page(), lease.is_none());
         let inner = Inner {
             closed: Cell::new(false),
@@ -224,13 +225,13 @@ impl Inner {
         Ok(inner)
     }
 
-    /// `Closed` when the worker is: what it took from then on would never be let go.
+    /// `Closed` if the worker is closed: it would never release anything added from then on.
     pub(super) fn check_open(&self) -> Result<(), Error> {
         self.shared.core.check_process("a worker")?;
         if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }
     }
 
-    /// Whether an operation is this worker's, by what it shares with its own.
+    /// Checks that an operation belongs to this worker, by the shared state.
     pub(super) fn check_owner(&self, shared: &Rc<Shared>) -> Result<(), Error> {
         self.shared.core.check_process("a worker")?;
         if Rc::ptr_eq(&self.shared, shared) {
@@ -257,7 +258,7 @@ impl Drop for Inner {
             self.left_over.give_back(&self.shared);
             self.wiring.close();
         } else {
-            // Closed in a forked child, they would say good-bye in the parent's name.
+            // Closed in a forked child, they would say goodbye in the parent's name.
             self.wiring.forget();
         }
     }

@@ -1,4 +1,4 @@
-//! What a worker says when the process exits: see [`crate::exit`].
+//! A worker's goodbye when the process exits: see [`crate::exit`].
 
 use super::Inner;
 use crate::endpoint::Inner as EndpointInner;
@@ -15,13 +15,13 @@ const TRIES: u32 = 50;
 const NAP: Duration = Duration::from_micros(200);
 
 impl Inner {
-    /// Is known from now on to the function that `exit` calls.
+    /// Registers the worker with the function that `exit` calls.
     pub(super) fn enter(self: &Rc<Self>) {
         let itself: Rc<dyn Leaves> = self.clone();
         exit::enter(Rc::downgrade(&itself), &self.used_by);
     }
 
-    /// The calling thread uses this worker: looked at now and then, since a worker may move to another thread.
+    /// Records the calling thread. Called at intervals, because a worker may move to another thread.
     pub(super) fn note_thread(&self) {
         self.used_by.store(thread_number(), Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Workers: a progress engine and the interfaces opened on it. One thread drives a worker at a time.
+//! Workers: a progress engine and the interfaces opened on it. One thread at a time drives a worker.
 
 mod abi;
 mod announced;
@@ -57,101 +57,109 @@ use inner::set_handler;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-/// A progress engine with the interfaces opened on it. It belongs to one thread at a time.
+/// A progress engine with the interfaces opened on it. A worker belongs to one thread at a time.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), tieline::Error> {
 /// let context = tieline::Context::open()?;
 /// let worker = context.worker()?;
 /// worker.on_message(7, |m| println!("{} bytes from {}", m.payload().len(), m.peer()))?;
-/// let me = worker.connect(&worker.address()?)?; // a worker may write to itself
+/// let me = worker.connect(&worker.address()?)?; // a worker may connect to itself
 /// let sent = me.send(7, 0, b"hello")?;
 /// worker.finish(sent)?;
 /// worker.wait(None)?;
 /// # Ok(()) }
 /// ```
 ///
-/// # Which calls there are, and when each may be made
+/// # Calls, and when each is allowed
 ///
-/// A worker does nothing by itself: no thread of its own runs, and what arrives waits until a call makes progress. All of
-/// its methods, and those of its endpoints, are called from the thread that made it; neither can be sent to another, but inside of a
-/// [`Movable`](crate::Movable):
+/// A worker has no thread of its own: messages and completions wait until a call makes progress. All methods of a worker and of its
+/// endpoints must be called from the thread that opened it. Neither type is `Send`; a [`Movable`](crate::Movable) moves a worker to
+/// another thread together with all of its objects:
 ///
 /// ```compile_fail,E0277
 /// fn crosses_threads<T: Send>() {}
 /// crosses_threads::<tieline::Worker>();
 /// ```
 ///
-/// What other threads may do is to [wake](Worker::waker) it and to hand it [work](Worker::remote); `docs/threads.md` has the ways in
-/// which several threads communicate. A [`WaitSet`](crate::WaitSet) waits for several workers of one thread.
+/// Other threads can [wake](Worker::waker) the worker and submit [tasks](Worker::remote) to it; `docs/threads.md` describes how
+/// several threads communicate. A [`WaitSet`](crate::WaitSet) waits for several workers of one thread.
 ///
 /// There are five kinds of calls.
 ///
-/// * **Handlers are registered** at any time and in any order: [`on_message`](Worker::on_message),
-///   [`on_notification`](Worker::on_notification),
-///   [`on_endpoint_failure`](Worker::on_endpoint_failure), [`on_peer_failure`](Worker::on_peer_failure),
-///   [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen),
-///   [`set_out_of_band`](Worker::set_out_of_band). The next one takes the place of the one before; only a service that is
-///   listened for is `Busy` until [`unlisten`](Worker::unlisten). A message that arrives while nobody handles its id is dropped, and
-///   so is a notification while nobody handles those; both are counted ([`Counters::unknown_ids`]).
-/// * **Operations are posted**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
+/// * **Register handlers**, at any time and in any order: [`on_message`](Worker::on_message),
+///   [`on_notification`](Worker::on_notification), [`on_endpoint_failure`](Worker::on_endpoint_failure),
+///   [`on_peer_failure`](Worker::on_peer_failure), [`on_peer_left`](Worker::on_peer_left), [`listen`](Worker::listen),
+///   [`set_out_of_band`](Worker::set_out_of_band). A new handler replaces the previous one. The exception is `listen`: it returns
+///   `Busy` for a service that already has a listener, until [`unlisten`](Worker::unlisten). A message without a handler for its id
+///   is dropped, and so is a notification without a handler. Both are counted ([`Counters::unknown_ids`]).
+/// * **Post operations**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
 ///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band),
-///   [`cancel`](Worker::cancel), [`track`](Worker::track), [`begin_flush`](Worker::begin_flush), and everything that an [`Endpoint`] does. These never wait, and no handler runs in them, whatever they find out.
-/// * **Progress is made** by [`progress`](Worker::progress), and by what calls it until something has come about:
+///   [`cancel`](Worker::cancel), [`track`](Worker::track), [`begin_flush`](Worker::begin_flush), and all methods of [`Endpoint`].
+///   These calls never wait and never run a handler, even if they detect a failure.
+/// * **Make progress**: [`progress`](Worker::progress), and the calls that repeat it until a condition holds:
 ///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`wait_for`](Worker::wait_for), [`wait_word`](Worker::wait_word),
-///   [`finish`](Worker::finish),
-///   [`finish_call`](Worker::finish_call), [`flush`](Worker::flush), [`close_region`](Worker::close_region),
-///   [`close`](Worker::close). Handlers run inside of these and nowhere else. [`arm`](Worker::arm) prepares a sleep in between.
-/// * **What has ended is taken** by [`take_completed`](Worker::take_completed), for operations that are
-///   [tracked](Worker::track), or read off a [counter](Worker::count), or [asked for](Worker::test) one by one.
-/// * **The state is read** by all others: these change nothing, and cost little.
+///   [`finish`](Worker::finish), [`finish_call`](Worker::finish_call), [`flush`](Worker::flush),
+///   [`close_region`](Worker::close_region), [`close`](Worker::close). Handlers run inside these calls and nowhere else.
+///   [`arm`](Worker::arm) prepares a sleep between two of them.
+/// * **Collect completions**: [`take_completed`](Worker::take_completed) for [tracked](Worker::track) operations, a
+///   [counter](Worker::count), or [`test`](Worker::test) for a single operation.
+/// * **Read state**: all other methods. They change nothing and are cheap.
 ///
 /// # Inside a handler
 ///
-/// Handlers run one at a time, never one inside another. Nothing of the worker is borrowed then, so that a handler may call
-/// whatever it has: post, connect, register handlers, drop endpoints, requests, kept messages, the worker itself. Three things are
-/// different from outside. What waits is refused with `Busy`, a flush of an endpoint too. [`progress`](Worker::progress) does
-/// nothing and returns 0. So it is in the tasks of a [`Remote`](crate::Remote). A message handler that is registered is in force when the progress call that is running has ended.
-/// A [`Message`] is lent for the length of the call: [`keep`](Message::keep) is for longer.
+/// Handlers run one at a time and never nest. The library holds no borrow of the worker's state that a handler could meet. A
+/// handler may therefore call any method: post, connect, register handlers, and drop endpoints, requests, kept messages or the
+/// worker itself. Four rules differ from the outside:
 ///
-/// Two other functions of the application's are run by calls that post, and are no handlers: the packer of
-/// [`send_packed`](Endpoint::send_packed), and what [`set_out_of_band`](Worker::set_out_of_band) was given, which is run by any call that
-/// has a datagram for it.
+/// * Calls that wait return `Busy`, including a flush of an endpoint.
+/// * [`progress`](Worker::progress) does nothing and returns 0.
+/// * A message handler registered inside a handler takes effect when the running progress call has ended.
+/// * A [`Message`] is valid only during the call; [`keep`](Message::keep) extends the life of its payload.
+///
+/// The same rules apply to the tasks of a [`Remote`](crate::Remote).
+///
+/// Two other functions of the application run inside calls that post, and are not handlers: the packer of
+/// [`send_packed`](Endpoint::send_packed), and the function given to [`set_out_of_band`](Worker::set_out_of_band). Any call that
+/// has a datagram for the latter runs it.
 ///
 /// # Order
 ///
-/// Handlers run for the messages of one endpoint in the order in which these were posted. Nothing else is ordered by itself:
-/// neither what two endpoints post, nor messages and what reaches memory, nor two puts. A notification comes behind the bytes of its
-/// put and of those before ([`Endpoint::put_notify`]); [`Endpoint::fence`] orders what reaches memory; after [`Endpoint::flush`] everything before is complete.
-/// `docs/ordering.md` has it in a table.
+/// Handlers run for the messages of one endpoint in the order in which the messages were posted. There is no other implicit order:
+/// not between two endpoints, not between messages and memory operations, and not between two puts. A notification is delivered
+/// after the bytes of its put and of earlier puts ([`Endpoint::put_notify`]). [`Endpoint::fence`] orders memory operations. After
+/// [`Endpoint::flush`], all earlier operations are complete. `docs/ordering.md` has a table.
 ///
 /// # Panics
 ///
-/// A handler or a condition that panics does so through the call that makes progress. The worker stays usable: the event whose
-/// handler it was counts as dealt with, those behind it are handed on by the next call. What
-/// [`set_out_of_band`](Worker::set_out_of_band) was given panics through a call that makes progress too, the one that it was run by or
-/// the next one; a packer through the call that posts. The library itself does not panic.
+/// A panic in a handler or a condition unwinds through the call that makes progress. The worker stays usable. The event of that
+/// handler counts as dispatched, and the next call dispatches the events after it. A panic of the function given to
+/// [`set_out_of_band`](Worker::set_out_of_band) also unwinds through a call that makes progress: the one that ran it, or the next
+/// one. A panic of a packer unwinds through the call that posts. The library itself does not panic.
 ///
 /// # In a forked child
 ///
-/// The worker belongs to the parent. Whatever may fail is `Invalid`, [`progress`](Worker::progress) returns 0, and dropping
-/// it, its endpoints, its requests and kept messages tells nobody anything: the parent goes on undisturbed. But until it ends, or
-/// executes another program, a child has the parent's sockets, so that peers do not notice when the parent dies before it.
+/// The worker belongs to the parent. Calls that can fail return `Invalid`, and [`progress`](Worker::progress) returns 0. Dropping
+/// the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the child holds the
+/// parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its death until then.
 ///
-/// # The end
+/// # Closing and dropping
 ///
-/// Dropping a worker, or an endpoint of it, means the same over every transport. What said `Done` is kept: a message that a
-/// transport has taken reaches a peer that lives and makes progress. What is pending when a worker is dropped ends with
-/// `Closed`, and may be lost: [`Worker::close`] first delivers it, or says what it could not. What is queued on an endpoint that
-/// is dropped is sent by its worker; what was posted ends with `Canceled`, or as it does where the connection stays.
-/// Dropping does not wait for peers' applications, but it may wait for room on the way to them, at most
-/// `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; what finds none by then is lost.
+/// Dropping a worker or an endpoint has the same meaning over every transport. Operations that returned `Done` are kept: a message
+/// that a transport has accepted reaches a peer that is alive and makes progress. Operations that are pending when the worker is
+/// dropped end with `Closed` and may be lost. [`Worker::close`] first delivers them, or reports the ones it could not deliver. If
+/// an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that were already posted end with
+/// `Canceled`, or complete normally if the connection stays.
 ///
-/// Endpoints, keys, requests and kept messages that are still held when the worker is dropped are of no use any more, but they
-/// keep the worker's interfaces open: these close with the last of them, and hand over what said `Done` no sooner.
+/// Dropping does not wait for the applications of peers. It may wait for room on the way to them, at most `TIELINE_CLOSE_TIMEOUT`
+/// (1 s) for each interface; messages without room by then are lost.
+///
+/// Endpoints, keys, requests and kept messages that outlive the worker are unusable, but they keep the worker's interfaces open.
+/// The interfaces close when the last of these objects is dropped. Only then do they deliver the rest of the operations that
+/// returned `Done`.
 pub struct Worker {
     pub(crate) inner: Rc<Inner>,
-    /// It is lent to a task, and its drop is not the worker's end.
+    /// The worker is lent to a task: dropping this handle does not close the worker.
     lent: bool,
 }
 
@@ -164,29 +172,34 @@ impl Worker {
         Ok(Worker { inner, lent: false })
     }
 
-    /// The worker as a task gets it: one whose drop ends nothing.
+    /// The worker handle that a task receives. Dropping it closes nothing.
     fn lent(inner: Rc<Inner>) -> Worker {
         Worker { inner, lent: true }
     }
 
-    /// The bytes that lead a peer here. Carry them to it unchanged, by a channel that only the job can read: where no secret is set
-    /// (`TIELINE_SECRET`) whoever has them may connect.
+    /// Returns this worker's address: the bytes that a peer passes to [`connect`](Worker::connect).
+    ///
+    /// Carry the bytes unchanged, over a channel that only the job can read. Without a secret (`TIELINE_SECRET`), every process
+    /// that has them may connect.
     ///
     /// # Errors
-    /// `TooLarge` where it does not fit an address.
+    /// `TooLarge` if the worker's interfaces do not fit into one address.
     pub fn address(&self) -> Result<Vec<u8>, Error> {
         self.inner.shared.core.check_process("a worker")?;
         self.inner.identity()
     }
 
-    /// Registers what to do with messages of one id. The handler runs inside [`Worker::progress`], on its
-    /// thread; it may send, but not make progress. A message that is too long for its lane comes without a payload, and with an
-    /// [`Announcement`](crate::Announcement) to take it by ([`Message::announcement`]): what lies in a payload is as long as it is there.
-    /// It takes the place of the one before it, which is dropped, with what it held: at once, or, in a handler, when that
-    /// progress call has ended.
+    /// Registers the handler for messages with one id. It runs inside [`Worker::progress`], on the worker's thread. It may send,
+    /// but not make progress.
+    ///
+    /// A message that is too long for its lane is a rendezvous message: it arrives without a payload, and with an
+    /// [`Announcement`](crate::Announcement) to receive it by ([`Message::announcement`]). A payload is always complete.
+    ///
+    /// The handler replaces the previous handler of this id. The previous one is dropped with everything that it captured:
+    /// immediately, or, if this is called inside a handler, when the running progress call has ended.
     ///
     /// # Errors
-    /// `Invalid` for an id of the library's own range; `Closed` when the worker is.
+    /// `Invalid` for an id in the library's own range; `Closed` if the worker is closed.
     pub fn on_message(
         &self,
         id: u16,
@@ -206,18 +219,19 @@ impl Worker {
             drop(handlers);
             drop(before);
         } else {
-            // Called from a handler: it takes effect when that progress call returns.
+            // Called from a handler: the registration takes effect when that progress call returns.
             self.inner.late_handlers.borrow_mut().push((id, Box::new(handler)));
             self.inner.shared.note_work();
         }
         Ok(())
     }
 
-    /// Registers what to do when a peer's [`Endpoint::put_notify`] has come: its word, behind all bytes of the put. The handler runs
-    /// inside [`Worker::progress`], on its thread, as message handlers do. One that is registered in a handler is in force at once.
+    /// Registers the handler for notifications of peers' [`Endpoint::put_notify`]. It receives the peer and the notification's
+    /// word, after all bytes of the put have arrived. It runs inside [`Worker::progress`], on the worker's thread, like message
+    /// handlers. A notification handler that is registered inside a handler takes effect immediately.
     ///
     /// # Errors
-    /// `Closed` when the worker is.
+    /// `Closed` if the worker is closed.
     pub fn on_notification(&self, handler: impl Fn(PeerId, u32) + 'static) -> Result<(), Error> {
         self.inner.check_open()?;
         let before = self.inner.on_notification.replace(Some(Rc::new(handler)));
@@ -225,12 +239,17 @@ impl Worker {
         Ok(())
     }
 
-    /// Registers what to do when a peer is gone that has written to us or that we have a connection to: a connection says that
-    /// nobody is at its other end any more, or the last way between the two has failed. It is called once, with the first reason,
-    /// however many connections there were; and again only if the peer has come back in between. A peer is a worker: where
-    /// a process with several ends, each is told of. One that closes its connections is not gone, nor is one of whose several
-    /// devices one failed, or of whose connections one had something wrong with it. Of a process on this host it is called
-    /// when the endpoints to that peer that see the process have ended too: who merely says that it was that peer ends none of them.
+    /// Registers the handler for peers that have failed. A peer is a worker that has sent messages to this worker or has a
+    /// connection with it.
+    ///
+    /// The handler runs if a connection reports that the process at its other end is gone, or if the last route between the two
+    /// workers has failed. It runs once per failure, with the first reason, regardless of the number of connections. It runs again
+    /// only if the peer has reconnected in between. If a process with several workers dies, the handler runs once for each of these
+    /// workers.
+    ///
+    /// The handler does not run if a peer closes its connections in good order, if one of the peer's several devices fails, or if
+    /// one of several connections is faulty. For a peer on this host it runs only after the endpoints that observe the peer's
+    /// process have failed as well. A third party that claims to be that peer therefore cannot end these endpoints.
     pub fn on_peer_failure(&self, handler: impl Fn(PeerId, &Error) + 'static) {
         if self.inner.check_open().is_ok() {
             let before = self.inner.on_failure.replace(Some(Rc::new(handler)));
@@ -261,9 +280,12 @@ impl Worker {
         }
     }
 
-    /// Registers what to do when a peer has left in good order: it has closed the last connection between the two, at the latest by
-    /// closing or dropping its worker, whatever else it holds. It is called also for a peer to which only an endpoint leads. Everything that it had sent before has been handed on by then, and nothing more comes
-    /// from it unless it connects anew. It is not called for a peer that is gone: that is [`Worker::on_peer_failure`].
+    /// Registers the handler for peers that have left in good order. A peer leaves by closing its last connection with this worker,
+    /// at the latest by closing or dropping its own worker, regardless of the objects that it still holds. The handler also runs
+    /// for a peer to which only an endpoint leads.
+    ///
+    /// All messages that the peer had sent have been dispatched by then. Nothing more arrives from the peer unless it reconnects.
+    /// The handler does not run for a peer that has failed: see [`Worker::on_peer_failure`].
     pub fn on_peer_left(&self, handler: impl Fn(PeerId) + 'static) {
         if self.inner.check_open().is_ok() {
             let before = self.inner.on_left.replace(Some(Rc::new(handler)));
@@ -271,12 +293,11 @@ impl Worker {
         }
     }
 
-    /// An endpoint that leads to the worker with this address. The connection itself is made by the first
-    /// operation.
+    /// Returns an endpoint to the worker with this address. The first operation on the endpoint forms the connection.
     ///
     /// # Errors
-    /// [`ConnectError::Correct`] for bytes that are no address; [`ConnectError::Configure`], with the reason for each module,
-    /// when there is no path. How the connection that the first operation makes comes to nothing, that operation says.
+    /// [`ConnectError::Correct`] for bytes that are not an address. [`ConnectError::Configure`] if there is no route, with the
+    /// reason for each module. If the connection cannot be formed later, the first operation reports it.
     pub fn connect(&self, address: &[u8]) -> Result<Endpoint, ConnectError> {
         let address = WorkerAddress::parse(address).inspect_err(|error| {
             if let Some(journal) = self.inner.shared.core.journal() {
@@ -287,19 +308,21 @@ impl Worker {
         Ok(Endpoint::new(inner))
     }
 
-    /// An endpoint that leads to a peer that has written to us: one that [`connect`](Worker::connect) made and that is held still, or
-    /// one that the worker answers this peer over, and keeps as long as it knows the peer. That one is the same every time, and is
-    /// not closed when it is dropped.
+    /// Returns an endpoint to a peer that has sent messages to this worker.
+    ///
+    /// It is an endpoint made by [`connect`](Worker::connect) that the application still holds, or the worker's own endpoint for
+    /// answers to this peer. The worker keeps its own endpoint as long as it knows the peer, returns the same one every time, and
+    /// does not close it when the handle is dropped.
     ///
     /// # Errors
-    /// As [`Worker::connect`].
+    /// As for [`Worker::connect`].
     pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, ConnectError> {
         let inner = self.inner.reply_endpoint(peer.0)?;
         Ok(Endpoint::new(inner))
     }
 
-    /// An endpoint to a peer that the application holds and that has not failed: of several the one that was made first. It costs the
-    /// same however many endpoints lead to others.
+    /// Returns an endpoint to `peer` that the application holds and that has not failed. If there are several, it is the oldest
+    /// one. The cost does not depend on the number of endpoints.
     #[must_use]
     pub fn known_endpoint(&self, peer: PeerId) -> Option<Endpoint> {
         if !self.inner.shared.same_process() {
@@ -308,18 +331,18 @@ impl Worker {
         Some(Endpoint::new(self.inner.known_endpoint(peer.0)?))
     }
 
-    /// Moves everything on that can be moved on, runs handlers, and returns how many events there were.
-    /// Inside a handler it does nothing.
+    /// Makes progress: advances all operations that can advance, runs handlers, and returns the number of events. Inside a handler
+    /// it does nothing and returns 0.
     #[inline]
     pub fn progress(&self) -> usize {
         self.inner.progress()
     }
 
-    /// Waits for an operation and returns its value.
+    /// Waits for an operation and returns its value: the result of a fetching atomic, otherwise 0. Makes progress meanwhile.
     ///
     /// # Errors
-    /// How the operation ended; [`CompletionError::Pending`] where it could not be waited for, as inside a handler. There it is that
-    /// for a `Done` too, whose value is lost unless it was taken out before.
+    /// The error of the operation. [`CompletionError::Pending`] if the call cannot wait, for example inside a handler. Inside a
+    /// handler this also applies to `Outcome::Done`: read the value from the outcome before the call, or it is lost.
     pub fn finish(&self, outcome: Outcome) -> Result<u64, CompletionError> {
         self.inner.shared.check_no_handler("finish").map_err(CompletionError::Pending)?;
         match outcome {
@@ -334,13 +357,13 @@ impl Worker {
         }
     }
 
-    #[inline(never)] // what has ended need not pay for it
+    #[inline(never)] // keeps the path of completed operations short
     fn finish_pending(&self, request: &Request) -> Result<u64, CompletionError> {
         self.check_asked(request)?;
         self.inner.finish(request)
     }
 
-    /// The value of an operation of this worker's that has ended well already, and beside which there is nothing.
+    /// Returns the value of an operation of this worker that has succeeded and has no callbacks, flushes or counters attached.
     #[inline]
     fn take_plain(&self, request: &Request) -> Option<u64> {
         let shared = &self.inner.shared;
@@ -350,7 +373,7 @@ impl Worker {
         shared.ops.borrow_mut().take_plain(request.id)
     }
 
-    /// The result of an operation of this worker, once it has one.
+    /// Returns the result of an operation of this worker, or `None` while it is pending. Makes no progress.
     #[must_use]
     pub fn test(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
         if let Err(error) = self.check_asked(request) {
@@ -360,7 +383,7 @@ impl Worker {
         Some(result.map_err(CompletionError::from))
     }
 
-    /// Memory that the worker's interfaces hold, by module.
+    /// Returns the memory that each of the worker's interfaces holds.
     #[must_use]
     pub fn memory(&self) -> Vec<MemoryUse> {
         let used = |slot: &InterfaceSlot| {
@@ -376,30 +399,30 @@ impl Worker {
         self.inner.shared.interfaces.iter().filter_map(used).collect()
     }
 
-    /// What the worker has counted.
+    /// Returns the worker's counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner.counted()
     }
 
-    /// How many operations are pending.
+    /// Returns the number of pending operations.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.inner.shared.ops.borrow().open_count()
     }
 }
 
-/// Memory that one interface holds.
+/// The memory that one interface holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// The module.
+    /// The module, for example `shm/ring`.
     pub path: String,
     /// Bytes that do not depend on the number of peers.
     pub base_bytes: u64,
-    /// Peers.
+    /// The number of peers.
     pub peers: u64,
-    /// Bytes for all of them together.
+    /// Bytes for all peers together.
     pub peer_bytes: u64,
-    /// Bytes of message buffers that have been committed.
+    /// Bytes of committed message buffers.
     pub buffer_bytes: u64,
 }

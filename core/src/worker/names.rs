@@ -1,4 +1,4 @@
-//! A worker's short name, and endpoints by one: what goes between the two sides is in `crate::names`.
+//! A worker's short name, and endpoints made from such names. The protocol is in `crate::names`.
 
 use super::{Inner, Worker};
 use crate::endpoint::{Endpoint, Owner};
@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Failure;
 
-/// Longer than anybody waits.
+/// Longer than any wait.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A question for the address that a name stands for, on its way: see [`Worker::ask_name`]. Dropping it gives it up.
+/// A lookup of the address behind a worker's name: see [`Worker::ask_name`]. Dropping it abandons the lookup.
 pub struct NameCall {
     worker: Rc<Inner>,
     asking: RefCell<Asking>,
@@ -27,8 +27,8 @@ impl fmt::Debug for NameCall {
 }
 
 impl NameCall {
-    /// Goes on with the question, without waiting, and says how it ended: once, with an endpoint as [`Worker::connect`] makes it, or
-    /// with why there is none. Nothing else goes on with it: what it is called between is the worker's progress.
+    /// Advances the lookup without waiting. Returns the result once: an endpoint, as [`Worker::connect`] returns it, or the reason
+    /// for the failure. Only this method advances the lookup; make progress on the worker between two calls.
     #[must_use]
     pub fn test(&self) -> Option<Result<Endpoint, ConnectError>> {
         if let Err(error) = self.worker.check_open() {
@@ -43,16 +43,19 @@ impl NameCall {
 }
 
 impl Worker {
-    /// A name of this worker, in 48 bytes at most, for channels that carry no more: a peer has an endpoint by it
-    /// ([`Worker::endpoint_by_name`]), for which it asks this process for the [`address`](Worker::address) that it has now. The first call in a
-    /// context opens a listener of the context's own on the TCP interfaces and ports that are allowed (`TIELINE_TCP_INTERFACES`,
-    /// `TIELINE_TCP_PORTS`), which stays until the last worker that has a name is closed; what carries data later does not depend on it.
+    /// Returns a name of this worker, at most 48 bytes long, for channels that cannot carry more. A peer makes an endpoint from it
+    /// with [`Worker::endpoint_by_name`], which requests the current [`address`](Worker::address) from this process.
     ///
-    /// Who asks is answered in this worker's progress, also asleep, and by the context's progress thread where it has one. Whoever has the
-    /// name may connect, as with the address, but for the job's secret where there is one: carry it over channels that only the job can read.
+    /// The first call in a context opens a listener of that context, on the TCP interfaces and ports that are allowed
+    /// (`TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`). The listener stays open until the last worker with a name is closed. Later
+    /// data transfers do not depend on it.
+    ///
+    /// The worker's progress answers lookups, also while the worker sleeps in a call that waits; so does the context's progress
+    /// thread if there is one. As with the address, every process that has the name may connect, unless the job has a secret. Carry
+    /// the name over channels that only the job can read.
     ///
     /// # Errors
-    /// `NoDevice`, with the reason, where nothing can be listened on; `Closed` when the worker is.
+    /// `NoDevice`, with the reason, if no listener can be opened; `Closed` if the worker is closed.
     pub fn name(&self) -> Result<WorkerName, Error> {
         let inner = &self.inner;
         inner.check_open()?;
@@ -67,11 +70,11 @@ impl Worker {
         Ok(name)
     }
 
-    /// Asks for the address of the worker with this name; [`NameCall::test`] brings the endpoint. Nothing is kept of a name that is not
-    /// asked for, nor of the question when it is over.
+    /// Begins a lookup of the worker with this name; [`NameCall::test`] returns the endpoint. The library keeps no state for names
+    /// that are not looked up, nor for a lookup that has ended.
     ///
     /// # Errors
-    /// [`ConnectError::Configure`] where no interface that may be used leads there.
+    /// [`ConnectError::Configure`] if no permitted interface leads to the addresses in the name.
     pub fn ask_name(&self, name: &WorkerName) -> Result<NameCall, ConnectError> {
         let core = &self.inner.shared.core;
         self.inner.check_open()?;
@@ -80,8 +83,8 @@ impl Worker {
         Ok(NameCall { worker: self.inner.clone(), asking: RefCell::new(asking) })
     }
 
-    /// An endpoint that leads to the worker with this name: makes progress until the worker's address is there, which takes a
-    /// round trip or two, and [connects](Worker::connect) to it.
+    /// Returns an endpoint to the worker with this name. Makes progress until the worker's address has arrived, which takes one or
+    /// two round trips, and [connects](Worker::connect) to it.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -89,15 +92,15 @@ impl Worker {
     /// # let context = tieline::Context::builder().set("TIELINE_TCP_INTERFACES", "127.0.0.0/8").open()?;
     /// # let worker = context.worker()?;
     /// let name = worker.name()?;
-    /// let carried: Vec<u8> = name.as_bytes().into(); // at most 48
+    /// let carried: Vec<u8> = name.as_bytes().into(); // at most 48 bytes
     /// let there = worker.endpoint_by_name(&WorkerName::from_bytes(&carried)?)?;
     /// # let _ = worker.finish(there.send(7, 0, b"hello")?)?;
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
-    /// As [`Worker::ask_name`] and [`Worker::connect`]; why nobody was reached at the addresses in the name, or was the worker that it
-    /// means; [`ConnectError::Correct`] inside a handler.
+    /// As for [`Worker::ask_name`] and [`Worker::connect`]. The reason why no listener was reached at the addresses in the name, or
+    /// why a listener was not the named worker's. [`ConnectError::Correct`] inside a handler.
     pub fn endpoint_by_name(&self, name: &WorkerName) -> Result<Endpoint, ConnectError> {
         self.inner.shared.check_no_handler("endpoint_by_name")?;
         let call = self.ask_name(name)?;
@@ -110,22 +113,22 @@ impl Worker {
 }
 
 impl Inner {
-    /// The progress thread's worker answers for all others.
+    /// The progress thread's worker answers on behalf of all workers.
     pub(crate) fn serve_names(&self) -> Result<(), Error> {
         self.names.for_all.set(true);
-        // The same one by another descriptor: it is changed by the thread that opens the listener.
+        // A duplicate descriptor, because another thread, the one that opens the listener, modifies the epoll set.
         let epoll = self.poller.epoll.try_clone();
         let epoll = epoll.map_err(|e| Failure::from_io("a descriptor to wait on (dup)", &e))?;
         self.shared.core.set_service_poller(Poller { epoll });
         Ok(())
     }
 
-    /// Answers who has asked by a name, of which the application is told nothing.
+    /// Answers lookups, without notice to the application.
     pub(super) fn answer_names(&self) {
         if self.names.for_all.get() {
             self.shared.core.names().into_iter().for_each(|names| names.poll(|| None));
         } else if let Some(names) = &*self.names.own.borrow() {
-            // What it said with its name may have changed since.
+            // The address may have changed since the name was made.
             names.poll(|| Some((self.shared.id, self.identity().ok()?)));
         }
     }
@@ -134,7 +137,7 @@ impl Inner {
     pub(super) fn forget_name(&self) {
         let Some(names) = self.names.own.take() else { return };
         if !self.shared.same_process() {
-            // Before any lock: in a forked child its holder may be a thread that is not there.
+            // Before any lock: in a forked child the lock's holder may be a thread that does not exist.
             std::mem::forget(names);
             return;
         }

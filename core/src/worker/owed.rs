@@ -1,28 +1,28 @@
-//! The queue of answers that cannot be given at the moment: the owner of some memory was asked over a way in, and has no way back,
-//! for want of a descriptor say.
+//! The queue of answers that cannot be sent at present: a peer sent a request over one route, and there is no route back, for
+//! example because descriptors ran out.
 //!
-//! They are kept and tried again for as long as forming a connection may take. A peer that cannot be told by then is
-//! hung up on, so that it ends what it asked with an error: nobody waits for an answer that does not come.
+//! The answers are kept and retried for the time that forming a connection may take. Then the worker disconnects the peer, so that
+//! the peer's request ends with an error and does not wait forever.
 
 use crate::Status;
 use crate::proto::{Origin, emulate::Answer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Answers that are kept, of all peers together. Each is a few dozen bytes.
+/// Maximum number of kept answers, of all peers together. Each takes a few dozen bytes.
 const MOST: usize = 65_536;
 
-/// One of them.
+/// A kept answer.
 pub(super) struct Debt {
     pub(super) to: Origin,
     pub(super) answer: Answer,
-    /// When it could not be given for the first time, on the clock of the wiring.
+    /// The time of the first failed attempt, on the clock of the wiring.
     pub(super) since: u64,
-    /// Why it could not be given last.
+    /// The error of the last attempt.
     pub(super) status: Status,
 }
 
-/// The answers that are owed. Nobody is answered or hung up on while they are borrowed: both may come back here.
+/// The kept answers. No answer is sent and no peer disconnected while they are borrowed: both may access them again.
 #[derive(Default)]
 pub(super) struct Owed {
     pub(super) debts: RefCell<VecDeque<Debt>>,
@@ -37,12 +37,12 @@ impl Owed {
         self.debts.borrow().len()
     }
 
-    /// Whether these, and so many that come, are more than are kept.
+    /// Whether these and `coming` more exceed the maximum.
     pub(super) fn is_beyond_bound(&self, coming: usize) -> bool {
         self.debts.borrow().len() + coming > MOST
     }
 
-    /// How many answers are owed, by peer.
+    /// The number of kept answers, by peer.
     pub(super) fn by_peer(&self) -> BTreeMap<u32, usize> {
         let mut counts = BTreeMap::new();
         for debt in self.debts.borrow().iter() {

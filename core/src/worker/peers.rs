@@ -1,7 +1,7 @@
-//! The peers of a worker: a number for everybody who has written to it or has a connection to it.
+//! The peers of a worker: a number for each worker that has sent messages to it or has a connection with it.
 //!
-//! A number stays the peer's while anything still leads here from it, and for the last [`REMEMBERED`] peers beyond
-//! that; then the peer is forgotten. Numbers are not given away twice.
+//! A number is kept while a connection from the peer exists. The last [`REMEMBERED`] peers without one are remembered; then the
+//! peer is forgotten. Numbers are not reused.
 
 use crate::Error;
 use crate::address::WorkerAddress;
@@ -10,30 +10,30 @@ use crate::op::Id;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 
-/// Peers without any connection that are still known, so that whoever comes back soon has its old number.
+/// Number of peers without a connection that are still known, so that a peer that reconnects soon gets its old number.
 const REMEMBERED: usize = 1024;
 
-/// Somebody who has written to this worker.
+/// A peer of this worker.
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) address: Option<WorkerAddress>,
-    /// An endpoint of the library's own that leads there.
+    /// An internal endpoint to the peer.
     pub(super) reply: Option<Rc<EndpointInner>>,
-    /// The endpoint that answers go through: that one, or one that somebody else has, and may close.
+    /// The endpoint for answers: `reply`, or one whose other owner may close it.
     pub(super) borrowed: Weak<EndpointInner>,
-    /// What was wrong with what it sent.
+    /// The number of invalid messages it has sent.
     pub(super) bad: u64,
-    /// Numbers of interfaces that mean it.
+    /// The number of interface numbers that mean this peer.
     ways: u32,
-    /// When it was last left without any, counted in such events.
+    /// The time of its last loss of all connections, counted in such events.
     left: u64,
-    /// It stands among the idle since then.
+    /// It has been in the idle list since then.
     rests: bool,
-    /// The application has been told that it has left.
+    /// Its leaving has been reported to the application.
     parted: bool,
-    /// The application has been told that it is gone.
+    /// Its failure has been reported to the application.
     told: bool,
-    /// Somebody says that it is gone.
+    /// A failure was observed or claimed.
     lost: Option<Error>,
     /// Its process has called `exit` with so many operations that had not completed.
     pub(super) exited: Option<u64>,
@@ -41,14 +41,14 @@ pub(super) struct Peer {
     leaves: bool,
 }
 
-/// Everybody known, by number.
+/// All known peers, by number.
 #[derive(Default)]
 pub(super) struct Peers {
     known: HashMap<u32, Peer>,
     numbers: HashMap<[u8; 16], u32>,
-    /// The endpoints that the application holds by the worker that they lead to, in the order in which they were opened.
+    /// The endpoints that the application holds, by destination worker, oldest first.
     endpoints: HashMap<[u8; 16], BTreeSet<Id>>,
-    /// The same of those that it held and that are there still: something waits for them, or a key leads through them.
+    /// Endpoints that the application has dropped and that still exist, because operations or keys hold them.
     let_go: HashMap<[u8; 16], BTreeSet<Id>>,
     /// The failure of the peer that failed last, until a peer stands or leaves.
     last_failure: Option<Error>,
@@ -59,7 +59,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The number of a worker, which may be new; and what [`Peers::add`] returns.
+    /// The number of a worker, which may be new; and the result of [`Peers::add`].
     pub(super) fn number(&mut self, address: &WorkerAddress) -> (u32, Option<Rc<EndpointInner>>) {
         match self.numbers.get(&address.entry.worker) {
             Some(number) => (*number, None),
@@ -67,13 +67,13 @@ impl Peers {
         }
     }
 
-    /// The number of a worker that is known.
+    /// The number of a known worker.
     pub(super) fn known_number(&self, worker: &[u8; 16]) -> Option<u32> {
         self.numbers.get(worker).copied()
     }
 
-    /// A number for a peer whose address makes no sense (`None`), or for one that is not known yet; and the endpoint of a peer
-    /// that is thereby forgotten, to be dropped once nothing here is borrowed.
+    /// Assigns a number to a peer with a malformed address (`None`), or to one that is not known yet. Returns also the endpoint of
+    /// a peer that is forgotten as a result; the caller drops it when nothing here is borrowed.
     pub(super) fn add(
         &mut self,
         address: Option<WorkerAddress>,
@@ -90,13 +90,14 @@ impl Peers {
         (number, self.rests(number))
     }
 
-    /// The application holds an endpoint to a worker, whose number stays as long as it holds one.
+    /// The application holds an endpoint to a worker. The worker's number is kept as long as it does.
     pub(super) fn named(&mut self, worker: [u8; 16], endpoint: Id) {
         let _ = self.endpoints.entry(worker).or_default().insert(endpoint);
         self.gone(&worker, endpoint);
     }
 
-    /// And does so no more. Returns the endpoint of a peer that is thereby forgotten, to be dropped once nothing here is borrowed.
+    /// The application has dropped the endpoint. Returns the endpoint of a peer that is forgotten as a result; the caller drops it
+    /// when nothing here is borrowed.
     pub(super) fn not_named(
         &mut self,
         worker: &[u8; 16],
@@ -117,7 +118,7 @@ impl Peers {
         if rests { None } else { self.rests(number) }
     }
 
-    /// An endpoint that it held no more is no more.
+    /// An endpoint that the application had dropped no longer exists.
     pub(super) fn gone(&mut self, worker: &[u8; 16], endpoint: Id) {
         let Some(all) = self.let_go.get_mut(worker) else { return };
         let _ = all.remove(&endpoint);
@@ -126,7 +127,7 @@ impl Peers {
         }
     }
 
-    /// The worker is closed: nobody is answered any more. Numbers stay what they are.
+    /// The worker is closed: no more answers are sent. Numbers stay valid.
     pub(super) fn take_replies(&mut self) -> Vec<Rc<EndpointInner>> {
         let all = self.known.values_mut();
         let replies = all.filter_map(|peer| {
@@ -136,12 +137,12 @@ impl Peers {
         replies.collect()
     }
 
-    /// The application's endpoints to a peer, those that were opened first before the others.
+    /// The application's endpoints to a peer, oldest first.
     pub(super) fn endpoints_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
         self.of_worker(&self.endpoints, number)
     }
 
-    /// Those that it has let go and that are there still.
+    /// The endpoints that the application has dropped and that still exist.
     pub(super) fn let_go_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
         self.of_worker(&self.let_go, number)
     }
@@ -156,7 +157,7 @@ impl Peers {
         all.into_iter().flatten().copied()
     }
 
-    /// How many are known.
+    /// The number of known peers.
     pub(super) fn len(&self) -> usize {
         self.known.len()
     }
@@ -169,14 +170,14 @@ impl Peers {
         self.known.get_mut(&number)
     }
 
-    /// An interface has a number for it, of a connection that may still be forming.
+    /// An interface has a number for the peer, for a connection that may still be forming.
     pub(super) fn arrived(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             (peer.ways, peer.rests) = (peer.ways + 1, false);
         }
     }
 
-    /// A connection of its stands: it is here, again perhaps.
+    /// A connection of the peer stands: the peer has arrived, possibly again.
     pub(super) fn stands(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             (peer.parted, peer.told, peer.lost) = (false, false, None);
@@ -185,14 +186,15 @@ impl Peers {
         }
     }
 
-    /// An interface that an endpoint of ours led to has closed in good order: what came over it ends as well.
+    /// An interface that an endpoint of this worker led to has closed in good order: the peer's other connections will end as well.
     pub(super) fn leaves(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             peer.leaves = true;
         }
     }
 
-    /// Whether it is the worker of a peer's progress thread, as that peer's address says: the application knows nothing of it.
+    /// Whether it is the worker of a peer's progress thread, according to that peer's address. The application is not notified of
+    /// it.
     pub(super) fn is_service(&self, number: u32) -> bool {
         let Some(address) = self.get(number).and_then(|peer| peer.address.as_ref()) else {
             return false;
@@ -204,20 +206,20 @@ impl Peers {
         self.known.values().filter_map(|peer| peer.address.as_ref()).any(serves)
     }
 
-    /// Whether the application is told, or will be, that the peer has left.
+    /// Whether the leaving of the peer has been or will be reported to the application.
     pub(super) fn tells_of_leaving(&self, worker: &[u8; 16]) -> bool {
         let peer = self.known_number(worker).and_then(|number| self.get(number));
         peer.is_some_and(|peer| peer.parted || peer.leaves)
     }
 
-    /// Whether the application is to be told that this peer has left: once, until a connection of its stands again.
+    /// Whether to report the leaving of this peer: once, until a connection of it stands again.
     pub(super) fn part(&mut self, number: u32) -> bool {
         self.last_failure = None;
         self.known.get_mut(&number).is_some_and(|peer| !std::mem::replace(&mut peer.parted, true))
     }
 
-    /// An interface uses its number for somebody else. Returns the endpoint of a peer that is thereby forgotten,
-    /// to be dropped once nothing here is borrowed.
+    /// An interface reuses its number for another peer. Returns the endpoint of a peer that is forgotten as a result; the caller
+    /// drops it when nothing here is borrowed.
     pub(super) fn left(&mut self, number: u32) -> Option<Rc<EndpointInner>> {
         let peer = self.known.get_mut(&number)?;
         peer.ways = peer.ways.saturating_sub(1);
@@ -227,24 +229,24 @@ impl Peers {
         self.rests(number)
     }
 
-    /// How many numbers of interfaces mean it.
+    /// The number of interface numbers that mean the peer.
     pub(super) fn ways(&self, number: u32) -> u32 {
         self.known.get(&number).map_or(0, |peer| peer.ways)
     }
 
-    /// Whether nothing leads here from it, and the application has been told why: it is gone until it stands again.
+    /// Whether the peer has no connection and its failure has been reported: it is gone until a connection of it stands again.
     pub(super) fn is_gone(&self, number: u32) -> bool {
         self.known.get(&number).is_none_or(|peer| peer.ways == 0 && (peer.parted || peer.told))
     }
 
-    /// Somebody says that this peer is gone, and perhaps not the first one. Returns the number of its worker, if that is known.
+    /// Records a claim that this peer has failed; it may not be the first. Returns the number of its worker, if known.
     pub(super) fn lose(&mut self, number: u32, error: &Error) -> Option<[u8; 16]> {
         let peer = self.known.get_mut(&number)?;
         let _ = peer.lost.get_or_insert_with(|| error.clone());
         peer.address.as_ref().map(|address| address.entry.worker)
     }
 
-    /// A worker that somebody says is gone, of which the application has not been told: its number, and what was said first.
+    /// A worker that is claimed to have failed, and not reported yet: its number, and the first error.
     pub(super) fn lost(&self, worker: &[u8; 16]) -> Option<(u32, Error)> {
         let number = self.known_number(worker)?;
         Some((number, self.known.get(&number)?.lost.clone()?))
@@ -268,7 +270,7 @@ impl Peers {
         self.last_failure.as_ref().filter(|_| nobody())
     }
 
-    /// Nothing leads here from it now. The one that has rested the longest is forgotten when there are too many.
+    /// The peer has no connection. The peer that has been idle longest is forgotten if there are too many.
     fn rests(&mut self, number: u32) -> Option<Rc<EndpointInner>> {
         self.events += 1;
         if let Some(peer) = self.known.get_mut(&number) {
@@ -453,7 +455,7 @@ mod tests {
         }
         assert!(peers.get(number).is_some(), "one leads to it still");
         let _ = peers.left(number);
-        let _ = peers.left(number); // said once more than there were
+        let _ = peers.left(number); // reported more often than there were connections
         assert_eq!(peers.ways(number), 0);
     }
 

@@ -1,4 +1,4 @@
-//! Polling one interface, and the turns of those that rest.
+//! Polling one interface, and the less frequent polls of idle interfaces.
 
 use super::Inner;
 use super::abi::{Hand, Polls, all_of};
@@ -6,7 +6,7 @@ use crate::Status;
 use std::rc::Rc;
 
 impl Inner {
-    /// Polls an interface and hands on what it brings; how much that was.
+    /// Polls an interface and dispatches its events; returns their number.
     #[inline(always)] // into progress
     pub(super) fn poll(self: &Rc<Self>, index: usize, polls: &mut Polls<'_>) -> usize {
         let slot = &self.shared.interfaces[index];
@@ -20,7 +20,7 @@ impl Inner {
         }
     }
 
-    /// The first failure is news; who waits must not be kept awake by one that says it again and again.
+    /// Only the first failure counts as an event: a failure that repeats must not keep a wait from sleeping.
     #[cold]
     fn poll_failed(&self, index: usize, status: Status) -> usize {
         let news = self.shared.interfaces[index].out_of_use.borrow().is_none();
@@ -31,13 +31,13 @@ impl Inner {
         usize::from(news)
     }
 
-    /// The same of one that is not polled in every call.
+    /// Like `poll`, for an interface that is not polled in every call.
     #[inline(never)]
     pub(super) fn poll_rarely(self: &Rc<Self>, index: usize, polls: &mut Polls<'_>) -> usize {
         self.poll(index, polls)
     }
 
-    /// The turn of those that rest.
+    /// Polls the idle interfaces.
     #[cold]
     pub(super) fn poll_resting(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         if self.fast.all_are_awake() {

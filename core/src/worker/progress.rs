@@ -1,4 +1,4 @@
-//! Progress: what a poll brings is handed on, and what is queued moves.
+//! Progress: dispatching the events of polls, and advancing queued operations.
 
 use super::abi::{Hand, Polls, Running, Turn};
 use super::inner::set_handler;
@@ -20,20 +20,20 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use tieline_plugin_api::{event, event_flags};
 
-/// Polls of what asks the kernel, after it brought something, until it counts as quiet: about a millisecond.
+/// Polls after an event until an interface that needs a system call counts as quiet: about a millisecond.
 pub(super) const HOT: u32 = 2048;
-/// Progress calls between two such polls: ever more while it is quiet, so that what is polled every time is
-/// not slowed down; with connections there, some tens of microseconds at most.
+/// Progress calls between two polls of a quiet interface that needs a system call. The number grows, so that the interfaces polled
+/// every time are not slowed down. With connections, it corresponds to some tens of microseconds at most.
 pub(super) const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
-/// Between two looks for tasks of other threads, where there is a way for them.
+/// Progress calls between two checks for tasks, if a `Remote` exists.
 const TASK_PAUSE: u32 = 64;
 const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
 const REFUSED: i32 = Status::KeyRejected as i32;
-/// Of what comes for nobody so many are told, each once.
+/// Number of different unhandled ids that are reported, each once.
 const TOLD_UNHANDLED: u32 = 16;
-/// Queued operations that an endpoint gets rid of before it is the next one's turn.
+/// Queued operations that an endpoint may post before the next endpoint's turn.
 const TURN: usize = 16;
 
 impl Inner {
@@ -66,7 +66,7 @@ impl Inner {
         count
     }
 
-    /// What asks the kernel: polled every time for a while after it brought something, else now and then.
+    /// Polls the interfaces that need a system call: every time for a while after an event, otherwise at intervals.
     #[cold]
     fn poll_slow(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         self.note_thread();
@@ -104,14 +104,15 @@ impl Inner {
         count + resting
     }
 
-    /// So many calls pass until what asks the kernel is polled; where other threads may hand over tasks, these are looked for in between.
+    /// Sets the number of calls until the interfaces that need a system call are polled. If a `Remote` exists, tasks are checked in
+    /// between.
     fn pause_for(&self, calls: u32) {
         let next = if self.mailboxes.borrow().is_empty() { calls } else { calls.min(TASK_PAUSE) };
         self.slow_in.set(next);
         self.behind_tasks.set(calls - next);
     }
 
-    /// Endpoints that have nothing left to wait for are kept no more.
+    /// Releases kept endpoints that have nothing left to wait for.
     fn let_closed_go(&self) {
         if self.kept.borrow().is_empty() {
             return;
@@ -127,20 +128,21 @@ impl Inner {
         drop(gone);
     }
 
-    /// Whether another thread has handed over a task.
+    /// Whether another thread has submitted a task.
     pub(super) fn has_tasks(&self) -> bool {
         self.mailboxes.borrow().iter().any(|mailbox| mailbox.has_tasks())
     }
 
-    /// Runs what other threads have handed over.
+    /// Runs the tasks that other threads have submitted.
     fn run_tasks(self: &Rc<Self>) -> usize {
         if self.mailboxes.borrow().is_empty() {
             return 0;
         }
-        // Not borrowed while a task runs: it may open another way, or close the worker.
+        // Not borrowed while a task runs: the task may open another mailbox or close the worker.
         let all = self.mailboxes.borrow().clone();
         let count = all.iter().map(|mailbox| mailbox.run(self)).sum();
-        // Kept until nothing is borrowed, since a state that goes may do anything: `all` has not what was opened by a task.
+        // Kept until nothing is borrowed, because dropping a state may call anything. `all` lacks the mailboxes that a task has
+        // opened.
         let mut gone = Vec::new();
         self.mailboxes.borrow_mut().retain(|mailbox| {
             let stays = !mailbox.is_abandoned();
@@ -174,21 +176,21 @@ impl Inner {
                 return;
             }
             self.other_event(index, event);
-            // Before what its peer may have sent anew.
+            // Before messages that the peer may have sent after reconnecting.
             let _ = self.tell_news();
         });
     }
 
-    /// What a handler left behind when it panicked.
+    /// Dispatches the backlog of a handler that panicked.
     #[cold]
     fn hand_on_left_over(self: &Rc<Self>, turn: &mut Turn<'_>) -> usize {
-        // Before what its peer may have sent anew.
+        // Before messages that the peer may have sent after reconnecting.
         let count = self.tell_news();
         count + self.left_over.hand_on(turn, |hand| self.hand_on(hand))
     }
 
     #[cold]
-    #[inline(never)] // inside of it, a poll would pay for what is rare
+    #[inline(never)] // keeps rare cases out of the poll loop
     fn other_event(self: &Rc<Self>, index: usize, event: Handed<'_>) {
         let slot = &self.shared.interfaces[index];
         match event.kind {
@@ -235,7 +237,7 @@ impl Inner {
                     }
                 };
                 if !self.shared.with_ops(|ops| ops.completed(event.cookie, index, result)) {
-                    // What nobody waits for any more may have memory still.
+                    // The operation has ended for the application, but its memory may still be held.
                     let late = self.shared.held.borrow_mut().completed(event.cookie, index);
                     if late.is_none() {
                         self.bump(|c| c.malformed += 1);
@@ -274,9 +276,9 @@ impl Inner {
         }
     }
 
-    /// What a peer has put is there, and it said so with this word.
+    /// A peer's put has arrived, with this notification.
     fn tell_notification(&self, peer: PeerId, word: u32) {
-        // Not borrowed while it runs: it may register another.
+        // Not borrowed while the handler runs: it may register another one.
         let handler = self.on_notification.borrow().clone();
         match handler {
             Some(handler) => handler(peer, word),
@@ -284,7 +286,7 @@ impl Inner {
         }
     }
 
-    /// Somebody has sent what nobody handles here. The report names the first few: the sender was told that all went well.
+    /// A peer has sent a message without a handler here. The report names the first few, because the sender's operation succeeded.
     #[cold]
     pub(super) fn dropped_unhandled(&self, what: &str, from: PeerId) {
         let told = self.told_unhandled.get();
@@ -301,7 +303,7 @@ impl Inner {
         self.bump(|c| c.unknown_ids += 1);
     }
 
-    /// An operation ended, and its provider may touch its memory until what it went through is closed.
+    /// An operation has ended, but its provider may access its memory until the operation's lane is closed.
     fn outcome_unknown(&self, index: usize, event: &Polled) {
         let error = self.shared.interfaces[index].failed_completion(event);
         let ended = self.shared.with_ops(|ops| ops.completed_unknown(event.cookie, index, error));
@@ -311,13 +313,13 @@ impl Inner {
                 Some(endpoint) => endpoint.hold(vec![op]),
                 None => self.shared.hold_orphan(op),
             },
-            // What ended before with its endpoint is held as it was.
+            // The operation ended earlier with its endpoint; its memory stays held.
             None if self.shared.held.borrow().has(event.cookie, index) => {}
             None => self.bump(|c| c.malformed += 1),
         }
     }
 
-    /// The provider of this interface broke its contract: everything of it is taken out of use, and nothing else.
+    /// The provider of this interface broke its contract: all of its interfaces, and only these, are taken out of use.
     #[cold]
     pub(crate) fn provider_failed(&self, interface: usize) {
         let provider = &self.shared.interfaces[interface].provider;
@@ -329,7 +331,7 @@ impl Inner {
         let lost: Vec<(usize, Error)> = all
             .filter_map(|(index, _)| Some((index, self.take_out(index, Status::ProviderFailed)?)))
             .collect();
-        // What fails with one of them closes what it has over all.
+        // An endpoint that fails because of one of them closes its lanes over all of them.
         for (index, error) in &lost {
             self.shared.held.borrow_mut().broke(*index);
             self.shared.end_orphans(End::Interface { index: *index, broken: true }, error);
@@ -344,7 +346,7 @@ impl Inner {
         }
     }
 
-    /// Providers that said in a call of no data, of any worker or of none, that they broke.
+    /// Takes out providers that reported a broken state in a call outside the data path, from any worker or none.
     pub(super) fn take_out_broken(&self) {
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
             let cut_off = |error: &Error| error.status() == Status::ProviderFailed;
@@ -354,7 +356,7 @@ impl Inner {
         }
     }
 
-    /// An interface is finished: endpoints whose messages go through it end, and others go on without it.
+    /// An interface has failed: endpoints with their messages on it end, others continue without it.
     #[cold]
     pub(super) fn interface_failed(&self, index: usize, status: Status) {
         let Some(error) = self.take_out(index, status) else { return };
@@ -365,8 +367,8 @@ impl Inner {
         self.shared.end_orphans(End::Interface { index, broken: false }, &error);
     }
 
-    /// An interface is out of use from now on, and where its provider broke nothing of it is called. `None`: it was before, and
-    /// no less.
+    /// Takes an interface out of use. If its provider broke its contract, none of its functions is called any more. `None`: it was
+    /// out of use before, for an equal or stronger reason.
     fn take_out(&self, index: usize, status: Status) -> Option<Error> {
         let slot = &self.shared.interfaces[index];
         let broken = status == Status::ProviderFailed;
@@ -376,7 +378,7 @@ impl Inner {
             }
         }
         let words = match broken {
-            // Its last error is another thread's, where it was found out there.
+            // Another thread may have detected the failure; then the last error is on that thread.
             true => slot.provider.poisoned_by(),
             false => slot.provider.last_error(),
         };
@@ -397,9 +399,9 @@ impl Inner {
         Some(error)
     }
 
-    // ---- work of our own ----
+    // ---- the worker's own work ----
 
-    /// Something is queued on this endpoint.
+    /// An operation was queued on this endpoint.
     pub(crate) fn make_busy(&self, endpoint: &EndpointInner) {
         if !self.closed.get() && !endpoint.busy.replace(true) {
             if let Some(endpoint) = self.endpoint_at(endpoint.index) {
@@ -409,7 +411,7 @@ impl Inner {
         self.shared.note_work();
     }
 
-    /// One round over the endpoints with something queued, each getting its turn; then shared copies.
+    /// One round over the endpoints with queued operations, each with its turn; then shared copies.
     #[cold]
     fn work(self: &Rc<Self>) -> usize {
         let mut count = 0;
@@ -442,13 +444,13 @@ impl Inner {
         if self.closed.get() {
             let gone = std::mem::take(&mut *self.handlers.borrow_mut());
             drop(gone);
-            // Closed in a handler, it says goodbye now that nothing of the poll is looked at.
+            // The worker was closed in a handler; it says goodbye here, where no event of the poll is in use.
             self.leave_now();
         }
         let _ = self.send_waiting_datagrams();
         let _ = self.give_owed_answers();
         count += self.tell_news();
-        // Looked at behind the handlers of news, which may have left some.
+        // Checked after the handlers of peer events, which may have posted operations.
         let busy = !self.busy.borrow().is_empty();
         self.shared.has_work.set(busy || self.has_debts());
         let panicked = self.wiring.transports.panic.take();
@@ -458,7 +460,7 @@ impl Inner {
         count
     }
 
-    // ---- what peers got wrong ----
+    // ---- errors of peers ----
 
     pub(crate) fn bump(&self, count: impl FnOnce(&mut Counters)) {
         let mut counters = self.counters.get();

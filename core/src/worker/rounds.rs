@@ -1,22 +1,23 @@
-//! Which interfaces a progress call polls: in every one those that bring something, and each eighth time those that have brought nothing
-//! for long while another did. So a worker that has its messages from one module does not pay every time for one that only waits, as
-//! `verbs;ud` does once connections stand.
+//! The interfaces that a progress call polls: active ones in every call, idle ones in every eighth call. An interface becomes idle
+//! if it has had no event for long while another one had some. A worker that gets its messages from one module thus avoids the cost
+//! of modules that only wait, such as `verbs;ud` once connections stand.
 
 use std::cell::Cell;
 
-/// What rests is polled in one of so many calls at least.
+/// An idle interface is polled at least once in this number of calls.
 pub(super) const EACH: u32 = 8;
-/// So many looks, with 64 calls or more from one to the next, find that it has brought nothing and another something until it rests.
+/// An interface becomes idle after this number of checks that found events elsewhere and none here. There are at least 64 calls
+/// between two checks.
 const LOOKS: u32 = 4;
 
-/// Interfaces by their index: first those that are polled in every call, then those that rest.
+/// Interfaces by index: first the active ones, then the idle ones.
 pub(super) struct Rounds {
     all: Vec<Cell<usize>>,
     awake: Cell<usize>,
 }
 
 impl Rounds {
-    /// None rests.
+    /// All of them are active.
     pub(super) fn of(all: impl Iterator<Item = usize>) -> Rounds {
         let all: Vec<_> = all.map(Cell::new).collect();
         Rounds { awake: Cell::new(all.len()), all }
@@ -26,7 +27,7 @@ impl Rounds {
         self.all.is_empty()
     }
 
-    /// Those that are polled in every call.
+    /// The interfaces polled in every call.
     #[inline]
     pub(super) fn awake(&self) -> &[Cell<usize>] {
         self.all.get(..self.awake.get()).unwrap_or_default()
@@ -41,10 +42,10 @@ impl Rounds {
         self.all.get(self.awake.get()..).unwrap_or_default()
     }
 
-    /// Time has gone by: what has brought nothing, by the looks in `quiet` of an index, may rest.
+    /// A check: interfaces without events, by the counts in `quiet` of an index, may become idle.
     pub(super) fn look<'a>(&self, quiet: impl Fn(usize) -> &'a Cell<u32>) {
         if !self.awake().iter().any(|index| quiet(index.get()).get() == 0) {
-            return; // nobody pays for the others
+            return; // no interface is busy, so none is slowed down
         }
         for place in (0..self.awake.get()).rev() {
             let looks = quiet(self.all[place].get());
@@ -56,7 +57,7 @@ impl Rounds {
         }
     }
 
-    /// What rested and brings something is awake again.
+    /// Makes idle interfaces with events active again.
     pub(super) fn wake<'a>(&self, quiet: impl Fn(usize) -> &'a Cell<u32>) {
         for place in self.awake.get()..self.all.len() {
             if quiet(self.all[place].get()).get() == 0 {
@@ -71,7 +72,7 @@ impl Rounds {
 mod tests {
     use super::*;
 
-    /// Of five interfaces, all of which can be looked at.
+    /// The interfaces 1 to 4 of five, and the counters of all five.
     fn rounds() -> (Rounds, [Cell<u32>; 5]) {
         (Rounds::of(1..5), Default::default())
     }

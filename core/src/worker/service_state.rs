@@ -1,4 +1,4 @@
-//! What a worker keeps of its services: who listens, and who waits for an answer.
+//! A worker's services: listeners, and calls that wait for an answer.
 
 use crate::Error;
 use crate::interface::PeerId;
@@ -8,22 +8,22 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How much longer a client waits than a server: it then hears the server's words.
+/// Additional time that a client waits after the server's time limit, to receive the server's own error text.
 const GRACE: u64 = 5_000_000_000;
 
 pub(super) type Listener = Rc<dyn Fn(Asked)>;
 pub(super) type Answered = Result<ServiceAnswer, Error>;
 
-/// What a service said.
+/// The answer of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAnswer {
-    /// Yes, with these bytes of its own.
+    /// Accepted, with the server's private data.
     Accepted(Vec<u8>),
-    /// No, with these.
+    /// Rejected, with the server's private data.
     Rejected(Vec<u8>),
 }
 
-/// A request for a service, as it came.
+/// A request for a service, as received.
 pub(super) struct Asked {
     pub(super) id: RequestId,
     pub(super) service: String,
@@ -31,12 +31,12 @@ pub(super) struct Asked {
     pub(super) private: Vec<u8>,
 }
 
-/// A worker's side of its services. Nothing is sent while a cell is borrowed, and no listener runs or is let go: all of these may come
-/// back here.
+/// A worker's state of its services. While a cell is borrowed, nothing is sent, and no listener runs or is dropped: all of these
+/// may access the state again.
 pub(super) struct ServiceState {
     pub(super) services: RefCell<Services>,
     pub(super) listeners: RefCell<HashMap<String, Listener>>,
-    /// Calls that nobody has taken the answer of.
+    /// Calls whose answer has not been taken.
     pub(super) calls: RefCell<HashMap<u64, Option<Answered>>>,
 }
 
@@ -51,7 +51,7 @@ impl ServiceState {
         }
     }
 
-    /// Lets go of handlers, which may hold the worker and are the caller's to drop.
+    /// Removes the handlers. They may hold the worker, so the caller drops them.
     pub(super) fn close(&self) -> HashMap<String, Listener> {
         std::mem::take(&mut *self.listeners.borrow_mut())
     }

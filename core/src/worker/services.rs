@@ -1,4 +1,4 @@
-//! Client/server services: one worker listens under a name, another asks for it and is accepted or rejected.
+//! Client/server services: a worker listens under a name; another worker requests the service and is accepted or rejected.
 //!
 //! ```
 //! # fn main() -> Result<(), tieline::Error> {
@@ -7,7 +7,7 @@
 //! let (server, client) = (context.worker()?, context.worker()?);
 //! server.listen("store", 16, |request| {
 //!     let shelf = format!("shelf 3 for {}", String::from_utf8_lossy(request.private()));
-//!     let _endpoint = request.accept(shelf.as_bytes()); // or keep the request, and answer later
+//!     let _endpoint = request.accept(shelf.as_bytes()); // or keep the request and answer later
 //! })?;
 //! let call = client.connect_to_service(&server.address()?, "store", b"number 7")?;
 //! let answer = loop {
@@ -20,8 +20,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Names of services are a space of their own: they have nothing to do with message ids or with connections
-//! between peers. The messages go over the pair's message lane, whatever module that is.
+//! Service names have their own namespace, separate from message ids and from connections between peers. The messages use the
+//! message lane of the two workers, regardless of its module.
 
 pub use super::service_state::ServiceAnswer;
 
@@ -39,7 +39,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// Somebody asks for a service. Dropped without an answer, it is rejected.
+/// A request of a client for a service. Dropping it without an answer rejects the request.
 pub struct ServiceRequest {
     worker: Weak<Inner>,
     asked: Asked,
@@ -63,34 +63,35 @@ impl ServiceRequest {
         &self.asked.service
     }
 
-    /// Who asks.
+    /// The worker that sent the request.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.asked.peer
     }
 
-    /// What it gave along, at most 1 KiB.
+    /// The client's private data, at most 1 KiB.
     #[must_use]
     pub fn private(&self) -> &[u8] {
         &self.asked.private
     }
 
-    /// Says yes, with up to 1 KiB of bytes, and returns an endpoint that leads to the client, as [`Worker::endpoint_to`] has it.
+    /// Accepts the request, with up to 1 KiB of private data for the client. Returns an endpoint to the client, as
+    /// [`Worker::endpoint_to`] does.
     ///
     /// # Errors
-    /// `TooLarge`, and as [`Worker::endpoint_to`] where no way leads back: the client is rejected then, with no bytes. `TimedOut`
-    /// when the client is no longer waiting; `Closed` when the worker is.
+    /// `TooLarge`, and as for [`Worker::endpoint_to`] if no route leads back. The client is then rejected without private data.
+    /// `TimedOut` if the client has stopped waiting; `Closed` if the worker is closed.
     pub fn accept(mut self, private: &[u8]) -> Result<Endpoint, Error> {
-        // Before the client hears of it: who is told yes has an endpoint that leads to it.
+        // Before the client receives the answer: an accepted client must have an endpoint to it.
         let inner = self.open_worker()?.reply_endpoint(self.asked.peer.0)?;
         self.answer(private, true)?;
         Ok(Endpoint::new(inner))
     }
 
-    /// Says no, with up to 1 KiB of bytes.
+    /// Rejects the request, with up to 1 KiB of private data for the client.
     ///
     /// # Errors
-    /// As [`ServiceRequest::accept`].
+    /// As for [`ServiceRequest::accept`].
     pub fn reject(mut self, private: &[u8]) -> Result<(), Error> {
         self.answer(private, false)
     }
@@ -111,14 +112,14 @@ impl ServiceRequest {
                 false => services.reject(self.asked.id, private),
             }
         };
-        // What was too large to say has answered nobody.
+        // An answer that was too large has not been sent.
         self.answered = said.is_ok();
         worker.carry_out_services();
         match said {
             Ok(true) => Ok(()),
             Ok(false) => Err(Error::new(
                 Status::TimedOut,
-                format!("nobody waits for this answer of service {}", self.asked.service),
+                format!("no client waits for this answer of service {}", self.asked.service),
                 "the client gave up, or is gone",
                 "answer within TIELINE_CONNECT_TIMEOUT",
             )),
@@ -140,7 +141,7 @@ impl Drop for ServiceRequest {
     }
 }
 
-/// A request for a service, on its way.
+/// A request for a service that has been sent. Dropping it abandons the request.
 pub struct ServiceCall {
     worker: Rc<Inner>,
     endpoint: Endpoint,
@@ -154,14 +155,15 @@ impl fmt::Debug for ServiceCall {
 }
 
 impl ServiceCall {
-    /// The endpoint that leads to the worker that was asked.
+    /// The endpoint to the worker that received the request.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The answer, once it is there. An error: there is none, because nobody listens or the backlog is full
-    /// ([`ConnectError::Configure`]), time is up ([`ConnectError::Retry`]) or the peer is gone ([`ConnectError::Exchange`]).
+    /// Returns the answer, or `None` while there is none. Errors: no listener exists or the listener's backlog is full
+    /// ([`ConnectError::Configure`]), the request timed out ([`ConnectError::Retry`]), or the peer is gone
+    /// ([`ConnectError::Exchange`]). Makes no progress.
     #[must_use]
     pub fn test(&self) -> Option<Result<ServiceAnswer, ConnectError>> {
         let answer = self.worker.services.calls.borrow().get(&self.token)?.clone()?;
@@ -176,11 +178,12 @@ impl Drop for ServiceCall {
 }
 
 impl Worker {
-    /// Takes requests for a service: `on_request` runs inside [`Worker::progress`] for each, and answers or
-    /// keeps it. At most `backlog` wait unanswered at a time; further ones are refused.
+    /// Listens for requests for a service. `on_request` runs inside [`Worker::progress`] for each request, and answers or keeps it.
+    /// At most `backlog` requests wait for an answer at a time. Further ones are refused: [`ServiceCall::test`] returns an error at
+    /// the client.
     ///
     /// # Errors
-    /// `Busy` when this worker listens for it already, `Invalid` for an impossible name; `Closed` when the worker is.
+    /// `Busy` if this worker already listens for the service; `Invalid` for an invalid name; `Closed` if the worker is closed.
     pub fn listen(
         &self,
         service: &str,
@@ -202,9 +205,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes no more requests for a service; who waits is refused.
+    /// Stops listening for a service. Requests that wait are refused: [`ServiceCall::test`] returns an error at the client.
     pub fn unlisten(&self, service: &str) {
-        // Dropped when it is no longer borrowed: it may hold requests, which answer when dropped.
+        // Dropped after the borrow has ended: the listener may hold requests, which answer when they are dropped.
         let _listener = self.inner.services.listeners.borrow_mut().remove(service);
         self.inner.services.services.borrow_mut().unlisten(service);
         if self.inner.shared.same_process() {
@@ -212,11 +215,11 @@ impl Worker {
         }
     }
 
-    /// Asks the worker with this address for a service, giving up to 1 KiB along.
+    /// Requests a service from the worker with this address, with up to 1 KiB of private data.
     ///
     /// # Errors
-    /// As [`Worker::connect`]; [`ConnectError::Correct`] also for an impossible name or too many bytes, [`ConnectError::Retry`]
-    /// while too many calls wait for an answer.
+    /// As for [`Worker::connect`]. [`ConnectError::Correct`] also for an invalid name or too much private data,
+    /// [`ConnectError::Retry`] while too many calls wait for an answer.
     pub fn connect_to_service(
         &self,
         address: &[u8],
@@ -243,10 +246,10 @@ impl Worker {
         Ok(call)
     }
 
-    /// Makes progress until a service has answered.
+    /// Makes progress until the service has answered, and returns the answer.
     ///
     /// # Errors
-    /// As [`ServiceCall::test`]; [`ConnectError::Correct`] inside a handler, and for another worker's call.
+    /// As for [`ServiceCall::test`]. [`ConnectError::Correct`] inside a handler, and for a call of another worker.
     pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, ConnectError> {
         self.inner.shared.check_no_handler("finish_call")?;
         self.inner.check_owner(&call.worker.shared)?;
@@ -259,10 +262,10 @@ impl Worker {
 }
 
 impl Inner {
-    /// A message of services came in.
+    /// Handles a message of the service protocol.
     pub(super) fn on_service(self: &Rc<Self>, from: Origin, data: &[u8]) -> Result<(), Status> {
         if self.closed.get() {
-            // Nobody listens, and nothing is sent that could say so.
+            // There is no listener, and no route for an error to the requester.
             self.hang_up(from, Status::Closed);
             return Ok(());
         }
@@ -273,12 +276,12 @@ impl Inner {
         taken.map_err(|_| Status::BadData)
     }
 
-    /// What a peer gave of itself when it connected.
+    /// The address that a peer sent when it connected.
     pub(crate) fn address_of_peer(&self, peer: u32) -> Option<WorkerAddress> {
         self.peers.borrow().get(peer)?.address.clone()
     }
 
-    /// The way to a worker is gone: what waits for it ends.
+    /// The route to a worker has failed: calls that wait for that worker end.
     pub(crate) fn service_peer_lost(self: &Rc<Self>, peer: [u8; 16], error: &Error) {
         self.services.services.borrow_mut().peer_lost(peer, &error.to_string());
         self.carry_out_services();
@@ -292,13 +295,13 @@ impl Inner {
         }
     }
 
-    /// How long until a request has waited too long.
+    /// The time until a request times out.
     pub(super) fn next_service_timer(&self) -> Option<Duration> {
         let at = self.services.services.borrow().next_timer()?;
         Some(Duration::from_nanos(at.saturating_sub(self.wiring.now())))
     }
 
-    /// The worker is about to close: it takes no more requests, and who waits is refused.
+    /// The worker is about to close: it accepts no more requests and refuses those that wait.
     pub(super) fn refuse_requests(self: &Rc<Self>) {
         if !self.shared.same_process() {
             return;
@@ -317,7 +320,7 @@ impl Inner {
                     let number = self.peers.borrow().known_number(&peer);
                     let Some(number) = number else { continue };
                     match self.reply_endpoint(number) {
-                        // What others ask for is bounded like all answers, and goes before what is queued here.
+                        // Answers are bounded like all answers, and are sent before queued operations.
                         Ok(endpoint) if answers => {
                             let answer = Answer::Service(message.into());
                             if let Err((answer, status)) = endpoint.answer(answer, None) {
@@ -338,11 +341,11 @@ impl Inner {
                     let asked = Asked { id, service, peer, private };
                     match listener {
                         Some(listener) => listener(asked),
-                        // Dropped, it is rejected.
+                        // Dropping the request rejects it.
                         None => drop(ServiceRequest::new(Rc::downgrade(self), asked)),
                     }
                 }
-                // Who holds the request learns it when answering.
+                // The holder of the request receives the error when it answers.
                 ServiceAction::Withdrawn { .. } => {}
                 ServiceAction::Accepted { token, private } => {
                     self.call_ended(token, Ok(ServiceAnswer::Accepted(private)));

@@ -1,32 +1,33 @@
-//! What is kept of what a worker has shown of itself.
+//! The state that a worker keeps for publishing itself.
 
 use crate::live::Page;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// A text that took long makes the next one wait so many times as long, up to that (ns): it may only have been interrupted.
+/// The next text waits for this multiple of the time that the last one took, at most `LONGEST` (ns): the last one may only have
+/// been interrupted.
 const SHARE: u64 = 100;
 const LONGEST: u64 = 1_000_000_000;
 
-/// What stands since when.
+/// A wait whose start time is recorded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Standing {
     /// An endpoint's oldest operation.
     Operation(u64, u64),
     /// Answers of an endpoint.
     Answers(u64),
-    /// A connection that is being formed.
+    /// A connection being formed.
     Circuit(u64),
 }
 
-/// What of it is kept between two texts.
+/// The state kept between two texts.
 pub(super) struct Shown {
     pub(super) page: Option<Page>,
     pub(super) service: bool,
     pub(super) polls: Cell<u64>,
-    /// Since when it is in a call that waits; 0: in none.
+    /// The start of the present call that waits; 0: none.
     pub(super) waiting: Cell<u64>,
-    /// When the last text was written, and how long that took, ns.
+    /// The time of the last text, and the duration of writing it, ns.
     pub(super) written: Cell<u64>,
     pub(super) took: Cell<u64>,
     pub(super) since: RefCell<HashMap<Standing, u64>>,
@@ -45,7 +46,7 @@ impl Shown {
         }
     }
 
-    /// How long until the next text may be written, ns.
+    /// The time until the next text may be written, ns.
     pub(super) fn due_in(&self, now: u64, pause: u64) -> u64 {
         let pause = pause.max(self.took.get().saturating_mul(SHARE).min(LONGEST));
         self.written.get().saturating_add(pause).saturating_sub(now)

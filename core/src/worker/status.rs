@@ -1,4 +1,4 @@
-//! What a worker shows of itself: to the program (`Worker::status`), and to who asks from outside ([`crate::live`]).
+//! The state that a worker publishes: to the program (`Worker::status`) and to other processes ([`crate::live`]).
 
 use super::shown::Standing;
 use super::{Counters, Inner, Worker};
@@ -12,16 +12,17 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Between two texts while the worker polls, and before sleeps, ns.
+/// Minimum interval between two published texts, ns: while the worker polls, and before sleeps.
 const POLLING: u64 = 100_000_000;
 const SLEEPING: u64 = 1_000_000;
-/// Between two looks at the clock by what asks the kernel in every call.
+/// Polls of the kernel between two reads of the clock.
 const CLOCK: u64 = 64;
-/// Endpoints that are looked at for one text: those that wait come first, so that all of them are seen but in very large jobs.
+/// Number of endpoints examined for one text. Endpoints that wait come first, so that all of them are included except in very large
+/// jobs.
 const LOOKS: usize = 512;
 
 impl Inner {
-    /// The kernel is asked for events. `seldom`: it is not, for a while.
+    /// Called when the kernel is polled for events. `seldom`: it will not be polled for a while.
     #[inline]
     pub(super) fn show_poll(&self, seldom: bool) {
         let shown = &self.shown;
@@ -37,13 +38,14 @@ impl Inner {
         }
     }
 
-    /// A sleep begins, the worker's own or its application's on its descriptor. Returns how long it is until what is shown may be written anew, where it could not be now.
+    /// Called when a sleep begins: the worker's own, or the application's on the worker's descriptor. Returns the time until a new
+    /// text may be written, if it could not be written yet.
     pub(super) fn show_sleep(&self, armed: bool) -> Option<Duration> {
         let page = self.shown.page.as_ref()?;
         let now = now_ns();
         let left = self.shown.due_in(now, SLEEPING);
         if left > 0 && self.shared.ops.borrow().open_count() == 0 {
-            // What the last text says of operations has ended, and nothing may ask for another text for as long as this lasts.
+            // The operations in the last text have ended, and during this sleep nothing may request another text.
             let polls = self.shown.polls.get() + 1;
             self.shown.polls.set(polls);
             page.polled(polls, 0);
@@ -56,14 +58,15 @@ impl Inner {
         None
     }
 
-    /// It is there.
+    /// Publishes the first text.
     pub(super) fn show_first(&self) {
         if let Some(page) = &self.shown.page {
             self.show(page, now_ns());
         }
     }
 
-    /// How long until an application that is about to sleep on the descriptor is to look again, so that what it waits for is shown.
+    /// The time after which an application that is about to sleep on the descriptor has to call again, so that its state can be
+    /// published.
     pub(super) fn show_soon(&self) -> Option<Duration> {
         let _ = self.shown.page.as_ref()?;
         let left = self.shown.due_in(now_ns(), SLEEPING);
@@ -71,21 +74,21 @@ impl Inner {
         (left > 0 && waits()).then(|| Duration::from_nanos(left))
     }
 
-    /// It goes on for longer than that.
+    /// The sleep lasts longer than that.
     pub(super) fn show_longer_sleep(&self) {
         if let Some(page) = &self.shown.page {
             self.show(page, now_ns());
         }
     }
 
-    /// The sleep has ended: what comes now may take its time.
+    /// The sleep has ended. The following code may run for a long time.
     pub(super) fn show_awake(&self) {
         if let Some(page) = &self.shown.page {
             page.awakes();
         }
     }
 
-    /// A call that waits has stopped to spin.
+    /// A call that waits has stopped spinning.
     pub(super) fn show_wait(&self) {
         if let Some(page) = self.shown.page.as_ref().filter(|_| self.shown.waiting.get() == 0) {
             let now = now_ns();
@@ -94,7 +97,7 @@ impl Inner {
         }
     }
 
-    /// It returns.
+    /// The call that waits returns.
     pub(super) fn show_return(&self) {
         if self.shown.waiting.take() != 0 {
             if let Some(page) = &self.shown.page {
@@ -120,7 +123,7 @@ impl Inner {
         self.shown.took.set(now_ns().saturating_sub(now));
     }
 
-    /// What there is to show. `most`: endpoints, and a bounded time; those that wait are among them.
+    /// Collects the state. `most`: a bound on endpoints, and on time; endpoints that wait are included first.
     fn status(&self, most: Option<usize>, now: u64) -> WorkerStatus {
         let mut since = HashMap::new();
         let mut standing = |what: Standing| {
@@ -141,7 +144,7 @@ impl Inner {
             }
             endpoints.push(status);
         }
-        // Stable: those that wait for nothing stay in the order in which they were opened.
+        // A stable sort: endpoints that do not wait stay in the order in which they were opened.
         endpoints.sort_by_key(|e| std::cmp::Reverse(e.waits.as_ref().map(|waits| waits.ms)));
         let shown = most.unwrap_or(usize::MAX).min(endpoints.len());
         let more_endpoints = left_out + endpoints.len() - shown;
@@ -169,7 +172,7 @@ impl Inner {
         status
     }
 
-    /// Endpoints to look at, those with something queued or open first, and how many there are.
+    /// The endpoints to examine, those with queued or open operations first, and the total number.
     fn endpoints_to_show(&self, most: Option<usize>) -> (Vec<Rc<EndpointInner>>, usize) {
         let most = most.unwrap_or(usize::MAX);
         let mut found: Vec<Rc<EndpointInner>> =
@@ -187,7 +190,7 @@ impl Inner {
         (found, endpoints.len())
     }
 
-    /// What the worker has counted.
+    /// The worker's counters.
     pub(super) fn counted(&self) -> Counters {
         let mut counters = self.counters.get();
         self.wiring.count(&mut counters);
@@ -196,12 +199,13 @@ impl Inner {
 }
 
 impl Worker {
-    /// What the worker does and what it waits for, by the same look as `tieline info --pid` takes from outside ([`crate::live`]): every
-    /// endpoint with its queue and what its oldest operation waits for, connections that are being formed, what is open and
-    /// what was counted. It changes nothing, and looks at every endpoint: not for every round of a loop. How long something
-    /// has waited is counted from the first such look at it, by this call or by what is shown to the outside.
+    /// Returns the worker's state: every endpoint with its queue and the reason its oldest operation waits, connections being
+    /// formed, open interfaces, and counters. `tieline info --pid` shows the same from another process ([`crate::live`]).
     ///
-    /// In a forked child there is nothing: the worker is the parent's.
+    /// The call changes nothing. It examines every endpoint, so do not call it in every iteration of a loop. The time that an
+    /// operation has waited is measured from the first examination that found it waiting, by this call or by the published state.
+    ///
+    /// In a forked child the result is empty: the worker belongs to the parent.
     #[must_use]
     pub fn status(&self) -> WorkerStatus {
         if !self.inner.shared.same_process() {
@@ -212,9 +216,9 @@ impl Worker {
 }
 
 impl Counters {
-    /// What is not 0, by its name.
+    /// The counters that are not 0, by name.
     fn named(&self) -> BTreeMap<String, u64> {
-        // Taken apart, so that one that is added is named here, too.
+        // Destructured without `..`, so that the compiler reports a new counter that is missing here.
         let Counters {
             unknown_ids,
             malformed,
@@ -241,7 +245,7 @@ impl Counters {
 }
 
 fn interface(slot: &InterfaceSlot) -> InterfaceStatus {
-    // Of what broke nothing is called.
+    // No function of a provider that has failed is called.
     let works = slot.out_of_use.borrow().is_none() && !slot.provider.poisoned();
     let memory = works.then(|| slot.interface.memory()).flatten();
     let used = memory.as_ref();

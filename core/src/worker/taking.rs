@@ -1,7 +1,8 @@
-//! Announced messages are handed on in their place, fetched into memory of the application's choice, and answered.
+//! Rendezvous messages (announcements): dispatching them in order, receiving their bytes into memory of the application's choice,
+//! and answering them.
 //!
-//! What a peer says is checked where it is used: the key when it is imported, its range when it is posted, its rights by whoever does
-//! the transfer.
+//! Data from the peer is validated where it is used: the key when it is imported, the range when the transfer is posted, the access
+//! rights by the executor of the transfer.
 
 use super::Inner;
 use super::announced::Taking;
@@ -21,11 +22,12 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 use tieline_plugin_api::abi::Event;
 
-/// While a peer has announced other messages, a shorter one is copied by one end: what it is written to stays in one processor's cache.
+/// While a peer has other rendezvous messages waiting, only one side copies a shorter one: its destination then stays in one
+/// processor's cache.
 const WORTH_SHARING: usize = 1 << 20;
 
 impl Inner {
-    /// A peer announces a message. `None`: nobody is told of it.
+    /// A peer announces a message. `None`: it is not dispatched.
     pub(super) fn announced(
         self: &Rc<Self>,
         event: &Polled,
@@ -59,9 +61,9 @@ impl Inner {
         let announcement = Announcement::new(announced.clone(), self.shared.clone(), worker);
         let handlers = self.handlers.borrow();
         let Some(Some(handler)) = handlers.get(usize::from(announced.id)) else {
-            let what = format!("an announced message with the id {}", announced.id);
+            let what = format!("a rendezvous message with the id {}", announced.id);
             self.dropped_unhandled(&what, PeerId(announced.from.peer));
-            // Refused.
+            // Dropping it refuses it.
             return drop(announcement);
         };
         let event = Polled::without_payload(Event {
@@ -77,7 +79,7 @@ impl Inner {
         handler(&Message::new(&event, &self.shared, interface));
     }
 
-    /// Its sender wants it back, or has ended, and waits for no answer.
+    /// The sender withdraws the message, or has ended and waits for no answer.
     pub(super) fn on_withdraw(
         self: &Rc<Self>,
         token: u64,
@@ -85,7 +87,7 @@ impl Inner {
         data: &[u8],
     ) -> Result<(), Status> {
         let known = self.announcements.get(from, token);
-        // What is being taken goes on, and what was answered needs no other answer.
+        // A transfer in progress continues, and an answered message needs no other answer.
         let Some(announced) = known.filter(|known| known.stage.get() == Stage::Waiting) else {
             return Ok(());
         };
@@ -96,7 +98,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Ends it with a word for the sender.
+    /// Ends the message and answers the sender.
     fn over(self: &Rc<Self>, announced: &Announced, result: Result<u64, Status>) {
         self.forget_announced(announced);
         self.say(announced, result);
@@ -111,7 +113,7 @@ impl Inner {
         self.answer(announced.from, Answer::reply(announced.token, result));
     }
 
-    /// Transfers that have ended are answered.
+    /// Answers transfers that have ended.
     #[cold]
     pub(super) fn end_transfers(self: &Rc<Self>) -> usize {
         let mut count = 0;
@@ -124,7 +126,7 @@ impl Inner {
             let result = self.shared.ops.borrow_mut().take(id);
             let result = result.unwrap_or_else(|| Err(Status::Closed.into()));
             let word = result.as_ref().map(|_| 0).map_err(|error| match error.status() {
-                // Its application's doing, and not what the sender may have asked for.
+                // The receiver's application canceled it, not the sender.
                 Status::Canceled => Status::Closed,
                 status => status,
             });
@@ -138,15 +140,15 @@ impl Inner {
         }
     }
 
-    /// The worker is closed, and everything that was posted has ended.
+    /// The worker is closed, and all posted operations have ended.
     pub(super) fn drop_transfers(&self) {
         let gone = std::mem::take(&mut *self.announcements.taking.borrow_mut());
         // Keys hold endpoints, which hold the worker.
         drop(gone);
     }
 
-    /// The worker is about to close: nobody takes anything any more. Who waits for the end of a transfer hears it here, too: nothing
-    /// else tells a sender whose connection others keep open.
+    /// The worker is about to close and refuses all waiting messages. Senders that wait for the end of a transfer are answered as
+    /// well: if other endpoints keep the connection open, nothing else would notify them.
     pub(super) fn refuse_announced(self: &Rc<Self>) {
         if !self.shared.same_process() {
             return;
@@ -175,7 +177,7 @@ impl Inner {
             return Err(left(announced).into());
         }
         let back = self.reply_endpoint(announced.from.peer)?;
-        // The application may have closed the one that it has.
+        // The application may have closed its endpoint.
         let open = if back.is_open() { back } else { self.own_endpoint(announced.from.peer)? };
         let endpoint = Endpoint::internal(open);
         endpoint.inner.check_local(local)?;
@@ -191,7 +193,7 @@ impl Inner {
             return Ok(Outcome::Done(0));
         }
         let key = endpoint.import_key(&announced.key.borrow())?;
-        // The sender helps with a copy, and reaches what was given for it alone.
+        // The sender may help with the copy, and can then access only the range given to it.
         key.inner.in_parts.set(true);
         key.inner.alone.set(len < WORTH_SHARING && self.announcements.of(announced.from.peer) > 1);
         let whole = endpoint.inner.open(crate::op::Kind::Whole)?;
@@ -204,7 +206,7 @@ impl Inner {
                 self.shared.with_ops(|ops| ops.watch_transfer(id));
                 Ok(Outcome::Pending(Request::new(self.shared.clone(), whole)))
             }
-            // Its memory is no more, as when the transfer finds that later.
+            // The sender's memory is gone, as if the transfer had found that later.
             Err(error) if error.status() == Status::KeyRejected => {
                 self.over(announced, Err(Status::KeyRejected));
                 ended_without(whole)
@@ -255,8 +257,8 @@ fn too_much(len: usize, announced: usize) -> Error {
 fn taken_back(announced: &Announced) -> Error {
     Error::new(
         Status::Canceled,
-        format!("a message of {} bytes that was announced", announced.len),
-        "its sender has taken it back, or has ended",
+        format!("a rendezvous message of {} bytes", announced.len),
+        "its sender has canceled it, or has ended",
         "",
     )
 }
@@ -265,7 +267,7 @@ fn taken_back(announced: &Announced) -> Error {
 fn left(announced: &Announced) -> Error {
     Error::new(
         Status::PeerFailed,
-        format!("a message of {} bytes that was announced", announced.len),
+        format!("a rendezvous message of {} bytes", announced.len),
         "its sender has left",
         "",
     )

@@ -1,4 +1,4 @@
-//! Tests of what a worker does when what it stands on goes away under it.
+//! Tests of a worker whose interfaces, providers or peers fail or disappear.
 
 use super::progress::{FIRST_PAUSE, HOT};
 use super::*;
@@ -129,10 +129,10 @@ fn an_endpoint_costs_the_same_to_open_and_to_drop_however_many_others_there_are(
         drop(endpoint);
         LOOKS.get() - before
     };
-    // The first one ever finds an empty table.
+    // The first call of the process finds an empty table.
     let _ = cost();
     let alone = cost();
-    // Each has a socket: no more than a process may usually have open.
+    // Each has a socket: stay below the usual limit of open descriptors.
     let others: Vec<Endpoint> = (0..100).map(|_| worker.connect(&address).unwrap()).collect();
     assert_eq!(cost(), alone, "among {}", others.len());
     drop(others);
@@ -145,7 +145,7 @@ fn an_operation_costs_the_same_to_take_back_however_many_endpoints_there_are() {
     let worker = context.worker().unwrap();
     let address = worker.address().unwrap();
     let endpoint = worker.connect(&address).unwrap();
-    // Nobody looks, so that there is no room at last.
+    // The receiver makes no progress, so the room is used up.
     while endpoint.send(7, 0, &[0; 64]).unwrap().is_done() {}
     let cost = || {
         let Ok(Outcome::Pending(request)) = endpoint.send(7, 0, &[0; 64]) else { panic!("room") };
@@ -184,7 +184,7 @@ fn the_way_to_a_service_worker_is_made_anew_after_it_failed() {
     assert!(!Rc::ptr_eq(&first, &second));
 }
 
-/// It is looked for in every progress call as long as there is any.
+/// While there is any, every progress call checks for it.
 #[test]
 fn a_worker_whose_work_is_done_looks_for_none() {
     let context = over_shm(false);
@@ -194,7 +194,7 @@ fn a_worker_whose_work_is_done_looks_for_none() {
     assert!(!worker.inner.shared.has_work.get());
 }
 
-/// What asks the kernel is polled less often, and what brings nothing by a poll is not polled at all.
+/// Interfaces that need a system call are polled less often, and interfaces without events to poll are not polled at all.
 #[test]
 fn what_is_polled_in_every_call_is_what_has_to_be_and_asks_no_kernel() {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm,shm-cma").open().unwrap();
@@ -218,7 +218,7 @@ fn what_asks_the_kernel_is_polled_ever_more_seldom_while_nothing_comes() {
         };
         (0..calls).filter(is_due).count()
     };
-    // Whatever opening brought has cooled down by then.
+    // By then the interfaces that had events during opening are quiet.
     let _ = polls_in(2 * HOT);
     let (some, later) = (polls_in(16 * FIRST_PAUSE), polls_in(256 * FIRST_PAUSE));
     assert!(some <= 16 && (1..=16).contains(&later), "{some} and then {later}");
@@ -310,7 +310,7 @@ fn what_comes_for_an_id_that_nobody_handles_is_named_in_the_report_with_its_send
     assert_eq!(told.len(), 1, "the same is said once: {warnings:?}");
     let sender = format!("process {}", std::process::id());
     assert!(told[0].contains(&sender) && told[0].contains("no handler"), "{told:?}");
-    // However often that comes, another id is told as well.
+    // However often this id arrives, another id is reported as well.
     for id in std::iter::repeat_n(7, 20).chain([8]) {
         let _ = worker.finish(out.send(id, 0, b"").unwrap()).unwrap();
     }
@@ -323,7 +323,7 @@ fn a_wait_tells_time_that_is_up_from_an_event_and_from_a_wake_up_of_its_own() {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
     let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
     let most = Duration::from_millis(20);
-    // Whatever else ends a sleep says that it is not the time.
+    // The other ends of a sleep do not report a timeout.
     let slept = loop {
         let begin = std::time::Instant::now();
         match worker.wait(Some(most)).unwrap() {

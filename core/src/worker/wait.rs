@@ -1,4 +1,4 @@
-//! Waiting for an operation, an event or a condition: by spinning, yielding, or asleep.
+//! Waiting for an operation, an event or a condition: by spinning, yielding or sleeping.
 
 use super::backoff::{Step, Wait};
 use super::threads::Signal;
@@ -15,30 +15,30 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
-/// While work is queued, or a key settles, that no descriptor announces, or none is watched, a sleep is no longer than this, by the
-/// worker's timer.
+/// Longest sleep while work is pending that no descriptor signals: queued operations, a key that settles, or interfaces that are
+/// not watched. The worker's timer ends the sleep.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
-/// Between two looks at a module that has no descriptor to sleep on.
+/// Interval between two polls of a module without a descriptor to sleep on.
 pub(super) const POLL_NAP: Duration = Duration::from_micros(50);
 
-/// Between two tries to give an answer for which there was no way.
+/// Interval between two attempts to send an answer that had no route.
 const OWED_NAP: Duration = Duration::from_millis(10);
 
-/// How [`Worker::wait`] or [`WaitSet::wait`](crate::WaitSet::wait) has ended.
+/// The result of [`Worker::wait`] or [`WaitSet::wait`](crate::WaitSet::wait).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waited {
-    /// Something happened, or has ended and was not taken, or another thread has woken the worker.
+    /// There were events, a tracked operation has ended and was not taken, or another thread has woken the worker.
     Moved,
-    /// Nothing has happened, and the time is not up: what ended the sleep is the library's own (a timer, a connection that forms, an
-    /// operation that is tried again), or a signal. Look at what you wait for, and wait again.
+    /// There were no events, and the timeout has not expired. The sleep ended for an internal reason (a timer, a connection that is
+    /// being formed, a retried operation) or because of a signal. Check the condition and wait again.
     Roused,
-    /// The time is up, and nothing has happened.
+    /// The timeout has expired without an event.
     TimeIsUp,
 }
 
 impl Waited {
-    /// Whether something happened.
+    /// Whether this is [`Waited::Moved`].
     #[must_use]
     pub fn has_moved(self) -> bool {
         self == Waited::Moved
@@ -46,33 +46,38 @@ impl Waited {
 }
 
 impl Worker {
-    /// A descriptor for poll(2) or epoll: readable when there may be something to do, provided that [`Worker::arm`] said `true` before.
+    /// Returns a descriptor for poll(2) or epoll. It is readable if there may be work for the worker, provided that [`Worker::arm`]
+    /// returned `true` before.
     ///
-    /// It stays readable until the worker has made progress: it is level-triggered. With `EPOLLET` make progress until there is none
-    /// before the next `arm`. It is one and the same for the worker's life, and belongs to the library: nobody reads from it or
-    /// closes it. Time limits of the library's own make it readable as well, such as the one after which a silent peer has
-    /// failed: a sleep on it needs no limit for their sake. `capi/examples/event_loop.c` has it beside a socket.
+    /// The descriptor is level-triggered: it stays readable until the worker has made progress. With `EPOLLET`, make progress until
+    /// it returns 0 before the next `arm`. The descriptor stays the same for the worker's life and belongs to the library: do not
+    /// read from it or close it.
+    ///
+    /// The library's own time limits, such as the one for a silent peer, make it readable as well. A sleep on it therefore needs no
+    /// timeout for their sake. `capi/examples/event_loop.c` uses it beside a socket.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.inner.poller.as_raw_fd()
     }
 
-    /// Prepares for one sleep on [`Worker::fd`]: `true` when that is safe, `false` when there is something to do right now. Call it
-    /// before each sleep, behind the last progress.
+    /// Prepares one sleep on [`Worker::fd`]. Returns `true` if sleeping is safe, `false` if there is work to do first. Call it
+    /// before each sleep, after the last progress call.
     ///
     /// # Errors
-    /// When an interface cannot be waited for; once, when the context's progress thread has stopped.
+    /// An interface does not support waiting. Once, after the context's progress thread has stopped, the reason for that.
     pub fn arm(&self) -> Result<bool, Error> {
         self.inner.arm_to_wait()
     }
 
-    /// Makes progress; when there was none to make, sleeps until there may be some, at most `timeout`, and
-    /// makes progress again. [`Waited::Moved`]: something happened, or something that is [tracked](Worker::track) has ended and was not taken,
-    /// or another thread has [woken](Worker::waker) the worker. It may return sooner although nothing has happened: only
-    /// [`Waited::TimeIsUp`] says that the time is up. [`Worker::wait_until`] waits for a condition.
+    /// Makes progress. If there were no events, sleeps until there may be some, at most `timeout`, and makes progress again.
+    ///
+    /// [`Waited::Moved`]: there were events, a [tracked](Worker::track) operation has ended and was not taken, or another thread
+    /// has [woken](Worker::waker) the worker. The call may return early without an event; only [`Waited::TimeIsUp`] means that the
+    /// timeout has expired. [`Worker::wait_until`] waits for a condition.
     ///
     /// # Errors
-    /// `Busy` inside a handler, or when the system refuses to wait; once, when the context's progress thread has stopped.
+    /// `Busy` inside a handler, or if the system refuses to wait. Once, after the context's progress thread has stopped, the reason
+    /// for that.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.inner.hear_of_service()?;
         let waited = self.inner.sleep(timeout, true)?;
@@ -80,9 +85,11 @@ impl Worker {
         Ok(if is_told { Waited::Moved } else { waited })
     }
 
-    /// Makes progress until `condition` holds; `false` when the time is up. The condition is looked at between progress
-    /// calls, on this thread, and may look at anything: what handlers have noted, operations, memory that peers write to. It is no handler: it
-    /// may post, track, and take what has ended; only what waits may not stand in it.
+    /// Makes progress until `condition` holds, and returns `true`; returns `false` if `timeout` expires first.
+    ///
+    /// The condition is evaluated between progress calls, on this thread. It may depend on anything: values set by handlers,
+    /// operations, or memory that peers write. It is not a handler: it may post, track and take completions, but must not call
+    /// anything that waits.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -94,12 +101,14 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// It spins for `TIELINE_SPIN`, then yields its processor for a millisecond (not where others kept it for long), then sleeps; whatever happens begins
-    /// that anew. Events of the worker's end the sleep, and so does a [`Waker`](crate::Waker). What makes no event (a
-    /// peer's put or atomic, another thread that does not wake) is noticed by naps of an eighth of the time waited, at most 10 ms. A condition that panics loses nothing.
+    /// The call spins for `TIELINE_SPIN`, then yields the processor for a millisecond, then sleeps. Every event restarts this
+    /// sequence. Events of the worker and a [`Waker`](crate::Waker) end the sleep.
+    ///
+    /// Changes without an event (a peer's put or atomic, another thread that does not wake the worker) are noticed at the end of a
+    /// nap. A nap lasts an eighth of the time waited so far, at most 10 ms. If the condition panics, no event is lost.
     ///
     /// # Errors
-    /// As [`Worker::wait`].
+    /// As for [`Worker::wait`].
     #[inline]
     pub fn wait_until(
         &self,
@@ -109,7 +118,8 @@ impl Worker {
         Ok(self.wait_for(|| condition().then_some(()), timeout)?.is_some())
     }
 
-    /// The same for what brings a value: makes progress until `look` finds something, and returns it; `None` when the time is up.
+    /// Like [`Worker::wait_until`], for a value: makes progress until `look` returns one, and returns it; `None` if `timeout`
+    /// expires first.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -123,7 +133,7 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// As [`Worker::wait`].
+    /// As for [`Worker::wait`].
     #[inline]
     pub fn wait_for<T>(
         &self,
@@ -135,8 +145,9 @@ impl Worker {
         self.inner.wait_for(timeout, false, look)
     }
 
-    /// Makes progress until an aligned word of 64 bits of a region holds what it is to hold, and returns it; `None` when the time is up.
-    /// Peers write it by puts of 8 bytes, better by atomics, and what they had put before and ordered by a fence is there with it.
+    /// Makes progress until an aligned 64-bit word of a region satisfies a condition, and returns the word; `None` if `timeout`
+    /// expires first. Peers write the word by 8-byte puts or, better, by atomics. Their earlier puts that are ordered by a fence
+    /// have arrived by then.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -148,14 +159,16 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// It spins, yields and sleeps as [`wait_until`](Worker::wait_until). While it spins or yields it sees every write at once. What ends the
-    /// sleep depends on the lane: what comes by this worker's descriptors does (`tcp`, messages that emulate), and so does another thread
-    /// of this process that uses a [`Waker`](crate::Waker). A store of a peer's (`shm`), a device's write (`verbs`) and what a progress
-    /// thread serves tell nobody: it is seen at the end of a nap, an eighth of the time waited and 10 ms at most. What has to wake
-    /// at once over every lane is told: [`Endpoint::put_notify`](crate::Endpoint::put_notify).
+    /// The call spins, yields and sleeps like [`wait_until`](Worker::wait_until). While it spins or yields, it sees every write
+    /// immediately.
+    ///
+    /// The end of a sleep depends on the lane. Writes that arrive over this worker's descriptors (`tcp`, emulation by messages) end
+    /// it, and so does a thread of this process that uses a [`Waker`](crate::Waker). A peer's store (`shm`), a device's write
+    /// (`verbs`) and a write executed by a progress thread produce no event. They are seen at the end of a nap: an eighth of the
+    /// time waited, at most 10 ms. To wake immediately over every lane, use [`Endpoint::put_notify`](crate::Endpoint::put_notify).
     ///
     /// # Errors
-    /// As [`Worker::wait`]; `OutOfRange` and `Misaligned` for a word that the region has not.
+    /// As for [`Worker::wait`]. `OutOfRange` and `Misaligned` for an invalid offset.
     pub fn wait_word(
         &self,
         region: &Region,
@@ -170,11 +183,11 @@ impl Worker {
         self.inner.wait_for(timeout, false, look)
     }
 
-    /// Closes a region, making progress until nothing uses it any more or the time is up: [`Region::close`], for who
-    /// would rather wait. Operations of other workers need their progress.
+    /// Closes a region, and makes progress until it is no longer in use or `timeout` expires: a [`Region::close`] that waits.
+    /// Operations of other workers need progress of these workers.
     ///
     /// # Errors
-    /// As [`Region::close`]; inside a handler it does not wait.
+    /// As for [`Region::close`]. Inside a handler it does not wait.
     pub fn close_region(&self, region: Region, timeout: Duration) -> Result<(), NotClosed> {
         let not = match region.close() {
             Err(not)
@@ -184,7 +197,7 @@ impl Worker {
             }
             ended => return ended,
         };
-        // Neither a peer that leaves nor a handle that is dropped makes an event.
+        // A peer that leaves and a handle that is dropped produce no event.
         let mut open = Some(not);
         let closed =
             self.inner.wait_for(Some(timeout), false, || match open.take()?.region.close() {
@@ -198,7 +211,7 @@ impl Worker {
             (Ok(Some(ended)), _) => ended,
             (Err(error), Some(not)) => Err(NotClosed { region: not.region, error }),
             (_, Some(not)) => Err(not),
-            (_, None) => Ok(()), // a look has closed it
+            (_, None) => Ok(()), // a retry has closed the region
         }
     }
 }
@@ -214,8 +227,8 @@ fn armed(outcome: Result<Armed, Status>, path: &str) -> Result<Armed, Error> {
     })
 }
 
-/// Sleeps. Who looks from outside is to see what it was that a long sleep began with: where that could not be shown before
-/// (`shown_in`: it can be so much later), the sleep is cut in two.
+/// Sleeps. The published state must show the reason of a long sleep. If it could not be published yet (`shown_in` is the time until
+/// it can), the sleep is split in two.
 pub(super) fn sleep_on(
     poller: &Poller,
     timeout: Option<Duration>,
@@ -235,7 +248,7 @@ pub(super) fn sleep_on(
 }
 
 impl Inner {
-    /// Prepares a sleep that whatever the application is to be told of keeps it from.
+    /// Prepares a sleep, unless a report for the application is pending.
     pub(super) fn arm_to_wait(&self) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
         self.hear_of_service()?;
@@ -245,22 +258,22 @@ impl Inner {
         let armed = self.arm(self.show_soon())?;
         let armed = !self.woken.take() && armed;
         if armed {
-            // The application sleeps now, as far as is known.
+            // From here on the application is assumed to sleep.
             let _ = self.show_sleep(true);
         }
         Ok(armed)
     }
 
-    /// The next call of progress looks at everything.
+    /// Makes the next progress call poll every interface.
     pub(super) fn look_at_all(&self) {
         self.slow_in.set(0);
         self.behind_tasks.set(0);
     }
 
-    /// `soon`: it is to be called again by then.
+    /// `soon`: the application has to call again within this time.
     pub(super) fn arm(&self, soon: Option<Duration>) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
-        // Whatever ends the sleep is to be looked at.
+        // The event that ends the sleep may come from any interface.
         self.look_at_all();
         let watched = self.watched.begin(&self.poller, &self.shared.interfaces);
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
@@ -268,7 +281,7 @@ impl Inner {
                 continue;
             }
             let armed = match slot.interface.arm() {
-                // The others go on.
+                // The other interfaces remain usable.
                 Err(Status::ProviderFailed) => {
                     self.provider_failed(index);
                     return Ok(false);
@@ -281,7 +294,7 @@ impl Inner {
         }
         for slot in &self.wiring.transports.connectors {
             let armed = match slot.connector.arm() {
-                // What waits for it hears of it in the next call of progress.
+                // Operations that wait for this interface fail in the next progress call.
                 Err(Status::ProviderFailed) if slot.broke.get() => Armed::Sleep,
                 Err(Status::ProviderFailed) => Armed::Ready,
                 outcome => armed(outcome, &slot.scheme)?,
@@ -290,7 +303,7 @@ impl Inner {
                 return Ok(false);
             }
         }
-        // What a handler left when it panicked, or is to be told, lies in memory that no descriptor speaks of.
+        // The backlog of a handler that panicked, and pending reports, lie in memory that no descriptor covers.
         let untold = self.left_over.is_there() || self.is_to_be_told();
         let goes_on = self.turn_was_over.get() || self.shares_copies();
         if untold || goes_on || self.has_tasks() || self.shared.ops.borrow().has_due() {
@@ -308,14 +321,14 @@ impl Inner {
         Ok(self.signal.get().is_none_or(Signal::may_sleep) || !self.hear_signal())
     }
 
-    /// Looks whether another thread has woken this worker, and notes it for the next `wait`.
+    /// Checks whether another thread has woken this worker, and records that for the next `wait`.
     pub(super) fn hear_signal(&self) -> bool {
         let woken = self.signal.get().is_some_and(Signal::was_woken);
         self.woken.set(self.woken.get() || woken);
         woken
     }
 
-    /// What other threads end a sleep by.
+    /// The object by which other threads end a sleep.
     pub(super) fn signal(&self) -> Result<&Signal, Error> {
         if self.signal.get().is_none() {
             let signal = Signal::new()?;
@@ -325,7 +338,7 @@ impl Inner {
         self.signal.get().ok_or_else(|| Status::Invalid.into())
     }
 
-    /// Whether an event has ended the sleep, and not the time.
+    /// Returns whether an event, rather than the timeout, has ended the sleep.
     fn wait_for_events(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.show_sleep(false);
         let slept = sleep_on(&self.poller, timeout, shown_in, || self.show_longer_sleep());
@@ -333,16 +346,16 @@ impl Inner {
         slept
     }
 
-    /// Whether something may go on soon without any event: what found no room, and what a provider fetches for a key.
+    /// Whether work may become possible without an event: operations that found no room, and keys that a provider is resolving.
     fn is_to_look(&self) -> bool {
         let settles = self.shared.settling.replace(false);
-        // What waits for a connection that forms is woken by a wire-up transport's descriptor or the timer, and what waits behind a
-        // fence by what ends the operations before it.
+        // A wire-up transport's descriptor or the timer wakes operations that wait for a connection. The completion of earlier
+        // operations wakes those behind a fence.
         let tries = |endpoint: &Rc<EndpointInner>| !endpoint.waits_for_event();
         settles || self.wiring.has_waiting() || self.busy.borrow().iter().any(tries)
     }
 
-    /// Says once that the context's progress thread has stopped.
+    /// Reports once that the context's progress thread has stopped.
     pub(super) fn hear_of_service(&self) -> Result<(), Error> {
         self.shared.core.check_service().or_else(|error| {
             match self.heard_of_service.replace(true) {
@@ -361,8 +374,8 @@ impl Inner {
         self.shared.ops.borrow().has_completed()
     }
 
-    /// Makes progress, and sleeps where there was none. `for_completed`: not while the list of the completed has something; who waits
-    /// for something else sleeps on while that lies untaken.
+    /// Makes progress, and sleeps if there was none. `for_completed`: do not sleep while tracked completions are waiting. A call
+    /// that waits for something else sleeps in spite of them.
     pub(super) fn sleep(
         self: &Rc<Self>,
         timeout: Option<Duration>,
@@ -371,7 +384,7 @@ impl Inner {
         self.shared.core.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
         self.note_thread();
-        self.show_awake(); // it may have been armed
+        self.show_awake(); // the application may have armed it
         self.look_at_all();
         if self.progress() > 0 {
             return Ok(Waited::Moved);
@@ -379,12 +392,12 @@ impl Inner {
         if for_completed && self.has_completed() {
             return Ok(Waited::Moved);
         }
-        // What keeps it from sleeping is to be looked at.
+        // The reason not to sleep has to be handled.
         let mut roused = true;
         if !(for_completed && self.woken.get()) && self.arm(None)? {
             roused = self.wait_for_events(timeout)?;
         }
-        // Also where something else kept it awake.
+        // Also if another reason prevented the sleep.
         let _ = self.hear_signal();
         Ok(match (self.progress() > 0, roused) {
             (true, _) => Waited::Moved,
@@ -405,8 +418,8 @@ impl Inner {
         }
     }
 
-    /// Makes progress until `look` finds something; none when the time is up. `by_event`: nothing but an event of this
-    /// worker's brings it about.
+    /// Makes progress until `look` returns a value; `None` if the timeout expires. `by_event`: only an event of this worker can
+    /// make `look` succeed.
     #[inline]
     pub(super) fn wait_for<T>(
         self: &Rc<Self>,
@@ -414,7 +427,7 @@ impl Inner {
         by_event: bool,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        // What a running peer answers at once needs no more than this.
+        // Enough for a peer that is running and answers immediately.
         for _ in 0..self.backoff.first_looks(timeout) {
             if let Some(found) = look() {
                 return Ok(Some(found));
@@ -451,10 +464,10 @@ impl Inner {
         outcome
     }
 
-    /// Gives the processor away, or not yet; `false` when the time is up.
+    /// Yields the processor if it is time to; returns `false` if the timeout has expired.
     #[cold]
     fn back_off(self: &Rc<Self>, wait: &mut Wait) -> Result<bool, Error> {
-        // In a forked child there is nothing to come.
+        // A forked child receives no events.
         self.shared.core.check_process("a worker")?;
         match self.backoff.step(wait, Instant::now()) {
             Step::TimeIsUp => return Ok(false),
@@ -473,7 +486,8 @@ impl Inner {
                 let moved = self.rest(nap)?;
                 wait.note(moved);
                 if !moved {
-                    // It may not have slept: who copies for us says so in memory alone, and may need this processor.
+                    // It may not have slept: a peer that copies for this process reports the end in memory alone, and may need this
+                    // processor.
                     std::thread::yield_now();
                 }
             }
@@ -481,8 +495,7 @@ impl Inner {
         Ok(true)
     }
 
-    /// Sleeps for a while inside a call that waits. A module that cannot wake anybody is looked at again and again, with
-    /// naps in between.
+    /// Sleeps for a while inside a call that waits. A module without a descriptor is polled repeatedly, with naps in between.
     pub(crate) fn rest(self: &Rc<Self>, most: Duration) -> Result<bool, Error> {
         match self.sleep(Some(most), false) {
             Err(error) if error.status() == Status::Unsupported => {

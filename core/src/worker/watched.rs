@@ -1,29 +1,29 @@
-//! Whether what interfaces wake by wakes the worker: for who sleeps, and not for who polls.
+//! Whether events of interfaces wake the worker: needed for a worker that sleeps, not for one that polls.
 //!
-//! The kernel passes whatever arrives on to who watches, and on to who watches that: a sender on the same host pays for each step in its
-//! own call (half a microsecond of a message over `ofi` that took seven, measured). So who has polled for a while is watched for no
-//! more, until it prepares to sleep.
+//! The kernel notifies every watcher of a descriptor, and every watcher of that watcher. A sender on the same host pays for each
+//! step in its own call: half a microsecond of seven for a message over `ofi`, measured. Therefore, a worker that has polled for a
+//! while stops watching until it prepares to sleep.
 
 use crate::interface::InterfaceSlot;
 use crate::sys::Poller;
 use std::cell::Cell;
 
-/// Polls without a sleep until nothing is watched: half a millisecond or so, beside which watching anew is cheap.
+/// Number of polls without a sleep after which nothing is watched: about half a millisecond. Watching again is cheap in comparison.
 pub(super) const POLLS: u32 = 1024;
 
 pub(super) struct Watched {
     now: Cell<bool>,
-    /// Since the worker was last armed.
+    /// The number of polls since the worker was last armed.
     polls: Cell<u32>,
 }
 
 impl Watched {
-    /// Interfaces are watched as they open.
+    /// Interfaces are watched when they are opened.
     pub(super) fn new() -> Watched {
         Watched { now: Cell::new(true), polls: Cell::new(0) }
     }
 
-    /// What asks the kernel has been polled.
+    /// Called after interfaces that need a system call were polled.
     #[inline]
     pub(super) fn polled(&self, poller: &Poller, interfaces: &[InterfaceSlot]) {
         if self.now.get() {
@@ -38,13 +38,13 @@ impl Watched {
     #[cold]
     fn end(&self, poller: &Poller, interfaces: &[InterfaceSlot]) {
         self.now.set(false);
-        // What is out of use has left already, and its number may be another descriptor's by now.
+        // An interface out of use has been removed already, and its descriptor number may have been reused.
         let open = interfaces.iter().filter(|slot| slot.out_of_use.borrow().is_none());
         open.filter_map(|slot| slot.watched).for_each(|fd| poller.remove(fd));
     }
 
-    /// A sleep is prepared: whatever wakes an interface wakes the worker. False: the kernel watches no more descriptors now, so that
-    /// somebody has to look again and again.
+    /// Called before a sleep: events of interfaces wake the worker from here on. `false`: the kernel refuses to watch more
+    /// descriptors, so the worker has to poll repeatedly.
     pub(super) fn begin(&self, poller: &Poller, interfaces: &[InterfaceSlot]) -> bool {
         self.polls.set(0);
         if self.now.replace(true) {

@@ -1,9 +1,8 @@
-//! What carries the datagrams of wire-up: connectors, the application (`oob`), or messages of a module that
-//! connects to an interface.
+//! The carriers of wire-up datagrams: connectors, the application (`oob`), or messages of a module that connects to an interface.
 //!
-//! Which of them may serve a domain, and in which order, the composition says ([`Composition::schemes`]). Which one
-//! serves a pair is decided from what both sides have (the highest `max(local, remote rank)`), so both come to the
-//! same result without a message.
+//! The composition determines which of them may serve a domain, and in which order ([`Composition::schemes`]). The carrier for a
+//! pair is chosen from the schemes of both sides (the highest `max(local, remote rank)`), so both sides get the same result without
+//! a message.
 //!
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
@@ -18,7 +17,7 @@ use crate::registry::abi::{OwnedEndpoint, PackBuffer};
 use crate::{Error, Status};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What of ours carries datagrams.
+/// A local carrier of datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Here {
     Connector(usize),
@@ -27,7 +26,7 @@ enum Here {
 }
 
 impl Inner {
-    /// Every scheme by which a connection to this worker can be formed, and for which of its candidates.
+    /// All schemes by which a connection to this worker can be formed, each with the candidates that it serves.
     pub(super) fn schemes(&self) -> Vec<Scheme> {
         let mut schemes: Vec<(Here, Scheme)> = Vec::new();
         for (index, slot) in
@@ -56,7 +55,7 @@ impl Inner {
         schemes.into_iter().map(|(_, scheme)| scheme).collect()
     }
 
-    /// What is open and can form the connections of a domain, best first, each with its rank.
+    /// The open carriers that can form the connections of a domain, best first, each with its rank.
     fn schemes_here(&self, domain: &str) -> Vec<(String, i32, Here)> {
         let transports = &self.wiring.transports;
         let mut found = Vec::new();
@@ -74,7 +73,7 @@ impl Inner {
         found
     }
 
-    /// The domain of what carries datagrams here.
+    /// The domain of a local carrier.
     fn domain_of(&self, here: Here) -> Option<&String> {
         match here {
             Here::Connector(at) => Some(&self.wiring.transports.connectors[at].at.domain),
@@ -83,7 +82,7 @@ impl Inner {
         }
     }
 
-    /// Whether one of ours can reach one of the peer's, as far as that can be told now.
+    /// Whether a local carrier can reach one of the peer's, as far as can be determined now.
     fn reaches(&self, peer: &WorkerAddress, here: Here, via: &Via) -> bool {
         match (here, via) {
             (Here::Connector(at), Via::Connector(address)) => {
@@ -99,12 +98,11 @@ impl Inner {
         }
     }
 
-    /// What carries the datagrams between an interface of ours and a candidate of the peer's. Of several of the scheme
-    /// that both agree on, devices of one provider, each side takes what suits it: what arrives is taken by
-    /// whatever it came.
+    /// The carrier of the datagrams between a local interface and a candidate of the peer. If several devices of one provider serve
+    /// the agreed scheme, each side chooses its own; a datagram is accepted over any of them.
     ///
     /// # Errors
-    /// `Unreachable`, with what both sides have.
+    /// `Unreachable`, with the schemes of both sides.
     pub(super) fn choose_transport(
         &self,
         peer: &WorkerAddress,
@@ -153,7 +151,7 @@ impl Inner {
         }
     }
 
-    /// The same, with what could have connected an interface here and could not be opened.
+    /// The same error, with the carriers that could have connected an interface here but could not be opened.
     fn for_want_of(&self, interface: usize, error: Error) -> Error {
         let composition = &self.shared.core.composition;
         let mut ways = composition.schemes(&self.shared.interfaces[interface].domain);
@@ -166,11 +164,11 @@ impl Inner {
         Error::new(error.status(), error.what(), why, cause.fix())
     }
 
-    /// Whether the peer can be reached by what the two sides agree on, as far as that can be told now: the module here
-    /// that carries it; none towards ourselves.
+    /// Whether the agreed carrier can reach the peer, as far as can be determined now. Returns the local module that carries the
+    /// datagrams; none if the peer is this worker.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     pub(crate) fn can_wire(
         &self,
         peer: &WorkerAddress,
@@ -214,13 +212,13 @@ impl Inner {
                 transports.connectors[*index].connector.send(address, datagram)
             }
             WireupTransport::OutOfBand(address) => {
-                // Not borrowed while it runs: it may set another one.
+                // Not borrowed while the callback runs: it may set another one.
                 let oob = transports.out_of_band.borrow().clone();
                 let oob = oob.ok_or(Status::Unreachable)?;
                 match catch_unwind(AssertUnwindSafe(|| (oob.send)(address, datagram))) {
                     Ok(true) => Ok(()),
                     Ok(false) => Err(Status::Again),
-                    // Who posts, or is in the middle of anything else, goes on as if it had been lost on the way.
+                    // The caller, which may be in the middle of a post, continues as if the datagram had been lost.
                     Err(panic) => {
                         let _ = transports.panic.borrow_mut().get_or_insert(panic);
                         self.shared.note_work();
@@ -273,12 +271,12 @@ impl Inner {
                     false => raw.am_packed(id, 0, datagram.len(), pack).map(|_| ()),
                 };
                 if sent == Err(Status::ProviderFailed) {
-                    // Nothing of it is called from now on; the next poll ends what went through it.
+                    // None of its functions is called from here on; the next poll ends its connections.
                     slot.provider.broke();
                     transports.fail(*interface);
                 }
                 if sent.is_err_and(|status| status != Status::Again) {
-                    // The next datagram gets a new one.
+                    // The next datagram gets a new endpoint.
                     let broken = transports.messages.borrow_mut().remove(&key);
                     if let Some((broken, _)) = broken {
                         abi::close(broken);
@@ -297,7 +295,7 @@ impl Inner {
         }
     }
 
-    /// What a person calls a wire-up transport.
+    /// The name of a carrier, for people.
     pub(super) fn transport_name(&self, transport: &WireupTransport) -> String {
         match transport {
             WireupTransport::Connector(index, _) => {
@@ -311,8 +309,8 @@ impl Inner {
     }
 }
 
-/// Whether a scheme is of the domain of the candidate that it serves: one of another domain says so, or serves others
-/// as well or better.
+/// Whether a scheme belongs to the domain of the candidate that it serves. A scheme of another domain names another candidate, or
+/// serves candidates of another domain at least as well.
 fn is_of_its_domain(scheme: &Scheme, candidate: usize, entry: &WorkerEntry) -> bool {
     let domain = |at: usize| entry.candidates.get(at).map(|there| &there.domain);
     match scheme.via {
@@ -323,8 +321,9 @@ fn is_of_its_domain(scheme: &Scheme, candidate: usize, entry: &WorkerEntry) -> b
     }
 }
 
-/// Of ours and the peer's, each best first, with whether it is of the domain that is being connected: the two that
-/// are, since they are on the network of that pair; else the first that reach each other.
+/// Chooses one local and one remote carrier; both lists are sorted, best first, and marked if they belong to the domains to be
+/// connected. Two marked ones are preferred, because they are on the network of that pair. Otherwise the first two that reach each
+/// other are chosen.
 fn best_pair<T: Copy, U: Copy>(
     ours: &[(T, bool)],
     theirs: &[(U, bool)],
@@ -337,22 +336,23 @@ fn best_pair<T: Copy, U: Copy>(
     pair.or_else(|| pairs().next()).map(|(ours, theirs)| (ours.0, theirs.0))
 }
 
-/// The longest name of a worker that carries its own datagrams: half of what a request has room for.
+/// The longest name of a worker whose application carries datagrams: half of the room in a request.
 const MAX_OWN_NAME: usize = crate::wireup::MAX_IDENTITY / 2;
 
 impl Worker {
-    /// Lets the application carry the datagrams that form connections: `address` is how it names this
-    /// worker to itself (a rank, for example), `send(to, datagram)` hands one over to the peer of that name,
-    /// and says whether it took it. What arrives from elsewhere is given to
-    /// [`deliver_out_of_band`](Worker::deliver_out_of_band). Call it before
-    /// [`address`](Worker::address).
+    /// Makes the application carry the datagrams that form connections. Call it before [`address`](Worker::address).
     ///
-    /// A datagram may be lost, doubled or late; what needs it is sent again. One with which `send` panics is lost: the panic comes
-    /// out of the next call that makes progress, whichever call `send` was run by.
+    /// `address` is the application's name for this worker, for example a rank. `send(to, datagram)` transmits a datagram to the
+    /// peer with the name `to`, and returns whether it accepted the datagram. Pass datagrams that arrive to
+    /// [`deliver_out_of_band`](Worker::deliver_out_of_band).
+    ///
+    /// A datagram may be lost, duplicated or delayed; wire-up retransmits. If `send` panics, its datagram is lost, and the panic is
+    /// raised by the next call that makes progress, regardless of the call that ran `send`.
     ///
     /// # Errors
-    /// `Unsupported` unless the context was opened with [`out_of_band`](crate::ContextBuilder::out_of_band) and a path of
-    /// it needs `oob`; `TooLarge` for a name of more than 4096 bytes, which stands in every request; `Closed` when the worker is.
+    /// `Unsupported` unless the context was opened with [`out_of_band`](crate::ContextBuilder::out_of_band) and one of its paths
+    /// needs `oob`. `TooLarge` for a name of more than 4096 bytes, because every request contains it. `Closed` if the worker is
+    /// closed.
     pub fn set_out_of_band(
         &self,
         address: &[u8],
@@ -379,11 +379,11 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a datagram that a peer's `send` of [`set_out_of_band`](Worker::set_out_of_band) was
-    /// given for this worker.
+    /// Processes a datagram that a peer's `send` function ([`set_out_of_band`](Worker::set_out_of_band)) transmitted to this
+    /// worker.
     ///
     /// # Errors
-    /// `BadData` for bytes that are none.
+    /// `BadData` for bytes that are not a valid datagram.
     pub fn deliver_out_of_band(&self, datagram: &[u8]) -> Result<(), Error> {
         self.inner.shared.core.check_process("a worker")?;
         match self.inner.on_datagram(datagram, Sender::Application) {
@@ -430,7 +430,7 @@ mod tests {
         let shared = connector(&[(0, 200), (1, 200)]);
         assert!(!is_of_its_domain(&shared, 0, &devices) && !is_of_its_domain(&shared, 1, &devices));
         assert!(is_of_its_domain(&connector(&[(0, 200)]), 0, &devices));
-        // Two modules of one domain share what is of that domain.
+        // Two modules of one domain share a scheme of that domain.
         let one = entry(&["verbs:rxe0", "verbs:rxe0"]);
         assert!(is_of_its_domain(&shared, 0, &one) && is_of_its_domain(&shared, 1, &one));
         let messages = Scheme { via: Via::Candidate(1), ..first };
@@ -448,10 +448,10 @@ mod tests {
     #[test]
     fn a_side_without_its_own_takes_what_reaches_the_peer() {
         let same_network = |a: &str, b: &str| a[1..] == b[1..];
-        // The device that is connected, 1, has nothing of its own there.
+        // The connected device, 1, has no carrier of its own there.
         let (ours, theirs) = ([("a1", true), ("a0", false)], [("b0", false)]);
         assert_eq!(best_pair(&ours, &theirs, same_network), Some(("a0", "b0")));
-        // The peer sees the same from its end.
+        // The peer gets the same result from its end.
         let swapped = |b: &'static str, a: &'static str| same_network(a, b);
         assert_eq!(best_pair(&theirs, &ours, swapped), Some(("b0", "a0")));
     }

@@ -1,5 +1,5 @@
-//! What a worker has open to carry the datagrams of wire-up: connectors, the application's callback, and endpoints over
-//! messages. Which of them carries what, and the sending, is in `wireup_transport.rs`.
+//! The open carriers of wire-up datagrams on a worker: connectors, the application's callback, and endpoints over messages. The
+//! choice between them, and the sending, is in `wireup_transport.rs`.
 
 use super::abi;
 use crate::compose;
@@ -19,11 +19,11 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The first cookie of endpoints that carry datagrams: an event's cookie says by this what it is for. Those of all other
-/// endpoints are numbers of a slab, and those of circuits are counted from 1: neither comes as far in a worker's life.
+/// The first cookie of endpoints that carry datagrams. The cookie of an event tells the kind of its endpoint. Cookies of ordinary
+/// endpoints are numbers of a slab, and those of circuits are counted from 1. Neither reaches this value in a worker's life.
 pub(super) const TRANSPORT_COOKIE: u64 = 0b11 << 62;
-/// Such endpoints at a time. A circuit whose datagrams are messages needs one while it forms, and shares it with others of the
-/// same pair of modules.
+/// Maximum number of such endpoints. A circuit whose datagrams are messages needs one while it forms, and shares it with other
+/// circuits of the same pair of modules.
 const MOST_CARRIED: usize = 1024;
 
 /// A connector that is open on a worker.
@@ -34,48 +34,48 @@ pub(super) struct ConnectorSlot {
     pub(super) scheme: String,
     pub(super) connector: OpenConnector,
     pub(super) caps: u64,
-    /// Its address, as it was last heard.
+    /// Its address, as last reported.
     pub(super) said: Said,
-    /// What the worker sleeps on, until it breaks.
+    /// The descriptor on which the worker sleeps, until the connector fails.
     pub(super) watched: Option<RawFd>,
-    /// Its provider broke, and the circuits that waited for its datagrams have been told.
+    /// Its provider broke its contract, and the circuits that waited for its datagrams have been notified.
     pub(super) broke: Cell<bool>,
 }
 
-/// An interface of ours, the peer's candidate, and the peer.
+/// A local interface, the peer's candidate, and the peer.
 type ModulePair = (usize, usize, [u8; 16]);
 
 type SendOut = Box<dyn Fn(&[u8], &[u8]) -> bool>;
 
-/// What the application gave for `oob`.
+/// The application's name and callback for `oob`.
 pub(super) struct OutOfBand {
     pub(super) address: Vec<u8>,
     pub(super) send: SendOut,
 }
 
-/// Everything on a worker that can carry datagrams. Nothing is sent while a cell is borrowed, nor what the application gave let go.
+/// All carriers of datagrams on a worker. While a cell is borrowed, nothing is sent, and no object of the application is dropped.
 pub(super) struct WireupTransports {
     pub(super) connectors: Vec<ConnectorSlot>,
-    /// Modules that were to be opened and could not be.
+    /// Modules that should have been opened and could not be.
     pub(super) not_opened: Vec<(String, Error)>,
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,
-    /// What that has panicked with, until a progress call has ended with it.
+    /// The panic of the callback, until a progress call has raised it.
     pub(super) panic: RefCell<Option<Box<dyn Any + Send>>>,
-    /// Endpoints over modules of a domain, with their longest short message; closed with the worker.
+    /// Endpoints over modules of a domain, with their longest short message. Closed with the worker.
     pub(super) messages: RefCell<Carried<ModulePair, (OwnedEndpoint, usize)>>,
 }
 
-/// The way of one circuit's datagrams.
+/// The carrier of one circuit's datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WireupTransport {
     Connector(usize, Vec<u8>),
     OutOfBand(Vec<u8>),
-    /// An interface of ours, and the peer's candidate.
+    /// A local interface, and the peer's candidate.
     Messages(usize, usize),
 }
 
 impl WireupTransports {
-    /// Opens the connectors that the composition needs; `not_opened` has the interfaces that could not be.
+    /// Opens the connectors that the composition needs; `not_opened` lists the interfaces that could not be opened.
     pub(super) fn open(
         core: &Core,
         worker: [u8; 16],
@@ -93,7 +93,7 @@ impl WireupTransports {
             });
             let (connector, watched, said) = match opened {
                 Ok(opened) => opened,
-                // A connection that needs it fails with what both sides have.
+                // A connection that needs it fails with the schemes of both sides.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
                     not_opened.push((module.path.clone(), error));
@@ -117,7 +117,7 @@ impl WireupTransports {
         WireupTransports { connectors, not_opened, out_of_band, panic, messages }
     }
 
-    /// Of the modules whose messages need a connection: their names, where nothing is open that would form it.
+    /// The names of the modules whose messages need a connection, if no open carrier can form one.
     fn without_connections(&self, core: &Core, interfaces: &[InterfaceSlot]) -> Vec<String> {
         if !self.connectors.is_empty() || core.connectors.is_empty() || core.out_of_band {
             return Vec::new();
@@ -126,8 +126,8 @@ impl WireupTransports {
         waiting.map(|slot| slot.path.clone()).collect()
     }
 
-    /// Says which modules of a new worker nobody can connect to. That is an error where no other module carries messages: the
-    /// worker would open, and every peer would fail.
+    /// Reports the modules of a new worker to which no peer can connect. If no other module carries messages, this is an error: the
+    /// worker would open, and connections to every peer would fail.
     pub(super) fn check_connections(
         &self,
         core: &Core,
@@ -156,7 +156,7 @@ impl WireupTransports {
         let _before = self.out_of_band.borrow_mut().replace(oob);
     }
 
-    /// Lets go of the callback, which may hold the worker and is the caller's to drop.
+    /// Removes the callback. It may hold the worker, so the caller drops it.
     pub(super) fn forget_out_of_band(&self) -> Option<Rc<OutOfBand>> {
         self.out_of_band.borrow_mut().take()
     }
@@ -169,7 +169,7 @@ impl WireupTransports {
         }
     }
 
-    /// The provider of this interface broke: nothing of it is called again.
+    /// The provider of this interface broke its contract: none of its functions is called again.
     pub(super) fn fail(&self, interface: usize) {
         self.messages.borrow_mut().change(|(over, ..), (owned, _)| {
             if *over == interface {
@@ -178,15 +178,15 @@ impl WireupTransports {
         });
     }
 
-    /// In a forked child nothing may be closed: it would speak in the parent's name.
+    /// In a forked child nothing may be closed: that would act in the parent's name.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.connectors));
         let _ = self.messages.borrow_mut().take();
     }
 }
 
-/// Endpoints over which messages of a module carry datagrams, by where they lead. Their number is bounded: one that is gone is
-/// made again when it is needed, and a datagram that is lost with it is sent again.
+/// Endpoints over which messages of a module carry datagrams, by destination. Their number is bounded. An evicted one is made again
+/// when it is needed, and a datagram lost with it is retransmitted.
 pub(super) struct Carried<P, E> {
     open: HashMap<P, (u64, E)>,
     most: usize,
@@ -194,7 +194,7 @@ pub(super) struct Carried<P, E> {
 }
 
 impl<P: Eq + Hash + Copy, E> Carried<P, E> {
-    /// None yet, and `most` at a time; the first has the cookie `first`.
+    /// An empty table with a maximum of `most`. The first endpoint gets the cookie `first`.
     pub(super) fn new(most: usize, first: u64) -> Carried<P, E> {
         Carried { open: HashMap::new(), most, next: first }
     }
@@ -203,13 +203,13 @@ impl<P: Eq + Hash + Copy, E> Carried<P, E> {
         self.open.get(path).map(|(_, endpoint)| endpoint)
     }
 
-    /// A cookie for the next one.
+    /// A cookie for the next endpoint.
     pub(super) fn cookie(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// Takes one in, to where none leads yet. What comes back, the one that was made first, had to make room and is to be closed.
+    /// Adds an endpoint to a new destination. Returns the oldest endpoint if it had to be evicted; the caller closes it.
     #[must_use]
     pub(super) fn insert(&mut self, path: P, cookie: u64, endpoint: E) -> Option<E> {
         let oldest = || self.open.iter().min_by_key(|(_, (cookie, _))| *cookie).map(|(p, _)| *p);
@@ -219,7 +219,7 @@ impl<P: Eq + Hash + Copy, E> Carried<P, E> {
         gone
     }
 
-    /// Takes one out, to be closed.
+    /// Removes an endpoint, which the caller closes.
     #[must_use]
     pub(super) fn remove(&mut self, path: &P) -> Option<E> {
         self.open.remove(path).map(|(_, endpoint)| endpoint)
@@ -232,12 +232,12 @@ impl<P: Eq + Hash + Copy, E> Carried<P, E> {
         self.remove(&path)
     }
 
-    /// Changes what is open.
+    /// Modifies the open endpoints.
     pub(super) fn change(&mut self, mut change: impl FnMut(&P, &mut E)) {
         self.open.iter_mut().for_each(|(path, (_, endpoint))| change(path, endpoint));
     }
 
-    /// All of them.
+    /// Removes all of them.
     #[must_use]
     pub(super) fn take(&mut self) -> Vec<E> {
         self.open.drain().map(|(_, (_, endpoint))| endpoint).collect()

@@ -1,11 +1,13 @@
 //! Circuits: connections of modules that connect to an endpoint.
 //!
-//! The state machine in [`crate::wireup`] decides. This file has what is known of each circuit; `events.rs` feeds the machine,
-//! `actions.rs` carries out its actions with providers and connectors, `circuits.rs` makes and ends circuits, `answers.rs` has the
-//! endpoints that replies go over, `sender.rs` checks who sent a datagram. A circuit belongs to the worker, not to the endpoint that asked for it: the peer may use it as
-//! well, so it stays when an endpoint is dropped and serves the next one that leads to the same peer.
+//! The state machine in [`crate::wireup`] decides. This file has the state of each circuit. `events.rs` feeds the machine,
+//! `actions.rs` carries out its actions with providers and connectors, and `circuits.rs` makes and ends circuits. `answers.rs` has
+//! the endpoints for replies, and `sender.rs` checks the senders of datagrams.
 //!
-//! A circuit's number is the cookie of its provider endpoint: it comes back as `peer` of what arrives on it.
+//! A circuit belongs to the worker, not to the endpoint that requested it, because the peer may use it as well. It therefore stays
+//! when an endpoint is dropped, and serves the next endpoint to the same peer.
+//!
+//! A circuit's number is the cookie of its provider endpoint. It appears as `peer` in the events of the circuit.
 
 mod actions;
 mod answers;
@@ -40,36 +42,36 @@ enum State {
 
 /// One connection.
 struct Circuit {
-    /// None: it leads to ourselves.
+    /// None: it leads to this worker itself.
     key: Option<ConnectionKey>,
     pair: ModulePair,
     owned: OwnedEndpoint,
-    /// What it carries, asked when it is bound.
+    /// Its limits, requested when it is bound.
     limits: LaneLimits,
     peer: Rc<WorkerAddress>,
     state: State,
     transport: Option<WireupTransport>,
     outbox: VecDeque<Vec<u8>>,
-    /// Endpoints that use it.
+    /// The endpoints that use it.
     users: Vec<Weak<EndpointInner>>,
-    /// An endpoint that is gone has put here what completed locally, and nobody has asked what became of it.
+    /// A dropped endpoint has left operations here that completed locally, and their remote completion has not been checked.
     unasked: bool,
-    /// What goes back to the peer over it.
+    /// The endpoint of replies to the peer over this circuit.
     answers: Option<Rc<EndpointInner>>,
-    /// What the wire-up transport last complained of.
+    /// The last error of its carrier.
     trouble: String,
-    /// Set when the wire-up transport can never reach this peer, and why: it is not tried again.
+    /// The reason why its carrier can never reach this peer, once known: it is not retried.
     hopeless: Option<Status>,
 }
 
 impl Circuit {
-    /// The endpoints that use it, and the one of its answers.
+    /// The endpoints that use it, and the one of its replies.
     fn everybody(&self) -> Vec<Rc<EndpointInner>> {
         let users = self.users.iter().filter_map(Weak::upgrade);
         users.chain(self.answers.clone()).collect()
     }
 
-    /// The error with which operations end that are still under way on it.
+    /// The error with which operations in flight on it end.
     fn error(&self) -> Error {
         match &self.state {
             State::Dead(error) => error.clone(),
@@ -78,16 +80,17 @@ impl Circuit {
     }
 }
 
-/// Ends the endpoint of a circuit's answers: whoever still holds it, to give answers or to flush, finds one that has failed, and
-/// not a connection that is about to be closed.
+/// Ends the endpoint of a circuit's replies. Other holders of it, which send answers or flush, then find a failed endpoint rather
+/// than a connection that is about to be closed.
 fn end(answers: Option<Rc<EndpointInner>>, error: Error) {
     if let Some(answers) = answers {
         answers.fail(error);
     }
 }
 
-/// A worker's circuits and what forms them. No cell is borrowed while an endpoint fails or goes on, or while the application is given a
-/// datagram: both may come back here. Actions are taken out of the machine one by one, and carried out when it is no longer borrowed.
+/// A worker's circuits and the state machine that forms them. No cell is borrowed while an endpoint fails or continues, or while
+/// the application gets a datagram: both may access the state again. Actions are removed from the machine one by one, and carried
+/// out after its borrow has ended.
 pub(crate) struct Wiring {
     pub(super) transports: WireupTransports,
     machine: RefCell<Machine>,
@@ -95,19 +98,19 @@ pub(crate) struct Wiring {
     by_key: RefCell<BTreeMap<ConnectionKey, u64>>,
     /// The circuit's number, by the endpoint's index and the interface's.
     by_user: RefCell<BTreeMap<(usize, usize), u64>>,
-    /// Circuits to ourselves that no endpoint uses: their interface, and their number.
+    /// Circuits to this worker itself that no endpoint uses: their interface and number.
     to_take: RefCell<BTreeSet<(usize, u64)>>,
-    /// Circuits with datagrams that their wire-up transport had no room for.
+    /// Circuits with datagrams for which their carrier had no room.
     waiting: RefCell<BTreeSet<u64>>,
-    /// Workers and interfaces between which a circuit failed lately, and the time (ns, see `now`) until which they are tried after
-    /// all others.
+    /// Workers and interfaces between which a circuit failed recently, and the time (ns, see `now`) until which they are tried
+    /// after all others.
     avoided: RefCell<BTreeMap<([u8; 16], usize), u64>>,
     next_circuit: Cell<u64>,
-    /// Numbers of closed circuits that are not given away again yet, so that late events meet no newer circuit.
+    /// Numbers of closed circuits that are not reused yet, so that late events cannot reach a newer circuit.
     closed_circuits: RefCell<VecDeque<u64>>,
-    /// Where the time of `now` begins.
+    /// The start of the time of `now`.
     clock: Instant,
-    /// When the machine next wants a call, in ns; `u64::MAX`: never.
+    /// The time of the machine's next call, in ns; `u64::MAX`: never.
     timer: Cell<u64>,
 }
 
@@ -119,7 +122,7 @@ impl Wiring {
     ) -> Wiring {
         let deadline = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
         let limits = Limits { deadline, ..Limits::default() };
-        // Epoch 1 always: a worker that is opened anew has a new random id, so no id sees a second epoch.
+        // Always epoch 1: a worker has a new random id each time it is opened, so an id never has a second epoch.
         Wiring {
             transports,
             machine: RefCell::new(Machine::new(worker, 1, Vec::new(), limits)),
@@ -140,19 +143,19 @@ impl Wiring {
         u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A circuit to ourselves over this interface that no endpoint uses.
+    /// A circuit to this worker itself over this interface that no endpoint uses.
     fn one_to_take(&self, interface: usize) -> Option<u64> {
         let to_take = self.to_take.borrow();
         to_take.range((interface, 0)..=(interface, u64::MAX)).next().map(|(_, number)| *number)
     }
 
-    /// Whether something has to be sent again or given up. While nothing waits for that the clock is not read, in any poll.
+    /// Whether a retransmission or a timeout is due. While none is pending, no poll reads the clock.
     pub(super) fn is_due(&self) -> bool {
         let at = self.timer.get();
         at != u64::MAX && at <= self.now()
     }
 
-    /// How long until something has to be sent again or given up.
+    /// The time until the next retransmission or timeout.
     pub(super) fn next_timer(&self) -> Option<Duration> {
         match self.timer.get() {
             u64::MAX => None,
@@ -160,7 +163,7 @@ impl Wiring {
         }
     }
 
-    /// Adds what wire-up has counted.
+    /// Adds the counters of wire-up.
     pub(super) fn count(&self, counters: &mut Counters) {
         let machine = self.machine.borrow();
         let seen = machine.counters();
@@ -175,19 +178,20 @@ impl Wiring {
         self.circuits.borrow().is_empty()
     }
 
-    /// Whether wire-up transports had no room for something.
+    /// Whether a carrier had no room for a datagram.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
 
-    /// Circuits that stand.
+    /// The circuits that stand.
     pub(super) fn standing(&self) -> Vec<u64> {
         let circuits = self.circuits.borrow();
         let stands = |circuit: &Circuit| matches!(circuit.state, State::Ready);
         circuits.iter().filter(|(_, circuit)| stands(circuit)).map(|(number, _)| *number).collect()
     }
 
-    /// The provider of this interface broke: nothing of it is called again, neither over circuits nor by what carries datagrams.
+    /// The provider of this interface broke its contract: none of its functions is called again, neither for circuits nor for
+    /// datagrams.
     pub(super) fn fail_interface(&self, interface: usize) {
         let mut circuits = self.circuits.borrow_mut();
         circuits
@@ -197,7 +201,7 @@ impl Wiring {
         self.transports.fail(interface);
     }
 
-    /// Every endpoint of answers. The worker is about to close.
+    /// Removes all endpoints of replies. The worker is about to close.
     pub(super) fn take_answers(&self) -> Vec<Rc<EndpointInner>> {
         self.circuits
             .borrow_mut()
@@ -216,7 +220,7 @@ impl Wiring {
             .collect()
     }
 
-    /// Ends every circuit. Nothing uses them any more.
+    /// Ends every circuit. They have no users any more.
     pub(super) fn close(&self) {
         let all = self.circuits.borrow_mut().take();
         for circuit in all {

@@ -60,7 +60,10 @@ fn a_queue_that_stands_because_a_peer_is_stopped_is_shown_with_the_peer_and_sinc
     let b_pid = b.peer.pid();
     assert_eq!(lines[1], "WAITS", "{text}");
     assert!(lines[2].contains(&format!("operations to process {b_pid}, for ")), "{text}");
-    assert!(lines[2].contains("room in shm/ring: what came before has not been taken"), "{text}");
+    assert!(
+        lines[2].contains("room in shm/ring: the peer has not received earlier data"),
+        "{text}"
+    );
     assert!(text.contains(&format!("  process {b_pid} (")), "{text}");
     assert!(text.contains(&format!("is stopped: `kill -CONT {b_pid}` lets it go on")), "{text}");
     let waiting = &only(&first).endpoints[0];
@@ -144,10 +147,7 @@ fn a_message_that_was_announced_and_is_not_taken_is_what_its_sender_waits_for() 
     let text = status.to_string();
     let line = text.lines().nth(2).unwrap();
     assert!(line.starts_with(&format!("  an operation to process {}", b.peer.pid())), "{text}");
-    assert!(
-        line.ends_with("the peer to take, or refuse, a message that was announced to it"),
-        "{text}"
-    );
+    assert!(line.ends_with("the peer to receive or refuse a rendezvous message"), "{text}");
     let _ = b.must("long-came");
     let _ = b.must("long-take");
     let _ = a.must("long-end");

@@ -16,13 +16,13 @@ use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A region that could not be closed yet: something may still touch its memory.
+/// A region that could not be closed yet: its memory may still be accessed.
 pub struct NotClosed {
-    /// The region, to close again. Its remote keys are refused already, but for those of devices whose registration
-    /// serves operations of this process as well: these end with the last such operation (docs/abi.md).
+    /// The region, to be closed again. Its remote keys are refused already. Exception: if one registration of a device serves
+    /// operations of this process as well, its keys are refused from the last such operation on (docs/abi.md).
     pub region: Region,
-    /// What holds it, and what to do. `Busy`: the next attempt may succeed. With any other status it will not, and
-    /// the memory has to stay as it is for the rest of the process.
+    /// The user of the region and the remedy. `Busy`: the next attempt may succeed. With any other status it will not, and the
+    /// memory has to stay unchanged for the rest of the process.
     pub error: Error,
 }
 
@@ -47,13 +47,13 @@ impl From<NotClosed> for Error {
 }
 
 impl Region {
-    /// Ends the region. `Ok`: neither the library, nor a device, nor a peer will touch the memory again, and whoever
-    /// owns it may do with it what they like. It never waits, and may be called from any thread;
-    /// [`Worker::close_region`](crate::Worker::close_region) waits, for a bounded time.
+    /// Closes the region. `Ok`: neither the library nor a device nor a peer will access the memory again, and its owner may reuse
+    /// it. The call never waits and may be made from any thread; [`Worker::close_region`](crate::Worker::close_region) waits for a
+    /// bounded time.
     ///
-    /// From the first call on no new key of the region is given out, and peers are refused, whether they ask by message or
-    /// reach the memory without us. An exception are devices whose one registration serves peers and operations of
-    /// this process alike (`verbs`): there keys are refused as soon as no operation of this process uses the region.
+    /// From the first call on, no new key of the region is made, and peers are refused, both by message and one-sidedly. Exception:
+    /// if one registration of a device serves peers and operations of this process alike (`verbs`), its keys are refused as soon as
+    /// no operation of this process uses the region.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -68,10 +68,10 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`NotClosed`] gives the region back, with a reason of status `Busy` that says what still holds it: another
-    /// handle, pending operations (of any worker; those of an endpoint that failed too, until their provider has said how
-    /// they ended or the endpoint is dropped), or a peer that is in the middle of a copy. A provider's own error means
-    /// that it does not know; `Invalid`: a forked child.
+    /// [`NotClosed`] returns the region, with an error of status `Busy` that names its user: another handle, pending operations, or
+    /// a peer in the middle of a copy. Pending operations include those of other workers. They also include operations of a failed
+    /// endpoint, until their provider has reported how they ended or the endpoint is dropped. A provider's own error means that it
+    /// cannot tell. `Invalid`: a forked child.
     pub fn close(self) -> Result<(), NotClosed> {
         let mut region = self;
         match region.try_close() {

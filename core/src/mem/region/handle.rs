@@ -21,19 +21,20 @@ use tieline_plugin_api::process::PerProcess;
 /// Rounds of the permutation: from 5 on, no feasible number of handles reveals anything about another one.
 const ROUNDS: u8 = 6;
 
-/// What stands for a region's remote key, in eight bytes: made by [`Region::handle`](crate::Region::handle), and used by
-/// [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle). It opens the region as the key does, and is to be kept as secret.
+/// An 8-byte handle of a region's remote key. [`Region::handle`](crate::Region::handle) makes it, and
+/// [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) resolves it. It gives access to the region like the key, so keep it
+/// equally secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHandle(u64);
 
 impl KeyHandle {
-    /// The bytes for a peer.
+    /// Returns the bytes for a peer.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
 
-    /// The handle with these bytes. Whether it is one, its owner says.
+    /// Makes a handle from these bytes. Only its owner can tell whether it is valid.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 8]) -> KeyHandle {
         KeyHandle(u64::from_le_bytes(bytes))

@@ -60,13 +60,13 @@ impl Region {
         self.inner.id == UNREGISTERED
     }
 
-    /// [`Region::close`], and gives the buffer back that [`Context::lend`](crate::Context::lend) or
-    /// [`Context::register`](crate::Context::register) was given.
+    /// Closes the region like [`Region::close`], and returns the buffer given to [`Context::lend`](crate::Context::lend) or
+    /// [`Context::register`](crate::Context::register).
     ///
     /// # Errors
-    /// As [`Region::close`]: an operation that is pending, or that has failed with a provider still at work, holds it. `Invalid` for
-    /// memory that was never a buffer, of [`Context::alloc`](crate::Context::alloc) or the application's own: that region is as it was,
-    /// and not closed.
+    /// As for [`Region::close`]: a pending operation holds the region, or one that has failed with a provider still at work.
+    /// `Invalid` for memory that was never a buffer: memory of [`Context::alloc`](crate::Context::alloc), or memory that the
+    /// application owns. That region is unchanged and not closed.
     pub fn into_buffer(self) -> Result<Box<[u8]>, NotClosed> {
         let mut region = self;
         // Checked before the close: memory that is freed with its registrations would be missing when the region is returned.
@@ -91,7 +91,7 @@ impl Region {
 fn not_a_buffer() -> Error {
     Error::new(
         Status::Invalid,
-        "a region that was given no buffer",
+        "a region without a buffer",
         "its memory is the application's own, or shared with peers",
         "read its bytes by a copy, and close it",
     )
@@ -111,7 +111,7 @@ fn being_closed() -> Error {
 pub(super) fn no_key() -> Error {
     Error::new(
         Status::Invalid,
-        "a remote key of memory that was lent",
+        "a remote key of a transient registration",
         "it is local memory of operations, and registered nowhere",
         "register it in the context for peers to reach",
     )

@@ -39,7 +39,7 @@ impl Drop for Machine {
 
 const KIB: u64 = 1024;
 const V2: &str = "30 25 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-/// Each controller has a mount of its own.
+/// Each controller has its own mount.
 const V1: &str = "35 25 0:29 /docker/abc /sys/fs/cgroup/cpu rw shared:8 - cgroup cgroup rw,cpu\n\
     36 25 0:30 /docker/abc /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n";
 
@@ -101,7 +101,7 @@ fn a_container_of_version_one_sees_its_group_at_the_mount() {
         ],
     );
     assert_eq!(machine.room().bytes, 524_288 + 4096 + 100 * KIB - 65_536);
-    // Memory and swap together have a limit of their own.
+    // Memory and swap together have their own limit.
     machine.file(&format!("{group}/memory.memsw.limit_in_bytes"), "600000\n");
     machine.file(&format!("{group}/memory.memsw.usage_in_bytes"), "524288\n");
     let left = 600_000 - 524_288 + 4096 - 65_536;

@@ -1,4 +1,4 @@
-//! Services between two workers, and what the time does to who waits.
+//! Services between two workers, and their time limits.
 
 use super::*;
 use crate::Context;
@@ -97,7 +97,7 @@ fn a_call_ends_when_the_server_is_closed() {
     let address = server.address().unwrap();
     let call = client.connect_to_service(&address, "gone", b"").unwrap();
     let request: ServiceRequest = until(&[&server, &client], || waiting.borrow_mut().take());
-    // Closed or dropped, it says the same.
+    // A closed worker returns the same error as a dropped one.
     server.close(Duration::from_secs(60)).unwrap();
     let error = request.accept(b"").unwrap_err();
     assert_eq!(error.status(), Status::Closed);
@@ -143,7 +143,7 @@ fn a_request_that_nobody_answers_is_refused_by_the_servers_clock() {
     assert!(request.reject(b"too late").is_err(), "the answer is none any more");
 }
 
-/// Turns that take place when what `whose` services wait for has waited long enough.
+/// Makes progress until the time limit of `whose` services has expired.
 fn after_the_time_of(whose: &Worker, workers: &[&Worker]) {
     let due = whose.inner.services.services.borrow().next_timer();
     while due.is_some_and(|due| whose.inner.wiring.now() < due) {
@@ -156,7 +156,7 @@ fn after_the_time_of(whose: &Worker, workers: &[&Worker]) {
     }
 }
 
-/// A sleep of the client's ends in time, too.
+/// A sleep of the client ends at the time limit, too.
 #[test]
 fn who_asks_a_server_that_makes_no_progress_gives_up() {
     let context = Context::open().unwrap();

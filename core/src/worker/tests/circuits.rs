@@ -1,4 +1,4 @@
-//! Circuits: which of them carry answers, what carries their datagrams, and what the end of one means.
+//! Circuits: the ones that carry replies, the carriers of their datagrams, and the consequences of their end.
 
 use super::*;
 use crate::address::{Scheme, Via, WorkerEntry};
@@ -7,7 +7,7 @@ use crate::worker::wireup_transports::WireupTransport;
 use crate::{CompletionError, ContextBuilder, PostError};
 use tieline_testing::Wait;
 
-/// The folder of the TCP provider, or why there is none.
+/// The directory of the TCP provider, or an error.
 fn tcp_folder() -> Option<String> {
     match tieline_testing::built::folder(&tieline_testing::built::TCP) {
         Ok(folder) => Some(folder.display().to_string()),
@@ -30,7 +30,7 @@ fn of_tcp() -> Option<ContextBuilder> {
     Some(context)
 }
 
-/// Makes an operation of `asks` end while both make progress.
+/// Completes an operation of `asks` while both workers make progress.
 fn end(asks: &Worker, answers: &Worker, request: &Request) -> Result<u64, CompletionError> {
     let wait = Wait::new("the end of an operation");
     loop {
@@ -69,7 +69,7 @@ fn an_answer_goes_back_over_the_circuit_that_the_question_came_by() {
     let both = answered_over();
     assert_eq!(both.len(), 2, "each endpoint has its circuit: {both:?}");
     assert!(both.contains(&one[0]));
-    // What answers does not keep a circuit claimed: the next endpoint takes it.
+    // A reply does not keep a circuit claimed: the next endpoint uses it.
     drop(first);
     let third = asks.connect(&address).unwrap();
     assert_eq!(add(&third), 3);
@@ -91,7 +91,7 @@ fn a_dead_circuit_carries_no_answers_though_an_endpoint_that_used_it_is_held() {
     drop(back);
 }
 
-/// The same peer may have been asked two things, of which it answers one in the other's place.
+/// The same peer may have two requests, and answer one in place of the other.
 #[test]
 fn an_answer_counts_only_over_the_circuit_that_the_question_went_by() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
@@ -131,7 +131,7 @@ fn an_answer_counts_only_over_the_circuit_that_the_question_went_by() {
     assert_eq!(asks.test(&asked), Some(Ok(77)));
 }
 
-/// Two workers of one process, of which the second has no circuit yet, and may live.
+/// Two workers of one process. The second has no circuit yet and may be alive.
 #[test]
 fn a_circuit_that_fails_ends_the_endpoint_that_uses_it_and_tells_of_its_worker() {
     for status in [Status::PeerFailed, Status::TimedOut] {
@@ -155,7 +155,7 @@ fn a_circuit_that_fails_ends_the_endpoint_that_uses_it_and_tells_of_its_worker()
     }
 }
 
-/// What was wrong with the first says nothing of the peer.
+/// A fault of the first circuit says nothing about the peer.
 #[test]
 fn a_peer_is_not_gone_while_another_circuit_to_it_stands() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
@@ -204,7 +204,7 @@ fn a_peer_stands_elsewhere_when_a_circuit_to_it_stands_in_another_domain() {
     assert_eq!(stands(&answers), [false, false], "it stands no more");
 }
 
-/// What the peer serves a candidate by, in whatever order its address has it.
+/// The peer's schemes for a candidate, in any order of its address.
 #[test]
 fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_taken() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
@@ -230,7 +230,7 @@ fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_take
     }
 }
 
-/// Its peer waits for this, although no endpoint of its own does.
+/// Its peer waits for the datagram, although no endpoint of the worker does.
 #[test]
 fn a_worker_is_not_closed_before_the_datagrams_that_found_no_room_have_left() {
     let by_hand =
@@ -249,7 +249,7 @@ fn a_worker_is_not_closed_before_the_datagrams_that_found_no_room_have_left() {
     let third = move |_: &[u8], _: &[u8]| count.replace(count.get() + 1) >= 2;
     answers.set_out_of_band(b"answers", third).unwrap();
     let endpoint = asks.connect(&answers.address().unwrap()).unwrap();
-    let _ = pending(endpoint.send(7, 0, b"")); // Forms the connection.
+    let _ = pending(endpoint.send(7, 0, b"")); // forms the connection
     let wait = Wait::new("a datagram that asks for a connection");
     while requests.borrow().is_empty() {
         wait.goes_on();
@@ -261,7 +261,7 @@ fn a_worker_is_not_closed_before_the_datagrams_that_found_no_room_have_left() {
     assert!(tries.get() >= 3, "it left at the third try, and not after {}", tries.get());
 }
 
-/// A peer could not answer what is cut off, and would be asked in vain until the time is up.
+/// A peer could not answer a truncated address, and the request would time out.
 #[test]
 fn an_address_that_no_request_carries_is_said_at_once_and_nobody_is_asked() {
     let Some(builder) = of_tcp() else { return };
@@ -279,7 +279,7 @@ fn an_address_that_no_request_carries_is_said_at_once_and_nobody_is_asked() {
     assert!(said.contains("a request carries 8192"), "{said}");
 }
 
-/// Looks at places of tables and at circuits.
+/// Counts accesses to entries of tables and to circuits.
 #[test]
 fn an_endpoint_over_circuits_costs_the_same_to_open_and_to_drop_however_many_others_there_are() {
     let Some(context) = over_tcp() else { return };
@@ -299,7 +299,7 @@ fn an_endpoint_over_circuits_costs_the_same_to_open_and_to_drop_however_many_oth
     let _keeps_the_peer = open();
     let _ = cost();
     let first = cost();
-    // Each has a connection to its own worker, which are two sockets.
+    // Each has a connection to its own worker, which takes two sockets.
     let others: Vec<Endpoint> = (0..100).map(|_| open()).collect();
     drop(open());
     assert_eq!(cost(), first, "among {}", others.len());

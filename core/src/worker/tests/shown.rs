@@ -1,4 +1,4 @@
-//! What a worker shows of itself, where a test has to wait on its descriptor or to fork.
+//! A worker's published state, in tests that wait on its descriptor or fork.
 
 use super::*;
 use crate::live::{Doing, Status as Shown};
@@ -19,7 +19,7 @@ fn a_loop_on_the_descriptor_shows_what_it_waits_for_however_soon_after_the_last_
             let _ = (worker.progress(), receiver.progress());
         }
     };
-    // As if the last text had taken long.
+    // As if writing the last text had taken long.
     worker.inner.shown.took.set(u64::MAX);
     arm();
     assert!(!waits(&context.status()));
@@ -27,7 +27,7 @@ fn a_loop_on_the_descriptor_shows_what_it_waits_for_however_soon_after_the_last_
     let _ = endpoint.send_regions(7, 0, &[(&memory, 0..1 << 20)]).unwrap();
     while worker.progress() > 0 {}
     assert!(worker.arm().unwrap(), "nobody answers");
-    // The next text is not due. The descriptor asks for a round when it is, although nothing else happens.
+    // The next text is not due. When it is, the descriptor wakes the worker, although there is no event.
     let mut rounds = 0;
     while !waits(&context.status()) {
         assert!(worker.inner.poller.wait(None).unwrap());
@@ -53,7 +53,7 @@ fn what_has_ended_just_before_a_sleep_is_not_shown_for_as_long_as_that_as_what_w
     let _ = endpoint.send_regions(7, 0, &[(&memory, 0..1 << 20)]).unwrap();
     worker.inner.show_longer_sleep();
     assert!(waits(&context.status()));
-    // The next text is not due for a second, and no call of progress counts what is open.
+    // The next text is not due for a second, and no progress call counts the open operations.
     worker.inner.shown.took.set(u64::MAX);
     while worker.inner.shared.ops.borrow().open_count() > 0 || !worker.arm().unwrap() {
         worker.inner.slow_in.set(u32::MAX);

@@ -1,4 +1,4 @@
-//! What other threads do with a worker, where a test has to look inside or to fork.
+//! Other threads' use of a worker, in tests that need internals or fork.
 
 use super::*;
 use crate::worker::threads::{Remote, WaitSet};
@@ -50,7 +50,7 @@ fn a_set_is_readable_for_what_comes_between_arming_and_the_sleep() {
         let _ = there.send(1, 0, b"between").unwrap();
         assert!(set.is_readable(), "the sleep would not end");
         while set.progress() == 0 {}
-        // A wake-up is no less.
+        // A wake-up also counts.
         while !set.arm().unwrap() {
             let _ = set.progress();
         }
@@ -95,7 +95,7 @@ fn who_cannot_be_watched_anew_naps_and_is_watched_when_that_is_possible_again() 
         inner.look_at_all();
         let _ = worker.progress();
     }
-    // The kernel refuses one that is watched, as it does any behind the most that a user may watch.
+    // The kernel refuses a descriptor that is watched already, as it does when a user's limit of watches is reached.
     let mut descriptors = inner.shared.interfaces.iter().filter_map(|slot| slot.watched);
     let taken = descriptors.next().unwrap();
     inner.poller.add(taken).unwrap();
@@ -113,7 +113,7 @@ fn a_worker_that_ends_leaves_its_set_though_its_descriptor_is_held() {
     set.add(&one).unwrap();
     set.add(&two).unwrap();
     assert_eq!(set.add(&one).unwrap_err().status(), Status::Invalid);
-    // Held by an endpoint, and readable for ever.
+    // Held by an endpoint, and readable forever.
     let kept = one.connect(&one.address().unwrap()).unwrap();
     while !one.arm().unwrap() {
         let _ = one.progress();

@@ -1,4 +1,4 @@
-//! What moves to another thread with all that belongs to it.
+//! Moving a worker to another thread together with its objects.
 
 #![allow(unsafe_code)]
 
@@ -8,12 +8,14 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use tieline_plugin_api::caps;
 
-/// A worker and everything that belongs to it, in a form that goes from thread to thread: one thread has it at a time.
+/// A worker and all objects that belong to it, in a form that can move between threads. One thread at a time has it.
 ///
-/// A worker cannot be sent, since its endpoints, requests and kept messages share its state without a lock: were one of them used by
-/// a thread and another by a second one, both would change the same words. What is sound is to move all of them together. No
-/// compiler sees that nothing stays behind, hence the promise of [`new`](Movable::new). What it buys: `Mutex<Movable<State>>` can be
-/// shared by all threads of a program, each of which makes progress and posts while it has the lock.
+/// A worker cannot be sent on its own, because its endpoints, requests and kept messages share its state without a lock. If two
+/// threads used two of these objects, both would modify the same words. Moving all of them together is sound. The compiler cannot
+/// verify that none is left behind, hence the contract of [`new`](Movable::new).
+///
+/// With it, all threads of a program can share a `Mutex<Movable<State>>`: each of them makes progress and posts while it holds the
+/// lock.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
@@ -26,7 +28,7 @@ use tieline_plugin_api::caps;
 /// let worker = context.worker()?;
 /// worker.check_movable()?;
 /// let me = worker.connect(&worker.address()?)?;
-/// // SAFETY: all of the worker's is in here, its handlers have none of it, and nobody keeps what is taken out under the lock.
+/// // SAFETY: every object of the worker is in here, its handlers hold none, and no clone outlives the lock.
 /// let shared = Mutex::new(unsafe { Movable::new(State { worker, me }) });
 /// std::thread::scope(|threads| {
 ///     for id in 0..4 {
@@ -41,33 +43,35 @@ use tieline_plugin_api::caps;
 /// # Ok(()) }
 /// ```
 ///
-/// It is not `Sync`: a reference to it stays with its thread. It may be dropped by any thread that has it.
+/// `Movable` is not `Sync`: a reference to it stays on its thread. Any thread that has it may drop it.
 pub struct Movable<T>(T);
 
-// SAFETY: who made it has promised that all that shares state with what is in it moves with it, from one thread to the next, and
-// that every module in use may move (`Movable::new`). No part of the library keeps anything in thread-local storage but the words of
-// a provider's last error, which are asked for by the thread that the call failed on.
+// SAFETY: the caller of `Movable::new` has guaranteed that all objects sharing state with the content move with it, from one thread
+// to the next, and that every module in use may move. No part of the library keeps state in thread-local storage, except the text
+// of a provider's last error, which is read by the thread whose call failed.
 unsafe impl<T> Send for Movable<T> {}
 
 impl<T> Movable<T> {
-    /// Makes it movable.
+    /// Wraps a value so that it can move between threads.
     ///
     /// # Safety
-    /// As long as the value exists, whatever thread has it:
+    /// As long as the value exists, on every thread:
     ///
-    /// * [`Worker::check_movable`] has said `Ok` of every worker in it.
-    /// * Of each of these workers everything is in it: the [`Worker`], all clones of its endpoints, all remote keys and pointers,
-    ///   requests, counters, kept and announced messages, requests and calls of services. What is taken out through a reference, a clone of an
-    ///   endpoint for example, is put back or dropped before another thread gets the value. A [`Waker`](crate::Waker), a
-    ///   [`Remote`](crate::Remote), regions and the context belong to no thread and may be anywhere.
-    /// * None of them is in a [`WaitSet`](crate::WaitSet), unless the set and all its other workers are in it, too.
-    /// * What else is in it, and what the workers' handlers, packers and states of remotes have captured, may move as well: it is `Send`, or, like
-    ///   an `Rc`, all that shares it is in here too. What belongs to a thread, such as a lock's guard, is not in it.
+    /// * [`Worker::check_movable`] has returned `Ok` for every worker in it.
+    /// * It contains every object of each of these workers: the [`Worker`], all clones of its endpoints, all remote keys and
+    ///   pointers, requests, counters, kept messages, announcements, service requests and service calls. An object taken out
+    ///   through a reference, for example a clone of an endpoint, is put back or dropped before another thread gets the value. A
+    ///   [`Waker`](crate::Waker), a [`Remote`](crate::Remote), regions and the context belong to no thread and may be anywhere.
+    /// * None of these workers is in a [`WaitSet`](crate::WaitSet), unless the set and all of its other workers are in the value,
+    ///   too.
+    /// * All other content, and all captures of the workers' handlers, packers and remote states, may move as well: they are
+    ///   `Send`, or, like an `Rc`, all objects that share them are in the value too. An object bound to a thread, such as a lock
+    ///   guard, is not in it.
     pub unsafe fn new(value: T) -> Movable<T> {
         Movable(value)
     }
 
-    /// The value itself, which stays with the thread that asks.
+    /// Returns the value itself, which stays with the calling thread.
     pub fn into_inner(self) -> T {
         self.0
     }
@@ -94,11 +98,11 @@ impl<T> fmt::Debug for Movable<T> {
 }
 
 impl Worker {
-    /// Whether this worker may be moved to another thread, inside of a [`Movable`]: every module that it has open says so of itself
-    /// (`ANY_THREAD`, docs/abi.md), as all of this library's do. It does not change while the worker is open.
+    /// Checks that this worker may move to another thread inside a [`Movable`]. Every module that the worker has open must support
+    /// it (`ANY_THREAD`, docs/abi.md); all modules of this library do. The result does not change while the worker is open.
     ///
     /// # Errors
-    /// `Unsupported`, with the module that belongs to the thread that opened it; `Invalid` in a forked child.
+    /// `Unsupported`, with the module that is bound to the thread that opened it; `Invalid` in a forked child.
     pub fn check_movable(&self) -> Result<(), Error> {
         self.inner.shared.core.check_process("a worker")?;
         match self.inner.bound_to_thread() {

@@ -1,4 +1,4 @@
-//! What other threads may do with a worker: end its sleep, hand it work, take it over; and several workers of one thread.
+//! Operations of other threads on a worker: ending its sleep, submitting tasks, moving it; and sets of workers of one thread.
 
 mod abi;
 mod remote;

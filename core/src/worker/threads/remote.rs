@@ -1,4 +1,4 @@
-//! Work that other threads hand to a worker's thread.
+//! Tasks that other threads submit to a worker's thread.
 
 use super::Waker;
 use crate::error::Scope;
@@ -14,17 +14,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Task<S> = Box<dyn FnOnce(&Worker, &S) + Send>;
 
-/// Hands work to a worker's thread, from any thread: [`Worker::remote`].
+/// Submits tasks to a worker's thread, from any thread. Made by [`Worker::remote`].
 pub struct Remote<S: 'static = ()> {
     mail: Arc<Mail<S>>,
 }
 
-/// A task that was not taken: the worker's thread will not run it.
+/// A task that was not accepted: the worker's thread will not run it.
 pub struct NotTaken<F> {
     /// The task.
     pub task: F,
-    /// Why. [`PostError::Retry`]: as many wait as may, and the worker's thread has to make progress. Otherwise the worker is gone, or
-    /// this is a forked child.
+    /// The reason. [`PostError::Retry`]: the queue is full, and the worker's thread has to make progress. Otherwise the worker is
+    /// gone, or this is a forked child.
     pub error: PostError,
 }
 
@@ -34,12 +34,12 @@ impl<F> fmt::Debug for NotTaken<F> {
     }
 }
 
-/// What both sides have.
+/// State shared by both sides.
 struct Mail<S> {
     queue: Mutex<Queue<S>>,
-    /// How many tasks are in it, so that the worker need not lock it to see that there are none.
+    /// The number of tasks in the queue. The worker reads it without the lock, to see that there are none.
     waiting: AtomicUsize,
-    /// How many can hand over tasks: what the last of them had handed over is in the queue before this is 0.
+    /// The number of `Remote`s. Tasks of the last one are in the queue before this becomes 0.
     remotes: AtomicUsize,
     waker: Waker,
 }
@@ -54,7 +54,7 @@ struct Queue<S> {
 struct Tasks<S> {
     mail: Arc<Mail<S>>,
     state: S,
-    /// Those that are to be run by now.
+    /// Tasks taken from the queue, to be run now.
     taken: RefCell<VecDeque<Task<S>>>,
 }
 
@@ -68,28 +68,29 @@ impl<S> Clone for Remote<S> {
 impl<S> Drop for Remote<S> {
     fn drop(&mut self) {
         if self.mail.remotes.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The state is the worker's to drop, which may sleep for ever.
+            // The worker drops the state, and it may be sleeping without a timeout.
             self.mail.waker.wake();
         }
     }
 }
 
 impl<S> Remote<S> {
-    /// Has the worker's thread run a task, in one of its next progress calls: it gets the worker, and the state that
-    /// [`Worker::remote`] was given. A worker that sleeps is woken, as by a [`Waker`]. Tasks of one thread run in their order.
+    /// Submits a task to the worker's thread, which runs it in one of its next progress calls. The task receives the worker, and
+    /// the state given to [`Worker::remote`]. A sleeping worker is woken, as by a [`Waker`]. Tasks submitted by one thread run in
+    /// their order.
     ///
-    /// For a task holds what holds for handlers: it posts, connects and drops what it likes, and waits for nothing. One that panics
-    /// does so through the progress call; those behind it are run by the next. This call takes a lock and allocates, so that no signal
-    /// handler may make it: it has a [`Waker`].
+    /// The rules for handlers apply to tasks: a task may post, connect and drop objects, but must not wait. A panic unwinds through
+    /// the progress call; the next call runs the remaining tasks. This method takes a lock and allocates. It must not be called in
+    /// a signal handler; use a [`Waker`] there.
     ///
     /// # Errors
-    /// [`NotTaken`] gives the task back. What was taken is run, or dropped when the worker ends before: a task that holds one end of a
-    /// channel tells by that.
+    /// [`NotTaken`] returns the task. An accepted task is run, or dropped if the worker ends first. A task that holds one end of a
+    /// channel reports both cases through that channel.
     pub fn run<F>(&self, task: F) -> Result<(), NotTaken<F>>
     where
         F: FnOnce(&Worker, &S) + Send + 'static,
     {
-        // Before the lock, which somebody may have held when this process was forked.
+        // Before the lock, which another thread may have held when this process was forked.
         if let Err(error) = self.mail.waker.check_process() {
             return Err(NotTaken { task, error: error.into() });
         }
@@ -123,7 +124,7 @@ fn gone() -> Error {
 
 #[cfg(test)]
 impl<S> Remote<S> {
-    /// Does something while another thread, as far as anybody can tell, hands over a task.
+    /// Runs `what` while the lock is held, as if another thread were submitting a task.
     pub(in crate::worker) fn locked<T>(&self, what: impl FnOnce() -> T) -> T {
         let _locked = self.mail.lock();
         what()
@@ -132,7 +133,7 @@ impl<S> Remote<S> {
 
 impl<S> Mail<S> {
     fn lock(&self) -> MutexGuard<'_, Queue<S>> {
-        // Nothing panics while it is locked.
+        // No code panics while the lock is held.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -146,7 +147,7 @@ impl<S> Mailbox for Tasks<S> {
         if !self.has_tasks() {
             return 0;
         }
-        // What is handed over meanwhile is for the next call, and what a panic has left is for this one.
+        // Tasks submitted meanwhile are left for the next call. Tasks left by a panic run in this one.
         let mut queue = self.mail.lock();
         self.taken.borrow_mut().append(&mut queue.tasks);
         self.mail.waiting.store(0, Ordering::Relaxed);
@@ -172,7 +173,7 @@ impl<S> Mailbox for Tasks<S> {
     }
 
     fn drop_tasks(&self) {
-        // In a forked child somebody who is not there may have it locked.
+        // In a forked child, a thread that does not exist may hold the lock.
         if self.mail.waker.check_process().is_err() {
             return;
         }
@@ -183,15 +184,15 @@ impl<S> Mailbox for Tasks<S> {
 
 impl<S> Drop for Tasks<S> {
     fn drop(&mut self) {
-        // Whatever kept the worker from it: who waits for a task would wait for ever.
+        // Always, because a thread that waits for a task would otherwise wait forever.
         self.close();
         self.drop_tasks();
     }
 }
 
 impl Worker {
-    /// A way for other threads to have something done by this worker's thread, at most `most` tasks at a time. `state` stays with
-    /// this thread, and every task gets it: endpoints and whatever else cannot be sent.
+    /// Returns a handle by which other threads submit tasks to this worker's thread, at most `most` at a time. `state` stays on
+    /// this thread and is passed to every task: use it for endpoints and other values that are not `Send`.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -208,15 +209,16 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// A worker that spins looks for tasks every 64th progress call. It costs nothing else, and nothing at all as long as nobody asks
-    /// for it. At most `most` wait in the queue, beside those that the worker has taken out of it to run them; with 0 none is ever taken.
+    /// A worker that spins checks for tasks in every 64th progress call. There is no other cost, and none at all for a worker
+    /// without a `Remote`. At most `most` tasks wait in the queue, not counting tasks that the worker has removed from it to run.
+    /// With 0, no task is ever accepted.
     ///
-    /// When the last clone is gone, which wakes the worker, and what it had handed over has been run, the next progress call drops the
-    /// state; so does the worker's end. A state that has the last `Remote` itself stays until then, and one that has the [`Worker`]
-    /// keeps it open until somebody [closes](Worker::close) it.
+    /// Dropping the last clone wakes the worker. After its tasks have run, the next progress call drops the state; the worker's end
+    /// drops it as well. A state that holds the last `Remote` itself stays until the worker ends. A state that holds the [`Worker`]
+    /// keeps it open until [`Worker::close`] is called.
     ///
     /// # Errors
-    /// As [`Worker::waker`].
+    /// As for [`Worker::waker`].
     pub fn remote<S: 'static>(&self, most: usize, state: S) -> Result<Remote<S>, Error> {
         let waker = self.waker()?;
         let queue = Mutex::new(Queue { open: true, most, tasks: VecDeque::new() });
@@ -224,7 +226,7 @@ impl Worker {
         let mail = Arc::new(Mail { queue, waiting, remotes, waker });
         let tasks = Tasks { mail: mail.clone(), state, taken: RefCell::default() };
         self.inner.mailboxes.borrow_mut().push(Rc::new(tasks));
-        // A quiet worker's next look may be thousands of calls away.
+        // An idle worker's next check may be thousands of calls away.
         self.inner.look_at_all();
         Ok(Remote { mail })
     }

@@ -1,4 +1,4 @@
-//! Several workers of one thread that are waited for together.
+//! Waiting for several workers of one thread.
 
 use crate::sys::{ForkGuard, Poller};
 use crate::worker::wait::{POLL_NAP, Waited, sleep_on};
@@ -8,10 +8,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-/// What an error calls it.
+/// The name used in error texts.
 const NAME: &str = "a set of workers";
 
-/// Several workers of one thread, driven and waited for together, on one descriptor.
+/// Several workers of one thread, driven and waited for together through one descriptor.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
@@ -27,7 +27,7 @@ const NAME: &str = "a set of workers";
 /// # Ok(()) }
 /// ```
 ///
-/// A worker that is dropped or closed leaves the set by itself.
+/// A worker that is dropped or closed leaves the set automatically.
 pub struct WaitSet {
     poller: Poller,
     members: Vec<Member>,
@@ -36,7 +36,7 @@ pub struct WaitSet {
 
 struct Member {
     worker: Weak<Inner>,
-    /// Kept open until it is watched no more: the number of a closed one may be another's.
+    /// Kept open until it has been removed from the set: the number of a closed descriptor may be reused.
     fd: Rc<Poller>,
 }
 
@@ -48,18 +48,19 @@ impl Member {
 }
 
 impl WaitSet {
-    /// A set without members.
+    /// Makes an empty set.
     ///
     /// # Errors
-    /// When the system gives no descriptor.
+    /// The system cannot provide a descriptor.
     pub fn new() -> Result<WaitSet, Error> {
         Ok(WaitSet { poller: Poller::new()?, members: Vec::new(), guard: ForkGuard::new() })
     }
 
-    /// Adds a worker. It may be driven by itself as well, and be in other sets.
+    /// Adds a worker. The worker may also be driven on its own, and be in other sets.
     ///
     /// # Errors
-    /// `Invalid` for one that is in the set, and in a forked child; `Closed` for one that is closed; when the system watches no more.
+    /// `Invalid` for a worker that is in the set already, and in a forked child; `Closed` for a closed worker. The system's error
+    /// if it refuses to watch another descriptor.
     pub fn add(&mut self, worker: &Worker) -> Result<(), Error> {
         self.guard.check(NAME)?;
         worker.inner.check_open()?;
@@ -78,46 +79,46 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Takes a worker out; whether it was in the set.
+    /// Removes a worker; returns whether it was in the set.
     pub fn remove(&mut self, worker: &Worker) -> bool {
         let Some(at) = self.place(worker) else { return false };
         let member = self.members.swap_remove(at);
-        // A forked child would take it out of the parent's.
+        // In a forked child this would change the parent's set.
         if self.guard.same_process() {
             self.poller.remove(member.fd.as_raw_fd());
         }
         true
     }
 
-    /// How many workers are in it that have not ended.
+    /// Returns the number of workers in the set that have not ended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.iter().filter_map(Member::worker).count()
     }
 
-    /// Whether there is none.
+    /// Whether the set has no such worker.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A descriptor for poll(2) or epoll: readable when there may be something to do for one of the workers, provided that
-    /// [`arm`](WaitSet::arm) said so before.
+    /// Returns a descriptor for poll(2) or epoll. It is readable if there may be work for one of the workers, provided that
+    /// [`arm`](WaitSet::arm) returned `true` before.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.poller.as_raw_fd()
     }
 
-    /// [`Worker::progress`] of all; returns how many events there were.
+    /// Calls [`Worker::progress`] on every worker; returns the total number of events.
     pub fn progress(&mut self) -> usize {
         self.workers().map(|worker| worker.progress()).sum()
     }
 
-    /// Prepares to sleep on [`WaitSet::fd`], as [`Worker::arm`]: `true` when that is safe for all, `false` when there is something to do
-    /// right now for one of them.
+    /// Prepares a sleep on [`WaitSet::fd`], like [`Worker::arm`]. Returns `true` if sleeping is safe for all workers, `false` if
+    /// one of them has work to do first.
     ///
     /// # Errors
-    /// As [`Worker::arm`], of the first that has one.
+    /// As for [`Worker::arm`]: the first error of a worker.
     pub fn arm(&mut self) -> Result<bool, Error> {
         self.guard.check(NAME)?;
         self.let_go();
@@ -129,13 +130,15 @@ impl WaitSet {
         Ok(true)
     }
 
-    /// Makes progress on all; when there was none to make, sleeps until there may be some for one of them, at most `timeout`, and
-    /// makes progress again. What it returns means what it does of [`Worker::wait`]. Where a module of a member has nothing to sleep on, and
-    /// [`Worker::wait`] refuses, the set naps and looks. A set without members sleeps until the time is up.
+    /// Makes progress on all workers. If there were no events, sleeps until one of them may have work, at most `timeout`, and makes
+    /// progress again. The result has the same meaning as for [`Worker::wait`].
+    ///
+    /// If a module of a worker has no descriptor to sleep on, so that [`Worker::wait`] returns an error, the set polls that module
+    /// between naps. A set without workers sleeps until the timeout expires.
     ///
     /// # Errors
-    /// As [`Worker::wait`], of the first that has one; the others go on. `Invalid` for a set without members, or whose have all ended, where no time
-    /// is given: nothing would end the wait.
+    /// As for [`Worker::wait`]: the first error of a worker. The other workers make progress nevertheless. `Invalid` without a
+    /// timeout for a set that has no worker or whose workers have all ended: nothing would end the wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.guard.check(NAME)?;
         self.let_go();
@@ -154,11 +157,11 @@ impl WaitSet {
                 Ok(false) => Some(true),
                 Ok(true) if left.is_none() && self.is_empty() => return Err(nothing_to_wait_for()),
                 Ok(true) => Some(self.sleep(left)?),
-                // A module that cannot wake anybody is looked at again and again.
+                // A module without a descriptor is polled repeatedly.
                 Err(error) if error.status() == Status::Unsupported => {
                     let nap = left.map_or(POLL_NAP, |left| left.min(POLL_NAP));
                     let _ = self.poller.wait(Some(nap))?;
-                    // Those behind it were not armed.
+                    // The workers after this one were not armed.
                     self.workers().for_each(|worker| worker.look_at_all());
                     None
                 }
@@ -168,7 +171,7 @@ impl WaitSet {
                 let _ = worker.hear_signal();
             }
             let moved = self.progress() > 0;
-            // All are asked, since each forgets by that what it has said.
+            // Every worker is asked, because asking resets the flag.
             let said = |any, worker: Rc<Inner>| worker.woken.take() | worker.has_completed() | any;
             let any = self.workers().fold(moved, said);
             match roused {
@@ -181,7 +184,7 @@ impl WaitSet {
         }
     }
 
-    /// Whether this thread may sleep; those that have something to say keep it.
+    /// Whether this thread may sleep. Workers with a pending report prevent it.
     fn arm_all(&self) -> Result<bool, Error> {
         for worker in self.workers() {
             if worker.woken.get() || worker.has_completed() || !worker.arm(None)? {
@@ -191,7 +194,7 @@ impl WaitSet {
         Ok(true)
     }
 
-    /// Whether an event has ended the sleep, and not the time.
+    /// Returns whether an event, rather than the timeout, has ended the sleep.
     fn sleep(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.workers().filter_map(|worker| worker.show_sleep(false)).max();
         let show = || self.workers().for_each(|worker| worker.show_longer_sleep());
@@ -213,7 +216,7 @@ impl WaitSet {
         self.members.iter().filter_map(Member::worker)
     }
 
-    /// Watches those that have ended no more.
+    /// Stops watching the workers that have ended.
     fn let_go(&mut self) {
         let poller = &self.poller;
         self.members.retain(|member| {
@@ -231,7 +234,7 @@ fn nothing_to_wait_for() -> Error {
     Error::new(
         Status::Invalid,
         "a set of workers that waits",
-        "it has no member that has not ended, so that nothing would end the wait",
+        "it has no open worker, so nothing would end the wait",
         "add a worker, or say how long to wait",
     )
 }

@@ -1,8 +1,9 @@
 //! Ending a worker's sleep from another thread.
 //!
-//! Two sides share one word. The worker says that it falls asleep, by an exchange that fails if somebody was faster; who wakes it
-//! swaps his note in, and writes to the descriptor only if what he swapped out was that the worker sleeps. Each is one atomic step on
-//! one word, so that one of the two always sees the other's. Tests play all orders of these steps.
+//! Both sides share one word. The worker announces its sleep by a compare-exchange that fails if another thread was faster. The
+//! waking thread swaps its own value in, and writes to the descriptor only if the old value says that the worker sleeps. Each side
+//! does one atomic step on one word. Therefore one of the two always sees the other's step. Tests run all interleavings of these
+//! steps.
 
 use crate::Error;
 use crate::sys::{ForkGuard, Wakeup};
@@ -16,13 +17,13 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 const WOKEN: u32 = 2;
 
-/// Ends a wait of a worker from any thread: [`Worker::waker`].
+/// Ends a wait of a worker, from any thread. Made by [`Worker::waker`].
 #[derive(Clone)]
 pub struct Waker {
     alarm: Arc<Alarm>,
 }
 
-/// What both sides have.
+/// State shared by both sides.
 struct Alarm {
     state: AtomicU32,
     wakeup: Wakeup,
@@ -32,21 +33,24 @@ struct Alarm {
 /// The worker's side.
 pub(crate) struct Signal {
     alarm: Arc<Alarm>,
-    /// The worker has said that it sleeps since it last looked.
+    /// The worker has announced a sleep since its last check.
     slept: Cell<bool>,
-    /// Writes to the descriptor that were announced, by the word, and have not been read: the writer may be between the two.
+    /// Descriptor writes that the word announces and that have not been read: the writer may be between the two steps.
     owed: Cell<u64>,
 }
 
 impl Waker {
-    /// Ends the [`wait`](Worker::wait) that the worker is in, or makes the next one return at once, with
-    /// [`Waited::Moved`](crate::Waited::Moved), and [`arm`](Worker::arm) say `false`, once. All other calls that wait, [`wait_until`](Worker::wait_until) among them, look anew whether what they wait for
-    /// has come, and leave the wake-up to the next `wait`. Several wake-ups may count as one. What this thread has done before is visible
-    /// to the worker's thread behind that wait.
+    /// Wakes the worker. This ends the [`wait`](Worker::wait) that the worker is in, or makes the next one return immediately, with
+    /// [`Waited::Moved`](crate::Waited::Moved). It also makes [`arm`](Worker::arm) return `false` once.
     ///
-    /// It is one atomic exchange, and one system call if the worker sleeps or has armed since it was woken last. A signal handler may
-    /// call it, and nothing else of a waker's: to drop the last one closes a descriptor and frees memory. When the worker is gone, and
-    /// in a forked child, it does nothing. Where several wait for one worker, as by two [sets](crate::WaitSet), the first takes it for all.
+    /// All other calls that wait, including [`wait_until`](Worker::wait_until), check their condition again and leave the wake-up
+    /// for the next `wait`. Several wake-ups may count as one. Writes of this thread before the call are visible to the worker's
+    /// thread after that wait.
+    ///
+    /// The cost is one atomic exchange, plus one system call if the worker sleeps or has armed since the last wake-up. A signal
+    /// handler may call this method, but must not drop the last waker: that closes a descriptor and frees memory. If the worker is
+    /// gone, and in a forked child, the call does nothing. If several waits use one worker, for example two [sets](crate::WaitSet),
+    /// the first of them consumes the wake-up.
     pub fn wake(&self) {
         if self.alarm.guard.same_process() && self.alarm.wakes() {
             self.alarm.wakeup.wake();
@@ -55,14 +59,14 @@ impl Waker {
 }
 
 impl Waker {
-    /// An error in a forked child.
+    /// Returns an error in a forked child.
     pub(super) fn check_process(&self) -> Result<(), Error> {
         self.alarm.guard.check("a worker")
     }
 }
 
 impl Alarm {
-    /// Says so; whether the worker sleeps, so that it needs the descriptor.
+    /// Sets the word; returns whether the worker sleeps, so that the descriptor has to be written.
     fn wakes(&self) -> bool {
         self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP
     }
@@ -71,7 +75,7 @@ impl Alarm {
 impl Signal {
     pub(in crate::worker) fn new() -> Result<Signal, Error> {
         let alarm = Alarm {
-            // It may have armed before somebody asked for this.
+            // The worker may have armed before the first waker was requested.
             state: AtomicU32::new(ASLEEP),
             wakeup: Wakeup::new()?,
             guard: ForkGuard::new(),
@@ -83,7 +87,8 @@ impl Signal {
         Waker { alarm: self.alarm.clone() }
     }
 
-    /// Whether the worker may sleep: nobody has woken it since it looked last. From here on who wakes it writes to the descriptor.
+    /// Whether the worker may sleep: no thread has woken it since its last check. From here on, a waking thread writes to the
+    /// descriptor.
     pub(in crate::worker) fn may_sleep(&self) -> bool {
         self.read();
         let (acquire, both) = (Ordering::Acquire, Ordering::AcqRel);
@@ -95,9 +100,9 @@ impl Signal {
         true
     }
 
-    /// Whether somebody has woken the worker since it was asked last.
+    /// Whether a thread has woken the worker since the last call.
     pub(in crate::worker) fn was_woken(&self) -> bool {
-        // Nobody else ever says that it is awake.
+        // Only this thread sets the word to `AWAKE`.
         if self.alarm.state.load(Ordering::Relaxed) == AWAKE {
             self.read();
             return false;
@@ -110,7 +115,7 @@ impl Signal {
         woken
     }
 
-    /// Reads what was written. What is still to be written is read later, and may end a sleep for nothing.
+    /// Reads the pending writes. Writes that are not there yet are read later, and may end a sleep without cause.
     fn read(&self) {
         if self.owed.get() > 0 {
             self.owed.set(self.owed.get().saturating_sub(self.alarm.wakeup.take()));
@@ -125,7 +130,7 @@ impl AsRawFd for Signal {
 }
 
 impl Worker {
-    /// What ends this worker's waits from any thread: who has left something where the worker's thread will look says so by it.
+    /// Returns a waker: it ends this worker's waits from any thread. Use it after storing data where the worker's thread will look.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -146,11 +151,11 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// All wakers of a worker are one. They keep a descriptor open, until the worker and the last of them are gone; a worker that nobody
-    /// asks for one has none.
+    /// All wakers of a worker are equivalent. They keep a descriptor open until the worker and the last waker are gone. A worker
+    /// without wakers has no such descriptor.
     ///
     /// # Errors
-    /// When the system gives no descriptor; `Closed` when the worker is, `Invalid` in a forked child.
+    /// The system cannot provide a descriptor. `Closed` if the worker is closed, `Invalid` in a forked child.
     pub fn waker(&self) -> Result<Waker, Error> {
         self.inner.check_open()?;
         Ok(self.inner.signal()?.waker())
@@ -163,13 +168,13 @@ mod tests {
     use crate::sys::Poller;
     use std::time::Duration;
 
-    /// Two who wake and one who sleeps, a step at a time.
+    /// Two waking threads and one worker, simulated step by step.
     struct Play {
         signal: Signal,
         poller: Poller,
-        /// What each of the two has left for the worker.
+        /// The data that each waking thread has left for the worker.
         left: [bool; 2],
-        /// The steps that each has gone, and whether the last one found the worker asleep.
+        /// The steps that each thread has taken, and whether the last one found the worker asleep.
         gone: [(u32, bool); 2],
         seen: [bool; 2],
         next: Next,
@@ -195,7 +200,7 @@ mod tests {
             self.poller.wait(Some(Duration::ZERO)).unwrap()
         }
 
-        /// One step of who wakes: it leaves something and says so, then writes if it has to.
+        /// One step of a waking thread: it leaves data and sets the word, then writes if it has to.
         fn wakes(&mut self, who: usize) {
             let (steps, asleep) = self.gone[who];
             self.gone[who] = match steps {
@@ -213,7 +218,7 @@ mod tests {
             };
         }
 
-        /// One step of the worker, which waits until both have left something.
+        /// One step of the worker, which waits until both threads have left data.
         fn works(&mut self) {
             self.next = match self.next {
                 Next::Look => {
@@ -260,7 +265,7 @@ mod tests {
                 play.works();
                 steps += 1;
             }
-            // It may be woken for nothing a few times.
+            // The worker may be woken a few times without cause.
             let mut times = 0;
             while !play.signal.may_sleep() || play.is_readable() {
                 let _ = play.signal.was_woken();

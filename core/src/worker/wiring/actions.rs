@@ -9,14 +9,14 @@ use crate::worker::Inner;
 use crate::{Error, Status};
 use std::rc::{Rc, Weak};
 
-/// Datagrams that one circuit keeps while its wire-up transport has no room. What does not fit is sent again later.
+/// Maximum number of datagrams that one circuit keeps while its carrier has no room. Others are retransmitted later.
 const OUTBOX: usize = 8;
 
 impl Inner {
-    /// Carries out everything that the machine has decided.
+    /// Carries out all actions of the machine.
     pub(super) fn carry_out(self: &Rc<Self>) {
         if !self.shared.same_process() {
-            return; // a forked child does not speak in its parent's name
+            return; // a forked child does not act in its parent's name
         }
         loop {
             let action = self.wiring.machine.borrow_mut().take_action();
@@ -59,7 +59,7 @@ impl Inner {
                 }
             }
             Action::Answer { identity, datagram } => {
-                // To somebody about whom nothing is kept: best effort, it will ask again.
+                // To a peer without any state here: best effort, because it will ask again.
                 let Ok(peer) = WorkerAddress::parse(&identity) else { return };
                 let slots =
                     self.shared.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
@@ -81,7 +81,7 @@ impl Inner {
         }
     }
 
-    /// What was wanted of one connection goes on as another; no data went over the first.
+    /// Replaces one connection by another. No data went over the first.
     pub(super) fn renumbered(self: &Rc<Self>, from: &ConnectionKey, to: Claim) {
         let number = self.wiring.by_key.borrow_mut().remove(from);
         let old = number.and_then(|number| self.wiring.circuits.borrow_mut().remove(&number));
@@ -110,7 +110,7 @@ impl Inner {
                 }
             }
         };
-        // Without a circuit they ask for one again.
+        // Without a circuit they request one again.
         for endpoint in users {
             if let Some(number) = number {
                 self.add_user(number, &endpoint);
@@ -119,7 +119,7 @@ impl Inner {
         }
     }
 
-    /// The peer began a connection: makes our side of it.
+    /// The peer began a connection: makes this side of it.
     pub(super) fn create_for_peer(
         &self,
         key: &ConnectionKey,
@@ -151,7 +151,7 @@ impl Inner {
         Err(nonsense(&format!("there is no module here that fits `{}`", key.module)))
     }
 
-    /// A connection is there, and is used unless it says only now that it carries too little.
+    /// A connection stands. It is used unless it reports only now that its limits are too small.
     fn stands(self: &Rc<Self>, key: &ConnectionKey) {
         let number = self.wiring.by_key.borrow().get(key).copied();
         let limits = number.map_or(Ok(()), |number| self.ask_limits(number));
@@ -162,7 +162,7 @@ impl Inner {
         self.wire_up_ended(key, too_little.as_ref());
     }
 
-    /// A connection is there, or will never be.
+    /// A connection stands, or has failed for good.
     pub(super) fn wire_up_ended(self: &Rc<Self>, key: &ConnectionKey, reason: Option<&Reason>) {
         let number = self.wiring.by_key.borrow().get(key).copied();
         let Some(number) = number else { return };

@@ -1,4 +1,4 @@
-//! Endpoints for answers, which go back over the circuit that a question came by.
+//! Endpoints for replies, which go back over the circuit that carried the request.
 
 use super::{Circuit, State, end};
 use crate::endpoint::{Inner as EndpointInner, Owner, Route};
@@ -8,8 +8,8 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl Inner {
-    /// The endpoint whose messages go over this circuit and no other. It claims nothing: the circuit lives as long as it
-    /// would without it.
+    /// The endpoint whose messages use this circuit and no other. It does not claim the circuit, so it does not extend the
+    /// circuit's life.
     pub(in crate::worker) fn answers_over(
         self: &Rc<Self>,
         number: u64,
@@ -39,13 +39,13 @@ impl Inner {
         Ok(answers)
     }
 
-    /// Whether a circuit carries nothing any more.
+    /// Whether a circuit is dead.
     pub(in crate::worker) fn is_dead_circuit(&self, number: u64) -> bool {
         let circuits = self.wiring.circuits.borrow();
         circuits.get(&number).is_none_or(|circuit| matches!(circuit.state, State::Dead(_)))
     }
 
-    /// The circuit is dead: nobody waits for what it would have carried.
+    /// The circuit is dead: ends the endpoint of its replies.
     pub(super) fn end_answers(&self, number: u64) {
         let ended = self.wiring.circuits.borrow_mut().get_mut(&number).map(|circuit| {
             let error = circuit.error();
@@ -56,8 +56,8 @@ impl Inner {
         }
     }
 
-    /// The worker is closed, and with it all its endpoints: lets go of its connections, and of what providers have there. Also
-    /// of those that the application holds endpoints of: somebody may wait at their other end.
+    /// The worker and all its endpoints are closed. Releases its connections and the providers' state for them, even if the
+    /// application still holds endpoints: a peer may be waiting at the other end.
     pub(in crate::worker) fn drop_all_circuits(&self) {
         if !self.shared.same_process() {
             return;
@@ -87,8 +87,8 @@ impl Inner {
         }
     }
 
-    /// Lets go of a dead circuit also where the application still holds endpoints that failed with it: somebody waits at its
-    /// other end, and hears of it when it is closed.
+    /// Releases a dead circuit even if the application still holds endpoints that failed with it: a peer waits at its other end,
+    /// and is notified when it is closed.
     pub(in crate::worker) fn drop_failed(&self, number: u64) {
         let (users, interface) = match self.wiring.circuits.borrow().get(&number) {
             Some(circuit) => (circuit.everybody(), circuit.pair.interface),
@@ -103,7 +103,7 @@ impl Inner {
         self.drop_unused(number);
     }
 
-    /// Lets go of a dead circuit that no endpoint uses.
+    /// Releases a dead circuit that no endpoint uses.
     pub(super) fn drop_unused(&self, number: u64) {
         let unused = self.wiring.circuits.borrow().get(&number).is_some_and(|circuit| {
             matches!(circuit.state, State::Dead(_))

@@ -18,14 +18,14 @@ use crate::{Error, PeerId, Status};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
-/// Numbers of closed circuits that rest before they are used again: no batch of events is that long.
+/// Number of closed circuits whose numbers are not reused yet: no batch of events is that long.
 const RESTING: usize = 4 * BATCH;
 
-/// How long a way to a peer that has failed is the last to be tried, ns, and how many such ways are kept in mind.
+/// The time for which a route to a peer is tried last after a failure, ns, and the maximum number of such routes.
 const AVOIDED_FOR: u64 = 60_000_000_000;
 const AVOIDED: usize = 4096;
 
-/// What both sides call the two modules of a connection: the one of the lower worker number first.
+/// The name on both sides for the two modules of a connection: the one of the lower worker number comes first.
 pub(super) fn module_text(
     slot: &InterfaceSlot,
     me: &[u8; 16],
@@ -65,7 +65,7 @@ impl Circuits for Inner {
         let slot = &self.shared.interfaces[pair.interface];
         let module = module_text(slot, &self.shared.id, &endpoint.address, pair.candidate);
         if endpoint.owner != Owner::Application {
-            // Answers go through whatever circuit there is, best the one that the peer began last.
+            // Replies use any existing circuit, preferably the one that the peer began last.
             let known = self.newest_circuit(peer, &module);
             if let Some(number) = known {
                 self.ask_for_the_gone(number, endpoint)?;
@@ -84,7 +84,7 @@ impl Circuits for Inner {
             .map_err(|reason| self.reason(&endpoint.address, ("", None), &reason))?
         {
             Claim::Existing(key) => {
-                // It may be that our side of it is still to be made.
+                // This side of it may not have been made yet.
                 self.carry_out();
                 let number = self.wiring.by_key.borrow().get(&key).copied();
                 let number = number.ok_or_else(|| Error::from_status(Status::Again))?;
@@ -185,7 +185,7 @@ impl Circuits for Inner {
             let _ = self.wiring.by_user.borrow_mut().remove(&(endpoint.index, interface));
         }
         for number in numbers {
-            // Where there is no room for that now, whoever comes next asks.
+            // If there is no room now, the next user of the circuit flushes it.
             let _ = self.ask_for_the_gone(number, endpoint);
             let key = {
                 let mut circuits = self.wiring.circuits.borrow_mut();
@@ -209,8 +209,8 @@ impl Circuits for Inner {
 }
 
 impl Inner {
-    /// Asks a circuit for what an endpoint that is gone has left on it. A circuit tells each failure once, to who asks next: that of
-    /// such a put is not for anybody else. `Again`: there is no room for it now.
+    /// Flushes a circuit for operations that a dropped endpoint has left on it. A circuit reports each failure once, to the next
+    /// flush, and the failure of such a put must not reach another endpoint. `Again`: there is no room for the flush now.
     fn ask_for_the_gone(&self, number: u64, by: &EndpointInner) -> Result<(), Error> {
         let found = self.wiring.circuits.borrow().get(&number).and_then(|circuit| {
             let stands = matches!(circuit.state, State::Ready);
@@ -228,7 +228,7 @@ impl Inner {
                 ask_for(&self.shared, all.iter(), ask, interface, &raw);
                 self.shared.orphan_one(ask, interface, number);
             }
-            // What it fails with, it says to who uses it.
+            // Its error is reported to the users of the circuit.
             _ => self.shared.with_ops(|ops| ops.withdraw(ask)),
         }
         if matches!(posted, Ok(Posted::NoRoom)) {
@@ -240,7 +240,7 @@ impl Inner {
         Ok(())
     }
 
-    /// The last of the circuits to a peer that stand, or that form.
+    /// The newest circuit to a peer that stands or is forming.
     fn newest_circuit(&self, peer: [u8; 16], module: &str) -> Option<u64> {
         let key = |n| ConnectionKey { peer, module: module.into(), n };
         let by_key = self.wiring.by_key.borrow();
@@ -305,7 +305,7 @@ impl Inner {
         Ok((number, address))
     }
 
-    /// A number that no circuit has. Those of closed circuits come back, so that what is kept by number stays small.
+    /// A free number. Numbers of closed circuits are reused, so that tables indexed by number stay small.
     fn new_number(&self) -> u64 {
         let mut closed = self.wiring.closed_circuits.borrow_mut();
         if closed.len() > RESTING {
@@ -318,7 +318,7 @@ impl Inner {
         number
     }
 
-    /// A worker that writes to itself needs nobody to carry its address.
+    /// A worker connected to itself needs no carrier for its address.
     fn circuit_to_ourselves(
         &self,
         address: &WorkerAddress,
@@ -329,7 +329,7 @@ impl Inner {
             if !self.wiring.circuits.borrow().get(&number).is_some_and(dead) {
                 return Ok(number);
             }
-            // It died with an answer, when nobody used it.
+            // It died with a reply while no endpoint used it.
             self.drop_circuit(number);
         }
         let (number, bytes) = self.new_circuit(None, pair, Rc::new(address.clone()), None)?;
@@ -346,7 +346,7 @@ impl Inner {
         Ok(number)
     }
 
-    /// Connects a circuit's endpoint to the peer's, and asks what it carries. One that carries too little is not used.
+    /// Connects a circuit's endpoint to the peer's, and requests its limits. A circuit with too small limits is not used.
     pub(super) fn bind_circuit(&self, number: u64, address: &[u8]) -> Result<(), (Status, String)> {
         let Some((_, raw)) = self.raw_of_circuit(number) else {
             return Err((Status::Closed, Status::Closed.text().into()));
@@ -359,7 +359,8 @@ impl Inner {
         self.ask_limits(number)
     }
 
-    /// Asks what a circuit's endpoint carries: as it is bound, and again when it stands, since some know it only then.
+    /// Requests the limits of a circuit's endpoint: when it is bound, and again when it stands, because some providers know them
+    /// only then.
     pub(super) fn ask_limits(&self, number: u64) -> Result<(), (Status, String)> {
         let Some((interface, raw)) = self.raw_of_circuit(number) else { return Ok(()) };
         let limits = self.shared.interfaces[interface].limits(&raw);
@@ -370,8 +371,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Closes the provider's endpoint of a circuit that did not come about: nothing ever went over it, and its peer is not to
-    /// wait for that. What asked for it may look at the circuit still.
+    /// Closes the provider endpoint of a circuit that could not be formed. No data went over it, and its peer must not wait for its
+    /// end. The requester may still read the circuit's state.
     pub(super) fn close_unformed(&self, number: u64) {
         let owned = match self.wiring.circuits.borrow_mut().get_mut(&number) {
             Some(circuit) => std::mem::replace(&mut circuit.owned, OwnedEndpoint::nowhere()),
@@ -386,7 +387,7 @@ impl Inner {
         circuits.get(&number).map(|circuit| (circuit.pair.interface, circuit.owned.get()))
     }
 
-    /// What a person calls a circuit.
+    /// The name of a circuit, for people.
     pub(in crate::worker) fn circuit_name(&self, number: u64) -> Option<String> {
         let circuits = self.wiring.circuits.borrow();
         let circuit = circuits.get(&number)?;
@@ -394,8 +395,9 @@ impl Inner {
         Some(format!("{} through {path}", circuit.peer.label()))
     }
 
-    /// Whether another circuit to a worker stands: then the worker lives. Where `status` speaks of the peer it stands in another
-    /// domain than this module's: a device may find out late. What is out of use stands as it was left, and says nothing.
+    /// Whether another circuit to a worker stands, which proves that the worker is alive. If `status` concerns the peer itself, the
+    /// circuit must be in another domain than this module, because other circuits of the same device may detect the failure late.
+    /// Circuits of interfaces out of use do not count.
     pub(in crate::worker) fn stands_elsewhere(
         &self,
         worker: [u8; 16],
@@ -411,7 +413,7 @@ impl Inner {
         })
     }
 
-    /// Numbers of circuits that mean a peer, and over which nothing comes: they are formed still, or failed and are held.
+    /// The number of circuits of a peer that carry nothing: they are still forming, or have failed and are held.
     pub(in crate::worker) fn ways_that_stand_not(&self, peer: PeerId) -> u32 {
         let circuits = self.wiring.circuits.borrow();
         let of_it = circuits.iter().filter(|(number, circuit)| {
@@ -421,14 +423,14 @@ impl Inner {
         u32::try_from(of_it.count()).unwrap_or(u32::MAX)
     }
 
-    /// A way to a worker: the modules of one domain are one.
+    /// A route to a worker. All modules of one domain count as one route.
     pub(super) fn way(&self, worker: [u8; 16], interface: usize) -> ([u8; 16], usize) {
         let interfaces = &self.shared.interfaces;
         let domain = &interfaces[interface].domain;
         (worker, interfaces.iter().position(|slot| slot.domain == *domain).unwrap_or(interface))
     }
 
-    /// This way to a worker failed: for a while it is tried after all others.
+    /// This route to a worker failed: it is tried last for a while.
     pub(crate) fn avoid(&self, worker: [u8; 16], interface: usize) {
         let way = self.way(worker, interface);
         let now = self.wiring.now();
@@ -441,7 +443,7 @@ impl Inner {
         }
     }
 
-    /// Until when this way to a worker is avoided, because it failed lately; 0 where it is not.
+    /// The time until which this route to a worker is avoided after a failure; 0 if it is not.
     pub(crate) fn avoided_until(&self, worker: [u8; 16], interface: usize) -> u64 {
         let avoided = self.wiring.avoided.borrow();
         if avoided.is_empty() {
@@ -489,8 +491,8 @@ impl Inner {
         }
     }
 
-    /// From here on no provider touches what was posted on it, and its number may be used again. Nothing that is alive has a
-    /// copy of it.
+    /// Closes a circuit's provider endpoint. From here on no provider accesses memory of its operations, and its number may be
+    /// reused. No usable object has a copy of it.
     pub(super) fn close_circuit(&self, number: u64, owned: OwnedEndpoint) {
         abi::close(owned);
         let _ = self.wiring.waiting.borrow_mut().remove(&number);

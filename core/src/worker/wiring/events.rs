@@ -1,4 +1,4 @@
-//! What happens to circuits: datagrams arrive, timers expire, wire-up transports break, circuits fail.
+//! Events of circuits: datagrams arrive, timers expire, carriers fail, circuits fail.
 
 use super::{Sender, State};
 use crate::address::WorkerAddress;
@@ -14,7 +14,7 @@ use std::rc::Rc;
 use tieline_plugin_api::{address_hash, event};
 
 impl Inner {
-    /// Moves wire-up on: what connectors bring, and what time demands.
+    /// Advances wire-up: handles the events of connectors and expired timers.
     pub(in crate::worker) fn poll_wiring(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         let mut count = 0;
         for index in 0..self.wiring.transports.connectors.len() {
@@ -51,7 +51,7 @@ impl Inner {
         count
     }
 
-    /// Takes a datagram, whatever carried it, if its sender may say what it says.
+    /// Processes a datagram from any carrier, if its sender is entitled to its content.
     pub(crate) fn on_datagram(
         self: &Rc<Self>,
         datagram: &[u8],
@@ -72,7 +72,7 @@ impl Inner {
         taken
     }
 
-    /// A worker has been heard: what the way to it complained of before is no cause of what follows.
+    /// A worker's datagram has arrived: earlier errors of the carrier are not the cause of later failures.
     fn forget_trouble(&self, worker: &[u8; 16]) {
         let first = ConnectionKey { peer: *worker, module: "".into(), n: 0 };
         let by_key = self.wiring.by_key.borrow();
@@ -85,7 +85,7 @@ impl Inner {
         }
     }
 
-    /// The provider of a connector broke: no connection is formed by it any more.
+    /// The provider of a connector broke its contract: it forms no more connections.
     #[cold]
     fn connector_broke(self: &Rc<Self>, index: usize) {
         let slot = &self.wiring.transports.connectors[index];
@@ -98,11 +98,11 @@ impl Inner {
         let words = slot.provider.poisoned_by();
         self.shared.core.note(format!("{} is not used any more: {words}", slot.scheme));
         self.transport_left(index, |_| true, Status::ProviderFailed, &words);
-        // It may be the provider of interfaces as well.
+        // The provider may have interfaces as well.
         self.take_out_broken();
     }
 
-    /// The way to such addresses broke, or there never was one.
+    /// The route to these addresses failed, or never existed.
     fn transport_left(
         self: &Rc<Self>,
         connector: usize,
@@ -110,7 +110,7 @@ impl Inner {
         status: Status,
         words: &str,
     ) {
-        // Trying again would bring the same answer, or is for the application to decide.
+        // A retry would have the same result, or is the application's decision.
         let hopeless = [
             Status::Permission,
             Status::PeerFailed,
@@ -144,7 +144,7 @@ impl Inner {
         self.carry_out();
     }
 
-    /// Sends what wire-up transports had no room for; whether some is left.
+    /// Sends the datagrams for which carriers had no room; returns whether some remain.
     pub(in crate::worker) fn send_waiting_datagrams(&self) -> bool {
         let waiting = std::mem::take(&mut *self.wiring.waiting.borrow_mut());
         for number in waiting {
@@ -156,7 +156,7 @@ impl Inner {
                 let Some(datagram) = next else { break };
                 self.send_for(number, datagram);
                 if self.wiring.waiting.borrow().contains(&number) {
-                    break; // no room still
+                    break; // still no room
                 }
             }
         }
@@ -185,7 +185,7 @@ impl Inner {
                 error,
             )
         };
-        // Before anything below lets go of the circuit: only this says whether it was the last that leads here from the peer.
+        // Before the circuit is released: only this tells whether it was the last connection from the peer.
         let from = self.forget_number(&self.shared.interfaces[interface], number);
         let gone = !self.is_here(from);
         if let Some(key) = key {
@@ -206,15 +206,15 @@ impl Inner {
             }
             return;
         }
-        // After a key of a region that is gone the way is as good as before.
+        // If only the key of a closed region was refused, the route is still good.
         if status != Status::KeyRejected {
             self.avoid(peer.entry.worker, interface);
         }
         let slot = &self.shared.interfaces[interface];
         if self.stands_elsewhere(peer.entry.worker, slot, status) {
-            // The peer lives: only this connection to it is gone.
+            // The peer is alive: only this connection to it has failed.
             self.shared.core.note(format!(
-                "{} to {} failed ({error}); what goes over other connections goes on",
+                "{} to {} failed ({error}); other connections continue",
                 slot.path,
                 peer.label()
             ));
@@ -239,7 +239,7 @@ impl Inner {
         Error::new(status, what, why, what_helps(status))
     }
 
-    /// Why a connection was not formed.
+    /// The reason why a connection was not formed.
     pub(super) fn reason(
         &self,
         peer: &WorkerAddress,
@@ -273,7 +273,7 @@ impl Inner {
             ),
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
         };
-        // What the way to the peer says is the cause; that nothing was heard over it follows.
+        // The carrier's error is the cause; the missing answer is a consequence.
         let (why, fix) = match trouble {
             trouble if reason.text.contains(trouble) => (reason.text.clone(), fix),
             trouble if reason.kind == ReasonKind::TimedOut => (

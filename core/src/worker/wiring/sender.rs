@@ -1,9 +1,8 @@
-//! Checking the sender of datagrams: one of wire-up speaks for one worker, and counts only when it comes from there.
+//! Checking the sender of datagrams: a wire-up datagram speaks for one worker, and is valid only if that worker sent it.
 //!
-//! What carries it says who brought it: a module's message the worker that its connection belongs to, a connector the
-//! address of its connection's other end. Both are what that process has said of itself when it connected: a peer is
-//! trusted for who it is (SECURITY.md), but not to speak for others. The application's own datagrams are the
-//! application's word.
+//! The carrier identifies the sender: a module's message by the worker to which its connection belongs, a connector by the address
+//! of its connection's other end. Both are based on that process's own statement when it connected. A peer is trusted about its own
+//! identity (SECURITY.md), but not to speak for others. Datagrams delivered by the application are trusted.
 
 use crate::address::{Via, WorkerAddress};
 use crate::wireup::{ConnectionKey, Spoken};
@@ -11,25 +10,25 @@ use crate::worker::Inner;
 use std::rc::Rc;
 use tieline_plugin_api::address_hash;
 
-/// Who brought a datagram.
+/// The sender of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sender<'a> {
     /// The worker with this address.
     Worker(&'a WorkerAddress),
-    /// Whoever is reached at the connector's address with this hash; 0: the connector does not say.
+    /// The process at the connector's address with this hash; 0: the connector does not report it.
     At(u64),
     /// The application.
     Application,
 }
 
 impl Inner {
-    /// Why `sender` may not say this.
+    /// Returns an error if `sender` is not entitled to this datagram.
     pub(super) fn check_sender(
         &self,
         spoken: &Spoken<'_>,
         sender: Sender<'_>,
     ) -> Result<(), &'static str> {
-        // Who has asked for nothing yet may have said nothing of itself in its reply.
+        // A worker that has not sent a request may leave its identity out of its reply.
         let said = spoken.identity.filter(|identity| !identity.is_empty());
         let identity = match said.map(WorkerAddress::parse) {
             None => None,
@@ -39,12 +38,12 @@ impl Inner {
         let ours = match sender {
             Sender::Application | Sender::At(0) => true,
             Sender::Worker(peer) if peer.entry.worker == spoken.from => true,
-            // Who lives where a worker was may say that it does so no more.
+            // A successor at a worker's address may report that the worker is gone.
             Sender::Worker(peer) => spoken.is_of_successor && self.lives_where(peer, &spoken.from),
             Sender::At(hash) => {
                 let known = self.address_of(&spoken.from);
                 let address = known.as_deref().or(identity.as_ref());
-                // Of somebody of whom nothing is known it can be no more than an answer that nobody waits for.
+                // Without any state for the sender, it can only be an answer that no connection waits for.
                 address.is_none_or(|address| is_reached_at(address, hash))
             }
         };
@@ -59,7 +58,7 @@ impl Inner {
         self.wiring.circuits.borrow().get(number).map(|circuit| circuit.peer.clone())
     }
 
-    /// Whether a peer has an address of a module that a worker of ours is known to have.
+    /// Whether a peer has the same module address as a worker known here.
     fn lives_where(&self, peer: &WorkerAddress, worker: &[u8; 16]) -> bool {
         self.address_of(worker).is_some_and(|known| {
             known.entry.candidates.iter().any(|one| {
@@ -93,12 +92,12 @@ mod tests {
     use std::collections::VecDeque;
     use tieline_plugin_api::abi::ModuleAttr;
 
-    /// Bytes of `from` to somebody who is not there: they are answered if they are taken.
+    /// A request of `from` to a worker that does not exist: it is answered if it is accepted.
     fn request(from: [u8; 16], identity: &[u8]) -> Vec<u8> {
         request_to([9; 16], from, identity)
     }
 
-    /// The first bytes that the machine of worker `from` sends to worker `to`.
+    /// The first datagram of worker `from` to worker `to`.
     fn request_to(to: [u8; 16], from: [u8; 16], identity: &[u8]) -> Vec<u8> {
         let mut machine = Machine::new(from, 1, identity.to_vec(), Limits::default());
         let claim = machine.connect(0, to, "tcp|a|b").unwrap();
@@ -109,7 +108,7 @@ mod tests {
         datagram
     }
 
-    /// The rejection for worker `to` by a worker that now lives at the address of worker `gone`.
+    /// The rejection for worker `to` by a worker that has replaced worker `gone` at its address.
     fn answer_of_successor(gone: [u8; 16], to: [u8; 16]) -> Vec<u8> {
         let mut machine = Machine::new([3; 16], 1, Vec::new(), Limits::default());
         machine.receive(0, &request_to(gone, to, b"")).unwrap();
@@ -133,7 +132,7 @@ mod tests {
         assert!(taken(&own, Sender::Application) && taken(&own, Sender::At(0)));
         assert_eq!(answers(), 3);
         assert!(!taken(&own, Sender::Worker(&liar_is)), "somebody else speaks for it");
-        // An answer would go to somebody else than who asked.
+        // An answer would go to another worker than the requester.
         let astray = request(liar.shared.id, &honest.identity().unwrap());
         assert!(!taken(&astray, Sender::Worker(&liar_is)));
         assert!(!taken(&astray, Sender::Application));
@@ -174,7 +173,7 @@ mod tests {
         assert_eq!(trouble().as_deref(), Some("no answer in time"));
         assert!(taken(&said, Sender::At(address_hash(b"its connector"))));
         assert_eq!(trouble().as_deref(), Some(""), "it was heard since");
-        // Of messages: another worker may say it where it has the address that the one before had.
+        // In a message, another worker may say it if it has the address of the earlier one.
         let mut successor = known.clone();
         successor.entry.worker = [3; 16];
         assert!(taken(&said, Sender::Worker(&successor)));

@@ -1,4 +1,4 @@
-//! What is shown of connections that are being formed.
+//! The published state of connections being formed.
 
 use super::State;
 use crate::live::{FormingStatus, cut};
@@ -7,7 +7,7 @@ use crate::worker::Inner;
 use crate::worker::wireup_transports::WireupTransport;
 
 impl Inner {
-    /// Connections that are being formed, so many at most; `ms` says for how long each has been.
+    /// Connections being formed, at most `most`; `ms` returns how long each has been forming.
     pub(in crate::worker) fn forming(
         &self,
         most: usize,
@@ -47,10 +47,10 @@ impl Inner {
 fn words(phase: Option<Phase>) -> &'static str {
     match phase {
         Some(Phase::Making) => "this side makes its endpoint",
-        Some(Phase::Asked) => "the peer has been asked and has not answered",
+        Some(Phase::Asked) => "a request was sent to the peer, which has not answered",
         Some(Phase::Binding) => "this side connects to the peer's endpoint",
         Some(Phase::Bound) => "this side has connected, and the peer has not said that it has",
         Some(Phase::Ready) => "it is ready",
-        None => "it is given up",
+        None => "it is abandoned",
     }
 }

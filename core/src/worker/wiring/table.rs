@@ -1,4 +1,4 @@
-//! The circuits of a worker, by their numbers. How many of them are looked at is counted where somebody counts.
+//! The circuits of a worker, by number. Tests count the accesses.
 
 use super::Circuit;
 use crate::op::slab::look;
@@ -44,7 +44,7 @@ impl Table {
         self.0.is_empty()
     }
 
-    /// All of them; none is left.
+    /// Removes all of them.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Circuit> + use<> {
         std::mem::take(&mut self.0).into_values()
     }

@@ -119,7 +119,7 @@ cases! {
         let _ = stage.ended(stage.ab.put_bytes(&[3; 8], &key, 8)).unwrap();
         assert_eq!(target.to_vec(8..16).unwrap(), [3; 8]);
         let warnings = stage.at_b.report().warnings.join(" | ");
-        assert!(warnings.contains("rma gives no key of some memory"), "{warnings}");
+        assert!(warnings.contains("rma provided no key of some memory"), "{warnings}");
         let (_other, key) = stage.target(vec![0; 64]);
         assert!(!key.path().contains("emulated"), "{}", key.path());
         stage.assert_no_faults();

@@ -386,7 +386,7 @@ cases! {
         }
         assert!(key.reaches_passive_target());
         let notes = stage.at_a.report().warnings;
-        assert!(notes.iter().any(|note| note.contains("do without messages")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.contains("do not use messages")), "{notes:?}");
         // What kept it from that has passed.
         stage.world.forget_rules();
         assert_eq!(stage.ended(ab.send(5, 0, &[1; 8])), Ok(0));

@@ -1,4 +1,4 @@
-//! Memory that the application owns, for tests.
+//! Memory owned by the application, for tests.
 
 #![allow(unsafe_code)]
 
