@@ -140,8 +140,9 @@ impl Inner {
         self.message_now(id::EXITED, unsent, &NO_ANSWER) != Err(Status::Again)
     }
 
-    /// The endpoint is about to end, and with it the memory of what it has announced: who has not begun to take it is told, so that no
-    /// device is asked for memory that is gone, which ends a connection of some. Where the lane has no room nobody is.
+    /// The endpoint is about to end, and with it the memory of its rendezvous messages. Receivers that have not begun to receive
+    /// are notified, because on some devices a read of missing memory ends the connection. Without room in the lane they are not
+    /// notified.
     pub(super) fn withdraw_all(&self) {
         if !self.is_alive() || !self.shared.same_process() {
             return;

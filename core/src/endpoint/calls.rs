@@ -81,7 +81,7 @@ pub(crate) trait WorkerCalls: Circuits {
     /// The reason why an endpoint has failed, with the peer's report of its exit.
     fn with_exit(&self, endpoint: &Inner, error: Error) -> Error;
 
-    /// This endpoint has failed: the application hears of it, if it holds it.
+    /// This endpoint has failed: notifies the application, if it holds it.
     fn endpoint_failed(&self, endpoint: &Inner, error: &Error);
 
     /// A peer still copies its part of a large transfer: progress completes it.

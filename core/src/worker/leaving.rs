@@ -56,7 +56,7 @@ impl Inner {
         }
     }
 
-    /// A peer's process has called `exit`: the failure of its connection says so.
+    /// A peer's process has called `exit`. The error of its connection names that.
     pub(super) fn on_exited(&self, peer: u32, unsent: u64) -> Result<(), Status> {
         let mut peers = self.peers.borrow_mut();
         peers.get_mut(peer).ok_or(Status::BadData)?.exited = Some(unsent);

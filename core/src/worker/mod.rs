@@ -257,8 +257,9 @@ impl Worker {
         }
     }
 
-    /// The failure of the last peer: a peer has failed, and since then no peer has a connection to this worker and no endpoint leads to a
-    /// live one. A wait that runs out of time then waits for nobody that is connected. `None` after a peer connects or leaves.
+    /// Returns the failure of the last peer if no peer is connected: a peer has failed, no other peer has a connection to this worker, and
+    /// no endpoint of the application leads to a live peer. A wait that times out can report it as the reason. `None` after another peer
+    /// has connected or has left in good order.
     #[must_use]
     pub fn last_peer_failure(&self) -> Option<Error> {
         let failure = self.inner.peers.borrow().last_failure().cloned()?;
@@ -267,12 +268,17 @@ impl Worker {
         none_leads.then_some(failure)
     }
 
-    /// Registers what to do when an endpoint has failed that the application holds, however it came by it: once for each, with the
-    /// reason that [`Endpoint::error`] gives, inside of a call that makes progress. Its operations have ended by then (memory that a
-    /// device may still touch is the region's to tell: [`Region::close`](crate::Region::close)). That the peer itself is gone may be
-    /// told before or afterwards, or not at all; an endpoint that has sent nothing does not notice. It is told also where a post has
-    /// returned the failure before. It is not called where the peer has left in good order: [`Worker::on_peer_left`] tells that, and the
-    /// endpoint ends with `Closed`. What the handler brings about is told by the next call.
+    /// Registers the handler for endpoints that have failed. It runs once for each failed endpoint that the application holds, no
+    /// matter how the application obtained it. Its error is the one that [`Endpoint::error`] returns. It runs inside a call that
+    /// makes progress.
+    ///
+    /// The endpoint's operations have ended by then. A device may still access their memory;
+    /// [`Region::close`](crate::Region::close) reports when that is over. The failure of the peer itself may be reported earlier,
+    /// later, or not at all. An endpoint that has sent nothing does not detect a failure. The handler also runs if a post has
+    /// returned the same failure before.
+    ///
+    /// The handler does not run if the peer has left in good order: then [`Worker::on_peer_left`] reports it, and the endpoint ends
+    /// with `Closed`. Failures caused by the handler itself are reported by the next call that makes progress.
     pub fn on_endpoint_failure(&self, handler: impl Fn(&Endpoint, &ConnectError) + 'static) {
         if self.inner.check_open().is_ok() {
             let before = self.inner.on_endpoint_failure.replace(Some(Rc::new(handler)));
