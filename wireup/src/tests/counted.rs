@@ -1,4 +1,4 @@
-//! What is done and what is counted for each kind of message in each phase, word for word.
+//! The action and the counters for each kind of message in each phase, word for word.
 
 use super::world::{MODULE, id};
 use crate::message::{Body, Header, Parsed, encode, encode_version, parse};
@@ -43,7 +43,7 @@ fn words(datagram: &[u8]) -> String {
     }
 }
 
-/// All that it does next.
+/// All of its next actions.
 fn does(machine: &mut Machine) -> Vec<String> {
     let words = |action| match action {
         Action::Create { key, .. } => format!("create {}", key.n),
@@ -57,7 +57,7 @@ fn does(machine: &mut Machine) -> Vec<String> {
     std::iter::from_fn(|| machine.take_action()).map(words).collect()
 }
 
-/// What it does about a message, and behind that what it has counted.
+/// The actions for a message, followed by the counters.
 fn about(machine: &mut Machine, header: &Header<'_>, body: &Body<'_>) -> Vec<String> {
     about_bytes(machine, &encode(header, body))
 }
@@ -84,7 +84,7 @@ fn about_bytes(machine: &mut Machine, bytes: &[u8]) -> Vec<String> {
     all
 }
 
-/// Asked for here, and this far.
+/// A connection that the local side has requested, in this phase.
 fn asked(machine: &mut Machine) -> ConnectionKey {
     let Ok(Claim::New(key)) = machine.connect(0, id(1), MODULE) else { panic!("a new one") };
     machine.created(0, &key, OURS);
@@ -117,7 +117,7 @@ fn what_is_for_another_worker_or_another_life_begins_nothing_and_is_said_to_who_
     let text = "answer Closed, next 2: that was another life of this worker".to_owned();
     assert_eq!(about(&mut machine, &life, &request(THEIRS)), told(text, "stale 1, rejected 1"));
     assert_eq!(about(&mut machine, &life, &ready(THEIRS, OURS)), ["stale 1"]);
-    // Nothing of that is known afterwards: a first request that knows no life of ours is heard.
+    // None of that leaves state: a first request without a known life of the receiver is served.
     let first = Header { to_epoch: 0, ..header(1) };
     assert_eq!(about(&mut machine, &first, &request(THEIRS)), ["bind 1", "requests 1"]);
     let older = Header { from_epoch: 2, ..header(2) };
@@ -159,7 +159,7 @@ fn of_another_version_a_request_is_answered_a_rejection_of_ours_ends_it_and_the_
 fn who_asks_hears_each_message_once() {
     let mut machine = machine();
     let key = asked(&mut machine);
-    // Its endpoint is still being made there: it is not asked so soon again.
+    // The peer is still making its endpoint: the next request comes later.
     assert_eq!(machine.next_timer(), Some(50 * MS));
     assert_eq!(about(&mut machine, &header(1), &Body::Duplicate { ready: true }), ["stale 1"]);
     assert_eq!(about(&mut machine, &header(1), &Body::Duplicate { ready: false }), [""]);
@@ -185,7 +185,7 @@ fn who_asks_hears_each_message_once() {
     );
     assert_eq!(about(&mut machine, &header(1), &reply(OURS)), [""]);
     assert_eq!(about(&mut machine, &header(1), &ready(THEIRS, OURS)), ["stale 1"]);
-    // The peer was bound already: both are.
+    // The peer was bound before: both are.
     machine.bound(0, &key, Ok(()));
     assert_eq!(does(&mut machine), ["ready 1", "send ready"]);
     assert_eq!(machine.counters().ready, 1);
@@ -254,7 +254,7 @@ fn what_a_peer_begins_is_made_here_and_refused_in_the_same_words_again() {
     );
 }
 
-/// What the peer has ended before it was ready is begun anew by who wants it, so many times.
+/// A claimed connection that the peer ends before it is ready begins again, a limited number of times.
 #[test]
 fn a_connection_that_the_peer_ends_goes_on_under_other_numbers_until_it_has_failed() {
     let limits = Limits { max_renumbered: 2, ..Limits::default() };
