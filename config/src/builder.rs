@@ -98,7 +98,7 @@ impl ConfigBuilder {
             return Err(error.about(name, setting));
         }
         let is_misspelt = |(name, meant): &(String, String)| {
-            format!("{name} (environment) is read by nobody here; did you mean {meant}?")
+            format!("{name} (environment) is not a variable of Tieline; did you mean {meant}?")
         };
         let mut warnings: Vec<String> = self.misspelt.iter().map(is_misspelt).collect();
         if self.raised_rights {

@@ -63,7 +63,7 @@ impl Config {
             }
             let hint = match near {
                 Some(near) => format!("did you mean {near}?"),
-                None => "nobody reads it".to_owned(),
+                None => "it has no effect".to_owned(),
             };
             if self.known_mut().reported.insert(name.clone()) {
                 news.push(format!("{cited} is not known; {hint}"));

@@ -204,7 +204,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
             match part {
                 Node::Value(text, kind) => {
                     parts.push(text);
-                    other = other.or(kind.map(|_| "a list with what is no text"));
+                    other = other.or(kind.map(|_| "a list with a value that is no text"));
                 }
                 Node::Table(_) => return Err(de::Error::custom("a list holds text, not tables")),
             }
@@ -240,7 +240,7 @@ mod tests {
             ),
             (
                 "modules = [\"shm/ring\", 5]",
-                "TIELINE_MODULES is a list of names, and shm/ring,5 is a list with what is no text",
+                "TIELINE_MODULES is a list of names, and shm/ring,5 is a list with a value that is no text",
             ),
             ("provider_path = 5", "TIELINE_PROVIDER_PATH is a list of names, and 5 is a number"),
         ] {

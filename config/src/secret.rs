@@ -31,7 +31,7 @@ fn guarded(path: &Path, meta: &Metadata, user: u32) -> Result<Option<String>, (S
     let path = path.display();
     if owner != user && owner != 0 {
         let fix = format!("make a copy that belongs to user {user}, with mode 600");
-        return Err((format!("it belongs to user {owner}, who knows the secret then"), fix));
+        return Err((format!("it belongs to user {owner}, who can read the secret"), fix));
     }
     let forbidden = if owner == user { 0o077 } else { 0o022 };
     if mode & forbidden != 0 {

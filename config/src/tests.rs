@@ -289,7 +289,7 @@ fn an_unknown_name_is_warned_about_once_with_the_nearest_one() {
         warnings,
         [
             "TIELINE_PROVIDRS=shm (environment) is not known; did you mean TIELINE_PROVIDERS?",
-            "TIELINE_WHATEVER_IT_IS=1 (environment) is not known; nobody reads it",
+            "TIELINE_WHATEVER_IT_IS=1 (environment) is not known; it has no effect",
         ]
     );
     assert!(config.check(&[]).unwrap().is_empty());
@@ -327,7 +327,7 @@ fn a_name_that_nearly_begins_as_ours_is_a_warning_and_another_word_is_none() {
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert_eq!(
         meant(
-            "TIELNE_PROVIDERS (environment) is read by nobody here; did you mean TIELINE_PROVIDERS?"
+            "TIELNE_PROVIDERS (environment) is not a variable of Tieline; did you mean TIELINE_PROVIDERS?"
         ),
         1
     );

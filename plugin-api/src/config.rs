@@ -100,7 +100,7 @@ impl<'a> Accepts<'a> {
         };
         let limits = match (self.least, self.most) {
             (0, 0) => String::new(),
-            (least, 0) => format!("; it is {} at least", number(least)),
+            (least, 0) => format!("; it is at least {}", number(least)),
             (least, most) => format!("; it lies between {} and {}", number(least), number(most)),
         };
         let words = if words.is_empty() { words } else { format!("; accepted is also {words}") };
@@ -298,7 +298,7 @@ mod tests {
         let time = ConfigDoc::duration("TIELINE_X", "", "").between(1_000_000, 0);
         assert_eq!(time.read("2ms").unwrap().duration(), Duration::from_millis(2));
         assert_eq!(time.read("inf").unwrap().duration(), units::FOREVER);
-        assert!(time.read("1us").unwrap_err().text.ends_with("it is 1ms at least"));
+        assert!(time.read("1us").unwrap_err().text.ends_with("it is at least 1ms"));
         assert_eq!(time.read("").unwrap().number, 0, "an empty text says nothing");
     }
 
@@ -364,7 +364,7 @@ mod tests {
         let count = "a count is a whole number such as 16, or inf";
         assert_eq!(of(doc(ConfigDoc::count)), word("count", count));
         let (least, both) = (
-            format!("{count}; it is 2 at least"),
+            format!("{count}; it is at least 2"),
             format!("{count}; it lies between 2 and 9; accepted is also all"),
         );
         assert_eq!(of(doc(ConfigDoc::count).between(2, 0)), word("count", &least));

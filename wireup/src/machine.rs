@@ -135,7 +135,7 @@ impl Machine {
         }
         if module.is_empty() || module.len() > 255 {
             let text =
-                format!("the module's name has {} bytes; 1 to 255 are possible", module.len());
+                format!("the module's name has {} bytes; 1 to 255 are allowed", module.len());
             return Err(Reason::new(ReasonKind::Local, text));
         }
         if let Some(key) = self.claim(peer, module) {
@@ -145,7 +145,7 @@ impl Machine {
         }
         if self.connections.len() >= self.limits.max_connections {
             let text = format!(
-                "this worker has {} connections, as many as it may have",
+                "this worker has {} connections, which is its limit",
                 self.connections.len()
             );
             return Err(Reason::new(ReasonKind::Busy, text));
@@ -158,7 +158,7 @@ impl Machine {
     pub fn created(&mut self, now: u64, key: &ConnectionKey, address: &[u8]) {
         if address.len() > MAX_ADDRESS {
             let why = format!(
-                "the endpoint's address has {} bytes; {MAX_ADDRESS} are possible",
+                "the endpoint's address has {} bytes; at most {MAX_ADDRESS} are allowed",
                 address.len()
             );
             return self.not_created(now, key, &why);

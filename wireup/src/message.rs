@@ -220,10 +220,10 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Malformed> {
     }
     let in_place_of_another = matches!(body, Body::Reject { kind: ReasonKind::NoSuchWorker, .. });
     if header.from_epoch == 0 && !in_place_of_another {
-        return Err(Malformed("the sender does not say its life"));
+        return Err(Malformed("the sender does not state its life"));
     }
     if header.to_epoch == 0 && kind != REQUEST && kind != REJECT {
-        return Err(Malformed("an answer that does not say whose life it answers"));
+        return Err(Malformed("an answer that does not state the life that it answers"));
     }
     Ok(Parsed::Message(header, body))
 }

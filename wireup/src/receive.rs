@@ -42,7 +42,7 @@ impl Machine {
             self.counters.stale += 1;
             if let Some(identity) = sender {
                 let text = format!(
-                    "worker {} lives here now, worker {} does not",
+                    "this address belongs to worker {}, not to worker {}",
                     short(&self.me),
                     short(&header.to)
                 );
@@ -62,7 +62,7 @@ impl Machine {
                     header,
                     identity,
                     ReasonKind::Closed,
-                    "that was another life of this worker",
+                    "the message is for another life of this worker",
                 );
             }
             return;
@@ -90,7 +90,7 @@ impl Machine {
         if header.from_epoch < known {
             self.counters.stale += 1;
             if let Some(identity) = sender {
-                let text = "a later life of the worker that asks is known here";
+                let text = "a later life of the requesting worker is known here";
                 self.answer(header, identity, ReasonKind::Outlived, text);
             }
             return false;
@@ -187,7 +187,10 @@ impl Machine {
                 limits.max_unfinished_per_peer
             ))
         } else if self.early >= limits.max_early {
-            Some(format!("{} connections are forming that nobody here asked for", limits.max_early))
+            Some(format!(
+                "{} connections are forming that this side has not requested",
+                limits.max_early
+            ))
         } else if self.connections.len() >= limits.max_connections {
             Some(format!("all {} connections are taken", limits.max_connections))
         } else {

@@ -205,7 +205,7 @@ impl Services {
         check_private(private)?;
         if self.asking.len() >= self.limits.max_asking {
             let text =
-                format!("{} requests for services are open, as many as may be", self.asking.len());
+                format!("{} requests for services are open, which is the limit", self.asking.len());
             return Err(Reason::new(ReasonKind::Busy, text));
         }
         self.last_token += 1;
@@ -425,7 +425,8 @@ fn check_private(private: &[u8]) -> Result<(), Reason> {
     if private.len() <= MAX_PRIVATE {
         return Ok(());
     }
-    let text = format!("{} bytes of private data; {MAX_PRIVATE} are possible", private.len());
+    let text =
+        format!("{} bytes of private data; at most {MAX_PRIVATE} are allowed", private.len());
     Err(Reason::new(ReasonKind::Local, text))
 }
 
@@ -480,7 +481,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(u8, u64, Option<Message<'_>>), Malf
         return Ok((version, token, None));
     }
     if version != VERSION && kind != 4 {
-        return Err(Malformed("an answer in a version that was not asked in"));
+        return Err(Malformed("an answer in a version other than that of the request"));
     }
     let message = match kind {
         1 => Message::Ask { service: reader.name()?, private: private(&mut reader)? },

@@ -122,7 +122,7 @@ impl Machine {
             Phase::Making => "the local endpoint was not made in time".to_string(),
             Phase::Binding => "the local endpoint was not connected in time".to_string(),
             Phase::Asked => format!("the request was sent {}", times(c.sent)),
-            _ => format!("it is bound here, which the peer was told {}", times(c.sent)),
+            _ => format!("it is bound here, which was reported to the peer {}", times(c.sent)),
         };
         let heard = match &c.heard {
             None => "nothing was heard of the peer".to_string(),
@@ -167,10 +167,9 @@ impl Machine {
         if !c.claimed || c.phase == Phase::Ready || renumbered >= self.limits.max_renumbered {
             let text = match renumbered {
                 0 => format!("{key} is closed: {why}"),
-                _ => format!(
-                    "{key} is closed: {why}; it was begun anew {}",
-                    times(renumbered.into())
-                ),
+                _ => {
+                    format!("{key} is closed: {why}; it was restarted {}", times(renumbered.into()))
+                }
             };
             return self.fail(now, key, ReasonKind::Closed, text, None);
         }

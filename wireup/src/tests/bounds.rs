@@ -120,7 +120,7 @@ fn all_peers_together_may_begin_so_many_connections_and_no_more() {
     ask(&mut machine, peer(9), 1);
     let (kind, text) = next(&mut machine).unwrap_err();
     assert_eq!(kind, ReasonKind::Busy);
-    assert!(text.contains("4 connections are forming that nobody here asked for"), "{text}");
+    assert!(text.contains("4 connections are forming that this side has not requested"), "{text}");
     let key = ConnectionKey { peer: peer(0), module: MODULE.into(), n: 1 };
     machine.close(0, &key);
     while machine.take_action().is_some() {}
@@ -160,7 +160,7 @@ fn there_are_so_many_connections_whoever_begins_them() {
     assert!(text.contains("all 3 connections are taken"), "{text}");
     let reason = machine.connect(0, peer(5), MODULE).unwrap_err();
     assert_eq!(reason.kind, ReasonKind::Busy);
-    assert!(reason.text.contains("3 connections, as many as it may have"), "{reason}");
+    assert!(reason.text.contains("3 connections, which is its limit"), "{reason}");
     machine.close(0, &first);
     while machine.take_action().is_some() {}
     ask(&mut machine, peer(4), 1);

@@ -106,15 +106,16 @@ fn what_is_for_another_worker_or_another_life_begins_nothing_and_is_said_to_who_
     let _ = asked(&mut machine);
     let (me, other) = (short(&id(0)), short(&id(9)));
     let wrong = Header { to: id(9), ..header(1) };
-    let lives =
-        format!("answer NoSuchWorker, next 2: worker {me} lives here now, worker {other} does not");
+    let lives = format!(
+        "answer NoSuchWorker, next 2: this address belongs to worker {me}, not to worker {other}"
+    );
     let told = |text: String, counts: &str| vec![text, counts.to_owned()];
     assert_eq!(about(&mut machine, &wrong, &request(THEIRS)), told(lives, "stale 1, rejected 1"));
     assert_eq!(about(&mut machine, &wrong, &ready(THEIRS, OURS)), ["stale 1"]);
     let own = Header { from: id(0), ..header(1) };
     assert_eq!(about(&mut machine, &own, &request(THEIRS)), ["stale 1"]);
     let life = Header { to_epoch: 4, ..header(1) };
-    let text = "answer Closed, next 2: that was another life of this worker".to_owned();
+    let text = "answer Closed, next 2: the message is for another life of this worker".to_owned();
     assert_eq!(about(&mut machine, &life, &request(THEIRS)), told(text, "stale 1, rejected 1"));
     assert_eq!(about(&mut machine, &life, &ready(THEIRS, OURS)), ["stale 1"]);
     // None of that leaves state: a first request without a known life of the receiver is served.
@@ -122,7 +123,7 @@ fn what_is_for_another_worker_or_another_life_begins_nothing_and_is_said_to_who_
     assert_eq!(about(&mut machine, &first, &request(THEIRS)), ["bind 1", "requests 1"]);
     let older = Header { from_epoch: 2, ..header(2) };
     let text =
-        "answer Outlived, next 2: a later life of the worker that asks is known here".to_owned();
+        "answer Outlived, next 2: a later life of the requesting worker is known here".to_owned();
     assert_eq!(about(&mut machine, &older, &request(THEIRS)), told(text, "stale 1, rejected 1"));
     assert_eq!(about(&mut machine, &older, &ready(THEIRS, OURS)), ["stale 1"]);
 }
@@ -265,14 +266,14 @@ fn a_connection_that_the_peer_ends_goes_on_under_other_numbers_until_it_has_fail
     assert_eq!(about(&mut machine, &header(4), &closed(2)), ["4 goes on as 5", "renumbered 1"]);
     let key = ConnectionKey { peer: id(1), module: MODULE.into(), n: 5 };
     let text =
-        format!("failed 5, Closed: {key} is closed: it was closed; it was begun anew 2 times");
+        format!("failed 5, Closed: {key} is closed: it was closed; it was restarted 2 times");
     assert_eq!(about(&mut machine, &header(5), &closed(6)), [text, "failed 1".into()]);
     let mut machine =
         Machine::new(id(0), 5, vec![0], Limits { max_renumbered: 1, ..Limits::default() });
     let _ = asked(&mut machine);
     let _ = about(&mut machine, &header(1), &closed(2));
     let key = ConnectionKey { n: 2, ..key };
-    let text = format!("failed 2, Closed: {key} is closed: it was closed; it was begun anew once");
+    let text = format!("failed 2, Closed: {key} is closed: it was closed; it was restarted once");
     assert_eq!(about(&mut machine, &header(2), &closed(3)), [text, "failed 1".into()]);
 }
 

@@ -119,7 +119,10 @@ fn who_is_connected_and_hears_no_more_says_how_often_it_told_the_peer() {
     world.bind(B, &key(A), Ok(()));
     assert_eq!(phase(&world, B), Some(Phase::Bound));
     let text = given_up_after(&mut world, B, 30 * S);
-    says(&text, &["it is bound here, which the peer was told once", "its request, 30.0 s ago"]);
+    says(
+        &text,
+        &["it is bound here, which was reported to the peer once", "its request, 30.0 s ago"],
+    );
 }
 
 #[test]

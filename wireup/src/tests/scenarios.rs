@@ -164,7 +164,7 @@ fn another_process_at_the_peers_address_says_so_at_once() {
     world.settle();
     let reason = failure(&world, A);
     assert_eq!(reason.kind, ReasonKind::NoSuchWorker);
-    assert!(reason.text.contains("worker 01010101 lives here now"), "{reason}");
+    assert!(reason.text.contains("this address belongs to worker 01010101"), "{reason}");
     assert_eq!(world.sides[0].now, 0, "no time passed");
 }
 

@@ -159,7 +159,7 @@ fn rights(asked: u64) -> Result<(), Failure> {
 
 /// The reason why a region is not free yet.
 fn still_inside() -> Failure {
-    Failure::new(Status::Again, "an access that a peer began before is not through yet")
+    Failure::new(Status::Again, "an access that a peer began before is not complete yet")
 }
 
 /// A region behind its handle. The provider's own record comes first, because pieces of memory that carry the handle point to it.
@@ -180,12 +180,15 @@ impl<R> Registered<R> {
         if key.access & !self.access != 0 {
             return Err(Failure::new(
                 Status::Invalid,
-                "a key with a right that its region has not",
+                "a key with a right that its region does not have",
             ));
         }
         let len = self.len as u64;
         if key.offset > len || key.len > len - key.offset {
-            return Err(Failure::new(Status::OutOfRange, "a key to a part that leaves its region"));
+            return Err(Failure::new(
+                Status::OutOfRange,
+                "a key to a part that exceeds its region",
+            ));
         }
         if key.offset == 0 && key.len == len {
             key.len = 0;
@@ -211,7 +214,7 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
         understood("flag", params.flags, 0)?;
         rights(params.access)?;
         if params.region.is_null() {
-            return Err(Failure::new(Status::Invalid, "a key to no region"));
+            return Err(Failure::new(Status::Invalid, "a key without a region"));
         }
         // SAFETY: a registered region's handle.
         let region = unsafe { &*params.region.cast::<Registered<D::Region>>() };

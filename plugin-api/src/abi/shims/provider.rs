@@ -104,7 +104,7 @@ fn domain_attr(domain: &DomainInfo) -> Result<DomainAttr, Failure> {
     let (name, most) = (&domain.name, size_of_val(&DomainAttr::empty().name) - 1);
     if name.len() > most {
         let text = format!(
-            "its domain \"{name}\" has a name of {} bytes: {most} are the most",
+            "its domain \"{name}\" has a name of {} bytes: at most {most} are allowed",
             name.len()
         );
         return Err(Failure::new(Status::Invalid, text));

@@ -121,7 +121,7 @@ fn list(ops: &ProviderOps) -> i32 {
 
 fn last_error(ops: &ProviderOps) -> String {
     let (last_error, mut text) = (ops.last_error.expect("a slot"), [0; 200]);
-    // SAFETY: room for as many bytes as are said.
+    // SAFETY: room for the stated number of bytes.
     let len = unsafe { last_error(ops.state, text.as_mut_ptr(), text.len()) };
     String::from_utf8(text[..len as usize].to_vec()).expect("words")
 }
@@ -153,7 +153,7 @@ fn a_name_that_has_no_room_is_an_error_and_not_cut() {
     let ops = open::<NAMES_OF_64>().expect("it opens");
     assert_eq!(list(&ops), Status::Invalid as i32);
     let said = last_error(&ops);
-    assert!(said.ends_with("n\" has a name of 64 bytes: 63 are the most"), "{said}");
+    assert!(said.ends_with("n\" has a name of 64 bytes: at most 63 are allowed"), "{said}");
     end(&ops);
 }
 
@@ -210,7 +210,7 @@ fn a_provider_has_tables_for_what_it_has_and_none_for_what_is_absent() {
 #[test]
 fn bytes_of_no_place_are_none_and_so_are_none_of_any_place() {
     let one = [7];
-    // SAFETY: null, or readable for as many bytes as are said.
+    // SAFETY: null, or readable for the stated number of bytes.
     unsafe {
         assert_eq!(bytes(ptr::null(), 5), [0; 0]);
         assert_eq!(bytes(one.as_ptr().wrapping_add(1), 0), [0; 0]);
