@@ -146,7 +146,7 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// for example a device's.
     ///
     /// The core calls it as soon as the owner asks to close the region. At that time operations of this process may still use it as
-    /// local memory; these continue. The core calls it again before [`Domain::deregister`], and as long as it returns
+    /// local memory; these continue. It is called again before [`Domain::deregister`], and as long as it returns
     /// [`Revoked::Busy`]. It must not wait. The region is valid, and its memory stays mapped, until deregistered.
     fn revoke(&self, region: &Self::Region) -> Revoked {
         let _ = region;
