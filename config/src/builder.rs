@@ -10,25 +10,25 @@ use tieline_plugin_api::{Status, raised_rights};
 use super::{Config, FileView, Known, Origin, ReportTo, Setting, files, vars};
 use crate::Error;
 
-/// Collects values before they are fixed. A fresh one reads neither the environment nor any file.
+/// Collects values. A new builder reads neither the environment nor any file.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigBuilder {
     program: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
     system_file: Option<PathBuf>,
     raised_rights: bool,
-    /// Names of the environment that were probably meant to begin with `TIELINE_`, and what was meant.
+    /// Misspelt names of the environment, with the probable `TIELINE_` name.
     misspelt: Vec<(String, String)>,
 }
 
 impl ConfigBuilder {
-    /// A value from the program: it beats the environment.
+    /// A value from the program, which overrides the environment.
     pub fn set(mut self, name: &str, value: &str) -> ConfigBuilder {
         let _ = self.program.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// Takes the environment, the system's file and the rights of this process.
+    /// Uses the environment, the system's file and the rights of this process.
     pub fn process_environment(self) -> ConfigBuilder {
         let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
         self.environment(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
@@ -36,7 +36,7 @@ impl ConfigBuilder {
             .raised_rights(raised_rights())
     }
 
-    /// Takes an environment.
+    /// Uses an environment.
     pub fn environment(
         mut self,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -55,19 +55,20 @@ impl ConfigBuilder {
         self
     }
 
-    /// Where the system's settings are.
+    /// The path of the system's settings.
     pub fn system_file(mut self, path: &Path) -> ConfigBuilder {
         self.system_file = Some(path.to_owned());
         self
     }
 
-    /// Whether the process has more rights than its user, who is then not to choose files.
+    /// Whether the process has more rights than its user. The user must then not choose files.
     pub fn raised_rights(mut self, raised: bool) -> ConfigBuilder {
         self.raised_rights = raised;
         self
     }
 
-    /// Where the report is to go, as far as the program and the environment say so: for what keeps the rest from being read.
+    /// The destination of the report, from the program and the environment only. It serves errors that keep the files from being
+    /// read.
     pub fn report_to(&self) -> Option<ReportTo> {
         let in_environment = || {
             let value = self.environment.get(vars::REPORT)?;
@@ -79,11 +80,11 @@ impl ConfigBuilder {
         ReportTo::read(value.trim())
     }
 
-    /// Reads the files and puts all in order.
+    /// Reads the files and sorts all values by precedence.
     ///
     /// # Errors
-    /// A file that is malformed, one that `TIELINE_CONFIG` names and that cannot be read, or a name from
-    /// the program that is no variable's.
+    /// A malformed file, an unreadable file that `TIELINE_CONFIG` names, or a name from
+    /// the program that does not begin with `TIELINE_`.
     pub fn build(mut self) -> Result<Config, Error> {
         let is_foreign = |(name, _): &(&String, &String)| !name.starts_with("TIELINE_");
         if let Some((name, value)) = self.program.iter().find(is_foreign) {
@@ -97,7 +98,7 @@ impl ConfigBuilder {
             return Err(error.about(name, setting));
         }
         let is_misspelt = |(name, meant): &(String, String)| {
-            format!("{name} (environment) is read by nobody here; did you mean {meant}?")
+            format!("{name} (environment) is not a variable of Tieline; did you mean {meant}?")
         };
         let mut warnings: Vec<String> = self.misspelt.iter().map(is_misspelt).collect();
         if self.raised_rights {
@@ -163,7 +164,7 @@ impl ConfigBuilder {
         Ok(Config { set, files: views, known })
     }
 
-    /// The files, strongest first, and whether each was named by somebody.
+    /// The files, strongest first, and whether `TIELINE_CONFIG` names each.
     fn files(&self) -> Vec<(PathBuf, bool)> {
         let mut files = Vec::new();
         if let Some(path) = self.program.get(vars::CONFIG).or(self.environment.get(vars::CONFIG)) {

@@ -1,20 +1,20 @@
-//! The check of everything that was set, once all providers are known.
+//! The check of all settings, once all providers are known.
 
 use tieline_plugin_api::Status;
 
 use super::{Config, HIDDEN, Origin, Setting, nearest, upper, vars};
 use crate::Error;
 
-/// As many unknown names are told one by one.
+/// The number of unknown names that are reported one by one.
 const MOST_NAMES: usize = 32;
 
 impl Config {
-    /// Checks every value against its variable's kind, and every name against those that are known.
-    /// `idle` are providers that were found and not loaded: what they read is not known, so their names
-    /// pass. Returns the new warnings; each name is warned about once.
+    /// Checks every value against its variable's kind, and every name against the known ones.
+    /// `idle` are providers that were found but not loaded. Their variables are not known, so names with their prefix
+    /// are accepted. Returns the new warnings; each name has at most one.
     ///
     /// # Errors
-    /// A value that its variable does not admit; with `TIELINE_STRICT`, a name that nobody knows.
+    /// A value that its variable does not accept; with `TIELINE_STRICT`, an unknown name.
     pub fn check(&self, idle: &[&str]) -> Result<Vec<String>, Error> {
         let strict = self.bool(vars::STRICT)?;
         let mut news = Vec::new();
@@ -34,7 +34,7 @@ impl Config {
                 continue;
             }
             let near = self.nearest_name(name);
-            // A slip for the secret's name has the secret.
+            // The value of a misspelt secret variable is the secret.
             let hides = near.as_deref() == Some(vars::SECRET);
             let cited = match hides {
                 true => format!("{name}={HIDDEN} ({})", self.origin(name)),
@@ -63,7 +63,7 @@ impl Config {
             }
             let hint = match near {
                 Some(near) => format!("did you mean {near}?"),
-                None => "nobody reads it".to_owned(),
+                None => "it has no effect".to_owned(),
             };
             if self.known_mut().reported.insert(name.clone()) {
                 news.push(format!("{cited} is not known; {hint}"));
@@ -76,8 +76,8 @@ impl Config {
         Ok(news)
     }
 
-    /// What a launcher tells its processes is read from the environment alone, before there is a configuration: said
-    /// elsewhere it has no effect.
+    /// Variables of a launcher are read only from the environment, before there is a configuration. Set elsewhere they have no
+    /// effect.
     fn swallowed(&self, name: &str) -> Option<String> {
         let elsewhere =
             self.set.get(name)?.iter().find(|said| said.origin != Origin::Environment)?;
@@ -100,7 +100,7 @@ impl Config {
         {
             return true;
         }
-        // The provider with the longest fitting name is the one meant: shm-cma, not shm, reads
+        // The provider with the longest matching name owns the variable: shm-cma, not shm, reads
         // TIELINE_SHM_CMA_...
         let families = [vars::PRIORITY, vars::CONNECT_OF];
         let of_family = families.into_iter().find_map(|family| name.strip_prefix(family));

@@ -1,23 +1,23 @@
-//! Errors: what happened, why, and what to do.
+//! Errors: the event, its reason, and the remedy.
 
 use crate::Setting;
 use std::fmt;
 use tieline_plugin_api::{Failure, Status};
 
-/// What has ended with a failure. The same status may mean one refused call, or the end of everything on a connection.
+/// The object that a failure has ended. The same status may mean one refused call, or the end of everything on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
     /// This call, or this operation.
     Call,
-    /// A connection, and what was under way on it.
+    /// A connection, and all operations on it.
     Connection,
     /// The worker: this process closed it.
     Worker,
-    /// The context: its progress thread has stopped, or this is a forked child, which has none of it.
+    /// The context: its progress thread has stopped, or this is a forked child, which cannot use it.
     Context,
 }
 
-/// A failure with its three facts. Cheap to make when there is nothing to say beyond the status.
+/// A failure with its three facts: event, reason and remedy. It is cheap if there is only a status.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     status: Status,
@@ -47,14 +47,14 @@ impl Error {
         Error { status, facts: Some(Box::new(facts)) }
     }
 
-    /// The status by itself: its text is the reason.
+    /// An error with only a status, whose text is the reason.
     #[inline]
     #[must_use]
     pub const fn from_status(status: Status) -> Error {
         Error { status, facts: None }
     }
 
-    /// The same failure, of something that has ended with it. It never becomes less than it was.
+    /// The same failure with this scope. The scope never becomes narrower.
     #[must_use]
     pub fn of(mut self, scope: Scope) -> Error {
         let facts = self.facts.get_or_insert_with(|| {
@@ -70,7 +70,7 @@ impl Error {
         self
     }
 
-    /// The same failure, with the setting that is to blame.
+    /// The same failure, with the setting that caused it.
     #[must_use]
     pub fn about(mut self, name: &str, setting: Setting) -> Error {
         if let Some(facts) = &mut self.facts {
@@ -86,32 +86,32 @@ impl Error {
         self.status
     }
 
-    /// What has ended with it.
+    /// The object that it has ended.
     #[must_use]
     pub fn scope(&self) -> Scope {
         self.facts.as_ref().map_or(Scope::Call, |f| f.scope)
     }
 
-    /// The setting that is to blame, by its name, if one is. The name is empty for a line of a file that is none.
+    /// The setting that caused the failure, with its name, if there is one. The name is empty for a malformed line of a file.
     #[must_use]
     pub fn setting(&self) -> Option<(&str, &Setting)> {
         let (name, setting) = self.facts.as_ref()?.setting.as_ref()?;
         Some((name, setting))
     }
 
-    /// What happened.
+    /// The event.
     #[must_use]
     pub fn what(&self) -> &str {
         self.facts.as_ref().map_or(self.status.text(), |f| &f.what)
     }
 
-    /// Why; empty when the status says it all.
+    /// The reason; empty if the status is sufficient.
     #[must_use]
     pub fn why(&self) -> &str {
         self.facts.as_ref().map_or("", |f| &f.why)
     }
 
-    /// What to do; empty when there is nothing to advise.
+    /// The remedy; empty if there is none.
     #[must_use]
     pub fn fix(&self) -> &str {
         self.facts.as_ref().map_or("", |f| &f.fix)

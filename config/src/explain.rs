@@ -1,6 +1,6 @@
-//! The record of every decision: what was found, what was not used and why.
+//! The record of every decision about providers, domains, modules and peers, with its reason.
 //!
-//! A [`Record`] names its subject (`provider`, and where they apply `domain`, `module`, `peer`) and holds
+//! A [`Record`] names its subject (`provider`, and if they apply `domain`, `module`, `peer`) and holds
 //! one [`Verdict`]. `tieline info --why`, the text of "no usable path" and the JSON are three views of the
 //! same list.
 
@@ -11,46 +11,46 @@ use serde::Serialize;
 pub struct Record {
     /// Provider name.
     pub provider: String,
-    /// Domain, when the decision is about one.
+    /// Domain, if the decision is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Module, when the decision is about one.
+    /// Module, if the decision is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// Peer, when the decision is about one.
+    /// Peer, if the decision is about one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// What was decided.
+    /// The decision.
     pub verdict: Verdict,
 }
 
-/// What was decided, with the facts that decided it.
+/// A decision, with the facts that decided it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "is")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It is there.
+    /// It was found.
     Found {
         /// A file's path, or `built in`.
         origin: String,
         /// Its version.
         version: String,
     },
-    /// Asked for by name, and not there.
+    /// Requested by name, and not found.
     NotFound {
-        /// Where was looked.
+        /// The places that were searched.
         looked: String,
-        /// The nearest name that is there.
+        /// The nearest existing name.
         nearest: Option<String>,
     },
-    /// There, and not fit for use.
+    /// Found, but not usable.
     Refused {
-        /// At which step: `search`, `permissions`, `elf`, `note`, `abi`, `probe`, `dlopen`, `symbol`, `init`, `value` (a setting that
+        /// The step: `search`, `permissions`, `elf`, `note`, `abi`, `probe`, `dlopen`, `symbol`, `init`, `value` (a setting that
         /// the provider refuses), `layout`, `tables`, `open`.
         phase: String,
-        /// What was expected.
+        /// The expected value.
         expected: String,
-        /// What was found.
+        /// The found value.
         found: String,
     },
     /// Left out by a variable.
@@ -58,45 +58,45 @@ pub enum Verdict {
         /// The variable, with its value.
         by: String,
     },
-    /// Cannot do what the role needs.
+    /// Lacks a capability of the role.
     LacksCapability {
         /// The capability.
         capability: String,
         /// The role it was considered for.
         role: String,
     },
-    /// Another one was better.
+    /// Another one was preferred.
     OutrankedBy {
-        /// The better one.
+        /// The preferred one.
         winner: String,
-        /// By which rule: `priority 50 over 30`, `cost`, `first of its name`.
+        /// The rule: `priority 50 over 30`, `cost`, `first of its name`.
         rule: String,
     },
     /// Cannot reach that peer.
     Unreachable {
-        /// Why.
+        /// The reason.
         because: String,
     },
-    /// Fit for use, and there is nothing here that it could be used for.
+    /// Usable, but there is nothing here to use it for.
     NotUsed {
-        /// What is missing: `no device in /sys/class/infiniband`.
+        /// The missing part: `no device in /sys/class/infiniband`.
         because: String,
     },
     /// Not needed by any path, and closed again.
     NotNeeded {
-        /// Why not.
+        /// The reason.
         because: String,
     },
     /// Disabled, with the reason.
     Disabled {
-        /// Why.
+        /// The reason.
         because: String,
     },
     /// In use.
     ChosenFor {
         /// Roles: `message`, `RMA`, `atomic`, `connection`.
         roles: Vec<String>,
-        /// Why it won.
+        /// The reason why it was chosen.
         because: String,
     },
 }
@@ -127,7 +127,7 @@ impl Record {
 }
 
 impl Record {
-    /// What it is about: `shm`, `verbs:mlx5_0`, `verbs:mlx5_0/rc`, and the peer if it is about one.
+    /// Its subject: `shm`, `verbs:mlx5_0`, `verbs:mlx5_0/rc`, and the peer if it is about one.
     #[must_use]
     pub fn subject(&self) -> String {
         let mut subject = match (&self.domain, &self.module) {
@@ -162,7 +162,7 @@ impl Verdict {
         }
     }
 
-    /// The facts that decided, in one line.
+    /// The facts of the decision, in one line.
     #[must_use]
     pub fn detail(&self) -> String {
         match self {
@@ -187,7 +187,7 @@ impl Verdict {
         }
     }
 
-    /// Whether its subject does something.
+    /// Whether its subject is in use.
     #[must_use]
     pub fn is_used(&self) -> bool {
         matches!(self, Verdict::ChosenFor { .. })

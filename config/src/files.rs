@@ -1,8 +1,8 @@
-//! Settings from TOML files, each with the line it stands on.
+//! Settings from TOML files, each with its line.
 //!
 //! ```toml
 //! providers = "^shm-cma"          # TIELINE_PROVIDERS
-//! TIELINE_STRICT = true           # the full name is good too
+//! TIELINE_STRICT = true           # the full name works too
 //! [shm]
 //! fastbox_size = "4k"             # TIELINE_SHM_FASTBOX_SIZE
 //! ```
@@ -31,8 +31,8 @@ pub(super) struct Line {
 /// The most that a file of settings may hold.
 pub(super) const MOST_BYTES: u64 = 1 << 20;
 
-/// The text of a regular file of at most that many bytes. Nothing else is waited for or read on: a FIFO would hang whoever
-/// opens a context, a device might never end.
+/// The text of a regular file of at most that many bytes. Other kinds of files are refused without waiting: a FIFO would block the
+/// thread that opens a context, and a device might never end.
 pub(super) fn read_text(path: &Path, most: u64) -> io::Result<(String, Metadata)> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -51,12 +51,12 @@ pub(super) fn read_text(path: &Path, most: u64) -> io::Result<(String, Metadata)
     Ok((text, meta))
 }
 
-/// Where the lines of a text begin. Found once for a text: looking for every key anew costs the square of its length.
+/// The beginnings of the lines of a text. They are found once per text: a search per key would cost the square of its length.
 struct LineStarts(Vec<usize>);
 
 #[cfg(test)]
 thread_local! {
-    /// How many bytes this thread has looked at for the lines of texts.
+    /// The number of bytes that this thread has scanned for lines.
     static LOOKED_AT: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
@@ -68,13 +68,13 @@ impl LineStarts {
         LineStarts(std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect())
     }
 
-    /// The number, from 1, of the line that the byte stands on.
+    /// The number of the byte's line, starting at 1.
     fn line_of(&self, at: usize) -> usize {
         self.0.partition_point(|start| *start <= at)
     }
 }
 
-/// Reads what a file's text sets. A variable that is set twice, under whichever spelling, is an error.
+/// Reads the settings of a file's text. A variable that is set twice, in any spelling, is an error.
 pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Line>, Error> {
     let malformed = |line: usize, why: String| {
         let error = Error::new(
@@ -127,7 +127,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Line>, Error> {
     Ok(lines)
 }
 
-/// `[shm] fastbox-size` is `TIELINE_SHM_FASTBOX_SIZE`; a key that is a full name already stays one.
+/// `[shm] fastbox-size` is `TIELINE_SHM_FASTBOX_SIZE`; a key that is a full name stays the same.
 fn variable_name(prefix: &str, key: &str) -> Option<String> {
     let upper = key.to_ascii_uppercase().replace('-', "_");
     let sound = !upper.is_empty() && upper.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -140,9 +140,8 @@ fn variable_name(prefix: &str, key: &str) -> Option<String> {
     }
 }
 
-/// Where settings are looked for: the system's file, the user's, and the one that `TIELINE_CONFIG` names.
-/// `environment` is asked for `XDG_CONFIG_HOME` and `HOME`; relative ones are ignored, so that the current
-/// directory never decides.
+/// The path of the user's file of settings. `environment` returns `XDG_CONFIG_HOME` and `HOME`. Relative ones are ignored, so
+/// that the current directory has no effect.
 pub(super) fn user_file(environment: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let directory = absolute("XDG_CONFIG_HOME")
@@ -150,12 +149,12 @@ pub(super) fn user_file(environment: impl Fn(&str) -> Option<String>) -> Option<
     Some(directory.join("tieline").join("tieline.toml"))
 }
 
-/// A table in the order of the file, each key with its place.
+/// A table in the order of the file, each key with its position.
 struct Table(Vec<(Spanned<String>, Node)>);
 
 enum Node {
     Table(Table),
-    /// The text, and what it is where it is no text.
+    /// The value as text, and its kind if it is no text.
     Value(String, Option<&'static str>),
 }
 
@@ -205,7 +204,7 @@ impl<'de> Visitor<'de> for NodeVisitor {
             match part {
                 Node::Value(text, kind) => {
                     parts.push(text);
-                    other = other.or(kind.map(|_| "a list with what is no text"));
+                    other = other.or(kind.map(|_| "a list with a value that is no text"));
                 }
                 Node::Table(_) => return Err(de::Error::custom("a list holds text, not tables")),
             }
@@ -241,7 +240,7 @@ mod tests {
             ),
             (
                 "modules = [\"shm/ring\", 5]",
-                "TIELINE_MODULES is a list of names, and shm/ring,5 is a list with what is no text",
+                "TIELINE_MODULES is a list of names, and shm/ring,5 is a list with a value that is no text",
             ),
             ("provider_path = 5", "TIELINE_PROVIDER_PATH is a list of names, and 5 is a number"),
         ] {
@@ -284,7 +283,7 @@ mod tests {
         }
     }
 
-    /// As many keys as there is room for. What counts is not the time but how many bytes were looked at to tell the keys' lines.
+    /// As many keys as there is room for. The test counts the bytes that were scanned for the keys' lines, not the time.
     #[test]
     fn the_lines_of_the_largest_file_are_looked_for_once_and_not_for_every_key() {
         let mut text = String::new();
@@ -314,14 +313,14 @@ mod tests {
             let error = read_text(Path::new(odd), 4).unwrap_err();
             assert!(error.to_string().contains("not a regular file"), "{odd}: {error}");
         }
-        // Of a length that it does not tell.
+        // A file that does not state its length.
         assert!(read_text(Path::new("/proc/self/maps"), 16).is_err());
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let (said, hears) = std::sync::mpsc::channel();
         let fifo = path.clone();
         let reader = std::thread::spawn(move || said.send(read_text(&fifo, 4).map(drop)));
         let heard = hears.recv_timeout(std::time::Duration::from_secs(20));
-        // Who waits for a writer gets one, so that this ends.
+        // A reader that waits for a writer gets one, so that the test ends.
         let _ = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
         std::fs::remove_file(&path).unwrap();
         reader.join().unwrap().unwrap();

@@ -1,17 +1,17 @@
-//! Configuration: what was asked for, by whom, and what holds.
+//! Configuration: all settings, their origins, and the effective values.
 //!
 //! A value comes from the program (`Context::builder().set(..)`), else the environment, else a file, else
-//! the variable's default, and knows which. Files are `/etc/tieline/tieline.toml`, the user's
+//! the variable's default, and it records its origin. Files are `/etc/tieline/tieline.toml`, the user's
 //! `tieline/tieline.toml` under `$XDG_CONFIG_HOME` or `~/.config`, and the one named by `TIELINE_CONFIG`;
-//! a later one beats an earlier one. An empty value counts as not set. A process that runs with raised
-//! rights reads no file of the user, and believes no variable of the environment that names a file or a directory.
+//! a later one overrides an earlier one. An empty value counts as not set. A process that runs with raised
+//! rights reads no file of the user, and ignores every variable of the environment that names a file or a directory.
 //!
 //! ```text
 //! let config = Config::builder().process_environment().set("TIELINE_QUEUE_BYTES", "1m").build()?;
 //! assert_eq!(config.size(vars::QUEUE_BYTES)?, 1 << 20);
-//! config.declare("shm", provider_variables);        // when its entry function says so
+//! config.declare("shm", provider_variables);        // when its entry function declares them
 //! config.uses("shm");                               // once it has started
-//! let warnings = config.check(&["verbs"])?;         // found, but not loaded
+//! let warnings = config.check(&["verbs"])?;         // verbs: found, but not loaded
 //! ```
 
 mod builder;
@@ -49,7 +49,7 @@ pub use units::Kind;
 pub use markdown::{markdown, settings_file};
 pub use sys::effective_uid;
 
-/// Who gave a value.
+/// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The program, through the builder.
@@ -58,7 +58,7 @@ pub enum Origin {
     Environment,
     /// A line of a file.
     File(PathBuf, usize),
-    /// Nobody: it is the default.
+    /// It is the default.
     Default,
 }
 
@@ -79,17 +79,17 @@ impl Serialize for Origin {
     }
 }
 
-/// Where the report goes while it is made.
+/// The destination of the report while it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportTo {
-    /// To whoever reads the process's stderr.
+    /// The process's stderr.
     Stderr,
-    /// To a file, as it was written: `%p` stands for the process's number, `%h` for its host's name.
+    /// A file's path, as it was set: `%p` stands for the process's number, `%h` for its host's name.
     File(String),
 }
 
 impl ReportTo {
-    /// What a value says; none where it is empty or says nothing that could be meant.
+    /// Reads a value; none if it is empty or neither `stderr` nor a path.
     fn read(text: &str) -> Option<ReportTo> {
         match text {
             vars::STDERR => Some(ReportTo::Stderr),
@@ -101,9 +101,9 @@ impl ReportTo {
 /// One value with its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// As it was written.
+    /// The text as it was written.
     pub value: String,
-    /// Who wrote it.
+    /// Its origin.
     pub origin: Origin,
 }
 
@@ -112,33 +112,32 @@ pub struct Setting {
 pub struct ValueView {
     /// Its name.
     pub name: String,
-    /// What holds; empty when nothing was said and there is no default.
+    /// The effective value; empty if it is not set and has no default.
     pub value: String,
-    /// Who said so.
+    /// Its origin.
     pub origin: Origin,
-    /// What would hold otherwise.
+    /// The value if it were not set.
     pub default: String,
-    /// What it may be: `size`, `count`, `duration`, `bool`, `text`, `list`, or the words it may be.
+    /// The kind: `size`, `count`, `duration`, `bool`, `text`, `list`, or the accepted words.
     pub kind: String,
-    /// `core`, or the provider that reads it; `unknown` for a name that nobody declared.
+    /// `core`, or the provider that reads it; `unknown` for a name that was not declared.
     pub owner: String,
-    /// What it does.
+    /// Its effect.
     pub doc: String,
-    /// Other values that were given for it and lost, strongest first.
+    /// Other values that were set and overridden, strongest first.
     pub overridden: Vec<Setting>,
 }
 
-/// A file that was looked for.
+/// A file of settings that was searched for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileView {
-    /// Where.
+    /// Its path.
     pub path: PathBuf,
-    /// `read`, `not there`, or why it was not read.
+    /// `read`, `not there`, or the reason why it was not read.
     pub state: String,
 }
 
-/// Everything that was set, and everything that can be. Shared by all who need it; `declare` is for the
-/// time while providers are loaded.
+/// All settings and all variables. It is shared by its users; `declare` is called while providers are loaded.
 #[derive(Debug)]
 pub struct Config {
     /// By name, strongest first.
@@ -147,27 +146,27 @@ pub struct Config {
     known: RwLock<Known>,
 }
 
-/// What was learned after the values were read.
+/// State that is added after the values were read.
 #[derive(Debug, Default)]
 struct Known {
-    /// By name: the provider and what it declared.
+    /// By name: the provider and its declaration.
     declared: BTreeMap<String, (String, Declared)>,
     /// Providers that are in use.
     providers: BTreeSet<String>,
-    /// Names of families (priorities, connection lists) that somebody asked for.
+    /// Names of families (priorities, connection lists) that were looked up.
     asked: BTreeSet<String>,
-    /// Names that were warned about.
+    /// Names with a warning.
     reported: BTreeSet<String>,
     warnings: Vec<String>,
 }
 
 impl Config {
-    /// A builder that has read nothing yet.
+    /// An empty builder.
     pub fn builder() -> ConfigBuilder {
         ConfigBuilder::default()
     }
 
-    /// The value that holds, default included; none when nothing was said and there is no default.
+    /// The effective value, including the default; none if it is not set and has no default.
     pub fn get(&self, name: &str) -> Option<String> {
         let value = match self.setting(name) {
             Some(setting) => setting.value.clone(),
@@ -178,7 +177,7 @@ impl Config {
         Some(value).filter(|value| !value.is_empty())
     }
 
-    /// Who said what holds.
+    /// The origin of the effective value.
     pub fn origin(&self, name: &str) -> Origin {
         match self.setting(name) {
             Some(setting) => setting.origin.clone(),
@@ -187,7 +186,7 @@ impl Config {
         }
     }
 
-    /// The same in words; none for a default.
+    /// The origin in words; none for a default.
     pub fn who_set(&self, name: &str) -> Option<String> {
         Some(self.origin(name)).filter(|it| *it != Origin::Default).map(|it| it.to_string())
     }
@@ -198,7 +197,7 @@ impl Config {
         format!("{name}={} ({})", shown(name, &value), self.origin(name))
     }
 
-    /// Text; empty when nothing was said and there is no default.
+    /// Text; empty if it is not set and has no default.
     pub fn text(&self, name: &str) -> String {
         self.get(name).unwrap_or_default()
     }
@@ -206,7 +205,7 @@ impl Config {
     /// Bytes; `inf` is `usize::MAX`.
     ///
     /// # Errors
-    /// The variable, its value, where it was set, and what is accepted. So do the other typed getters.
+    /// An error with the variable, its value, its origin, and the accepted values. The other typed getters return the same.
     pub fn size(&self, name: &str) -> Result<usize, Error> {
         tieline_plugin_api::units::size(&self.text(name))
             .ok_or_else(|| self.not_a(name, &Kind::SIZE.accepted()))
@@ -231,10 +230,10 @@ impl Config {
             .ok_or_else(|| self.not_a(name, &Kind::DURATION.accepted()))
     }
 
-    /// Where the report is to be written while it is made, if anywhere.
+    /// The destination of the report while it is written, if there is one.
     ///
     /// # Errors
-    /// A word that is neither `stderr` nor a path: it would become a file of that name in any directory.
+    /// A word that is neither `stderr` nor a path. It would otherwise become a file of that name in the current directory.
     pub fn report_to(&self) -> Result<Option<ReportTo>, Error> {
         let text = self.text(vars::REPORT);
         match ReportTo::read(&text) {
@@ -246,7 +245,7 @@ impl Config {
         }
     }
 
-    /// The job's secret, from its variable or else from the file that is named for it.
+    /// The job's secret, from its variable, else from the file of `TIELINE_SECRET_FILE`.
     ///
     /// # Errors
     /// A file that cannot be read, is empty, or that others than its owner can read.
@@ -272,14 +271,14 @@ impl Config {
         }
     }
 
-    /// Every variable that has a value, with what [`Config::get`] answers.
+    /// Every variable that has a value, with the result of [`Config::get`].
     pub fn all(&self) -> Vec<(String, String)> {
         let core = vars::CORE.iter().filter(|var| !var.is_family()).map(|var| var.name);
         let names: BTreeSet<&str> = core.chain(self.set.keys().map(String::as_str)).collect();
         names.into_iter().filter_map(|name| Some((name.to_owned(), self.get(name)?))).collect()
     }
 
-    /// The error of a value that a provider refuses, when its words name a variable that somebody has set.
+    /// The error of a value that a provider refuses, if the provider's words name a variable that is set.
     pub fn refused_by(&self, provider: &str, words: &str) -> Option<Error> {
         let mut names = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let name = names.find(|name| self.setting(name).is_some())?;
@@ -288,7 +287,7 @@ impl Config {
         }
         let text = self.text(name);
         let words = words.replace(&text, &shown(name, &text));
-        // A variable that several providers read is not the fault of the one that looked at it first.
+        // For a variable that several providers read, the error does not name the provider that read it first.
         let is_own = name.starts_with(&format!("TIELINE_{}_", upper(provider)));
         let error = Error::new(
             Status::Invalid,
@@ -307,7 +306,7 @@ impl Config {
         }
     }
 
-    /// A selection. One that is nobody's wish (the default) warns about nothing that is missing.
+    /// A selection. A default one does not warn about missing names.
     pub fn selection(&self, name: &str) -> Result<Selection, Error> {
         let setting = Setting { value: self.text(name), origin: self.origin(name) };
         let selection = Selection::parse_from(name, setting)?;
@@ -315,7 +314,7 @@ impl Config {
         Ok(if asked { selection } else { selection.quiet() })
     }
 
-    /// The priority that was set for a module, or else for its provider, and the variable that says so.
+    /// The priority that was set for a module, else for its provider, and a citation of the variable.
     pub fn priority(&self, provider: &str, module: &str) -> Result<Option<(i32, String)>, Error> {
         let of_provider = format!("{}{}", vars::PRIORITY, upper(provider));
         let of_module = format!("{of_provider}_{}", upper(module));
@@ -335,13 +334,13 @@ impl Config {
         Ok(None)
     }
 
-    /// What stands for `TIELINE_CONNECT` in a domain: the list that was set for it, or else for its provider.
+    /// The list that replaces `TIELINE_CONNECT` in a domain: the one that was set for it, else for its provider.
     ///
     /// # Errors
     /// As [`Config::selection`].
     pub fn connect_of(&self, provider: &str, domain: &str) -> Result<Option<Selection>, Error> {
         let names = [domain, provider].map(|name| format!("{}{}", vars::CONNECT_OF, upper(name)));
-        // A provider may be called like another variable: that one is meant then.
+        // If a provider has the name of another variable's suffix, the name means that variable.
         let free = |name: &&String| vars::CORE.iter().all(|var| var.name != **name);
         let names: Vec<&String> = names.iter().filter(free).collect();
         self.known_mut().asked.extend(names.iter().map(|name| (*name).clone()));
@@ -349,25 +348,25 @@ impl Config {
         set.map(|name| self.selection(name)).transpose()
     }
 
-    /// What the core says of a variable of its own, which holds whatever a provider declares; none for any other.
+    /// The core's declaration of a variable of its own, which overrides a provider's; none for any other variable.
     pub fn of_the_core(&self, name: &str) -> Option<Declared> {
         let exact = vars::CORE.iter().find(|var| var.name == name);
         let mut families = vars::CORE.iter().filter(|var| var.is_family());
         let var = exact.or_else(|| families.find(|var| name.starts_with(var.name)))?;
         let accepts = match var.kind {
             Kind::Value(accepts) => accepts,
-            // To a provider these are texts: the core's own check has more to say of them.
+            // A provider gets these as texts: the core checks them itself.
             Kind::Integer | Kind::Selection | Kind::Path => Accepts::any(config_kind::TEXT),
         };
         Some(Declared::new(name, var.default, var.doc, accepts))
     }
 
-    /// A provider is in use: a name that begins as its own do, and that it has not declared, is a slip.
+    /// Marks a provider as in use: a name with its prefix that it has not declared is then a misspelling.
     pub fn uses(&self, provider: &str) {
         let _ = self.known_mut().providers.insert(provider.to_owned());
     }
 
-    /// Adds variables of a provider that is in use, or would be but for a value.
+    /// Adds variables of a provider that is in use, or that is not in use only because of a refused value.
     pub fn declare(&self, provider: &str, variables: impl IntoIterator<Item = Declared>) {
         let mut known = self.known_mut();
         for variable in variables {
@@ -382,7 +381,7 @@ impl Config {
     }
 
     /// Every variable: the core's in the order of the documentation, priorities that were set, the
-    /// providers', and set names that nobody knows.
+    /// providers', and unknown names that are set.
     pub fn views(&self) -> Vec<ValueView> {
         let mut views = Vec::new();
         for core in vars::CORE {
@@ -413,7 +412,7 @@ impl Config {
                 let launcher = vars::is_of_the_launcher(name);
                 let owner = if launcher { "launcher" } else { "unknown" };
                 let doc = if launcher {
-                    "For whoever starts processes, `tieline run` for example; read from the environment alone."
+                    "For launchers such as `tieline run`; read only from the environment."
                 } else {
                     ""
                 };
@@ -423,12 +422,12 @@ impl Config {
         views
     }
 
-    /// The files that were looked for.
+    /// The files that were searched for.
     pub fn files(&self) -> Vec<FileView> {
         self.files.clone()
     }
 
-    /// Everything worth a word so far.
+    /// All warnings so far.
     pub fn warnings(&self) -> Vec<String> {
         self.known().warnings.clone()
     }
@@ -466,12 +465,12 @@ impl Config {
         }
     }
 
-    /// Whether a variable's value is a selection, which is checked where it is parsed.
+    /// Whether a variable's value is a selection, whose parser checks it.
     fn is_selection(&self, name: &str) -> bool {
         self.with_kind(name, |kind| kind == Kind::Selection)
     }
 
-    /// The error of a value that its variable does not admit.
+    /// The error of a value that its variable does not accept.
     fn refused(&self, name: &str) -> Option<Error> {
         let text = self.text(name);
         let accepted = |kind: Kind| (!kind.admits(&text)).then(|| kind.accepted());
@@ -520,16 +519,16 @@ impl Config {
     }
 }
 
-/// A value as it may be shown to anybody: nothing whose name says that it is a secret. Where a secret lies is none.
+/// A value that is safe to show. The value of a variable whose name contains `SECRET` is hidden, unless it is the path of a file.
 fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     let is_secret = name.contains("SECRET") && !name.ends_with("_FILE") && !value.is_empty();
     if is_secret { HIDDEN.into() } else { config::shown(name, value) }
 }
 
-/// What stands for a value that is not shown.
+/// The placeholder of a hidden value.
 const HIDDEN: &str = "(set)";
 
-/// `shm-cma` as it stands in a variable's name: `SHM_CMA`.
+/// `shm-cma` in the spelling of a variable's name: `SHM_CMA`.
 pub fn upper(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })

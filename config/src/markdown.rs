@@ -1,11 +1,11 @@
-//! `docs/configuration.md` and the file of settings that packages install, from the same tables as everything else.
+//! `docs/configuration.md`, and the file of settings that packages install, generated from the tables of variables.
 
 use std::fmt::Write as _;
 
 use crate::{Config, Declared, ValueView};
 
-/// The text of `docs/configuration.md`: every variable of the core and of these providers, and behind them those of other
-/// providers that are among `loaded`. What this process has set plays no part.
+/// The text of `docs/configuration.md`: every variable of the core and of these providers, followed by those of other
+/// providers that are among `loaded`. Settings of this process have no effect on it.
 #[must_use]
 pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) -> String {
     let views = views(providers, loaded);
@@ -29,7 +29,7 @@ pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueVi
     text
 }
 
-/// The text of `/etc/tieline/tieline.toml` as it is installed: the same variables, each set to its default behind a `#`.
+/// The text of the installed `/etc/tieline/tieline.toml`: the same variables, each set to its default behind a `#`.
 #[must_use]
 pub fn settings_file(
     providers: Vec<(&'static str, Vec<Declared>)>,
@@ -50,7 +50,7 @@ pub fn settings_file(
         for line in wrapped(&format!("{} ({})", view.doc, view.kind), 96) {
             let _ = writeln!(text, "# {line}");
         }
-        // A name that stands for many is shown, and is no key.
+        // A name with `<...>` stands for many names and is no key, so a space keeps it a comment.
         let sign = if view.name.contains('<') { "# " } else { "#" };
         let value = view.default.replace('\\', "\\\\").replace('"', "\\\"");
         let _ = writeln!(text, "{sign}{} = \"{value}\"", view.name);
@@ -58,7 +58,7 @@ pub fn settings_file(
     text
 }
 
-/// What these providers declare, and what others do that are among `loaded`.
+/// The declarations of these providers, and of others that are among `loaded`.
 fn views(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) -> Vec<ValueView> {
     let Ok(config) = Config::builder().build() else { return Vec::new() };
     for (provider, variables) in providers {
@@ -74,7 +74,7 @@ fn views(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) ->
     views
 }
 
-/// Lines of at most so many bytes, where a word allows it.
+/// Splits a text into lines of at most `most` bytes; a longer word stays whole.
 fn wrapped(text: &str, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -90,13 +90,13 @@ fn wrapped(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// What says where files are cannot stand in one, and a secret does not belong into one that everybody reads.
+/// Variables that the file omits: it cannot name further files, and every user can read it, so it must not hold the secret.
 const FILES_CANNOT: [&str; 2] = ["TIELINE_CONFIG", "TIELINE_SECRET"];
 
-const FILE_INTRODUCTION: &str = r##"# Settings of Tieline for every user of this machine. Each line shows a default: take its # away and change it.
+const FILE_INTRODUCTION: &str = r##"# Settings of Tieline for every user of this machine. Each line shows a default: to change it, remove the # and edit the value.
 #
 # A user's ~/.config/tieline/tieline.toml, the file that TIELINE_CONFIG names, the environment and the program itself
-# say more than this file does. `tieline config` shows what holds, and who has said it; tieline-config(1).
+# override this file. `tieline config` shows the effective values and their origins; see tieline-config(1).
 "##;
 
 fn row(text: &mut String, view: &ValueView) {
@@ -119,12 +119,12 @@ const INTRODUCTION: &str = r#"# Configuration
 ```sh
 TIELINE_PROVIDERS=^shm-cma ./program        # leave one provider out
 tieline config                              # every variable: value, origin, default, meaning
-tieline info --why                          # what was chosen, and why the rest was not
+tieline info --why                          # what was chosen, and the reasons against the rest
 ```
 
-## Where a value comes from
+## Order of precedence
 
-The first of these that says something holds:
+The first of these that sets a variable decides its value:
 
 1. the program: `Context::builder().set("TIELINE_QUEUE_BYTES", "1m")`
 2. the environment
@@ -133,11 +133,11 @@ The first of these that says something holds:
 5. `/etc/tieline/tieline.toml`
 6. the default
 
-An empty value counts as not set. The current directory never decides. A process that runs with raised rights (set-uid,
-set-gid, file capabilities) does not read the user's file, and ignores in its environment every variable that says where
-something lies: `TIELINE_CONFIG`, all whose names end in `_PATH`, `_DIR` or `_FILE`, and `TIELINE_REPORT` where it names a file.
+An empty value counts as not set. The current directory has no effect. A process that runs with raised rights (set-uid,
+set-gid, file capabilities) does not read the user's file. It also ignores every variable of its environment that holds a path:
+`TIELINE_CONFIG`, all names that end in `_PATH`, `_DIR` or `_FILE`, and `TIELINE_REPORT` if it names a file.
 
-A file is a regular file of at most 1 MiB of TOML. Tables and keys join into the variable's name; the full name is good too:
+A file is a regular file of at most 1 MiB of TOML. Tables and keys join into the variable's name; the full name works too:
 
 ```toml
 providers = "^shm-cma"        # TIELINE_PROVIDERS
@@ -148,22 +148,22 @@ fastbox_size = "4k"           # TIELINE_SHM_FASTBOX_SIZE
 shm-cma = 10                  # TIELINE_PRIORITY_SHM_CMA
 ```
 
-A name that nobody knows is a warning in the report, with the nearest name; `TIELINE_STRICT=1` makes it an error. Names of
-a provider that was found and not loaded pass. A value that makes no sense is an error that says where it was set, also one
-that a provider refuses which is to be used: leave that provider out, and its variables are not looked at. A name that
-nearly begins with `TIELINE_` (`TIELNE_PROVIDERS`) is a warning too.
+An unknown name is a warning in the report, with the nearest known name; `TIELINE_STRICT=1` makes it an error. Names of
+a provider that was found but not loaded are accepted. A value that is not valid is an error that names the place of the setting. So is
+a value that a selected provider refuses. The variables of a provider that is left out are not checked. A name whose prefix is
+close to `TIELINE_` (`TIELNE_PROVIDERS`) is a warning too.
 
 ## Kinds of value
 
 | kind | examples |
 |---|---|
 | size | `4096`, `64k`, `2GiB`, `inf`; all units are powers of 1024 |
-| duration | `10ms`, `2us`, `1s`, `5min`, `inf`; a unit is needed |
+| duration | `10ms`, `2us`, `1s`, `5min`, `inf`; the unit is required |
 | count | `16`, `inf` |
 | integer | `50`, `-1` |
 | bool | `y` `yes` `on` `true` `1`, `n` `no` `off` `false` `0` |
-| list | names with commas between them |
-| path | absolute directories with colons between them |
+| list | names separated by commas |
+| path | absolute directories separated by colons |
 | selection | see below |
 
 ## Selections
@@ -171,16 +171,16 @@ nearly begins with `TIELINE_` (`TIELNE_PROVIDERS`) is a warning too.
 `TIELINE_PROVIDERS`, `TIELINE_DOMAINS`, `TIELINE_MODULES` and `TIELINE_CONNECT` (also for one provider or domain:
 `TIELINE_CONNECT_VERBS`) share one grammar:
 
-| written | means |
+| value | meaning |
 |---|---|
 | `verbs,shm` | these two, `verbs` preferred |
-| `verbs:mlx5_*` | globs `*`, `?`, `[0-3]`, `[!0]`; they fit the whole name |
-| `^shm-cma,tcp` | all but these: the `^` holds for the whole list |
+| `verbs:mlx5_*` | globs `*`, `?`, `[0-3]`, `[!0]`; they match the whole name |
+| `^shm-cma,tcp` | all but these: the `^` applies to the whole list |
 | `required:verbs,shm` | an error if `verbs` cannot be used |
 | `verbs@^1.2` | a version requirement, for providers only |
 
-Modules are written with their domain: `verbs:mlx5_0/rc`. Including and excluding do not mix (`shm,^tcp` is an error), nor
-may a name stand twice. A plain name decides before a glob: `*,tcp` is everything, `tcp` last. A name that matches nothing
+Modules are written with their domain: `verbs:mlx5_0/rc`. A list either includes or excludes (`shm,^tcp` is an error), and a name
+may appear only once. A plain name takes precedence over a glob: `*,tcp` means everything, with `tcp` last. A name that matches nothing
 is a warning with the nearest spelling.
 "#;
 

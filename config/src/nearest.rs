@@ -1,7 +1,6 @@
-//! The nearest spelling of a name that does not exist.
+//! The nearest known spelling of an unknown name.
 
-/// The name among `candidates` that `name` was probably meant to be, or none when nothing is near: more
-/// than a third of the letters would have to change.
+/// The candidate that is nearest to `name`, or none if more than a third of the letters would have to change.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (name.chars().count() / 3).max(1);
     candidates
@@ -13,7 +12,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters to add, drop, change or swap with their neighbour (optimal string alignment).
+/// The number of letters to add, drop, change or swap with their neighbour (optimal string alignment).
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().flat_map(char::to_lowercase).collect();
     let b: Vec<char> = b.chars().flat_map(char::to_lowercase).collect();
@@ -53,7 +52,7 @@ mod tests {
         assert_eq!(nearest("x", []), None);
     }
 
-    /// A third of the letters may change, at least one; of those that are as near the first by name.
+    /// A third of the letters may change, at least one. Among equally near candidates the first by name wins.
     #[test]
     fn what_is_near_is_counted_in_letters() {
         assert_eq!(nearest("abcdef", ["abcdxy"]), Some("abcdxy"));

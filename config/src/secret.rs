@@ -1,4 +1,4 @@
-//! The job's secret in a file: who may have read it, and who may have written it.
+//! The job's secret in a file, and the check of the file's owner and mode.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -7,10 +7,10 @@ use std::path::Path;
 use super::files;
 use super::sys::effective_uid;
 
-/// A longer secret is no secret but a mistake: another file was named.
+/// A longer file is a mistake: the variable names another file.
 pub(super) const MOST_BYTES: u64 = 64 * 1024;
 
-/// The secret of a file, and a word of warning about it; or why not, and what to do.
+/// The secret of a file, with a warning if there is one; or the reason of a failure, with its remedy.
 pub(super) fn read(path: &Path) -> Result<(String, Option<String>), (String, String)> {
     let fix = "name a readable file that holds the secret, the same for all processes";
     let unusable = |why: String| (why, fix.to_owned());
@@ -23,14 +23,15 @@ pub(super) fn read(path: &Path) -> Result<(String, Option<String>), (String, Str
     }
 }
 
-/// Whether it can still be a secret. The user's own file: nobody else can read or write it, since the user can see to that.
-/// One that root gave to other users: nobody can write it, a group may read it, and one that everybody can read is worth a word.
+/// Checks that other users cannot know or change the secret. A file of the user must not be readable or writable for others,
+/// because the user can ensure that. A file of root for other users must not be writable for them. A group may read it; if all
+/// users can read it, there is a warning.
 fn guarded(path: &Path, meta: &Metadata, user: u32) -> Result<Option<String>, (String, String)> {
     let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
     let path = path.display();
     if owner != user && owner != 0 {
         let fix = format!("make a copy that belongs to user {user}, with mode 600");
-        return Err((format!("it belongs to user {owner}, who knows the secret then"), fix));
+        return Err((format!("it belongs to user {owner}, who can read the secret"), fix));
     }
     let forbidden = if owner == user { 0o077 } else { 0o022 };
     if mode & forbidden != 0 {
@@ -55,7 +56,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
 
-    /// A file of ours with that mode, of this call's own.
+    /// A new file with that mode.
     fn with_mode<R>(mode: u32, test: impl FnOnce(&Path, &Metadata) -> R) -> R {
         let place = |n| std::env::temp_dir().join(format!("tieline-mode-{mode:o}-{n}"));
         let new = |path: &PathBuf| {

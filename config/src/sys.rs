@@ -1,4 +1,4 @@
-//! The one question to the system: whose process is this?
+//! The one system call of this crate: the user of the process.
 
 #![allow(unsafe_code)]
 

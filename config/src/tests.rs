@@ -12,7 +12,7 @@ fn size(name: &'static str, default: &'static str) -> Declared {
     (&ConfigDoc::size(name, default, "Doc.")).into()
 }
 
-/// A file that goes away with the test.
+/// A file that is removed with the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -289,7 +289,7 @@ fn an_unknown_name_is_warned_about_once_with_the_nearest_one() {
         warnings,
         [
             "TIELINE_PROVIDRS=shm (environment) is not known; did you mean TIELINE_PROVIDERS?",
-            "TIELINE_WHATEVER_IT_IS=1 (environment) is not known; nobody reads it",
+            "TIELINE_WHATEVER_IT_IS=1 (environment) is not known; it has no effect",
         ]
     );
     assert!(config.check(&[]).unwrap().is_empty());
@@ -327,7 +327,7 @@ fn a_name_that_nearly_begins_as_ours_is_a_warning_and_another_word_is_none() {
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert_eq!(
         meant(
-            "TIELNE_PROVIDERS (environment) is read by nobody here; did you mean TIELINE_PROVIDERS?"
+            "TIELNE_PROVIDERS (environment) is not a variable of Tieline; did you mean TIELINE_PROVIDERS?"
         ),
         1
     );
@@ -368,10 +368,10 @@ fn a_value_that_a_provider_refuses_is_cited_when_somebody_set_it() {
     assert_eq!((error.status(), error.what()), (Status::Invalid, what.as_str()));
     assert!(error.why().contains(words), "{error}");
     assert!(error.why().starts_with("provider shm: "), "{error}");
-    // The provider that looks first at what several read is not to blame.
+    // A variable that several providers read is not blamed on the first reader.
     let error = config.refused_by("ofi", words).unwrap();
     assert_eq!(error.why(), words);
-    // What nobody set is not the user's to correct.
+    // The user cannot correct a value that is not set.
     assert_eq!(config.refused_by("shm", "TIELINE_SHM_FASTBOX_MAX=32 is odd"), None);
     assert_eq!(config.refused_by("shm", "TIELINE_SHM_FASTBOX_SIZES are odd"), None);
 }
@@ -395,7 +395,7 @@ fn names_of_providers_that_were_not_loaded_pass() {
     let config = env(&set).build().unwrap();
     config.uses("shm");
     assert!(config.check(&["verbs", "shm-cma"]).unwrap().is_empty());
-    // shm-cma is loaded and has no such variable: shm, which is not loaded, does not excuse it.
+    // shm-cma is loaded and has no such variable. It is unknown although shm is not loaded.
     let config = env(&set).build().unwrap();
     config.declare("shm-cma", vec![size("TIELINE_SHM_CMA_CHUNKS", "1k")]);
     config.uses("shm-cma");

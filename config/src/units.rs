@@ -1,18 +1,18 @@
-//! What a variable's value may be.
+//! The kinds of values of variables.
 
 use tieline_plugin_api::config::Accepts;
 use tieline_plugin_api::config_kind;
 
-/// What a variable's value may be.
+/// The kind of a variable's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind<'a> {
-    /// What a provider may declare, too.
+    /// A kind that providers may declare too.
     Value(Accepts<'a>),
     /// A number that may be negative.
     Integer,
     /// The selection grammar.
     Selection,
-    /// Absolute directories with colons between them.
+    /// Absolute directories separated by colons.
     Path,
 }
 
@@ -27,15 +27,15 @@ impl<'a> Kind<'a> {
     pub const BOOL: Kind<'a> = Kind::Value(Accepts::any(config_kind::BOOL));
     /// Anything.
     pub const TEXT: Kind<'a> = Kind::Value(Accepts::any(config_kind::TEXT));
-    /// Names with commas between them.
+    /// Names separated by commas.
     pub const LIST: Kind<'a> = Kind::Value(Accepts::any(config_kind::LIST));
 
-    /// One of these words, which have bars between them.
+    /// One of these words, which are separated by bars.
     pub const fn one_of(words: &'a str) -> Kind<'a> {
         Kind::Value(Accepts { words, ..Accepts::any(config_kind::TEXT) })
     }
 
-    /// Its name in reports: `size`, or the words with bars between them.
+    /// Its name in reports: `size`, or the words, separated by bars.
     pub fn name(self) -> String {
         match self {
             Kind::Value(accepts) => accepts.name(),
@@ -45,7 +45,7 @@ impl<'a> Kind<'a> {
         }
     }
 
-    /// What is accepted, for the error of a value that is not.
+    /// The accepted values, for the error of a refused value.
     pub fn accepted(self) -> String {
         match self {
             Kind::Value(accepts) => accepts.accepted(),
@@ -55,7 +55,7 @@ impl<'a> Kind<'a> {
         }
     }
 
-    /// Whether `text` is a value of this kind. A selection is checked where it is parsed.
+    /// Whether `text` is a value of this kind. The parser of selections checks those.
     pub fn admits(self, text: &str) -> bool {
         match self {
             Kind::Value(accepts) => accepts.read(text).is_some(),

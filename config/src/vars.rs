@@ -6,20 +6,20 @@ use super::units::Kind;
 /// One variable of the core.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreVar {
-    /// Its name; one that ends in `_` stands for every name that begins so.
+    /// Its name. One that ends in `_` stands for every name with this prefix.
     pub name: &'static str,
-    /// What holds when nobody says otherwise; empty: nothing.
+    /// The value if it is not set; empty: none.
     pub default: &'static str,
-    /// What it may be.
+    /// Its accepted values.
     pub kind: Kind<'static>,
-    /// What it does.
+    /// Its effect.
     pub doc: &'static str,
 }
 
 macro_rules! core_vars {
     ($( $constant:ident = $name:literal, $default:literal, $kind:expr, $doc:literal; )*) => {
         $( #[doc = $doc]
-        #[allow(dead_code)] // the registry, which knows nothing of this table, reads some by their text
+        #[allow(dead_code)] // the registry, which does not know this table, reads some by their text
         pub const $constant: &str = $name; )*
         /// Every variable of the core, in the order of the documentation.
         pub const CORE: &[CoreVar] = &[
@@ -30,90 +30,90 @@ macro_rules! core_vars {
 
 core_vars! {
     PROVIDERS = "TIELINE_PROVIDERS", "", Kind::Selection,
-        "Providers to use, in order of preference, or with a leading ^ the ones to leave out; empty: all. A connector that they need and the list does not name comes along: tcp brings tcp-connect, unless TIELINE_CONNECT=^tcp-connect keeps it out.";
+        "Providers to use, in order of preference, or with a leading ^ the ones to leave out; empty: all. A connector that they need is used even if the list does not name it: tcp brings tcp-connect, unless TIELINE_CONNECT=^tcp-connect excludes it.";
     DOMAINS = "TIELINE_DOMAINS", "", Kind::Selection,
         "Memory domains that may carry data; the same grammar.";
     MODULES = "TIELINE_MODULES", "", Kind::Selection,
         "Modules that may carry data, written domain/module; the same grammar.";
     CONNECT = "TIELINE_CONNECT", "tcp-connect,oob,rdmacm", Kind::Selection,
-        "Modules that may form connections for modules that cannot do it themselves, in order.";
+        "Modules that may form connections for modules that cannot do it themselves, in order of preference.";
     CONNECT_OF = "TIELINE_CONNECT_", "", Kind::Selection,
-        "The same for the domains of one provider (TIELINE_CONNECT_VERBS) or for one domain (TIELINE_CONNECT_VERBS_MLX5_0), instead of TIELINE_CONNECT; ^*: none.";
+        "Replaces TIELINE_CONNECT for the domains of one provider (TIELINE_CONNECT_VERBS) or for one domain (TIELINE_CONNECT_VERBS_MLX5_0); ^*: none.";
     CONNECT_POLICY = "TIELINE_CONNECT_POLICY", "fallback", Kind::one_of("fallback|prefer"),
-        "fallback: a module of the same domain forms connections, TIELINE_CONNECT is for domains without one; prefer: TIELINE_CONNECT comes first.";
+        "fallback: a module of the same domain forms connections, and TIELINE_CONNECT is for domains without one; prefer: TIELINE_CONNECT comes first.";
     PRIORITY = "TIELINE_PRIORITY_", "", Kind::Integer,
-        "Priority of a provider (TIELINE_PRIORITY_SHM) or of one of its modules (TIELINE_PRIORITY_VERBS_RC) instead of its own; negative: not used.";
+        "Replaces the priority of a provider (TIELINE_PRIORITY_SHM) or of one of its modules (TIELINE_PRIORITY_VERBS_RC); negative: not used.";
     PROVIDER_PATH = "TIELINE_PROVIDER_PATH", "", Kind::Path,
-        "Directories to look for providers in before the usual ones; the environment's is ignored under raised rights.";
+        "Directories that are searched for providers before the usual ones. A value from the environment is ignored under raised rights.";
     PROBE = "TIELINE_PROBE", "on", Kind::one_of("on|off|nocache"),
-        "Try a provider from outside the system directory in a child process first; nocache: every time anew.";
+        "Probe a provider from outside the system directory in a child process first; nocache: without the cache of earlier results.";
     SELFTEST = "TIELINE_SELFTEST", "off", Kind::BOOL,
-        "Check each module's put, get, atomics and key checks once through its own interface before it is used.";
+        "Test each module's put, get, atomics and key checks once through its own interface before it is used.";
     STRICT = "TIELINE_STRICT", "off", Kind::BOOL,
-        "Take a TIELINE_ name that nobody knows as an error instead of a warning.";
+        "Treat an unknown TIELINE_ name as an error instead of a warning.";
     CONFIG = "TIELINE_CONFIG", "", Kind::TEXT,
-        "A file of settings that is read after the system's and the user's, at most 1 MiB; the environment's is ignored under raised rights.";
+        "A file of settings, at most 1 MiB, that overrides the system's and the user's. A value from the environment is ignored under raised rights.";
     LOG = "TIELINE_LOG", "warn", Kind::one_of("off|error|warn|info|debug"),
-        "Least severity of the lines that are collected for the report; the library never prints them, unless TIELINE_REPORT says where.";
+        "Least severity of the lines that are collected for the report. The library prints them only if TIELINE_REPORT is set.";
     REPORT = "TIELINE_REPORT", "", Kind::TEXT,
-        "Where the report is written while it is made, a line at a time: stderr, or a file's path, in which %p stands for the process's number and %h for its host's name: what a context found and chose, the lanes to each peer at its first use and why no better ones, what failed. Empty: nowhere, as a library prints nothing by itself. The environment's file is ignored under raised rights.";
+        "Destination of the report, which is written line by line: stderr, or a file's path, in which %p stands for the process's number and %h for its host's name. The report has what a context found and chose, the lanes to each peer at its first use with the reason why there are no better ones, and all failures. Empty: no report, since a library prints nothing by itself. A file from the environment is ignored under raised rights.";
     LIVE = "TIELINE_LIVE", "on", Kind::BOOL,
-        "Show `tieline info --pid` what workers of this process do, in a memory file that the same user and root can read. It costs one descriptor, and 8 to 64 KiB for each worker.";
+        "Publish the state of this process's workers for `tieline info --pid`, in a memory file that the same user and root can read. It costs one descriptor, and 8 to 64 KiB for each worker.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::BOOL,
-        "Run one thread that serves what peers ask of this context's memory while the program computes; it sleeps when idle.";
+        "Run one thread that serves peers' accesses to this context's memory while the program computes; it sleeps when idle.";
     POLLS_OFTEN = "TIELINE_POLLS_OFTEN", "off", Kind::BOOL,
-        "Promise peers that every worker of this context makes progress all the time: they then do small puts and gets by messages where those are quicker than the module that reaches the memory, and wait for this side's progress. Not said where there is a progress thread.";
+        "Promise peers that every worker of this context makes progress continuously. Peers then use messages for small puts and gets if these are faster than the module that reaches the memory, and wait for this side's progress. With a progress thread the promise is not sent.";
     QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::SIZE,
-        "Most bytes of operations that wait per endpoint before a call is answered `again`.";
+        "Most bytes of operations that are queued per endpoint before a call returns `again`.";
     ANNOUNCED = "TIELINE_ANNOUNCED", "262144", Kind::COUNT,
-        "Most announced messages that a worker keeps until they are taken, of all peers together; a peer has at most 65536 of them, and may have 64 whatever others have. What comes beyond is refused, and ends at its sender with NO_MEMORY.";
+        "Most rendezvous messages that a worker keeps until they are received, of all peers together. A peer has at most 65536 of them, and may always have 64. Further ones are refused, and complete at their sender with NO_MEMORY.";
     ANNOUNCED_BYTES = "TIELINE_ANNOUNCED_BYTES", "128m", Kind::SIZE,
-        "Most bytes of the keys of these messages, of all peers together; a peer has at most 32m of them, and may have 64k whatever others have.";
+        "Most bytes of the keys of these messages, of all peers together. A peer has at most 32m of them, and may always have 64k.";
     ATOMICS = "TIELINE_ATOMICS", "cpu", Kind::one_of("cpu|device"),
-        "Who executes atomics on this process's memory. cpu: processors, over shared memory or by messages; device: a network adapter that can, for every peer, local ones too, since the two do not mix.";
+        "The executor of atomics on this process's memory. cpu: processors, over shared memory or by messages. device: a network adapter with atomics, for every peer including local ones, because the two cannot be mixed.";
     CONNECT_TIMEOUT = "TIELINE_CONNECT_TIMEOUT", "30s", Kind::DURATION,
-        "How long forming one connection may take before what waits for it fails.";
+        "Time limit for forming one connection. Operations that wait for it fail then.";
     FAILURE_TIMEOUT = "TIELINE_FAILURE_TIMEOUT", "20s", Kind::DURATION,
-        "How long a peer or the way to it may be silent before operations on it fail.";
+        "Longest silence of a peer, or of the connection to it, before operations on it fail.";
     CLOSE_TIMEOUT = "TIELINE_CLOSE_TIMEOUT", "1s", Kind::DURATION,
-        "How long each interface of a worker that is dropped may take to hand over what it has sent and peers have not taken yet.";
+        "Longest time that each interface of a dropped worker may take to deliver sent data that peers have not taken yet.";
     SECRET = "TIELINE_SECRET", "", Kind::TEXT,
-        "The job's secret: who connects over TCP has to prove that it knows it. Never shown.";
+        "The job's secret: a process that connects over TCP must prove that it knows it. Never shown.";
     SECRET_FILE = "TIELINE_SECRET_FILE", "", Kind::TEXT,
-        "A file that holds the secret, when TIELINE_SECRET is not set, readable by its owner alone (mode 600), at most 64 KiB; blanks around it do not count. The environment's is ignored under raised rights.";
+        "A file that holds the secret, used if TIELINE_SECRET is not set. It is readable only by its owner (mode 600) and has at most 64 KiB; blanks around the secret do not count. A value from the environment is ignored under raised rights.";
     TCP_INTERFACES = "TIELINE_TCP_INTERFACES", "", Kind::LIST,
-        "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out; empty: all, but docker*, virbr* and link-local addresses only where nothing else leads to the peer.";
+        "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out. Empty: all; docker*, virbr* and link-local addresses only if no other interface leads to the peer.";
     TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::TEXT,
-        "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one. A process takes one for tcp, each context one for tcp-connect, and each context whose workers have names one more. A range without room for the first two is refused where both are in use.";
+        "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one. A process uses one for tcp, each context one for tcp-connect, and each context whose workers have names one more. A range that is too small for the first two is refused if both are in use.";
     SPIN = "TIELINE_SPIN", "", Kind::DURATION,
-        "How long a call that waits polls before it yields its processor to others (for a millisecond) and then sleeps; empty: 100us, and 0 where the job has more processes on this host than processors, or others turn out to want this one.";
+        "Time that a waiting call polls before it yields its processor (for a millisecond) and then sleeps. Empty: 100us, or 0 if the job has more processes on this host than processors, or if other processes turn out to need this processor.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::SIZE,
-        "Smallest put or get that both ends copy together when both are making progress.";
+        "Smallest put or get that both ends copy together if both make progress.";
 }
 
 impl CoreVar {
-    /// Whether it stands for every name that begins so.
+    /// Whether it stands for every name with this prefix.
     pub fn is_family(&self) -> bool {
         self.name.ends_with('_')
     }
 }
 
-/// Whether a variable says where code, files or sockets lie, the core's or a provider's. Under raised rights the environment
-/// is not believed about these. A provider's variable is one by its name: nothing else is known before its code runs.
+/// Whether a variable holds the path of code, files or sockets, the core's or a provider's. Under raised rights such a variable of
+/// the environment is ignored. A provider's variable is recognized by its name, because nothing else is known before its code runs.
 pub fn names_a_place(name: &str) -> bool {
     name == CONFIG || ["_PATH", "_DIR", "_FILE"].iter().any(|end| name.ends_with(end))
 }
 
-/// The same of a variable with its value: a report that goes to stderr goes to no place of the environment's choice.
+/// Like [`names_a_place`], for a variable with its value: a report to stderr writes to no path.
 pub fn chooses_a_place(name: &str, value: &str) -> bool {
     names_a_place(name) || name == REPORT && value.trim() != STDERR
 }
 
-/// The value of `TIELINE_REPORT` that is no file.
+/// The value of `TIELINE_REPORT` that names no file.
 pub const STDERR: &str = "stderr";
 
-/// The variable that was meant by a name that nearly begins with `TIELINE_`: `TIELNE_PROVIDERS`. A name that is another
-/// word, one letter away, is only taken for a slip when its rest is a variable's.
+/// The intended variable of a name whose prefix is close to `TIELINE_`: `TIELNE_PROVIDERS`. If the prefix is another word, one
+/// letter away, the name is a misspelling only if its rest is that of a variable.
 pub fn misspelt(name: &str) -> Option<String> {
     const OTHER_WORDS: &[&str] = &["TIMELINE", "TIELINES"];
     let (stem, rest) = name.split_once('_')?;
@@ -125,7 +125,7 @@ pub fn misspelt(name: &str) -> Option<String> {
     (is_known || !OTHER_WORDS.contains(&stem)).then_some(meant)
 }
 
-/// Whether a variable of the core's holds names or places, which are text.
+/// Whether a variable of the core holds names or paths, which are text.
 pub fn holds_names(name: &str) -> bool {
     let exact = CORE.iter().find(|var| var.name == name);
     let mut families = CORE.iter().filter(|var| var.is_family() && name.starts_with(var.name));
@@ -133,7 +133,7 @@ pub fn holds_names(name: &str) -> bool {
     var.is_some_and(|var| matches!(var.kind, Kind::Selection | Kind::Path))
 }
 
-/// What a launcher tells the processes it starts; no setting of the user.
+/// Whether a launcher sets this variable for the processes that it starts; it is no setting of the user.
 pub fn is_of_the_launcher(name: &str) -> bool {
     LAUNCHER.contains(&name)
 }
@@ -148,6 +148,6 @@ const LAUNCHER: &[&str] = &[
     "TIELINE_RENDEZVOUS",
     "TIELINE_RENDEZVOUS_PORT",
     "TIELINE_RENDEZVOUS_TIMEOUT",
-    // Where the Python module looks for the library.
+    // The library's path for the Python module.
     "TIELINE_LIBRARY",
 ];

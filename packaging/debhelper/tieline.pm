@@ -4,7 +4,7 @@ use warnings;
 use Debian::Debhelper::Dh_Lib;
 
 insert_before('dh_gencontrol', 'dh_tieline');
-# A provider is opened by its path and linked by nobody.
+# A provider is opened by its path and never linked.
 add_command_options('dh_makeshlibs', '-Xtieline-1/providers');
 
 1;

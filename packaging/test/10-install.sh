@@ -1,7 +1,7 @@
-# The packages install where nothing of the project was before.
-# What is here before is what is to be here after everything was purged (90-purge.sh).
+# The packages install on a system without any file of the project.
+# After a purge (90-purge.sh) the system has the same files as before.
 files > /scratch/before
 dpkg -i /packages/*.deb > said 2>&1 || { cat said; exit 1; }
 dpkg-query -W -f '${db:Status-Abbrev} ${Package}\n' 'tieline*' 'libtieline*' > state
-# What is only provided counts as a package that is not installed: `un`.
+# A package that is only provided has the state of one that is not installed: `un`.
 lacks '^[^iu]' state

@@ -1,4 +1,4 @@
-# Providers belong to root and nobody else writes them; settings are a conffile; no script runs at installation.
+# Only root may write providers; settings are a conffile; no script runs at installation.
 providers=/usr/lib/*/tieline-1/providers
 [ "$(stat -c '%a %U' $providers)" = '755 root' ]
 for file in $providers/*.so; do [ "$(stat -c '%a %U' "$file")" = '644 root' ]; done
@@ -13,7 +13,7 @@ for package in tieline tieline-doc tieline-provider-verbs tieline-provider-ofi t
         fails ls /var/lib/dpkg/info/$package.$script /var/lib/dpkg/info/$package:*.$script 2>/dev/null
     done
 done
-# The dependency is the file's own statement.
+# The dependency comes from the file's note.
 dpkg-query -W -f '${Depends}\n' tieline-provider-verbs | grep -q 'tieline-abi-1 (>= 0)'
 dpkg-query -W -f '${Provides}\n' libtieline0 | grep -q 'tieline-abi-1 (= 0)'
 dpkg-query -W -f '${Provides}\n' tieline-provider-ofi | grep -q 'tieline-provider-1-ofi (= '

@@ -1,9 +1,9 @@
-# `tieline info --why --all` names every provider that is installed, each with its file in the system directory.
+# `tieline info --why --all` lists every installed provider with its file in the system directory.
 tieline info --why --all > said
 for file in /usr/lib/*/tieline-1/providers/libtieline_*.so; do
     grep -qF "$file" said || { cat said; echo "no $file"; exit 1; }
 done
-# Two have no device here; nothing is wrong with any file.
+# Two have no device here; every file is valid.
 lacks 'refused  *\(search\|permissions\|elf\|note\|abi\|probe\|dlopen\|symbol\|layout\|tables\)' said
 tieline config verbs | grep -q TIELINE_VERBS_
 tieline config tcp | grep -q TIELINE_TCP_

@@ -1,7 +1,7 @@
-# Two hosts that share nothing but a wire move data, and every byte is looked at.
+# Two hosts that share only a wire move data, and every byte is checked.
 command -v ip > /dev/null || { echo 'skipped: there is no ip (iproute2)'; exit 1; }
 export TIELINE_SECRET=packages
-# Each host is a network of its own; the name of a network lies in /run, which goes away with this test.
+# Each host is a separate network namespace; its name is a file in /run, which is removed with this test.
 ip netns add far 2>/dev/null || { echo 'skipped: no network of its own can be made here'; exit 1; }
 ip link set lo up
 ip link add near type veth peer name wire netns far

@@ -1,4 +1,4 @@
-# A stranger's provider in C is written, built, checked, packaged, installed and found, with nothing but what packages have installed.
+# A third-party provider in C is written, built, checked, packaged, installed and found, using only files of the packages.
 cd /scratch
 tieline new-provider vendor-net --lang c
 cd tieline-provider-vendor-net

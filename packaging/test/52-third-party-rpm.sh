@@ -1,8 +1,8 @@
-# The same provider makes an rpm whose dependency comes from its note as well.
+# The same provider makes an rpm, whose dependency comes from its note too.
 command -v rpmbuild > /dev/null || { echo 'skipped: there is no rpmbuild here'; exit 1; }
 cd /scratch/tieline-provider-vendor-net
 make clean
-# What has to be there for the build is this system's to know, not rpm's.
+# The build dependencies are Debian packages here, which rpm does not know.
 sed -i 's/rpmbuild -bb/rpmbuild -bb --nodeps/' Makefile
 make rpm > said 2>&1 || { cat said; exit 1; }
 package=$(ls rpm/RPMS/*/tieline-provider-vendor-net-0.1.0-1.*.rpm)

@@ -1,12 +1,12 @@
 //! Everything that crosses the `.so` boundary: plain C records and tables of functions.
 //!
-//! The rules, which `docs/abi.md` explains with examples:
+//! The rules; `docs/abi.md` explains them with examples:
 //!
 //! * Every record and table begins with `size`, the size as its writer compiled it, and only grows at
 //!   the end. The records of the data path ([`Event`], [`Iov`], [`Rma`], [`Atomic`]) have no size: they
 //!   are frozen, and a changed one comes with a new slot. Control calls take one record.
-//! * Flags that are passed in: whoever does not know a bit of the lower half refuses it with `UNSUPPORTED_PARAM`; one of
-//!   the upper half is a hint, and ignored. Access rights have no hints. Capabilities that the core does not know are ignored.
+//! * Flags that are passed in: a receiver refuses an unknown bit of the lower half with `UNSUPPORTED_PARAM`. A bit of the upper
+//!   half is a hint; a receiver ignores an unknown one. Access rights have no hints. The core ignores unknown capabilities.
 //! * A slot never changes its type or meaning. Parameters: a short record is zero-filled, an unknown
 //!   non-zero tail is `UNSUPPORTED_PARAM`. Attributes: the callee writes `min(size)`. Tables: extra
 //!   slots are ignored, missing ones are replaced by stubs that return `UNSUPPORTED`.
@@ -49,9 +49,9 @@ pub use rights::{is_static_program, raised_rights};
 use abi_stable::StableAbi;
 use core::ffi::c_void;
 
-/// The major number: in the note, the directory and the entry symbol. Only equal majors work together.
+/// The major number: part of the note, the directory and the entry symbol. Only equal majors work together.
 pub const ABI_MAJOR: u16 = 1;
-/// The minor number: what this version of the header added at the ends of records and tables.
+/// The minor number: it counts additions at the ends of records and tables.
 pub const ABI_MINOR: u16 = 1;
 /// The symbol that a provider exports.
 pub const ENTRY_SYMBOL: &str = "tieline_provider_v1";
@@ -61,12 +61,12 @@ pub const NOTE_OWNER: &[u8; 8] = b"tieline\0";
 pub const NOTE_TYPE: u32 = 1;
 /// The section that holds the ELF note.
 pub const NOTE_SECTION: &str = ".note.tieline.provider";
-/// The type of the ELF note in which a core says what it speaks: package managers derive from it what they check.
+/// The type of a core's ELF note, which states its ABI. Package managers derive their checks from it.
 pub const CORE_NOTE_TYPE: u32 = 2;
 /// The section that holds it.
 pub const CORE_NOTE_SECTION: &str = ".note.tieline.core";
 
-/// What the ELF note says: a provider's identity, read from the file before any of its code runs.
+/// The content of the ELF note: a provider's identity, read from the file before any of its code runs.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoteDesc {
@@ -88,13 +88,12 @@ pub struct NoteDesc {
     pub version: [u8; 32],
 }
 
-/// What a provider's state is to the core, and what each of the handles below is: an address of which only the provider
-/// knows what lies there. In C each kind is a struct of its own, which the provider may define, so that no handle is taken
-/// for another kind's.
+/// A provider's state. To the core it is an address, like each of the handles below; only the provider knows its content.
+/// In C each kind is a struct of its own, which the provider may define, so that the compiler tells the kinds apart.
 pub type StateHandle = c_void;
 /// An open domain.
 pub type DomainHandle = c_void;
-/// A region that a domain knows.
+/// A region of a domain.
 pub type RegionHandle = c_void;
 /// An open data-path module.
 pub type InterfaceHandle = c_void;
@@ -105,7 +104,7 @@ pub type KeyHandle = c_void;
 /// An open connection-only module.
 pub type ConnectorHandle = c_void;
 
-/// What the host offers a provider. Stays valid for the life of the process.
+/// The host's services for a provider. The table stays valid for the life of the process.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Host {
@@ -115,22 +114,22 @@ pub struct Host {
     pub abi_major: u32,
     /// The core's ABI minor.
     pub abi_minor: u32,
-    /// Passed back as the first argument of every function below.
+    /// The first argument of every function below.
     pub context: *mut c_void,
     /// Log one line: `(context, TIELINE_LOG_*, text, length)`.
     pub log: Option<
         unsafe extern "C" fn(context: *mut c_void, level: u32, text: *const u8, text_len: usize),
     >,
-    /// Declares the configuration variables that the provider reads: `(context, list, count)`, in which the first
+    /// Declares the configuration variables that the provider reads: `(context, list, count)`. The first
     /// record's size is the distance between records. The entry function calls it before anything else. The records
-    /// and their texts are borrowed for the call. `INVALID` when somebody has set one to what it cannot be: the host
-    /// has kept the sentence, with where it was set, and the entry function returns that status. `PROVIDER_FAILED` for a
-    /// list that makes no sense, `UNSUPPORTED_PARAM` for what only a newer host knows.
+    /// and their texts are borrowed for the call. `INVALID`: a variable is set to a value that it does not accept. The host
+    /// keeps the error text, with the place of the setting, and the entry function returns that status. `PROVIDER_FAILED`: the
+    /// list contradicts itself. `UNSUPPORTED_PARAM`: it has something that only a newer host knows.
     pub config_declare: Option<
         unsafe extern "C" fn(context: *mut c_void, vars: *const ConfigVar, count: usize) -> i32,
     >,
-    /// The value of a variable that was declared: `(context, name, name length, out)`. `NO_DEVICE` when it was not.
-    /// What a value is does not change, and its texts stay until `quiesce` has returned, or the entry function has
+    /// The value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: it was not declared.
+    /// A value does not change. Its texts stay valid until `quiesce` has returned, or the entry function has
     /// failed.
     pub config_get: Option<
         unsafe extern "C" fn(
@@ -142,17 +141,17 @@ pub struct Host {
     >,
     /// Nanoseconds of a clock that never goes backwards.
     pub clock_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
-    /// Reports something that no call is waiting for. The record and its texts are borrowed for the call.
+    /// Reports an event that no call waits for. The record and its texts are borrowed for the call.
     pub async_event: Option<unsafe extern "C" fn(context: *mut c_void, event: *const AsyncEvent)>,
     /// Page-aligned zeroed memory, for buffers of a provider that should be accounted to the context:
-    /// `(context, length)`; null when there is none.
+    /// `(context, length)`; null if there is none.
     pub pages_alloc: Option<unsafe extern "C" fn(context: *mut c_void, len: usize) -> *mut c_void>,
-    /// Gives memory of `pages_alloc` back: `(context, pointer, length)`.
+    /// Returns memory of `pages_alloc`: `(context, pointer, length)`.
     pub pages_free:
         Option<unsafe extern "C" fn(context: *mut c_void, pages: *mut c_void, len: usize)>,
 }
 
-/// The provider's table: written by the entry function.
+/// The provider's table, written by the entry function.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ProviderOps {
@@ -162,10 +161,10 @@ pub struct ProviderOps {
     pub abi_minor: u32,
     /// Zero.
     pub reserved: u32,
-    /// Passed back as the first argument of the functions below.
+    /// The first argument of the functions below.
     pub state: *mut StateHandle,
-    /// Lists domains: `(state, out, capacity, count)`. Writes up to `capacity` records, and to `count`
-    /// how many there are. Each record's `size` is set by the caller.
+    /// Lists domains: `(state, out, capacity, count)`. Writes up to `capacity` records, and the total number
+    /// to `count`. The caller sets each record's `size`.
     pub query_domains: Option<
         unsafe extern "C" fn(
             state: *mut StateHandle,
@@ -186,9 +185,9 @@ pub struct ProviderOps {
     pub last_error: Option<
         unsafe extern "C" fn(state: *mut StateHandle, buffer: *mut u8, capacity: usize) -> i64,
     >,
-    /// Stops threads and lets go of system resources. No other call follows. The code stays mapped.
+    /// Stops threads and releases system resources. No other call follows. The code stays mapped.
     pub quiesce: Option<unsafe extern "C" fn(state: *mut StateHandle)>,
-    /// Rust-built providers: the layouts of the ABI's types as the provider compiled them; otherwise null.
+    /// Providers built from the Rust traits: the layouts of the ABI's types as the provider compiled them; otherwise null.
     pub layouts: Option<unsafe extern "C" fn(state: *mut StateHandle, out: *mut Layouts) -> i32>,
     /// The domain functions.
     pub domain: *const DomainOps,
@@ -200,7 +199,7 @@ pub struct ProviderOps {
     pub connector: *const ConnectorOps,
 }
 
-/// Where a Rust-built provider's abi_stable layouts lie. Compared only when `abi_stable` is the core's own version.
+/// The abi_stable layouts of a provider in Rust. The core compares them only if `abi_stable` is its own version.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Layouts {
@@ -214,14 +213,14 @@ pub struct Layouts {
     pub count: usize,
 }
 
-/// One configuration variable of a provider: what its value is checked against, and what reports say of it.
+/// One configuration variable of a provider: the rules for its value, and its description in reports.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConfigVar {
-    /// Size of this record: every record of a list carries it, and all the same.
+    /// Size of this record; it is the same in every record of a list.
     pub size: usize,
-    /// `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`; where it reads one of the
-    /// core's it declares that too, and the core's own declaration holds.
+    /// `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`. If it reads one of the
+    /// core's, it declares that too, and the core's own declaration applies.
     pub name: *const u8,
     /// Its length.
     pub name_len: usize,
@@ -229,7 +228,7 @@ pub struct ConfigVar {
     pub default_value: *const u8,
     /// Its length.
     pub default_value_len: usize,
-    /// What it does, in one sentence.
+    /// Its effect, in one sentence.
     pub doc: *const u8,
     /// Its length.
     pub doc_len: usize,
@@ -241,8 +240,8 @@ pub struct ConfigVar {
     pub least: u64,
     /// Sizes, counts and durations: the greatest number; 0: any.
     pub most: u64,
-    /// With bars between them (`auto|on|off`): what a text has to be one of, or what a value of another kind may be
-    /// instead of a number; empty: any text, numbers only.
+    /// Words, separated by bars (`auto|on|off`). A text must be one of them; a value of another kind may be one
+    /// instead of a number. Empty: any text, numbers only.
     pub words: *const u8,
     /// Its length.
     pub words_len: usize,
@@ -256,40 +255,40 @@ pub struct ConfigValue {
     pub size: usize,
     /// Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words.
     pub number: u64,
-    /// Which of the variable's words it is, from 1 on; 0: none of them.
+    /// The place among the variable's words, starting at 1; 0: none of them.
     pub word: u32,
-    /// 1: nobody has set it.
+    /// 1: it was not set.
     pub is_default: u32,
-    /// As it was written, without blanks around it; one of the variable's words as the variable declares it, in whatever
-    /// case it was written.
+    /// The text as it was written, without blanks around it. A word has the spelling of its declaration, in whatever case it
+    /// was written.
     pub text: *const u8,
     /// Its length.
     pub text_len: usize,
-    /// Who set it, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
+    /// Its origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
     pub origin: *const u8,
     /// Its length.
     pub origin_len: usize,
 }
 
-/// What a provider reports without having been asked.
+/// An asynchronous report of a provider.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct AsyncEvent {
     /// Size of this record.
     pub size: usize,
-    /// `TIELINE_ASYNC_*`. A kind that the host does not know is taken as a message.
+    /// `TIELINE_ASYNC_*`. The host treats an unknown kind as a message.
     pub kind: u32,
-    /// A status, or 0 for what is no failure.
+    /// A status, or 0 if it is no failure.
     pub status: i32,
-    /// The domain that it is about; empty: none.
+    /// The affected domain; empty: none.
     pub domain: *const u8,
     /// Its length.
     pub domain_len: usize,
-    /// The module that it is about; empty: all of the domain's.
+    /// The affected module; empty: all modules of the domain.
     pub module: *const u8,
     /// Its length.
     pub module_len: usize,
-    /// What happened, in words.
+    /// The event, in words.
     pub text: *const u8,
     /// Its length.
     pub text_len: usize,

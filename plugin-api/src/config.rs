@@ -1,11 +1,11 @@
-//! Configuration variables: how a provider declares them, what their values may be, and the values.
+//! Configuration variables: how a provider declares them, their accepted values, and their values.
 
 use crate::flags::config_kind::{BOOL, COUNT, DURATION, LIST, SIZE, TEXT};
 use crate::{Failure, Status, units};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// What the value of a variable may be.
+/// The accepted values of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepts<'a> {
     /// [`crate::config_kind`].
@@ -14,7 +14,7 @@ pub struct Accepts<'a> {
     pub least: u64,
     /// The greatest number; 0: any.
     pub most: u64,
-    /// With bars between them: what a text has to be one of, or what a value of another kind may be instead.
+    /// Words, separated by bars. A text must be one of them; a value of another kind may be one of them instead.
     pub words: &'a str,
 }
 
@@ -25,8 +25,8 @@ impl<'a> Accepts<'a> {
         Accepts { kind, least: 0, most: 0, words: "" }
     }
 
-    /// What a text means: its number, and its place among the words, from 1 on; 0 when it is none of them. An empty text
-    /// says nothing, and is accepted.
+    /// Reads a text: its number, and its place among the words, starting at 1; 0 if it is none of them. An empty text
+    /// counts as not set, and is accepted.
     #[must_use]
     pub fn read(&self, text: &str) -> Option<(u64, u32)> {
         let text = text.trim();
@@ -50,7 +50,7 @@ impl<'a> Accepts<'a> {
         (self.least..=most).contains(&number).then_some((number, 0))
     }
 
-    /// The value that a text stands for; nobody has set it, so far.
+    /// The value of a text, without an origin.
     #[must_use]
     pub fn value(&self, text: &str) -> Option<Value> {
         let (number, word) = self.read(text)?;
@@ -59,7 +59,7 @@ impl<'a> Accepts<'a> {
         Some(Value { number, word, text, ..Value::default() })
     }
 
-    /// The kind as reports name it: `size`, or the words that a text has to be one of.
+    /// The kind as reports name it: `size`, or the words of a text.
     #[must_use]
     pub fn name(&self) -> String {
         let kind = match self.kind {
@@ -77,7 +77,7 @@ impl<'a> Accepts<'a> {
         }
     }
 
-    /// What is accepted, for the error of a value that is not.
+    /// The accepted values, for the error of a refused value.
     #[must_use]
     pub fn accepted(&self) -> String {
         let words = self.words.replace('|', ", ");
@@ -100,7 +100,7 @@ impl<'a> Accepts<'a> {
         };
         let limits = match (self.least, self.most) {
             (0, 0) => String::new(),
-            (least, 0) => format!("; it is {} at least", number(least)),
+            (least, 0) => format!("; it is at least {}", number(least)),
             (least, most) => format!("; it lies between {} and {}", number(least), number(most)),
         };
         let words = if words.is_empty() { words } else { format!("; accepted is also {words}") };
@@ -108,7 +108,7 @@ impl<'a> Accepts<'a> {
     }
 }
 
-/// `64k`: with the largest unit that leaves a whole number.
+/// `64k`: the number with the largest unit that leaves a whole number.
 fn bytes(number: u64) -> String {
     let whole = |shift: u32| number != 0 && number % (1 << shift) == 0;
     match [(40, 't'), (30, 'g'), (20, 'm'), (10, 'k')].into_iter().find(|unit| whole(unit.0)) {
@@ -122,7 +122,7 @@ fn bytes(number: u64) -> String {
 /// ```
 /// use tieline_plugin_api::ConfigDoc;
 /// const VARIABLES: &[ConfigDoc] = &[
-///     ConfigDoc::size("TIELINE_MINE_BUFFER", "64k", "How much waits for one peer.").between(4 << 10, 1 << 30),
+///     ConfigDoc::size("TIELINE_MINE_BUFFER", "64k", "Bytes that are queued for one peer.").between(4 << 10, 1 << 30),
 ///     ConfigDoc::text("TIELINE_MINE_MODE", "auto", "When it is used.").one_of("auto|on|off"),
 /// ];
 /// ```
@@ -132,9 +132,9 @@ pub struct ConfigDoc {
     pub name: &'static str,
     /// The default, as a user would write it: `4k`.
     pub default: &'static str,
-    /// What it does, in one sentence.
+    /// Its effect, in one sentence.
     pub doc: &'static str,
-    /// What it may be.
+    /// Its accepted values.
     pub accepts: Accepts<'static>,
 }
 
@@ -160,28 +160,28 @@ impl ConfigDoc {
         flag = BOOL;
         /// Any text.
         text = TEXT;
-        /// Names with commas between them.
+        /// Names separated by commas.
         list = LIST;
     }
 
-    /// With limits for its number: bytes, a count, nanoseconds.
+    /// Sets the limits for its number: bytes, a count, nanoseconds.
     #[must_use]
     pub const fn between(mut self, least: u64, most: u64) -> ConfigDoc {
         (self.accepts.least, self.accepts.most) = (least, most);
         self
     }
 
-    /// A text that is one of these words, with bars between them; a value of another kind may be one of them instead.
+    /// Sets its words, separated by bars. A text must be one of them; a value of another kind may be one of them instead.
     #[must_use]
     pub const fn one_of(mut self, words: &'static str) -> ConfigDoc {
         self.accepts.words = words;
         self
     }
 
-    /// The value that a text stands for.
+    /// The value of a text.
     ///
     /// # Errors
-    /// A sentence that names the variable and what it accepts.
+    /// A sentence that names the variable and the accepted values.
     pub fn read(&self, text: &str) -> Result<Value, Failure> {
         self.accepts.value(text).ok_or_else(|| {
             let (name, text) = (self.name, shown(self.name, text));
@@ -196,25 +196,25 @@ impl ConfigDoc {
 pub struct Value {
     /// Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number.
     pub number: u64,
-    /// Which of the variable's words it is, from 1 on; 0: none of them.
+    /// The place among the variable's words, starting at 1; 0: none of them.
     pub word: u32,
-    /// As it was written, without blanks around it; one of the variable's words as the variable declares it, in whatever
-    /// case it was written.
+    /// The text as it was written, without blanks around it. A word has the spelling of its declaration, in whatever case it was
+    /// written.
     pub text: String,
-    /// Who set it, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
+    /// Its origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
     pub origin: String,
-    /// Nobody set it.
+    /// It was not set.
     pub is_default: bool,
 }
 
 impl Value {
-    /// A number of bytes, or of things.
+    /// A number of bytes, or a count.
     #[must_use]
     pub fn size(&self) -> usize {
         usize::try_from(self.number).unwrap_or(usize::MAX)
     }
 
-    /// A time that can be added to what a clock shows: at most [`units::FOREVER`].
+    /// A time that can be added to the time of a clock: at most [`units::FOREVER`].
     #[must_use]
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.number).min(units::FOREVER)
@@ -227,10 +227,10 @@ impl Value {
     }
 }
 
-/// The values of variables where `set` says what some of them were set to: what a host answers, without one.
+/// The values of variables without a host. `set` returns the text that a variable was set to, if it was.
 ///
 /// # Errors
-/// The first value that is none.
+/// The first value that is not valid.
 pub fn values(
     variables: &[ConfigDoc],
     set: impl Fn(&str) -> Option<String>,
@@ -246,8 +246,7 @@ pub fn values(
     })
 }
 
-/// A value as it may be shown to anybody, in a line: not the job's secret, and what a terminal would obey or what ends the line as a
-/// program writes it (`\n`).
+/// A value that is safe to show in a line. The job's secret is replaced, and control characters are escaped (`\n`).
 #[must_use]
 pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     if name == shared::SECRET.name && !value.is_empty() {
@@ -260,7 +259,7 @@ pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     value.chars().map(plain).collect()
 }
 
-/// Variables of the core that providers read as well. Who reads one declares it; the core's own declaration holds.
+/// Variables of the core that providers read as well. A provider declares those that it reads; the core's own declaration applies.
 pub mod shared {
     use super::ConfigDoc;
 
@@ -271,13 +270,13 @@ pub mod shared {
         ConfigDoc::list("TIELINE_TCP_INTERFACES", "", "The core's.");
     /// Ports to listen on for connections over TCP.
     pub const TCP_PORTS: ConfigDoc = ConfigDoc::text("TIELINE_TCP_PORTS", "0", "The core's.");
-    /// How long a peer or the way to it may be silent.
+    /// The time that a peer or the connection to it may be silent.
     pub const FAILURE_TIMEOUT: ConfigDoc =
         ConfigDoc::duration("TIELINE_FAILURE_TIMEOUT", "20s", "The core's.");
-    /// How long forming one connection may take.
+    /// The time that forming one connection may take.
     pub const CONNECT_TIMEOUT: ConfigDoc =
         ConfigDoc::duration("TIELINE_CONNECT_TIMEOUT", "30s", "The core's.");
-    /// How long closing an interface may take.
+    /// The time that closing an interface may take.
     pub const CLOSE_TIMEOUT: ConfigDoc =
         ConfigDoc::duration("TIELINE_CLOSE_TIMEOUT", "1s", "The core's.");
 }
@@ -299,7 +298,7 @@ mod tests {
         let time = ConfigDoc::duration("TIELINE_X", "", "").between(1_000_000, 0);
         assert_eq!(time.read("2ms").unwrap().duration(), Duration::from_millis(2));
         assert_eq!(time.read("inf").unwrap().duration(), units::FOREVER);
-        assert!(time.read("1us").unwrap_err().text.ends_with("it is 1ms at least"));
+        assert!(time.read("1us").unwrap_err().text.ends_with("it is at least 1ms"));
         assert_eq!(time.read("").unwrap().number, 0, "an empty text says nothing");
     }
 
@@ -365,7 +364,7 @@ mod tests {
         let count = "a count is a whole number such as 16, or inf";
         assert_eq!(of(doc(ConfigDoc::count)), word("count", count));
         let (least, both) = (
-            format!("{count}; it is 2 at least"),
+            format!("{count}; it is at least 2"),
             format!("{count}; it lies between 2 and 9; accepted is also all"),
         );
         assert_eq!(of(doc(ConfigDoc::count).between(2, 0)), word("count", &least));

@@ -1,10 +1,10 @@
-//! What a poll of a provider in Rust writes its events into.
+//! The sink for the events of a poll of a provider in Rust.
 
 use crate::Status;
 use crate::abi::Event;
 use crate::flags::event;
 
-/// Where `poll` puts its events: the caller's array, no allocation.
+/// The sink for the events of `poll`: the caller's array, without allocation.
 pub struct Events<'a> {
     pub(crate) slots: &'a mut [core::mem::MaybeUninit<Event>],
     pub(crate) len: usize,
@@ -17,28 +17,28 @@ impl<'a> Events<'a> {
         Events { slots, len: 0 }
     }
 
-    /// How many more fit.
+    /// The number of events that still fit.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         self.slots.len() - self.len
     }
 
-    /// How many were pushed.
+    /// The number of events that were pushed.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none was pushed.
+    /// Whether no event was pushed.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds an event; `false` when there is no room (nothing is lost: the caller keeps it).
+    /// Adds an event. Returns `false` if there is no room; the caller then keeps the event.
     #[inline]
     pub fn push(&mut self, event: Event) -> bool {
         match self.slots.get_mut(self.len) {

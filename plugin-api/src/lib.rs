@@ -1,6 +1,6 @@
 //! The provider ABI of Tieline.
 //!
-//! A provider is a shared object that the core finds at run time. What crosses the boundary is plain C
+//! A provider is a shared object that the core finds at run time. The boundary is plain C
 //! ([`abi`], and `include/tieline_provider.h`, which is generated from it). Authors in Rust implement the
 //! traits of [`provider`] and write one line:
 //!
@@ -31,7 +31,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! `docs/writing-a-provider.md` takes a reader from there to a provider that passes conformance.
+//! `docs/writing-a-provider.md` leads from there to a provider that passes conformance.
 
 pub mod abi;
 pub mod config;
@@ -60,10 +60,10 @@ pub use provider::{
 };
 pub use status::{Failure, OK, PENDING, Status};
 
-/// What every transport says where a connection ended and its other end had not left in good order.
+/// The text of every transport for a connection that ended without a goodbye from its other end.
 pub const NO_GOODBYE: &str = "the connection was closed without a goodbye";
 
-/// What stands for an address in a connector's [`event::PEER_LEFT`]: FNV-1a, 64 bit.
+/// The hash that identifies an address in a connector's [`event::PEER_LEFT`]: FNV-1a, 64 bit.
 #[must_use]
 pub fn address_hash(address: &[u8]) -> u64 {
     address.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
@@ -82,7 +82,7 @@ macro_rules! export_provider {
         #[allow(unsafe_code, missing_docs)]
         const _: () = {
             #[used]
-            // SAFETY: a note section holds constants without pointers; `Note` is that and nothing else.
+            // SAFETY: a note section holds constants without pointers; `Note` is such a constant.
             #[unsafe(link_section = ".note.tieline.provider")]
             static NOTE: $crate::Note = $crate::Note::new(
                 $name,
@@ -98,14 +98,14 @@ macro_rules! export_provider {
                 host: *const $crate::abi::Host,
                 out: *mut $crate::abi::ProviderOps,
             ) -> i32 {
-                // SAFETY: the core calls this with its host table and a record whose `size` it has set.
+                // SAFETY: the core calls this with its host table and with a record whose `size` it has set.
                 unsafe { $crate::abi::shims::entry::<$provider>(host, out) }
             }
         };
     };
 }
 
-/// Says which libraries this file opens at run time, for the tools that make a distribution's packages.
+/// Lists the libraries that this file opens at run time, for the tools that make a distribution's packages.
 ///
 /// ```text
 /// dlopen_note!(br#"[{"feature":"rdma","description":"RDMA devices","priority":"recommended","soname":["libibverbs.so.1"]}]"#);
@@ -116,7 +116,7 @@ macro_rules! dlopen_note {
         #[allow(unsafe_code)]
         const _: () = {
             #[used]
-            // SAFETY: a note section holds constants without pointers; `DlopenNote` is that and nothing else.
+            // SAFETY: a note section holds constants without pointers; `DlopenNote` is such a constant.
             #[unsafe(link_section = ".note.dlopen")]
             static NOTE: $crate::DlopenNote<{ $json.len() }> = $crate::DlopenNote::new($json);
         };

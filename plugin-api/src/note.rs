@@ -17,7 +17,7 @@ impl Note {
     /// A note for a provider that was built with this crate.
     ///
     /// # Panics
-    /// When the name or the version is too long for a note: where it is made, that is when the provider is compiled.
+    /// If the name or the version is too long for a note. In a constant this is an error when the provider is compiled.
     #[must_use]
     pub const fn new(name: &str, version: &str, min_core_minor: u16, flags: u16) -> Note {
         assert!(name.len() < 32, "the name of a provider has at most 31 bytes");
@@ -47,8 +47,8 @@ impl Note {
     }
 }
 
-/// The note of whatever has a core in it, the library or a program: the ABI that this core speaks, for package managers, which
-/// put it beside the least minor that a provider's note asks for.
+/// The note of a file that contains a core, the library or a program. It states the ABI of this core. Package managers compare it
+/// with the least minor that a provider's note requires.
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct CoreNote {
@@ -80,7 +80,7 @@ impl CoreNote {
     }
 }
 
-/// The note of a file that opens libraries at run time: which, and how much it needs them. Owner, type and JSON are those that
+/// The note of a file that opens libraries at run time. It lists them, with a priority each. Owner, type and JSON are those that
 /// distributions' tools read (the "ELF dlopen metadata" of the UAPI group).
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug)]

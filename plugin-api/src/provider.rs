@@ -1,8 +1,8 @@
-//! The safe side of the ABI: what a provider in Rust implements.
+//! The safe side of the ABI: the traits that a provider in Rust implements.
 //!
 //! A [`Provider`] lists [`Domain`]s; a domain lists modules and opens an [`Interface`] (data path) or a
 //! [`Connector`] (connection-only); an interface makes [`Endpoint`]s. Capabilities are stated in
-//! [`ModuleAttr`]; a method whose capability is not stated keeps its default, which says
+//! [`ModuleAttr`]. A method without its capability keeps its default, which returns
 //! [`Status::Unsupported`].
 //!
 //! Threads: `Provider` and `Domain` are shared (`Send + Sync`). An interface and its endpoints belong to
@@ -15,14 +15,14 @@ use crate::abi::{
 };
 use crate::{ConfigDoc, Events, Failure, OK, PENDING, Status};
 
-/// How a data call ended when it did not fail.
+/// The result of a data call that did not fail.
 ///
-/// It has the value of its code, and lies where a [`Status`] would lie in [`Posted`]: so whichever of both it is,
-/// the code that crosses the boundary is read from the same place.
+/// Its value is its code, and in [`Posted`] it has the place of a [`Status`]. So the code that crosses the boundary is read from
+/// the same place in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Posting {
-    /// All done: buffers may be reused and no completion follows.
+    /// Done: buffers may be reused and no completion follows.
     Done = OK,
     /// Accepted: a completion event with the operation's cookie follows.
     Pending = PENDING,
@@ -31,7 +31,7 @@ pub enum Posting {
 /// The result of a data call.
 pub type Posted = Result<Posting, Status>;
 
-/// What `Provider::domains` says of one domain.
+/// The description of one domain, from `Provider::domains`.
 #[derive(Clone, Debug)]
 pub struct DomainInfo {
     /// Full name: `shm`, `verbs:mlx5_0`.
@@ -46,37 +46,37 @@ pub struct DomainInfo {
     pub register_ns_per_byte: f64,
 }
 
-/// A plug-in: a plain struct that was opened once and lives as long as the process.
+/// A plug-in: a plain struct that is opened once and lives as long as the process.
 pub trait Provider: Sized + Send + Sync + 'static {
     /// Its memory domains.
     type Domain: Domain;
 
-    /// Opens the provider. Cheap: look whether the device can be there, take no resource yet.
+    /// Opens the provider. This must be cheap: check whether the device can exist, and acquire no resource yet.
     ///
     /// # Errors
-    /// The reason why this provider cannot be used here; it becomes the line that an operator reads.
+    /// The reason why this provider cannot be used here. Operators read it.
     fn open(host: HostHandle) -> Result<Self, Failure>;
 
-    /// The variables that it reads: its own, all of them named `TIELINE_<PROVIDER>_...`, and those of
-    /// [`crate::config::shared`]. They are declared to the host before [`Provider::open`] is called, which then finds
-    /// values that are valid.
+    /// The variables that it reads: its own, which are named `TIELINE_<PROVIDER>_...`, and those of
+    /// [`crate::config::shared`]. They are declared to the host before [`Provider::open`] is called, which then gets
+    /// valid values.
     fn config() -> &'static [ConfigDoc] {
         &[]
     }
 
-    /// The domains that are there.
+    /// The available domains.
     ///
     /// # Errors
-    /// Why none could be listed, for example `no device in /sys/class/infiniband`.
+    /// The reason why none could be listed, for example `no device in /sys/class/infiniband`.
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure>;
 
     /// Opens one of them for a context.
     ///
     /// # Errors
-    /// Why it could not be opened.
+    /// The reason why it could not be opened.
     fn open_domain(&self, name: &str, context_id: [u8; 16]) -> Result<Self::Domain, Failure>;
 
-    /// Stops threads and lets go of system resources; nothing else is called afterwards.
+    /// Stops threads and releases system resources. No other call follows.
     fn quiesce(&self) {}
 }
 
@@ -96,7 +96,7 @@ pub trait Domain: Sized + Send + Sync + 'static {
     type Interface: Interface;
     /// Its connection-only modules; [`Absent`] when there is none.
     type Connector: Connector;
-    /// What it keeps about a registered region.
+    /// Its own record of a registered region.
     type Region: Send + Sync + 'static;
 
     /// The modules of this domain, best first.
@@ -105,14 +105,14 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// Opens a data-path module for the calling thread's worker.
     ///
     /// # Errors
-    /// Why it could not be opened.
+    /// The reason why it could not be opened.
     fn open_interface(&self, module: &str, worker_id: [u8; 16])
     -> Result<Self::Interface, Failure>;
 
     /// Opens a connection-only module.
     ///
     /// # Errors
-    /// Why it could not be opened.
+    /// The reason why it could not be opened.
     fn open_connector(
         &self,
         module: &str,
@@ -125,45 +125,45 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// Provides memory that peers of this domain reach best; zeroed, page-aligned.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     fn alloc(&self, wanted: &AllocParams) -> Result<Allocation<Self::Region>, Failure> {
         let _ = wanted;
         Err(Status::Unsupported.into())
     }
 
-    /// Registers memory of this process, which stays mapped until [`Domain::deregister`]. Who knows only the processor's memory
+    /// Registers memory of this process, which stays mapped until [`Domain::deregister`]. A provider that supports only host memory
     /// refuses other kinds with [`RegisterParams::of_host`].
     ///
     /// # Errors
-    /// Why it could not be registered.
+    /// The reason why it could not be registered.
     fn register(&self, memory: &RegisterParams) -> Result<Self::Region, Failure> {
         let _ = memory;
         Err(Status::Unsupported.into())
     }
 
-    /// Refuses every new access by a key of this region, and says whether one is still under way: that of a peer that
-    /// had passed the check of its key before. The default is for transports whose accesses end with the registration
-    /// alone, a device's for example.
+    /// Refuses every new access by a key of this region, and reports whether an earlier access is still in progress. Such an access
+    /// comes from a peer whose key was checked before. The default is for transports whose accesses end only with the registration,
+    /// for example a device's.
     ///
-    /// The core calls it as soon as the owner asks to close the region, when operations of this process may still have it
-    /// as their local memory: those go on. It is called again before [`Domain::deregister`], and while it says
-    /// [`Revoked::Busy`]; it must not wait. The region is valid, and its memory stays mapped, until deregistered.
+    /// The core calls it as soon as the owner asks to close the region. At that time operations of this process may still use it as
+    /// local memory; these continue. It is called again before [`Domain::deregister`], and as long as it returns
+    /// [`Revoked::Busy`]. It must not wait. The region is valid, and its memory stays mapped, until deregistered.
     fn revoke(&self, region: &Self::Region) -> Revoked {
         let _ = region;
         Revoked::Quiet
     }
 
-    /// Ends a registration; memory from [`Domain::alloc`] is freed. Remote keys stop working at once.
+    /// Ends a registration; memory from [`Domain::alloc`] is freed. Remote keys stop working immediately.
     ///
     /// # Errors
-    /// What could not be undone; the region is gone all the same.
+    /// The step that could not be undone; the region is gone in any case.
     fn deregister(&self, region: Self::Region) -> Result<(), Failure> {
         drop(region);
         Ok(())
     }
 
-    /// Writes a remote key of the region and returns its length. Who has only keys to all of it, with its rights, refuses others
-    /// with [`KeyParams::whole`].
+    /// Writes a remote key of the region and returns its length. A provider that only has keys to the whole region, with all of its
+    /// rights, refuses others with [`KeyParams::whole`].
     ///
     /// # Errors
     /// [`Status::TooLarge`] when `out` is shorter than `max_key_len`, or why there is no key.
@@ -178,12 +178,12 @@ pub trait Domain: Sized + Send + Sync + 'static {
     }
 }
 
-/// What [`Domain::revoke`] finds.
+/// The result of [`Domain::revoke`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revoked {
-    /// Nobody touches the memory any more.
+    /// No access to the memory is in progress.
     Quiet,
-    /// An access that began before is not through.
+    /// An access that began before is not complete.
     Busy,
 }
 
@@ -192,18 +192,18 @@ pub enum Revoked {
 pub enum Armed {
     /// The descriptor becomes readable on the next event.
     Sleep,
-    /// There is something to poll right now.
+    /// There is something to poll.
     Ready,
 }
 
-/// Memory that an interface holds, for the report.
+/// Memory that an interface uses, for the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
     /// Bytes that do not depend on the number of peers.
     pub base_bytes: u64,
     /// Bytes for all peers together.
     pub peer_bytes: u64,
-    /// Peers that these bytes are for.
+    /// The number of peers that these bytes are for.
     pub peers: u64,
     /// Bytes of message buffers that have been committed.
     pub buffer_bytes: u64,
@@ -222,18 +222,18 @@ pub trait Interface: Sized + 'static {
     /// Whether a peer with this address can be reached. The bytes come from the peer: check every one.
     ///
     /// # Errors
-    /// Why not, for an operator to read.
+    /// The reason why not, for operators.
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
-    /// Makes an endpoint. `identity` is handed to the peer in [`PEER_ARRIVED`](crate::event::PEER_ARRIVED); `cookie` comes back
+    /// Makes an endpoint. The peer gets `identity` in [`PEER_ARRIVED`](crate::event::PEER_ARRIVED); `cookie` comes back
     /// in [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED).
     ///
-    /// A module that connects to an endpoint gets an empty `address`, carries no identity and announces no
-    /// arrivals: the core carries the two endpoint addresses ([`Endpoint::address`]), then calls
+    /// A module that connects to an endpoint gets an empty `address`, carries no identity and reports no
+    /// arrivals. The core exchanges the two endpoint addresses ([`Endpoint::address`]), then calls
     /// [`Endpoint::connect`]. `peer` of every message that arrives on the endpoint is its `cookie`.
     ///
     /// # Errors
-    /// Why there can be no such endpoint; [`Status::Again`] when it may succeed after progress.
+    /// The reason why there can be no such endpoint; [`Status::Again`] if it may succeed after progress.
     fn connect(
         &self,
         address: &[u8],
@@ -241,10 +241,10 @@ pub trait Interface: Sized + 'static {
         cookie: u64,
     ) -> Result<Self::Endpoint, Failure>;
 
-    /// Progress: pushes events while there is room. Payloads of the call before are released first.
+    /// Progress: first releases the payloads of the previous call, then pushes events while there is room.
     ///
     /// # Errors
-    /// Only what breaks the whole interface; trouble with one peer is an event.
+    /// Only a failure of the whole interface; a failure of one peer is an event.
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
 
     /// Prepares to sleep on [`Interface::event_fd`].
@@ -260,24 +260,24 @@ pub trait Interface: Sized + 'static {
         None
     }
 
-    /// Gives back a payload that was kept.
+    /// Returns a payload that was lent.
     fn release(&self, token: u64) {
         let _ = token;
     }
 
-    /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint
-    /// fails, and a later one of the same peer is a new connection. The core calls it when it cannot answer a peer that
-    /// would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
+    /// Disconnects the peer whose messages carry this number. Nothing more of it arrives, its endpoint fails, and a later endpoint
+    /// of the same peer is a new connection. The core calls it if it cannot answer a peer that would otherwise wait without end.
+    /// For modules that connect to an endpoint, the core closes the endpoint instead.
     ///
     /// # Errors
-    /// [`Status::Unsupported`] where that cannot be told: the peer then waits until it is told otherwise.
+    /// [`Status::Unsupported`] if the module cannot notify the peer: the peer then waits until something else ends its wait.
     fn hang_up(&self, peer: u64) -> Result<(), Status> {
         let _ = peer;
         Err(Status::Unsupported)
     }
 
-    /// Makes a packed key usable on every endpoint of this interface to the peer whose key it is. The bytes come from the peer:
-    /// check every one. Asked where the module says [`crate::caps::INTERFACE_KEYS`], and then no endpoint is.
+    /// Makes a packed key usable on every endpoint of this interface to the owner of the key. The bytes come from the peer:
+    /// check every one. The core calls it for modules with [`crate::caps::INTERFACE_KEYS`], instead of [`Endpoint::import_key`].
     ///
     /// # Errors
     /// As [`Endpoint::import_key`].
@@ -286,28 +286,28 @@ pub trait Interface: Sized + 'static {
         Err(Status::Unsupported.into())
     }
 
-    /// Completes when everything that was posted before on any endpoint of this interface is complete at its target. Asked where the
-    /// module says [`crate::caps::FLUSH_ALL`].
+    /// Completes when everything that was posted before on any endpoint of this interface is complete at its target. It belongs to
+    /// [`crate::caps::FLUSH_ALL`].
     ///
     /// # Errors
-    /// [`Status::Again`]: ask again after progress.
+    /// [`Status::Again`]: call again after progress.
     fn flush(&self, cookie: u64) -> Posted {
         let _ = cookie;
         Err(Status::Unsupported)
     }
 
-    /// The worker has closed: tells every connected peer that this side has left in good order, hands over what was taken before,
-    /// and accepts nobody any more. Endpoints, keys and lent payloads may still exist, and go afterwards; nothing is posted and
-    /// nothing is polled from here on.
+    /// The worker has closed. Notifies every connected peer that this side has left in good order, delivers everything that was
+    /// accepted before, and accepts no new peer. Endpoints, keys and lent payloads may still exist and are released afterwards.
+    /// Nothing is posted or polled after this call.
     fn leave(&self) {}
 
-    /// What memory it holds.
+    /// The memory that it uses.
     fn memory(&self) -> MemoryReport {
         MemoryReport::default()
     }
 }
 
-/// A put or get: local pieces, and where in the remote region.
+/// A put or get: local pieces, and the offset in the remote region.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaOp<'a> {
     /// Local pieces: read by put, written by get.
@@ -316,7 +316,7 @@ pub struct RmaOp<'a> {
     pub len: usize,
     /// Offset into the remote region.
     pub offset: u64,
-    /// For the completion event.
+    /// The cookie of the completion event.
     pub cookie: u64,
     /// [`crate::op_flags`].
     pub flags: u64,
@@ -324,13 +324,13 @@ pub struct RmaOp<'a> {
 
 /// A connection to one peer.
 pub trait Endpoint: Sized + 'static {
-    /// What it keeps about an imported remote key.
+    /// Its own record of an imported remote key.
     type Key: 'static;
 
     /// Sends a short message; the payload is copied before the call returns.
     ///
     /// # Errors
-    /// [`Status::Again`]: nothing was sent. [`Status::PeerFailed`] and others: the endpoint is finished.
+    /// [`Status::Again`]: nothing was sent. [`Status::PeerFailed`] and others: the endpoint has failed.
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
         let _ = (id, header, payload);
         Err(Status::Unsupported)
@@ -339,7 +339,7 @@ pub trait Endpoint: Sized + 'static {
     /// Sends a message that `packer` writes into the transport's buffer; returns its length.
     ///
     /// # Errors
-    /// As [`Endpoint::am_short`], or what the packer said.
+    /// As [`Endpoint::am_short`], or the packer's error.
     fn am_packed(
         &self,
         id: u32,
@@ -351,7 +351,7 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// Sends a message gathered from `iov`, whose bytes stay untouched until completion.
+    /// Sends a message gathered from `iov`, whose bytes stay unchanged until completion.
     ///
     /// # Errors
     /// As [`Endpoint::am_short`].
@@ -363,7 +363,7 @@ pub trait Endpoint: Sized + 'static {
     /// Writes remote memory.
     ///
     /// # Errors
-    /// [`Status::KeyRejected`] and [`Status::OutOfRange`] belong to this operation: the endpoint lives on.
+    /// [`Status::KeyRejected`] and [`Status::OutOfRange`] belong to this operation: the endpoint stays usable.
     fn put(&self, key: &Self::Key, op: &RmaOp<'_>) -> Posted {
         let _ = (key, op);
         Err(Status::Unsupported)
@@ -378,8 +378,8 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// A put behind which the target gets [`NOTIFIED`](crate::event::NOTIFIED) with `word`, once all bytes of it, and of every put
-    /// that this endpoint has posted before, are there. It may be empty.
+    /// A put with a notification: the target gets [`NOTIFIED`](crate::event::NOTIFIED) with `word`, once all bytes of this put, and
+    /// of every put that this endpoint has posted before, are there. The put may be empty.
     ///
     /// # Errors
     /// As [`Endpoint::put`].
@@ -388,33 +388,33 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// Where `len` bytes from `offset` on are mapped in this process, until the key is dropped. When the owner has ended its
-    /// region, what is mapped is nobody's memory any more.
+    /// The address at which `len` bytes from `offset` on are mapped in this process, until the key is dropped. After the owner has
+    /// ended its region, the mapping leads to memory without an owner.
     ///
     /// # Errors
-    /// [`Status::OutOfRange`], [`Status::KeyRejected`], or why there is no such place.
+    /// [`Status::OutOfRange`], [`Status::KeyRejected`], or the reason why there is no such address.
     fn key_pointer(&self, key: &Self::Key, offset: u64, len: u64) -> Result<*mut u8, Failure> {
         let _ = (key, offset, len);
         Err(Status::Unsupported.into())
     }
 
-    /// Asks that a pending operation end soon: its completion comes as it would have, with [`Status::Canceled`] where nothing of it
-    /// has happened.
+    /// Requests that a pending operation ends soon. Its completion still comes, with [`Status::Canceled`] if no part of the
+    /// operation has happened.
     ///
     /// # Errors
-    /// [`Status::Invalid`]: nothing with this cookie is pending.
+    /// [`Status::Invalid`]: no operation with this cookie is pending.
     fn cancel(&self, cookie: u64) -> Result<(), Status> {
         let _ = cookie;
         Err(Status::Unsupported)
     }
 
-    /// What this endpoint can carry, where that is less than its module can: asked behind [`Interface::connect`] or
+    /// The limits of this endpoint, if they are lower than its module's. The core calls it after [`Interface::connect`] or
     /// [`Endpoint::connect`].
     fn limits(&self) -> EndpointLimits {
         EndpointLimits::empty()
     }
 
-    /// Does a remote atomic. When done at once, the value from before is returned through `result`.
+    /// Executes a remote atomic. If the call completes it, the previous value is returned through `result`.
     ///
     /// # Errors
     /// As [`Endpoint::put`], and [`Status::Misaligned`].
@@ -426,13 +426,13 @@ pub trait Endpoint: Sized + 'static {
     /// Completes when everything posted before is complete at the target.
     ///
     /// # Errors
-    /// The first failure of what it waited for.
+    /// The first failure of the operations that it waited for.
     fn flush(&self, cookie: u64) -> Posted {
         let _ = cookie;
         Ok(Posting::Done)
     }
 
-    /// Orders what was posted before ahead of what is posted after.
+    /// Orders everything posted before ahead of everything posted after.
     ///
     /// # Errors
     /// As [`Endpoint::am_short`].
@@ -443,31 +443,31 @@ pub trait Endpoint: Sized + 'static {
     /// Makes a packed key usable on this endpoint. The bytes come from the peer: check every one.
     ///
     /// # Errors
-    /// [`Status::Again`]: ask again after progress. [`Status::KeyRejected`]: malformed or not for us.
+    /// [`Status::Again`]: call again after progress. [`Status::KeyRejected`]: malformed, or not for this endpoint.
     fn import_key(&self, bytes: &[u8]) -> Result<Self::Key, Failure> {
         let _ = bytes;
         Err(Status::Unsupported.into())
     }
 
     /// Connect-to-endpoint modules: this endpoint's address. The peer may use it before [`Endpoint::connect`]
-    /// is called here; what it sends then is kept until that call.
+    /// is called here; its messages are kept until that call.
     fn address(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Connect-to-endpoint modules: connects to the peer's endpoint address. Both sides call it, in any
-    /// order. It does not wait: data calls say [`Status::Again`] until the connection stands, and one that
-    /// never does ends in [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED). The bytes come from the peer: check every one.
+    /// Connect-to-endpoint modules: connects to the peer's endpoint address. Both sides call it, in any order. It does not wait:
+    /// data calls return [`Status::Again`] until the connection is established. A connection that cannot be established ends in
+    /// [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED). The bytes come from the peer: check every one.
     ///
     /// # Errors
-    /// Why it could not be connected.
+    /// The reason why it could not be connected.
     fn connect(&self, address: &[u8]) -> Result<(), Failure> {
         let _ = address;
         Err(Status::Unsupported.into())
     }
 }
 
-/// A connection-only module: datagrams to addresses, and no way to carry user data.
+/// A connection-only module: it sends datagrams to addresses, and carries no user data.
 pub trait Connector: Sized + 'static {
     /// `false` only for [`Absent`].
     const PRESENT: bool = true;
@@ -478,21 +478,21 @@ pub trait Connector: Sized + 'static {
     /// Whether that address can be reached.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why not.
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
-    /// Sends one datagram. It may be lost when the way there breaks; [`PEER_LEFT`](crate::event::PEER_LEFT) then says so.
+    /// Sends one datagram. It may be lost if the connection breaks; [`PEER_LEFT`](crate::event::PEER_LEFT) then reports that.
     ///
     /// # Errors
     /// [`Status::Again`]: nothing was sent.
     fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status>;
 
-    /// Progress: pushes [`DATAGRAM`](crate::event::DATAGRAM), and [`PEER_LEFT`](crate::event::PEER_LEFT) when an address
-    /// cannot be reached or the way to it broke: `header` is [`crate::address_hash`] of the address given to [`Connector::send`],
-    /// data the reason in words. Datagrams sent before may then be lost; sending again tries again.
+    /// Progress: pushes [`DATAGRAM`](crate::event::DATAGRAM), and [`PEER_LEFT`](crate::event::PEER_LEFT) if an address
+    /// cannot be reached or the connection to it broke. `header` is then [`crate::address_hash`] of the address given to
+    /// [`Connector::send`], and data the reason in words. Datagrams sent before may be lost; a new `send` starts a new attempt.
     ///
     /// # Errors
-    /// Only what breaks the whole connector.
+    /// Only a failure of the whole connector.
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
 
     /// Prepares to sleep, like [`Interface::arm`].
@@ -509,7 +509,7 @@ pub trait Connector: Sized + 'static {
     }
 }
 
-/// Stands where a provider has nothing: a domain without connection-only modules says
+/// A placeholder for a part that a provider does not have: a domain without connection-only modules sets
 /// `type Connector = Absent`.
 #[derive(Debug)]
 pub enum Absent {}

@@ -1,4 +1,4 @@
-//! What a provider does that implements no more than it has to.
+//! The defaults of a provider that implements only the required methods.
 
 use super::*;
 use crate::abi::Event;

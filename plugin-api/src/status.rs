@@ -1,10 +1,10 @@
-//! Status codes: one table makes the Rust enum, the C constants and the texts.
+//! Status codes: one table defines the Rust enum, the C constants and the texts.
 
 /// Declares every status once. The macro writes the enum, the conversion from the number that crosses
 /// the boundary, the names of the C constants and the one-line meaning.
 macro_rules! status_table {
     ($( $(#[$doc:meta])* $name:ident, $constant:ident = $value:literal, $text:literal; )*) => {
-        /// Why a call did not do what it was asked. Crosses the boundary as a negative `int32_t`.
+        /// The reason why a call failed. It crosses the boundary as a negative `int32_t`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(i32)]
         #[non_exhaustive]
@@ -14,13 +14,13 @@ macro_rules! status_table {
             /// Every status, in the order of the table.
             pub const ALL: &'static [Status] = &[ $( Status::$name, )* ];
 
-            /// The status that `code` stands for. A code of a newer minor is [`Status::Io`]: an error all the same.
+            /// The status of `code`. A code of a newer minor becomes [`Status::Io`], so it is still an error.
             #[must_use]
             pub fn from_code(code: i32) -> Status {
                 match code { $( $value => Status::$name, )* _ => Status::Io }
             }
 
-            /// What the status means, in a few words.
+            /// The meaning of the status, in a few words.
             #[must_use]
             pub fn text(self) -> &'static str {
                 match self { $( Status::$name => $text, )* }
@@ -35,7 +35,7 @@ macro_rules! status_table {
     };
 }
 
-/// The call did all of it: the buffer may be reused, and no completion follows.
+/// The call is complete: the buffer may be reused, and no completion follows.
 pub const OK: i32 = 0;
 /// The call was accepted; a completion event with its cookie follows.
 pub const PENDING: i32 = 1;
@@ -43,20 +43,20 @@ pub const PENDING: i32 = 1;
 status_table! {
     /// Nothing was done; the same call may succeed after progress.
     Again, AGAIN = -1, "no resources now, nothing was sent: make progress and try again";
-    /// This provider, or this object, cannot do that at all.
+    /// This provider, or this object, does not support the operation.
     Unsupported, UNSUPPORTED = -2, "not supported";
     /// An argument is wrong.
     Invalid, INVALID = -3, "invalid argument";
     /// Memory, descriptors or another bounded resource ran out.
     NoMemory, NO_MEMORY = -4, "out of memory or of another bounded resource";
-    /// The device or kernel interface is not there.
+    /// The device or kernel interface does not exist.
     NoDevice, NO_DEVICE = -5, "no such device";
     /// The system refused.
     Permission, PERMISSION = -6, "permission denied";
-    /// The other end of a connection is gone and has not closed it, mostly because its process has ended. It says so of that
-    /// connection; of an operation that copies between two processes, that the kernel knows the other one no more.
+    /// The other end of a connection is gone without having closed it, usually because its process has ended. It applies only to
+    /// that connection. For an operation that copies between two processes, the kernel no longer knows the other process.
     PeerFailed, PEER_FAILED = -7, "the peer failed";
-    /// There is no way from here to that peer.
+    /// There is no route from here to that peer.
     Unreachable, UNREACHABLE = -8, "peer not reachable";
     /// The remote key is unknown, forged, of another generation, or lacks the access right.
     KeyRejected, KEY_REJECTED = -9, "remote key rejected";
@@ -68,11 +68,11 @@ status_table! {
     TimedOut, TIMED_OUT = -12, "timed out";
     /// The object was closed.
     Closed, CLOSED = -13, "closed";
-    /// The provider panicked or broke the contract; it is not used any more.
+    /// The provider panicked or broke the contract; the core has taken it out of use.
     ProviderFailed, PROVIDER_FAILED = -14, "the provider failed";
     /// A system call failed for another reason.
     Io, IO = -15, "input/output error";
-    /// Bytes from a peer did not make sense.
+    /// Bytes from a peer are malformed.
     BadData, BAD_DATA = -16, "malformed data from a peer";
     /// A parameter record has a non-zero field that this side does not know.
     UnsupportedParam, UNSUPPORTED_PARAM = -17, "unknown non-zero field in a parameter record";
@@ -82,9 +82,10 @@ status_table! {
     Canceled, CANCELED = -19, "cancelled";
     /// An address or offset lacks the alignment that the operation needs.
     Misaligned, MISALIGNED = -21, "misaligned";
-    /// Nothing happened, and another lane serves this better: memory is cold, or the size is not for this device.
+    /// Nothing happened, and another lane serves this operation better: memory is cold, or the device does not suit the size.
     Declined, DECLINED = -22, "not by this lane: nothing happened, ask the next one";
-    /// Nobody knows whether it has happened, or all of it; a device may touch its memory until the endpoint is closed.
+    /// It is unknown whether the operation has happened, or how much of it. A device may access its memory until the endpoint is
+    /// closed.
     OutcomeUnknown, OUTCOME_UNKNOWN = -23, "it may have happened or not";
 }
 
@@ -96,12 +97,12 @@ impl core::fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// A failure on the control path: the status and one sentence that says what happened and why.
+/// A failure on the control path: the status, and one sentence with the event and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What kind of failure.
+    /// The kind of failure.
     pub status: Status,
-    /// What happened and why, for a person.
+    /// The event and its reason, in words for a person.
     pub text: String,
 }
 
@@ -112,13 +113,13 @@ impl Failure {
         Failure { status, text: text.into() }
     }
 
-    /// The failure that the last system call left in `errno`, with what was being done.
+    /// The failure that the last system call left in `errno`; `what` names the action that failed.
     #[must_use]
     pub fn last_os_error(what: &str) -> Failure {
         Failure::from_io(what, &std::io::Error::last_os_error())
     }
 
-    /// A failure from a system error, with what was being done.
+    /// A failure from a system error; `what` names the action that failed.
     #[must_use]
     pub fn from_io(what: &str, error: &std::io::Error) -> Failure {
         use std::io::ErrorKind;

@@ -1,8 +1,8 @@
-//! Values of variables as people write them: one reading of sizes, times and the like, for the core and every provider.
+//! Values of variables as users write them: one parser for sizes, times and the like, for the core and every provider.
 
 use std::time::Duration;
 
-/// Longer than anything runs, and no more than can be added to what a clock shows.
+/// Longer than any run, and short enough to be added to the time of a clock.
 pub const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// Bytes. `k`, `kb` and `kib` all mean 1024, in any case; `inf` is the largest number.
@@ -69,7 +69,7 @@ fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     Some((number.parse().ok()?, unit.trim_start()))
 }
 
-/// [`duration`] for who adds it to a clock: at most [`FOREVER`].
+/// [`duration`] for a caller that adds it to a clock: at most [`FOREVER`].
 #[must_use]
 pub fn time_limit(text: &str) -> Option<Duration> {
     Some(duration(text)?.min(FOREVER))

@@ -1,15 +1,15 @@
-//! Wire-up: how two workers come to one connection for a module that connects to an endpoint.
+//! Wire-up: how two workers form one connection for a module that connects to an endpoint.
 //!
-//! Both sides create an endpoint, tell each other its address, bind, and learn that the other has bound. There
-//! is no client and no server: when both ask at once, the requests cross and form one connection.
+//! Both sides create an endpoint, exchange its address, bind, and learn that the other side has bound. There
+//! is no client and no server: if both request a connection simultaneously, the requests cross and form one connection.
 //!
-//! [`Machine`] is pure. The caller hands it events (`connect`, `created`, `bound`, `receive`, `tick`, ...) with
+//! [`Machine`] is pure. The caller passes it events (`connect`, `created`, `bound`, `receive`, `tick`, ...) with
 //! the time in nanoseconds, and takes [`Action`]s out after every call. It reads no clock, sends nothing and
-//! draws no random numbers, so a test can take it through every order of events; `tests/explore.rs` does.
-//! [`service`] is the other name space: client/server services over a channel that exists already.
+//! draws no random numbers, so a test can run it through every order of events; `tests/explore.rs` does that.
+//! [`service`] is a separate name space: client/server services over an existing channel.
 //! [`wire`] reads and writes the fields of these messages, and of the core's own.
 //!
-//! The picture, the table and the bytes are in `docs/wireup.md`.
+//! `docs/wireup.md` has the diagram, the table and the bytes.
 
 mod machine;
 mod message;
@@ -37,7 +37,7 @@ pub struct ConnectionKey {
     pub peer: WorkerId,
     /// The module on both sides, by a name that both sides use.
     pub module: Box<str>,
-    /// The number of the connection, from 1. Both sides count their connections over this module together, so that a
+    /// The number of the connection, starting at 1. Both sides share the count of their connections over this module, so that a
     /// number names the same connection on both sides.
     pub n: u32,
 }
@@ -48,7 +48,7 @@ impl fmt::Display for ConnectionKey {
     }
 }
 
-/// The first bytes of a worker's id, for words.
+/// The first bytes of a worker's id, for messages.
 fn short(id: &WorkerId) -> String {
     id[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -68,7 +68,7 @@ pub struct Limits {
     pub max_unfinished_per_peer: usize,
     /// The most early connections of all peers together.
     pub max_early: usize,
-    /// How often one connection may go on under a new number because the peer has ended the number before.
+    /// How often one connection may continue under a new number because the peer has ended the previous number.
     pub max_renumbered: u8,
 }
 
@@ -87,7 +87,7 @@ impl Default for Limits {
     }
 }
 
-/// A step that the [`Machine`] asks of its caller.
+/// A step that the [`Machine`] requests from its caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// The peer began this connection: make an endpoint, then call [`Machine::created`] or
@@ -110,12 +110,12 @@ pub enum Action {
         /// The connection.
         key: ConnectionKey,
     },
-    /// A claimed connection goes on under another number, because the peer had ended `from` before it was ready.
-    /// Drop the endpoint of `from`; then treat `to` as an answer of [`Machine::connect`].
+    /// A claimed connection continues under another number, because the peer had ended `from` before it was ready.
+    /// Drop the endpoint of `from`; then treat `to` as a result of [`Machine::connect`].
     Renumbered {
         /// The connection that is gone.
         from: ConnectionKey,
-        /// The one that takes its place.
+        /// The one that replaces it.
         to: Claim,
     },
     /// The connection cannot be formed, or its peer has restarted; its state is gone. Drop the endpoint.
@@ -125,15 +125,15 @@ pub enum Action {
         /// The reason, for programs and in words.
         reason: Reason,
     },
-    /// Send a datagram for this connection. Take it before forgetting where the peer of `key` is: the last
-    /// words of a connection come right before `Failed` or after `close`.
+    /// Send a datagram for this connection. Take it before you discard the address of the peer of `key`: the last
+    /// message of a connection comes directly before `Failed` or after `close`.
     Send {
         /// The connection, which may be gone already.
         key: ConnectionKey,
         /// The bytes.
         datagram: Vec<u8>,
     },
-    /// Send a datagram to a worker of which the machine keeps no state.
+    /// Send a datagram to a worker for which the machine keeps no state.
     Answer {
         /// The identity bytes of the message that this answers.
         identity: Vec<u8>,
@@ -145,7 +145,7 @@ pub enum Action {
 /// The result of [`Machine::connect`]: the connection that the caller now has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
-    /// A connection that the peer had begun, or that this side has unclaimed. Its phase says how far it is. If it
+    /// A connection that the peer had begun, or that this side has unclaimed. Its phase tells its progress. If it
     /// needs an endpoint, there was or will be an [`Action::Create`] for it.
     Existing(ConnectionKey),
     /// A new connection: make an endpoint, then call [`Machine::created`] or [`Machine::not_created`].
@@ -161,7 +161,7 @@ impl Claim {
     }
 }
 
-/// How far a connection is; the phases follow each other in this order, and `Asked` may be left out.
+/// The progress of a connection. The phases follow each other in this order; `Asked` may be skipped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Phase {
     /// The caller is making the endpoint.
@@ -170,7 +170,7 @@ pub enum Phase {
     Asked,
     /// The caller is connecting the endpoint to the peer's.
     Binding,
-    /// Connected here; it is not known whether the peer has connected its endpoint.
+    /// Connected locally; it is not known whether the peer has connected its endpoint.
     Bound,
     /// Connected on both sides.
     Ready,
@@ -181,7 +181,7 @@ pub enum Phase {
 pub struct Reason {
     /// The kind, for programs.
     pub kind: ReasonKind,
-    /// The words for people: what happened, and why.
+    /// The text for people: the event and its reason.
     pub text: String,
 }
 
@@ -208,11 +208,11 @@ pub enum ReasonKind {
     Busy,
     /// The peer ended it, or restarted.
     Closed,
-    /// Another worker lives at the peer's address.
+    /// Another worker uses the peer's address.
     NoSuchWorker,
-    /// The peer speaks another version of this protocol.
+    /// The peer uses another version of this protocol.
     Version,
-    /// There is no way to the peer.
+    /// The peer is unreachable.
     Transport,
     /// The peer knows a later life of this worker.
     Outlived,
@@ -227,13 +227,13 @@ pub enum ReasonKind {
 pub struct WireupCounters {
     /// Requests that came in, including duplicates.
     pub requests: u64,
-    /// Messages sent again because no answer came.
+    /// Messages that were repeated because no answer came.
     pub retransmissions: u64,
-    /// Messages that brought nothing new.
+    /// Messages without new information.
     pub duplicates: u64,
-    /// Messages of another life or of a connection that is gone.
+    /// Messages of another life, or of a connection that has ended.
     pub stale: u64,
-    /// Byte strings that are no messages.
+    /// Malformed messages.
     pub malformed: u64,
     /// Rejections sent.
     pub rejected: u64,
@@ -241,7 +241,7 @@ pub struct WireupCounters {
     pub busy: u64,
     /// Connections that the peer began before this side wanted one.
     pub early: u64,
-    /// Connections that went on under another number.
+    /// Connections that continued under another number.
     pub renumbered: u64,
     /// Connections that became ready.
     pub ready: u64,

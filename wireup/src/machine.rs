@@ -1,4 +1,4 @@
-//! The machine: what the caller's side of a connection does. What peers do is in `receive.rs`.
+//! The machine: the calls of the local side. `receive.rs` has the messages of peers.
 
 use super::message::{MAX_ADDRESS, MAX_IDENTITY};
 use super::record::PeerRecord;
@@ -8,8 +8,8 @@ use super::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tieline_plugin_api::address_hash;
 
-/// The state machine of all connections of one worker. Every `now` is a time in nanoseconds on one clock of the
-/// caller's that never goes back.
+/// The state machine of all connections of one worker. Every `now` is a time in nanoseconds on one monotonic clock of
+/// the caller.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub(super) me: WorkerId,
@@ -18,16 +18,16 @@ pub struct Machine {
     pub(super) limits: Limits,
     pub(super) connections: BTreeMap<ConnectionKey, Connection>,
     pub(super) peers: BTreeMap<WorkerId, PeerRecord>,
-    /// When which unfinished connection wants attention; exactly one entry for each of them.
+    /// The next due time of each unfinished connection; exactly one entry for each of them.
     pub(super) timers: BTreeSet<(u64, ConnectionKey)>,
     pub(super) actions: VecDeque<Action>,
     pub(super) refusals: VecDeque<(ConnectionKey, ReasonKind, String)>,
     pub(super) early: usize,
-    /// How many pairs in `peers` have no live connection.
+    /// The number of pairs in `peers` without a live connection.
     pub(super) idle_pairs: usize,
-    /// Numbers up to this were used with peers that are no longer remembered.
+    /// Numbers up to this one were used with evicted peers.
     pub(super) floor: u32,
-    /// Counts changes, so that the pair that rested longest is forgotten first.
+    /// Counts changes, so that the pair that was idle longest is evicted first.
     pub(super) changes: u64,
     pub(super) counters: WireupCounters,
 }
@@ -36,34 +36,34 @@ pub struct Machine {
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) phase: Phase,
-    /// Somebody here wants it.
+    /// The local side uses it.
     pub(super) claimed: bool,
-    /// It counts as early: the peer began it, nobody has claimed it, and it is not ready.
+    /// It counts as early: the peer began it, it is not claimed, and it is not ready.
     pub(super) early: bool,
-    /// Our endpoint's address, while it may have to be sent.
+    /// The local endpoint's address, while it may have to be sent.
     pub(super) address: Vec<u8>,
-    /// The peer's endpoint's address, from when it is known until it is bound.
+    /// The address of the peer's endpoint, from the time it is known until it is bound.
     pub(super) theirs: Option<Vec<u8>>,
-    /// Hashes of both, for good.
+    /// Hashes of both addresses, kept for the life of the connection.
     pub(super) our_hash: u64,
     pub(super) their_hash: u64,
-    /// The peer has said that it is bound to our address.
+    /// The peer has reported that it is bound to the local address.
     pub(super) peer_bound: bool,
     pub(super) began: u64,
     pub(super) deadline: u64,
     pub(super) retry: Option<u64>,
     pub(super) interval: u64,
-    /// The earlier of `deadline` and `retry`, as it stands in `timers`.
+    /// The earlier of `deadline` and `retry`, as stored in `timers`.
     pub(super) timer: Option<u64>,
-    /// Losses of the wire-up transport since something was heard.
+    /// Losses of the wire-up transport since the last message of the peer.
     pub(super) losses: u32,
     pub(super) renumbered: u8,
-    /// For words: how often the present message was sent, and what came last.
+    /// For error texts: how often the current message was sent, and the last message of the peer.
     pub(super) sent: u32,
     pub(super) heard: Option<(u64, LastWord)>,
 }
 
-/// The last thing that a peer said about a connection.
+/// The last message of a peer about a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LastWord {
     Request,
@@ -120,7 +120,7 @@ impl Machine {
         machine
     }
 
-    /// Sets the bytes that messages carry about this worker from now on. Bytes behind [`MAX_IDENTITY`] are cut off.
+    /// Sets the identity bytes that later messages carry about this worker. Bytes behind [`MAX_IDENTITY`] are truncated.
     pub fn set_identity(&mut self, mut identity: Vec<u8>) {
         identity.truncate(MAX_IDENTITY);
         self.identity = identity;
@@ -135,7 +135,7 @@ impl Machine {
         }
         if module.is_empty() || module.len() > 255 {
             let text =
-                format!("the module's name has {} bytes; 1 to 255 are possible", module.len());
+                format!("the module's name has {} bytes; 1 to 255 are allowed", module.len());
             return Err(Reason::new(ReasonKind::Local, text));
         }
         if let Some(key) = self.claim(peer, module) {
@@ -145,7 +145,7 @@ impl Machine {
         }
         if self.connections.len() >= self.limits.max_connections {
             let text = format!(
-                "this worker has {} connections, as many as it may have",
+                "this worker has {} connections, which is its limit",
                 self.connections.len()
             );
             return Err(Reason::new(ReasonKind::Busy, text));
@@ -154,11 +154,11 @@ impl Machine {
         self.begin(now, deadline, peer, module, 0).map(Claim::New)
     }
 
-    /// The caller has made the endpoint of an [`Action::Create`] or a [`Claim::New`]; it has this address.
+    /// The caller has made the endpoint of an [`Action::Create`] or a [`Claim::New`]; `address` is its address.
     pub fn created(&mut self, now: u64, key: &ConnectionKey, address: &[u8]) {
         if address.len() > MAX_ADDRESS {
             let why = format!(
-                "the endpoint's address has {} bytes; {MAX_ADDRESS} are possible",
+                "the endpoint's address has {} bytes; at most {MAX_ADDRESS} are allowed",
                 address.len()
             );
             return self.not_created(now, key, &why);
@@ -178,7 +178,7 @@ impl Machine {
         }
     }
 
-    /// The caller could not make the endpoint. The connection fails, and a peer that knows of it gets a rejection.
+    /// The caller could not make the endpoint. The connection fails, and a peer that knows the connection gets a rejection.
     pub fn not_created(&mut self, now: u64, key: &ConnectionKey, why: &str) {
         if self.phase(key) == Some(Phase::Making) {
             let text = format!("the endpoint of {key} could not be made: {why}");
@@ -216,7 +216,7 @@ impl Machine {
         }
     }
 
-    /// Gives a claim back. The connection stays, and the next [`Machine::connect`] may claim it.
+    /// Releases a claim. The connection stays, and the next [`Machine::connect`] may claim it.
     pub fn unclaim(&mut self, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.claimed = false;
@@ -228,8 +228,8 @@ impl Machine {
         }
     }
 
-    /// The caller has dropped the endpoint: the state of the connection goes. A peer that knows of an unfinished
-    /// connection gets a rejection. The endpoints of a ready one tell each other.
+    /// The caller has dropped the endpoint: the machine drops the connection's state. A peer that knows an unfinished
+    /// connection gets a rejection. The endpoints of a ready one notify each other.
     pub fn close(&mut self, _now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get(key) else { return };
         let nobody_knows = connection.phase == Phase::Making && connection.theirs.is_none();
@@ -239,8 +239,8 @@ impl Machine {
         let _ = self.remove(key);
     }
 
-    /// The wire-up transport to the peer broke, so the last message may be lost. It is repeated sooner than planned,
-    /// but later with each further break.
+    /// The wire-up transport to the peer broke, so the last message may be lost. The machine repeats it sooner than planned,
+    /// with a longer wait after each further break.
     pub fn transport_lost(&mut self, now: u64, key: &ConnectionKey) {
         let (first, last) = (self.limits.first_retry, self.limits.last_retry);
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -251,7 +251,7 @@ impl Machine {
         self.set_timer(key);
     }
 
-    /// The connection fails unless it is ready: no transport leads to the peer, for the reason `why`.
+    /// No transport leads to the peer, for the reason `why`: the connection fails unless it is ready.
     pub fn transport_hopeless(&mut self, now: u64, key: &ConnectionKey, why: &str) {
         if self.phase(key).is_some_and(|phase| phase != Phase::Ready) {
             let text = format!("{key} cannot be formed: {why}");
@@ -259,8 +259,8 @@ impl Machine {
         }
     }
 
-    /// Data of the peer came in over the endpoint, so the peer has bound it. This call is optional: it saves a round
-    /// when the peer's last message is late or lost.
+    /// Data of the peer arrived over the endpoint, so the peer has bound it. This call is optional: it saves a round trip
+    /// if the peer's last message is late or lost.
     pub fn data_arrived(&mut self, _now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         match connection.phase {
@@ -297,19 +297,19 @@ impl Machine {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next action. The caller takes all of them, in this order, after every call.
+    /// The next action. The caller takes and executes all of them, in this order, after every call.
     #[inline]
     pub fn take_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// How far a connection is; `None` if there is no connection of that name.
+    /// The phase of a connection; `None` if there is no connection of that name.
     #[inline]
     pub fn phase(&self, key: &ConnectionKey) -> Option<Phase> {
         self.connections.get(key).map(|connection| connection.phase)
     }
 
-    /// How many connections there are, in any phase.
+    /// The number of connections, in any phase.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.connections.len()

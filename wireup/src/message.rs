@@ -1,13 +1,13 @@
-//! The five messages and their bytes. `docs/wireup.md` shows them byte by byte.
+//! The five messages and their encoding. `docs/wireup.md` shows them byte by byte.
 
 use super::{ReasonKind, WorkerId};
 use crate::wire::{Reader, Writer};
 use std::fmt;
 use tieline_plugin_api::Status;
 
-/// The version this code speaks.
+/// The version of this code.
 pub(super) const VERSION: u8 = 1;
-/// The most bytes of an identity: of what a worker tells its peers about itself.
+/// The most bytes of an identity, a worker's description of itself for its peers.
 pub const MAX_IDENTITY: usize = 8 * 1024;
 /// The most bytes of an endpoint address.
 pub(super) const MAX_ADDRESS: usize = 4 * 1024;
@@ -19,39 +19,40 @@ const READY: u8 = 3;
 const REJECT: u8 = 4;
 const DUPLICATE: u8 = 5;
 
-/// What every message begins with, in every version.
+/// The beginning of every message, in every version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header<'a> {
     pub(crate) from: WorkerId,
     pub(crate) to: WorkerId,
-    /// The sender's life; 0 only in a rejection by somebody else in its place.
+    /// The sender's life; 0 only in a rejection by another worker at its address.
     pub(crate) from_epoch: u64,
-    /// The receiver's life as the sender knows it; 0 in a request, or its withdrawal, before anything was heard.
+    /// The receiver's life as the sender knows it; 0 in a request, or its withdrawal, before the first message of the receiver.
     pub(crate) to_epoch: u64,
     pub(crate) module: &'a str,
     pub(crate) n: u32,
 }
 
-/// What a message says.
+/// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body<'a> {
-    /// My endpoint is at `address`; tell me yours.
+    /// The sender's endpoint is at `address`; requests the receiver's.
     Request { identity: &'a [u8], address: &'a [u8] },
-    /// My endpoint at `address` is connected to the one of yours with this hash; is yours to mine?
+    /// The sender's endpoint at `address` is connected to the receiver's endpoint with the hash `bound_to`; asks whether the
+    /// reverse is true.
     Reply { identity: &'a [u8], address: &'a [u8], bound_to: u64 },
-    /// Both are connected: mine with the hash `mine`, yours with the hash `yours`.
+    /// Both are connected: the sender's with the hash `mine`, the receiver's with the hash `yours`.
     Ready { mine: u64, yours: u64 },
-    /// No. `next` is the lowest number that would be new here.
+    /// Refusal. `next` is the lowest number that would be new at the sender.
     Reject { kind: ReasonKind, next: u32, text: &'a str },
-    /// That is known here already; `ready` or still in work.
+    /// The request is a duplicate; the connection is `ready` or still in progress.
     Duplicate { ready: bool },
 }
 
-/// What a byte string turned out to be.
+/// A parsed byte string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parsed<'a> {
     Message(Header<'a>, Body<'a>),
-    /// Of another version; `identity` if it was a request.
+    /// A request in another version.
     OtherRequest {
         version: u8,
         header: Header<'a>,
@@ -63,7 +64,7 @@ pub(super) enum Parsed<'a> {
         header: Header<'a>,
         text: &'a str,
     },
-    /// Something else in another version.
+    /// Any other message in another version.
     Other {
         version: u8,
         header: Header<'a>,
@@ -77,7 +78,7 @@ pub struct Spoken<'a> {
     pub from: WorkerId,
     /// The identity bytes of that worker, in messages that carry them.
     pub identity: Option<&'a [u8]>,
-    /// Another worker sent it, which now lives at the address of worker `from`.
+    /// Another worker sent it, which has replaced worker `from` at its address.
     pub is_of_successor: bool,
 }
 
@@ -115,7 +116,7 @@ impl From<Status> for Malformed {
     }
 }
 
-/// Writes a message in this version.
+/// Encodes a message in this version.
 pub(crate) fn encode(header: &Header<'_>, body: &Body<'_>) -> Vec<u8> {
     encode_version(VERSION, header, body)
 }
@@ -154,12 +155,12 @@ pub(super) fn encode_version(version: u8, header: &Header<'_>, body: &Body<'_>) 
     out.bytes
 }
 
-/// The machine lets in nothing longer than [`MAX_IDENTITY`], so that this always fits its length field.
+/// The machine accepts nothing longer than [`MAX_IDENTITY`], so the length always fits its field.
 fn blob(out: &mut Writer, bytes: &[u8]) {
     let _ = out.u16(bytes.len() as u16).raw(bytes);
 }
 
-/// The longest beginning of `text` that has at most `len` bytes and ends with a whole character.
+/// The longest prefix of `text` that has at most `len` bytes and ends with a whole character.
 pub(super) fn cut(text: &str, len: usize) -> &str {
     let mut end = text.len().min(len);
     while !text.is_char_boundary(end) {
@@ -168,7 +169,7 @@ pub(super) fn cut(text: &str, len: usize) -> &str {
     &text[..end]
 }
 
-/// Reads a message; every length is checked and nothing may follow.
+/// Reads a message. Every length is checked, and no byte may follow.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Malformed> {
     let mut reader = Reader::new(bytes);
     if reader.bytes(2)? != MAGIC {
@@ -219,10 +220,10 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Malformed> {
     }
     let in_place_of_another = matches!(body, Body::Reject { kind: ReasonKind::NoSuchWorker, .. });
     if header.from_epoch == 0 && !in_place_of_another {
-        return Err(Malformed("the sender does not say its life"));
+        return Err(Malformed("the sender does not state its life"));
     }
     if header.to_epoch == 0 && kind != REQUEST && kind != REJECT {
-        return Err(Malformed("an answer that does not say whose life it answers"));
+        return Err(Malformed("an answer that does not state the life that it answers"));
     }
     Ok(Parsed::Message(header, body))
 }
@@ -260,7 +261,7 @@ fn address<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
     Ok(bytes)
 }
 
-/// What a rejection can say to a peer; the other kinds are said at home only.
+/// The kinds that a rejection can carry to a peer; the other kinds are only local.
 const REJECTS: [(u8, ReasonKind); 6] = [
     (1, ReasonKind::Busy),
     (2, ReasonKind::Closed),

@@ -1,4 +1,4 @@
-//! What the machine does with a datagram. Nothing here trusts what it reads.
+//! The machine's handling of received datagrams, which are untrusted.
 
 use super::machine::{Connection, LastWord, Machine};
 use super::message::{Body, Header, Malformed, Parsed, VERSION, encode, parse};
@@ -7,7 +7,7 @@ use super::{Action, ConnectionKey, Phase, ReasonKind, WorkerId, short};
 use tieline_plugin_api::address_hash;
 
 impl Machine {
-    /// Takes in a datagram. It changes no connection if it is no message, or is meant for another worker.
+    /// Handles a received datagram. It changes no connection if it is malformed, or addressed to another worker.
     pub fn receive(&mut self, now: u64, bytes: &[u8]) -> Result<(), Malformed> {
         match parse(bytes) {
             Ok(Parsed::Message(header, body)) => self.message(now, &header, &body),
@@ -33,7 +33,7 @@ impl Machine {
     }
 
     fn message(&mut self, now: u64, header: &Header<'_>, body: &Body<'_>) {
-        // Who sent an address keeps sending it until it is answered; the identity is where the answer goes.
+        // The sender of an address repeats it until there is an answer; the identity is the destination of the answer.
         let sender = match body {
             Body::Request { identity, .. } | Body::Reply { identity, .. } => Some(*identity),
             Body::Ready { .. } | Body::Reject { .. } | Body::Duplicate { .. } => None,
@@ -42,7 +42,7 @@ impl Machine {
             self.counters.stale += 1;
             if let Some(identity) = sender {
                 let text = format!(
-                    "worker {} lives here now, worker {} does not",
+                    "this address belongs to worker {}, not to worker {}",
                     short(&self.me),
                     short(&header.to)
                 );
@@ -57,12 +57,12 @@ impl Machine {
         if header.to_epoch != 0 && header.to_epoch != self.epoch {
             self.counters.stale += 1;
             if let Some(identity) = sender {
-                // Our own epoch in the answer tells the sender which life it has to do with.
+                // The local epoch in the answer tells the sender the current life.
                 self.answer(
                     header,
                     identity,
                     ReasonKind::Closed,
-                    "that was another life of this worker",
+                    "the message is for another life of this worker",
                 );
             }
             return;
@@ -84,13 +84,13 @@ impl Machine {
         }
     }
 
-    /// Whether a message is of the life of its sender that we know, which may be news.
+    /// Whether a message is of the known life of its sender. A message of a newer life makes that one known.
     fn same_life(&mut self, now: u64, header: &Header<'_>, sender: Option<&[u8]>) -> bool {
         let known = self.peers.get(&header.from).map_or(0, |peer| peer.epoch);
         if header.from_epoch < known {
             self.counters.stale += 1;
             if let Some(identity) = sender {
-                let text = "a later life of the worker that asks is known here";
+                let text = "a later life of the requesting worker is known here";
                 self.answer(header, identity, ReasonKind::Outlived, text);
             }
             return false;
@@ -106,16 +106,16 @@ impl Machine {
         true
     }
 
-    /// The peer restarted: what is bound to its older life ends; what only waits begins anew.
+    /// The peer restarted: connections to its older life end; connections without any message begin again.
     fn end_of_life(&mut self, now: u64, peer: &WorkerId) {
         let first = ConnectionKey { peer: *peer, module: "".into(), n: 0 };
         let all = self.connections.range(first..).take_while(|(key, _)| key.peer == *peer);
-        // The unclaimed ones first, so that nobody who has to begin anew is given one of them.
+        // The unclaimed ones first, so that a connection that starts over cannot claim one of them.
         let mut keys: Vec<_> = all.map(|(key, c)| (c.claimed, key.clone())).collect();
         keys.sort();
         for (_, key) in keys {
             let Some(c) = self.connections.get(&key) else { continue };
-            // Nothing of this one has left us, and nothing of it came in.
+            // No message of this connection was sent or received.
             let untold = c.phase == Phase::Making && c.claimed && c.theirs.is_none();
             if !untold {
                 self.start_over(now, &key, 0, "the peer restarted");
@@ -166,7 +166,7 @@ impl Machine {
         }
     }
 
-    /// A request for a connection that is not here: it is new, or gone, or too much.
+    /// A request for an unknown connection: it is new, has ended, or exceeds a limit.
     fn request_for_none(
         &mut self,
         now: u64,
@@ -187,7 +187,10 @@ impl Machine {
                 limits.max_unfinished_per_peer
             ))
         } else if self.early >= limits.max_early {
-            Some(format!("{} connections are forming that nobody here asked for", limits.max_early))
+            Some(format!(
+                "{} connections are forming that this side has not requested",
+                limits.max_early
+            ))
         } else if self.connections.len() >= limits.max_connections {
             Some(format!("all {} connections are taken", limits.max_connections))
         } else {
@@ -279,7 +282,7 @@ impl Machine {
     fn reject(&mut self, now: u64, key: &ConnectionKey, kind: ReasonKind, next: u32, text: &str) {
         let phase = self.phase(key);
         let Some(c) = self.connections.get_mut(key).filter(|c| c.phase != Phase::Ready) else {
-            // A connection that is ready ends by what its endpoint says, after the data before it.
+            // The endpoint of a ready connection reports its end, after the data before it.
             self.counters.stale += 1;
             return;
         };
@@ -308,13 +311,13 @@ impl Machine {
         }
     }
 
-    /// Answers a message that said what is known.
+    /// Answers a message without new information.
     fn repeat(&mut self, key: &ConnectionKey, body: Body<'_>) {
         self.counters.duplicates += 1;
         self.send(key, &body);
     }
 
-    /// Rejects a message for a connection that has ended here, in the words of that end while they are kept.
+    /// Rejects a message for a connection that has ended here, with the words of that end if they are still kept.
     fn answer_gone(&mut self, header: &Header<'_>, key: &ConnectionKey, identity: &[u8]) {
         self.counters.stale += 1;
         match self.refusals.iter().find(|(refused, ..)| refused == key).cloned() {
@@ -326,7 +329,7 @@ impl Machine {
         }
     }
 
-    /// Rejects without state.
+    /// Rejects a message without keeping state.
     fn answer(&mut self, header: &Header<'_>, identity: &[u8], kind: ReasonKind, text: &str) {
         self.counters.rejected += 1;
         let stranger = header.to != self.me;

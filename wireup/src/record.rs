@@ -1,14 +1,14 @@
-//! The record of each peer: its life, and which numbers are used up. Bounded, whatever peers send.
+//! The record of each peer: its life and its used numbers. Its size is bounded, whatever peers send.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Gaps that are kept between used numbers before the lowest is given up.
+/// The most spans of used numbers; beyond it the lowest gap is closed.
 const MAX_SPANS: usize = 256;
 
-/// One worker that we have, or had, something with.
+/// One worker with current or past connections.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerRecord {
-    /// Its life; 0: nothing heard yet.
+    /// Its life; 0: no message yet.
     pub(super) epoch: u64,
     /// By module.
     pub(super) pairs: BTreeMap<Box<str>, Pair>,
@@ -19,20 +19,20 @@ pub(super) struct PeerRecord {
 /// The connections with one peer over one module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pair {
-    /// Numbers that some connection has or had here.
+    /// Numbers of current and past connections.
     pub(super) used: Numbers,
-    /// Live connections that nobody here has claimed.
+    /// Live connections that the local side has not claimed.
     pub(super) unclaimed: BTreeSet<u32>,
-    /// How many connections are live.
+    /// The number of live connections.
     pub(super) live: usize,
-    /// When something last changed, in the order of changes.
+    /// The count of changes at its last change.
     pub(super) touched: u64,
 }
 
-/// A set of numbers that is nearly always `1..=highest`.
+/// A set of numbers, nearly always `1..=highest`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Numbers {
-    /// Inclusive, rising, with at least one number between two.
+    /// Inclusive, ascending, with a gap of at least one number between two spans.
     spans: Vec<(u32, u32)>,
 }
 
@@ -63,7 +63,7 @@ impl Numbers {
             (false, false) => self.spans.insert(at, (n, n)),
         }
         if self.spans.len() > MAX_SPANS {
-            // The numbers in the lowest gap count as used from now on: whoever asks with one of them renumbers.
+            // The numbers in the lowest gap count as used from here on: a request with one of them is renumbered.
             let (_, last) = self.spans.remove(1);
             self.spans[0].1 = last;
         }

@@ -1,8 +1,8 @@
-//! Client/server services: one worker listens under a name, another asks for it, and is accepted or rejected.
+//! Client/server services: one worker listens under a name, another requests it, and is accepted or rejected.
 //!
-//! Names of services are a space of their own: they have nothing to do with the numbers of connections between
-//! peers. The messages go over a channel that exists already, is reliable and keeps the order, such as the
-//! core's message lane; so nothing is sent twice here. [`Services`] is pure, like the machine beside it.
+//! Names of services have their own name space, which is independent of the numbers of connections between
+//! peers. The messages use an existing channel that is reliable and keeps the order, such as the
+//! core's message lane. So no message is repeated. [`Services`] is pure, like the machine.
 //!
 //! ```text
 //! client                              server
@@ -15,11 +15,11 @@ use super::{Malformed, Reason, ReasonKind, WorkerId, short};
 use crate::wire::{Reader, Writer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The most bytes that an application gives along with a request or an answer.
+/// The most bytes of an application's private data in a request or an answer.
 pub(crate) const MAX_PRIVATE: usize = 1024;
 const MAGIC: [u8; 2] = *b"TS";
 const VERSION: u8 = 1;
-/// Answers that are kept, to say the same when a request comes twice.
+/// The number of answers that are kept, for repeated requests.
 const MAX_ANSWERED: usize = 64;
 
 /// The bounds of [`Services`] in time and memory. Times are in nanoseconds.
@@ -27,7 +27,7 @@ const MAX_ANSWERED: usize = 64;
 pub struct ServiceLimits {
     /// Server: nanoseconds until a request without an answer is refused.
     pub waiting: u64,
-    /// Client: nanoseconds until it gives up. It is longer than `waiting`, so that the server's refusal comes first.
+    /// Client: nanoseconds until a request times out. It is longer than `waiting`, so that the server's refusal comes first.
     pub asking: u64,
     /// Client: the most requests that are open at a time.
     pub max_asking: usize,
@@ -44,7 +44,7 @@ impl Default for ServiceLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(u64);
 
-/// A step that [`Services`] asks of its caller, or an event for the application.
+/// A step that [`Services`] requests from its caller, or an event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
     /// Server: a request came in; answer it with [`Services::accept`] or [`Services::reject`].
@@ -79,7 +79,7 @@ pub enum ServiceAction {
         /// The server's private data, at most 1 KiB.
         private: Vec<u8>,
     },
-    /// Client: the request ended without an answer of the server's application.
+    /// Client: the request ended without an answer from the server's application.
     Failed {
         /// The request, by the token of [`Services::ask`].
         token: u64,
@@ -92,19 +92,19 @@ pub enum ServiceAction {
         peer: WorkerId,
         /// The bytes.
         message: Vec<u8>,
-        /// The message answers a request of the peer's; else it belongs to a request of this worker.
+        /// The message answers a request of the peer; else it belongs to a request of this worker.
         answers: bool,
     },
 }
 
 /// The services of one worker, and its requests for services of others. Every `now` is a time in nanoseconds on one
-/// clock of the caller's that never goes back.
+/// monotonic clock of the caller.
 #[derive(Clone, Debug)]
 pub struct Services {
     limits: ServiceLimits,
     listeners: BTreeMap<String, Listener>,
     waiting: BTreeMap<RequestId, Waiting>,
-    /// Who waits, by what they call it.
+    /// Waiting requests, by client and token.
     known: BTreeMap<(WorkerId, u64), RequestId>,
     answered: VecDeque<((WorkerId, u64), Vec<u8>)>,
     asking: BTreeMap<u64, Asking>,
@@ -158,7 +158,7 @@ impl Services {
         }
     }
 
-    /// Server: takes requests for `name` from now on, at most `backlog` unanswered ones at a time. A name has 1 to 255 bytes.
+    /// Server: accepts requests for `name`, at most `backlog` unanswered ones at a time. A name has 1 to 255 bytes.
     pub fn listen(&mut self, name: &str, backlog: usize) -> Result<(), Reason> {
         check_name(name)?;
         if self.listeners.contains_key(name) {
@@ -169,7 +169,7 @@ impl Services {
         Ok(())
     }
 
-    /// Server: takes no more requests for `name`, and refuses those that wait.
+    /// Server: stops accepting requests for `name`, and refuses the waiting ones.
     pub fn unlisten(&mut self, name: &str) {
         if self.listeners.remove(name).is_none() {
             return;
@@ -192,8 +192,8 @@ impl Services {
         self.answer(id, private, false)
     }
 
-    /// Client: asks `peer` for `service`, with at most 1 KiB of private data. The actions that end the request name the
-    /// token that this returns.
+    /// Client: requests `service` from `peer`, with at most 1 KiB of private data. Returns the token that the actions that end the
+    /// request name.
     pub fn ask(
         &mut self,
         now: u64,
@@ -205,7 +205,7 @@ impl Services {
         check_private(private)?;
         if self.asking.len() >= self.limits.max_asking {
             let text =
-                format!("{} requests for services are open, as many as may be", self.asking.len());
+                format!("{} requests for services are open, which is the limit", self.asking.len());
             return Err(Reason::new(ReasonKind::Busy, text));
         }
         self.last_token += 1;
@@ -218,7 +218,7 @@ impl Services {
         Ok(token)
     }
 
-    /// Takes in a message of `peer`, which came over the channel between the two.
+    /// Handles a message of `peer`, which came over the channel between the two.
     pub fn receive(&mut self, now: u64, peer: WorkerId, bytes: &[u8]) -> Result<(), Malformed> {
         let (version, token, message) = parse(bytes)?;
         match message {
@@ -257,7 +257,7 @@ impl Services {
         Ok(())
     }
 
-    /// The channel to `peer` is gone, for the reason `why`: requests of both directions end.
+    /// The channel to `peer` is gone, for the reason `why`: requests in both directions end.
     pub fn peer_lost(&mut self, peer: WorkerId, why: &str) {
         let waiting = self.waiting.iter().filter(|(_, w)| w.peer == peer);
         let ids: Vec<_> = waiting.map(|(id, _)| *id).collect();
@@ -304,13 +304,13 @@ impl Services {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next action. The caller takes all of them, in this order, after every call.
+    /// The next action. The caller takes and executes all of them, in this order, after every call.
     #[inline]
     pub fn take_action(&mut self) -> Option<ServiceAction> {
         self.actions.pop_front()
     }
 
-    /// Requests that wait here, and requests of ours that are open.
+    /// The numbers of waiting requests of peers, and of open requests of this worker.
     #[cfg(test)]
     pub(crate) fn open(&self) -> (usize, usize) {
         (self.waiting.len(), self.asking.len())
@@ -425,7 +425,8 @@ fn check_private(private: &[u8]) -> Result<(), Reason> {
     if private.len() <= MAX_PRIVATE {
         return Ok(());
     }
-    let text = format!("{} bytes of private data; {MAX_PRIVATE} are possible", private.len());
+    let text =
+        format!("{} bytes of private data; at most {MAX_PRIVATE} are allowed", private.len());
     Err(Reason::new(ReasonKind::Local, text))
 }
 
@@ -451,7 +452,7 @@ pub(super) enum Message<'a> {
 pub(super) fn encode(token: u64, message: &Message<'_>) -> Vec<u8> {
     let mut out = Writer::default();
     let _ = out.raw(&MAGIC).u8(VERSION);
-    // Private data is at most MAX_PRIVATE long, which fits its length field.
+    // Private data has at most MAX_PRIVATE bytes, which fits its length field.
     let _ = match *message {
         Message::Ask { service, private } => {
             out.u8(1).u64(token).name(service).u16(private.len() as u16).raw(private)
@@ -468,7 +469,7 @@ pub(super) fn encode(token: u64, message: &Message<'_>) -> Vec<u8> {
     out.bytes
 }
 
-/// Version, token and message; the message is missing if it asks in another version.
+/// Version, token and message; there is no message for an ASK in another version.
 pub(super) fn parse(bytes: &[u8]) -> Result<(u8, u64, Option<Message<'_>>), Malformed> {
     let mut reader = Reader::new(bytes);
     if reader.bytes(2)? != MAGIC {
@@ -480,7 +481,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(u8, u64, Option<Message<'_>>), Malf
         return Ok((version, token, None));
     }
     if version != VERSION && kind != 4 {
-        return Err(Malformed("an answer in a version that was not asked in"));
+        return Err(Malformed("an answer in a version other than that of the request"));
     }
     let message = match kind {
         1 => Message::Ask { service: reader.name()?, private: private(&mut reader)? },

@@ -1,16 +1,16 @@
-//! The machine's tables: which connections there are, which numbers are used, and when something is due.
+//! The machine's tables: connections, used numbers, and timers.
 
 use super::machine::{Connection, Machine};
 use super::record::Pair;
 use super::{ConnectionKey, Phase, Reason, ReasonKind, WorkerId, short};
 
-/// How far a number may lie beyond the highest one used.
+/// The most that a number may exceed the highest used one.
 pub(super) const WINDOW: u32 = 1 << 20;
 /// Peers and modules that are remembered without a live connection.
 pub(super) const MAX_IDLE_PAIRS: usize = 8192;
 
 impl Machine {
-    /// Gives the lowest unclaimed connection to the local side.
+    /// Claims the lowest unclaimed connection for the local side.
     pub(super) fn claim(&mut self, peer: WorkerId, module: &str) -> Option<ConnectionKey> {
         let pair = self.peers.get_mut(&peer)?.pairs.get_mut(module)?;
         let n = pair.unclaimed.pop_first()?;
@@ -21,7 +21,7 @@ impl Machine {
         Some(key)
     }
 
-    /// An unfinished connection that was claimed just now has time until `deadline`, at least.
+    /// Extends the deadline of a newly claimed, unfinished connection to at least `deadline`.
     pub(super) fn postpone(&mut self, key: &ConnectionKey, now: u64, deadline: u64) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.phase != Phase::Ready {
@@ -62,7 +62,7 @@ impl Machine {
         pair.map_or(0, |pair| pair.used.highest())
     }
 
-    /// Takes in a connection in phase `Making`; its deadline runs.
+    /// Adds a connection in phase `Making` and starts its deadline.
     pub(super) fn insert(&mut self, key: ConnectionKey, connection: Connection) {
         self.changes += 1;
         let early = connection.early;
@@ -87,7 +87,7 @@ impl Machine {
         self.set_timer(&key);
     }
 
-    /// Forgets a connection, except that its number is used up.
+    /// Removes a connection; its number stays used.
     pub(super) fn remove(&mut self, key: &ConnectionKey) -> Option<Connection> {
         self.no_longer_early(key);
         let connection = self.connections.remove(key)?;
@@ -122,7 +122,7 @@ impl Machine {
         }
     }
 
-    /// When too many peers are remembered that we have nothing with, the quarter that rested longest is not.
+    /// If too many peers without a live connection are remembered, evicts the quarter that was idle longest.
     pub(super) fn forget_idle_pairs(&mut self) {
         if self.idle_pairs <= MAX_IDLE_PAIRS {
             return;
@@ -147,7 +147,7 @@ impl Machine {
         self.idle_pairs -= forgotten;
     }
 
-    /// Writes the connection's next moment into `timers`.
+    /// Writes the connection's next due time into `timers`.
     pub(super) fn set_timer(&mut self, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         let wanted = match connection.phase {

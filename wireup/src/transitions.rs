@@ -1,15 +1,15 @@
-//! Transitions: how a connection goes from one phase to the next, and what is said to the peer on the way.
+//! Transitions of a connection from one phase to the next, and their messages to the peer.
 
 use super::machine::{LastWord, Machine};
 use super::message::{Body, Header, cut, encode};
 use super::{Action, Claim, ConnectionKey, Phase, Reason, ReasonKind};
 use tieline_plugin_api::address_hash;
 
-/// Rejections whose words are kept, to say the same when the request comes again.
+/// The number of rejections whose words are kept, for repeated requests.
 const MAX_REFUSALS: usize = 64;
 
 impl Machine {
-    /// Both addresses are known: the caller connects the endpoint.
+    /// Both addresses are known: requests the caller to connect the endpoint.
     pub(super) fn bind(&mut self, key: &ConnectionKey, address: Vec<u8>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.phase = Phase::Binding;
@@ -19,7 +19,7 @@ impl Machine {
         self.actions.push_back(Action::Bind { key: key.clone(), address });
     }
 
-    /// Both are bound.
+    /// Both sides are bound.
     pub(super) fn ready(&mut self, key: &ConnectionKey) {
         self.no_longer_early(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -32,7 +32,7 @@ impl Machine {
         self.actions.push_back(Action::Ready { key: key.clone() });
     }
 
-    /// Begins to send what the phase asks for.
+    /// Starts sending the message of the phase.
     pub(super) fn say_first(&mut self, now: u64, key: &ConnectionKey) {
         if let Some(connection) = self.connections.get_mut(key) {
             connection.interval = self.limits.first_retry;
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// Sends what the phase asks for, and again after the interval.
+    /// Sends the message of the phase, and schedules its repetition after the interval.
     pub(super) fn say(&mut self, now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.retry = Some(now.saturating_add(connection.interval));
@@ -49,7 +49,7 @@ impl Machine {
         self.send_address(key);
     }
 
-    /// REQUEST while the peer's address is not known, REPLY when it is bound.
+    /// Sends REQUEST while the peer's address is not known, REPLY once it is bound.
     pub(super) fn send_address(&mut self, key: &ConnectionKey) {
         let header = self.header(key);
         let Some(connection) = self.connections.get(key) else { return };
@@ -77,7 +77,7 @@ impl Machine {
         self.actions.push_back(Action::Send { key: key.clone(), datagram });
     }
 
-    /// What ends a connection at the peer too.
+    /// The message that ends a connection at the peer too.
     pub(super) fn rejection(
         &mut self,
         key: &ConnectionKey,
@@ -99,7 +99,7 @@ impl Machine {
         self.actions.push_back(Action::Send { key: key.clone(), datagram });
     }
 
-    /// The lowest number that would be new here.
+    /// The lowest number that would be new on this side.
     pub(super) fn next(&self, key: &ConnectionKey) -> u32 {
         self.highest(&key.peer, &key.module).saturating_add(1)
     }
@@ -122,7 +122,7 @@ impl Machine {
             Phase::Making => "the local endpoint was not made in time".to_string(),
             Phase::Binding => "the local endpoint was not connected in time".to_string(),
             Phase::Asked => format!("the request was sent {}", times(c.sent)),
-            _ => format!("it is bound here, which the peer was told {}", times(c.sent)),
+            _ => format!("it is bound here, which was reported to the peer {}", times(c.sent)),
         };
         let heard = match &c.heard {
             None => "nothing was heard of the peer".to_string(),
@@ -141,7 +141,7 @@ impl Machine {
         self.fail(now, key, ReasonKind::TimedOut, text, Some(tell));
     }
 
-    /// Ends a connection; `tell` is what the peer hears, if it is to hear something.
+    /// Ends a connection; `tell` is the rejection for the peer, if there is one.
     pub(super) fn fail(
         &mut self,
         _now: u64,
@@ -160,17 +160,16 @@ impl Machine {
         }
     }
 
-    /// The peer's side of an unfinished connection is gone: whoever wants one gets another, from `next` on.
+    /// The peer's side of an unfinished connection is gone: a claimed one is replaced, with a number of at least `next`.
     pub(super) fn start_over(&mut self, now: u64, key: &ConnectionKey, next: u32, why: &str) {
         let Some(c) = self.connections.get(key) else { return };
         let (deadline, began, renumbered) = (c.deadline, c.began, c.renumbered);
         if !c.claimed || c.phase == Phase::Ready || renumbered >= self.limits.max_renumbered {
             let text = match renumbered {
                 0 => format!("{key} is closed: {why}"),
-                _ => format!(
-                    "{key} is closed: {why}; it was begun anew {}",
-                    times(renumbered.into())
-                ),
+                _ => {
+                    format!("{key} is closed: {why}; it was restarted {}", times(renumbered.into()))
+                }
             };
             return self.fail(now, key, ReasonKind::Closed, text, None);
         }

@@ -1,14 +1,14 @@
-//! Reading and writing of the bytes that cross between processes: little-endian, every length checked.
+//! Reading and writing of the bytes between processes: little-endian, every length checked.
 
 use tieline_plugin_api::Status;
 
-/// Takes fields off the front of a byte string. A field that is longer than what is left is `BadData`.
+/// Takes fields off the front of a byte string. A field that is longer than the rest is `BadData`.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// A reader that stands before the first of these bytes.
+    /// A reader at the first of these bytes.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
@@ -97,7 +97,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Bytes without a length: the reader knows how many there are.
+    /// Bytes without a length: the reader must know their number.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Writer {
         self.bytes.extend_from_slice(bytes);
@@ -158,7 +158,7 @@ pub struct Format {
     pub name: &'static str,
     /// A reader refuses a record of another major version.
     pub major: u8,
-    /// A later minor version has more fields at the end. A reader of this one leaves them alone.
+    /// A later minor version has more fields at the end. A reader of this one ignores them.
     pub minor: u8,
 }
 
@@ -179,8 +179,8 @@ impl Format {
         w
     }
 
-    /// Takes a sealed record apart: checks the magic bytes, the major version and the checksum. `parse` gets the
-    /// bytes behind the version, and the minor version; it takes all fields that it knows.
+    /// Parses a sealed record: checks the magic bytes, the major version and the checksum. `parse` gets the
+    /// bytes behind the version, and the minor version; it reads all fields that it knows.
     pub fn unseal<T>(
         &self,
         bytes: &[u8],
@@ -208,7 +208,7 @@ impl Format {
         let mut r = Reader::new(fields);
         let value =
             parse(&mut r, minor).map_err(|_| no("a field is cut off or malformed".into()))?;
-        // What a later minor has more is not for us.
+        // Fields that a later minor has added are ignored.
         if r.rest().is_empty() || minor > self.minor {
             Ok(value)
         } else {
@@ -217,7 +217,7 @@ impl Format {
     }
 }
 
-/// Ends a record that [`Format::begin`] has begun: a checksum of four bytes follows its fields.
+/// Completes a record of [`Format::begin`]: appends a checksum of four bytes to its fields.
 pub fn seal(w: Writer) -> Vec<u8> {
     let mut bytes = w.bytes;
     let sum = checksum(&bytes);
@@ -225,7 +225,7 @@ pub fn seal(w: Writer) -> Vec<u8> {
     bytes
 }
 
-/// FNV-1a: tells a damaged byte string from a whole one. It is no protection against forgery.
+/// FNV-1a: detects damage. It is no protection against forgery.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
@@ -236,7 +236,7 @@ mod tests {
 
     const FORMAT: Format = Format { magic: *b"TLX", name: "example", major: 1, minor: 2 };
 
-    /// Reads one number of a record of this version with so many bytes behind it.
+    /// Reads one number of a record of this version, with `rest` bytes behind it.
     fn read(major: u8, minor: u8, rest: usize) -> Result<(u8, u8), NoRecord> {
         let mut w = Format { major, minor, ..FORMAT }.begin();
         let _ = w.u8(7).raw(&vec![9; rest]);

@@ -1,6 +1,6 @@
-//! Globs that fit a whole name: `*`, `?`, `[a-c]`, `[!x]`.
+//! Globs that match a whole name: `*`, `?`, `[a-c]`, `[!x]`.
 
-/// A pattern in pieces. A name without `*`, `?` or `[` fits only itself.
+/// A parsed pattern. A name without `*`, `?` or `[` matches only itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Glob(Vec<Piece>);
 
@@ -16,7 +16,7 @@ impl Glob {
     /// Reads a pattern.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The error in the pattern.
     pub(super) fn parse(pattern: &str) -> Result<Glob, &'static str> {
         let mut pieces = Vec::new();
         let mut chars = pattern.chars();
@@ -38,9 +38,9 @@ impl Glob {
         Ok(Glob(pieces))
     }
 
-    /// Whether the whole name fits.
+    /// Whether the whole name matches.
     pub(super) fn fits(&self, name: &str) -> bool {
-        // The one place to go back to is the last `*`: linear in practice, never exponential.
+        // Backtracking goes only to the last `*`: linear in practice, never exponential.
         let name: Vec<char> = name.chars().collect();
         let (mut at, mut piece) = (0, 0);
         let mut star: Option<(usize, usize)> = None;

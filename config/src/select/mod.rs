@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! TIELINE_PROVIDERS=verbs,shm            these two, verbs preferred
-//! TIELINE_DOMAINS=verbs:mlx5_*           globs: * ? [a-c], and they fit the whole name
+//! TIELINE_DOMAINS=verbs:mlx5_*           globs: * ? [a-c], which match the whole name
 //! TIELINE_PROVIDERS=^shm-cma,tcp         all but these
 //! TIELINE_PROVIDERS=required:verbs,shm   an error if verbs is missing
 //! TIELINE_PROVIDERS=verbs@^1.2           a version requirement (providers only)
 //! ```
 //!
-//! A `^` in front of the list excludes all it names; including and excluding do not mix. An entry that is a
-//! plain name decides about that name, before any glob; among globs the first that fits.
+//! A `^` in front of the list excludes all names of the list; a list either includes or excludes. For a name, an entry with
+//! exactly that name takes precedence over globs; among globs the first match decides.
 
 mod glob;
 mod parse;
@@ -21,7 +21,7 @@ use crate::explain::{Record, Verdict};
 use crate::{Error, Origin, Setting, nearest, shown, vars};
 use glob::Glob;
 
-/// What follows the citation of a list in the verdict on a name that it passes over.
+/// The end of the verdict on a name that a list does not contain, behind the citation of the list.
 pub const UNNAMED: &str = ", which does not name it";
 
 /// A parsed list. The empty one admits everything.
@@ -64,7 +64,7 @@ impl Selection {
         }
     }
 
-    /// Warns about nothing: for a list that is a default.
+    /// The same list without warnings, for a default.
     pub fn quiet(mut self) -> Selection {
         self.quiet = true;
         self
@@ -80,12 +80,12 @@ impl Selection {
         }
     }
 
-    /// Whether the order of this list means something.
+    /// Whether the order of this list has a meaning.
     pub fn includes(&self) -> bool {
         !self.excludes && !self.entries.is_empty()
     }
 
-    /// Whether the list asks for this very name, not for a glob that fits it.
+    /// Whether the list contains exactly this name, not a glob that matches it.
     pub fn asks_for(&self, name: &str) -> bool {
         !self.excludes && self.entries.iter().any(|entry| entry.name == name)
     }
@@ -95,13 +95,13 @@ impl Selection {
         self.excludes && self.deciding(name).is_some()
     }
 
-    /// Whether a list of what is used does not name it.
+    /// Whether an including list does not contain it.
     pub fn passes_over(&self, name: &str) -> bool {
         self.includes() && self.deciding(name).is_none()
     }
 
-    /// The preference of a name that is admitted, 0 first, or why it is not. A version counts for
-    /// providers only.
+    /// The preference of an admitted name, 0 first, or the reason why it is not admitted. A version applies only to
+    /// providers.
     ///
     /// # Errors
     /// [`Verdict::Filtered`] with the variable that filters.
@@ -124,8 +124,8 @@ impl Selection {
         }
     }
 
-    /// What the list names and nothing in `seen` fits, each with the nearest spelling. `looked` says where
-    /// was looked. `seen` holds whatever exists, also what was refused.
+    /// The entries of the list that nothing in `seen` matches, each with the nearest spelling. `looked` names the places
+    /// that were searched. `seen` holds everything that exists, including refused names.
     pub fn unmatched(&self, seen: &[&str], looked: &str) -> Vec<Record> {
         if self.quiet {
             return Vec::new();
@@ -150,10 +150,10 @@ impl Selection {
             .collect()
     }
 
-    /// Whether every `required:` entry is met by one of `usable`. `reason` finds out why a name is not.
+    /// Whether one of `usable` matches every `required:` entry. `reason` returns the reason why a name is missing.
     ///
     /// # Errors
-    /// The name that is missing, and why.
+    /// The missing name, and the reason.
     pub fn check_required(
         &self,
         usable: &[&str],
@@ -191,7 +191,7 @@ impl Selection {
     }
 }
 
-/// `verbs` of `verbs:mlx5_0`: a domain's name begins with its provider's.
+/// `verbs` for `verbs:mlx5_0`: a domain's name begins with its provider's.
 fn provider_of(domain: &str) -> String {
     domain.split(':').next().unwrap_or(domain).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Names and their values as they are told: what is not known, what was set by whom, and what beats what.
+//! Reports of names and values: unknown names, origins, and precedence.
 
 use super::*;
 

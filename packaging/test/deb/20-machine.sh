@@ -1,4 +1,4 @@
-# No package names the directory that it was built in, holds a file that others than root may write, or has the lab's kernel modules.
+# No package names its build directory, contains a file that users other than root may write, or has the lab's kernel modules.
 for package in "$DEBS"/*.deb; do
     rm -rf content
     dpkg-deb -x "$package" content

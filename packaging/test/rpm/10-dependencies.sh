@@ -1,4 +1,4 @@
-# Each provider's rpm requires the interface that its note states, the library provides it, and nothing offers a file name as a library.
+# Each provider's rpm requires the ABI that its note states, the library provides it, and no rpm provides a provider's file name as a library.
 for package in "$RPMS"/*/*.rpm; do
     rpm -qp --requires "$package" > requires 2>/dev/null
     rpm -qp --provides "$package" > provides 2>/dev/null

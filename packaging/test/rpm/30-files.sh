@@ -1,7 +1,7 @@
-# Others than root write nothing, every rpm has the licences, and an rpm has the files that Debian's package has, but for the directory of libraries and what only one of the two has a place for.
+# Only root may write the files, every rpm has the licences, and an rpm has the files of Debian's package, except for the directory of libraries and files that only one of the two needs.
 ls "$DEBS"/libtieline0_*.deb > /dev/null 2>&1 || { echo 'skipped: Debian packages have not been made'; exit 1; }
 same='s#/usr/lib/x86_64-linux-gnu/#LIB/#; s#/usr/lib64/#LIB/#; s#/zsh/(vendor-completions|site-functions)/#/zsh/#; s#\.gz$##'
-# Documentation lies where each distribution says, and dh_tieline and its sequence are Debian's alone.
+# Each distribution has its own directory for documentation, and only Debian has dh_tieline and its sequence.
 other='/usr/share/(doc|lintian|licenses|perl5)/|dh_tieline|/usr/lib/\.build-id'
 for package in "$DEBS"/*.deb; do
     case $package in *dbgsym*) continue ;; esac

@@ -1,4 +1,4 @@
-# The source package builds in a root without a network, and its packages have what those have that are cut from a staged tree.
+# The source package builds in a root without a network, and its packages have the same files as those from a staged tree.
 cd /scratch
 dpkg-source --extract /packages/*.dsc tieline
 cd tieline
@@ -6,7 +6,7 @@ ip route > routes
 lacks . routes
 dpkg-buildpackage --build=binary --no-sign > ../said 2>&1 || { tail -40 ../said; exit 1; }
 cd ..
-# Modes, owners and names; compressed or not, and where a link leads, is each release's.
+# Compares modes, owners and names. Compression and the targets of links depend on the release.
 listed() {
     for package in "$1"/*.deb; do
         case $package in *dbgsym*) continue ;; esac

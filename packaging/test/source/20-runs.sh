@@ -1,4 +1,4 @@
-# What was built from the source package is installed, finds its providers, and two processes move a file.
+# The packages that were built from source install and find their providers, and two processes move a file.
 dpkg -i /scratch/*.deb > said 2>&1 || { cat said; exit 1; }
 tieline info --why --all > said
 for file in /usr/lib/*/tieline-1/providers/libtieline_*.so; do

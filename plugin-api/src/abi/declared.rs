@@ -1,4 +1,4 @@
-//! The host's side of configuration variables: what a provider has declared, checked, and the values that it is given.
+//! The host's side of configuration variables: checks a provider's declarations, and returns the values.
 
 use super::shims::{read_params_of, write_attr};
 use super::{ABI_MAJOR, ABI_MINOR, ConfigValue, ConfigVar, Host};
@@ -15,7 +15,7 @@ pub struct Declared {
     pub name: String,
     /// The default, as a user would write it.
     pub default: String,
-    /// What it does.
+    /// Its effect.
     pub doc: String,
     kind: u32,
     least: u64,
@@ -24,7 +24,7 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// A variable of this name.
+    /// A variable with this name.
     #[must_use]
     pub fn new(name: &str, default: &str, doc: &str, accepts: Accepts<'_>) -> Declared {
         let Accepts { kind, least, most, words } = accepts;
@@ -32,7 +32,7 @@ impl Declared {
         Declared { name, default, doc, kind, least, most, words: words.into() }
     }
 
-    /// What its value may be.
+    /// Its accepted values.
     #[must_use]
     pub fn accepts(&self) -> Accepts<'_> {
         Accepts { kind: self.kind, least: self.least, most: self.most, words: &self.words }
@@ -45,7 +45,7 @@ impl From<&crate::ConfigDoc> for Declared {
     }
 }
 
-/// A text that somebody has set, and who: nobody, where it is a default that the host knows better.
+/// A text that was set, and its origin. The origin is `None` if the text is the host's own default.
 pub type Set = (String, Option<String>);
 
 /// The variables that one provider has declared, with their values.
@@ -59,12 +59,13 @@ impl Declarations {
         Declarations(Mutex::new(Vec::new()))
     }
 
-    /// Takes a list in. `set` is told of each variable, and says what somebody has set it to; where it knows better what a
-    /// variable is, it says so in its place; a failure of its own ends all.
+    /// Adds a list of variables. `set` gets each variable and returns the text that it is set to. It may replace the declaration by
+    /// the host's own. If `set` fails, no variable is added.
     ///
     /// # Errors
-    /// `INVALID`: the first value that is none, in a sentence; the others are taken all the same. `UNSUPPORTED_PARAM`: what only
-    /// a newer minor may mean. `PROVIDER_FAILED`: a list that makes no sense. Of these two nothing is taken.
+    /// `INVALID`: the first value that is not valid, in a sentence; the other variables are still added. `UNSUPPORTED_PARAM`: the
+    /// list has something that only a newer minor defines. `PROVIDER_FAILED`: the list contradicts itself. In these two cases no
+    /// variable is added.
     ///
     /// # Safety
     /// `vars` points to `count` records, each as long as the first one's `size`, with texts that can be read.
@@ -88,7 +89,7 @@ impl Declarations {
             let why = format!("a record of a variable says that it is {distance} bytes long");
             return Err(nonsense(&why));
         }
-        // All of the list makes sense before any value is looked at: a provider's slip is not the user's.
+        // The whole list is checked before any value: a provider's error must not be reported as the user's.
         let mut declared: Vec<Declared> = Vec::new();
         for at in 0..count {
             // SAFETY: the first record's size is the distance between records, says the caller; both are bounded.
@@ -140,7 +141,7 @@ impl Declarations {
         OK
     }
 
-    /// Lets go of all: no text that was handed out is valid any more.
+    /// Removes all variables. Texts that `get` returned become invalid.
     pub fn clear(&self) {
         self.locked().clear();
     }
@@ -150,17 +151,17 @@ impl Declarations {
     }
 }
 
-/// As many variables are taken, and so long a record and a text.
+/// The limits of a list: variables, bytes of a record, bytes of a text.
 const MOST_RECORDS: usize = 4096;
 const MOST_RECORD: usize = 4096;
 const MOST_TEXT: usize = 4096;
 /// The record of minor 0: none is shorter.
 const LEAST_RECORD: usize = offset_of!(ConfigVar, words_len) + size_of::<usize>();
 
-/// As much of a value has to have room.
+/// The least record for a value.
 const LEAST_VALUE: usize = offset_of!(ConfigValue, origin_len) + size_of::<usize>();
 
-/// What no host can make sense of.
+/// The failure of a list that contradicts itself.
 fn nonsense(why: &str) -> Failure {
     Failure::new(Status::ProviderFailed, why)
 }
@@ -223,7 +224,7 @@ unsafe fn text(at: *const u8, len: usize) -> Result<String, Failure> {
     if at.is_null() || len == 0 {
         return Ok(String::new());
     }
-    // SAFETY: the caller's promise; no more than a page of it is read.
+    // SAFETY: the caller's promise; at most a page of it is read.
     let bytes = unsafe { core::slice::from_raw_parts(at, len.min(MOST_TEXT)) };
     if len > MOST_TEXT {
         let begin = String::from_utf8_lossy(&bytes[..32]);
@@ -236,13 +237,13 @@ unsafe fn text(at: *const u8, len: usize) -> Result<String, Failure> {
 
 type Setter = dyn Fn(&str) -> Option<String> + Send + Sync;
 
-/// What a host that is played has besides its table.
+/// The state of a played host besides its table.
 struct Played {
     declarations: Declarations,
     set: Box<Setter>,
 }
 
-/// The table of a host that is no more than its settings: for tests of a provider by its tables. Each call makes one, for
+/// The table of a played host that has only settings, for tests of a provider through its tables. Each call makes one, for
 /// the life of the process.
 pub fn played_host(set: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Host {
     let played =
@@ -298,7 +299,7 @@ mod tests {
         docs.map(|doc| super::super::host::record(&doc))
     }
 
-    /// What a host where everything is set to `set` makes of a list.
+    /// Declares a list to a host in which every variable is set to `set`.
     fn declare(vars: &[ConfigVar], set: &str) -> Result<(), (Status, String)> {
         let declarations = Declarations::new();
         let set = |_: &mut Declared| Ok(Some((set.into(), Some("environment".into()))));
@@ -311,7 +312,7 @@ mod tests {
     fn what_a_provider_gets_wrong_is_not_the_users() {
         let doc = |name| crate::ConfigDoc::count(name, "4", "");
         let nonsense = |vars: &[ConfigVar], words: &str| {
-            // The value that is set is none either, and is not what counts.
+            // The value that is set is not valid either; the error of the list comes first.
             let (status, text) = declare(vars, "no number").unwrap_err();
             assert!(status == Status::ProviderFailed && text.contains(words), "{status:?} {text}");
         };
@@ -343,7 +344,7 @@ mod tests {
             assert_eq!(status, Status::ProviderFailed);
         }
         let declarations = Declarations::new();
-        // SAFETY: what is too long is not read.
+        // SAFETY: a list that is too long is not read.
         let refused = unsafe { declarations.declare(vars.as_ptr(), usize::MAX, |_| Ok(None)) };
         assert!(refused.unwrap_err().text.contains("too long"));
     }
@@ -424,7 +425,7 @@ mod tests {
         // SAFETY: as above.
         let null = unsafe { declarations.declare(core::ptr::null(), 1, |_| Ok(None)) };
         assert!(null.unwrap_err().text.contains("null"));
-        // A second list does not declare anew.
+        // A second list cannot declare a variable again.
         // SAFETY: records with their texts.
         let twice = unsafe { declarations.declare(vars[1..].as_ptr(), 1, |_| Ok(None)) };
         assert_eq!(twice.unwrap_err().text, "variable \"TIELINE_B\" is declared twice");

@@ -1,8 +1,8 @@
-//! Domains: what they are, what they can do with memory, and which modules they have.
+//! Domains: their attributes, their memory, and their modules.
 
 use super::*;
 
-/// What a domain is.
+/// The attributes of a domain.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct DomainAttr {
@@ -22,7 +22,7 @@ pub struct DomainAttr {
     pub register_ns_per_byte: f64,
 }
 
-/// How to open a domain.
+/// The parameters for opening a domain.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct DomainParams {
@@ -32,7 +32,7 @@ pub struct DomainParams {
     pub name: *const u8,
     /// Its length.
     pub name_len: usize,
-    /// A number that is different for every context on the machine, for telling lives apart.
+    /// A number that is different for every context on the machine. It distinguishes one life of a process from the next.
     pub context_id: [u8; 16],
     /// None yet.
     pub flags: u64,
@@ -44,13 +44,13 @@ pub struct DomainParams {
 pub struct Cost {
     /// Time of the calling CPU, ns.
     pub overhead_ns: f64,
-    /// Time on the way, ns.
+    /// Time on the wire, ns.
     pub latency_ns: f64,
-    /// Bytes per second; 0 when size does not matter.
+    /// Bytes per second; 0 if the cost does not depend on the size.
     pub bytes_per_second: f64,
 }
 
-/// What a module is and can do.
+/// The attributes of a module.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct ModuleAttr {
@@ -64,13 +64,13 @@ pub struct ModuleAttr {
     pub connects: u32,
     /// `TIELINE_CAP_*`.
     pub caps: u64,
-    /// Rank among the modules that can do the same; higher first; negative: not used unless asked for.
+    /// Rank among the modules with the same capabilities. Higher comes first; a negative one is used only on request.
     pub priority: i32,
     /// Most entries of an iov.
     pub max_iov: u32,
-    /// Longest payload of am_short: 8 at least.
+    /// Longest payload of am_short, at least 8.
     pub max_short: usize,
-    /// Longest payload of am_packed: 64 at least.
+    /// Longest payload of am_packed, at least 64.
     pub max_packed: usize,
     /// Longest payload of am_zcopy.
     pub max_zcopy: usize,
@@ -82,9 +82,9 @@ pub struct ModuleAttr {
     pub atomic_post32: u32,
     /// 64 bit, without a result.
     pub atomic_post64: u32,
-    /// 32 bit, with the value from before.
+    /// 32 bit, with the previous value.
     pub atomic_fetch32: u32,
-    /// 64 bit, with the value from before.
+    /// 64 bit, with the previous value.
     pub atomic_fetch64: u32,
     /// Cost by class: `TIELINE_COST_*`.
     pub cost: [Cost; 8],
@@ -92,20 +92,20 @@ pub struct ModuleAttr {
     pub max_address_len: u32,
     /// Longest endpoint address; connect-to-endpoint only.
     pub max_endpoint_address_len: u32,
-    /// Longest identity that connect can carry: 4096 at least with messages, where peers connect to the interface.
+    /// Longest identity that connect can carry: at least 4096 if peers connect to the interface and it has messages.
     pub max_identity_len: u32,
-    /// Connectors: longest datagram: 1024 at least.
+    /// Connectors: longest datagram, at least 1024.
     pub max_datagram: u32,
     /// Connectors: 1 if datagrams arrive exactly once and in order while the peer lives, else 0.
     pub reliable: u32,
-    /// How many of the lowest bits of a word `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY.
+    /// The number of low bits of a word that `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY.
     pub notify_bits: u32,
-    /// Longest put in one piece of host memory, without OP_MORE, whose bytes are taken when `put` returns; without
-    /// OP_REMOTE_COMPLETION it answers 0 then, and never 1. 0: none.
+    /// Longest put whose bytes are copied before `put` returns. It applies to one piece of host memory without OP_MORE. Without
+    /// OP_REMOTE_COMPLETION such a put returns 0, never 1. 0: none.
     pub max_short_put: usize,
 }
 
-/// A piece of memory that a domain knows.
+/// A piece of memory of a domain.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct MemoryRegion {
@@ -119,13 +119,13 @@ pub struct MemoryRegion {
     pub len: usize,
 }
 
-/// Memory that is asked for.
+/// A request for memory.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct AllocParams {
     /// Size of this record.
     pub size: usize,
-    /// Length in bytes, never 0. What is given may be longer.
+    /// Length in bytes, never 0. The provided memory may be longer.
     pub len: usize,
     /// `TIELINE_ACCESS_*`.
     pub access: u64,
@@ -137,13 +137,13 @@ pub struct AllocParams {
     pub reserved: u32,
 }
 
-/// Memory that is to be registered.
+/// Memory to register.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct RegisterParams {
     /// Size of this record.
     pub size: usize,
-    /// First byte. With REGISTER_DMABUF the processor must not touch what lies there; pieces are still counted from this address.
+    /// First byte. With REGISTER_DMABUF the processor must not access this address; pieces are still addressed relative to it.
     pub base: *mut u8,
     /// Length in bytes.
     pub len: usize,
@@ -155,11 +155,11 @@ pub struct RegisterParams {
     pub kind: u32,
     /// REGISTER_DMABUF: the descriptor, borrowed for the call; else 0, and not looked at.
     pub dmabuf: i32,
-    /// REGISTER_DMABUF: where `base` lies in it.
+    /// REGISTER_DMABUF: the offset of `base` in it.
     pub dmabuf_offset: u64,
 }
 
-/// A remote key that is to be packed: to all of the region, with all of its rights, when everything but the region is zero.
+/// A remote key to pack. If every field but the region is zero, the key covers the whole region with all of its rights.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct KeyParams {
@@ -167,13 +167,13 @@ pub struct KeyParams {
     pub size: usize,
     /// The region.
     pub region: *mut RegionHandle,
-    /// First byte of it that the key leads to: offset 0 of put, get and atomics by it. A provider whose keys lead to whole
-    /// regions refuses others with `UNSUPPORTED`.
+    /// First byte of the region that the key covers. It is offset 0 of put, get and atomics with this key. A provider whose keys
+    /// cover whole regions refuses others with `UNSUPPORTED`.
     pub offset: u64,
-    /// Bytes that the key leads to; 0: up to the region's end. A part that leaves the region is `OUT_OF_RANGE`, and so is what an
-    /// operation by the key does outside of the part.
+    /// Bytes that the key covers; 0: up to the region's end. A part that exceeds the region is `OUT_OF_RANGE`, and so is an
+    /// operation with the key outside of the part.
     pub len: u64,
-    /// What the key grants, of the region's rights; 0: all of them. A right that the region has not is `INVALID`.
+    /// The rights of the region that the key grants; 0: all of them. A right that the region does not have is `INVALID`.
     pub access: u64,
     /// None yet.
     pub flags: u64,
@@ -185,7 +185,7 @@ pub struct KeyParams {
 pub struct DomainOps {
     /// Size of this table as the provider compiled it.
     pub size: usize,
-    /// Closes the domain; everything opened from it is closed already.
+    /// Closes the domain; everything opened from it was closed before.
     pub close: Option<unsafe extern "C" fn(domain: *mut DomainHandle)>,
     /// Lists modules, as `query_domains` lists domains.
     pub query_modules: Option<
@@ -228,8 +228,8 @@ pub struct DomainOps {
             out: *mut MemoryRegion,
         ) -> i32,
     >,
-    /// Ends a registration, and frees the memory if it came from alloc. Keys stop working at once. `AGAIN`: keys are
-    /// refused from now on, but an access that began before is not through; the region is still there: call again.
+    /// Ends a registration, and frees the memory if it came from alloc. Keys stop working immediately. `AGAIN`: keys are
+    /// refused, but an access that began before is not complete. The region still exists, and the core calls again.
     pub deregister:
         Option<unsafe extern "C" fn(domain: *mut DomainHandle, region: *mut RegionHandle) -> i32>,
     /// Writes a region's remote key and returns its length, which is at most `max_key_len`.
@@ -241,9 +241,9 @@ pub struct DomainOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Refuses every new access by a key of this region, as far as that can be done while the process itself still uses
-    /// the registration: 0, or `AGAIN` when an access that began before is not through. The region stays, and
-    /// `deregister` follows; the core may call this several times.
+    /// Refuses every new access by a key of this region, as far as possible while the process itself still uses
+    /// the registration. Returns 0, or `AGAIN` if an access that began before is not complete. The region stays, and
+    /// `deregister` follows. The core may call this several times.
     pub revoke:
         Option<unsafe extern "C" fn(domain: *mut DomainHandle, region: *mut RegionHandle) -> i32>,
 }

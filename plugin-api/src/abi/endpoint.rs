@@ -10,8 +10,8 @@ pub struct Iov {
     pub base: *mut u8,
     /// Length in bytes.
     pub len: usize,
-    /// The region of the interface's domain that the piece lies in, or null: it lies anywhere. Null, too, unless the module says
-    /// TAKES_REGIONS, and for operations of modules that are SYNCHRONOUS. A piece whose region is null is memory of the host.
+    /// The region of the interface's domain that the piece lies in, or null: it lies anywhere. It is always null without
+    /// TAKES_REGIONS of the module, and for operations of SYNCHRONOUS modules. A piece with a null region is host memory.
     pub region: *mut RegionHandle,
 }
 
@@ -21,15 +21,15 @@ pub struct Iov {
 pub struct Rma {
     /// Local pieces: read by put, written by get.
     pub iov: *const Iov,
-    /// How many.
+    /// The number of pieces.
     pub iov_count: usize,
     /// Sum of their lengths.
     pub len: usize,
     /// The key, from `import_key` on the same endpoint or on its interface.
     pub key: *mut KeyHandle,
-    /// Offset into what the key leads to.
+    /// Offset into the range that the key covers.
     pub offset: u64,
-    /// Comes back in EVENT_COMPLETION when the call returned PENDING.
+    /// Comes back in EVENT_COMPLETION if the call returned PENDING.
     pub cookie: u64,
     /// `TIELINE_OP_*`.
     pub flags: u64,
@@ -47,27 +47,27 @@ pub struct Atomic {
     pub width: u32,
     /// The key, from `import_key` on the same endpoint or on its interface.
     pub key: *mut KeyHandle,
-    /// Offset into what the key leads to, a multiple of the width.
+    /// Offset into the range that the key covers, a multiple of the width.
     pub offset: u64,
     /// The operand.
     pub operand: u64,
-    /// What COMPARE_SWAP compares with.
+    /// The value that COMPARE_SWAP compares with.
     pub compare: u64,
-    /// Where the value from before goes when the call returns 0 and FETCH is set; a pending one brings it in the event.
+    /// Receives the previous value if the call returns 0 and FETCH is set. A pending operation has it in the event.
     pub result: *mut u64,
-    /// Comes back in EVENT_COMPLETION when the call returned PENDING.
+    /// Comes back in EVENT_COMPLETION if the call returned PENDING.
     pub cookie: u64,
     /// `TIELINE_OP_*`.
     pub flags: u64,
 }
 
-/// A packed key that is to be made usable.
+/// A packed key to import.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ImportParams {
     /// Size of this record.
     pub size: usize,
-    /// What `pack_key` of the peer's domain has written. The bytes come from the peer: check every one.
+    /// The output of `pack_key` of the peer's domain. The bytes come from the peer: check every one.
     pub bytes: *const u8,
     /// Their number.
     pub len: usize,
@@ -75,7 +75,7 @@ pub struct ImportParams {
     pub flags: u64,
 }
 
-/// What a connect-to-endpoint module connects an endpoint to.
+/// The peer's endpoint, for a connect-to-endpoint module.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConnectParams {
@@ -89,7 +89,7 @@ pub struct ConnectParams {
     pub flags: u64,
 }
 
-/// What one endpoint can carry, where that is less than its module can: 0, as the module says.
+/// The limits of one endpoint, if they are lower than its module's; 0: the module's limit.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointLimits {
@@ -107,12 +107,12 @@ pub struct EndpointLimits {
     pub max_get: usize,
 }
 
-/// Packs a message: returns how many bytes were written, or a negative status.
-/// The buffer is initialised memory (its content does not matter), the callback's alone during the call.
+/// Packs a message: returns the number of bytes written, or a negative status.
+/// The buffer is initialised memory (its content does not matter), and belongs to the callback during the call.
 pub type PackFn =
     Option<unsafe extern "C" fn(argument: *mut c_void, buffer: *mut u8, capacity: usize) -> i64>;
 
-/// Functions of an endpoint. One thread at a time, the interface's.
+/// Functions of an endpoint. One thread at a time, the same as for its interface.
 ///
 /// Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows) or a negative status.
 #[repr(C)]
@@ -131,7 +131,7 @@ pub struct EndpointOps {
         ) -> i32,
     >,
     /// Sends a message that `pack` writes, of at most `most` bytes: returns its length or a negative status.
-    // abi_stable cannot look inside a function that takes a function: the slot is compared by name and size.
+    // abi_stable cannot inspect a function that takes a function: it compares the slot by name and size.
     #[sabi(unsafe_opaque_field)]
     pub am_packed: Option<
         unsafe extern "C" fn(
@@ -158,18 +158,19 @@ pub struct EndpointOps {
     pub put: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Rma) -> i32>,
     /// Reads remote memory, in the same way.
     pub get: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Rma) -> i32>,
-    /// Does a remote atomic.
+    /// Executes a remote atomic.
     pub atomic:
         Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Atomic) -> i32>,
-    /// Completes when puts, gets and atomics that were posted before are complete at the target, and messages are where nothing that
-    /// happens to their sender can lose them. UNSUPPORTED, of a module of messages alone: they are, once they were taken.
+    /// Completes when puts, gets and atomics that were posted before are complete at the target, and messages are in a place where
+    /// nothing that happens to their sender can lose them. A module of messages alone may return UNSUPPORTED if that is already
+    /// true of every accepted message.
     pub flush: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, cookie: u64) -> i32>,
-    /// Orders what was posted before on this endpoint, messages too, ahead of what is posted after, and waits for nothing.
-    /// UNSUPPORTED: this lane cannot keep order; AGAIN: not now. The core then waits for a flush.
+    /// Orders everything posted before on this endpoint, including messages, ahead of everything posted after. It does not wait.
+    /// UNSUPPORTED: this lane cannot keep order. AGAIN: it cannot at the moment. The core then waits for a flush.
     pub fence: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle) -> i32>,
     /// Closes the endpoint. Pending operations are dropped without an event.
     pub close: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle)>,
-    /// Makes a packed key usable on this endpoint. AGAIN: ask again after progress.
+    /// Makes a packed key usable on this endpoint. AGAIN: call again after progress.
     pub import_key: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,
@@ -177,10 +178,10 @@ pub struct EndpointOps {
             out: *mut *mut KeyHandle,
         ) -> i32,
     >,
-    /// Lets go of an imported key.
+    /// Releases an imported key.
     pub drop_key: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, key: *mut KeyHandle)>,
-    /// Connect-to-endpoint: writes this endpoint's address: returns its length. The peer may use it before
-    /// `connect` is called here; what it sends then is kept until that call.
+    /// Connect-to-endpoint: writes this endpoint's address, and returns its length. The peer may use it before
+    /// `connect` is called here; its messages are kept until that call.
     pub address: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,
@@ -189,18 +190,19 @@ pub struct EndpointOps {
         ) -> i64,
     >,
     /// Connect-to-endpoint: connects to the peer's endpoint address. Does not wait: data calls return AGAIN until the
-    /// connection stands; one that never does ends in EVENT_ENDPOINT_FAILED.
+    /// connection is established. A connection that cannot be established ends in EVENT_ENDPOINT_FAILED.
     pub connect: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, params: *const ConnectParams) -> i32,
     >,
-    /// CAP_PUT_NOTIFY: a put behind which the target gets EVENT_NOTIFIED with `word`, of which `notify_bits` count. The event comes
-    /// once, when all bytes of this put are there, and those of every put that this endpoint has posted before it. It may be empty:
-    /// length 0 notifies alone, and its key is not null all the same.
+    /// CAP_PUT_NOTIFY: a put with a notification. The target gets EVENT_NOTIFIED with the low `notify_bits` of `word`. The event
+    /// comes once, when all bytes of this put are there, and those of every put that this endpoint has posted before it. The put
+    /// may be empty: length 0 only notifies, and its key is still not null.
     pub put_notify: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Rma, word: u32) -> i32,
     >,
-    /// CAP_KEY_POINTER: where `len` bytes from `offset` on are mapped here: loads and stores there are the peer's memory. The
-    /// mapping stays until the key is dropped. When the owner has ended its region, what is mapped is nobody's memory any more.
+    /// CAP_KEY_POINTER: the address at which `len` bytes from `offset` on are mapped in this process. Loads and stores there access
+    /// the peer's memory. The mapping stays until the key is dropped. After the owner has ended its region, the mapping leads to
+    /// memory without an owner.
     pub key_pointer: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,
@@ -210,10 +212,11 @@ pub struct EndpointOps {
             out: *mut *mut u8,
         ) -> i32,
     >,
-    /// CAP_CANCEL: asks that a pending operation end soon. 0: its completion comes as it would have, with CANCELED where nothing of
-    /// it has happened; INVALID: nothing with this cookie is pending.
+    /// CAP_CANCEL: requests that a pending operation ends soon. 0: its completion still comes, with CANCELED if no part of
+    /// the operation has happened. INVALID: no operation with this cookie is pending.
     pub cancel: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, cookie: u64) -> i32>,
-    /// What this endpoint can carry, asked behind `connect`; of one that is formed again when it stands.
+    /// The limits of this endpoint. The core calls it after `connect`, and again when a connection that was still being formed is
+    /// established.
     pub limits: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, out: *mut EndpointLimits) -> i32,
     >,

@@ -1,8 +1,8 @@
-//! The layout of every record and table, as numbers that were written down once.
+//! The layout of every record and table, as fixed numbers.
 //!
 //! The header repeats them as `_Static_assert`, so that a change that moves a field does not compile on
-//! either side. ABI 1.0 is frozen: a line is added when a field is added at an end, and nothing but the size of a record that
-//! has grown changes. `cargo xtask header --check` compares with the headers of the minors that were frozen.
+//! either side. ABI 1.0 is frozen: a field that is added at an end adds a line here. Only the size of a record that has grown
+//! changes. `cargo xtask header --check` compares with the headers of the frozen minors.
 
 use super::*;
 
@@ -17,7 +17,7 @@ pub struct Record {
     pub fields: &'static [(&'static str, usize)],
 }
 
-/// The size of the field that `_of` shows.
+/// The size of the field that `_of` returns.
 #[allow(dead_code)] // Rust 1.85 does not see that constants use it
 const fn size_of_field<T, F>(_of: fn(&T) -> &F) -> usize {
     size_of::<F>()
@@ -25,12 +25,12 @@ const fn size_of_field<T, F>(_of: fn(&T) -> &F) -> usize {
 
 macro_rules! golden {
     ($( $type:ident = $size:literal { $( $field:ident = $offset:literal, )* } )*) => {
-        // The numbers hold where pointers have 64 bits, which is where Tieline runs.
+        // The numbers are for pointers of 64 bits, which Tieline requires.
         #[cfg(target_pointer_width = "64")]
         const _: () = {
             $(
                 assert!(size_of::<$type>() == $size, stringify!($type));
-                // What the fields have is all that there is: no padding that nobody names.
+                // The fields fill the record: there is no hidden padding.
                 assert!(0 $( + size_of_field(|record: &$type| &record.$field) )* == $size, stringify!($type));
                 $( assert!(core::mem::offset_of!($type, $field) == $offset, stringify!($type.$field)); )*
             )*

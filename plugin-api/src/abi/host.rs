@@ -1,15 +1,15 @@
-//! The host's services as a provider in Rust sees them.
+//! The host's services for a provider in Rust.
 
 use super::{AsyncEvent, ConfigValue, ConfigVar, Host};
 use crate::config::{ConfigDoc, Value};
 use crate::flags::{async_kind, log_level};
 use crate::{Failure, OK, Status};
 
-/// The host: log, configuration, clock, asynchronous events. Copy it wherever it is needed.
+/// The host: log, configuration, clock, asynchronous events. It is cheap to copy.
 #[derive(Clone, Copy)]
 pub struct HostHandle {
     host: *const Host,
-    /// The table's own when the provider was started: a later provider may get the table, with another one.
+    /// The table's context at the start of the provider. A later provider may get the same table with another context.
     context: *mut core::ffi::c_void,
     declared: &'static [ConfigDoc],
 }
@@ -43,13 +43,13 @@ impl HostHandle {
         if host.is_null() {
             return None;
         }
-        // SAFETY: not null, and the caller promises a table, of which `size` is the first field.
+        // SAFETY: not null, and the caller promises a table, whose first field is `size`.
         let size = unsafe { (*host).size };
         if size < core::mem::offset_of!(Host, context) {
             return None;
         }
         let mut context = core::ptr::null_mut();
-        // A table that ends before this field has no function either.
+        // A table that ends before this field has no functions.
         if size > core::mem::offset_of!(Host, context) {
             // SAFETY: as above, and the field is inside of the table.
             context = unsafe { (*host).context };
@@ -57,10 +57,10 @@ impl HostHandle {
         Some(HostHandle { host, context, declared: &[] })
     }
 
-    /// The minor number of the ABI that the host speaks: it knows the kinds of event of that minor.
+    /// The host's ABI minor. The host knows the kinds of event of that minor.
     #[must_use]
     pub fn abi_minor(&self) -> u32 {
-        // SAFETY: `HostHandle::new` got a table that stays valid for the life of the process, with this field in it.
+        // SAFETY: `HostHandle::new` got a table that stays valid for the life of the process and has this field.
         unsafe { (*self.host).abi_minor }
     }
 
@@ -77,10 +77,10 @@ impl HostHandle {
         self.log(log_level::DEBUG, text);
     }
 
-    /// Declares the variables that [`HostHandle::config`] is asked for: once, before anything else.
+    /// Declares the variables that [`HostHandle::config`] reads. Call it once, before anything else.
     ///
     /// # Errors
-    /// A variable was set to what it cannot be. The host has kept the words.
+    /// A variable is set to a value that it does not accept. The host keeps the error text.
     pub fn declare(mut self, variables: &'static [ConfigDoc]) -> Result<HostHandle, Failure> {
         self.declared = variables;
         let Some((context, f)) = slot!(self, config_declare) else { return Ok(self) };
@@ -92,7 +92,7 @@ impl HostHandle {
         }
     }
 
-    /// The value of a variable that was declared, from the program, the environment or a file, or its default.
+    /// The value of a declared variable, from the program, the environment or a file, or its default.
     #[must_use]
     pub fn config(&self, name: &str) -> Value {
         self.asked(name).unwrap_or_else(|| {
@@ -136,12 +136,12 @@ impl HostHandle {
         }
     }
 
-    /// Reports something that no call is waiting for, in words.
+    /// Reports an event that no call waits for, in words.
     pub fn message(&self, status: i32, text: &str) {
         self.async_event(async_kind::MESSAGE, status, "", text);
     }
 
-    /// Reports what has happened to a domain's device: [`async_kind`].
+    /// Reports an event of a domain's device: [`async_kind`].
     pub fn async_event(&self, kind: u32, status: i32, domain: &str, text: &str) {
         let Some((context, f)) = slot!(self, async_event) else { return };
         let event = AsyncEvent {

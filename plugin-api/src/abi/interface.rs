@@ -1,8 +1,8 @@
-//! Interfaces and connectors: how they are opened, polled and waited for, and the events that they write.
+//! Interfaces and connectors: opening, polling, sleeping, and their events.
 
 use super::*;
 
-/// How to open an interface or a connector.
+/// The parameters for opening an interface or a connector.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct InterfaceParams {
@@ -12,13 +12,13 @@ pub struct InterfaceParams {
     pub module: *const u8,
     /// Its length.
     pub module_len: usize,
-    /// The worker's number, different for every worker of every context, here and on other hosts.
+    /// The worker's number. It is different for every worker of every context, on all hosts.
     pub worker_id: [u8; 16],
     /// None yet.
     pub flags: u64,
 }
 
-/// How to make an endpoint.
+/// The parameters for making an endpoint.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct EndpointParams {
@@ -28,7 +28,7 @@ pub struct EndpointParams {
     pub address: *const u8,
     /// Its length.
     pub address_len: usize,
-    /// Who we are: handed to the peer in EVENT_PEER_ARRIVED.
+    /// The local identity, which the peer gets in EVENT_PEER_ARRIVED.
     pub identity: *const u8,
     /// Its length.
     pub identity_len: usize,
@@ -38,7 +38,7 @@ pub struct EndpointParams {
     pub flags: u64,
 }
 
-/// What `poll` writes: 64 bytes, frozen. Which fields count depends on `kind`.
+/// An event that `poll` writes: 64 bytes, frozen. The meaningful fields depend on `kind`.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct Event {
@@ -52,13 +52,13 @@ pub struct Event {
     pub flags: u32,
     /// The sender's number on this interface.
     pub peer: u64,
-    /// Message header, or fetched value; of a completion that failed the device's own number of the reason, or 0.
+    /// Message header, or fetched value. In a failed completion: the device's own number of the reason, or 0.
     pub header: u64,
     /// Payload, or words: valid until the next poll or close of this interface.
     pub data: *const u8,
     /// Its length.
     pub len: usize,
-    /// The operation's or endpoint's cookie, or the number to release a lent buffer with.
+    /// The operation's or endpoint's cookie, or the number that releases a lent buffer.
     pub cookie: u64,
     /// Zero.
     pub reserved: u64,
@@ -70,8 +70,8 @@ pub struct Event {
 pub struct InterfaceOps {
     /// Size of this table as the provider compiled it.
     pub size: usize,
-    /// Progress: writes up to `capacity` events and returns how many, or a negative status. What the events
-    /// of the call before pointed to is released by this call.
+    /// Progress: writes up to `capacity` events and returns their number, or a negative status. This call releases
+    /// the data of the previous call's events.
     pub poll: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
@@ -79,7 +79,7 @@ pub struct InterfaceOps {
             capacity: u32,
         ) -> i64,
     >,
-    /// Closes the interface; its endpoints are closed already.
+    /// Closes the interface; its endpoints were closed before.
     pub close: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle)>,
     /// Writes the interface's address and returns its length.
     pub address: Option<
@@ -89,7 +89,7 @@ pub struct InterfaceOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Can a peer with this address be reached? 0, or a negative status, with the reason in `last_error`.
+    /// Whether a peer with this address can be reached: 0, or a negative status with the reason in `last_error`.
     pub reachable: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
@@ -97,7 +97,7 @@ pub struct InterfaceOps {
             address_len: usize,
         ) -> i32,
     >,
-    /// Makes an endpoint. Connect-to-interface: it is usable at once, or `am_*` says AGAIN until it is.
+    /// Makes an endpoint. Connect-to-interface: it is usable immediately, or `am_*` returns AGAIN until it is.
     /// Connect-to-endpoint: no address and no identity; `peer` of every message that arrives on it is its cookie.
     pub connect: Option<
         unsafe extern "C" fn(
@@ -106,23 +106,23 @@ pub struct InterfaceOps {
             out: *mut *mut EndpointHandle,
         ) -> i32,
     >,
-    /// Prepares to sleep: 0 means that `event_fd` becomes readable on the next event; 1 that there is
-    /// something to poll right now. It may be called at any time, also behind a poll that brought something.
+    /// Prepares to sleep. 0: `event_fd` becomes readable on the next event. 1: there is something to poll.
+    /// It may be called at any time, also after a poll that returned events.
     pub arm: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
-    /// A descriptor for poll(2) or epoll (level-triggered), or a negative status: one for the interface's life, which stays
-    /// the provider's. The core neither reads nor closes it.
+    /// A descriptor for poll(2) or epoll (level-triggered), or a negative status. It is the same for the interface's life, and
+    /// belongs to the provider. The core neither reads nor closes it.
     pub event_fd: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
-    /// Gives a lent payload back, by the cookie of its event.
+    /// Returns a lent payload, by the cookie of its event.
     pub release: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64)>,
-    /// Memory of this process that is held by the interface and its endpoints.
+    /// Memory of this process that the interface and its endpoints use.
     pub memory:
         Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, out: *mut MemoryUse) -> i32>,
-    /// Ends what a peer has towards us, by the number that its messages carry: nothing more of it comes, its endpoint
-    /// fails, and a later one of the same peer is a new connection. The core calls it when it cannot answer a peer that
-    /// would wait for ever; of modules that connect to an endpoint it closes the endpoint instead.
+    /// Disconnects the peer whose messages carry this number. Nothing more of it arrives, its endpoint fails, and a later
+    /// endpoint of the same peer is a new connection. The core calls it if it cannot answer a peer that would otherwise wait
+    /// without end. For modules that connect to an endpoint, the core closes the endpoint instead.
     pub hang_up: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, peer: u64) -> i32>,
-    /// CAP_INTERFACE_KEYS: makes a packed key usable on every endpoint of this interface that leads to the peer whose key it is.
-    /// The core then asks no endpoint for it. AGAIN: ask again after progress.
+    /// CAP_INTERFACE_KEYS: makes a packed key usable on every endpoint of this interface that leads to the owner of the key.
+    /// The core then calls no endpoint's `import_key`. AGAIN: call again after progress.
     pub import_key: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
@@ -130,19 +130,19 @@ pub struct InterfaceOps {
             out: *mut *mut KeyHandle,
         ) -> i32,
     >,
-    /// Lets go of a key that this interface has imported.
+    /// Releases a key that this interface has imported.
     pub drop_key:
         Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, key: *mut KeyHandle)>,
-    /// CAP_FLUSH_ALL: completes when all that was posted before on any endpoint of this interface is complete at its target, as
-    /// `flush` of every one of them would. An endpoint that has failed does not fail it: its own events tell.
+    /// CAP_FLUSH_ALL: completes when everything posted before on any endpoint of this interface is complete at its target, like
+    /// `flush` of every endpoint. A failed endpoint does not fail it: the endpoint's own events report the failure.
     pub flush: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64) -> i32>,
-    /// Since minor 1. The worker has closed: tells every connected peer that this side has left in good order, hands over what
-    /// was taken before, and accepts nobody any more. Endpoints, keys and lent payloads may still exist, and go afterwards;
-    /// nothing is posted and nothing is polled from here on. Without the slot peers learn of it from `close`.
+    /// Since minor 1. The worker has closed. Notifies every connected peer that this side has left in good order, delivers
+    /// everything accepted before, and accepts no new peer. Endpoints, keys and lent payloads may still exist and are released
+    /// afterwards. Nothing is posted or polled after this call. Without the slot, peers are notified by `close`.
     pub leave: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle)>,
 }
 
-/// Memory that an interface holds.
+/// Memory that an interface uses.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, Default)]
 pub struct MemoryUse {
@@ -152,7 +152,7 @@ pub struct MemoryUse {
     pub base_bytes: u64,
     /// Bytes for all peers together.
     pub peer_bytes: u64,
-    /// Peers that these bytes are for.
+    /// The number of peers that these bytes are for.
     pub peers: u64,
     /// Bytes of message buffers that have been committed.
     pub buffer_bytes: u64,
@@ -164,9 +164,9 @@ pub struct MemoryUse {
 pub struct ConnectorOps {
     /// Size of this table as the provider compiled it.
     pub size: usize,
-    /// Progress: EVENT_DATAGRAM, and EVENT_PEER_LEFT when an address given to `send` cannot be reached or the
-    /// way to it broke: `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent
-    /// before may then be lost; sending again tries again. See `InterfaceOps::poll`.
+    /// Progress: EVENT_DATAGRAM, and EVENT_PEER_LEFT if an address given to `send` cannot be reached or the
+    /// connection to it broke. Its `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent
+    /// before may be lost; a new `send` starts a new attempt. See `InterfaceOps::poll`.
     pub poll: Option<
         unsafe extern "C" fn(
             connector: *mut ConnectorHandle,
@@ -184,7 +184,7 @@ pub struct ConnectorOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Can that address be reached? Like `InterfaceOps::reachable`.
+    /// Whether that address can be reached, like `InterfaceOps::reachable`.
     pub reachable: Option<
         unsafe extern "C" fn(
             connector: *mut ConnectorHandle,

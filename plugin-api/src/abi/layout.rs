@@ -1,4 +1,4 @@
-//! The layouts of the ABI's types as this build of the crate sees them, for the comparison at load.
+//! The layouts of the ABI's types in this build of the crate, for the comparison at load.
 
 use super::*;
 use abi_stable::type_layout::TypeLayout;

@@ -1,14 +1,14 @@
-//! State of a process that a forked child must not take for its own.
+//! State of a process that a forked child must not use as its own.
 //!
-//! A child has a copy of everything that its parent had, and one thread. A lock that another thread held stays locked there for ever.
-//! Connections, listeners and locks of files are still the parent's. So a `static` is one of these:
+//! A child has a copy of all memory of its parent, and one thread. A lock that another thread held stays locked there for
+//! ever. Connections, listeners and file locks still belong to the parent. So a `static` is one of these:
 //!
-//! * [`PerProcess`]: a child begins anew, and waits for no lock of its parent's;
-//! * [`Kept`]: it only grows, has no lock, and a child goes on with it;
-//! * [`Calls`] and [`Owner`], for other libraries: a child does without what it could not come back from;
-//! * an atomic whose value is as good in the child.
+//! * [`PerProcess`]: a child starts with a new value, and waits for no lock of its parent;
+//! * [`Kept`]: it only grows, has no lock, and a child continues to use it;
+//! * [`Calls`] and [`Owner`], for other libraries: a child skips calls that might never return;
+//! * an atomic whose value is also correct in the child.
 //!
-//! Nothing is told by signals or handlers: the kernel wipes one page in a child, which is compared with.
+//! Forks are detected without signals or handlers: the kernel wipes one page in a child, and its content is compared.
 
 #![allow(unsafe_code)]
 
@@ -23,24 +23,24 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 struct Page {
     /// The process's number; zero until the first call.
     number: AtomicU64,
-    /// Not zero where the kernel does not wipe it: before Linux 4.14.
+    /// Not zero if the kernel does not wipe it: before Linux 4.14.
     stays: AtomicU64,
-    /// One for each number, so that what an ancestor has marked stays wiped when this process has marked its own.
+    /// One for each number, so that an ancestor's mark stays wiped after this process has set its own.
     marks: [AtomicU8; MARKS],
 }
 
 const MARKS: usize = 4096 - 16;
 const _: () = assert!(size_of::<Page>() == 4096);
 
-/// The page, once there is one. A provider's file and the library have one each.
+/// The page, once it exists. A provider's file and the library have one each.
 static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
-/// How many numbers this process and its ancestors have taken.
+/// The count of numbers that this process and its ancestors have taken.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// A number that this process shares with none of its ancestors, as far as those have asked for theirs.
+/// A number of this process that differs from those of its ancestors that have called this function.
 ///
-/// The process's id is not enough: a child in a new namespace may have its parent's. A kernel before Linux 4.14 wipes
-/// no pages: there the number is the process's id. From any thread.
+/// The process's id is not sufficient: a child in a new namespace may have the id of its parent. A kernel before Linux 4.14 wipes
+/// no pages; there the number is the process's id. From any thread.
 #[must_use]
 pub fn number() -> u64 {
     let page = page();
@@ -53,7 +53,7 @@ pub fn number() -> u64 {
 
 #[cold]
 fn take(page: &Page) -> u64 {
-    // A thread that comes second leaves its own number unused. The parent took none of these before the fork.
+    // A thread that comes second leaves its own number unused. The parent had not taken these numbers before the fork.
     let next = TAKEN.fetch_add(1, Ordering::Relaxed) + 1;
     let taken = page.number.compare_exchange(0, next, Ordering::Relaxed, Ordering::Relaxed);
     let number = taken.map_or_else(|other| other, |_| next);
@@ -73,7 +73,7 @@ fn page() -> &'static Page {
 #[cold]
 fn made() -> &'static Page {
     let len = size_of::<Page>();
-    // SAFETY: a new mapping touches nothing that exists. It is zero, which is a valid page.
+    // SAFETY: a new mapping does not affect existing memory. It is zero, which is a valid page.
     let (new, is_wiped) = unsafe {
         let (rights, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -85,29 +85,29 @@ fn made() -> &'static Page {
     };
     let new = match NonNull::new(new.cast::<Page>()) {
         Some(new) => new,
-        // Without memory for a page a process is told by its id.
+        // Without memory for a page, the process's id is the number.
         None => NonNull::from(Box::leak(Box::new(Page {
             number: AtomicU64::new(0),
             stays: AtomicU64::new(0),
             marks: [const { AtomicU8::new(0) }; MARKS],
         }))),
     };
-    // SAFETY: a whole page that nobody else has seen yet.
+    // SAFETY: a whole page that is not published yet.
     unsafe { new.as_ref() }.stays.store(u64::from(!is_wiped), Ordering::Relaxed);
     let first =
         PAGE.compare_exchange(ptr::null_mut(), new.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
     let page = match first {
         Ok(_) => new,
-        // Another thread was faster. Its page stays, and so does this one, which happens once.
+        // Another thread was faster. Its page is used; this one stays allocated. This can happen only at the first use.
         Err(other) => NonNull::new(other).unwrap_or(new),
     };
-    // SAFETY: a page that was published is whole and never unmapped.
+    // SAFETY: a published page is whole and never unmapped.
     unsafe { page.as_ref() }
 }
 
-/// Says whether the process that made it is the one that looks. One load, for paths that are short.
+/// Tells whether it was made by the current process. The check is one load, for short paths.
 ///
-/// Before Linux 4.14 it takes a forked child for its parent. So it does for an ancestor 4080 forks away.
+/// Before Linux 4.14 it cannot distinguish a forked child from its parent, nor from an ancestor 4080 forks away.
 #[derive(Clone, Copy)]
 pub struct Mark {
     is_here: &'static AtomicU8,
@@ -123,7 +123,7 @@ impl Mark {
             number => number,
         };
         let is_here = &page.marks[number as usize % MARKS];
-        // Another thread may have taken the number, and not marked it yet.
+        // Another thread may have taken the number without having marked it yet.
         is_here.store(1, Ordering::Relaxed);
         Mark { is_here }
     }
@@ -148,7 +148,7 @@ impl fmt::Debug for Mark {
     }
 }
 
-/// A value of each process: a forked child has a new one, and its parent's is never looked at, locked or dropped there.
+/// A value per process: a forked child has a new one, and never reads, locks or drops its parent's.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -163,14 +163,14 @@ pub struct PerProcess<T> {
 
 struct Numbered<T> {
     process: u64,
-    /// The parent's. Nobody follows it; it says to whoever counts leaks that nothing is lost.
+    /// The parent's value. It is never followed; it only shows leak checkers that the memory is still reachable.
     _before: AtomicPtr<Numbered<T>>,
     value: T,
 }
 
-// SAFETY: it hands out references to a `T`, and drops one, as a `Box<T>` would.
+// SAFETY: it returns references to a `T`, and drops one, as a `Box<T>` would.
 unsafe impl<T: Send> Send for PerProcess<T> {}
-// SAFETY: any thread may make the value, another one drops it, and all have references to it.
+// SAFETY: any thread may make the value, another one may drop it, and all may have references to it.
 unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
 
 impl<T> PerProcess<T> {
@@ -184,7 +184,7 @@ impl<T> PerProcess<T> {
     fn own(&self, process: u64) -> Result<&T, *mut Numbered<T>> {
         let newest = self.newest.load(Ordering::Acquire);
         match NonNull::new(newest) {
-            // SAFETY: what stands there is whole. It is dropped with `self`, or never.
+            // SAFETY: a published value is whole. It is dropped with `self`, or never.
             Some(found) => match unsafe { found.as_ref() } {
                 found if found.process == process => Ok(&found.value),
                 _ => Err(newest),
@@ -195,7 +195,8 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// The value of this process; the first call makes it. Several threads may come first: one value stays, and the others are dropped at once.
+    /// The value of this process; the first call makes it. If several threads come first, one value stays, and the others are
+    /// dropped immediately.
     pub fn get(&self) -> &T {
         let process = number();
         match self.own(process) {
@@ -212,12 +213,12 @@ impl<T: Default> PerProcess<T> {
             let swapped =
                 self.newest.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
             match swapped {
-                // SAFETY: `new` stands there from now on, and is dropped with `self` or never. The parent's is left where it is: its
-                // locks may be held by threads that are not here.
+                // SAFETY: `new` is published from here on, and is dropped with `self` or never. The parent's value is not freed:
+                // its locks may be held by threads that do not exist in this process.
                 Ok(_) => return unsafe { &(*new).value },
                 Err(_) => match self.own(process) {
                     Ok(value) => {
-                        // SAFETY: it was boxed above, and nobody else has seen it.
+                        // SAFETY: it was boxed above, and was not published.
                         drop(unsafe { Box::from_raw(new) });
                         return value;
                     }
@@ -251,13 +252,14 @@ impl<T: fmt::Debug> fmt::Debug for PerProcess<T> {
 impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
         if self.own(number()).is_ok() {
-            // SAFETY: it was boxed, stands nowhere else, and no reference outlives `self`.
+            // SAFETY: it was boxed, has no other owner, and no reference outlives `self`.
             drop(unsafe { Box::from_raw(*self.newest.get_mut()) });
         }
     }
 }
 
-/// Calls of another library that takes locks of its own: where a thread was in there at the fork, they are locked in the child for ever.
+/// Calls of another library that takes locks of its own. If a thread of the parent was inside at the fork, these locks stay locked
+/// in the child for ever.
 #[derive(Debug, Default)]
 pub struct Calls {
     inside: AtomicUsize,
@@ -265,19 +267,19 @@ pub struct Calls {
     inherited: PerProcess<OnceLock<usize>>,
 }
 
-/// A call that is under way; it ends when this is dropped.
+/// A call in progress; it ends when this is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Call<'a>(&'a AtomicUsize);
 
 impl Calls {
-    /// None is under way.
+    /// No call is in progress.
     #[must_use]
     pub const fn new() -> Calls {
         Calls { inside: AtomicUsize::new(0), inherited: PerProcess::new() }
     }
 
-    /// Begins one. `None`: a thread of the parent was inside when this process was forked, and the call might never return.
+    /// Begins a call. `None`: a thread of the parent was inside when this process was forked, and the call might never return.
     pub fn begin(&self) -> Option<Call<'_>> {
         // Before the first call of this process.
         if *self.inherited.get_or_init(|| self.inside.load(Ordering::SeqCst)) > 0 {
@@ -294,19 +296,19 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Which process has taken something that a forked child may not use: a library that keeps devices, threads or locks of the process that
-/// loaded it.
+/// The process that owns something that a forked child may not use: a library that keeps devices, threads or locks of the process
+/// that loaded it.
 #[derive(Debug, Default)]
 pub struct Owner(AtomicU64);
 
 impl Owner {
-    /// Nobody has taken it.
+    /// Without an owner.
     #[must_use]
     pub const fn new() -> Owner {
         Owner(AtomicU64::new(0))
     }
 
-    /// Takes it for this process; `false`: a parent of this process has it.
+    /// Claims it for this process; `false`: a parent of this process owns it.
     #[must_use]
     pub fn take(&self) -> bool {
         let own = number();
@@ -317,7 +319,7 @@ impl Owner {
     }
 }
 
-/// Values that stay until the process ends, in no order: added without a lock, and as good in a forked child.
+/// Values that stay until the process ends. They are added without a lock, and stay usable in a forked child.
 pub struct Kept<T: 'static> {
     newest: AtomicPtr<Link<T>>,
 }
@@ -327,7 +329,7 @@ struct Link<T: 'static> {
     before: Option<&'static Link<T>>,
 }
 
-// SAFETY: it hands out references to each `T` to every thread.
+// SAFETY: it returns references to each `T` to every thread.
 unsafe impl<T: Send + Sync> Send for Kept<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Kept<T> {}
@@ -354,12 +356,12 @@ impl<T> Kept<T> {
         let new = Box::into_raw(Box::new(Link { value, before: None }));
         loop {
             let before = self.newest.load(Ordering::Acquire);
-            // SAFETY: nobody else has seen `new` yet, and what stands there is never freed.
+            // SAFETY: `new` is not published yet, and a published link is never freed.
             unsafe { (*new).before = NonNull::new(before).map(|link| link.as_ref()) };
             let swapped =
                 self.newest.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
             if swapped.is_ok() {
-                // SAFETY: it stands in the list from now on, and is never freed.
+                // SAFETY: it is in the list from here on, and is never freed.
                 return unsafe { &(*new).value };
             }
         }

@@ -1,9 +1,9 @@
-//! Records that say nothing yet, and names of a fixed size.
+//! Empty records, and names of a fixed size.
 
 use super::*;
 use crate::{Failure, Status, memory_kind, register_flags};
 
-/// Writes `text` zero-padded into a fixed-size name; what does not fit is cut at a character boundary.
+/// Writes `text` zero-padded into a fixed-size name. A longer text is truncated at a character boundary.
 #[must_use]
 pub const fn fixed<const N: usize>(text: &str) -> [u8; N] {
     let bytes = text.as_bytes();
@@ -33,7 +33,7 @@ macro_rules! zeroed_record {
             /// A record with every field zero, null or absent, and `size` set.
             #[must_use]
             pub const fn empty() -> $type {
-                // SAFETY: the record is plain C (integers, floats, pointers, nullable functions): zero is a value of each.
+                // SAFETY: the record is plain C (integers, floats, pointers, nullable functions), for which zero is valid.
                 let mut record: $type = unsafe { core::mem::zeroed() };
                 record.size = size_of::<$type>();
                 record
@@ -80,7 +80,7 @@ impl Event {
     /// An event with every field zero.
     #[must_use]
     pub const fn empty() -> Event {
-        // SAFETY: integers and a raw pointer: zero is a value of each.
+        // SAFETY: integers and a raw pointer, for which zero is valid.
         unsafe { core::mem::zeroed() }
     }
 }
@@ -90,13 +90,13 @@ fn unsupported(what: &str) -> Failure {
 }
 
 impl AllocParams {
-    /// Asks for memory of the processor's.
+    /// Requests host memory.
     #[must_use]
     pub const fn new(len: usize, access: u64) -> AllocParams {
         AllocParams { len, access, ..AllocParams::empty() }
     }
 
-    /// The number of bytes and the rights, where the processor's memory is asked for.
+    /// The number of bytes and the rights of a request for host memory.
     ///
     /// # Errors
     /// [`Status::Unsupported`] for any other kind.
@@ -109,13 +109,13 @@ impl AllocParams {
 }
 
 impl RegisterParams {
-    /// Names memory of the processor's.
+    /// Names host memory.
     #[must_use]
     pub const fn new(base: *mut u8, len: usize, access: u64) -> RegisterParams {
         RegisterParams { base, len, access, ..RegisterParams::empty() }
     }
 
-    /// The first byte, the number of bytes and the rights, where it is the processor's memory, by its address.
+    /// The first byte, the number of bytes and the rights of host memory that is given by its address.
     ///
     /// # Errors
     /// [`Status::Unsupported`] for any other kind, and for a DMA buffer.
@@ -129,10 +129,10 @@ impl RegisterParams {
 }
 
 impl KeyParams {
-    /// Whether the key is to lead to all of its region, with all rights.
+    /// Checks that the key covers its whole region, with all rights.
     ///
     /// # Errors
-    /// [`Status::Unsupported`] where it is not.
+    /// [`Status::Unsupported`] if it does not.
     pub fn whole(&self) -> Result<(), Failure> {
         if (self.offset, self.len, self.access) == (0, 0, 0) {
             return Ok(());

@@ -1,4 +1,4 @@
-//! How this process was started: with which rights, and whether by a dynamic loader.
+//! How this process was started: its rights, and whether it has a dynamic loader.
 
 #![allow(unsafe_code)]
 
@@ -16,28 +16,28 @@ unsafe extern "C" {
     safe fn getauxval(kind: c_ulong) -> c_ulong;
 }
 
-/// Whether the kernel started this program with rights that its user has not (set-uid, set-gid, file capabilities), so that
-/// nothing which the user wrote may choose what the program runs, reads or makes. The environment is such a thing: of it,
-/// under raised rights, no variable is believed that names code, a file or a directory. The core keeps those among the
-/// variables that begin with `TIELINE_` from providers; a provider that looks at others asks this first.
+/// Whether the kernel started this program with rights that its user does not have (set-uid, set-gid, file capabilities). The
+/// user's input must then not choose what the program runs, reads or creates. The environment is such input: under raised
+/// rights, every variable that names code, a file or a directory is ignored. The core hides those that begin with `TIELINE_` from
+/// providers. A provider that reads other variables calls this function first.
 ///
-/// A program that was started without raised rights and took or dropped some since is none: its environment is that of
-/// whoever may do so. From any thread.
+/// A program that was started without raised rights and gained or dropped rights later has none: its environment comes from a
+/// user who may do so. From any thread.
 #[must_use]
 pub fn raised_rights() -> bool {
     getauxval(AT_SECURE) != 0
 }
 
-/// Whether this program was linked statically, so that it has no dynamic loader. A C library that is linked in loads a second one with
-/// a shared object, and the process dies of that: such a program loads nothing. From any thread.
+/// Whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object would
+/// load a second C library, which crashes the process. So such a program loads no providers. From any thread.
 #[must_use]
 pub fn is_static_program() -> bool {
     let (first, each, count) = (getauxval(AT_PHDR), getauxval(AT_PHENT), getauxval(AT_PHNUM));
     if getauxval(AT_BASE) != 0 || first == 0 || each < 4 {
-        // The kernel has loaded an interpreter beside the program.
+        // The kernel has loaded an interpreter with the program.
         return false;
     }
-    // A loader that was started as a program puts the headers of the program that it runs here.
+    // A loader that was started as a program stores the headers of the program that it runs here.
     let first = std::ptr::with_exposed_provenance::<u8>(first as usize);
     (0..count).all(|number| {
         // SAFETY: the program's own headers, which are mapped for the life of the process; a header begins with its kind.

@@ -1,8 +1,8 @@
-//! The functions that stand between the C tables and the safe traits.
+//! The functions between the C tables and the safe traits.
 //!
-//! Every shim catches panics on the provider's side of the boundary: the call returns
-//! `PROVIDER_FAILED`, the provider is poisoned, and every later control call says so. Data calls test no
-//! flag: the core takes a provider out of use when it sees `PROVIDER_FAILED`.
+//! Each shim catches panics on the provider's side of the boundary. The call then returns
+//! `PROVIDER_FAILED`, the provider is poisoned, and every later control call returns the same. Data calls test no
+//! flag: the core takes a provider out of use when it gets `PROVIDER_FAILED`.
 
 mod connector;
 mod domain;
@@ -29,7 +29,7 @@ thread_local! {
     static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Leaves words for `ProviderOps::last_error`: why the call that is under way on this thread is about to answer with a status alone.
+/// Stores the text for `ProviderOps::last_error`: the reason of a call on this thread that is about to return only a status.
 pub fn explain(text: &str) {
     remember(text);
 }
@@ -41,7 +41,7 @@ fn remember(text: &str) {
     });
 }
 
-/// One object behind a `void *`, with the flag of the provider that it belongs to.
+/// An object behind a `void *`, with the flag of its provider.
 struct Shared<T> {
     inner: T,
     poisoned: &'static AtomicBool,
@@ -63,7 +63,7 @@ unsafe fn shared<'a, T>(handle: *mut c_void) -> &'a Shared<T> {
     unsafe { &*handle.cast::<Shared<T>>() }
 }
 
-/// Runs a control call: refuses when poisoned, remembers the text of a failure, catches panics.
+/// Runs a control call: refuses it if poisoned, stores the text of a failure, catches panics.
 fn guarded(poisoned: &AtomicBool, body: impl FnOnce() -> Result<i64, Failure>) -> i64 {
     if poisoned.load(Ordering::Relaxed) {
         remember("the provider panicked earlier and is not used any more");
@@ -124,7 +124,7 @@ unsafe fn read_params<T: Copy>(params: *const T, record: T) -> Result<T, Failure
     unsafe { read_params_of(params, *params.cast::<usize>(), record) }
 }
 
-/// The same of a record that is `size` bytes long, whatever it says.
+/// The same for a record of `size` bytes, whatever its own size field contains.
 ///
 /// # Safety
 /// `params` points to that many bytes.
@@ -134,7 +134,7 @@ pub(super) unsafe fn read_params_of<T: Copy>(
     mut record: T,
 ) -> Result<T, Failure> {
     let known = size_of::<T>();
-    // SAFETY: `size` bytes can be read, the caller says; no more than our record is written.
+    // SAFETY: the caller promises that `size` bytes can be read; at most our record is written.
     unsafe {
         ptr::copy_nonoverlapping(
             params.cast::<u8>(),
@@ -151,7 +151,7 @@ pub(super) unsafe fn read_params_of<T: Copy>(
     Ok(record)
 }
 
-/// Refuses flags that must be understood and are not among the `known` ones.
+/// Refuses mandatory flags that are not among the `known` ones.
 fn understood(what: &str, flags: u64, known: u64) -> Result<(), Failure> {
     match not_understood(flags, known) {
         0 => Ok(()),
@@ -162,7 +162,7 @@ fn understood(what: &str, flags: u64, known: u64) -> Result<(), Failure> {
     }
 }
 
-/// Writes an attribute record by the tail rule: `min(size)`, the caller's `size` kept.
+/// Writes an attribute record by the tail rule: `min(size)`; the caller's `size` stays.
 ///
 /// # Safety
 /// `out` points to a record whose first field is its size.
@@ -212,7 +212,7 @@ unsafe fn write_list<T: Copy>(
     Ok(0)
 }
 
-/// Borrows text or bytes that came as pointer and length.
+/// Borrows text or bytes that are given as pointer and length.
 ///
 /// # Safety
 /// `ptr` is null or readable for `len` bytes during the call.
@@ -221,7 +221,7 @@ unsafe fn bytes<'a>(ptr: *const u8, len: usize) -> &'a [u8] {
     if ptr.is_null() {
         &[]
     } else {
-        // SAFETY: the caller's promise; where there are no bytes, any pointer but null will do.
+        // SAFETY: the caller's promise; without bytes, any pointer but null is valid.
         unsafe { core::slice::from_raw_parts(ptr, len) }
     }
 }

@@ -1,4 +1,4 @@
-//! What is bounded, each to the very number: what is remembered, what peers may begin, what private data there may be.
+//! Exact tests of each bound: remembered peers, connections begun by peers, private data.
 
 use super::world::{MODULE, id};
 use crate::message::{Body, Header, Parsed, encode, parse};
@@ -19,7 +19,7 @@ fn machine(limits: Limits) -> Machine {
     Machine::new(id(0), 1, vec![0], limits)
 }
 
-/// The application asks for a connection, which gets this far: its endpoint is made.
+/// The application requests a connection and makes its endpoint.
 fn connect(machine: &mut Machine, to: WorkerId) -> ConnectionKey {
     let Ok(Claim::New(key)) = machine.connect(0, to, MODULE) else { panic!("a new one") };
     machine.created(0, &key, b"endpoint");
@@ -35,11 +35,11 @@ fn connect_and_close(machine: &mut Machine, to: WorkerId) -> u32 {
 #[test]
 fn peers_without_a_connection_are_remembered_until_they_are_too_many_and_the_longest_unused_go() {
     let mut machine = machine(Limits::default());
-    // The one that rested longest has used the highest number.
+    // The peer that was idle longest has used the highest number.
     for n in 1..=7 {
         assert_eq!(connect_and_close(&mut machine, peer(0)), n, "its numbers are remembered");
     }
-    // This one has a connection all the time.
+    // This peer keeps a connection.
     let live = connect(&mut machine, peer(1));
     for n in 2..=MAX_IDLE_PAIRS {
         assert_eq!(connect_and_close(&mut machine, peer(n)), 1);
@@ -47,10 +47,10 @@ fn peers_without_a_connection_are_remembered_until_they_are_too_many_and_the_lon
     assert_eq!(machine.idle_pairs, MAX_IDLE_PAIRS);
     assert_eq!(machine.peers.len(), MAX_IDLE_PAIRS + 1, "as many as there may be are remembered");
     assert_eq!(machine.floor, 0);
-    // One that comes back is not idle any more, and rests less long than the others when it goes.
+    // A peer that comes back is not idle, and later is idle for less time than the others.
     assert_eq!(connect_and_close(&mut machine, peer(2)), 2);
     assert_eq!((machine.idle_pairs, machine.floor), (MAX_IDLE_PAIRS, 0));
-    // One more, and a quarter is forgotten: those that rested longest.
+    // One more evicts the quarter that was idle longest.
     assert_eq!(connect_and_close(&mut machine, peer(MAX_IDLE_PAIRS + 1)), 1);
     let gone = MAX_IDLE_PAIRS / 4 + 1;
     assert_eq!(machine.idle_pairs, MAX_IDLE_PAIRS + 1 - gone);
@@ -60,25 +60,25 @@ fn peers_without_a_connection_are_remembered_until_they_are_too_many_and_the_lon
     assert!(remembered(&machine, 1), "who has a connection is never forgotten");
     assert!(remembered(&machine, 2), "nor who was there a moment ago");
     for n in 3..=MAX_IDLE_PAIRS + 1 {
-        // Peer 0 is one of those that are gone, 1 and 2 are not.
+        // Peer 0 was evicted, 1 and 2 were not.
         assert_eq!(remembered(&machine, n), n > gone + 1, "peer {n}");
     }
     assert_eq!(machine.phase(&live), Some(Phase::Asked));
-    // No number that was used with somebody forgotten is used a second time.
+    // No number that was used with an evicted peer is used a second time.
     assert_eq!(machine.floor, 7);
     assert_eq!(connect_and_close(&mut machine, peer(0)), 8);
     let idle = machine.peers.values().flat_map(|p| p.pairs.values()).filter(|p| p.live == 0);
     assert_eq!(idle.count(), machine.idle_pairs);
 }
 
-/// A peer asks for its connection `n`.
+/// A peer requests its connection `n`.
 fn ask(machine: &mut Machine, from: WorkerId, n: u32) {
     let header = Header { from, to: id(0), from_epoch: 1, to_epoch: 0, module: MODULE, n };
     let body = Body::Request { identity: b"somebody", address: b"endpoint" };
     machine.receive(0, &encode(&header, &body)).unwrap();
 }
 
-/// What the machine does next: it makes an endpoint, or rejects with these words.
+/// The machine's next action: it makes an endpoint, or rejects with these words.
 fn next(machine: &mut Machine) -> Result<ConnectionKey, (ReasonKind, String)> {
     match machine.take_action().expect("it does something") {
         Action::Create { key, .. } => Ok(key),
@@ -120,7 +120,7 @@ fn all_peers_together_may_begin_so_many_connections_and_no_more() {
     ask(&mut machine, peer(9), 1);
     let (kind, text) = next(&mut machine).unwrap_err();
     assert_eq!(kind, ReasonKind::Busy);
-    assert!(text.contains("4 connections are forming that nobody here asked for"), "{text}");
+    assert!(text.contains("4 connections are forming that this side has not requested"), "{text}");
     let key = ConnectionKey { peer: peer(0), module: MODULE.into(), n: 1 };
     machine.close(0, &key);
     while machine.take_action().is_some() {}
@@ -128,7 +128,7 @@ fn all_peers_together_may_begin_so_many_connections_and_no_more() {
     assert!(next(&mut machine).is_ok(), "one that is gone makes room");
 }
 
-/// What it names is used from then on: one that names the highest number there is would leave none to anybody.
+/// A number that a message names is used from then on. A message with the highest number would leave none.
 #[test]
 fn a_peer_may_skip_so_many_numbers_and_no_more() {
     let mut machine = machine(Limits::default());
@@ -160,7 +160,7 @@ fn there_are_so_many_connections_whoever_begins_them() {
     assert!(text.contains("all 3 connections are taken"), "{text}");
     let reason = machine.connect(0, peer(5), MODULE).unwrap_err();
     assert_eq!(reason.kind, ReasonKind::Busy);
-    assert!(reason.text.contains("3 connections, as many as it may have"), "{reason}");
+    assert!(reason.text.contains("3 connections, which is its limit"), "{reason}");
     machine.close(0, &first);
     while machine.take_action().is_some() {}
     ask(&mut machine, peer(4), 1);
@@ -204,7 +204,7 @@ fn private_data_of_a_kilobyte_passes_everywhere_and_a_byte_more_nowhere() {
             })
         );
     }
-    // A peer that does not keep to it is not heard.
+    // A message of a peer that exceeds the bound is dropped.
     for (to_server, message) in [
         (true, Message::Ask { service: "store", private: &more }),
         (false, Message::Accepted { private: &more }),

@@ -1,4 +1,4 @@
-//! What is done and what is counted for each kind of message in each phase, word for word.
+//! The action and the counters for each kind of message in each phase, word for word.
 
 use super::world::{MODULE, id};
 use crate::message::{Body, Header, Parsed, encode, encode_version, parse};
@@ -43,7 +43,7 @@ fn words(datagram: &[u8]) -> String {
     }
 }
 
-/// All that it does next.
+/// All of its next actions.
 fn does(machine: &mut Machine) -> Vec<String> {
     let words = |action| match action {
         Action::Create { key, .. } => format!("create {}", key.n),
@@ -57,7 +57,7 @@ fn does(machine: &mut Machine) -> Vec<String> {
     std::iter::from_fn(|| machine.take_action()).map(words).collect()
 }
 
-/// What it does about a message, and behind that what it has counted.
+/// The actions for a message, followed by the counters.
 fn about(machine: &mut Machine, header: &Header<'_>, body: &Body<'_>) -> Vec<String> {
     about_bytes(machine, &encode(header, body))
 }
@@ -84,7 +84,7 @@ fn about_bytes(machine: &mut Machine, bytes: &[u8]) -> Vec<String> {
     all
 }
 
-/// Asked for here, and this far.
+/// A connection that the local side has requested, in this phase.
 fn asked(machine: &mut Machine) -> ConnectionKey {
     let Ok(Claim::New(key)) = machine.connect(0, id(1), MODULE) else { panic!("a new one") };
     machine.created(0, &key, OURS);
@@ -106,23 +106,24 @@ fn what_is_for_another_worker_or_another_life_begins_nothing_and_is_said_to_who_
     let _ = asked(&mut machine);
     let (me, other) = (short(&id(0)), short(&id(9)));
     let wrong = Header { to: id(9), ..header(1) };
-    let lives =
-        format!("answer NoSuchWorker, next 2: worker {me} lives here now, worker {other} does not");
+    let lives = format!(
+        "answer NoSuchWorker, next 2: this address belongs to worker {me}, not to worker {other}"
+    );
     let told = |text: String, counts: &str| vec![text, counts.to_owned()];
     assert_eq!(about(&mut machine, &wrong, &request(THEIRS)), told(lives, "stale 1, rejected 1"));
     assert_eq!(about(&mut machine, &wrong, &ready(THEIRS, OURS)), ["stale 1"]);
     let own = Header { from: id(0), ..header(1) };
     assert_eq!(about(&mut machine, &own, &request(THEIRS)), ["stale 1"]);
     let life = Header { to_epoch: 4, ..header(1) };
-    let text = "answer Closed, next 2: that was another life of this worker".to_owned();
+    let text = "answer Closed, next 2: the message is for another life of this worker".to_owned();
     assert_eq!(about(&mut machine, &life, &request(THEIRS)), told(text, "stale 1, rejected 1"));
     assert_eq!(about(&mut machine, &life, &ready(THEIRS, OURS)), ["stale 1"]);
-    // Nothing of that is known afterwards: a first request that knows no life of ours is heard.
+    // None of that leaves state: a first request without a known life of the receiver is served.
     let first = Header { to_epoch: 0, ..header(1) };
     assert_eq!(about(&mut machine, &first, &request(THEIRS)), ["bind 1", "requests 1"]);
     let older = Header { from_epoch: 2, ..header(2) };
     let text =
-        "answer Outlived, next 2: a later life of the worker that asks is known here".to_owned();
+        "answer Outlived, next 2: a later life of the requesting worker is known here".to_owned();
     assert_eq!(about(&mut machine, &older, &request(THEIRS)), told(text, "stale 1, rejected 1"));
     assert_eq!(about(&mut machine, &older, &ready(THEIRS, OURS)), ["stale 1"]);
 }
@@ -159,7 +160,7 @@ fn of_another_version_a_request_is_answered_a_rejection_of_ours_ends_it_and_the_
 fn who_asks_hears_each_message_once() {
     let mut machine = machine();
     let key = asked(&mut machine);
-    // Its endpoint is still being made there: it is not asked so soon again.
+    // The peer is still making its endpoint: the next request comes later.
     assert_eq!(machine.next_timer(), Some(50 * MS));
     assert_eq!(about(&mut machine, &header(1), &Body::Duplicate { ready: true }), ["stale 1"]);
     assert_eq!(about(&mut machine, &header(1), &Body::Duplicate { ready: false }), [""]);
@@ -185,7 +186,7 @@ fn who_asks_hears_each_message_once() {
     );
     assert_eq!(about(&mut machine, &header(1), &reply(OURS)), [""]);
     assert_eq!(about(&mut machine, &header(1), &ready(THEIRS, OURS)), ["stale 1"]);
-    // The peer was bound already: both are.
+    // The peer was bound before: both are.
     machine.bound(0, &key, Ok(()));
     assert_eq!(does(&mut machine), ["ready 1", "send ready"]);
     assert_eq!(machine.counters().ready, 1);
@@ -254,7 +255,7 @@ fn what_a_peer_begins_is_made_here_and_refused_in_the_same_words_again() {
     );
 }
 
-/// What the peer has ended before it was ready is begun anew by who wants it, so many times.
+/// A claimed connection that the peer ends before it is ready begins again, a limited number of times.
 #[test]
 fn a_connection_that_the_peer_ends_goes_on_under_other_numbers_until_it_has_failed() {
     let limits = Limits { max_renumbered: 2, ..Limits::default() };
@@ -265,14 +266,14 @@ fn a_connection_that_the_peer_ends_goes_on_under_other_numbers_until_it_has_fail
     assert_eq!(about(&mut machine, &header(4), &closed(2)), ["4 goes on as 5", "renumbered 1"]);
     let key = ConnectionKey { peer: id(1), module: MODULE.into(), n: 5 };
     let text =
-        format!("failed 5, Closed: {key} is closed: it was closed; it was begun anew 2 times");
+        format!("failed 5, Closed: {key} is closed: it was closed; it was restarted 2 times");
     assert_eq!(about(&mut machine, &header(5), &closed(6)), [text, "failed 1".into()]);
     let mut machine =
         Machine::new(id(0), 5, vec![0], Limits { max_renumbered: 1, ..Limits::default() });
     let _ = asked(&mut machine);
     let _ = about(&mut machine, &header(1), &closed(2));
     let key = ConnectionKey { n: 2, ..key };
-    let text = format!("failed 2, Closed: {key} is closed: it was closed; it was begun anew once");
+    let text = format!("failed 2, Closed: {key} is closed: it was closed; it was restarted once");
     assert_eq!(about(&mut machine, &header(2), &closed(3)), [text, "failed 1".into()]);
 }
 

@@ -1,4 +1,4 @@
-//! What is said of a connection that did not form in time: how far this side was, and what came last from the peer.
+//! The error text of a connection that timed out: the local phase, and the last message of the peer.
 
 use super::world::{MODULE, World, id};
 use crate::message::{Body, Header, encode};
@@ -16,7 +16,7 @@ fn two() -> World {
     World::new(2, &Limits::default())
 }
 
-/// Hands over what is on its way to `who`, and nothing else.
+/// Delivers the datagrams in flight to `who`, and no others.
 fn deliver(world: &mut World, who: u8) {
     let (theirs, others) =
         std::mem::take(&mut world.wire).into_iter().partition(|(to, _)| *to == who);
@@ -28,7 +28,7 @@ fn deliver(world: &mut World, who: u8) {
     }
 }
 
-/// What the application hears when `passed` more have gone by without another word.
+/// The application's error after `passed` more nanoseconds without another message.
 fn given_up_after(world: &mut World, who: u8, passed: u64) -> String {
     world.tick(who, passed);
     let (failed, reason) = world.sides[usize::from(who)].failed.pop().expect("it is given up");
@@ -83,7 +83,7 @@ fn who_was_asked_first_says_when_that_was() {
     says(&text, &["the local endpoint was not made in time", "its request, 30.0 s ago"]);
 }
 
-/// The last word counts: the later one of two requests.
+/// The last message counts: the later one of two requests.
 #[test]
 fn a_request_that_comes_again_is_what_was_heard_last() {
     let mut world = two();
@@ -119,7 +119,10 @@ fn who_is_connected_and_hears_no_more_says_how_often_it_told_the_peer() {
     world.bind(B, &key(A), Ok(()));
     assert_eq!(phase(&world, B), Some(Phase::Bound));
     let text = given_up_after(&mut world, B, 30 * S);
-    says(&text, &["it is bound here, which the peer was told once", "its request, 30.0 s ago"]);
+    says(
+        &text,
+        &["it is bound here, which was reported to the peer once", "its request, 30.0 s ago"],
+    );
 }
 
 #[test]
@@ -151,7 +154,7 @@ fn a_peer_that_was_too_busy_is_named_with_its_own_words() {
     says(&text, &["that it is busy (all 3 are taken), 30.0 s ago"]);
 }
 
-/// Each loss is waited out for twice as long as the one before, until the peer is heard.
+/// The wait after each loss is twice as long as the one before, until a message of the peer arrives.
 #[test]
 fn losses_are_counted_from_the_last_word_of_the_peer() {
     let at_work = |world: &mut World, request: &[u8]| {

@@ -1,5 +1,5 @@
-//! Every interleaving of two workers, up to a number of faults: nothing wrong is ever reached, and from
-//! everywhere it ends.
+//! Every interleaving of two workers, up to a number of faults: no wrong state is reachable, and every state leads to an
+//! end.
 
 use super::world::World;
 use crate::message::{Parsed, parse};
@@ -10,13 +10,13 @@ use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-/// What may still happen.
+/// The events that are still allowed.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Budget {
     connects: [u8; 2],
-    /// How often the time of either side comes to its next timer.
+    /// How often the time of either side advances to its next timer.
     ticks: [u8; 2],
-    /// Datagrams lost or doubled. (Delivery in any order is free.)
+    /// Datagrams lost or duplicated. (Delivery in any order is not counted.)
     faults: u8,
     /// Endpoints closed by either application.
     closes: u8,
@@ -116,7 +116,7 @@ struct State {
     path: Path,
     world: World,
     left: Budget,
-    /// How often each application has asked.
+    /// How often each application has called `connect`.
     asked: [u8; 2],
 }
 
@@ -218,17 +218,17 @@ impl State {
         out.0
     }
 
-    /// Without further faults it ends, and well unless there was trouble.
+    /// Without further faults the run ends, and successfully unless there was a fault.
     fn ends(mut self, known: &mut HashSet<u128>) {
         self.left = Budget::default();
-        // Whoever is about to give up may do so; everybody else has to arrive.
+        // A side that is about to time out may do so; every other side must become ready.
         let time_enough = self.world.sides.iter().all(|side| {
             let mut unfinished = side.machine.connections.values();
             unfinished.all(|c| c.phase == Phase::Ready || c.deadline >= side.now + 3)
         });
         let calm = time_enough && !self.world.troubled;
         for _ in 0..500 {
-            // What was settled calmly before promises more, so it is another entry.
+            // A state that was settled without a fault has a stronger guarantee, so it is another entry.
             if !known.insert(self.fingerprint() ^ u128::from(calm)) {
                 return;
             }
@@ -238,8 +238,8 @@ impl State {
             self.world.check_at_rest();
             if calm {
                 assert!(!self.world.troubled, "it failed without a reason to");
-                // Who asked first and who crossed whom makes no difference to how many there are, unless the
-                // second request of a side overtakes its first.
+                // The order of the requests does not change the number of connections, unless the second request of a
+                // side overtakes its first.
                 let [a, b] = self.asked;
                 let most = if a.max(b) > 1 { a + b } else { a.max(b) };
                 for side in &self.world.sides {
@@ -253,7 +253,7 @@ impl State {
     }
 }
 
-/// Visits every state, and prints how many there were and how many steps between them.
+/// Visits every state, and prints the numbers of states and of transitions.
 fn explore(name: &str, budget: Budget) {
     let limits = Limits {
         first_retry: 1,

@@ -42,7 +42,7 @@ fn event(workers: u8) -> impl Strategy<Value = Event> {
     ]
 }
 
-/// The chosen one of some keys.
+/// One of some keys, by index.
 macro_rules! pick {
     ($keys:expr, $index:expr) => {{
         let keys: Vec<_> = $keys.cloned().collect();
@@ -138,7 +138,7 @@ proptest! {
                 (0..each).for_each(|_| world.connect(who, peer));
             }
         }
-        // All have asked; what arrives first is up to chance.
+        // All have sent requests; the order of arrival is random.
         for index in &seed {
             apply(&mut world, &Event::Deliver(*index));
         }

@@ -1,4 +1,4 @@
-//! Tests of the parsers: no byte string does harm, kept ones from files, every truncation and flipped bit of good ones, random ones.
+//! Tests of the parsers with byte strings from files, every truncation and flipped bit of valid ones, and random ones.
 
 use super::world::{MODULE, World, id};
 use crate::message::{
@@ -9,7 +9,7 @@ use crate::{Limits, ReasonKind};
 use proptest::prelude::*;
 use std::path::Path;
 
-/// One of each kind.
+/// One message of each kind.
 fn good() -> Vec<(&'static str, Vec<u8>)> {
     let header =
         Header { from: id(1), to: id(0), from_epoch: 5, to_epoch: 1, module: MODULE, n: 1 };
@@ -35,7 +35,7 @@ fn good() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Whatever it is, it is taken in or refused, and a good message is written again as it was read.
+/// Every byte string is accepted or refused, and a valid message is encoded again to the same bytes.
 fn feed(bytes: &[u8]) {
     if let Ok(Parsed::Message(header, body)) = parse(bytes) {
         assert_eq!(encode(&header, &body), bytes);
@@ -43,7 +43,7 @@ fn feed(bytes: &[u8]) {
     if let Ok((1, token, Some(message))) = service::parse(bytes) {
         assert_eq!(service::encode(token, &message), bytes);
     }
-    // A side that has asked, so that answers mean something to it, and that listens.
+    // A side that has sent a request, so that answers have an effect, and that listens.
     let mut world = World::new(2, &Limits::default());
     world.connect(0, 1);
     let machine = &mut world.sides[0].machine;
@@ -69,7 +69,7 @@ fn kept_byte_strings_do_no_harm() {
     assert!(files >= good().len(), "the corpus has {files} files");
 }
 
-/// Messages of this version go on being understood: the kept files are what today's code writes.
+/// Messages of this version stay readable: the code encodes the same bytes as the files hold.
 #[test]
 fn the_bytes_of_a_message_do_not_change() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/corpus");
@@ -84,7 +84,7 @@ fn every_truncation_is_refused_and_every_flipped_bit_does_no_harm() {
     for (name, bytes) in good() {
         for len in 0..bytes.len() {
             feed(&bytes[..len]);
-            // Of another version only the beginning is read.
+            // Only the beginning of another version is read.
             assert!(parse(&bytes[..len]).is_err() || name.contains("version"), "{name} to {len}");
             assert!(service::parse(&bytes[..len]).is_err(), "{name} to {len}");
         }

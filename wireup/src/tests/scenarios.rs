@@ -88,7 +88,7 @@ fn a_peer_that_never_answers_is_given_up_at_the_deadline_in_words() {
 
 #[test]
 fn a_transport_without_a_way_fails_the_connection_with_its_words() {
-    // A wrong secret is known to the wire-up transport, which cannot reach the peer then.
+    // The wire-up transport detects a wrong secret, and then cannot reach the peer.
     let mut world = two();
     world.connect(A, B);
     let machine = &mut world.sides[0].machine;
@@ -106,14 +106,14 @@ fn a_peer_of_another_version_rejects_with_both_versions() {
     let body = Body::Request { identity: &[A], address: b"endpoint" };
     world.connect(A, B);
     world.wire.clear();
-    // What A sent, as a later version would have: the beginning is the same, the rest may be anything.
+    // A's message in a later version: the beginning is the same, the rest may be anything.
     let mut request = encode_version(7, &header(A, B, (1, 0), 1), &body);
     request.extend(b"and more that only version 7 knows");
     world.deliver(B, &request);
     assert_eq!(world.sides[1].machine.len(), 0);
     let (to, reject) = world.wire.pop_first().unwrap();
     assert_eq!(to, A);
-    // To A, which is of version 7, the rejection is of another version; here it is the other way round.
+    // For A, which has version 7, the rejection is of another version; here the roles are reversed.
     let mut reject = reject;
     reject[2] = 7;
     world.deliver(A, &reject);
@@ -129,7 +129,7 @@ fn a_peer_that_restarts_at_the_same_address_is_met_again() {
     world.connect(A, B);
     world.settle();
     world.crash(B);
-    // A does not know yet. Its next connection meets the new life; the old one ends in words.
+    // A does not know yet. Its next connection reaches the new life; the old one ends with a reason.
     world.connect(A, B);
     world.settle();
     world.check_at_rest();
@@ -164,7 +164,7 @@ fn another_process_at_the_peers_address_says_so_at_once() {
     world.settle();
     let reason = failure(&world, A);
     assert_eq!(reason.kind, ReasonKind::NoSuchWorker);
-    assert!(reason.text.contains("worker 01010101 lives here now"), "{reason}");
+    assert!(reason.text.contains("this address belongs to worker 01010101"), "{reason}");
     assert_eq!(world.sides[0].now, 0, "no time passed");
 }
 
@@ -184,7 +184,7 @@ fn a_close_that_crosses_a_request_leads_to_the_next_connection() {
 
 #[test]
 fn a_thousand_connections_between_two_processes_form_at_once() {
-    // Fewer may form at a time than are asked for: the others are told to come later, and do.
+    // Fewer may form at a time than are requested: the others are rejected as busy, and retry later.
     let limits = Limits { max_unfinished_per_peer: 100, ..Limits::default() };
     let mut world = World::new(2, &limits);
     for _ in 0..1000 {
@@ -228,7 +228,7 @@ fn a_storm_of_requests_costs_bounded_memory() {
         from[..4].copy_from_slice(&round.to_le_bytes());
         let header = Header { from, to: id(A), from_epoch: 1, to_epoch: 0, module: MODULE, n: 1 };
         let body = Body::Request { identity: b"anybody", address: &[7; MAX_ADDRESS] };
-        // A second or so passes now and then, in which the requests before run out of time.
+        // From time to time about a second passes, in which the earlier requests time out.
         let now = u64::from(round) * 10_000_000;
         machine.receive(now, &encode(&header, &body)).unwrap();
         machine.tick(now);

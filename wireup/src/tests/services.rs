@@ -1,4 +1,4 @@
-//! Services: what a client asks, and what becomes of it.
+//! Services: requests of a client, and their results.
 
 use super::world::id;
 use crate::service::{RequestId, ServiceAction, ServiceLimits, Services};
@@ -23,7 +23,7 @@ impl Two {
         }
     }
 
-    /// Carries messages until none is left; what the applications hear is kept.
+    /// Delivers messages until none is left, and records the applications' events.
     fn carry(&mut self, now: u64) {
         loop {
             let (action, from_client) = match self.client.take_action() {
@@ -171,7 +171,7 @@ fn a_lost_peer_ends_what_it_asked_and_what_was_asked_of_it() {
     assert!(reason.text.contains("the link is down"));
 }
 
-/// Who comes back counts its questions anew: what was answered before is no answer to them.
+/// A client that comes back restarts its tokens: an earlier answer does not belong to them.
 #[test]
 fn an_answer_to_a_lost_peer_is_not_given_to_the_next_question_of_that_number() {
     let mut two = Two::new();

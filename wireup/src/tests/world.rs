@@ -1,5 +1,5 @@
-//! Workers in memory: machines, what their callers do for them, and the datagrams between them. Every step
-//! checks what must hold at all times.
+//! Workers in memory: machines, their callers, and the datagrams between them. Every step checks the
+//! invariants.
 
 use crate::{Action, Claim, ConnectionKey, Limits, Machine, Phase, Reason, WorkerId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,14 @@ pub(super) struct Side {
     pub(super) now: u64,
     pub(super) machine: Machine,
     pub(super) endpoints: BTreeMap<ConnectionKey, Endpoint>,
-    /// What the application asks for is made at once; otherwise when the test says so, as for `Create`.
+    /// Endpoints for the application's requests are made immediately; otherwise when the test makes them, as for `Create`.
     pub(super) prompt: bool,
-    /// Every connection that ever was in this life.
+    /// Every connection of this life.
     pub(super) ever: BTreeSet<ConnectionKey>,
-    /// What the caller has not done yet.
+    /// The caller's open steps.
     pub(super) to_make: BTreeSet<ConnectionKey>,
     pub(super) to_bind: BTreeSet<ConnectionKey>,
-    /// What the application holds.
+    /// The application's connections.
     pub(super) wanted: BTreeSet<ConnectionKey>,
     pub(super) failed: Vec<(ConnectionKey, Reason)>,
 }
@@ -37,13 +37,13 @@ pub(super) struct Endpoint {
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) sides: Vec<Side>,
-    /// Datagrams on their way, as a set: order says nothing, and a copy is a fault of its own.
+    /// Datagrams in flight, as a set: the order has no meaning, and a duplicate is a fault of its own.
     pub(super) wire: BTreeSet<(u8, Vec<u8>)>,
     /// Datagrams beyond this are lost.
     pub(super) capacity: usize,
-    /// Every endpoint address that was ever bound, and to which.
+    /// Every endpoint address that was ever bound, and the address that it was bound to.
     pub(super) bindings: BTreeSet<(Vec<u8>, Vec<u8>)>,
-    /// Somebody closed, crashed, refused or timed out.
+    /// A side has closed, crashed, refused or timed out.
     pub(super) troubled: bool,
 }
 
@@ -58,7 +58,7 @@ fn address(me: u8, epoch: u64, key: &ConnectionKey) -> Vec<u8> {
     out
 }
 
-/// Whose endpoint, in which life.
+/// The owner of an endpoint, and its life.
 fn owner(address: &[u8]) -> (u8, u64) {
     (address[0], u64::from(address[1]))
 }
@@ -231,8 +231,8 @@ impl World {
         side.check();
     }
 
-    /// Everything happens that is due, without further faults: callers answer, datagrams arrive, time passes.
-    /// One step of that; false when nothing is left to happen.
+    /// One step without further faults: callers answer, datagrams arrive, time passes. Returns false if
+    /// no step is left.
     pub(super) fn settle_once(&mut self) -> bool {
         for who in 0..self.sides.len() as u8 {
             let side = &self.sides[usize::from(who)];
@@ -266,7 +266,7 @@ impl World {
         panic!("it does not come to rest");
     }
 
-    /// What holds whenever nothing is left to happen.
+    /// The invariants at the end, when no step is left.
     pub(super) fn check_at_rest(&self) {
         for side in &self.sides {
             for (key, endpoint) in &side.endpoints {
@@ -291,7 +291,7 @@ impl World {
         }
     }
 
-    /// What holds at all times between two sides.
+    /// The invariants between two sides.
     pub(super) fn check_pairs(&self) {
         for side in &self.sides {
             for (key, endpoint) in side.endpoints.iter().filter(|(_, e)| e.ready) {
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// Two worlds with the same hash go on alike: texts and counters are left out, and time is relative.
+    /// Two worlds with the same hash behave the same: texts and counters are left out, and time is relative.
     pub(super) fn hash(&self, out: &mut impl Hasher) {
         self.wire.hash(out);
         self.bindings.hash(out);

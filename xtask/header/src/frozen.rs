@@ -1,19 +1,19 @@
-//! ABI 1.0 is frozen: every later header of its major keeps its numbers, and its fields at their places.
+//! ABI 1.0 is frozen: every later header of its major keeps its numbers, and the places of its fields.
 //!
-//! The header of each minor is in `tests/old-providers`, beside the providers that were built with it. Comments, helpers and
-//! the order of records are free.
+//! The header of each frozen minor is in `tests/old-providers`, beside the providers that were built with it. Comments, helpers and
+//! the order of records may change.
 
 use super::root;
 use std::collections::BTreeMap;
 use tieline_plugin_api::abi::ABI_MAJOR;
 
-/// The frozen minors, each with the checksum of its header, which nobody may edit.
+/// The frozen minors, each with the checksum of its header, which must not be edited.
 const FROZEN: &[(u16, u16, u64)] = &[(1, 0, 0xf567_5691_8415_1703)];
 
-/// Compares today's header with that of each frozen minor of its major.
+/// Compares the current header with that of each frozen minor of its major.
 ///
 /// # Errors
-/// The change, and the remedy.
+/// The change and the remedy.
 pub(super) fn check(today: &str) -> Result<(), String> {
     for (major, minor, sum) in FROZEN.iter().filter(|frozen| frozen.0 == ABI_MAJOR) {
         let file = format!("tests/old-providers/{major}.{minor}/tieline_provider.h");
@@ -41,7 +41,7 @@ fn checksum(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
 }
 
-/// The parts of a header that are an ABI.
+/// The parts of a header that belong to the ABI.
 #[derive(Default)]
 struct Header {
     numbers: BTreeMap<String, String>,
@@ -64,7 +64,7 @@ impl Header {
         let mut header = Header::default();
         let defines =
             code.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
-        // Macros with arguments are helpers. The flags of a call grow, and the minor is raised.
+        // Macros with arguments are helpers. The known flags of a call may grow, and the minor rises.
         let is_free = |name: &str| name.contains('(') || name.starts_with("TIELINE_FLAGS_OF_");
         for (name, number) in defines.filter(|(name, _)| !is_free(name)) {
             let _ = header.numbers.insert(name.into(), number.trim().into());
@@ -77,7 +77,7 @@ impl Header {
             let fields = fields.map(|words| words.join(" ")).filter(|field| !field.is_empty());
             header.records.entry(name.into()).or_default().fields.extend(fields);
         }
-        // Of each record its size, then its fields in order.
+        // For each record: its size, then its fields in order.
         for check in code.lines().filter_map(|line| line.strip_prefix("TIELINE_CHECK(")) {
             let name = after(check, "(struct ").split([',', ')']).next().unwrap_or_default();
             let number = after(check, " == ").trim_end_matches(");").parse().unwrap_or(usize::MAX);
@@ -91,7 +91,7 @@ fn after<'a>(text: &'a str, mark: &str) -> &'a str {
     text.split_once(mark).map_or("", |(_, after)| after)
 }
 
-/// The first promise of the frozen header that today's does not keep.
+/// The first promise of the frozen header that the current one breaks.
 fn broken_by(frozen: &Header, today: &Header) -> Option<String> {
     for (name, number) in &frozen.numbers {
         let now = today.numbers.get(name).map_or("gone", String::as_str);
@@ -109,7 +109,7 @@ fn broken_by(frozen: &Header, today: &Header) -> Option<String> {
 fn broken_record(before: &Record, now: &Record) -> Option<String> {
     for (at, field) in before.fields.iter().enumerate() {
         let today = now.fields.get(at).map_or("gone", String::as_str);
-        // A reserved field may get a name: nobody has read it.
+        // A reserved field may get a name, because no reader has used it.
         if today != field && (today == "gone" || !field.ends_with(" reserved")) {
             return Some(format!("`{field}` is `{today}`"));
         }
@@ -118,7 +118,7 @@ fn broken_record(before: &Record, now: &Record) -> Option<String> {
             return Some(format!("`{field}` was at {old:?} and is at {new:?}"));
         }
     }
-    // A record grows only where it carries its size, and by whole units.
+    // A record grows only if it carries its size, and by whole units.
     let unit = match before.fields.first().map(String::as_str) {
         Some("size_t size") => 8,
         Some("uint16_t desc_len") => 4,
@@ -165,7 +165,7 @@ TIELINE_CHECK(sizeof(struct tieline_cost) == 8);
 TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 0);
 ";
 
-    /// What is broken when these texts are replaced.
+    /// The broken promise after these replacements.
     fn broken(changes: &[(&str, &str)]) -> Option<String> {
         let today = changes.iter().fold(FROZEN_TEXT.to_string(), |text, (from, to)| {
             assert!(text.contains(from), "{from}");

@@ -1,5 +1,5 @@
-//! What stands behind `cargo xtask header [--check]`: a program of its own, so that the commands that make no header do
-//! not wait until the generator is compiled.
+//! The program of `cargo xtask header [--check]`. It is separate, so that other commands do not wait until the generator is
+//! compiled.
 
 use std::process::ExitCode;
 

@@ -122,7 +122,7 @@ pub(super) unsafe extern "C" fn deregister<D: Domain>(
         if this.inner.revoke(unsafe { &*region.cast::<D::Region>() }) == Revoked::Busy {
             return Err(still_inside());
         }
-        // SAFETY: as above, and the core ends it once: it has not been told yet that it is over.
+        // SAFETY: as above, and the core ends it once: it has not got a final answer yet.
         let region = unsafe { Box::from_raw(region.cast::<Registered<D::Region>>()) };
         this.inner.deregister(region.region)?;
         Ok(0)
@@ -141,10 +141,10 @@ pub(super) unsafe extern "C" fn revoke<D: Domain>(domain: *mut c_void, region: *
     }))
 }
 
-/// More than any key is long: what a provider is given to say how long a key is that did not fit.
+/// Longer than any key: the buffer in which a provider measures a key that did not fit.
 const LONGEST_KEY: usize = 1 << 16;
 
-/// Refuses rights that nobody has given a meaning: none of them is a hint.
+/// Refuses unknown rights: none of them is a hint.
 fn rights(asked: u64) -> Result<(), Failure> {
     let known = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
     match asked & !known {
@@ -157,12 +157,12 @@ fn rights(asked: u64) -> Result<(), Failure> {
     }
 }
 
-/// Why a region is not free yet.
+/// The reason why a region is not free yet.
 fn still_inside() -> Failure {
-    Failure::new(Status::Again, "an access that a peer began before is not through yet")
+    Failure::new(Status::Again, "an access that a peer began before is not complete yet")
 }
 
-/// A region behind its handle. The provider's own comes first: pieces of memory that carry the handle lead to that.
+/// A region behind its handle. The provider's own record comes first, because pieces of memory that carry the handle point to it.
 #[repr(C)]
 struct Registered<R> {
     region: R,
@@ -175,17 +175,20 @@ impl<R> Registered<R> {
         Box::into_raw(Box::new(Registered { region, len, access })).cast()
     }
 
-    /// Checks what a key is asked to lead to; all that there is becomes zero.
+    /// Checks the part and the rights of a key. A key to the whole region, or with all of its rights, gets zeros.
     fn key_to(&self, key: &mut KeyParams) -> Result<(), Failure> {
         if key.access & !self.access != 0 {
             return Err(Failure::new(
                 Status::Invalid,
-                "a key with a right that its region has not",
+                "a key with a right that its region does not have",
             ));
         }
         let len = self.len as u64;
         if key.offset > len || key.len > len - key.offset {
-            return Err(Failure::new(Status::OutOfRange, "a key to a part that leaves its region"));
+            return Err(Failure::new(
+                Status::OutOfRange,
+                "a key to a part that exceeds its region",
+            ));
         }
         if key.offset == 0 && key.len == len {
             key.len = 0;
@@ -211,7 +214,7 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
         understood("flag", params.flags, 0)?;
         rights(params.access)?;
         if params.region.is_null() {
-            return Err(Failure::new(Status::Invalid, "a key to no region"));
+            return Err(Failure::new(Status::Invalid, "a key without a region"));
         }
         // SAFETY: a registered region's handle.
         let region = unsafe { &*params.region.cast::<Registered<D::Region>>() };
@@ -220,7 +223,7 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
         // SAFETY: the core's buffer, which it zeroed.
         let room = unsafe { room(out, capacity) };
         match this.inner.pack_key(region, &params, room) {
-            // Its length is the answer.
+            // The result is its length.
             Err(failure) if failure.status == Status::TooLarge => {
                 let mut bytes = vec![0; LONGEST_KEY];
                 Ok(this.inner.pack_key(region, &params, &mut bytes)? as i64)

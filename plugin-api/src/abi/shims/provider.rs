@@ -54,7 +54,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
     }));
     if result != OK {
         give_back(poisoned);
-        // Without words it is a value that the host has refused, with words of its own.
+        // An empty text means that the host has refused a value, and has the error text itself.
         LAST_ERROR.with_borrow(|text| {
             if !text.is_empty() {
                 host.message(result, text);
@@ -64,17 +64,17 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
     result
 }
 
-/// Flags that no provider has. Their memory is never freed: what a provider left open may still look at its own. The lock is tried
-/// and never waited for, since a forked child may find it held for ever.
+/// Flags that no provider uses. Their memory is never freed, because objects that a provider left open may still read their flag.
+/// The lock is only tried, because in a forked child it may be held for ever.
 static FLAGS: Mutex<Vec<&'static AtomicBool>> = Mutex::new(Vec::new());
 
-/// The flag of a provider that starts.
+/// A flag for a provider that starts.
 fn flag() -> &'static AtomicBool {
     let unused = FLAGS.try_lock().ok().and_then(|mut flags| flags.pop());
     unused.unwrap_or_else(|| Box::leak(Box::new(AtomicBool::new(false))))
 }
 
-/// Nothing of the provider is called any more. A flag that is set stays so.
+/// Returns the flag of a provider that is not called any more. A set flag is not reused.
 fn give_back(flag: &'static AtomicBool) {
     if !flag.load(Ordering::Relaxed) {
         if let Ok(mut flags) = FLAGS.try_lock() {
@@ -99,12 +99,12 @@ unsafe extern "C" fn query_domains<P: Provider>(
     }))
 }
 
-/// A name that is cut would be opened by nobody, and could be two domains'.
+/// Refuses long names: a truncated name could not be opened, and two domains could have the same.
 fn domain_attr(domain: &DomainInfo) -> Result<DomainAttr, Failure> {
     let (name, most) = (&domain.name, size_of_val(&DomainAttr::empty().name) - 1);
     if name.len() > most {
         let text = format!(
-            "its domain \"{name}\" has a name of {} bytes: {most} are the most",
+            "its domain \"{name}\" has a name of {} bytes: at most {most} are allowed",
             name.len()
         );
         return Err(Failure::new(Status::Invalid, text));
@@ -151,7 +151,7 @@ unsafe extern "C" fn quiesce<P: Provider>(state: *mut c_void) {
     let this = unsafe { Box::from_raw(state.cast::<Shared<P>>()) };
     let poisoned = this.poisoned;
     if poisoned.load(Ordering::Relaxed) {
-        // Nobody knows what state it is in: its destructor stays unrun.
+        // Its state is unknown after a panic: its destructor does not run.
         let _ = Box::leak(this);
         return;
     }

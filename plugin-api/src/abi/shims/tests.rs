@@ -1,4 +1,4 @@
-//! The entry of a provider and its end, as the core calls them.
+//! The entry and the end of a provider, as the core calls them.
 
 use super::super::host::HostHandle;
 use super::super::{AsyncEvent, Host, ProviderOps};
@@ -8,7 +8,7 @@ use crate::provider::{Absent, Domain, DomainInfo, Posting, Provider};
 use crate::{Failure, PENDING, Status};
 
 thread_local! {
-    /// What became of the provider of this thread's test.
+    /// The fate of the provider of this thread's test.
     static STORY: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -88,7 +88,7 @@ unsafe extern "C" fn told(_: *mut c_void, event: *const AsyncEvent) {
     note(format!("{status}: {}", String::from_utf8_lossy(text)));
 }
 
-/// A host that only listens.
+/// A host that only records events.
 fn host() -> &'static Host {
     Box::leak(Box::new(Host { async_event: Some(told), ..Host::empty() }))
 }
@@ -121,7 +121,7 @@ fn list(ops: &ProviderOps) -> i32 {
 
 fn last_error(ops: &ProviderOps) -> String {
     let (last_error, mut text) = (ops.last_error.expect("a slot"), [0; 200]);
-    // SAFETY: room for as many bytes as are said.
+    // SAFETY: room for the stated number of bytes.
     let len = unsafe { last_error(ops.state, text.as_mut_ptr(), text.len()) };
     String::from_utf8(text[..len as usize].to_vec()).expect("words")
 }
@@ -153,7 +153,7 @@ fn a_name_that_has_no_room_is_an_error_and_not_cut() {
     let ops = open::<NAMES_OF_64>().expect("it opens");
     assert_eq!(list(&ops), Status::Invalid as i32);
     let said = last_error(&ops);
-    assert!(said.ends_with("n\" has a name of 64 bytes: 63 are the most"), "{said}");
+    assert!(said.ends_with("n\" has a name of 64 bytes: at most 63 are allowed"), "{said}");
     end(&ops);
 }
 
@@ -174,22 +174,22 @@ fn a_provider_that_cannot_be_used_says_why_to_the_host() {
 #[test]
 fn an_entry_without_a_host_or_a_place_for_its_table_is_refused() {
     let mut ops = empty_ops();
-    // SAFETY: no host is what is tried.
+    // SAFETY: the test is for a missing host.
     let without_host = unsafe { entry::<Plain<GOOD>>(ptr::null(), &mut ops) };
-    // SAFETY: no place is what is tried.
+    // SAFETY: the test is for a missing place.
     let without_place = unsafe { entry::<Plain<GOOD>>(host(), ptr::null_mut()) };
     assert_eq!([without_host, without_place], [Status::Invalid as i32; 2]);
     assert!(ops.quiesce.is_none(), "nothing was opened");
     assert_eq!(story(), Vec::<String>::new());
 }
 
-/// Every slot of a host may be missing, as those of an older one are; its own state may not.
+/// Every slot of a host may be missing, as in an older one; its own state may not.
 #[test]
 fn a_host_is_at_least_as_long_as_what_stands_before_its_slots() {
     let least = core::mem::offset_of!(Host, context);
     for (size, is_one) in [(0, false), (least - 1, false), (least, true), (size_of::<Host>(), true)]
     {
-        // SAFETY: all-zero is a valid table: its slots may be missing, and nothing else is a pointer that is followed.
+        // SAFETY: all-zero is a valid table: its slots may be missing, and no other pointer is followed.
         let mut table: Host = unsafe { core::mem::zeroed() };
         table.size = size;
         // SAFETY: the table outlives the handle.
@@ -210,7 +210,7 @@ fn a_provider_has_tables_for_what_it_has_and_none_for_what_is_absent() {
 #[test]
 fn bytes_of_no_place_are_none_and_so_are_none_of_any_place() {
     let one = [7];
-    // SAFETY: null, or readable for as many bytes as are said.
+    // SAFETY: null, or readable for the stated number of bytes.
     unsafe {
         assert_eq!(bytes(ptr::null(), 5), [0; 0]);
         assert_eq!(bytes(one.as_ptr().wrapping_add(1), 0), [0; 0]);
