@@ -345,7 +345,7 @@ cases! {
 
     /// What somebody says of a process that we see ourselves is told when we see it, or see it no more.
     fn a_peer_is_told_of_as_gone_when_no_endpoint_that_sees_it_stands() {
-        for drops in [false, true] {
+        for end in [None, Some(Status::PeerFailed), Some(Status::Closed)] {
             let whole = Lane::whole("all");
             let stage = Stage::new(vec![Lane { caps: whole.caps | caps::LOCAL_ONLY, ..whole }]);
             let peer = stage.at_b.worker().unwrap();
@@ -362,13 +362,12 @@ cases! {
             stage.world.leave(from, at, Status::PeerFailed as i32, "it died");
             stage.settle();
             assert_eq!(*told.borrow(), [""; 0]);
-            if drops {
-                drop(there);
-            } else {
-                stage.world.break_endpoints(at, from, Status::PeerFailed, "so it did");
+            match end {
+                Some(status) => stage.world.break_endpoints(at, from, status, "so it did"),
+                None => drop(there),
             }
             stage.settle();
-            assert_eq!(*told.borrow(), ["it died"]);
+            assert_eq!(*told.borrow(), ["it died"], "{end:?}");
             stage.assert_no_faults();
         }
     }
