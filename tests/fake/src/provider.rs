@@ -89,7 +89,7 @@ fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), S
     settled(world, verdict).map(|_| ())
 }
 
-/// Refuses or panics, if a rule of the test says so. No lock of the world is held here.
+/// Refuses or panics, as the rules of the test require. No lock of the world is held here.
 pub(crate) fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status> {
     match verdict {
         Verdict::Act(Act::Stop) => {

@@ -226,7 +226,7 @@ cases! {
         }
     }
 
-    /// Whatever the length of the backlog, each progress call sends only a part of it.
+    /// Each progress call sends only a part of the backlog, however long that is.
     fn one_progress_call_gives_a_bounded_number_of_messages_and_of_answers() {
         const MANY: usize = 200;
         let stage = Stage::new(vec![Lane::messages("am")]);

@@ -1,4 +1,4 @@
-//! What a provider learns of regions and keys. Keys that serve all endpoints of an interface are imported once per peer, and
+//! The registrations and keys that a provider sees. Keys that serve all endpoints of an interface are imported once per peer, and
 //! dropped with the last user.
 
 use crate::cases;

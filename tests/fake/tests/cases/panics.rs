@@ -491,7 +491,7 @@ cases! {
         assert!(stage.a.test(&put).is_none());
         stage.world.release_held();
         assert_eq!(stage.end_of(&put), Some(Ok(0)));
-        // Its own provider fails, too.
+        // Its own cookie, a second time.
         stage.world.forget_rules();
         stage.world.hold(Slot::Put);
         drop(put);
