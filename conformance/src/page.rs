@@ -1,4 +1,4 @@
-//! docs/checks.md, from what stands beside the checks.
+//! docs/checks.md, generated from the list of checks.
 
 use crate::checks::{CHECKS, Check};
 use crate::promises::promise_of;

@@ -1,4 +1,4 @@
-//! What a poll writes: events whose every field was written, since the core's array is not cleared before.
+//! The events of a poll: every field must be written, since the core does not clear its array before.
 
 use crate::case::Case;
 use crate::report::{Checked, equal, holds, succeeds};

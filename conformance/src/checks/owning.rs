@@ -1,4 +1,4 @@
-//! Whose memory it is: what is taken back is refused to keys and left alone, what is given out is clean.
+//! Ownership of memory: deregistered memory is refused to keys and not accessed, allocated memory is zeroed.
 
 use super::rma::{Bench, TARGET, bench, most};
 use crate::case::{ALL_RIGHTS, Case};
@@ -34,7 +34,7 @@ pub(super) fn memory_that_was_given_back_is_touched_by_nobody(case: &Case) -> Ch
                 Err(_) => break,
             }
         }
-        // The owner goes on for a while, whose peer does not: answers wait.
+        // For a while the owner makes progress and its peer does not: answers wait.
         for _ in 0..round / 4 {
             let _ = bench.desk.far().turn()?;
         }
@@ -45,7 +45,7 @@ pub(super) fn memory_that_was_given_back_is_touched_by_nobody(case: &Case) -> Ch
             given_back = bench.target.revoke();
         }
         succeeds("deregister", given_back)?;
-        // It is the application's.
+        // The memory belongs to the application.
         bench.target.write(0, &[0x99; TARGET]);
         let done = bench.desk.boxes[0].completions.len();
         for cookie in pending {
@@ -86,7 +86,7 @@ pub(super) fn local_pieces_may_lie_anywhere(case: &Case) -> Checked {
     let Bench { mut desk, target, key, .. } = bench(case, ALL_RIGHTS)?;
     let len = most(case).min(2000);
     for round in 0..8 {
-        // Nobody has registered it, and its pieces name no region.
+        // The memory is not registered, and its pieces name no region.
         let mut memory = vec![0u64; len.div_ceil(8) + 1];
         let base = memory.as_mut_ptr().cast::<u8>().wrapping_add(round);
         let data = Random(round as u64 + 1).bytes(len);

@@ -1,4 +1,4 @@
-//! Put and get: exactly the range, only with the right key.
+//! Put and get: exactly the range, and only with the right key.
 
 use super::messages::cut;
 use crate::case::{ALL_RIGHTS, Case, Desk};
@@ -217,7 +217,7 @@ pub(super) fn bytes_that_are_no_key_do_no_harm(case: &Case) -> Checked {
         let found = format!("{} bytes imported", bytes.len());
         let what = "bytes that are no key, by their number";
         holds(bytes.len() == good.len(), what, "a refusal of import_key", found)?;
-        // Of noise as long as a key only the target may know that no region has it.
+        // Only the target may know that no region has this noise, which is as long as a key.
         let done = bench.desk.rma(true, &[bench.local.piece(0..8)], &key, 0)?;
         refused("a put by noise that is as long as a key", done, WRONG_KEY)?;
     }
@@ -232,7 +232,7 @@ pub(super) fn a_revoked_key_is_rejected(case: &Case) -> Checked {
         let done = bench.move_bytes(put, 8, 0, 1)?;
         refused("an operation with a key that was just revoked", done, &[Status::KeyRejected])?;
     }
-    // Another region takes the place of the old one, where the domain lets it.
+    // Another region takes the place of the old one, if the domain allows it.
     let next = case.memory(TARGET, ALL_RIGHTS)?;
     next.write(0, &[0xdd; TARGET]);
     for put in [true, false] {
@@ -351,7 +351,7 @@ pub(super) const BOTH: u64 = caps::PUT | caps::GET;
 pub(super) const CHECKED: u64 = BOTH | caps::CHECKS_KEYS;
 pub(super) const PASSIVE: u64 = BOTH | caps::PASSIVE_TARGET;
 
-/// A flag that nobody has given a meaning yet, of those that must be understood, and a hint.
+/// A flag without a meaning yet that must be understood, and a hint.
 const UNKNOWN: u64 = 1 << 31;
 const UNKNOWN_HINT: u64 = 1 << 63;
 

@@ -1,4 +1,4 @@
-//! Memory that is asked back while peers still have keys to it.
+//! Memory that is revoked or deregistered while peers still have keys to it.
 
 use super::rma::{TARGET, bench};
 use crate::case::{ALL_RIGHTS, Case};
@@ -37,13 +37,13 @@ pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
     same_bytes("a region whose keys were revoked", &[0xee; TARGET], &bench.target.all())
 }
 
-/// Whoever carries out a put stops in the middle of it, and the memory is taken back there.
+/// The executor of a put stops in the middle of it, and the memory is deregistered there.
 pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) -> Checked {
     let registers = case.domain_attr.caps & memory_caps::REGISTER != 0;
     if case.has(caps::OWN_MEMORY_ONLY) || !registers {
         return Err(Stop::Skip("the domain registers no memory of the application's".to_string()));
     }
-    // The owner holds an access up by taking the memory away.
+    // The owner stops an access by making the memory inaccessible.
     case.survives_the_owner()?;
     let hold = &Hold::new();
     let memory = case.domain.register(hold.base(), Hold::LEN, ALL_RIGHTS);
@@ -55,7 +55,7 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
             let mut bench = bench(case, ALL_RIGHTS)?;
             let key = succeeds("import_key", bench.desk.import(packed)?)?;
             hold.hold();
-            // How it ends is not asked: a system call that finds no memory there fails.
+            // Its result is not checked: a system call that finds inaccessible memory fails.
             let _ = bench.desk.rma(true, &[bench.local.piece(0..8)], &key, 0);
             done.store(true, SeqCst);
             Ok(())
@@ -69,7 +69,7 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
             let said = if held { memory.revoke() } else { Ok(()) };
             (memory, said)
         });
-        // Who has no other way than to wait for the end of a copy of its own is not called wrong for that.
+        // A provider that can only wait for the end of its own copy is not wrong.
         let began = Instant::now();
         while !owner.is_finished() && began.elapsed() < limit() / 50 {
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! The C table of a connector behind a type that closes what it opened.
+//! The C table of a connector behind a type that closes it.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::{ConnectorOps, Event, InterfaceParams};
 use tieline_plugin_api::{Failure, Status};
 
-/// A connection-only module, opened.
+/// An opened connection-only module.
 pub(crate) struct Connector {
     domain: Arc<Domain>,
     handle: *mut c_void,
@@ -62,7 +62,7 @@ impl Connector {
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 64];
-        // SAFETY: an open connector and a buffer that is larger than what is said.
+        // SAFETY: an open connector and a buffer that is larger than stated.
         let len = unsafe { f(self.handle, out.as_mut_ptr(), capacity) };
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
