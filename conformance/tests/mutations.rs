@@ -213,13 +213,12 @@ struct Row {
 const NOTHING: &str = "nothing yet";
 
 const TABLE: &str = "
-## What finds which mistake
+## The check that finds each mistake
 
-The suite is tried on two providers, [`rings.c`](../conformance/subjects/rings.c) and [`pairs.c`](../conformance/subjects/pairs.c), and
-on each of the mistakes that they can be built with. The check is the first one that finds it,
-whatever else the machine does.
+The suite is tested with two providers, [`rings.c`](../conformance/subjects/rings.c) and [`pairs.c`](../conformance/subjects/pairs.c).
+Each can be built with one of many mistakes. The last column names the first check that finds the mistake, also on a busy machine.
 
-| provider | built with | what it does wrong | found by |
+| provider | built with | mistake | found by |
 |---|---|---|---|
 ";
 
