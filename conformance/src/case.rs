@@ -116,7 +116,7 @@ impl Case {
     /// Skips the check if the module states that peers may crash when an owner removes memory, as an operator can configure it.
     pub(crate) fn survives_the_owner(&self) -> Result<(), Stop> {
         match self.has(caps::DIES_WITH_OWNER) {
-            true => Err(Stop::Skip("the module says CAP_DIES_WITH_OWNER".to_string())),
+            true => Err(Stop::Skip("the module claims CAP_DIES_WITH_OWNER".to_string())),
             false => Ok(()),
         }
     }
@@ -277,7 +277,7 @@ impl Desk {
         let endpoint = self.endpoint();
         match self.retry(|| endpoint.fence())? {
             Err(Status::Unsupported) => {
-                let why = "fence says UNSUPPORTED: the core waits for a flush instead";
+                let why = "fence returns UNSUPPORTED: the core waits for a flush instead";
                 Err(Stop::Skip(why.to_string()))
             }
             said => crate::report::equal("fence", Ok(0), said),
@@ -424,7 +424,7 @@ impl Desk {
             }
             self.turn()?;
             let patience = patience.get_or_insert_with(Patience::new);
-            patience.still("a message that was sent", "that it comes", "nothing")?;
+            patience.still("a message that was sent", "its arrival", "nothing")?;
         }
     }
 

@@ -134,7 +134,7 @@ impl<'a> Hub<'a> {
                     self.turn()?;
                     patience.still(
                         "am_short",
-                        "room while everybody is polled",
+                        "room while all sides are polled",
                         "AGAIN for ever",
                     )?;
                 }
@@ -156,7 +156,7 @@ impl<'a> Hub<'a> {
             }
             self.turn()?;
             let what = "a message that was sent to one of several peers";
-            patience.still(what, "that it comes", "nothing: did it go to another one?")?;
+            patience.still(what, "its arrival", "nothing: did it go to another one?")?;
         }
     }
 
@@ -170,7 +170,7 @@ impl<'a> Hub<'a> {
         if self.case.connects_to_endpoint() {
             let (expected, what) = (OUT + u64::from(number), "the peer of a message");
             return equal(
-                format!("{what}: the cookie of the endpoint it came over"),
+                format!("{what}: the cookie of the endpoint that received it"),
                 expected,
                 message.peer,
             );

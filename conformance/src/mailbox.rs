@@ -80,7 +80,7 @@ impl Mailbox {
                     let ends =
                         received.status <= 0 && !matches!(status, Status::Again | Status::Declined);
                     holds(ends, "the status of a COMPLETION", "how it has ended", status)?;
-                    holds(words, "the reason in a COMPLETION", "words", "bytes that are none")?;
+                    holds(words, "the reason in a COMPLETION", "words", "bytes that are no text")?;
                     self.completions.push(received);
                 }
                 event::PEER_ARRIVED => {

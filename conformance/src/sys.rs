@@ -80,7 +80,7 @@ impl Provider {
         let code = unsafe { entry(host, ops) };
         let _ = status(code.into()).map_err(|s| Failure::new(s, load::last_event()))?;
         if load::refused() {
-            let why = "the entry function goes on though config_declare has refused a value";
+            let why = "the entry function succeeds although config_declare has refused a value";
             return Err(Failure::new(Status::Invalid, why));
         }
         let ops = room.ops;

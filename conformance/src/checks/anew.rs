@@ -44,7 +44,7 @@ pub(super) fn the_words_of_an_end_stay_though_its_endpoint_is_closed(case: &Case
     await_end(&mut desk)?;
     desk.close_endpoints();
     let event = desk.boxes[0].failed.remove(0);
-    let what = "the words of ENDPOINT_FAILED whose endpoint was closed, before the next poll";
+    let what = "the text of ENDPOINT_FAILED of a closed endpoint, before the next poll";
     same_bytes(what, &event.data, &event.again())
 }
 

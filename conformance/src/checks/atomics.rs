@@ -59,8 +59,7 @@ pub(crate) fn run(desk: &mut Desk, key: &Key, op: Atomic) -> Result<Result<u64, 
     let at_once = code == Ok(0);
     let end = desk.complete(code, op.cookie)?;
     if code == Ok(1) {
-        let what =
-            "where the result of an atomic goes that is done at once, of one that was PENDING";
+        let what = "the inline result of an atomic that was PENDING";
         equal(what, UNTOUCHED, *result.borrow())?;
     }
     Ok(end.map(|value| if at_once { *result.borrow() } else { value }))

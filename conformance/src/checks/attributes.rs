@@ -13,7 +13,7 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
     let note = note::read(&file).map_err(|why| fail("the note", "one that can be read", why))?;
     holds(
         (note::FIRST_LENGTH..=note.held).contains(&note.desc_len),
-        "the length that the note's record says",
+        "the length that the note's record states",
         format!("{} to the {} that it has", note::FIRST_LENGTH, note.held),
         note.desc_len,
     )?;
@@ -26,11 +26,7 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
         note.min_core_minor,
     )?;
     let table = case.provider.ops.abi_minor;
-    equal(
-        "the minor that the provider's table says, as its note does",
-        u32::from(note.abi_minor),
-        table,
-    )?;
+    equal("the minor of the provider's table, as in its note", u32::from(note.abi_minor), table)?;
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_name = note.name.starts_with(|c: char| c.is_ascii_lowercase())
         && note.name.chars().all(allowed)
@@ -241,11 +237,7 @@ pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
 }
 
 pub(super) fn configuration_variables_carry_the_prefix(_: &Case) -> Checked {
-    equal(
-        "a variable that config_get is asked for and nobody has declared",
-        None,
-        load::undeclared(),
-    )?;
+    equal("a variable that config_get reads without a declaration", None, load::undeclared())?;
     for Declared { name, doc, .. } in load::declared() {
         let shape = name.starts_with("TIELINE_")
             && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');

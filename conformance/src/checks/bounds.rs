@@ -42,7 +42,8 @@ pub(super) fn connect_does_not_wait_for_its_peer(case: &Case) -> Checked {
         endpoints.push(endpoint);
     }
     let what = "connect to a peer that does not poll, at its fastest";
-    let expected = "an end at once: data calls say AGAIN until the connection stands";
+    let expected =
+        "an immediate return: data calls return AGAIN until the connection is established";
     holds(fastest < WAITS || fastest == Duration::MAX, what, expected, format!("{fastest:?}"))
 }
 
@@ -59,7 +60,7 @@ pub(super) fn a_peer_under_another_kernel_is_not_reachable(case: &Case) -> Check
         address.windows(form.len()).position(|window| window == *form).map(|at| (at, form.len()))
     });
     let Some((at, len)) = found else {
-        return Err(Stop::Skip("the boot id does not stand in the address as such".to_string()));
+        return Err(Stop::Skip("the address does not contain the plain boot id".to_string()));
     };
     for changed in [at, at + len / 2, at + len - 1] {
         let mut foreign = address.clone();
@@ -70,7 +71,7 @@ pub(super) fn a_peer_under_another_kernel_is_not_reachable(case: &Case) -> Check
         holds(
             interface.reachable(&foreign).is_err(),
             "an address with the boot id of another kernel",
-            "a refusal: it leads to nobody here, or to somebody else",
+            "a refusal: it reaches no peer here, or another one",
             "reachable",
         )?;
     }

@@ -116,8 +116,8 @@ pub(super) fn bytes_that_are_no_address_of_an_endpoint_are_refused(case: &Case) 
     while far.messages.is_empty() {
         sent = sent || endpoint.am_short(1, 5, b"").is_ok();
         turn(&mut [&mut near, &mut far])?;
-        let what = "a message, behind addresses that are none";
-        patience.still(what, "that it comes", "nothing")?;
+        let what = "a message, behind invalid addresses";
+        patience.still(what, "its arrival", "nothing")?;
     }
     check(&far.messages[0], 1, 5, b"")
 }
@@ -192,7 +192,7 @@ pub(super) fn what_was_sent_before_connect_arrives_though_its_sender_has_closed(
                 check(&message, 3, seen, b"")?;
                 seen += 1;
             }
-            let what = "what was sent, and taken, before connect was called here";
+            let what = "messages that were accepted before connect was called here";
             if seen < sent && !near.failed.is_empty() {
                 let found = format!("{seen}, and then the end of the peer");
                 return Err(fail(what, format!("all {sent} messages"), found));
@@ -233,8 +233,8 @@ pub(super) fn an_endpoint_that_waits_keeps_no_other_waiting(case: &Case) -> Chec
             }
         }
         turn(&mut [&mut near, &mut far, &mut crowd])?;
-        let what = "a message of a peer, beside an endpoint whose own peer does not come";
-        patience.still(what, "that it comes", "nothing")?;
+        let what = "a message of a peer, beside an endpoint whose own peer is absent";
+        patience.still(what, "its arrival", "nothing")?;
     }
     check(&near.messages[0], 2, 4, b"the peer")
 }
@@ -245,7 +245,7 @@ pub(super) fn strangers_leave_nothing_behind(case: &Case) -> Checked {
     let (_silent, _never, silence) = fresh(case, 1)?;
     succeeds("connecting to the endpoint", endpoint.connect(&silence))?;
     let mut others = Mailbox::new(case.interface()?);
-    leaves_nothing("strangers who were turned away", (600, 60), |n| {
+    leaves_nothing("foreign peers that were refused", (600, 60), |n| {
         let stranger = connect(case, &others.interface, &[], &mut [])?;
         if stranger.connect(&here).is_ok() {
             let _ = stranger.am_short(1, n as u64, b"");

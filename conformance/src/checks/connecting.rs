@@ -92,7 +92,7 @@ pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Che
             check(&message, 2, heard, b"the peer")?;
             heard += 1;
         }
-        let what = format!("messages of a peer, beside {STRANGERS} that nobody has asked for");
+        let what = format!("messages of a peer, beside {STRANGERS} foreign peers");
         if let Some(event) = near.failed.first().or(far.failed.first()) {
             let why = format!("ENDPOINT_FAILED: {}", String::from_utf8_lossy(&event.data));
             return Err(fail(what, "that they come", why));

@@ -114,7 +114,7 @@ pub(super) fn nothing_more(posts: &mut [&mut Post]) -> Checked {
         }
     }
     let more: usize = posts.iter().map(|post| post.datagrams.len()).sum();
-    equal("datagrams that nobody sent", 0, more)
+    equal("datagrams that were not sent", 0, more)
 }
 
 pub(super) fn reliable(case: &Case) -> Checked {
@@ -262,7 +262,7 @@ fn nowhere(case: &Case) -> Result<Vec<u8>, Stop> {
 
 /// Polls until a peer is reported, which must be the one at `address`.
 pub(super) fn wait_left(post: &mut Post, address: &[u8]) -> Result<Received, Stop> {
-    waits_for("PEER_LEFT of an address where nobody is any more");
+    waits_for("PEER_LEFT of a closed connector's address");
     while post.left.is_empty() {
         let _ = post.turn()?;
     }

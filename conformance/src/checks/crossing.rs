@@ -45,7 +45,7 @@ impl Way {
             match endpoint.import(&packed) {
                 Err(failure) if failure.status == Status::Again => {
                     hub.turn()?;
-                    patience.still("import_key", "a key while everybody is polled", "AGAIN")?;
+                    patience.still("import_key", "a key while all sides are polled", "AGAIN")?;
                 }
                 other => break succeeds("import_key", other)?,
             }
@@ -164,7 +164,7 @@ fn flush(hub: &mut Hub<'_>, endpoint: &Endpoint, spoke: Option<usize>) -> Checke
     let mut code = endpoint.flush(FLUSH);
     while code == Err(Status::Again) {
         hub.turn()?;
-        patience.still("flush", "room while everybody is polled", "AGAIN for ever")?;
+        patience.still("flush", "room while all sides are polled", "AGAIN for ever")?;
         code = endpoint.flush(FLUSH);
     }
     while succeeds("flush", code)? == 1 {
@@ -274,7 +274,7 @@ pub(super) fn a_flush_covers_what_was_posted_while_another_one_was_under_way(
     }
     match any {
         true => Ok(()),
-        false => Err(Stop::Skip("no flush was under way".to_string())),
+        false => Err(Stop::Skip("no flush was pending".to_string())),
     }
 }
 
@@ -327,7 +327,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
             }
             let what = format!("gets of two that get from each other (round {round})");
             let found = format!(
-                "none for {} of the one and {} of the other: each waits for room that the other makes",
+                "none for {} of the one and {} of the other: each waits for room at the other",
                 pending[0], pending[1]
             );
             patience.still(&what, "a COMPLETION of each while both are polled", &found)?;

@@ -86,7 +86,7 @@ pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case)
             "another",
         )?;
         let status = Status::from_code(event.status);
-        let closed = "an error, and not CLOSED: that is what a peer in good order says";
+        let closed = "an error, and not CLOSED, which is for an orderly close";
         let what = "the status of ENDPOINT_FAILED whose peer was killed";
         holds(event.status < 0 && status != Status::Closed, what, closed, status)?;
         holds(!event.data.is_empty(), "the reason in ENDPOINT_FAILED", "words", "nothing")?;

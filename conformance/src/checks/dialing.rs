@@ -156,7 +156,7 @@ pub(super) fn room_after_again_wakes_a_sleeping_connector(case: &Case) -> Checke
             while sleeps && !readable(fd, 1) {
                 let _ = far.turn()?;
                 came += far.datagrams.drain(..).count();
-                let what = "the descriptor of a connector that has heard AGAIN";
+                let what = "the descriptor of a connector after AGAIN";
                 let found = format!("silent, with {came} of {sent} polled");
                 patience.still(what, "readable when there is room", &found)?;
             }
@@ -166,7 +166,7 @@ pub(super) fn room_after_again_wakes_a_sleeping_connector(case: &Case) -> Checke
         while came < sent + 1 {
             let _ = (near.turn()?, far.turn()?);
             came += far.datagrams.drain(..).count();
-            patience.still("datagrams that were taken", "all of them", "too few")?;
+            patience.still("accepted datagrams", "all of them", "too few")?;
         }
         let _ = fall_asleep(&mut near)?;
     }

@@ -82,7 +82,7 @@ pub(super) fn an_endpoint_that_leads_to_nobody_fails(case: &Case) -> Checked {
 
 pub(super) fn a_stranger_is_not_taken_for_the_peer(case: &Case) -> Checked {
     if !case.connects_to_endpoint() {
-        return Err(Stop::Skip("whoever connects says who it is".to_string()));
+        return Err(Stop::Skip("a connecting peer identifies itself".to_string()));
     }
     let mut boxes = Vec::new();
     let mut endpoints = Vec::new();
@@ -113,7 +113,7 @@ pub(super) fn a_stranger_is_not_taken_for_the_peer(case: &Case) -> Checked {
         patience.still(
             "am_short of the peer",
             "success",
-            "AGAIN for ever: somebody else has its place",
+            "AGAIN for ever: another process has its place",
         )?;
     }
     while boxes[0].messages.is_empty() {

@@ -279,7 +279,7 @@ pub(super) fn a_message_behind_a_fence_comes_behind_the_puts_before_it(case: &Ca
         let message = bench.desk.receive()?;
         equal("the header of the message behind the fence", round, message.header)?;
         for n in &puts {
-            n.bytes_are_there(case, &bench, "stands before a fence whose next message is here")?;
+            n.bytes_are_there(case, &bench, "precedes a fence whose next message has arrived")?;
         }
         let code = bench.desk.retry(|| endpoint.flush(FLUSH))?;
         equal("flush", Ok(()), bench.desk.complete(code, FLUSH)?.map(drop))?;
@@ -290,7 +290,7 @@ pub(super) fn a_message_behind_a_fence_comes_behind_the_puts_before_it(case: &Ca
 
 pub(super) fn the_array_of_pieces_is_not_used_after_the_call(case: &Case) -> Checked {
     if case.attr.max_iov < 2 {
-        return Err(Stop::Skip("the module takes one piece only".to_string()));
+        return Err(Stop::Skip("the module accepts one piece only".to_string()));
     }
     for put in [true, false] {
         let mut bench = prepared(case)?;
@@ -307,11 +307,7 @@ pub(super) fn the_array_of_pieces_is_not_used_after_the_call(case: &Case) -> Che
             let endpoint = bench.desk.endpoint();
             let code = bench.desk.retry(|| endpoint.flush(FLUSH))?;
             equal("flush", Ok(()), bench.desk.complete(code, FLUSH)?.map(drop))?;
-            n.bytes_are_there(
-                case,
-                &bench,
-                "was posted from an array that was written over since",
-            )?;
+            n.bytes_are_there(case, &bench, "was posted from an array that was overwritten since")?;
         }
     }
     Ok(())

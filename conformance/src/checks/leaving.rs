@@ -275,8 +275,8 @@ fn receive_all(
             gone |= matches!(theirs.try_recv(), Ok(Word::Gone));
             quiet += u32::from(gone);
             if quiet > QUIET {
-                let expected = format!("all {sent} messages that were taken");
-                return Err(fail("what came of a sender that left", expected, n));
+                let expected = format!("all {sent} accepted messages");
+                return Err(fail("messages of a sender that left", expected, n));
             }
             std::thread::yield_now();
         };

@@ -497,7 +497,7 @@ pub(crate) fn nothing_more(desk: &mut Desk) -> Checked {
     for _ in 0..5 {
         desk.turn()?;
     }
-    equal("messages that nobody sent", 0, desk.far().messages.len())
+    equal("messages that were not sent", 0, desk.far().messages.len())
 }
 
 pub(super) const SHORT: u64 = caps::AM_SHORT;

@@ -52,5 +52,5 @@ pub(super) fn a_notification_comes_behind_its_bytes(case: &Case) -> Checked {
     }
     // Each arrived once.
     desk.turn()?;
-    holds(desk.far().messages.is_empty(), "what comes behind 200 put_notify", "nothing", "more")
+    holds(desk.far().messages.is_empty(), "messages behind 200 put_notify", "nothing", "more")
 }

@@ -97,7 +97,7 @@ pub(super) fn what_is_canceled_ends_once_and_the_rest_goes_on(case: &Case) -> Ch
             }
         }
         let unknown = endpoint.cancel(0xdead);
-        equal("cancel of what nobody has posted", Err(Status::Invalid), unknown)?;
+        equal("cancel of an unknown operation", Err(Status::Invalid), unknown)?;
         let patience = Patience::new();
         while !pending.is_empty() {
             for done in core::mem::take(&mut bench.desk.boxes[0].completions) {
@@ -114,7 +114,7 @@ pub(super) fn what_is_canceled_ends_once_and_the_rest_goes_on(case: &Case) -> Ch
                         let expected = if asked.contains(&n) {
                             "0 or CANCELED"
                         } else {
-                            "0: nobody has canceled it"
+                            "0: it was not canceled"
                         };
                         let fine = asked.contains(&n) && status == Status::Canceled;
                         holds(fine, what, expected, status)?;
@@ -357,7 +357,7 @@ pub(super) fn the_limits_of_an_endpoint_stay_and_respect_their_record(case: &Cas
         let _ = desk.receive()?;
     }
     if desk.retry(|| endpoint.limits(size))?.is_err_and(|said| said == Status::Unsupported) {
-        return Err(Stop::Skip("limits says UNSUPPORTED".to_string()));
+        return Err(Stop::Skip("limits returns UNSUPPORTED".to_string()));
     }
     let first = limits(&mut desk, &endpoint, size)?;
     let packs = case.has(caps::AM_PACKED) && first.max_packed != 0;

@@ -77,7 +77,7 @@ pub(super) fn messages_of_all_ways_keep_one_order(case: &Case) -> Checked {
     while seen < sent.len() as u64 {
         desk.turn()?;
         seen = taken(case, &mut desk, seen, &sent)?;
-        patience.still("messages by several ways", "all", "some are missing")?;
+        patience.still("messages by several calls", "all", "some are missing")?;
     }
     Ok(())
 }
@@ -134,7 +134,7 @@ pub(super) fn a_packer_may_send_on_another_endpoint(case: &Case) -> Checked {
 pub(super) fn a_payload_stays_though_its_receiver_answers(case: &Case) -> Checked {
     let mut hub = Hub::of(case, 1)?;
     if hub.spokes[0].back.is_none() {
-        return Err(Stop::Skip("who sends and who receives is one interface".to_string()));
+        return Err(Stop::Skip("sender and receiver are one interface".to_string()));
     }
     hub.send(0, true, 0, b"")?;
     let _ = hub.receive(Some(0))?;
@@ -173,7 +173,7 @@ pub(super) fn a_payload_stays_though_its_receiver_answers(case: &Case) -> Checke
             if let Some(mailbox) = &mut hub.spokes[0].mailbox {
                 let _ = mailbox.turn()?;
             }
-            patience.still("a message that was sent", "that it comes", "nothing")?;
+            patience.still("a message that was sent", "its arrival", "nothing")?;
         }
         waits_for("a connection to be idle again");
         for _ in 0..5 {
@@ -224,7 +224,7 @@ pub(super) fn a_put_behind_a_fence_does_not_change_what_a_get_before_it_reads(
             let done = bench.desk.complete(Ok(1), cookie)?;
             let _ = succeeds("a get, or a put behind a fence", done)?;
         }
-        let what = "what a get brought that stands before a fence and a put";
+        let what = "the bytes of a get before a fence and a put";
         same_bytes(what, &vec![0xee; len], &bench.local.read(len..2 * len))?;
         settled(&mut bench.desk)?;
     }

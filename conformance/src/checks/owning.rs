@@ -39,7 +39,7 @@ pub(super) fn memory_that_was_given_back_is_touched_by_nobody(case: &Case) -> Ch
             let _ = bench.desk.far().turn()?;
         }
         let mut given_back = bench.target.revoke();
-        waits_for("deregister to find that nobody uses the region any more");
+        waits_for("deregister to succeed once the region is not used any more");
         while given_back.as_ref().is_err_and(|failure| failure.status == Status::Again) {
             bench.desk.turn()?;
             given_back = bench.target.revoke();
@@ -51,16 +51,11 @@ pub(super) fn memory_that_was_given_back_is_touched_by_nobody(case: &Case) -> Ch
         for cookie in pending {
             let _ = bench.desk.complete(Ok(1), cookie)?;
         }
-        let what = "memory that was given back while operations on it were under way";
+        let what = "deregistered memory, with operations on it in flight before";
         same_bytes(what, &[0x99; TARGET], &bench.target.all())?;
         let read = !put && bench.local.all().contains(&0x99);
         let found = format!("bytes of it, with {done} of the gets complete by then");
-        holds(
-            !read,
-            "what gets brought from memory that was given back",
-            "old bytes or an error",
-            found,
-        )?;
+        holds(!read, "the bytes of gets from deregistered memory", "old bytes or an error", found)?;
     }
     Ok(())
 }
@@ -92,9 +87,9 @@ pub(super) fn local_pieces_may_lie_anywhere(case: &Case) -> Checked {
         let data = Random(round as u64 + 1).bytes(len);
         target.write(512, &data);
         let got = desk.rma(false, &[Iov::new(base, len)], &key, 512)?;
-        equal("get into memory that nobody has registered", Ok(()), got)?;
+        equal("get into unregistered memory", Ok(()), got)?;
         let put = desk.rma(true, &[Iov::new(base, len)], &key, 4096)?;
-        equal("put from memory that nobody has registered", Ok(()), put)?;
+        equal("put from unregistered memory", Ok(()), put)?;
         super::flight::settled(&mut desk)?;
         same_bytes("what a get and then a put have copied", &data, &target.read(4096..4096 + len))?;
     }

@@ -111,7 +111,8 @@ pub(super) fn the_end_of_one_connector_ends_no_other(case: &Case) -> Checked {
             }
             let left = others.iter().map(|other| other.left.len()).sum();
             equal("PEER_LEFT at those whose peer stays", 0usize, left)?;
-            let (what, found) = ("datagrams to and from those who stay", "some are missing");
+            let (what, found) =
+                ("datagrams to and from the remaining connectors", "some are missing");
             patience.still(what, "all", found)?;
         }
         for (n, other) in others.iter_mut().enumerate() {
@@ -222,7 +223,11 @@ fn sleep(
                     true => "silent, and the datagram is there",
                     false => "silent",
                 };
-                return Err(fail(what, "readable: no wake-up is lost on the way to sleep", found));
+                return Err(fail(
+                    what,
+                    "readable: no wake-up is lost while it falls asleep",
+                    found,
+                ));
             }
             let _ = post.turn()?;
         }
@@ -284,7 +289,8 @@ pub(super) fn connectors_that_come_and_go_leave_nothing_behind(case: &Case) -> C
     for _ in 0..3 {
         let held = Held::now();
         let times = some(40, TIMES)?;
-        grows = held.is_as_it_was(&format!("{times} connectors that came and went"), times);
+        grows =
+            held.is_as_it_was(&format!("{times} connectors that were opened and closed"), times);
         if grows.is_ok() {
             break;
         }

@@ -42,7 +42,7 @@ impl Partner {
     }
 
     pub(super) fn tell(&mut self, command: &str) -> Checked {
-        waits_for(format!("the other process, which was told to `{command}`"));
+        waits_for(format!("the other process, after the command `{command}`"));
         writeln!(self.input, "{command}")
             .map_err(|e| Stop::Fail(format!("the peer process is gone: {e}")))
     }

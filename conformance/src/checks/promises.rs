@@ -36,7 +36,7 @@ pub(super) fn pieces_that_lie_in_no_region_are_taken_all_the_same(case: &Case) -
             _ => vec![local.piece(0..half), at(half, len)],
         };
         let offset = (round * 64) as u64;
-        let what = "of pieces without a region, of a module that takes regions";
+        let what = "of pieces without a region, of a module with TAKES_REGIONS";
         let put = desk.rma(true, &iov, &key, offset)?;
         equal(format!("put {what}"), Ok(()), put)?;
         super::flight::settled(&mut desk)?;
@@ -73,8 +73,7 @@ pub(super) fn who_reaches_its_own_memory_only_gives_that_and_refuses_other(case:
     local.write(0, &[0x71; 8]);
     if desk.rma(true, &[local.piece(0..8)], &key, 0)?.is_ok() {
         super::flight::settled(&mut desk)?;
-        let what =
-            "memory that a module does not reach, as it says, after a put that has ended well";
+        let what = "memory that a module claims not to reach, after a successful put";
         same_bytes(what, &[0x71; 8], &memory.read(0..8))?;
     }
     Ok(())
@@ -105,7 +104,7 @@ pub(super) fn what_more_was_to_follow_goes_with_a_flush_or_a_poll(case: &Case) -
             if flushes {
                 let code = desk.retry(|| endpoint.flush(4711))?;
                 let ended = desk.complete(code, 4711)?.map(drop);
-                equal("flush behind puts of which the last says MORE", Ok(()), ended)?;
+                equal("flush behind puts, the last with MORE", Ok(()), ended)?;
             } else {
                 let patience = Patience::new();
                 let ended = |done: &crate::interface::Received| pending.contains(&done.cookie);
@@ -113,12 +112,12 @@ pub(super) fn what_more_was_to_follow_goes_with_a_flush_or_a_poll(case: &Case) -
                     < pending.len()
                 {
                     desk.turn()?;
-                    let what = "puts of which the last says MORE, and nothing follows but polls";
+                    let what = "puts, the last with MORE, followed only by polls";
                     patience.still(what, "a COMPLETION of each", "none for some")?;
                 }
             }
             for n in 0..posted {
-                let what = format!("put {n} of {posted} that all said MORE");
+                let what = format!("put {n} of {posted}, all with MORE");
                 same_bytes(what, &bytes(n), &target.read(n * STRIDE..n * STRIDE + len))?;
             }
         }
@@ -218,7 +217,7 @@ pub(super) fn memory_of_devices_that_are_not_here_is_refused_and_nothing_lost(
                 Err(failure) if last => {
                     let own = !failure.text.is_empty() && Some(&failure.text) != before.as_ref();
                     let found = format!("`{}`", failure.text);
-                    holds(own, format!("the words of {what}"), "its own", found)?;
+                    holds(own, format!("the text of {what}"), "its own", found)?;
                     let with = &[Status::Unsupported, Status::NoDevice, Status::Invalid];
                     refused(what, Err::<(), _>(failure.status), with)?;
                 }

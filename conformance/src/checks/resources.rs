@@ -107,7 +107,7 @@ pub(super) fn keys_and_regions_leave_nothing_behind(case: &Case) -> Checked {
         drop(succeeds("import_key", desk.import(&packed)?)?);
         Ok(())
     })?;
-    leaves_nothing("regions that were made, given a key and taken back", (2000, 200), |_| {
+    leaves_nothing("regions that were made, given a key and deregistered", (2000, 200), |_| {
         let mut memory = case.memory(4096, ALL_RIGHTS)?;
         let packed = case.key_of(&memory)?;
         drop(succeeds("import_key", desk.import(&packed)?)?);
@@ -124,7 +124,7 @@ pub(super) fn keys_and_regions_leave_nothing_behind(case: &Case) -> Checked {
     if case.domain_attr.caps & memory_caps::ALLOC == 0 {
         return Ok(());
     }
-    leaves_nothing("regions of the domain's own that were given back", (1000, 100), |_| {
+    leaves_nothing("allocated regions that were deregistered", (1000, 100), |_| {
         succeeds("alloc", case.domain.memory(0, 64 << 10, ALL_RIGHTS)).map(drop)
     })
 }
@@ -135,7 +135,7 @@ pub(super) fn endpoints_that_never_connect_leave_nothing_behind(case: &Case) -> 
         true => Vec::new(),
         false => case.address_of(&interface)?,
     };
-    leaves_nothing("endpoints that were closed at once", (900, 90), |_| {
+    leaves_nothing("endpoints that were closed immediately", (900, 90), |_| {
         let endpoint = super::waiting::connect(case, &interface, &address, &mut [])?;
         drop(endpoint);
         // One poll may bring no more than one event.

@@ -78,7 +78,7 @@ pub(super) fn bytes_of_a_short_put_are_taken_when_it_returns(case: &Case) -> Che
     const COOKIE: u64 = 4712;
     let most = case.attr.max_short_put.min(most(case));
     if most == 0 {
-        return Err(Stop::Skip("takes no bytes of a put while it is called".to_string()));
+        return Err(Stop::Skip("copies no bytes of a put while it is called".to_string()));
     }
     let mut bench = bench(case, ALL_RIGHTS)?;
     let mut random = Random(9);
@@ -246,7 +246,7 @@ pub(super) fn a_revoked_key_is_rejected(case: &Case) -> Checked {
         let done = desk.rma(true, &[piece], &key, 0)?;
         refused("a put with a revoked key, imported again", done, &[Status::KeyRejected])?;
     }
-    same_bytes("the region that came after", &[0xdd; TARGET], &next.all())
+    same_bytes("the later region", &[0xdd; TARGET], &next.all())
 }
 
 pub(super) fn rights_that_a_region_does_not_give_are_refused(case: &Case) -> Checked {
@@ -337,7 +337,7 @@ pub(super) fn flush_and_fence_complete(case: &Case) -> Checked {
     let moves = caps::PUT | caps::GET | caps::ATOMICS;
     let said = desk.retry(|| endpoint.flush_itself(4710))?;
     if said == Err(Status::Unsupported) && case.attr.caps & moves == 0 {
-        return Err(Stop::Skip("has no flush: what its calls have taken is delivered".to_string()));
+        return Err(Stop::Skip("has no flush: accepted messages are delivered".to_string()));
     }
     equal("flush", Ok(()), desk.complete(said, 4710)?.map(drop))?;
     match desk.fence() {

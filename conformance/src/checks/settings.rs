@@ -57,7 +57,8 @@ pub(super) fn settings_hold_or_are_refused_by_name(case: &Case) -> Checked {
                 Verdict::Passed | Verdict::Skipped(_) => {}
                 Verdict::Failed(words) if words.contains(&variable.name) => {}
                 Verdict::Failed(words) => {
-                    let expected = "that it works, or is refused with words that name the variable";
+                    let expected =
+                        "that it works, or is refused with a text that names the variable";
                     return Err(fail(what, expected, words));
                 }
             }
@@ -101,7 +102,7 @@ pub(super) fn a_size_that_is_set_has_an_effect(case: &Case) -> Checked {
         false,
         format!("{} at sizes from 4k to 1m", same.join(", ")),
         "a difference in limits, queues or memory",
-        "none: what is set is not used",
+        "none: the setting is not used",
     )
 }
 
@@ -133,7 +134,7 @@ pub(super) fn what_no_value_can_be_is_refused_by_name(case: &Case) -> Checked {
             load::forget();
             let kind = variable.accepts().name();
             let what = format!("{}={value}, which is a {kind}", variable.name);
-            let expected = "INVALID from the entry function, with words that name the variable";
+            let expected = "INVALID from the entry function, with a text that names the variable";
             match entered {
                 Ok(_) => return Err(fail(what, expected, "success")),
                 Err(why) => {

@@ -11,7 +11,7 @@ use tieline_plugin_api::{Status, caps, memory_caps};
 
 pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
     if case.has(caps::PASSIVE_TARGET) {
-        let why = "whoever reaches the memory asks nobody: a device may go on until deregister";
+        let why = "accesses are not checked: a device may continue until deregister";
         return Err(Stop::Skip(why.to_string()));
     }
     let mut bench = bench(case, ALL_RIGHTS)?;
@@ -20,7 +20,7 @@ pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
         match bench.target.refuse_keys() {
             Err(failure) if failure.status == Status::Again => {
                 bench.desk.turn()?;
-                patience.still("revoke while everybody polls", "0", "AGAIN for ever")?;
+                patience.still("revoke while all sides poll", "0", "AGAIN for ever")?;
             }
             Err(failure) if failure.status == Status::Unsupported => {
                 return Err(Stop::Skip("the domain has no revoke".to_string()));
@@ -60,7 +60,7 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
             done.store(true, SeqCst);
             Ok(())
         });
-        waits_for("a put, or that whoever carries it out touches the memory");
+        waits_for("a put, or the access of its executor to the memory");
         while !hold.waits() && !done.load(SeqCst) && !user.is_finished() {
             std::thread::yield_now();
         }
@@ -83,7 +83,7 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
             return Err(Stop::Skip("no thread of this process carries out a put".to_string()));
         }
         if early {
-            let what = "deregister while somebody is in the middle of a put to the region";
+            let what = "deregister in the middle of a put to the region";
             let again = said.as_ref().is_err_and(|failure| failure.status == Status::Again);
             holds(again, what, "AGAIN", format!("{said:?}: it is not free"))?;
         }

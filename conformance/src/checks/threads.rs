@@ -201,7 +201,7 @@ pub(super) fn each_thread_hears_the_words_of_its_own_error(case: &Case) -> Check
     };
     let alone = [fails(0)?, fails(1)?];
     if alone[0] == alone[1] || alone[0] != fails(0)? || alone[1] != fails(1)? {
-        return Err(Stop::Skip("two errors have the same words, or never the same".to_string()));
+        return Err(Stop::Skip("two errors have the same text, or never the same".to_string()));
     }
     let _ = fails(0)?;
     let other = std::thread::scope(|scope| scope.spawn(|| fails(1)).join());

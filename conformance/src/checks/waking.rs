@@ -69,7 +69,7 @@ fn sleep(race: &Race, mailbox: &mut Mailbox) -> Checked {
                 let polled = mailbox.turn()?;
                 let found = match polled {
                     true => {
-                        "silent, and the message is there: it came between the last look and the flag"
+                        "silent, and the message has arrived: between the last poll and the flag"
                     }
                     false => "silent",
                 };
@@ -193,7 +193,7 @@ pub(super) fn a_completion_wakes_a_sleeping_interface(case: &Case) -> Checked {
 pub(super) fn room_after_again_wakes_a_sleeping_sender(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     if desk.boxes.len() < 2 {
-        return Err(Stop::Skip("who sends and who receives is one interface".to_string()));
+        return Err(Stop::Skip("sender and receiver are one interface".to_string()));
     }
     let endpoint = desk.endpoint();
     let data = vec![0x29; case.attr.max_short.min(1024)];
@@ -216,8 +216,7 @@ pub(super) fn room_after_again_wakes_a_sleeping_sender(case: &Case) -> Checked {
             received += desk.far().messages.len();
             desk.far().messages.clear();
             if !readable(fd, 0) {
-                let what =
-                    format!("the descriptor of a sender that has heard AGAIN (round {round})");
+                let what = format!("the descriptor of a sender after AGAIN (round {round})");
                 let found = format!("silent, with {received} of {sent} messages polled");
                 patience.still(&what, "readable when there is room", &found)?;
                 continue;

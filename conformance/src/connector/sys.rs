@@ -94,7 +94,7 @@ impl Connector {
         let mut events = vec![Event::empty(); max];
         // SAFETY: an open connector and an array of `max` events.
         let count = status(unsafe { f(self.handle, events.as_mut_ptr(), max as u32) })? as usize;
-        assert!(count <= max, "poll says {count} events in an array of {max}");
+        assert!(count <= max, "poll returned {count} events in an array of {max}");
         // SAFETY: the payloads are valid until the next poll.
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }
