@@ -174,7 +174,7 @@ pub(crate) fn is_hard(status: Status) -> bool {
     status != Status::Again
 }
 
-/// Bytes as text.
+/// Bytes as hexadecimal text.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

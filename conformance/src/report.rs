@@ -6,7 +6,7 @@ use tieline_plugin_api::{Failure, Status};
 /// The reason why a check stopped before its end.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It cannot be run here.
+    /// The check cannot be run here.
     Skip(String),
     /// The provider broke a rule.
     Fail(String),

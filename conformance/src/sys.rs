@@ -377,7 +377,7 @@ impl Memory {
         self.key_to(KeyParams::empty(), capacity)
     }
 
-    /// A key to a part of it.
+    /// A key to a part of the memory.
     pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("pack_key");
         let f = self.domain.provider.domain.pack_key.ok_or(Status::Unsupported)?;

@@ -16,7 +16,7 @@ pub(super) fn facts() -> Vec<u8> {
     format!("{boot} {} {}", namespace("net"), namespace("pid")).into_bytes()
 }
 
-/// Number of this process among those of its host, and how many they are.
+/// The number of this process among those of its host, and their count.
 pub(super) fn local_place(facts: &[Vec<u8>], rank: usize) -> (usize, usize) {
     let here = facts.iter().enumerate().filter(|(_, other)| Some(*other) == facts.get(rank));
     let ranks: Vec<usize> = here.map(|(rank, _)| rank).collect();

@@ -228,25 +228,25 @@ impl Job {
         }
     }
 
-    /// Number of this process, from 0.
+    /// The rank of this process, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Number of processes.
+    /// The number of processes in the job.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Number of this process among those of its host, from 0.
+    /// The number of this process among those of its host, from 0.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.local_rank
     }
 
-    /// Number of the job's processes on this host.
+    /// The number of the job's processes on this host.
     #[must_use]
     pub fn local_size(&self) -> usize {
         self.local_size

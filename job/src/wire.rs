@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! u32 length of what follows, little endian | u8 kind | body
-//! Hello:      1 | u8 VERSION | u32 rank, size, pid | u32 length, host | u32 length, job | what later ones add
+//! Hello:      1 | u8 VERSION | u32 rank, size, pid | u32 length, host | u32 length, job | fields of later versions
 //! Contribute: 2 | u64 round | bytes                Gathered: 3 | u64 round | (u32 length, bytes) for each rank
 //! Lost: 4 | text       GiveUp: 5 | u64 ms          Late: 6 | text       Refused: 7 | text
 //! Publish: 8 | u32 key | bytes                     Lookup: 9 | u64 id | u32 rank, key

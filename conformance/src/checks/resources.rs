@@ -138,7 +138,7 @@ pub(super) fn endpoints_that_never_connect_leave_nothing_behind(case: &Case) -> 
     leaves_nothing("endpoints that were closed immediately", (900, 90), |_| {
         let endpoint = super::waiting::connect(case, &interface, &address, &mut [])?;
         drop(endpoint);
-        // One poll may bring no more than one event.
+        // One poll may deliver a single event only.
         while !succeeds("poll", interface.poll(16))?.is_empty() {}
         Ok(())
     })

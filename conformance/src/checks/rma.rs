@@ -9,7 +9,7 @@ use crate::sys::{Asked, Memory};
 use tieline_plugin_api::abi::{AllocParams, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Status, access, caps, memory_caps, op_flags};
 
-/// A region of this length, whose first and last bytes no check addresses.
+/// The length of a region; no check addresses its first and last bytes.
 pub(super) const TARGET: usize = 64 << 10;
 const GUARD: usize = 512;
 

@@ -49,7 +49,7 @@ pub(super) fn an_interface_goes_to_another_thread_and_back(case: &Case) -> Check
         .map_err(|_| Stop::Fail("a thread panicked".to_string()))
 }
 
-/// A region with the key that it had from the first.
+/// A region with its original key.
 struct Kept {
     memory: Memory,
     packed: Vec<u8>,

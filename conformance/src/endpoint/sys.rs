@@ -120,9 +120,9 @@ impl Target<'_> {
 enum Answers {
     /// Done, or failed.
     AtOnce,
-    /// PENDING: it has a cookie.
+    /// PENDING is possible: the operation has a cookie.
     Pends,
-    /// DECLINED as well.
+    /// DECLINED is possible as well.
     Declines,
 }
 

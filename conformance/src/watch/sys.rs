@@ -46,7 +46,7 @@ pub(crate) fn stop(child: &Child) {
 pub(crate) struct Broken(());
 
 impl Broken {
-    /// From here on.
+    /// Watches from here on.
     pub(crate) fn watched() -> Broken {
         // SAFETY: the default action, which is no function of ours; the signal is blocked before it could arrive.
         unsafe {

@@ -201,7 +201,7 @@ impl Peer {
     /// The next report, which has to begin with `word`; returns the rest.
     ///
     /// # Panics
-    /// As [`Peer::hear`], and if the report is another one.
+    /// As [`Peer::hear`], and if the report is a different one.
     pub fn expect(&mut self, word: &str) -> String {
         let line = self.hear();
         match line.strip_prefix(word) {

@@ -501,7 +501,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// However many transfers peers want help with, one call copies some pieces, and the next some more.
+    /// One call copies a bounded number of pieces and the next one continues, however many transfers need help.
     fn one_progress_call_copies_a_bounded_part_of_what_peers_want_help_with() {
         // The most pieces in progress, and the most chunks of a piece.
         const BOUND: u64 = 8 * 16;

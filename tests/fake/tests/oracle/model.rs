@@ -48,7 +48,7 @@ struct Op {
 }
 
 impl Op {
-    /// Whether it is not certain to be carried out, whatever came behind it.
+    /// Whether it is not certain to be carried out, whatever later operations imply.
     fn is_unsure(&self) -> bool {
         self.unknown || self.doubtful
     }

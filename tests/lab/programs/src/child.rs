@@ -60,7 +60,7 @@ impl Child {
         Child { pid, talk: Talk { from: up_from, to: down_to }, waited: false }
     }
 
-    /// Waits for its next number, which must come.
+    /// Waits for its next number, which must arrive.
     pub fn hear(&self) -> u64 {
         self.talk.hear().unwrap_or_else(|| panic!("the child {} has ended", self.pid))
     }

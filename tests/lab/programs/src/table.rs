@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-/// The rows that were tried.
+/// The number of tested rows.
 #[derive(Default)]
 pub struct Table {
     held: usize,

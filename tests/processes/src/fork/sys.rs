@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// A forked child that stands still until it is released.
+/// A forked child that waits until it is released.
 #[derive(Debug)]
 pub struct Aside {
     pid: libc::pid_t,

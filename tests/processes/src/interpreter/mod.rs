@@ -55,7 +55,7 @@ struct Seen {
     pongs: Cell<u64>,
     wrong: RefCell<Vec<String>>,
     failures: RefCell<Vec<String>>,
-    /// Peers that have left in good order.
+    /// The number of peers that have left in an orderly way.
     left: Cell<u64>,
     /// Endpoints that have failed.
     ended: RefCell<Vec<String>>,

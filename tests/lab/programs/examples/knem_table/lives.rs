@@ -7,7 +7,7 @@ use tieline_lab_programs::knem::{Device, Piece, READ, SUCCESS, WRITE};
 use tieline_lab_programs::sys::{self, PAGE};
 use tieline_lab_programs::table::Table;
 
-/// A region is its pages: it outlives their mapping, and ends with the last descriptor.
+/// A region refers to its pages: it outlives their mapping, and ends with the last descriptor.
 pub(crate) fn lives(table: &mut Table, device: Device) {
     let memory = filled(PAGE, 11);
     let local = sys::map(PAGE);
