@@ -278,7 +278,7 @@ cases! {
             assert_eq!(stage.a.counters().connections, connections, "it takes over the other's");
             put_locally(&stage, &ab, &key);
             assert_eq!(flushed(&stage, &ab), Ok(0), "{no_room}");
-            // It reports its own failure.
+            // It reports the failures of its own puts.
             stage.world.rule(Rule::next(Slot::Put, REFUSED));
             put_locally(&stage, &ab, &key);
             assert_eq!(flushed(&stage, &ab), Err(Status::KeyRejected), "{no_room}");

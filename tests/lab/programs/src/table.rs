@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-/// The number of tested rows.
+/// The numbers of rows that hold and of those that do not.
 #[derive(Default)]
 pub struct Table {
     held: usize,
