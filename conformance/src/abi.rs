@@ -1,11 +1,10 @@
-//! Memory that ends where nothing may be touched.
+//! Memory that ends at an inaccessible page.
 
 #![allow(unsafe_code)]
 
 use core::ptr;
 
-/// Memory whose end touches a page that must not be read or written: a provider that looks behind the
-/// size it was given dies.
+/// Memory that ends at a page without access rights: a provider that accesses bytes behind the stated size crashes.
 pub(crate) struct Guarded {
     base: *mut u8,
     pages: usize,
@@ -16,7 +15,7 @@ impl Guarded {
     /// A copy of the first `len` bytes of `record` that ends at the guard.
     pub(crate) fn new<T: Copy>(record: &T, len: usize) -> Guarded {
         assert!(len <= size_of::<T>() && len % 8 == 0);
-        // SAFETY: `len` bytes of the record, looked at as bytes for the length of this call.
+        // SAFETY: `len` bytes of the record, read as bytes for the length of this call.
         Guarded::bytes(unsafe { core::slice::from_raw_parts(ptr::from_ref(record).cast(), len) })
     }
 
@@ -25,8 +24,8 @@ impl Guarded {
         let len = bytes.len();
         let page = 4096;
         let pages = len.div_ceil(page) + 1;
-        // SAFETY: a mapping of its own, of which the last page is made inaccessible; the copy ends where
-        // that page begins and is as long as the readable part allows (`len <= (pages - 1) * page`).
+        // SAFETY: a mapping of this function, whose last page is made inaccessible. The copy ends where that page begins and fits
+        // the readable part (`len <= (pages - 1) * page`).
         unsafe {
             let base = libc::mmap(
                 ptr::null_mut(),
@@ -50,7 +49,7 @@ impl Guarded {
         self.at.cast()
     }
 
-    /// Leaves it mapped for good: a host table lives as long as the process.
+    /// Leaves the memory mapped permanently: a host table lives as long as the process.
     pub(crate) fn leak(self) {
         core::mem::forget(self);
     }

@@ -1,4 +1,4 @@
-//! What a check gets: one module of one provider, opened.
+//! The input of a check: one opened module of one provider.
 
 pub(crate) use crate::mailbox::Mailbox;
 
@@ -28,7 +28,7 @@ pub(crate) struct Case {
     pub(crate) peer_program: PathBuf,
 }
 
-/// Which of the capabilities that are needed a module lacks that has these.
+/// The needed capabilities that a module with the capabilities `has` lacks.
 pub(crate) fn lacking(needed: u64, has: u64) -> Option<String> {
     let missing = caps::ALL.iter().filter(|c| c.value & needed & !has != 0);
     let missing: Vec<String> = missing.map(short_name).collect();
@@ -39,7 +39,7 @@ impl Case {
     /// Loads the file and opens the domain of `module`, which is `domain/module`.
     ///
     /// # Errors
-    /// What is not there or could not be opened.
+    /// The object that does not exist or could not be opened.
     pub(crate) fn open(path: &Path, module: &str, peer_program: &Path) -> Result<Case, String> {
         let (domain_name, module_name) =
             module.rsplit_once('/').ok_or("a module is named DOMAIN/MODULE")?;
@@ -64,7 +64,7 @@ impl Case {
         Ok(Case { path, provider, domain_attr, attr, domain, peer_program }.limited())
     }
 
-    /// With what its endpoints carry where that is less than the module states: the core sizes everything by the lesser of both.
+    /// With the limits of its endpoints where these are lower than the module's: the core uses the lower of both.
     pub(crate) fn limited(self) -> Case {
         let attr = self.carried().unwrap_or(self.attr);
         Case { attr, ..self }
@@ -75,7 +75,7 @@ impl Case {
         let mut desk = self.desk().ok()?;
         let endpoint = desk.endpoint();
         if self.has(caps::AM_SHORT) {
-            // What a connection carries may be known only when it stands.
+            // The limits of a connection may be known only when it is established.
             desk.send(1, 1, b"").ok()?;
             let _ = desk.receive().ok()?;
         }
@@ -113,15 +113,15 @@ impl Case {
         self.attr.caps & capability == capability
     }
 
-    /// Goes on where memory that its owner takes away ends nobody else: a module may say that it does, where an operator wants that.
+    /// Skips the check if the module states that peers may crash when an owner removes memory, as an operator can configure it.
     pub(crate) fn survives_the_owner(&self) -> Result<(), Stop> {
         match self.has(caps::DIES_WITH_OWNER) {
-            true => Err(Stop::Skip("the module says CAP_DIES_WITH_OWNER".to_string())),
+            true => Err(Stop::Skip("the module claims CAP_DIES_WITH_OWNER".to_string())),
             false => Ok(()),
         }
     }
 
-    /// Whether both sides make an endpoint first.
+    /// Whether both sides make an endpoint before they connect.
     pub(crate) fn connects_to_endpoint(&self) -> bool {
         self.attr.connects & connects::TO_ENDPOINT != 0
     }
@@ -152,13 +152,14 @@ impl Case {
         succeeds("pack_key", memory.key(self.domain_attr.max_key_len as usize))
     }
 
-    /// As much of an identity as the module carries.
+    /// As many bytes of an identity as the module carries.
     pub(crate) fn identity(&self) -> Vec<u8> {
         let len = (self.attr.max_identity_len as usize).min(32);
         (0..len).map(|i| 0xc0 ^ i as u8).collect()
     }
 
-    /// An interface connected to itself; two where endpoints are connected, of which none leads to its own interface.
+    /// An interface connected to itself. If the module connects endpoints, two interfaces: there no endpoint leads to its own
+    /// interface.
     pub(crate) fn self_desk(&self) -> Result<Desk, Stop> {
         let interface = self.interface()?;
         if self.connects_to_endpoint() {
@@ -167,7 +168,7 @@ impl Case {
         self.join(interface.clone(), interface)
     }
 
-    /// Two interfaces of the domain, connected; one connected to itself when the module reaches no other.
+    /// Two connected interfaces of the domain; one connected to itself if the module reaches no other.
     pub(crate) fn desk(&self) -> Result<Desk, Stop> {
         let (near, far) = (self.interface()?, self.interface()?);
         let reach = |address| near.reachable(address).is_ok();
@@ -191,8 +192,7 @@ impl Case {
     }
 }
 
-/// What counts of a module's capabilities: puts, gets and atomics of one whose completions say nothing of the target are never
-/// asked for.
+/// The capabilities that the checks use. A module without remote completion is never asked for puts, gets and atomics.
 pub(crate) fn counting(claimed: u64) -> u64 {
     let memory = caps::PUT | caps::GET | caps::ATOMICS | caps::PUT_NOTIFY | caps::KEY_POINTER;
     match claimed & caps::REMOTE_COMPLETION {
@@ -201,7 +201,7 @@ pub(crate) fn counting(claimed: u64) -> u64 {
     }
 }
 
-/// The cookie of the endpoint that [`Case::desk`] makes: all of its 64 bits are the core's.
+/// The cookie of the endpoint that [`Case::desk`] makes: all of its 64 bits belong to the core.
 pub(crate) const NEAR_COOKIE: u64 = 0xe0e1_e2e3_0000_00e0;
 
 /// `put` for `TIELINE_CAP_PUT`.
@@ -209,12 +209,12 @@ pub(crate) fn short_name(named: &Named) -> String {
     named.c_name.trim_start_matches("TIELINE_CAP_").to_lowercase()
 }
 
-/// Two ends (or one that is both) and the endpoint from the near to the far one.
+/// Two ends (or one that is both) and the endpoint from the near end to the far one.
 pub(crate) struct Desk {
     pub(crate) boxes: Vec<Mailbox>,
     pub(crate) endpoint: Option<Endpoint>,
     back: Option<Endpoint>,
-    /// Far ends of what [`Desk::second`] has connected.
+    /// The far endpoints of the connections that [`Desk::second`] has made.
     far_ends: Vec<Endpoint>,
     synchronous: bool,
 }
@@ -240,7 +240,7 @@ impl Desk {
         self.endpoint.clone().expect("a check uses the endpoint only after it has connected")
     }
 
-    /// Connects both ends, which are not connected, or were and have been closed.
+    /// Connects both ends, which are not connected or have been closed.
     pub(crate) fn connect_ends(&mut self, case: &Case) -> Result<(), Stop> {
         if !case.connects_to_endpoint() {
             let address = case.address_of(&self.far().interface)?;
@@ -265,26 +265,26 @@ impl Desk {
         Ok(())
     }
 
-    /// Forgets what came before, so that what grows is not this side's.
+    /// Drops recorded events, so that the check's own memory does not grow.
     pub(crate) fn forget(&mut self) {
         for mailbox in &mut self.boxes {
             mailbox.forget();
         }
     }
 
-    /// Orders what follows behind what was posted; a check of that order is skipped where the lane leaves it to the core.
+    /// Orders later operations behind earlier ones. Skips the check if the lane leaves this order to the core.
     pub(crate) fn fence(&mut self) -> Result<(), Stop> {
         let endpoint = self.endpoint();
         match self.retry(|| endpoint.fence())? {
             Err(Status::Unsupported) => {
-                let why = "fence says UNSUPPORTED: the core waits for a flush instead";
+                let why = "fence returns UNSUPPORTED: the core waits for a flush instead";
                 Err(Stop::Skip(why.to_string()))
             }
             said => crate::report::equal("fence", Ok(0), said),
         }
     }
 
-    /// Takes memory back, with progress while somebody still uses it.
+    /// Deregisters memory, with progress while a peer still uses it.
     pub(crate) fn revoke(&mut self, memory: &mut Memory) -> Result<Result<(), Failure>, Stop> {
         let mut patience = None;
         loop {
@@ -297,7 +297,7 @@ impl Desk {
         }
     }
 
-    /// Connects it to a peer's address, under this name; an empty one for a module that connects to an endpoint.
+    /// Connects to a peer's address with this cookie; the address is empty for a module that connects endpoints.
     pub(crate) fn connect_as(
         &mut self,
         address: &[u8],
@@ -308,7 +308,7 @@ impl Desk {
         Ok(())
     }
 
-    /// One more endpoint to the far end; nothing where an endpoint leads to itself.
+    /// Another endpoint to the far end; none if an endpoint leads to itself.
     pub(crate) fn second(&mut self, case: &Case) -> Result<Option<Endpoint>, Stop> {
         if case.connects_to_endpoint() {
             return match self.boxes.len() {
@@ -320,7 +320,7 @@ impl Desk {
         self.connect(0, &address, &case.identity(), NEAR_COOKIE + 2).map(Some)
     }
 
-    /// One more connection of the same two interfaces, whose far end stays open as long as that of the first.
+    /// Another connection of the same two interfaces, whose far end stays open as long as that of the first.
     fn second_pair(&mut self, case: &Case) -> Result<Endpoint, Stop> {
         let cookie = NEAR_COOKIE + 16 + 2 * self.far_ends.len() as u64;
         let near = self.connect(0, &[], &case.identity(), cookie)?;
@@ -341,7 +341,7 @@ impl Desk {
         self.far_ends.clear();
     }
 
-    /// The far end closes its endpoints and its interface, in good order.
+    /// The far end closes its endpoints and its interface in an orderly way.
     pub(crate) fn far_leaves(&mut self) {
         self.back = None;
         self.far_ends.clear();
@@ -360,7 +360,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Repeats a call until it says something else than AGAIN, with progress in between.
+    /// Repeats a call until its result is not AGAIN, with progress in between.
     pub(crate) fn retry<T>(
         &mut self,
         mut call: impl FnMut() -> Result<T, Status>,
@@ -374,7 +374,7 @@ impl Desk {
         }
     }
 
-    /// A turn after AGAIN, which must not be the answer for ever.
+    /// A turn after AGAIN, which must not be the answer permanently.
     fn turn_again(&mut self, what: &str, patience: &mut Option<Patience>) -> Result<(), Stop> {
         self.turn()?;
         let patience = patience.get_or_insert_with(Patience::new);
@@ -407,7 +407,7 @@ impl Desk {
         }
     }
 
-    /// Sends a short message, making progress while the provider says AGAIN.
+    /// Sends a short message, with progress while the provider returns AGAIN.
     pub(crate) fn send(&mut self, id: u32, header: u64, data: &[u8]) -> Result<(), Stop> {
         let endpoint = self.endpoint();
         let code = self.retry(|| endpoint.am_short(id, header, data))?;
@@ -424,11 +424,11 @@ impl Desk {
             }
             self.turn()?;
             let patience = patience.get_or_insert_with(Patience::new);
-            patience.still("a message that was sent", "that it comes", "nothing")?;
+            patience.still("a message that was sent", "its arrival", "nothing")?;
         }
     }
 
-    /// Turns until a call that returned `code` has completed; the fetched value, or how it failed.
+    /// Makes progress until the operation whose call returned `code` has completed. Returns the fetched value, or the error.
     pub(crate) fn complete(
         &mut self,
         code: Result<i64, Status>,
@@ -455,7 +455,7 @@ impl Desk {
         }
     }
 
-    /// Imports a key, with progress while the provider says AGAIN.
+    /// Imports a key, with progress while the provider returns AGAIN.
     pub(crate) fn import(&mut self, packed: &[u8]) -> Result<Result<Key, Failure>, Stop> {
         let endpoint = self.endpoint();
         let mut patience = None;
@@ -469,7 +469,7 @@ impl Desk {
         }
     }
 
-    /// A module that claims to be synchronous never says PENDING.
+    /// A module that claims to be synchronous never returns PENDING.
     pub(crate) fn synchronous(&self, code: Result<i64, Status>, verb: &str) -> Result<(), Stop> {
         if self.synchronous && code == Ok(1) {
             return Err(fail(

@@ -1,4 +1,4 @@
-//! What a file holds on this machine, or why it has nothing to check.
+//! The contents of a provider file on this machine, or the reason why it has nothing to check.
 
 use crate::case::counting;
 use crate::runner::Listed;
@@ -8,11 +8,11 @@ use std::path::Path;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Failure, Status};
 
-/// Why a file has nothing to check.
+/// The reason why a file has nothing to check.
 pub(crate) enum Nothing {
-    /// It is of no use.
+    /// The file cannot be used.
     Wrong(String),
-    /// What it is for is not in this machine, in the provider's words.
+    /// The machine lacks the device of the provider, with the provider's text.
     NoDevice(String),
 }
 
@@ -27,7 +27,7 @@ impl Nothing {
 /// `domain/module` and role of every module in the file.
 ///
 /// # Errors
-/// Why the file cannot be used at all, or here.
+/// The reason why the file cannot be used at all, or on this machine.
 pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
     let provider = enter(path)?;
     let (mut names, mut gone) = (Vec::new(), None);
@@ -35,7 +35,7 @@ pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
         let unreadable = |what| Nothing::Wrong(format!("a {what}'s name is not UTF-8"));
         let domain_name = fixed_str(&attr.name).ok_or_else(|| unreadable("domain"))?;
         let domain = match provider.open_domain(domain_name) {
-            // The others may be there.
+            // Other domains may exist.
             Err(e) if e.status == Status::NoDevice => {
                 gone = Some(said(&format!("domain {domain_name} cannot be opened"), e));
                 continue;
@@ -57,7 +57,7 @@ pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
     }
 }
 
-/// A failure of a call without which there is nothing to check.
+/// A failed call that leaves nothing to check.
 fn said(call: &str, failure: Failure) -> Nothing {
     match failure.status {
         Status::NoDevice => Nothing::NoDevice(failure.text),

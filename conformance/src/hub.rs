@@ -1,4 +1,4 @@
-//! One interface in the middle and several others around it, each connected with it in both directions.
+//! One central interface and several others around it, each connected with it in both directions.
 
 use crate::case::{Case, Mailbox};
 use crate::endpoint::Endpoint;
@@ -7,23 +7,23 @@ use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::watch::Patience;
 use tieline_plugin_api::Status;
 
-/// Where the cookies of endpoints of the middle begin, and of those around it.
+/// The base of the cookies of the central interface's endpoints, and of the others.
 pub(crate) const OUT: u64 = 0xc0c1_c2c3_0000_c000;
 const BACK: u64 = 0x5051_5253_0000_5000;
 
-/// One of those around the middle.
+/// One of the interfaces around the central one.
 pub(crate) struct Spoke {
-    /// Its own number, which its identity carries.
+    /// Its number, which its identity carries.
     pub(crate) number: u32,
-    /// Nothing where the module reaches nobody but the interface itself.
+    /// None if the module can only connect an interface to itself.
     pub(crate) mailbox: Option<Mailbox>,
-    /// From the middle to it.
+    /// From the central interface to it.
     pub(crate) out: Endpoint,
-    /// From it to the middle; nothing where `out` leads there.
+    /// From it to the central interface; none if `out` leads there.
     pub(crate) back: Option<Endpoint>,
 }
 
-/// All of them.
+/// All of these interfaces.
 pub(crate) struct Hub<'a> {
     case: &'a Case,
     pub(crate) middle: Mailbox,
@@ -33,7 +33,7 @@ pub(crate) struct Hub<'a> {
 
 impl Drop for Hub<'_> {
     fn drop(&mut self) {
-        self.spokes.clear(); // endpoints before what they lead to
+        self.spokes.clear(); // endpoints before their targets
     }
 }
 
@@ -47,7 +47,7 @@ impl<'a> Hub<'a> {
         Ok(hub)
     }
 
-    /// One more.
+    /// Adds an interface.
     pub(crate) fn add(&mut self) -> Checked {
         let case = self.case;
         let number = self.next;
@@ -108,7 +108,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Polls everybody once.
+    /// Polls all interfaces once.
     pub(crate) fn turn(&mut self) -> Checked {
         let mut any = self.middle.turn()?;
         for mailbox in self.spokes.iter_mut().filter_map(|spoke| spoke.mailbox.as_mut()) {
@@ -120,7 +120,7 @@ impl<'a> Hub<'a> {
         Ok(())
     }
 
-    /// Sends between the middle and the spoke at `at`: to it, or from it.
+    /// Sends between the central interface and the one at `at`: to it, or from it.
     pub(crate) fn send(&mut self, at: usize, out: bool, header: u64, data: &[u8]) -> Checked {
         let spoke = &self.spokes[at];
         let endpoint = match &spoke.back {
@@ -134,7 +134,7 @@ impl<'a> Hub<'a> {
                     self.turn()?;
                     patience.still(
                         "am_short",
-                        "room while everybody is polled",
+                        "room while all sides are polled",
                         "AGAIN for ever",
                     )?;
                 }
@@ -143,7 +143,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// The next message that came to the spoke at `at`, or to the middle.
+    /// The next message that arrived at the interface at `at`, or at the central one.
     pub(crate) fn receive(&mut self, at: Option<usize>) -> Result<Received, Stop> {
         let patience = Patience::new();
         loop {
@@ -156,21 +156,21 @@ impl<'a> Hub<'a> {
             }
             self.turn()?;
             let what = "a message that was sent to one of several peers";
-            patience.still(what, "that it comes", "nothing: did it go to another one?")?;
+            patience.still(what, "its arrival", "nothing: did it go to another one?")?;
         }
     }
 
-    /// Whether the modules' interfaces reach each other, and not only themselves.
+    /// Whether an interface of the module reaches others, and not only itself.
     pub(crate) fn reaches_others(&self) -> bool {
         self.spokes.iter().any(|spoke| spoke.mailbox.is_some())
     }
 
-    /// A message to the middle must be from this spoke.
+    /// Checks that a message to the central interface came from this peer.
     pub(crate) fn is_from(&self, message: &Received, number: u32) -> Checked {
         if self.case.connects_to_endpoint() {
             let (expected, what) = (OUT + u64::from(number), "the peer of a message");
             return equal(
-                format!("{what}: the cookie of the endpoint it came over"),
+                format!("{what}: the cookie of the endpoint that received it"),
                 expected,
                 message.peer,
             );
@@ -193,7 +193,7 @@ fn spoke_id(out: bool) -> u32 {
     if out { 21 } else { 22 }
 }
 
-/// The identity of peer `number`, as much of it as the module carries.
+/// The identity of peer `number`, as many bytes as the module carries.
 fn identity(case: &Case, number: u32) -> Vec<u8> {
     let mut identity = number.to_le_bytes().to_vec();
     identity.resize(32, 0xc3);

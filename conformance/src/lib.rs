@@ -1,13 +1,12 @@
-//! What every Tieline provider must do, as checks that run against a provider file. `tieline check` is the way in.
+//! The requirements of every Tieline provider, as checks that run against a provider file. `tieline check` runs them.
 //!
 //! ```text
 //! tieline check target/debug/libmine.so
 //! ```
 //!
-//! The checks know the provider only through the C ABI and ask for its capabilities: a module is held to
-//! what it claims, and a check that needs more is skipped by name. Each check runs in a process of its own, so
-//! that a provider which crashes or hangs fails that check and no other. These processes are the caller's own program,
-//! started again: it calls [`child`] before it looks at its arguments.
+//! The checks use the provider only through the C ABI. They test a module against the capabilities that it claims; a check that
+//! needs others is skipped by name. Each check runs in a separate process, so a provider that crashes or hangs fails only that
+//! check. These processes run the caller's own program, which must call [`child`] before it reads its arguments.
 
 mod abi;
 mod case;

@@ -1,4 +1,4 @@
-//! Loads the file and calls its entry function with a host table of our own.
+//! Loads the file and calls its entry function with the checks' own host table.
 
 #![allow(unsafe_code)]
 
@@ -15,19 +15,19 @@ use tieline_plugin_api::abi::{
 };
 use tieline_plugin_api::{OK, Status};
 
-/// The text of the last asynchronous event: an entry function that fails says why in one.
+/// The text of the last asynchronous event: an entry function that fails reports the reason in one.
 static LAST_EVENT: Mutex<String> = Mutex::new(String::new());
 
 pub(crate) fn last_event() -> String {
     LAST_EVENT.lock().map(|text| text.clone()).unwrap_or_default()
 }
 
-/// Maps the file, for good, and returns its entry function.
+/// Maps the file permanently, and returns its entry function.
 pub(crate) fn entry(path: &Path) -> Result<EntryFn, String> {
     let text = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path holds a zero")?;
     let symbol = CString::new(ENTRY_SYMBOL).map_err(|_| "the symbol holds a zero")?;
-    // SAFETY: a terminated path. The object is never unloaded, so what it exports stays valid. That its
-    // constructors do no harm is what this process was started to find out.
+    // SAFETY: a terminated path. The object is never unloaded, so its exports stay valid. This process was started to find out
+    // whether its constructors do harm.
     let handle = unsafe {
         libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     };
@@ -39,7 +39,7 @@ pub(crate) fn entry(path: &Path) -> Result<EntryFn, String> {
     if address.is_null() {
         return Err(dl_error());
     }
-    // SAFETY: a file that exports this name promises this type.
+    // SAFETY: a file that exports this name guarantees this type.
     Ok(unsafe { core::mem::transmute::<*mut c_void, EntryFn>(address) })
 }
 
@@ -55,23 +55,23 @@ fn dl_error() -> String {
     }
 }
 
-/// What a variable is called where this process sets it for one that it starts: by a name that the provider does not know,
-/// so that it has the value from the host or not at all.
+/// The name under which this process passes a variable to a process that it starts. The provider does not know that name, so it has
+/// the value from the host or not at all.
 pub(crate) fn variable(name: &str) -> String {
     format!("CHECK_{name}")
 }
 
-/// Settings that no variable of the environment has.
+/// Settings that are not in the environment.
 static SETTINGS: Mutex<Vec<(String, String)>> = Mutex::new(Vec::new());
 
-/// Sets a variable, for entry functions that are called from now on.
+/// Sets a variable, for later calls of the entry function.
 pub(crate) fn set(name: &str, value: &str) {
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.push((name.to_string(), value.to_string()));
     }
 }
 
-/// Ends what was set.
+/// Removes these settings.
 pub(crate) fn forget() {
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.clear();
@@ -84,7 +84,7 @@ fn setting(name: &str) -> Option<String> {
     set.or_else(|| std::env::var(variable(name)).or_else(|_| std::env::var(name)).ok())
 }
 
-/// The host table: configuration from the environment, everything else the least that is useful.
+/// The host table: configuration from the environment, and a minimal implementation of everything else.
 pub(crate) fn host() -> Host {
     REFUSED.store(false, Ordering::Relaxed);
     Host {
@@ -105,7 +105,7 @@ pub(crate) fn host() -> Host {
 /// The variables that the provider has declared.
 static DECLARED: Mutex<Vec<Declared>> = Mutex::new(Vec::new());
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// The last variable that was asked for and had not been declared.
+/// The last variable that was read without a declaration.
 static UNDECLARED: Mutex<Option<String>> = Mutex::new(None);
 
 /// Whether a value was refused: the entry function has to fail.
@@ -152,7 +152,7 @@ unsafe extern "C" fn config_get(
     // SAFETY: as config_declare.
     let code = unsafe { (*context.cast::<Declarations>()).get(name, name_len, out) };
     if code == Status::NoDevice as i32 {
-        // SAFETY: the provider's name, which has just been read.
+        // SAFETY: the provider's name, which the call above has read.
         let name = unsafe { core::slice::from_raw_parts(name, name_len) };
         if let Ok(mut undeclared) = UNDECLARED.lock() {
             *undeclared = Some(String::from_utf8_lossy(name).into_owned());
@@ -184,7 +184,7 @@ unsafe extern "C" fn async_event(_: *mut c_void, event: *const AsyncEvent) {
 }
 
 unsafe extern "C" fn pages_alloc(_: *mut c_void, len: usize) -> *mut c_void {
-    // SAFETY: an anonymous mapping of its own.
+    // SAFETY: a new anonymous mapping.
     let at = unsafe {
         libc::mmap(
             ptr::null_mut(),
@@ -199,6 +199,6 @@ unsafe extern "C" fn pages_alloc(_: *mut c_void, len: usize) -> *mut c_void {
 }
 
 unsafe extern "C" fn pages_free(_: *mut c_void, at: *mut c_void, len: usize) {
-    // SAFETY: the provider gives back what pages_alloc gave it.
+    // SAFETY: the provider passes an address that pages_alloc returned.
     let _ = unsafe { libc::munmap(at, len) };
 }

@@ -1,11 +1,11 @@
-//! An interface, and the events that it has brought.
+//! An interface, and the events that it has delivered.
 
 use crate::interface::{Interface, Received};
 use crate::report::{Stop, equal, fail, holds, succeeds};
 use std::collections::VecDeque;
 use tieline_plugin_api::{Status, event, event_flags};
 
-/// An interface and what came in through it, sorted.
+/// An interface and its received events, by kind.
 pub(crate) struct Mailbox {
     pub(crate) interface: Interface,
     pub(crate) messages: VecDeque<Received>,
@@ -13,13 +13,13 @@ pub(crate) struct Mailbox {
     pub(crate) arrived: Vec<Received>,
     pub(crate) left: Vec<Received>,
     pub(crate) failed: Vec<Received>,
-    /// Numbers of peers that are here, and which of `arrived` they are.
+    /// The numbers of present peers, with their index in `arrived`.
     here: Vec<(u64, usize)>,
-    /// Cookies of endpoints that were connected to an endpoint: they name the peers, which do not arrive.
+    /// The cookies of endpoints that a peer's endpoint is connected to: they identify the peers, for which there is no arrival.
     pub(crate) cookies: Vec<u64>,
-    /// Events that one poll has room for.
+    /// The most events of one poll.
     pub(crate) at_once: usize,
-    /// Lent payloads are given back by the check itself; otherwise as soon as they have been copied.
+    /// The check releases lent payloads itself; otherwise they are released as soon as they have been copied.
     pub(crate) keeps_lent: bool,
 }
 
@@ -39,7 +39,7 @@ impl Mailbox {
         }
     }
 
-    /// Forgets what came before; of peers the last ones are known still.
+    /// Drops recorded events; the last peers stay known.
     pub(crate) fn forget(&mut self) {
         for list in [&mut self.completions, &mut self.arrived, &mut self.left, &mut self.failed] {
             list.clear();
@@ -50,7 +50,7 @@ impl Mailbox {
         drop(self.here.drain(..self.here.len() - known));
     }
 
-    /// One poll; `false` when it brought nothing.
+    /// One poll; `false` if it delivered nothing.
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
         let events = succeeds("poll", self.interface.poll(self.at_once))?;
         let any = !events.is_empty();
@@ -75,12 +75,12 @@ impl Mailbox {
                 }
                 event::COMPLETION => {
                     let words = std::str::from_utf8(&received.data).is_ok();
-                    // What a call answers when nothing has happened is no end of what has been posted.
+                    // A status that says that nothing has happened cannot complete a posted operation.
                     let status = Status::from_code(received.status);
                     let ends =
                         received.status <= 0 && !matches!(status, Status::Again | Status::Declined);
                     holds(ends, "the status of a COMPLETION", "how it has ended", status)?;
-                    holds(words, "the reason in a COMPLETION", "words", "bytes that are none")?;
+                    holds(words, "the reason in a COMPLETION", "words", "bytes that are no text")?;
                     self.completions.push(received);
                 }
                 event::PEER_ARRIVED => {
@@ -97,7 +97,7 @@ impl Mailbox {
                     self.left.push(received);
                 }
                 event::ENDPOINT_FAILED => self.failed.push(received),
-                // The end of the endpoint follows, and says that its peer took nothing.
+                // The failure of the endpoint follows, and reports that its peer accepted nothing.
                 event::RETURNED => {}
                 kind => return Err(fail("the kind of an event", "one that exists", kind)),
             }

@@ -1,4 +1,4 @@
-//! docs/checks.md, from what stands beside the checks.
+//! docs/checks.md, generated from the list of checks.
 
 use crate::checks::{CHECKS, Check};
 use crate::promises::promise_of;
@@ -8,11 +8,11 @@ use tieline_plugin_api::role;
 const HEAD: &str = "\
 # The checks
 
-What `tieline check PROVIDER.so` asks of a provider, in the order in which it is asked. A module is held to what it claims: a check
-that needs a capability which the module lacks is skipped by name. A file that finds no device here is skipped as a whole, with the
-provider's words and exit status 3; a failed check is exit status 1. The last column quotes what the pages and the header promise: no
-check asks for more than stands there. [`abi.md`](abi.md) has the rules that these come from,
-[`writing-a-provider.md`](writing-a-provider.md) the way to keep them.
+This page lists the checks of `tieline check PROVIDER.so`, in the order in which they run. A module is tested against its own claims:
+a check of a capability that the module lacks is skipped by name. A file that finds no device on this machine is skipped as a whole,
+with the provider's text and exit status 3. A failed check gives exit status 1. The last column quotes the pages and the header: no
+check requires more than they state. [`abi.md`](abi.md) has the rules,
+[`writing-a-provider.md`](writing-a-provider.md) explains how to keep them.
 
 Made by `cargo test -p tieline-conformance --test mutations -- --page`. Do not edit.
 ";

@@ -1,6 +1,6 @@
-//! The other process: opens the same module of the same file and does what its standard input says.
+//! The other process: opens the same module of the same file and carries out the commands on its standard input.
 //!
-//! One command a line, one line of answer. Between commands it makes progress.
+//! Each command is one line, and so is its answer. Between commands it makes progress.
 
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE};
 use crate::checks::count_remotely;
@@ -19,13 +19,13 @@ use tieline_plugin_api::{Status, caps};
 pub(crate) const ARGUMENT: &str = "check-peer";
 /// Bytes of the region that the peer offers.
 pub(crate) const REGION: usize = 32 << 10;
-/// What the region holds at first.
+/// The initial bytes of the region.
 pub(crate) const FILL: u8 = 0x6c;
 
 /// Serves until standard input closes.
 ///
 /// # Errors
-/// What went wrong; it was also the answer to the command.
+/// The failure, which was also the answer to the command.
 pub(crate) fn serve(path: &Path, module: &str, program: &Path) -> Result<(), String> {
     watch::endless();
     let case = Case::open(path, module, program)?;
@@ -66,9 +66,9 @@ struct Peer<'a> {
     case: &'a Case,
     desk: Desk,
     memory: Option<Memory>,
-    /// Second connections to the same process.
+    /// Further connections to the same process.
     twins: Vec<Endpoint>,
-    /// Has agreed to sleep, and does until it is told something else.
+    /// It has agreed to sleep, and sleeps until the next command.
     asleep: bool,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Peer<'a> {
                 memory()?.write(0, &[0; REGION]);
                 Ok("done".to_string())
             }
-            // Connect-to-endpoint modules answer with the endpoint's address, others with nothing.
+            // Modules that connect endpoints answer with the endpoint's address, others with nothing.
             "connect" => {
                 self.desk.connect_as(&unhex(argument), &self.case.identity(), NEAR_COOKIE)?;
                 let capacity = self.case.attr.max_endpoint_address_len as usize;
@@ -169,17 +169,17 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Whether a status is a hard error: one that trying again does not help.
+/// Whether a status is a hard error: a retry does not help.
 pub(crate) fn is_hard(status: Status) -> bool {
     status != Status::Again
 }
 
-/// Bytes as text.
+/// Bytes as hexadecimal text.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The reverse; what is no hexadecimal digit ends it.
+/// The reverse, up to the first character that is not a hexadecimal digit.
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks_exact(2)

@@ -1,13 +1,13 @@
-//! The sentence on which each check rests: whoever reads the pages and the header alone has read it.
+//! The sentence on which each check rests: it quotes the pages and the header, which have every requirement.
 
-/// A check, a bar, and words of docs/abi.md, docs/writing-a-provider.md or include/tieline_provider.h.
+/// Each line: a check, a bar, and a quotation from docs/abi.md, docs/writing-a-provider.md or include/tieline_provider.h.
 const PROMISES: &str = include_str!("promises.txt");
 
 fn promises() -> impl Iterator<Item = (&'static str, &'static str)> {
     PROMISES.lines().filter_map(|line| line.split_once('|'))
 }
 
-/// The words for a check.
+/// The quotation for a check.
 pub(crate) fn promise_of(check: &str) -> &'static str {
     promises().find(|(name, _)| *name == check).map_or("", |(_, words)| words)
 }
@@ -21,7 +21,7 @@ mod tests {
     const PAGES: [&str; 3] =
         ["docs/abi.md", "docs/writing-a-provider.md", "include/tieline_provider.h"];
 
-    /// Words with one blank between them; the stars of a comment are none.
+    /// The text with single blanks between words, without the stars of comments.
     fn plain(text: &str) -> String {
         let lines = text.lines().map(|line| {
             let line = line.trim();

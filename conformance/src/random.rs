@@ -1,6 +1,6 @@
-//! Numbers for checks.
+//! Pseudo-random numbers for checks.
 
-/// Numbers that look random and are the same in every run.
+/// Pseudo-random numbers that are the same in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

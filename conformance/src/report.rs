@@ -1,28 +1,28 @@
-//! How a check ends.
+//! The result of a check.
 
 use core::fmt::{self, Debug, Display};
 use tieline_plugin_api::{Failure, Status};
 
-/// Why a check stopped before its end.
+/// The reason why a check stopped before its end.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It cannot be run here.
+    /// The check cannot be run here.
     Skip(String),
-    /// The provider did something else than it must.
+    /// The provider broke a rule.
     Fail(String),
 }
 
-/// What a check returns.
+/// The result of a check's function.
 pub(crate) type Checked = Result<(), Stop>;
 
-/// How a check ended.
+/// The verdict of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// As it must be.
+    /// Passed.
     Passed,
-    /// Not run, and why.
+    /// Not run, with the reason.
     Skipped(String),
-    /// What, expected, found.
+    /// The subject, the expected value, the actual one.
     Failed(String),
 }
 
@@ -46,17 +46,17 @@ impl Display for Verdict {
     }
 }
 
-/// A failed check, in the words of every other one.
+/// A failed check, in the common form.
 pub(crate) fn fail(what: impl Display, expected: impl Display, found: impl Display) -> Stop {
     Stop::Fail(format!("{what}, expected {expected}, found {found}"))
 }
 
-/// `what` must be `expected`.
+/// Checks that `what` is `expected`.
 pub(crate) fn equal<T: PartialEq + Debug>(what: impl Display, expected: T, found: T) -> Checked {
     if expected == found { Ok(()) } else { Err(fail(what, Short(&expected), Short(&found))) }
 }
 
-/// `what` must hold.
+/// Checks that `what` holds.
 pub(crate) fn holds(
     holds: bool,
     what: impl Display,
@@ -66,7 +66,7 @@ pub(crate) fn holds(
     if holds { Ok(()) } else { Err(fail(what, expected, found)) }
 }
 
-/// Bytes must be equal; says where they differ.
+/// Checks that bytes are equal; the error names the first difference.
 pub(crate) fn same_bytes(what: impl Display, expected: &[u8], found: &[u8]) -> Checked {
     equal(format!("length of {what}"), expected.len(), found.len())?;
     match expected.iter().zip(found).position(|(a, b)| a != b) {
@@ -79,7 +79,7 @@ pub(crate) fn same_bytes(what: impl Display, expected: &[u8], found: &[u8]) -> C
     }
 }
 
-/// A call must succeed.
+/// Checks that a call succeeds.
 pub(crate) fn succeeds<T>(
     what: impl Display,
     result: Result<T, impl Into<Failure>>,
@@ -87,7 +87,7 @@ pub(crate) fn succeeds<T>(
     result.map_err(|failure| fail(what, "success", failure.into()))
 }
 
-/// A call must fail with one of these.
+/// Checks that a call fails with one of these statuses.
 pub(crate) fn refused<T>(
     what: impl Display,
     result: Result<T, impl Into<Failure>>,
@@ -103,7 +103,7 @@ pub(crate) fn refused<T>(
     }
 }
 
-/// A value's debug text, cut to what fits a line.
+/// A value's debug text, cut to fit a line.
 struct Short<T>(T);
 
 impl<T: Debug> Display for Short<T> {

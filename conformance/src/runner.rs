@@ -1,4 +1,4 @@
-//! Runs every check in a process of its own.
+//! Runs every check in a separate process.
 
 use crate::case::{Case, lacking};
 use crate::checks::{self, CHECKS, Check};
@@ -19,13 +19,13 @@ use tieline_plugin_api::role;
 /// The first argument of a process that runs one check: milliseconds, its name, the file and `domain/module` follow.
 pub(crate) const ARGUMENT: &str = "check-one";
 
-/// The name of the check that lists modules: it runs apart, too, because a constructor may crash.
+/// The name of the process that lists modules: it is separate, too, because a constructor may crash.
 const LIST_MODULES: &str = "modules";
 
-/// What no check is: a look at what can be seen of settings.
+/// The name of the process that observes the effect of settings.
 const OBSERVE: &str = "observe";
 
-/// What to run.
+/// The checks to run.
 pub struct Plan {
     /// The provider file.
     pub path: PathBuf,
@@ -35,21 +35,21 @@ pub struct Plan {
     pub filter: Option<String>,
     /// The program to start for a check and for a peer: it calls [`child`] first.
     pub program: PathBuf,
-    /// A check that takes longer hangs.
+    /// The time after which a check counts as hanging.
     pub limit: Duration,
-    /// The first check that fails is the last one that runs.
+    /// Stop after the first failed check.
     pub until_failure: bool,
 }
 
-/// How one check ended.
+/// The result of one check.
 pub struct Outcome {
     /// `domain/module`.
     pub module: String,
     /// The check.
     pub check: &'static Check,
-    /// How it ended.
+    /// Its verdict.
     pub verdict: Verdict,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
 }
 
@@ -59,14 +59,14 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// How many checks ended how.
+/// The number of checks by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// As it must be.
+    /// Passed.
     pub passed: usize,
-    /// Not.
+    /// Failed.
     pub failed: usize,
-    /// Not run.
+    /// Skipped.
     pub skipped: usize,
 }
 
@@ -88,7 +88,7 @@ pub struct Listed {
     pub caps: u64,
 }
 
-/// Who a provider file says it is, and what it holds.
+/// The identity and the contents of a provider file.
 pub struct Contents {
     /// The provider's name.
     pub name: String,
@@ -96,12 +96,12 @@ pub struct Contents {
     pub version: String,
     /// Every module that the plan names.
     pub modules: Vec<Listed>,
-    /// What it is for is not in this machine, so that it has no module here: why, in the provider's words.
+    /// The machine lacks the provider's device, so it has no module here: the provider's text.
     pub no_device: Option<String>,
 }
 
 impl Contents {
-    /// The modules, and the checks that they are for with what these need.
+    /// The modules, and the applicable checks with the capabilities that they need.
     #[must_use]
     pub fn list(&self) -> String {
         let mut text = String::new();
@@ -117,10 +117,10 @@ impl Contents {
     }
 }
 
-/// Looks into the file.
+/// Reads the contents of the file.
 ///
 /// # Errors
-/// Why the file holds nothing to check.
+/// The reason why the file holds nothing to check.
 pub fn contents(plan: &Plan) -> Result<Contents, String> {
     let file = std::fs::read(&plan.path).map_err(|e| format!("it cannot be read: {e}"))?;
     let Note { name, version, .. } = note::read(&file)?;
@@ -143,10 +143,10 @@ pub fn contents(plan: &Plan) -> Result<Contents, String> {
     }
 }
 
-/// Runs the plan on what the file holds; `each` hears every check as it ends.
+/// Runs the plan on the contents of the file, and calls `each` with every result.
 ///
 /// # Errors
-/// Why there was nothing to run.
+/// The reason why there was nothing to run.
 pub fn run(
     plan: &Plan,
     contents: &Contents,
@@ -157,7 +157,7 @@ pub fn run(
     'all: for Listed { name: module, role, caps } in &contents.modules {
         for check in CHECKS.iter().filter(|check| check.is_for(*role) && wanted(check.name)) {
             let began = Instant::now();
-            // What a module never says that it can needs no process to be skipped.
+            // A check of a capability that the module does not claim is skipped without a process.
             let verdict = match lacking(check.needs, *caps) {
                 Some(why) => Verdict::Skipped(why),
                 None => one(plan, check.name, module, &[]),
@@ -180,7 +180,7 @@ pub fn run(
     Ok(tally)
 }
 
-/// The modules, or why there are none here.
+/// The modules, or the reason why there are none here.
 fn modules_apart(plan: &Plan) -> Result<Result<Vec<Listed>, String>, String> {
     match apart(plan, &[LIST_MODULES.as_ref(), plan.path.as_os_str()], &[])? {
         Ended::With(text) => match text.split_once(": ") {
@@ -199,7 +199,7 @@ fn modules_apart(plan: &Plan) -> Result<Result<Vec<Listed>, String>, String> {
     }
 }
 
-/// Runs one check in a process of its own, with these variables set.
+/// Runs one check in a separate process, with these variables set.
 pub(crate) fn one(plan: &Plan, check: &str, module: &str, variables: &[(&str, &str)]) -> Verdict {
     match apart(plan, &[check.as_ref(), plan.path.as_os_str(), module.as_ref()], variables) {
         Ok(Ended::With(text)) => match text.split_once(": ") {
@@ -217,7 +217,7 @@ pub(crate) fn one(plan: &Plan, check: &str, module: &str, variables: &[(&str, &s
     }
 }
 
-/// What [`checks::observed`] says in a process with these variables set; nothing where it cannot begin.
+/// The result of [`checks::observed`] in a process with these variables set; none if it cannot start.
 pub(crate) fn observe(plan: &Plan, module: &str, variables: &[(&str, &str)]) -> Option<String> {
     let words = [OBSERVE.as_ref(), plan.path.as_os_str(), module.as_ref()];
     match apart(plan, &words, variables) {
@@ -226,18 +226,18 @@ pub(crate) fn observe(plan: &Plan, module: &str, variables: &[(&str, &str)]) -> 
     }
 }
 
-/// How a process ended.
+/// The end of a process.
 enum Ended {
-    /// By itself; its last line.
+    /// A normal exit, with the last line.
     With(String),
-    /// By a signal, or not at all.
+    /// A signal, or no end in time.
     Badly(String),
 }
 
-/// Beyond the limit, in which the process names itself what it waits for.
+/// The time beyond the limit in which the process itself reports its pending calls.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Runs the program on one check.
+/// Runs the program for one check.
 fn apart(plan: &Plan, words: &[&OsStr], variables: &[(&str, &str)]) -> Result<Ended, String> {
     let mut command = Command::new(&plan.program);
     let _ = command
@@ -277,7 +277,7 @@ fn apart(plan: &Plan, words: &[&OsStr], variables: &[(&str, &str)]) -> Result<En
     Ok(Ended::Badly(format!("failed with {status}: {why}")))
 }
 
-/// All that a pipe brings, once it has been closed.
+/// All data of a pipe, once it has been closed.
 fn collect(mut pipe: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<Vec<u8>> {
     let (sender, ended) = channel();
     let _ = std::thread::spawn(move || {
@@ -288,7 +288,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<Ve
     ended
 }
 
-/// What a provider has done to die of this signal.
+/// The provider's likely mistake if a process dies by this signal.
 fn meaning(signal: i32) -> &'static str {
     match signal {
         libc::SIGSEGV => " (memory that is not there: behind the end of a record, or gone)",
@@ -300,8 +300,8 @@ fn meaning(signal: i32) -> &'static str {
     }
 }
 
-/// The other side of [`run`]: a program whose arguments are `words` runs one check, or is the peer of one, if it was
-/// started for that. Says with what to exit then; the program has nothing else to do.
+/// The other side of [`run`]: if the arguments `words` say that the program was started for a check or for a check's peer, it runs
+/// that. Returns the exit code then; the program has nothing else to do.
 #[must_use]
 pub fn child(words: &[OsString]) -> Option<ExitCode> {
     let (first, rest) = words.split_first()?;
@@ -331,7 +331,7 @@ pub fn child(words: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-/// Runs one check here and returns the line to print.
+/// Runs one check in this process and returns the line to print.
 fn run_one(check: &str, path: &Path, module: &str, program: &Path) -> Result<String, String> {
     if check == LIST_MODULES {
         return Ok(match modules(path) {

@@ -1,8 +1,8 @@
-//! The C tables behind types that close what they opened, in the right order: providers, domains and memory. What
-//! a domain opens is in `interface`, `endpoint` and `connector`.
+//! The C tables behind types that close their objects in the right order: providers, domains and memory. The objects of a domain
+//! are in `interface`, `endpoint` and `connector`.
 //!
-//! What is unsafe about calling a provider is in these: the checks above are safe code. A slot that is absent
-//! answers [`Status::Unsupported`], as the core's stub would.
+//! These modules contain all unsafe calls of a provider: the checks are safe code. A missing slot returns [`Status::Unsupported`],
+//! as the core's stub does.
 
 #![allow(unsafe_code)]
 
@@ -30,20 +30,20 @@ unsafe impl Send for Provider {}
 // SAFETY: as above.
 unsafe impl Sync for Provider {}
 
-/// A provider's first table, and memory behind it.
+/// The provider's first table, and memory behind it.
 #[repr(C)]
 struct Room {
     ops: ProviderOps,
     _behind: [u64; 8],
 }
 
-/// Copies a provider's table into one of full size; what the provider lacks stays absent.
+/// Copies a provider's table into one of full size; missing slots stay absent.
 ///
 /// # Safety
 /// `from` is null or points to a table whose first field is its size.
 unsafe fn full<T: Copy>(from: *const T, mut empty: T) -> T {
     if !from.is_null() {
-        // SAFETY: `size` bytes are there, the provider says; no more than our table is written.
+        // SAFETY: the provider states that `size` bytes are there; no more than our table is written.
         unsafe {
             let size = (*from.cast::<usize>()).min(size_of::<T>());
             ptr::copy_nonoverlapping(from.cast::<u8>(), ptr::from_mut(&mut empty).cast(), size);
@@ -67,12 +67,12 @@ impl Provider {
         Provider::enter_with(entry, host)
     }
 
-    /// The same with this table, which is as long as it says and lives for ever.
+    /// The same with this host table, which has the stated length and lives for ever.
     pub(crate) fn enter_with(
         entry: EntryFn,
         host: *const Host,
     ) -> Result<&'static Provider, Failure> {
-        // A provider may write behind the record. That is a finding of one check, and damages nothing here.
+        // A provider may write behind the record. One check detects that, and nothing is damaged here.
         let mut room = Room { ops: ProviderOps::empty(), _behind: [0; 8] };
         let ops = ptr::from_mut(&mut room).cast::<ProviderOps>();
         let _call = call("the entry function");
@@ -80,11 +80,11 @@ impl Provider {
         let code = unsafe { entry(host, ops) };
         let _ = status(code.into()).map_err(|s| Failure::new(s, load::last_event()))?;
         if load::refused() {
-            let why = "the entry function goes on though config_declare has refused a value";
+            let why = "the entry function succeeds although config_declare has refused a value";
             return Err(Failure::new(Status::Invalid, why));
         }
         let ops = room.ops;
-        // SAFETY: the pointers of a table that the provider has just filled in.
+        // SAFETY: the pointers of a table that the provider has filled in above.
         let provider = unsafe {
             Provider {
                 domain: full(ops.domain, DomainOps::empty()),
@@ -97,7 +97,7 @@ impl Provider {
         Ok(Box::leak(Box::new(provider)))
     }
 
-    /// A failure with the words that the provider has for it.
+    /// A failure with the provider's text.
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let mut text = [0u8; 512];
         let len = match self.ops.last_error {
@@ -140,17 +140,17 @@ impl Provider {
     pub(crate) fn quiesce(&self) {
         if let Some(f) = self.ops.quiesce {
             let _call = call("quiesce");
-            // SAFETY: everything that was opened is closed; no call follows.
+            // SAFETY: all opened objects are closed; no call follows.
             unsafe { f(self.ops.state) }
         }
     }
 }
 
-/// What goes to another thread, with all that leads to it.
+/// An object that moves to another thread, with everything that it refers to.
 pub(crate) struct Moved<T>(pub(crate) T);
 
-// SAFETY: whoever moves an interface has a module that says ANY_THREAD, moves it with all its endpoints, and waits for the
-// other thread.
+// SAFETY: the callers move interfaces only of modules with ANY_THREAD, together with all their endpoints, and wait for the other
+// thread.
 unsafe impl<T> Send for Moved<T> {}
 
 impl<T> Moved<T> {
@@ -172,15 +172,15 @@ fn list<T: Copy>(
     Ok(records)
 }
 
-/// What stands behind the end of a buffer.
+/// The byte behind the end of a buffer.
 pub(crate) const CANARY: u8 = 0x5a;
 
-/// Asks for bytes; `TooLarge` when there are more than fit, `BadData` when more were written.
+/// Asks for bytes; `TooLarge` if they do not fit, `BadData` if more than the capacity was written.
 pub(crate) fn bytes(
     mut ask: impl FnMut(*mut u8, usize) -> i64,
     capacity: usize,
 ) -> Result<Vec<u8>, Status> {
-    // The room behind it is not the callee's: whoever writes there is found out instead of crashing.
+    // The room behind the buffer detects an overrun instead of a crash.
     let mut out = vec![CANARY; capacity + 64];
     let len = status(ask(out.as_mut_ptr(), capacity))? as usize;
     if out[capacity..].iter().any(|&b| b != CANARY) {
@@ -199,7 +199,7 @@ pub(crate) struct Domain {
     pub(crate) handle: *mut c_void,
 }
 
-// SAFETY: functions of a domain may be called by several threads at once: the contract says so.
+// SAFETY: the contract allows several threads to call functions of a domain at once.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
@@ -208,7 +208,7 @@ impl Drop for Domain {
     fn drop(&mut self) {
         if let Some(f) = self.provider.domain.close {
             let _call = call("close");
-            // SAFETY: what was opened from it holds an `Arc` of it, so all that is closed.
+            // SAFETY: all objects of the domain hold an `Arc` of it, so they are closed.
             unsafe { f(self.handle) }
         }
     }
@@ -242,7 +242,7 @@ impl Domain {
         Ok(Interface::of(self.clone(), handle))
     }
 
-    /// What the domain says to memory, or to a registration, that is asked for in this way; nothing of it is left.
+    /// The domain's answer to memory, or to a registration, that is requested in this way; the result is released again.
     pub(crate) fn says(&self, asked: &Asked) -> Result<(), Failure> {
         let ops = &self.provider.domain;
         let mut region = MemoryRegion::empty();
@@ -264,7 +264,7 @@ impl Domain {
         self.provider.check(unsafe { f(self.handle, region.handle) }).map(|_| ())
     }
 
-    /// Memory that peers may reach with `access`: registered if the domain registers, else its own.
+    /// Memory that peers may access with `access`: registered if the domain registers, otherwise the domain's own.
     pub(crate) fn memory(
         self: &Arc<Domain>,
         caps: u64,
@@ -295,7 +295,7 @@ impl Domain {
 }
 
 impl Domain {
-    /// Memory of the check's own, which stays until the process ends.
+    /// Memory of the check, which stays until the process ends.
     pub(crate) fn register(
         self: &Arc<Domain>,
         base: *mut u8,
@@ -313,7 +313,7 @@ impl Domain {
     }
 }
 
-/// How memory is asked for.
+/// The kind of a request for memory.
 pub(crate) enum Asked {
     Alloc(AllocParams),
     Register(RegisterParams),
@@ -324,14 +324,14 @@ pub(crate) struct Memory {
     domain: Arc<Domain>,
     pub(crate) region: MemoryRegion,
     registered: bool,
-    /// Its pieces say which region they lie in.
+    /// Its pieces name their region.
     pub(crate) named: bool,
-    /// Declared behind `region`'s user `drop`, which runs before the fields go.
+    /// Declared after `region`, whose `drop` runs before the fields are dropped.
     _owned: Vec<u64>,
 }
 
-// SAFETY: a region may be used from any thread; the bytes are only touched through raw pointers, by checks
-// that order their accesses by messages and completions.
+// SAFETY: a region may be used from any thread; the bytes are only accessed through raw pointers, by checks that order their
+// accesses by messages and completions.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}
@@ -340,7 +340,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let _ = self.revoke();
         if self.registered {
-            // AGAIN: a peer may be in the middle of it, so it stays.
+            // AGAIN: a peer may be in the middle of an access, so the memory stays.
             core::mem::forget(core::mem::take(&mut self._owned));
         }
     }
@@ -351,7 +351,7 @@ impl Memory {
         self.region.len
     }
 
-    /// Ends the registration, once; while somebody still uses it, that is said and it stays.
+    /// Ends the registration, once. It stays while a peer still uses it, with an error.
     pub(crate) fn revoke(&mut self) -> Result<(), Failure> {
         if !self.registered {
             return Ok(());
@@ -364,7 +364,7 @@ impl Memory {
         self.domain.provider.check(code).map(|_| ())
     }
 
-    /// Lets keys of it be refused; the registration stays.
+    /// Revokes the keys of the memory; the registration stays.
     pub(crate) fn refuse_keys(&self) -> Result<(), Failure> {
         let _call = call("revoke");
         let f = self.domain.provider.domain.revoke.ok_or(Status::Unsupported)?;
@@ -377,7 +377,7 @@ impl Memory {
         self.key_to(KeyParams::empty(), capacity)
     }
 
-    /// A key to a part of it.
+    /// A key to a part of the memory.
     pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("pack_key");
         let f = self.domain.provider.domain.pack_key.ok_or(Status::Unsupported)?;

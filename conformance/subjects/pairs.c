@@ -3,14 +3,14 @@
  *
  *     cc -std=c11 -Wall -Wextra -Werror -shared -fPIC -I include -o libtieline_pairs.so conformance/subjects/pairs.c
  *
- * An endpoint has two sockets with names of its own in the abstract namespace (SOCK_SEQPACKET): at one it listens, from the
- * other it connects to the place where its peer listens. So each of two peers sends over a connection that it has made itself,
- * may send before the other one has called connect (the kernel keeps it), and knows who has connected by the name he comes from.
+ * An endpoint has two sockets with separate names in the abstract namespace (SOCK_SEQPACKET): one listens, the other connects to
+ * the peer's listener. So each of two peers sends over a connection that it has made itself. It may send before the other one
+ * has called connect (the kernel keeps the packets), and identifies a peer by the name of the connecting socket.
  *
  * Messages are packets. Put, get and atomics are requests, which the target's poll carries out on the memory of its domain and
- * answers; the answer ends the operation by an event. A packet that finds no room is AGAIN for whoever posts it; an answer waits
- * in a bounded queue, and a message that was packed before the room was gone in a buffer of the endpoint. Whoever closes sends
- * a last packet, BYE: a connection that ends without one has lost its process.
+ * answers; the answer completes the operation by an event. A post that finds no room returns AGAIN. An answer without room waits
+ * in a bounded queue, and a message that was packed before the room was used up in a buffer of the endpoint. A close sends a last
+ * packet, BYE: a connection that ends without it has lost its process.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -32,129 +32,129 @@
 #include "tieline_provider.h"
 
 /*
- * Mutations: what people get wrong in such a provider, and docs/abi.md or docs/writing-a-provider.md forbid. One of them is
- * chosen by -DMUTATION=NAME; a suite that passes it has a gap. -DODD=NAME chooses what is unusual and right all the same.
+ * Mutations: common mistakes in such a provider that docs/abi.md or docs/writing-a-provider.md forbid. -DMUTATION=NAME selects
+ * one; a suite that passes it has a gap. -DODD=NAME selects an unusual but correct behaviour.
  */
 #define MUTATIONS(M) \
     M(REVOKE_UNHEEDED, "A revoked key works until the region is deregistered.") \
     M(REVOKED_ONCE, "A second revoke of the same region is refused.") \
-    M(FOREIGN_KEY_TAKEN, "Of a key only place and generation are compared: that of another domain may fit.") \
-    M(RANGE_WRAPS, "The sum of offset and length is compared with the region's, and wraps.") \
-    M(LAST_BYTE_REFUSED, "The last byte of a region cannot be reached.") \
+    M(FOREIGN_KEY_TAKEN, "Only slot and generation of a key are compared: a key of another domain may match.") \
+    M(RANGE_WRAPS, "The sum of offset and length is compared with the region's length, and wraps.") \
+    M(LAST_BYTE_REFUSED, "The last byte of a region cannot be accessed.") \
     M(MINIMUM_SIGNED, "Minimum of 64 bits compares signed numbers.") \
     M(ATOMIC_IN_TWO_STEPS, "Atomics read, change and write, so that another interface's change in between is lost.") \
-    M(ATOMIC_BY_WRITE_RIGHT, "Atomics ask for the right to write.") \
-    M(NO_WAKE_FOR_ROOM, "What waits for room in a socket is not sent when there is room: nobody is woken.") \
-    M(LAST_PIECE_DROPPED, "Of max_iov pieces the last one is not sent.") \
-    M(GET_CHECKED_ON_ARRIVAL, "A get whose answer has to wait is checked on arrival, and reads when there is room, come what may.") \
-    M(NO_TIMER, "Nothing wakes for the end of patience, nor for asking a full listener again.") \
-    M(STRANGER_ADMITTED, "Whoever connects first is taken for the peer.") \
-    M(EDGE_TRIGGERED, "What a poll leaves in a socket neither wakes anybody nor is looked at before more comes.") \
-    M(EARLY_MESSAGES_LOST, "What the peer has sent before connect was called here is thrown away.") \
-    M(REFUSED_NEVER_ENDS, "An endpoint that is connected to nobody stays so for ever.") \
-    M(PIECES_FROM_START, "Every piece of a get is filled with the first bytes that came.") \
-    M(RESULT_WRITTEN_LATE, "The value from before is also written through op->result when the answer comes.") \
-    M(PLACE_LEAKS, "An operation that fails keeps its place in the window: after as many the endpoint answers AGAIN for ever.") \
+    M(ATOMIC_BY_WRITE_RIGHT, "Atomics require the right to write.") \
+    M(NO_WAKE_FOR_ROOM, "Packets that wait for room in a socket are not sent when there is room: there is no wake-up.") \
+    M(LAST_PIECE_DROPPED, "With max_iov pieces the last one is not sent.") \
+    M(GET_CHECKED_ON_ARRIVAL, "A get whose answer has to wait is checked on arrival, and reads without a check when there is room.") \
+    M(NO_TIMER, "There is no wake-up for the connect timeout, nor for the retry of a full listener.") \
+    M(STRANGER_ADMITTED, "The first process to connect is accepted as the peer.") \
+    M(EDGE_TRIGGERED, "Packets that a poll leaves in a socket neither wake nor are read before more arrive.") \
+    M(EARLY_MESSAGES_LOST, "Messages that the peer sent before connect was called here are dropped.") \
+    M(REFUSED_NEVER_ENDS, "An endpoint whose connection was refused never fails.") \
+    M(PIECES_FROM_START, "Every piece of a get is filled with the first bytes of the answer.") \
+    M(RESULT_WRITTEN_LATE, "The fetched value is also written through op->result when the answer comes.") \
+    M(PLACE_LEAKS, "A failed operation keeps its slot in the window: once all are used the endpoint returns AGAIN for ever.") \
     M(PEER_OF_NEWEST, "All messages of an interface carry the cookie of its newest endpoint.") \
     M(RANGE_ENDS_CONNECTION, "An operation outside of the region ends the connection.") \
     M(SCRATCH_SHARED, "All interfaces of the process receive into the same buffers.") \
     M(PAYLOADS_SHARE_BUFFERS, "The ninth message of one poll overwrites the payload of the first.") \
-    M(DEATH_IN_GOOD_ORDER, "A peer whose process died looks as if it had closed.") \
-    M(LOST_AT_CAPACITY, "A poll that has filled its events takes one packet more, and loses it.") \
-    M(END_OVERTAKES, "The end of the peer is told before what it has sent: that is lost.") \
+    M(DEATH_IN_GOOD_ORDER, "The death of a peer's process looks like an orderly close.") \
+    M(LOST_AT_CAPACITY, "A poll that has filled its events reads one packet more, and loses it.") \
+    M(END_OVERTAKES, "The end of the peer is reported before its last messages, which are lost.") \
     M(FAILS_TWICE, "ENDPOINT_FAILED comes twice.") \
-    M(SILENT_AT_DEATH, "The operations of an endpoint that fails never complete.") \
-    M(ARM_FORGETS_ENDED, "arm does not look at endpoints whose end no socket will tell any more.") \
-    M(ENDED_IS_AGAIN, "Posting to an endpoint that has failed answers AGAIN.") \
-    M(PACKER_HOLDS_INTERFACE, "While a packer runs, every endpoint of the interface answers AGAIN.") \
-    M(OVERTAKES_PACKED, "A message that was packed and waits for room is overtaken by one that is posted later.") \
+    M(SILENT_AT_DEATH, "The operations of a failed endpoint never complete.") \
+    M(ARM_FORGETS_ENDED, "arm does not check endpoints whose end no socket will report again.") \
+    M(ENDED_IS_AGAIN, "Posting to a failed endpoint returns AGAIN.") \
+    M(PACKER_HOLDS_INTERFACE, "While a packer runs, every endpoint of the interface returns AGAIN.") \
+    M(OVERTAKES_PACKED, "A later message overtakes a packed one that waits for room.") \
     M(LONGEST_REFUSED, "am_short refuses a payload of exactly max_short.") \
-    M(EMPTY_MESSAGE_LOST, "A message without payload is sent by am_zcopy and never handed out.") \
-    M(HEADER_CUT, "am_zcopy sends the lower half of the header only.") \
-    M(PIECES_READ_LATE, "am_zcopy says OK where there is no room, and reads the pieces when there is.") \
-    M(PACKS_OVER_PAYLOAD, "am_packed packs into the buffer whose message the last poll has handed out.") \
-    M(PACKERS_ERROR_CHANGED, "The packer's own error does not come back unchanged.") \
-    M(AGAIN_AFTER_PACKING, "am_packed answers AGAIN for want of room after it has called the packer.") \
-    M(LEAKS_PER_GET, "Every get leaves 256 bytes behind that nobody frees.") \
+    M(EMPTY_MESSAGE_LOST, "A message without payload is sent by am_zcopy and never delivered.") \
+    M(HEADER_CUT, "am_zcopy sends only the lower half of the header.") \
+    M(PIECES_READ_LATE, "am_zcopy returns OK without room, and reads the pieces when there is room.") \
+    M(PACKS_OVER_PAYLOAD, "am_packed packs into the buffer of a message that the last poll has delivered.") \
+    M(PACKERS_ERROR_CHANGED, "The packer's own error is not returned unchanged.") \
+    M(AGAIN_AFTER_PACKING, "am_packed returns AGAIN for lack of room after it has called the packer.") \
+    M(LEAKS_PER_GET, "Every get leaks 256 bytes.") \
     M(HINTS_REFUSED, "An unknown hint in the flags of put and get is refused.") \
-    M(FLUSH_HIDES_FAILURE, "flush of an endpoint that has failed says OK.") \
-    M(FLUSH_FOR_GETS_ONLY, "flush says OK at once where no get is under way.") \
-    M(FENCE_IDLE, "fence does nothing: a get before it may be carried out after a put behind it.") \
+    M(FLUSH_HIDES_FAILURE, "flush of a failed endpoint returns OK.") \
+    M(FLUSH_FOR_GETS_ONLY, "flush returns OK immediately if no get is in flight.") \
+    M(FENCE_IDLE, "fence does nothing: an earlier get may be carried out after a later put.") \
     M(KEY_LEAKS, "drop_key frees nothing.") \
-    M(LENGTH_CUT, "Slots that write bytes return how many they have written, not how many there are.") \
+    M(LENGTH_CUT, "Slots that write bytes return the number of bytes written, not the whole length.") \
     M(CONNECT_TAKES_UNKNOWN, "An unknown field behind connect's parameters is ignored.") \
     M(COMPLETES_AFTER_CLOSE, "An operation that was pending when its endpoint was closed still completes, as CANCELED.") \
     M(LISTENER_LEAKS, "The descriptor of an endpoint that was never connected stays open.") \
-    M(CLOSES_WITHOUT_WORD, "An endpoint that is closed looks to its peer as if its process had died.") \
+    M(CLOSES_WITHOUT_WORD, "A closed endpoint looks to its peer as if its process had died.") \
     M(CLOSE_DROPS_PACKED, "A packed message that waits for room is dropped by the close of its endpoint.") \
-    M(HOST_SIZE_UNREAD, "A slot of the host's table is called without a look at the table's size.") \
-    M(CLOSE_HURRIES, "The interface's close does not wait for what was taken and is not sent.") \
-    M(CLOSE_WAITS_FOR_EVER, "The interface's close waits for a peer that does not poll, without end.") \
-    M(UNREACHABLE_WITHOUT_WORDS, "reachable refuses and leaves no sentence of its own in last_error.") \
-    M(RECORD_WRITTEN_WHOLE, "memory writes all of its record, however little the caller has room for.") \
-    M(REGISTERS_UNLOCKED, "Two threads that register at once may be given the same place.") \
-    M(GENERATION_REUSED, "A region in the place of one that is gone has that one's key.") \
-    M(ALLOC_NOT_ZEROED, "alloc gives out again what was freed, as it was left.") \
+    M(HOST_SIZE_UNREAD, "A slot of the host's table is called without a check of the table's size.") \
+    M(CLOSE_HURRIES, "The interface's close does not wait for accepted packets that are not sent.") \
+    M(CLOSE_WAITS_FOR_EVER, "The interface's close waits without limit for a peer that does not poll.") \
+    M(UNREACHABLE_WITHOUT_WORDS, "reachable refuses without its own text in last_error.") \
+    M(RECORD_WRITTEN_WHOLE, "memory writes its whole record, even if the caller's is shorter.") \
+    M(REGISTERS_UNLOCKED, "Two threads that register at the same time may get the same slot.") \
+    M(GENERATION_REUSED, "A region in the slot of a former one has the same key.") \
+    M(ALLOC_NOT_ZEROED, "alloc reuses freed memory without zeroing it.") \
     M(RIGHTS_AS_HINTS, "An unknown right in the upper half is ignored, as if it were a hint.") \
-    M(BUSY_IGNORED, "deregister and revoke say OK while a peer's access is under way.") \
-    M(ALLOC_LEAKS, "deregister does not give memory from alloc back to the system.") \
+    M(BUSY_IGNORED, "deregister and revoke return OK during a peer's access.") \
+    M(ALLOC_LEAKS, "deregister does not return memory of alloc to the system.") \
     M(SETTING_FROM_ENVIRONMENT, "Settings are read from the environment, and not through the host.") \
-    M(SETTING_UNDECLARED, "Settings are asked for and not declared.") \
+    M(SETTING_UNDECLARED, "Settings are read and not declared.") \
     M(SETTING_OF_ANOTHER, "The length of a packet is the value of the window.") \
     M(BAD_SETTING_DEFAULTS, "A value that the host refuses is replaced by the default.") \
-    M(ERROR_OF_ALL_THREADS, "last_error is that of whichever thread failed last.") \
+    M(ERROR_OF_ALL_THREADS, "last_error is that of the thread that failed last.") \
     M(STATE_SHARED, "All contexts of a process share one state: the last one's settings hold for all.") \
-    M(CREDIT_TWICE, "A get that ends gives back two places of the window.") \
+    M(CREDIT_TWICE, "The end of a get frees two slots of the window.") \
     M(ANSWER_DROPPED, "An answer that finds no room in the socket is dropped.") \
-    M(KEY_OF_NEWEST, "A key is compared with the domain that the interface's newest endpoint leads to.") \
-    M(TWINS_CONFUSED, "The cookie of a message is looked up by the peer's domain: of two connections to it the newest is meant.") \
+    M(KEY_OF_NEWEST, "A key is compared with the domain of the interface's newest endpoint.") \
+    M(TWINS_CONFUSED, "The cookie of a message is looked up by the peer's domain: with two connections to it the newest is used.") \
     M(ENDS_WITH_TWIN, "When the peer closes one connection, all others to its domain end as well.") \
-    M(HALF_CLOSE_IGNORED, "That the peer sends no more is not looked at, and that it reads no more neither once it has been read empty.") \
-    M(BYE_OVERTAKES, "The last packet of an endpoint that is closed overtakes what was taken and waits for room.") \
-    M(READS_NOT_WHILE_ANSWERS_WAIT, "Nothing is read from a peer while an answer to it waits for room.") \
-    M(ROOM_WATCHED_ONCE, "Room in a socket wakes once in the life of an endpoint.") \
-    M(TIMER_OF_NEWEST, "Only the newest endpoint that waits asks a full listener again.") \
-    M(NEW_NAME_AT_CONNECT, "An endpoint takes its name when it is connected: its address from before leads nowhere.") \
-    M(COOKIE_OF_32_BITS, "Of an endpoint's cookie 32 bits are kept.") \
-    M(WORDS_IN_ENDPOINT, "The words of ENDPOINT_FAILED lie in the endpoint, and go when it is closed.") \
-    M(FLUSH_CLEANS_OTHERS, "A flush that ends counts for all endpoints of the interface.") \
-    M(FLUSH_CLEANS_LATER, "A flush that ends counts also for what was posted behind it.") \
-    M(ENDPOINTS_RECYCLED, "An endpoint is made of one that was closed, and has what waited on that.") \
-    M(PENDING_END_WELL, "What is pending when the peer closes ends with status 0.") \
-    M(EVENT_FD_EACH_TIME, "event_fd gives a descriptor of its own each time.") \
-    M(STRANGER_LEAKS, "The descriptor of a stranger who was turned away stays open.") \
-    M(CLOSED_BEFORE_CONNECT_LOSES, "What a peer has sent that has closed before connect was called here is lost.") \
-    M(KEYS_CACHED, "A key that is imported twice on an endpoint is one handle, and gone when it is dropped once.") \
-    M(DONE_AND_COMPLETES, "am_zcopy says that it is done, and a completion follows.") \
-    M(ANSWERS_TO_NEWEST, "Answers go out over the newest endpoint of the interface.") \
-    M(IMPORT_REJECTED_EARLY, "Before connect, import_key answers KEY_REJECTED and not AGAIN.") \
-    M(POST_REFUSED_EARLY, "Before connect, data calls answer INVALID and not AGAIN.") \
-    M(NOISE_CONNECTS, "connect takes bytes of any length for an address.") \
-    M(ADDRESS_OVERREAD, "connect reads a whole address, however short the one it was given.") \
-    M(ENDPOINT_ADDRESS_WHOLE, "The address of an endpoint is written whole, whatever there is room for.") \
-    M(MISCOUNTED_ENDS, "Closing an endpoint that has told of its end counts that end once more.") \
-    M(TWICE_WHEN_FULL, "An atomic whose answer finds no room is carried out once more when there is some.") \
-    M(BUFFERS_OF_A_THREAD, "ANY_THREAD is claimed, and the buffers that poll needs are those of the thread that opened the interface.") \
-    M(KEYS_OF_A_THREAD, "ANY_THREAD is claimed, and a key is known to the thread that has imported it.") \
+    M(HALF_CLOSE_IGNORED, "The peer's shutdown of sending is ignored, and its shutdown of receiving too once it has been read empty.") \
+    M(BYE_OVERTAKES, "The last packet of a closed endpoint overtakes accepted packets that wait for room.") \
+    M(READS_NOT_WHILE_ANSWERS_WAIT, "A peer's packets are not read while an answer to it waits for room.") \
+    M(ROOM_WATCHED_ONCE, "Room in a socket causes only one wake-up in the life of an endpoint.") \
+    M(TIMER_OF_NEWEST, "Only the newest waiting endpoint retries a full listener.") \
+    M(NEW_NAME_AT_CONNECT, "An endpoint gets its name at connect: its earlier address reaches nothing.") \
+    M(COOKIE_OF_32_BITS, "Only 32 bits of an endpoint's cookie are kept.") \
+    M(WORDS_IN_ENDPOINT, "The text of ENDPOINT_FAILED lies in the endpoint, and is freed with it.") \
+    M(FLUSH_CLEANS_OTHERS, "A completed flush counts for all endpoints of the interface.") \
+    M(FLUSH_CLEANS_LATER, "A completed flush also counts for later operations.") \
+    M(ENDPOINTS_RECYCLED, "A new endpoint reuses a closed one with its backlog.") \
+    M(PENDING_END_WELL, "Operations pending when the peer closes end with status 0.") \
+    M(EVENT_FD_EACH_TIME, "event_fd returns a new descriptor each time.") \
+    M(STRANGER_LEAKS, "The descriptor of a refused connection stays open.") \
+    M(CLOSED_BEFORE_CONNECT_LOSES, "Messages of a peer that closed before connect was called here are lost.") \
+    M(KEYS_CACHED, "A key that is imported twice on an endpoint is one handle, and gone after one drop.") \
+    M(DONE_AND_COMPLETES, "am_zcopy returns OK, and a completion follows.") \
+    M(ANSWERS_TO_NEWEST, "Answers are sent over the newest endpoint of the interface.") \
+    M(IMPORT_REJECTED_EARLY, "Before connect, import_key returns KEY_REJECTED and not AGAIN.") \
+    M(POST_REFUSED_EARLY, "Before connect, data calls return INVALID and not AGAIN.") \
+    M(NOISE_CONNECTS, "connect accepts bytes of any length as an address.") \
+    M(ADDRESS_OVERREAD, "connect reads a whole address, even if the given one is shorter.") \
+    M(ENDPOINT_ADDRESS_WHOLE, "The whole address of an endpoint is written, even beyond the capacity.") \
+    M(MISCOUNTED_ENDS, "Closing an endpoint that has reported its failure counts that failure again.") \
+    M(TWICE_WHEN_FULL, "An atomic whose answer finds no room is carried out again when there is room.") \
+    M(BUFFERS_OF_A_THREAD, "ANY_THREAD is claimed, and poll uses buffers of the thread that opened the interface.") \
+    M(KEYS_OF_A_THREAD, "ANY_THREAD is claimed, and a key is known only to the thread that imported it.") \
     M(NO_REGION_REFUSED, "TAKES_REGIONS is claimed, and a piece that lies in no region is refused.") \
-    M(MORE_WAITS_FOR_A_POST, "What was posted with OP_MORE waits for the next put or get: no flush and no poll sends it.") \
-    M(MORE_NOT_BY_POLL, "What was posted with OP_MORE waits for the next data call: no poll sends it.") \
-    M(UNKNOWN_OUTCOME_OF_A_CALL, "Posting to an endpoint that has failed answers OUTCOME_UNKNOWN, which is the status of completions.") \
-    M(ATOMIC_DECLINED, "An atomic for which there is no place answers DECLINED.") \
-    M(PENDING_WITHOUT_COOKIE, "am_short answers PENDING for some headers.") \
-    M(COMPLETES_WITH_AGAIN, "What is pending when its endpoint fails ends with AGAIN.") \
-    M(EVENT_OF_A_LATER_MINOR, "An endpoint that stands tells so by an event of a kind that does not exist.") \
+    M(MORE_WAITS_FOR_A_POST, "Operations with OP_MORE wait for the next put or get: neither flush nor poll sends them.") \
+    M(MORE_NOT_BY_POLL, "Operations with OP_MORE wait for the next data call: poll does not send them.") \
+    M(UNKNOWN_OUTCOME_OF_A_CALL, "Posting to a failed endpoint returns OUTCOME_UNKNOWN, which is a status of completions.") \
+    M(ATOMIC_DECLINED, "An atomic that finds no slot returns DECLINED.") \
+    M(PENDING_WITHOUT_COOKIE, "am_short returns PENDING for some headers.") \
+    M(COMPLETES_WITH_AGAIN, "Operations pending when their endpoint fails end with AGAIN.") \
+    M(EVENT_OF_A_LATER_MINOR, "A connected endpoint reports an event of a kind that does not exist.") \
     M(EVENT_FLAG_OF_A_LATER_MINOR, "Messages carry a flag that does not exist.") \
     M(DMABUF_CLOSED, "register closes the descriptor of a DMA buffer that it refuses.") \
     M(DMABUF_AS_HOST, "A DMA buffer is registered as if its address were the processor's memory.") \
-    M(DMABUF_LOOKED_AT, "The descriptor of a DMA buffer is looked at though no flag says that there is one.") \
-    M(DEVICE_REFUSED_SILENTLY, "Memory of a device is refused without words of its own.")
+    M(DMABUF_LOOKED_AT, "The descriptor of a DMA buffer is used although no flag announces it.") \
+    M(DEVICE_REFUSED_SILENTLY, "Memory of a device is refused without an error text.")
 #define ODDITIES(M) \
-    M(AGAIN_OFTEN, "Every second data call answers AGAIN.") \
-    M(LATE_AND_OUT_OF_ORDER, "Completions come with the poll after the one that could bring them, the last first.") \
-    M(LEAST_LIMITS, "The smallest limits that a module may have, where nobody has set them: 8 and 64 bytes, one piece, one operation under way.") \
-    M(CLAIMS_MORE, "ANY_THREAD and TAKES_REGIONS are claimed: nothing belongs to a thread, and a piece lies in its region where it names one.") \
-    M(TELLS_LATE, "What was posted with OP_MORE goes out with the next data call without it, or the next poll.")
+    M(AGAIN_OFTEN, "Every second data call returns AGAIN.") \
+    M(LATE_AND_OUT_OF_ORDER, "Completions come one poll later than possible, in reverse order.") \
+    M(LEAST_LIMITS, "The smallest limits that a module may have, unless they are set: 8 and 64 bytes, one piece, one operation in flight.") \
+    M(CLAIMS_MORE, "ANY_THREAD and TAKES_REGIONS are claimed: no state is bound to a thread, and a piece lies in the region that it names.") \
+    M(TELLS_LATE, "Operations with OP_MORE go out with the next data call without it, or with the next poll.")
 
 #ifndef MUTATION
 #define MUTATION NONE
@@ -178,47 +178,47 @@ TIELINE_PROVIDER_NOTE("pairs", "0.1.0", 0);
 #define CAPS (TIELINE_CAP_AM_SHORT | TIELINE_CAP_AM_PACKED | TIELINE_CAP_AM_ZCOPY | TIELINE_CAP_PUT | TIELINE_CAP_GET | \
               TIELINE_CAP_REMOTE_COMPLETION | TIELINE_CAP_PEER_FAILURE | TIELINE_CAP_EVENT_FD | TIELINE_CAP_NEEDS_POLL | \
               TIELINE_CAP_LOCAL_ONLY | TIELINE_CAP_CHECKS_KEYS | TIELINE_CAP_SLOW_POLL)
-#define RETRY UINT64_C(5000000) /* ns until a listener whose queue was full is asked again */
+#define RETRY UINT64_C(5000000) /* ns until a connect to a full listener is retried */
 
 enum {
     REGIONS = 4096,  /* of a domain */
-    OPS = 256,       /* requests that one peer may have under way: what the setting WINDOW goes up to */
+    OPS = 256,       /* the most requests of one peer in flight: the maximum of the setting WINDOW */
     PIECES = 16,     /* max_iov */
-    LONGEST = 32768, /* payload of a packet: what the setting PACKET goes up to, and what everybody can receive */
+    LONGEST = 32768, /* payload of a packet: the maximum of the setting PACKET, which every side can receive */
     BUFFER = LONGEST + 128,
     BATCH = 32,      /* events of one poll */
     BACKLOG = 8,
 };
 
-/* ---- what there is ---- */
+/* ---- objects ---- */
 
 enum { PACKET, WINDOW, PATIENCE, ATOMICS, CLOSE_TIMEOUT, VARIABLES };
 struct tieline_state { const struct tieline_host *host; uint64_t values[VARIABLES]; };
 
-struct place { char magic[8]; uint8_t boot[16]; uint64_t device, inode; }; /* a kernel, and a network namespace of it */
+struct place { char magic[8]; uint8_t boot[16]; uint64_t device, inode; }; /* a kernel, and one of its network namespaces */
 struct address { struct place place; uint8_t name[16], domain[16]; };      /* an endpoint's: its name is random */
 
 struct tieline_region {
     uint8_t *base;
     size_t len;
     uint64_t access, generation, secret;
-    uint32_t busy; /* accesses that have passed the check and are not through */
+    uint32_t busy; /* accesses that have passed the check and have not ended */
     uint8_t used, refused, owned;
 };
 struct tieline_domain { /* used from any thread */
     struct tieline_state *state;
     uint8_t id[16];
     pthread_mutex_t lock;
-    uint64_t generations; /* never given out twice */
+    uint64_t generations; /* never reused */
     struct tieline_region regions[REGIONS];
 };
 struct tieline_key { uint8_t domain[16]; uint64_t slot, generation, secret; }; /* as pack_key writes it */
 
-enum { MESSAGE = 1, PUT, GET, ATOMIC, FLUSH, REPLY, BYE, HELD /* LATE_AND_OUT_OF_ORDER: answered, and not told */ };
-struct frame { /* what a packet begins with: its first bytes, as many as its kind needs */
-    uint32_t kind, id;     /* a message's id, or the number of the operation's place */
-    uint64_t header;       /* a message's header, or in a reply the value from before */
-    uint64_t serial;       /* which operation it was */
+enum { MESSAGE = 1, PUT, GET, ATOMIC, FLUSH, REPLY, BYE, HELD /* LATE_AND_OUT_OF_ORDER: answered, and not reported */ };
+struct frame { /* the head of a packet: as many of its first bytes as its kind needs */
+    uint32_t kind, id;     /* a message's id, or the index of the operation */
+    uint64_t header;       /* a message's header, or in a reply the fetched value */
+    uint64_t serial;       /* the number of the operation */
     int32_t status;
     uint16_t op, width;
     struct tieline_key key;
@@ -238,32 +238,32 @@ struct operation { /* one that waits for its reply */
 
 enum { FRESH, CONNECTING, OPEN, LEAVING, ENDED };
 enum { EMPTY, PACKING, FULL };
-enum { INWARD, OUTWARD, LISTENER }; /* which socket of an endpoint, in the low bits of epoll's pointer */
+enum { INWARD, OUTWARD, LISTENER }; /* the socket of an endpoint, in the low bits of epoll's pointer */
 struct tieline_endpoint {
     struct tieline_interface *interface;
     struct tieline_endpoint *next;
     uint64_t cookie, deadline;
     struct address own, peer;
     int listener, out, in;
-    int phase, refused, told, watched, bye; /* refused: only what the peer sent before is left; watched: for room in `out` */
-    int broken;                    /* nobody is at the other end of `out`: what is left is to read */
+    int phase, refused, told, watched, bye; /* refused: only the peer's earlier packets are left; watched: for room in `out` */
+    int broken;                    /* `out` has no other end any more: only reading is left */
     int32_t status;                /* ENDED: why */
     const char *words;
     char text[80];                 /* WORDS_IN_ENDPOINT */
     struct tieline_key cached;     /* KEYS_CACHED */
     int is_cached;
-    uint64_t serial, window, open, gets, fence; /* fence: gets that must be answered before anything else is posted */
+    uint64_t serial, window, open, gets, fence; /* fence: gets that must be answered before the next post */
     uint64_t calls;
-    int dirty;                     /* something was posted that no flush has covered */
+    int dirty;                     /* operations were posted that no flush has covered */
     uint32_t first, replies;       /* the queue of answers */
     struct frame answers[OPS];
-    int stash;                     /* a packed message: of what state, and how long */
+    int stash;                     /* the state and the length of a packed message */
     size_t stashed;
     uint8_t *packed;
-    int more, flushing;            /* which call it is that asks for room */
-    uint32_t kept;                 /* TELLS_LATE: what was posted with OP_MORE and waits */
+    int more, flushing;            /* the kind of the call that needs room */
+    uint32_t kept;                 /* TELLS_LATE: waiting operations with OP_MORE */
     struct { struct frame f; struct tieline_iov iov[PIECES]; uint32_t count; } waiting[8];
-    uint32_t late;                 /* PIECES_READ_LATE: how many pieces are read when there is room */
+    uint32_t late;                 /* PIECES_READ_LATE: the number of pieces to read when there is room */
     struct tieline_iov pieces[PIECES];
     struct operation operations[]; /* as many as the window, and behind them the bytes of `packed` */
 };
@@ -272,11 +272,11 @@ struct tieline_interface { /* one thread at a time */
     struct place place;
     int epoll, timer;
     struct tieline_endpoint *endpoints, *leaving;
-    uint64_t peers, held, untold; /* operations that are HELD, endpoints that have ended and not said so */
+    uint64_t peers, held, untold; /* operations that are HELD, endpoints whose end is not reported yet */
     uint64_t ghosts, ghost; /* COMPLETES_AFTER_CLOSE, DONE_AND_COMPLETES */
     struct tieline_endpoint *spare; /* ENDPOINTS_RECYCLED */
-    int again;              /* AGAIN_OFTEN: arm says to make progress */
-    int packing;            /* packers that run */
+    int again;              /* AGAIN_OFTEN: arm asks for progress */
+    int packing;            /* running packers */
     uint8_t *arena;         /* the payloads of one poll */
 };
 struct batch { struct tieline_event *events; uint32_t count, capacity; };
@@ -286,7 +286,7 @@ static _Thread_local int opened_here; /* BUFFERS_OF_A_THREAD */
 static const char *volatile why_of_all = ""; /* ERROR_OF_ALL_THREADS */
 
 static int32_t fail(int32_t status, const char *text) { why = why_of_all = text; return status; }
-static int32_t unknown(int32_t status) /* of a record: what it has and this file does not know */
+static int32_t unknown(int32_t status) /* for the fields of a record that this file does not know */
 {
     return fail(status ? status : TIELINE_UNSUPPORTED_PARAM, "a parameter, a right or a flag that pairs does not know");
 }
@@ -302,9 +302,9 @@ static size_t longest_short(const struct tieline_interface *i) { return IS_ODD(L
 static size_t longest_rma(const struct tieline_interface *i) { return IS_ODD(LEAST_LIMITS) ? 8 : longest(i); }
 static size_t most_pieces(void) { return IS_ODD(LEAST_LIMITS) ? 1 : PIECES; }
 
-/* ---- memory that peers reach ---- */
+/* ---- memory accessible to peers ---- */
 
-static const char *words_of(int32_t status) /* what the core may tell of an operation that failed */
+static const char *words_of(int32_t status) /* the text of a failed operation */
 {
     switch (status) {
     case TIELINE_KEY_REJECTED: return "the peer has no region with this key, or the region does not grant this";
@@ -314,7 +314,7 @@ static const char *words_of(int32_t status) /* what the core may tell of an oper
     }
 }
 
-/* Between these two the region's memory stays: deregister and revoke answer AGAIN. */
+/* Between these two calls the region's memory stays: deregister and revoke return AGAIN. */
 static int32_t begin_access(struct tieline_domain *d, const struct frame *f, uint64_t right, struct tieline_region **out)
 {
     const struct tieline_key *k = &f->key;
@@ -350,7 +350,7 @@ static int32_t carry_out_put(struct tieline_domain *d, const struct frame *f, co
     return TIELINE_OK;
 }
 
-static void two_steps(void) /* ATOMIC_IN_TWO_STEPS: now and then another thread comes between, also where processors are scarce */
+static void two_steps(void) /* ATOMIC_IN_TWO_STEPS: at times another thread runs in between, even on a busy machine */
 {
     static _Thread_local unsigned calls;
     if (++calls % 64 == 0) sched_yield();
@@ -418,7 +418,7 @@ static int watch(struct tieline_endpoint *e, int change, int fd, int which, uint
     return epoll_ctl(e->interface->epoll, change, fd, &event);
 }
 
-/* Where the process has forked the child has it open, too: closing alone would end it neither for epoll nor for the peer. */
+/* A forked child may have it open, too: closing alone would end it neither for epoll nor for the peer. */
 static void drop_socket(struct tieline_endpoint *e, int *fd)
 {
     if (*fd < 0) return;
@@ -435,14 +435,14 @@ static void drop_sockets(struct tieline_endpoint *e)
     drop_socket(e, &e->out);
 }
 
-static void want_room(struct tieline_endpoint *e, int wanted) /* wakes whoever sleeps when there is room again */
+static void want_room(struct tieline_endpoint *e, int wanted) /* wakes a sleeping worker when there is room again */
 {
     if (MUTATED(NO_WAKE_FOR_ROOM) || e->watched == wanted || e->out < 0) return;
     e->watched = wanted || (e->watched && MUTATED(ROOM_WATCHED_ONCE));
     watch(e, EPOLL_CTL_MOD, e->out, OUTWARD, wanted ? EPOLLOUT : 0);
 }
 
-/* Sends a packet whole or not at all. That a connection is broken says the next poll, which first reads what came before. */
+/* Sends a packet whole or not at all. The next poll reports a broken connection, after it has read the earlier packets. */
 static int32_t transmit(struct tieline_endpoint *e, const void *head, size_t head_len, const struct tieline_iov *iov, size_t count)
 {
     struct iovec parts[PIECES + 1] = { { (void *)head, head_len } };
@@ -467,7 +467,7 @@ static void end(struct tieline_endpoint *e, int32_t status, const char *words)
     e->interface->untold++;
 }
 
-/* ---- answers, and the message that waits ---- */
+/* ---- answers, and the waiting message ---- */
 
 static int32_t send_answer(struct tieline_endpoint *e, const struct frame *f)
 {
@@ -486,19 +486,19 @@ static int32_t send_answer(struct tieline_endpoint *e, const struct frame *f)
         piece.base = (uint8_t *)(uintptr_t)f->operand;
         return transmit(e, &reply, REPLY_HEAD, &piece, 1);
     }
-    reply.status = begin_access(d, f, TIELINE_ACCESS_REMOTE_READ, &r); /* now, not when it arrived: the key may be gone */
+    reply.status = begin_access(d, f, TIELINE_ACCESS_REMOTE_READ, &r); /* checked here and not on arrival: the key may be gone */
     if (reply.status) return transmit(e, &reply, REPLY_HEAD, NULL, 0);
     piece.base = r->base + f->offset;
     status = transmit(e, &reply, REPLY_HEAD, &piece, 1);
     end_access(d, r);
     if (status == TIELINE_OK || status == TIELINE_AGAIN) return status;
-    reply.status = status; /* the memory is not there any more */
+    reply.status = status; /* the memory is gone */
     return transmit(e, &reply, REPLY_HEAD, NULL, 0);
 }
 
 static int tells_late(void) { return IS_ODD(TELLS_LATE) || MUTATED(MORE_WAITS_FOR_A_POST) || MUTATED(MORE_NOT_BY_POLL); }
 
-static int32_t send_kept(struct tieline_endpoint *e) /* what was posted with OP_MORE */
+static int32_t send_kept(struct tieline_endpoint *e) /* operations with OP_MORE */
 {
     uint32_t n = 0;
     int32_t status = TIELINE_OK;
@@ -508,7 +508,7 @@ static int32_t send_kept(struct tieline_endpoint *e) /* what was posted with OP_
     return status;
 }
 
-/* Sends what waits: 1, nothing is left. */
+/* Sends the backlog: 1 if nothing is left. */
 static int push(struct tieline_endpoint *e)
 {
     if (e->phase != OPEN && e->phase != LEAVING) return 0;
@@ -539,7 +539,7 @@ static int push(struct tieline_endpoint *e)
 
 static int answer(struct tieline_endpoint *e, const struct frame *f)
 {
-    if (e->replies == OPS) return 0; /* more than any peer may have under way */
+    if (e->replies == OPS) return 0; /* the most that a peer may have in flight */
     e->answers[(e->first + e->replies++) % OPS] = *f;
     push(e);
     return 1;
@@ -567,7 +567,7 @@ static void set_timer(struct tieline_interface *i)
     timerfd_settime(i->timer, TFD_TIMER_ABSTIME, &at, NULL);
 }
 
-static void admit(struct tieline_endpoint *e) /* of those who have connected to us the one that we have connected to */
+static void admit(struct tieline_endpoint *e) /* of the connecting peers, the one that this endpoint has connected to */
 {
     struct sockaddr_un peer, from;
     socklen_t peer_len = name_socket(&peer, e->peer.name, "-out"), len;
@@ -603,7 +603,7 @@ static void try_connect(struct tieline_endpoint *e)
         push(e);
     } else if (errno != EAGAIN && errno != EINTR) {
         e->refused = 1;
-        if (!MUTATED(CLOSED_BEFORE_CONNECT_LOSES)) admit(e); /* a peer that has closed may have sent before: that comes first, and its end says the rest */
+        if (!MUTATED(CLOSED_BEFORE_CONNECT_LOSES)) admit(e); /* it may have sent messages and closed: these come first */
         if (e->in < 0 && !MUTATED(REFUSED_NEVER_ENDS))
             end(e, TIELINE_UNREACHABLE, "nobody listens at the peer's address: its endpoint is closed");
     }
@@ -654,7 +654,7 @@ static int finish(struct tieline_endpoint *e, struct batch *b, const struct fram
     return 1;
 }
 
-static void tell_held(struct tieline_interface *i, struct batch *b) /* by the next poll, the last first */
+static void tell_held(struct tieline_interface *i, struct batch *b) /* in the next poll, the last first */
 {
     for (struct tieline_endpoint *e = i->endpoints; e && i->held; e = e->next)
         for (uint64_t n = e->window; n-- > 0 && b->count < b->capacity;) {
@@ -665,7 +665,7 @@ static void tell_held(struct tieline_interface *i, struct batch *b) /* by the ne
         }
 }
 
-static int handle(struct tieline_endpoint *e, struct batch *b, const uint8_t *packet, size_t len) /* 0: that is no packet of ours */
+static int handle(struct tieline_endpoint *e, struct batch *b, const uint8_t *packet, size_t len) /* 0: not our protocol */
 {
     struct tieline_domain *d = e->interface->domain;
     struct frame f = { .kind = 0 };
@@ -717,7 +717,7 @@ static void receive(struct tieline_endpoint *e, struct batch *b, uint32_t reads)
         if (MUTATED(READS_NOT_WHILE_ANSWERS_WAIT) && e->replies) return;
         static uint8_t scratch[BATCH * BUFFER];
         uint8_t *arena = MUTATED(SCRATCH_SHARED) ? scratch : e->interface->arena;
-        size_t place = MUTATED(PAYLOADS_SHARE_BUFFERS) ? b->count % 8 : b->count; /* that of the event which it may become */
+        size_t place = MUTATED(PAYLOADS_SHARE_BUFFERS) ? b->count % 8 : b->count; /* the buffer of the event that it may become */
         uint8_t *buffer = arena + place * BUFFER;
         ssize_t len = recv(e->in, buffer, BUFFER, MSG_DONTWAIT | MSG_TRUNC);
         if (len < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -748,7 +748,7 @@ static void release(struct tieline_endpoint *e)
     else free(e);
 }
 
-static void leave(struct tieline_endpoint *e) /* the last of a closed endpoint */
+static void leave(struct tieline_endpoint *e) /* the final cleanup of a closed endpoint */
 {
     forget(&e->interface->leaving, e);
     drop_sockets(e);
@@ -765,12 +765,12 @@ static void outward(struct tieline_endpoint *e, uint32_t events)
     if (e->phase == LEAVING) { leave(e); return; }
     if (e->phase != OPEN) return;
     admit(e);
-    if ((e->in >= 0 || MUTATED(HALF_CLOSE_IGNORED)) && !MUTATED(END_OVERTAKES)) { /* what came before the end is read first */
+    if ((e->in >= 0 || MUTATED(HALF_CLOSE_IGNORED)) && !MUTATED(END_OVERTAKES)) { /* packets before the end are read first */
         epoll_ctl(e->interface->epoll, EPOLL_CTL_DEL, e->out, NULL);
         e->broken = 1;
         return;
     }
-    for (int n = 0; n < 2; n++) /* the first may be the error that it was reset */
+    for (int n = 0; n < 2; n++) /* the first result may be the error of a reset */
         if (recv(e->out, &last, sizeof last, MSG_DONTWAIT) > 0 && last.kind == BYE) {
             end(e, TIELINE_CLOSED, "the peer has closed its endpoint");
             return;
@@ -778,7 +778,7 @@ static void outward(struct tieline_endpoint *e, uint32_t events)
     end(e, TIELINE_PEER_FAILED, "the peer's process has ended before it connected its endpoint");
 }
 
-static void tell(struct tieline_interface *i, struct batch *b) /* of endpoints that have ended: their operations, then they */
+static void tell(struct tieline_interface *i, struct batch *b) /* of ended endpoints: their operations, then the end */
 {
     for (struct tieline_endpoint *e = i->endpoints; e && i->untold; e = e->next) {
         if (e->phase != ENDED || e->told > MUTATED(FAILS_TWICE) || (e->told && b->count)) continue;
@@ -816,7 +816,7 @@ static int64_t poll(struct tieline_interface *i, struct tieline_event *events, u
         if (e->kept && e->phase == OPEN) send_kept(e);
     tell_held(i, &b);
     tell(i, &b);
-    room = b.capacity - b.count; /* shared by all that are ready; epoll begins with the others next time */
+    room = b.capacity - b.count; /* shared by all ready sockets; epoll starts with the others next time */
     count = epoll_wait(i->epoll, ready, room ? (int)room : 1, 0);
     for (int n = 0; n < count; n++) {
         struct tieline_endpoint *e = (void *)(uintptr_t)(ready[n].data.u64 & ~UINT64_C(3));
@@ -853,7 +853,7 @@ static int32_t postable(struct tieline_endpoint *e)
     if (IS_ODD(AGAIN_OFTEN) && ++e->calls % 2) { e->interface->again = 1; return TIELINE_AGAIN; }
     if (MUTATED(OVERTAKES_PACKED)) return TIELINE_OK;
     if (e->stash == FULL) push(e);
-    return e->stash == FULL ? TIELINE_AGAIN : TIELINE_OK; /* order: that one was taken before */
+    return e->stash == FULL ? TIELINE_AGAIN : TIELINE_OK; /* order: the packed message was accepted before */
 }
 
 static int32_t sum(const struct tieline_iov *iov, size_t count, size_t most, size_t *len)
@@ -910,10 +910,10 @@ static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t heade
     int64_t len;
     if (most > longest(e->interface)) return TIELINE_TOO_LARGE;
     if ((status = postable(e))) return status;
-    if (e->stash != EMPTY) return TIELINE_AGAIN; /* a packer of this endpoint is running, and its place is taken */
+    if (e->stash != EMPTY) return TIELINE_AGAIN; /* a packer of this endpoint is running, and the buffer is in use */
     e->stash = PACKING, e->interface->packing++;
     into = MUTATED(PACKS_OVER_PAYLOAD) ? e->interface->arena + MESSAGE_HEAD : e->packed + MESSAGE_HEAD;
-    len = pack(argument, into, most); /* it may send, post and poll */
+    len = pack(argument, into, most); /* the packer may send, post and poll */
     if (into != e->packed + MESSAGE_HEAD && len > 0 && (size_t)len <= most) memcpy(e->packed + MESSAGE_HEAD, into, (size_t)len);
     e->stash = EMPTY, e->interface->packing--;
     if (len < 0) return MUTATED(PACKERS_ERROR_CHANGED) ? TIELINE_CANCELED : len;
@@ -922,7 +922,7 @@ static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t heade
     memcpy(e->packed, &f, MESSAGE_HEAD);
     e->stashed = MESSAGE_HEAD + (size_t)len, e->stash = FULL, e->serial++, e->dirty = 1;
     if (MUTATED(AGAIN_AFTER_PACKING) && !push(e)) { e->stash = EMPTY; return TIELINE_AGAIN; }
-    push(e); /* what finds no room is sent by poll: it was packed, so it is taken */
+    push(e); /* without room poll sends it: it was packed, so it is accepted */
     return len;
 }
 
@@ -994,7 +994,7 @@ static int32_t atomic(struct tieline_endpoint *e, const struct tieline_atomic *o
     return status;
 }
 
-/* A request that says nothing: the peer answers in order, so that all before it has been done and handed out there. */
+/* An empty request: the peer answers in order, so all earlier ones have been carried out and delivered there. */
 static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
 {
     struct frame f = { .kind = FLUSH };
@@ -1007,7 +1007,7 @@ static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
     return status;
 }
 
-/* Requests are carried out as they arrive, but for gets whose answer finds no room: those are waited for. */
+/* Requests are carried out on arrival, except for gets whose answer finds no room: the fence waits for those. */
 static int32_t fence(struct tieline_endpoint *e)
 {
     if (e->phase == ENDED) return e->status;
@@ -1027,7 +1027,7 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
     if (memcmp(params.bytes, (MUTATED(KEY_OF_NEWEST) ? e->interface->endpoints : e)->peer.domain, sizeof e->peer.domain) && !MUTATED(FOREIGN_KEY_TAKEN))
         return fail(TIELINE_KEY_REJECTED, "the key is none of the peer's domain");
     if (!(k = malloc(sizeof *k))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
-    memcpy(k, params.bytes, sizeof *k); /* the rest of it the peer checks at every operation: it knows its regions */
+    memcpy(k, params.bytes, sizeof *k); /* the peer checks the rest at every operation, because it knows its regions */
     imported_here = k;
     if (MUTATED(KEYS_CACHED)) {
         if (!e->is_cached || !memcmp(&e->cached, k, sizeof *k)) {
@@ -1086,7 +1086,7 @@ static int64_t copy_out(const void *from, size_t len, uint8_t *out, size_t capac
 {
     if (capacity) memcpy(out, from, len < capacity ? len : capacity);
     if (MUTATED(LENGTH_CUT) && capacity < len) return (int64_t)capacity;
-    return (int64_t)len; /* the whole length, even where it did not fit */
+    return (int64_t)len; /* the whole length, even if it did not fit */
 }
 
 static int64_t endpoint_address(struct tieline_endpoint *e, uint8_t *out, size_t capacity)
@@ -1094,7 +1094,7 @@ static int64_t endpoint_address(struct tieline_endpoint *e, uint8_t *out, size_t
     return copy_out(&e->own, sizeof e->own, out, MUTATED(ENDPOINT_ADDRESS_WHOLE) && capacity ? sizeof e->own : capacity);
 }
 
-static const char *elsewhere(const struct tieline_interface *i, const struct place *p) /* why it cannot be reached */
+static const char *elsewhere(const struct tieline_interface *i, const struct place *p) /* the reason why it cannot be reached */
 {
     if (memcmp(p->magic, i->place.magic, sizeof p->magic)) return "the address is no address of pairs";
     if (memcmp(p->boot, i->place.boot, sizeof p->boot)) return "pairs reaches processes under the same kernel only";
@@ -1141,7 +1141,7 @@ static void close_endpoint(struct tieline_endpoint *e)
     for (uint64_t n = 0; n < e->window && MUTATED(COMPLETES_AFTER_CLOSE); n++)
         if (e->operations[n].kind) i->ghosts = 1, i->ghost = e->operations[n].cookie;
     for (uint64_t n = 0; n < e->window; n++) i->held -= e->operations[n].kind == HELD;
-    if (e->listener >= 0) { /* who has connected and was not taken hears that it is over in good order */
+    if (e->listener >= 0) { /* peers that have connected and were not accepted learn of an orderly close */
         shutdown(e->listener, SHUT_RD);
         while ((fd = accept4(e->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0) {
             send(fd, &bye, MESSAGE_HEAD, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -1182,7 +1182,7 @@ static int find_place(struct place *p)
     return 1;
 }
 
-static uint8_t *new_pages(const struct tieline_host *h, size_t len) /* accounted to the context where the core can do that */
+static uint8_t *new_pages(const struct tieline_host *h, size_t len) /* accounted to the context if the core supports that */
 {
     if (MUTATED(HOST_SIZE_UNREAD) || h->size >= offsetof(struct tieline_host, pages_free) + sizeof h->pages_free)
         return h->pages_alloc(h->context, len);
@@ -1200,7 +1200,7 @@ static void close_interface(struct tieline_interface *i)
 {
     uint64_t wait = i->domain->state->values[CLOSE_TIMEOUT], time = now(), until = wait > UINT64_MAX - time ? UINT64_MAX : time + wait;
     struct epoll_event ready[BATCH];
-    /* What was taken: a peer that polls makes room for it. */
+    /* Accepted packets: a peer that polls makes room for them. */
     while (i->leaving && !MUTATED(CLOSE_HURRIES) && ((time = now()) < until || MUTATED(CLOSE_WAITS_FOR_EVER))) {
         uint64_t left = time < until ? (until - time) / 1000000 + 1 : 1000;
         int count = epoll_wait(i->epoll, ready, BATCH, left > 1000 ? 1000 : (int)left);
@@ -1454,10 +1454,10 @@ static const struct tieline_config_var variables[VARIABLES] = {
     [CLOSE_TIMEOUT] = { sizeof *variables, TEXT("TIELINE_CLOSE_TIMEOUT"), TEXT("1s"), TEXT("The core's."),
                         TIELINE_CONFIG_DURATION, 0, 0, 0, NULL, 0 },
 };
-/* What holds with a host that is too old to know of variables. */
+/* The values with a host too old for variables. */
 static const uint64_t defaults[VARIABLES] = { 8192, 64, UINT64_C(30000000000), 1, UINT64_C(1000000000) };
 
-/* The host checks what was set; where it refuses a value it has the words for it. */
+/* The host checks the values; if it refuses one, it has the error text. */
 static int32_t settings(const struct tieline_host *h, uint64_t *values)
 {
     int32_t status = TIELINE_OK;

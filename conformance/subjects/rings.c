@@ -4,102 +4,102 @@
  *     cc -std=c11 -Wall -Wextra -Werror -O2 -shared -fPIC -I include -o libtieline_rings.so conformance/subjects/rings.c
  *     tieline check ./libtieline_rings.so
  *
- * An endpoint makes a memory file and hands it to its peer, with a greeting, over a SEQPACKET socket. The file has slots for
- * messages and two rings of slot numbers: `full` brings them to the receiver, `empty` brings them back, in whatever order
- * payloads are released. The socket stays: a byte on it is the doorbell for who sleeps, and its end says that the other side
- * is gone, whatever it died of. Put, get and atomics go to memory of `alloc` alone: each region is a memory file too, which
- * the importing side maps. A table that all peers map says which keys hold, and is looked at before every access.
+ * An endpoint makes a memory file and passes it to its peer, with a greeting, over a SEQPACKET socket. The file has slots for
+ * messages and two rings of slot numbers: `full` carries them to the receiver, `empty` carries them back, in the order in which
+ * payloads are released. The socket stays open: a byte on it is the doorbell of a sleeping side, and its end reports the end of
+ * the other side, whatever the cause. Put, get and atomics reach only memory of `alloc`: each region is a memory file too, which
+ * the importing side maps. A table that all peers map has the valid keys, and is checked before every access.
  *
- * The suite is tried on this file: with -DMUTATION=NAME it has one of the bugs below, which the suite has to find, and with
- * -DODD=NAME it is correct in an unusual way, which the suite has to let pass. Who copies from it leaves out what stands behind
+ * The suite is tested with this file: with -DMUTATION=NAME it has one of the bugs below, which the suite has to find. With
+ * -DODD=NAME it is correct in an unusual way, which the suite has to accept. A copy of this file should leave out the code of
  * MUTATED and ODDLY.
  */
 #define MUTATIONS(M) \
     /* several peers */ \
     M(ONE_NUMBER_FOR_ALL_PEERS, "all peers have the same number") \
-    M(NUMBER_IS_A_COUNT, "a peer's number is how many there are, so that after one has left two have the same") \
-    M(NINTH_PEER_REFUSED, "no more than eight peers are taken") \
-    M(SENT_TO_ANOTHER_ENDPOINT, "a short message goes to the endpoint that was made last") \
+    M(NUMBER_IS_A_COUNT, "a peer's number is the number of peers, so that after one has left two have the same") \
+    M(NINTH_PEER_REFUSED, "no more than eight peers are accepted") \
+    M(SENT_TO_ANOTHER_ENDPOINT, "a short message goes to the newest endpoint") \
     M(ONE_END_IS_ALL_ENDS, "when one of a peer's two connections ends, so does the other one") \
     /* several operations in flight */ \
     M(COOKIES_SWAPPED, "two operations that are in flight together end with each other's cookies") \
-    M(OPERATION_129_OVERWRITES, "the table has 128 places, and says that it has 256") \
+    M(OPERATION_129_OVERWRITES, "the table has 128 slots, and is used as if it had 256") \
     M(FLUSH_AT_ONCE, "flush is done while operations are pending") \
     M(FENCE_ORDERS_NOTHING, "a message behind a fence overtakes the puts before it") \
-    M(PENDING_LOST_AT_DEATH, "what was pending when the peer died has no completion") \
+    M(PENDING_LOST_AT_DEATH, "operations pending when the peer died have no completion") \
     /* waking */ \
-    M(FLAG_BEHIND_THE_CHECK, "arm looks for events first and then says that it sleeps") \
-    M(COMPLETION_WAKES_NOBODY, "a pending completion neither keeps from sleeping nor wakes") \
-    M(ROOM_WAKES_NOBODY, "who was told AGAIN is not woken when there is room") \
+    M(FLAG_BEHIND_THE_CHECK, "arm checks for events first and then announces its sleep") \
+    M(COMPLETION_WAKES_NOBODY, "a pending completion neither prevents a sleep nor ends one") \
+    M(ROOM_WAKES_NOBODY, "a sender that got AGAIN is not woken when there is room") \
     /* messages */ \
-    M(ZCOPY_HEADER_OF_32_BITS, "am_zcopy cuts the header to 32 bits") \
-    M(ZCOPY_ID_OF_16_BITS, "am_zcopy cuts the id to 16 bits") \
-    M(IDENTITY_CUT_AT_255, "of a longer identity 255 bytes arrive") \
-    M(PAYLOAD_RELEASED_EARLY, "the sender has the slot of a payload back before the next poll") \
-    M(LENT_PAYLOAD_RELEASED_BY_POLL, "the sender has the slot of a lent payload back at the next poll") \
-    M(DROPPED_BEFORE_DEATH, "messages that a peer had sent before it died are not handed out") \
-    M(DROPPED_BEFORE_CLOSE, "messages that a peer had sent before it closed are not handed out") \
+    M(ZCOPY_HEADER_OF_32_BITS, "am_zcopy truncates the header to 32 bits") \
+    M(ZCOPY_ID_OF_16_BITS, "am_zcopy truncates the id to 16 bits") \
+    M(IDENTITY_CUT_AT_255, "an identity is truncated to 255 bytes") \
+    M(PAYLOAD_RELEASED_EARLY, "the sender gets the slot of a payload back before the next poll") \
+    M(LENT_PAYLOAD_RELEASED_BY_POLL, "the sender gets the slot of a lent payload back at the next poll") \
+    M(DROPPED_BEFORE_DEATH, "messages that a peer sent before its death are not delivered") \
+    M(DROPPED_BEFORE_CLOSE, "messages that a peer sent before its close are not delivered") \
     /* death */ \
     M(ENDPOINT_FAILED_NEVER, "an endpoint whose peer died refuses to send, but there is no event") \
     M(ENDPOINT_FAILED_TWICE, "an endpoint fails twice") \
-    M(PEER_LEFT_NEVER, "a peer that is gone goes without an event") \
+    M(PEER_LEFT_NEVER, "there is no event for a peer that has left") \
     M(DEATH_IN_GOOD_ORDER, "PEER_LEFT of a peer that was killed has status 0") \
-    M(KILLED_BY_A_PIPE, "a bell to a peer that is gone raises SIGPIPE") \
+    M(KILLED_BY_A_PIPE, "a doorbell to a peer that is gone raises SIGPIPE") \
     /* resources */ \
-    M(MAPPING_LEFT_AT_CLOSE, "an endpoint that is closed stays mapped") \
-    M(MAPPING_LEFT_BY_DROP_KEY, "a key that is dropped stays mapped") \
-    M(ALLOCATION_PER_POLL, "every poll leaves some memory behind") \
-    M(ALLOCATION_PER_MESSAGE, "every short message leaves some memory behind") \
+    M(MAPPING_LEFT_AT_CLOSE, "a closed endpoint stays mapped") \
+    M(MAPPING_LEFT_BY_DROP_KEY, "a dropped key stays mapped") \
+    M(ALLOCATION_PER_POLL, "every poll leaks some memory") \
+    M(ALLOCATION_PER_MESSAGE, "every short message leaks some memory") \
     M(FILE_LEFT_BEHIND, "a socket stays in /tmp when its interface is closed") \
     /* limits, threads and settings */ \
     M(BORROWED_PIECES_KEPT, "the array of pieces is read after the call") \
     M(SCRATCH_OF_ALL_THREADS, "interfaces in several threads pack into the same buffer") \
-    M(REGIONS_WITHOUT_A_LOCK, "threads that allocate at once get the same region") \
+    M(REGIONS_WITHOUT_A_LOCK, "threads that allocate at the same time get the same region") \
     M(CONNECT_WAITS, "connect waits 300 ms for an answer that the peer does not give") \
-    M(FOREIGN_KERNEL_IS_REACHABLE, "an address from another host is said to be reachable") \
+    M(FOREIGN_KERNEL_IS_REACHABLE, "an address of another host is reported as reachable") \
     M(SETTINGS_IGNORED, "settings are read and have no effect") \
-    M(ONE_LESS_THAN_SET, "an interface takes one peer less than is set: where that is 1, nobody") \
+    M(ONE_LESS_THAN_SET, "an interface accepts one peer less than is set: with a setting of 1, none") \
     /* AGAIN */ \
-    M(AGAIN_FOR_EVER, "a sender that was told AGAIN once is told nothing else from then on") \
-    /* what a module may offer beyond the rest */ \
-    M(POINTER_FROM_START, "key_pointer leaves the offset out") \
-    M(POINTER_WITHOUT_RIGHTS, "key_pointer gives out memory that may not be written") \
-    M(POINTER_ENDS_WITH_PEER, "what a pointer leads to is unmapped when its owner is gone") \
-    M(FILES_USED_AGAIN, "alloc gives out again the file of a region that has ended, which others may have mapped") \
-    M(KEY_FREED_AT_ONCE, "drop_key unmaps what operations that have not ended use") \
-    M(KEY_OF_ONE_ENDPOINT, "a key works with the endpoint that has used it first, and no other of the interface") \
-    M(CANCEL_OF_ALL, "cancel ends whatever is pending on the endpoint") \
-    M(CANCELED_AND_DONE, "what was canceled is carried out, and ends as CANCELED") \
-    M(CANCELED_WITHOUT_END, "what was canceled has no completion") \
-    M(FLUSH_OF_NEWEST, "flush of the interface covers the endpoint that was made last alone") \
-    M(FLUSH_FAILS_WITH_ONE, "flush of the interface fails where one endpoint has failed") \
-    M(FAILURE_WITHOUT_EVENT, "an operation that makes no event makes none when it fails either") \
-    M(SILENT_ENDS_LATE, "an operation that makes no event ends behind those that follow it") \
+    M(AGAIN_FOR_EVER, "after its first AGAIN a sender gets nothing else") \
+    /* optional features */ \
+    M(POINTER_FROM_START, "key_pointer ignores the offset") \
+    M(POINTER_WITHOUT_RIGHTS, "key_pointer returns memory that may not be written") \
+    M(POINTER_ENDS_WITH_PEER, "the memory of a pointer is unmapped when its owner is gone") \
+    M(FILES_USED_AGAIN, "alloc reuses the file of a region that has ended, which peers may have mapped") \
+    M(KEY_FREED_AT_ONCE, "drop_key unmaps memory that pending operations use") \
+    M(KEY_OF_ONE_ENDPOINT, "a key works only with the endpoint that has used it first") \
+    M(CANCEL_OF_ALL, "cancel ends every pending operation of the endpoint") \
+    M(CANCELED_AND_DONE, "a canceled operation is carried out, and ends as CANCELED") \
+    M(CANCELED_WITHOUT_END, "a canceled operation has no completion") \
+    M(FLUSH_OF_NEWEST, "flush of the interface covers only the newest endpoint") \
+    M(FLUSH_FAILS_WITH_ONE, "flush of the interface fails if one endpoint has failed") \
+    M(FAILURE_WITHOUT_EVENT, "an operation without event has none when it fails either") \
+    M(SILENT_ENDS_LATE, "an operation without event ends behind later ones") \
     M(DECLINED_AND_DONE, "a put or get that was declined is carried out") \
     M(DECLINED_COMPLETES, "a put or get that was declined has a completion") \
-    M(NOTIFIED_EARLY, "the target is told when a put_notify is posted") \
-    M(WORD_CUT, "16 bits of the word of a put_notify arrive") \
-    M(LIMITS_OVERSTATED, "limits says more than the endpoint takes") \
-    M(LIMITS_WRITTEN_WHOLE, "limits writes all of its record, however little the caller has room for") \
-    M(ANY_KIND, "memory of whatever kind is asked for is the processor's") \
+    M(NOTIFIED_EARLY, "the target is notified when a put_notify is posted") \
+    M(WORD_CUT, "only 16 bits of the word of a put_notify arrive") \
+    M(LIMITS_OVERSTATED, "limits reports more than the endpoint accepts") \
+    M(LIMITS_WRITTEN_WHOLE, "limits writes its whole record, even if the caller's is shorter") \
+    M(ANY_KIND, "memory of any requested kind is host memory") \
     M(PACKED_OF_63, "max_packed is less than the core's own messages need") \
-    M(NEVER_POLLED, "events come by poll, and the module does not say that it has to be polled") \
+    M(NEVER_POLLED, "events come by poll, and the module does not claim that it has to be polled") \
     M(EVENT_HALF_WRITTEN, "poll leaves fields of a message as they were in the core's array") \
-    M(SENT_BEHIND_A_POLL, "am_short says AGAIN until its interface has been polled, though CONNECTED_SEND is claimed") \
+    M(SENT_BEHIND_A_POLL, "am_short returns AGAIN until its interface has been polled, though CONNECTED_SEND is claimed") \
     M(PIECES_OF_REGIONS_ONLY, "put and get refuse local pieces that lie in no region") \
-    M(REGISTERS_A_COPY, "memory of the application's is registered although only that of alloc is reached: what peers put goes elsewhere") \
-    M(HUNG_UP_UNTOLD, "a peer that is hung up on does not hear it") \
-    M(HUNG_UP_AND_HEARD, "what a peer had sent before it was hung up on is handed out") \
+    M(REGISTERS_A_COPY, "memory of the application is registered although only that of alloc is reachable: peers' puts go elsewhere") \
+    M(HUNG_UP_UNTOLD, "a disconnected peer is not notified") \
+    M(HUNG_UP_AND_HEARD, "messages that a peer sent before it was disconnected are delivered") \
     M(HANGS_UP_ALL, "hang_up ends the connections of all peers") \
-    M(POLLED_BY_ITS_THREAD, "ANY_THREAD is claimed, and only the thread that has opened an interface finds events")
+    M(POLLED_BY_ITS_THREAD, "ANY_THREAD is claimed, and only the thread that opened an interface finds its events")
 #define ODDITIES(M) \
-    M(AGAIN_OFTEN, "every second data call says AGAIN first") \
+    M(AGAIN_OFTEN, "every second data call returns AGAIN first") \
     M(LATE_AND_OUT_OF_ORDER, "every completion comes some polls later, and the latest operation ends first") \
-    M(LEAST_LIMITS, "messages of 8 bytes, 64 packed, one piece, two slots, one event for each poll") \
-    M(DECLINES, "every third put or get is declined: what another lane would serve better") \
+    M(LEAST_LIMITS, "messages of 8 bytes, 64 packed, one piece, two slots, one event per poll") \
+    M(DECLINES, "every third put or get is declined, as if another lane would serve it better") \
     M(ENDPOINT_LIMITS, "endpoints carry a quarter of what the module states") \
-    M(LATER_MINOR, "of a later minor, with bits that nobody knows yet; and fence leaves the order to the core") \
-    M(MOVES, "interfaces may move to another thread: nothing of them belongs to one")
+    M(LATER_MINOR, "of a later minor, with bits that are unknown so far; and fence leaves the order to the core") \
+    M(MOVES, "interfaces may move to another thread: none of their state is bound to one")
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -134,13 +134,13 @@ enum variant { NONE, MUTATIONS(NAME_OF) ODDITIES(NAME_OF) };
 #define TIELINE_ABI_MINOR ODDLY(LATER_MINOR)
 TIELINE_PROVIDER_NOTE("rings", "0.1.0", ODDLY(LATER_MINOR) << 15);
 
-#define NOT_YET(bit) (ODDLY(LATER_MINOR) << (bit)) /* what a later minor may mean by it */
+#define NOT_YET(bit) (ODDLY(LATER_MINOR) << (bit)) /* the meaning that a later minor may give it */
 #define DEFAULT_RING_SIZE (ODDLY(LEAST_LIMITS) ? "8k" : "256k")
 #define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
 #define DECLINING (ODDLY(DECLINES) || MUTATED(DECLINED_AND_DONE) || MUTATED(DECLINED_COMPLETES))
 #define LIMITED (ODDLY(ENDPOINT_LIMITS) || MUTATED(LIMITS_OVERSTATED) || MUTATED(LIMITS_WRITTEN_WHOLE))
-#define CARRIED(bytes) (LIMITED ? (bytes) / 4 : (bytes)) /* by an endpoint */
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* a file that shrinks would kill whoever has it mapped */
+#define CARRIED(bytes) (LIMITED ? (bytes) / 4 : (bytes)) /* the limit of an endpoint */
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) /* a file that shrinks would kill every process that has it mapped */
 
 enum {
     SLOT_BYTES = 4096, MOST_SLOTS = 4096, LEAST_SLOTS = 2, MOST_PEERS = 1 << 20,
@@ -151,24 +151,24 @@ enum {
     EVENTS = ODDLY(LEAST_LIMITS) ? 1 : 256,
     IDENTITY = 4096, REGIONS = 1024, TABLE = 256, BACKLOG = 1024,
     OPERATIONS_AT_ONCE = 32, /* one poll does a bounded amount of work */
-    POLLS_PER_LOOK = 16,     /* sockets cost a system call: they are looked at in one poll of so many */
-    LEND_FROM = 64,          /* shorter payloads are copied faster than they are given back */
+    POLLS_PER_LOOK = 16,     /* sockets cost a system call, so only one of so many polls reads them */
+    LEND_FROM = 64,          /* copying a shorter payload is faster than returning it later */
     SOCKETS = (MUTATED(KILLED_BY_A_PIPE) ? SOCK_STREAM : SOCK_SEQPACKET) | SOCK_CLOEXEC | SOCK_NONBLOCK,
 };
 
-/* What the sides of a connection are in `parting`, and what stands there. */
+/* The indices of both sides in `parting`, and its values. */
 enum { SENDER, RECEIVER };
 enum { THERE, CLOSED, HUNG_UP };
-static const char BELL = 'b', NO_ROOM = 'n'; /* what is said on a socket behind the greeting */
+static const char BELL = 'b', NO_ROOM = 'n'; /* the messages on a socket after the greeting */
 
-/* ---- what several processes see ---- */
+/* ---- shared between processes ---- */
 
-struct ring { /* numbers of slots: one side writes, the other reads; it never overflows, having a place for every slot */
-    _Atomic uint32_t tail;   /* how many were written */
-    _Atomic uint32_t asleep; /* the reader wants the bell */
+struct ring { /* slot numbers: one side writes, the other reads; it has a place for every slot, so it never overflows */
+    _Atomic uint32_t tail;   /* the number of written entries */
+    _Atomic uint32_t asleep; /* the reader wants the doorbell */
     _Atomic uint32_t number[MOST_SLOTS];
 };
-struct slot { uint32_t told, id, len, reserved; uint64_t header; uint8_t data[SLOT_BYTES]; }; /* told: of a put, by `header` */
+struct slot { uint32_t told, id, len, reserved; uint64_t header; uint8_t data[SLOT_BYTES]; }; /* told: of a put; `header` is the word */
 struct file { _Atomic uint32_t parting[2]; struct ring full, empty; struct slot slots[]; };
 struct greeting { char magic[8]; uint32_t slots, identity_len; uint8_t identity[IDENTITY]; };
 
@@ -178,17 +178,17 @@ struct packed_key {
     char magic[8];
     uint8_t domain[16];
     uint64_t row, generation;
-    int32_t pid, table_fd; /* where the domain's table is: so the key alone says all that a put needs */
+    int32_t pid, table_fd; /* the place of the domain's table: so a put needs only the key */
 };
 
 struct address {
     char magic[8], boot[40];     /* which kernel */
-    uint64_t network, processes; /* namespaces: of the socket's name, and of the process number */
+    uint64_t network, processes; /* the namespaces of the socket's name and of the process number */
     uint8_t name[16], domain[16];
-    int32_t pid, table_fd;       /* where the domain's table is */
+    int32_t pid, table_fd;       /* the place of the domain's table */
 };
 
-/* ---- what one process sees ---- */
+/* ---- private to a process ---- */
 
 struct settings { uint32_t slots, peers; };
 struct tieline_state { struct settings settings; };
@@ -205,12 +205,12 @@ struct tieline_key {
     uint64_t row, generation, access;
     uint8_t *base;
     size_t len;
-    uint32_t uses; /* by operations that have not ended */
+    uint32_t uses; /* pending operations with the key */
     int dropped;
     const struct tieline_endpoint *first; /* KEY_OF_ONE_ENDPOINT */
 };
 
-/* One end of a connection; it begins an endpoint or a peer. */
+/* One end of a connection: the first field of an endpoint or a peer. */
 struct connection {
     struct tieline_interface *interface;
     struct file *file;
@@ -221,29 +221,29 @@ struct tieline_endpoint { /* the sender's end */
     struct connection c;
     struct tieline_endpoint *next;
     struct address address;
-    uint64_t cookie, polls;  /* polls: of the interface, when it was made */
-    int32_t failed;          /* what everything says from now on */
+    uint64_t cookie, polls;  /* polls: the interface's count when it was made */
+    int32_t failed;          /* the status of every call from now on */
     int told, wants_room, odd_calls, odd_again, odd_declines;
-    uint32_t free_slots;     /* how many lie in `free` */
+    uint32_t free_slots;     /* the number of slots in `free` */
     uint32_t free[MOST_SLOTS];
-    uint8_t out[MOST_SLOTS]; /* a slot that the receiver has */
+    uint8_t out[MOST_SLOTS]; /* set: the receiver has the slot */
 };
 struct peer { /* the receiver's end */
     struct connection c;
     uint64_t number;
-    int32_t status;          /* of PEER_LEFT */
-    int arrived, ended, left; /* told of its arrival; its socket has ended; told that it has left */
+    int32_t status;          /* for PEER_LEFT */
+    int arrived, ended, left; /* PEER_ARRIVED reported; socket ended; PEER_LEFT reported */
     uint32_t lent, identity_len;
     uint8_t identity[IDENTITY];
 };
 
 enum kind { PUT, GET, ATOMIC, FLUSH, MESSAGE, NOTIFY, FLUSH_ALL };
-struct operation { /* one that has not ended */
-    struct tieline_endpoint *endpoint; /* null: it stands for all of the interface */
+struct operation { /* a pending operation */
+    struct tieline_endpoint *endpoint; /* null: a flush of the interface */
     struct tieline_key *key;
-    struct slot *slot;                 /* of a NOTIFY: what it is told in */
+    struct slot *slot;                 /* of a NOTIFY: the slot of its notification */
     enum kind kind;
-    int open, done, silent;            /* silent: makes an event only when it fails */
+    int open, done, silent;            /* silent: has an event only if it fails */
     int32_t status;
     uint64_t cookie, value, offset, due;
     uint32_t pieces, word;
@@ -258,9 +258,9 @@ struct tieline_interface { /* one thread at a time */
     int listener, epoll, wake, armed;
     uint64_t polls, next_number;
     struct tieline_endpoint *endpoints;
-    uint32_t first, peer_count; /* of the places in `peers`: where the next poll begins, how many were ever used */
+    uint32_t first, peer_count; /* of `peers`: the index at which the next poll begins, the number of used entries */
     struct peer **peers;
-    uint32_t shown_count;       /* payloads that the last poll has handed out without lending them */
+    uint32_t shown_count;       /* payloads that the last poll delivered without lending them */
     struct shown shown[EVENTS];
     uint64_t head, tail;        /* of the operations */
     void *leak;                 /* of a mutation */
@@ -278,7 +278,7 @@ __attribute__((format(printf, 2, 3))) static int32_t fail(int32_t status, const 
     return status;
 }
 
-static int32_t unknown(int32_t status) /* of a record: what it has and this file does not know */
+static int32_t unknown(int32_t status) /* for the fields of a record that this file does not know */
 {
     return fail(status ? status : TIELINE_UNSUPPORTED_PARAM, "a parameter, a right or a flag that rings does not know");
 }
@@ -286,7 +286,7 @@ static int32_t unknown(int32_t status) /* of a record: what it has and this file
 static int64_t write_bytes(uint8_t *out, size_t capacity, const void *bytes, size_t len)
 {
     if (capacity) memcpy(out, bytes, capacity < len ? capacity : len);
-    return (int64_t)len; /* the whole length, also where it did not fit */
+    return (int64_t)len; /* the whole length, even if it did not fit */
 }
 
 /* ---- memory files ---- */
@@ -304,7 +304,7 @@ static void *new_file(size_t len, int *fd)
     return NULL;
 }
 
-/* Maps another's file, which must have `len` bytes and keep them, and closes it; null when it does not. */
+/* Maps a peer's file, which must have `len` bytes and be sealed, and closes it; null if it is not. */
 static void *map_file(int fd, size_t len, int protection)
 {
     struct stat stat;
@@ -330,7 +330,7 @@ static size_t file_bytes(uint32_t slots) { return sizeof(struct file) + slots * 
 
 static void say(struct connection *c, char word)
 {
-    /* A peer that is gone must not kill the process. A socket that is full wakes its reader as it is. */
+    /* A peer that is gone must not raise SIGPIPE. A full socket wakes its reader anyway. */
     int flags = MUTATED(KILLED_BY_A_PIPE) ? MSG_DONTWAIT : MSG_DONTWAIT | MSG_NOSIGNAL;
     if (c->fd >= 0) (void)!send(c->fd, &word, 1, flags);
 }
@@ -339,7 +339,7 @@ static void push(struct connection *c, struct ring *ring, uint32_t slot)
 {
     atomic_store_explicit(&ring->number[c->written % MOST_SLOTS], slot, memory_order_relaxed);
     atomic_store_explicit(&ring->tail, ++c->written, memory_order_release);
-    atomic_thread_fence(memory_order_seq_cst); /* the number is there before we look whether the reader sleeps: see `arm` */
+    atomic_thread_fence(memory_order_seq_cst); /* the entry is written before the check whether the reader sleeps: see `arm` */
     if (atomic_load_explicit(&ring->asleep, memory_order_relaxed) && atomic_exchange(&ring->asleep, 0)) say(c, BELL);
 }
 
@@ -348,7 +348,7 @@ static int is_empty(const struct connection *c, struct ring *ring)
     return atomic_load_explicit(&ring->tail, memory_order_acquire) == c->read;
 }
 
-static int pop(struct connection *c, struct ring *ring, uint32_t *slot) /* who reads it checks the number */
+static int pop(struct connection *c, struct ring *ring, uint32_t *slot) /* the caller checks the number */
 {
     if (is_empty(c, ring)) return 0;
     *slot = atomic_load_explicit(&ring->number[c->read++ % MOST_SLOTS], memory_order_relaxed);
@@ -357,16 +357,16 @@ static int pop(struct connection *c, struct ring *ring, uint32_t *slot) /* who r
 
 /* ---- messages ---- */
 
-/* What every data call begins with: 0, or what it says at once. */
+/* The first step of every data call: 0, or the status to return. */
 static int32_t refusal(struct tieline_endpoint *e)
 {
     if (e->failed) return e->failed;
     if (!ODDLY(AGAIN_OFTEN) || e->odd_calls++ % 2) return TIELINE_OK;
-    e->odd_again = 1; /* who then sleeps is told that it may try again */
+    e->odd_again = 1; /* a sender that then sleeps is woken to retry */
     return TIELINE_AGAIN;
 }
 
-/* A slot to write a message to: null when the receiver has all of them. */
+/* A free slot for a message: null if the receiver has all of them. */
 static struct slot *take_slot(struct tieline_endpoint *e)
 {
     uint32_t slot;
@@ -431,11 +431,11 @@ static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t heade
     if (most > CARRIED(PACKED_BYTES)) return TIELINE_TOO_LARGE;
     if (!(s = take_slot(e))) return TIELINE_AGAIN; /* before the application packs: it packs once */
     room = MUTATED(SCRATCH_OF_ALL_THREADS) ? scratch : s->data;
-    len = pack(argument, room, most); /* it may send and poll meanwhile: the slot is in no list */
+    len = pack(argument, room, most); /* the packer may send and poll: the slot is in no list meanwhile */
     if (len >= 0 && (size_t)len > most) len = TIELINE_INVALID;
     if (len >= 0 && e->failed) len = e->failed;
     if (len > 0 && room == scratch) memcpy(s->data, scratch, (size_t)len);
-    if (len < 0) give_up_slot(e, s); /* the application's own error, say: nothing is sent */
+    if (len < 0) give_up_slot(e, s); /* such as the application's own error: nothing is sent */
     else send_slot(e, s, id, header, (size_t)len);
     return len;
 }
@@ -454,7 +454,7 @@ static int has_completions(const struct tieline_interface *i)
 
 static int is_full(const struct tieline_interface *i) { return i->tail - i->head == TABLE; }
 
-/* The place of an operation that was found good; null: the table is full. */
+/* An entry for a checked operation; null: the table is full. */
 static struct operation *post(struct tieline_interface *i, struct tieline_endpoint *e, enum kind kind, uint64_t cookie,
                               struct tieline_key *key)
 {
@@ -490,7 +490,7 @@ static void let_go(struct tieline_interface *i, struct operation *o)
     while (i->head != i->tail && !operation_at(i, i->head)->open) i->head++;
 }
 
-/* May this key do that? At every operation, when it is posted and when it is carried out. */
+/* Checks the key and its rights: for every operation, when it is posted and when it is carried out. */
 static int32_t check_key(const struct tieline_key *k, uint64_t offset, uint64_t len, uint64_t right)
 {
     uint64_t generation = atomic_load_explicit(&k->table->rows[k->row].generation, memory_order_acquire);
@@ -545,7 +545,7 @@ static uint64_t run_atomic(const struct tieline_atomic *op, void *at)
 
 static void run(struct operation *o);
 
-static void run_before(struct tieline_endpoint *e, const struct operation *last) /* null: all that was posted there */
+static void run_before(struct tieline_endpoint *e, const struct operation *last) /* last: null for all operations of the endpoint */
 {
     struct tieline_interface *i = e->c.interface;
     for (uint64_t n = i->head; n != i->tail && operation_at(i, n) != last; n++)
@@ -560,7 +560,7 @@ static void run(struct operation *o)
     if (o->done) return;
     o->done = 1;
     if (!o->endpoint || (o->status = o->endpoint->failed) || !o->key) return;
-    if (o->kind == NOTIFY) run_before(o->endpoint, o); /* the bytes of every put before are there when the target is told */
+    if (o->kind == NOTIFY) run_before(o->endpoint, o); /* the bytes of every earlier put must arrive before the notification */
     for (uint32_t n = 0; n < o->pieces; n++) len += o->iov[n].len;
     o->status = check_key(o->key, o->offset, len, rights[o->kind]); /* it may have been revoked meanwhile */
     if (o->status && o->slot) give_up_slot(o->endpoint, o->slot);
@@ -637,7 +637,7 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
         if (iov[n].len > CARRIED(PACKED_BYTES) - len) return TIELINE_TOO_LARGE;
         len += iov[n].len;
     }
-    if (is_full(e->c.interface) || !(s = take_slot(e))) return TIELINE_AGAIN; /* nothing happened: neither message nor event */
+    if (is_full(e->c.interface) || !(s = take_slot(e))) return TIELINE_AGAIN; /* without any effect: neither message nor event */
     len = 0;
     for (size_t n = 0; n < count; len += iov[n++].len)
         if (iov[n].len) memcpy(s->data + len, iov[n].base, iov[n].len);
@@ -663,7 +663,7 @@ static void drop_operations(struct tieline_endpoint *e) /* without an event */
         if (operation_at(i, n)->endpoint == e) let_go(i, operation_at(i, n));
 }
 
-/* A message is at its target once it is in the ring; for puts, gets and atomics an operation waits behind them. */
+/* A message has arrived once it is in the ring; for puts, gets and atomics the flush is an operation behind them. */
 static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
 {
     int32_t status = refusal(e);
@@ -672,7 +672,7 @@ static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
     return post(e->c.interface, e, FLUSH, cookie, NULL) ? TIELINE_PENDING : TIELINE_AGAIN;
 }
 
-static int32_t flush_interface(struct tieline_interface *i, uint64_t cookie) /* an endpoint that has failed says so itself */
+static int32_t flush_interface(struct tieline_interface *i, uint64_t cookie) /* an endpoint reports its failure itself */
 {
     for (struct tieline_endpoint *e = i->endpoints; e && MUTATED(FLUSH_FAILS_WITH_ONE); e = e->next)
         if (e->failed) return e->failed;
@@ -680,7 +680,7 @@ static int32_t flush_interface(struct tieline_interface *i, uint64_t cookie) /* 
     return post(i, NULL, FLUSH_ALL, cookie, NULL) ? TIELINE_PENDING : TIELINE_AGAIN;
 }
 
-/* What follows, be it a message, comes behind what was posted: so that is carried out now. Its events come later. */
+/* Later operations and messages come behind the earlier ones, so these are carried out here. Their events come later. */
 static int32_t fence(struct tieline_endpoint *e)
 {
     int32_t status = ODDLY(LATER_MINOR) ? TIELINE_UNSUPPORTED : refusal(e);
@@ -688,7 +688,7 @@ static int32_t fence(struct tieline_endpoint *e)
     return status;
 }
 
-/* What nothing was done of is taken back; the rest ends as it would have. */
+/* An operation that has not started is canceled; others end normally. */
 static int32_t cancel(struct tieline_endpoint *e, uint64_t cookie)
 {
     struct tieline_interface *i = e->c.interface;
@@ -708,7 +708,7 @@ static int32_t cancel(struct tieline_endpoint *e, uint64_t cookie)
 
 static int32_t limits(struct tieline_endpoint *e, struct tieline_endpoint_limits *out)
 {
-    struct tieline_endpoint_limits l = { .size = sizeof l }; /* 0: what the module says */
+    struct tieline_endpoint_limits l = { .size = sizeof l }; /* 0: the module's limit */
     (void)e;
     if (LIMITED)
         l.max_short = CARRIED(SHORT_BYTES) + MUTATED(LIMITS_OVERSTATED), l.max_packed = l.max_zcopy = CARRIED(PACKED_BYTES),
@@ -720,7 +720,7 @@ static int32_t limits(struct tieline_endpoint *e, struct tieline_endpoint_limits
 
 /* ---- keys ---- */
 
-/* For an endpoint whose peer is at `owner`; null: for all endpoints to whoever's key it is. */
+/* For an endpoint whose peer is at `owner`; null: for all endpoints to the owner of the key. */
 static int32_t import(const struct address *owner, const struct tieline_import_params *in, struct tieline_key **out)
 {
     struct tieline_import_params params;
@@ -745,7 +745,7 @@ static int32_t import(const struct address *owner, const struct tieline_import_p
         k->access = row->access, k->len = row->len;
         if (!check_key(k, 0, 0, RIGHTS)) k->base = map_file_of(packed.pid, row->fd, k->len, PROT_READ | PROT_WRITE);
     }
-    /* What was mapped is the region if the key still holds: a region's descriptor is closed after its key has ended. */
+    /* The mapping is that of the region if the key is still valid: the descriptor is closed after the key has ended. */
     if (k->base && !check_key(k, 0, 0, RIGHTS)) {
         if (MUTATED(POINTER_ENDS_WITH_PEER)) newest_key = k;
         *out = k;
@@ -768,14 +768,14 @@ static int32_t import_for_all(struct tieline_interface *i, const struct tieline_
 
 static void let_go_of_key(struct tieline_key *k)
 {
-    k->dropped = 1; /* operations by it that have not ended keep it */
+    k->dropped = 1; /* pending operations keep it */
     if (!k->uses || MUTATED(KEY_FREED_AT_ONCE)) free_key(k);
 }
 
 static void drop_key(struct tieline_endpoint *e, struct tieline_key *k) { (void)e; let_go_of_key(k); }
 static void drop_for_all(struct tieline_interface *i, struct tieline_key *k) { (void)i; let_go_of_key(k); }
 
-/* The key's own mapping, which stays until it is dropped: the file is nobody else's when its region has ended. */
+/* The key's own mapping, which stays until the key is dropped: the file of an ended region is not reused. */
 static int32_t key_pointer(struct tieline_endpoint *e, struct tieline_key *k, uint64_t offset, uint64_t len, uint8_t **out)
 {
     int32_t status = e->failed;
@@ -807,7 +807,7 @@ static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params
     if (status || tieline_not_understood(params.flags, 0) || params.access & ~RIGHTS) return unknown(status);
     if (params.kind != TIELINE_MEMORY_KIND_HOST && !MUTATED(ANY_KIND)) return fail(TIELINE_UNSUPPORTED, "rings has memory of the host only");
     if (!params.len || params.len > SIZE_MAX / 2) return fail(TIELINE_NO_MEMORY, "no region has %zu bytes", params.len);
-    while (!generation) /* nobody guesses it, and it is never given out twice */
+    while (!generation) /* it cannot be guessed, and is never used twice */
         if (getrandom(&generation, sizeof generation, 0) != sizeof generation) return fail(TIELINE_IO, "no random bytes");
     lock(d);
     for (size_t n = 0; n < REGIONS && !r; n++)
@@ -843,7 +843,7 @@ static int32_t register_memory(struct tieline_domain *d, const struct tieline_re
     return TIELINE_OK;
 }
 
-/* Keys are refused from here on. A peer that has passed its check writes to the file, which may be nobody's memory by then. */
+/* Keys are refused from here on. A peer that has passed its check writes to the file, which may be unused by then. */
 static int32_t revoke_region(struct tieline_domain *d, struct tieline_region *r)
 {
     atomic_store(&d->table->rows[r - d->regions].generation, 0);
@@ -908,7 +908,7 @@ static void close_domain(struct tieline_domain *d)
 
 /* ---- connections ---- */
 
-/* An abstract name: nothing is left in any directory. */
+/* An abstract name: no file is left in any directory. */
 static socklen_t socket_name(struct sockaddr_un *out, const uint8_t name[16])
 {
     int begin = MUTATED(FILE_LEFT_BEHIND) ? 0 : 1;
@@ -919,7 +919,7 @@ static socklen_t socket_name(struct sockaddr_un *out, const uint8_t name[16])
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
 }
 
-static int is_same_user(int fd) /* everybody can connect to an abstract name */
+static int is_same_user(int fd) /* any user can connect to an abstract name */
 {
     struct ucred credentials;
     socklen_t len = sizeof credentials;
@@ -932,12 +932,12 @@ static int watch(struct tieline_interface *i, int fd, struct connection *c)
     return epoll_ctl(i->epoll, EPOLL_CTL_ADD, fd, &event);
 }
 
-static void leave(struct connection *c, int side, uint32_t how) /* says how, and closes the socket */
+static void leave(struct connection *c, int side, uint32_t how) /* records the reason, and closes the socket */
 {
     if (c->file && how) atomic_store(&c->file->parting[side], how);
     if (c->fd < 0) return;
-    epoll_ctl(c->interface->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* a forked child may have the socket open: close is no end, */
-    shutdown(c->fd, SHUT_RDWR);                                 /* neither to epoll nor to the peer */
+    epoll_ctl(c->interface->epoll, EPOLL_CTL_DEL, c->fd, NULL); /* a forked child may have the socket open: close alone ends it */
+    shutdown(c->fd, SHUT_RDWR);                                 /* neither for epoll nor for the peer */
     close(c->fd);
     c->fd = -1;
 }
@@ -948,7 +948,7 @@ static void free_peer(struct peer *p)
     free(p);
 }
 
-/* The socket of a connection has ended: what is in the ring is read first. */
+/* The socket of a connection has ended: the messages in the ring are read first. */
 static void end(struct connection *c)
 {
     leave(c, c->is_endpoint ? SENDER : RECEIVER, THERE);
@@ -975,7 +975,7 @@ static void end(struct connection *c)
     }
 }
 
-/* Takes in the greeting: 1, or 0 when there is nothing yet, or a connection that is none. */
+/* Reads the greeting: 1, or 0 if there is none yet, or the connection is refused. */
 static int greet(struct peer *p)
 {
     struct greeting greeting;
@@ -987,7 +987,7 @@ static int greet(struct peer *p)
     int fd = -1;
     ssize_t len;
     do len = recvmsg(p->c.fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-    while (len < 0 && (errno == EINTR || errno == ECONNRESET)); /* reset: closed with something unread, which is no end here */
+    while (len < 0 && (errno == EINTR || errno == ECONNRESET)); /* reset: the peer closed with unread data; the end follows */
     if (len < 0 && errno == EAGAIN) return 0;
     first = len > 0 ? CMSG_FIRSTHDR(&message) : NULL;
     if (first && first->cmsg_type == SCM_RIGHTS && first->cmsg_len == CMSG_LEN(sizeof fd))
@@ -1004,7 +1004,7 @@ static int greet(struct peer *p)
     return p->c.file != NULL;
 }
 
-/* Reads what is on a socket: bells, which have done their work, and its end. */
+/* Reads a socket: doorbells, which have had their effect, and its end. */
 static void listen_to(struct connection *c)
 {
     if (!c->file && !greet((struct peer *)c)) return;
@@ -1041,7 +1041,7 @@ static int accept_peer(struct tieline_interface *i)
         return 1;
     }
     p->c = (struct connection){ .interface = i, .fd = fd };
-    p->number = i->next_number++; /* never the same twice: events of two peers cannot be confused */
+    p->number = i->next_number++; /* never reused: events of two peers cannot be confused */
     if (MUTATED(ONE_NUMBER_FOR_ALL_PEERS)) p->number = 0;
     if (MUTATED(NUMBER_IS_A_COUNT)) p->number = count_peers(i);
     if (watch(i, fd, &p->c)) {
@@ -1051,7 +1051,7 @@ static int accept_peer(struct tieline_interface *i)
     }
     i->peers[place] = p;
     if (place >= i->peer_count) i->peer_count = place + 1;
-    listen_to(&p->c); /* mostly the greeting is there */
+    listen_to(&p->c); /* usually the greeting has arrived */
     return 1;
 }
 
@@ -1092,7 +1092,7 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
     if (p->left || !p->c.file) {
         if ((p->left && !p->lent) || (p->ended && !p->c.file)) {
             i->peers[place] = NULL;
-            free_peer(p); /* what the poll before has shown of it is given back already */
+            free_peer(p); /* its payloads of the previous poll have been released */
         }
         return n;
     }
@@ -1113,7 +1113,7 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
         out[n] = (struct tieline_event){ .kind = s->told ? TIELINE_EVENT_NOTIFIED : TIELINE_EVENT_MESSAGE, .id = s->id, .peer = p->number, .header = s->header,
                                          .data = (const uint8_t *)s->data, .len = len };
         if (MUTATED(EVENT_HALF_WRITTEN)) out[n].status = before.status, out[n].reserved = before.reserved;
-        if (len >= LEND_FROM && p->lent < p->c.slots / 2) { /* who keeps many must not stop the others */
+        if (len >= LEND_FROM && p->lent < p->c.slots / 2) { /* a core that keeps many must not block the others */
             out[n].flags = TIELINE_EVENT_FLAG_LENT;
             out[n].cookie = (uint64_t)place << 32 | number;
             p->lent++;
@@ -1138,13 +1138,13 @@ static uint32_t poll_peers(struct tieline_interface *i, struct tieline_event *ou
 {
     uint32_t count = i->peer_count, first = i->first++;
     for (uint32_t at = 0; at < count; at++) {
-        uint32_t place = (first + at) % count; /* nobody is always the last */
+        uint32_t place = (first + at) % count; /* no peer is always the last */
         if (i->peers[place]) n = poll_peer(i, place, out, n, most);
     }
     return n;
 }
 
-/* The operation to end next, which is the oldest; null: none. */
+/* The operation to complete next, which is the oldest; null: none. */
 static struct operation *next_operation(struct tieline_interface *i)
 {
     struct operation *next = NULL;
@@ -1153,7 +1153,7 @@ static struct operation *next_operation(struct tieline_interface *i)
     if (i->head != i->tail && !ODDLY(LATE_AND_OUT_OF_ORDER)) return operation_at(i, i->head);
     for (uint64_t n = i->head; n != i->tail; n++) {
         struct operation *o = operation_at(i, n);
-        int waits = 0; /* a flush for all that was posted before, on its endpoint or all; who ends with an event for the silent */
+        int waits = 0; /* a flush: for earlier operations of its endpoint or of all; one with an event: for earlier silent ones */
         for (uint64_t before = i->head; before != n; before++) {
             const struct operation *b = operation_at(i, before);
             if (b->open && (o->kind == FLUSH_ALL || b->endpoint == o->endpoint))
@@ -1179,7 +1179,7 @@ static uint32_t poll_operations(struct tieline_interface *i, struct tieline_even
     return n;
 }
 
-/* Endpoints that wait for room are done with waiting, and failed ones say so, once what was pending on them has ended. */
+/* Updates endpoints that wait for room, and reports failed ones once their pending operations have ended. */
 static uint32_t poll_endpoints(struct tieline_interface *i, struct tieline_event *out, uint32_t n, uint32_t most)
 {
     for (struct tieline_endpoint *e = i->endpoints; e; e = e->next) {
@@ -1199,14 +1199,14 @@ static _Thread_local int opened_here; /* POLLED_BY_ITS_THREAD */
 static int64_t poll_interface(struct tieline_interface *i, struct tieline_event *out, uint32_t capacity)
 {
     uint32_t n = 0, most = capacity < EVENTS ? capacity : EVENTS;
-    while (i->shown_count) { /* what the call before showed is released now */
+    while (i->shown_count) { /* releases the payloads of the previous call */
         struct shown *s = &i->shown[--i->shown_count];
         give_back(s->peer, s->slot);
     }
     if (MUTATED(POLLED_BY_ITS_THREAD) && !opened_here) return 0;
     if (i->armed || i->polls % POLLS_PER_LOOK == 0) look_at_sockets(i);
     i->armed = 0;
-    if (i->polls++ % 2) n = poll_peers(i, out, n, most); /* in turns: neither keeps the other from its room */
+    if (i->polls++ % 2) n = poll_peers(i, out, n, most); /* in turn: neither uses up the other's room */
     n = poll_operations(i, out, n, most);
     n = poll_endpoints(i, out, n, most);
     if (i->polls % 2) n = poll_peers(i, out, n, most);
@@ -1226,12 +1226,12 @@ static int has_events(struct tieline_interface *i)
     return 0;
 }
 
-/* Who writes to a ring writes its number and then looks at `asleep`; here it is the other way round: one sees the other. */
+/* A writer writes the slot number and then reads `asleep`; here the order is reversed, so at least one side sees the other. */
 static int32_t arm(struct tieline_interface *i)
 {
     if (MUTATED(FLAG_BEHIND_THE_CHECK)) {
         if (has_events(i)) return 1;
-        look_at_sockets(i); /* takes old bells away, so that they do not wake */
+        look_at_sockets(i); /* reads old doorbells, so that they do not wake */
     }
     for (uint32_t n = 0; n < i->peer_count; n++)
         if (i->peers[n] && i->peers[n]->c.file) atomic_store(&i->peers[n]->c.file->full.asleep, 1);
@@ -1246,7 +1246,7 @@ static int32_t event_fd(struct tieline_interface *i) { return i->epoll; }
 
 static void release(struct tieline_interface *i, uint64_t cookie)
 {
-    struct peer *p = i->peers[cookie >> 32]; /* it keeps its place until all is given back */
+    struct peer *p = i->peers[cookie >> 32]; /* it keeps its entry until all payloads are released */
     p->lent--;
     give_back(p, (uint32_t)cookie);
 }
@@ -1257,7 +1257,7 @@ static int32_t hang_up(struct tieline_interface *i, uint64_t number)
         struct peer *p = i->peers[n];
         if (!p || (p->number != number && !MUTATED(HANGS_UP_ALL)) || p->left) continue;
         if (!MUTATED(HUNG_UP_UNTOLD)) leave(&p->c, RECEIVER, HUNG_UP);
-        p->left = !MUTATED(HUNG_UP_AND_HEARD); /* nothing more of it comes */
+        p->left = !MUTATED(HUNG_UP_AND_HEARD); /* no further messages of it are delivered */
     }
     return TIELINE_OK;
 }
@@ -1267,7 +1267,7 @@ static int32_t hang_up(struct tieline_interface *i, uint64_t number)
 static void close_interface(struct tieline_interface *i)
 {
     for (int n = 0; n < BACKLOG && i->listener >= 0 && accept_peer(i); n++)
-        ; /* who has connected and was not seen yet hears that we close in good order */
+        ; /* peers that have connected and were not read yet learn of an orderly close */
     for (uint32_t n = 0; n < i->peer_count; n++) {
         if (!i->peers[n]) continue;
         leave(&i->peers[n]->c, RECEIVER, CLOSED);
@@ -1280,7 +1280,7 @@ static void close_interface(struct tieline_interface *i)
     free(i);
 }
 
-static int here(struct address *a) /* which kernel and which namespaces we are in: 0, or -1 */
+static int here(struct address *a) /* this process's kernel and namespaces: 0, or -1 */
 {
     struct stat network, processes;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -1349,7 +1349,7 @@ static int32_t reachable(struct tieline_interface *i, const uint8_t *address, si
     return is_reachable(i, address, len, &a);
 }
 
-/* Hands the memory file over: 0, or a status. */
+/* Passes the memory file to the peer: 0, or a status. */
 static int32_t send_greeting(struct tieline_endpoint *e, int file, const uint8_t *identity, size_t identity_len)
 {
     struct greeting greeting = { .magic = "ringsV1", .slots = e->c.slots, .identity_len = (uint32_t)identity_len };
@@ -1373,7 +1373,7 @@ static void close_endpoint(struct tieline_endpoint *e)
     while (*link && *link != e) link = &(*link)->next;
     if (*link) *link = e->next;
     drop_operations(e);
-    leave(&e->c, SENDER, CLOSED); /* what is in the ring stays for the peer, which has the file or finds it in the socket */
+    leave(&e->c, SENDER, CLOSED); /* the peer still reads the ring: it has the file or finds it in the socket */
     if (e->c.file && !MUTATED(MAPPING_LEFT_AT_CLOSE)) munmap(e->c.file, file_bytes(e->c.slots));
     free(e);
 }
@@ -1389,7 +1389,7 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
     int file = -1;
     int32_t status = tieline_read_params(&params, sizeof params, in);
     if (status || tieline_not_understood(params.flags, 0)) return unknown(status);
-    if ((status = is_reachable(i, params.address, params.address_len, &address))) return status; /* it has said why */
+    if ((status = is_reachable(i, params.address, params.address_len, &address))) return status; /* the text is set */
     if (params.identity_len > IDENTITY) return fail(TIELINE_TOO_LARGE, "the identity is longer than %d bytes", IDENTITY);
     if (!(e = calloc(1, sizeof *e))) return fail(TIELINE_NO_MEMORY, "malloc has no memory");
     e->c = (struct connection){ .interface = i, .slots = i->domain->settings.slots, .fd = -1, .is_endpoint = 1 };
@@ -1487,7 +1487,7 @@ static void quiesce(struct tieline_state *state) { free(state); }
 #define TEXT(text) (const uint8_t *)(text), strlen(text)
 #define HOST_HAS(host, slot) ((host)->size >= offsetof(struct tieline_host, slot) + sizeof (host)->slot && (host)->slot)
 
-/* The number that holds for a variable; a host that is too old to know any leaves us the default. */
+/* The value of a variable; a host too old for variables leaves the default. */
 static uint64_t setting(const struct tieline_host *host, const struct tieline_config_var *var, uint64_t or_else)
 {
     struct tieline_config_value value = { .size = sizeof value };
@@ -1509,7 +1509,7 @@ int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_prov
     struct tieline_state *state;
     int32_t status;
     if (!host || !out) return TIELINE_INVALID;
-    if (HOST_HAS(host, config_declare)) { /* the host checks what was set, and has the words for what is wrong with it */
+    if (HOST_HAS(host, config_declare)) { /* the host checks the values, and has the error text */
         status = host->config_declare(host->context, variables, sizeof variables / sizeof *variables);
         if (status) return status;
     }

@@ -1,9 +1,9 @@
-//! The suite is tried on providers that are right and on each of their mistakes: those pass, and of these each is found by the
-//! check that docs/checks.md names.
+//! The suite is tested with correct providers and with each of their known bugs. The correct ones must pass, and each bug must be
+//! found by the check that docs/checks.md names.
 //!
-//! `cargo test -p tieline-conformance --test mutations [-- NAME]`. After a change of checks or subjects:
-//! `-- --page` writes docs/checks.md again with the checks that are named there, `-- --anew [MUTATION...]` looks for
-//! the first check that finds each mistake (all of them take some minutes) and writes it with those.
+//! `cargo test -p tieline-conformance --test mutations [-- NAME]`. After a change of checks or subjects, `-- --page` writes
+//! docs/checks.md again with the checks that are named there. `-- --anew [MUTATION...]` looks for the first check that finds each
+//! bug (all of them take some minutes) and writes the page with those.
 
 #[path = "support/scratch.rs"]
 mod scratch;
@@ -29,7 +29,7 @@ const TESTS: &[Test] = &[
     ("the_page_of_checks_is_fresh", page_is_fresh),
 ];
 
-/// The providers, of which each has its lists of names.
+/// The providers, each with its lists of names.
 const SUBJECTS: [&str; 2] = ["rings", "pairs"];
 
 fn main() -> ExitCode {
@@ -80,7 +80,7 @@ fn file(subject: &str) -> PathBuf {
     source().join(format!("conformance/subjects/{subject}.c"))
 }
 
-/// A subject, compiled with one define more.
+/// A subject, compiled with one additional define.
 fn compiled(scratch: &Scratch, subject: &str, name: &str, define: &str) -> Result<PathBuf, String> {
     let folder = scratch.path().join(format!("{subject}-{name}"));
     std::fs::create_dir_all(&folder).unwrap();
@@ -128,8 +128,8 @@ fn right_variants_pass(subject: &str) -> Verdict {
     Ok(())
 }
 
-/// What is found by a hang takes all of it. Only a race needs more than one run: two threads that meet within some
-/// instructions do so seldom where others want the processors.
+/// A bug that shows as a hang takes the whole limit. Only a race needs more than one run: two threads seldom meet within some
+/// instructions on a busy machine.
 const LIMITS: [Duration; 10] = {
     let mut limits = [LIMIT; 10];
     limits[0] = Duration::from_secs(4);
@@ -174,7 +174,7 @@ fn mistakes_are_found(subject: &str) -> Verdict {
     Ok(())
 }
 
-/// What `FILE_LEFT_BEHIND` of rings has left: `/tmp/rings-` and 32 digits.
+/// Removes the files of `FILE_LEFT_BEHIND` of rings: `/tmp/rings-` and 32 digits.
 fn remove_left_sockets() {
     for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -187,7 +187,7 @@ fn remove_left_sockets() {
     }
 }
 
-/// Does the work on each, two at a time: what waits takes no processor.
+/// Does the work on each, two at a time: waiting takes no processor.
 fn for_each<T: Sync>(list: &[T], work: impl Fn(&T) -> Verdict + Sync) -> Verdict {
     let next = AtomicUsize::new(0);
     let each = || {
@@ -209,17 +209,16 @@ struct Row {
     check: String,
 }
 
-/// Stands in the place of a check where there is none yet.
+/// The placeholder of a check where there is none yet.
 const NOTHING: &str = "nothing yet";
 
 const TABLE: &str = "
-## What finds which mistake
+## The check that finds each mistake
 
-The suite is tried on two providers, [`rings.c`](../conformance/subjects/rings.c) and [`pairs.c`](../conformance/subjects/pairs.c), and
-on each of the mistakes that they can be built with. The check is the first one that finds it,
-whatever else the machine does.
+The suite is tested with two providers, [`rings.c`](../conformance/subjects/rings.c) and [`pairs.c`](../conformance/subjects/pairs.c).
+Each can be built with one of many mistakes. The last column names the first check that finds the mistake, also on a busy machine.
 
-| provider | built with | what it does wrong | found by |
+| provider | built with | mistake | found by |
 |---|---|---|---|
 ";
 
@@ -227,7 +226,7 @@ fn committed() -> String {
     std::fs::read_to_string(source().join("docs/checks.md")).unwrap_or_default()
 }
 
-/// The table as it was written.
+/// The committed table.
 fn table() -> Vec<Row> {
     let text = committed();
     let lines = text.split_once(TABLE).map_or("", |(_, table)| table).lines();
@@ -262,7 +261,7 @@ fn page_is_fresh() -> Verdict {
     Ok(())
 }
 
-/// Writes the page, with the first check that finds each of these mistakes.
+/// Writes the page, with the first check that finds each of these bugs.
 fn write_page(anew: &[String]) -> Verdict {
     let scratch = Scratch::new("anew");
     let found = Mutex::new(Vec::new());

@@ -1,4 +1,4 @@
-//! tcp-connect between processes on networks of every kind: its file, loaded by programs that know only the ABI.
+//! tcp-connect between processes on networks of every kind: its file is loaded by programs that know only the ABI.
 //!
 //! `cargo test -p tieline-conformance --test networks [-- NAME]`
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     run_all(TESTS)
 }
 
-/// Longer than everything that a test waits for.
+/// Longer than anything that a test waits for.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn provider() -> &'static PathBuf {
@@ -52,7 +52,7 @@ struct Member {
 }
 
 impl Member {
-    /// Starts one, in a network namespace if one is named.
+    /// Starts a process, in a network namespace if one is named.
     fn start(namespace: Option<&str>, variables: &[(&str, &str)]) -> Member {
         let mut command = match namespace {
             Some(namespace) => {
@@ -96,7 +96,7 @@ impl Member {
         self.answer()
     }
 
-    /// What it says of the end that it has come to.
+    /// The last output of a process that has ended.
     fn last_words(&mut self) -> String {
         let _ = self.child.kill();
         let mut words = String::new();
@@ -104,7 +104,7 @@ impl Member {
         words
     }
 
-    /// What one says that cannot even begin.
+    /// The error of a process that cannot even start.
     fn refusal(namespace: Option<&str>, variables: &[(&str, &str)]) -> String {
         let mut member = Member::start(namespace, variables);
         assert!(!member.child.wait().unwrap().success(), "it began");
@@ -126,7 +126,7 @@ fn places(address: &str) -> Vec<SocketAddr> {
     contact.addresses.iter().map(|at| SocketAddr::new(at.ip, at.port)).collect()
 }
 
-/// Datagrams there and back, both ways at once.
+/// Datagrams in both directions at the same time.
 fn exchange(a: &mut Member, b: &mut Member) {
     let (at_a, at_b) = (a.ask("address"), b.ask("address"));
     a.tell(&format!("send {at_b} 3000"));
@@ -173,7 +173,7 @@ fn secrets() -> Verdict {
     Ok(())
 }
 
-/// A port that was free a moment ago on all addresses.
+/// A port that was free on all addresses a moment ago.
 fn a_free_port() -> u16 {
     TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port()
 }
@@ -230,7 +230,7 @@ fn scanners() -> Verdict {
     b.tell("expect 20000");
     let mut silent = Vec::new();
     for n in 0..200u8 {
-        // Some say nonsense, some nothing at all, some begin well.
+        // Some send garbage, some nothing at all, some begin correctly.
         let mut stream = TcpStream::connect(door).unwrap();
         match n % 3 {
             0 => drop(stream.write_all(&[n; 5000])),
@@ -244,7 +244,7 @@ fn scanners() -> Verdict {
     Ok(())
 }
 
-/// Network namespaces with two links between them; gone when this is.
+/// Network namespaces with two links between them, which are removed on drop.
 struct Hosts {
     names: [String; 2],
 }
@@ -295,7 +295,7 @@ impl Drop for Hosts {
     }
 }
 
-/// IPv4 only: addresses of IPv6 are not usable before the kernel has looked for others that have them.
+/// IPv4 only: IPv6 addresses are not usable before the kernel has finished duplicate address detection.
 const RAILS: (&str, &str) = ("TIELINE_TCP_INTERFACES", "10.61.0.0/16");
 
 fn two_hosts() -> Verdict {
@@ -310,14 +310,14 @@ fn second_address() -> Verdict {
     let (mut a, mut b) = (hosts.start(0, &[RAILS]), hosts.start(1, &[RAILS]));
     let there = places(&b.ask("address"));
     assert_eq!(there.len(), 2, "{there:?}");
-    // The address that b gave away first is not there any more, and nobody says so.
+    // The first address in b's address record is gone, and no host reports that.
     let second = there[0].ip().to_string().replace("10.61.", "").starts_with('1');
     let rail = u8::from(second);
     ip(&format!("-n {} addr del 10.61.{rail}.2/24 dev rail{rail}", hosts.names[1]))?;
     let at_b = b.ask("address");
     assert_eq!(a.ask(&format!("send {at_b} 1000")), "done");
     assert_eq!(b.ask("expect 1000"), "done");
-    // Without the other one there is no way left, and the words name both.
+    // Without the other address there is no route left, and the error names both.
     drop(a);
     assert!(b.ask("left").contains("closed"), "the first peer is gone");
     let rest = 1 - rail;

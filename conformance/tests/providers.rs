@@ -71,7 +71,7 @@ fn compiled(
     Ok(object)
 }
 
-/// Runs the suite, or what of it has `filter` in its name. A file that cannot be loaded is a failure of the test.
+/// Runs the suite, or the checks with `filter` in their names. A file that cannot be loaded fails the test.
 fn run(object: &Path, filter: Option<&str>, limit: Duration) -> (Vec<Outcome>, Tally) {
     let filter = filter.map(str::to_owned);
     let path = object.to_path_buf();
@@ -84,10 +84,10 @@ fn run(object: &Path, filter: Option<&str>, limit: Duration) -> (Vec<Outcome>, T
     (outcomes, tally)
 }
 
-/// A check that takes longer than this hangs, also where others want the processors.
+/// The time after which a check counts as hanging, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// No check fails, and those that show what the provider is for are not skipped.
+/// No check fails, and the checks of the provider's main features are not skipped.
 fn conforms(object: &Path, must_pass: &[&str]) {
     let (outcomes, tally) = run(object, None, PATIENCE);
     let told = |which: fn(&Verdict) -> bool| {
@@ -176,7 +176,7 @@ fn example_in_c() -> support::Verdict {
     Ok(())
 }
 
-/// Does what the guide says, with the guide's own code.
+/// Follows the guide, with the guide's own code.
 fn guide() -> support::Verdict {
     let text = std::fs::read_to_string(source().join("docs/writing-a-provider.md")).unwrap();
     let code = text.split("```rust\n").nth(1).unwrap().split("```").next().unwrap();
@@ -192,23 +192,23 @@ fn guide() -> support::Verdict {
         source().join("plugin-api").canonicalize().unwrap()
     );
     std::fs::write(scratch.path().join("Cargo.toml"), manifest).unwrap();
-    // The versions that the workspace uses are at hand: nothing needs to be fetched.
+    // The workspace's own versions are available, so nothing needs to be downloaded.
     let _ = std::fs::copy(source().join("Cargo.lock"), scratch.path().join("Cargo.lock")).unwrap();
-    // Kept between runs, apart from the workspace's own: the core would find the file there.
+    // Kept between runs, separate from the workspace's own target directory, where the core would find the file.
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guide-target");
     let mut cargo = Command::new(env!("CARGO"));
     let cargo =
         cargo.current_dir(scratch.path()).args(["build", "--quiet", "--offline", "--target-dir"]);
     assert!(cargo.arg(&target).status().unwrap().success(), "{cargo:?}");
     let (_, tally) = run(&target.join("debug/libtieline_mine.so"), None, PATIENCE);
-    // How many are skipped changes with every check that is new.
+    // The number of skipped checks changes with every new check.
     let Tally { passed, failed, .. } = tally;
     let promised = format!("\n{passed} passed, {failed} failed, ... skipped\n");
     assert!(text.contains(&promised), "the guide promises another result than {tally}");
     Ok(())
 }
 
-/// What is broken: from, to, the check that must find it, and a word of what it must say.
+/// The breakages: from, to, the check that must find it, and a word of its text.
 const BREAKS: &[(&str, &str, &str, &str)] = &[
     (
         "s->header = header, s->len",
@@ -523,7 +523,7 @@ fn find(breaks: &[(&str, &str, &str, &str)], example: &str) -> support::Verdict 
         let object = compiled(&scratch, example, &format!("broken{n}"), Some((from, to)))?;
         let found =
             |verdict: &Verdict| matches!(verdict, Verdict::Failed(why) if why.contains(word));
-        // A race needs two threads at once, which may take more than one run where others want the processors.
+        // A race needs two threads at the same time, which may take more than one run on a busy machine.
         let mut told = String::new();
         let finds = |_| {
             let (outcomes, _) = run(&object, Some(check), LIMIT);

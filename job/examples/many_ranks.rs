@@ -1,13 +1,13 @@
-//! How long, and how much memory, it takes to bring up a job of very many ranks in which each talks to a few:
+//! The time and the memory of starting a job of very many ranks, each of which communicates with a few others:
 //!
 //! ```sh
 //! cargo run --release -p tieline-job --example many_ranks -- 100000 48
 //! ```
 //!
-//! The ranks are simulated: connections of one process, which say what [`tieline_job::Job`] says; the server is the one that
-//! `tieline run` and rank 0 of a rendezvous have. Each publishes so many bytes: 48 are a worker's name, 660 an address of shm and tcp. Where the
-//! limit of descriptors does not allow all of them at once, the first ones leave when they have published, and what they published is
-//! looked up all the same.
+//! The ranks are simulated by connections of one process that send the same frames as [`tieline_job::Job`]; the server is that of
+//! `tieline run` and of rank 0 in a bootstrap over TCP. Each rank publishes so many bytes: 48 for a worker's name, 660 for an
+//! address of shm and tcp. If the limit of descriptors does not allow all connections at the same time, the first ones leave after
+//! they have published. Their bytes can still be looked up.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use tieline_job::server::Server;
 use tieline_job::wire::{Decoder, Frame, Hello};
 
 const LOOKUPS: usize = 8;
-/// Descriptors that are not the ranks'.
+/// Descriptors that are not used for ranks.
 const OTHERS: usize = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let joined = timed(|| {
         for rank in 0..size {
             if ranks.len() == room {
-                // What it has published is there before it leaves.
+                // Its bytes are published before it leaves.
                 ranks.pop_front().map_or(Ok(()), |mut first| ask(&mut first, rank - room, len))?;
             }
             let mut stream = UnixStream::connect_addr(&name)?;
@@ -49,7 +49,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             stream.write_all(&[hello_bytes(hello), address.encode()].concat())?;
             ranks.push_back(stream);
         }
-        // The last one's is there: so everybody's is.
+        // The bytes of the last rank are published, so those of all ranks are.
         ranks.front_mut().map_or(Ok(()), |rank| ask(rank, size - 1, len))
     })?;
     let kept = memory().saturating_sub(before);
@@ -84,7 +84,7 @@ fn hello_bytes(hello: Hello) -> Vec<u8> {
     Frame::Hello(hello).encode()
 }
 
-/// Looks up what one rank has published.
+/// Looks up the bytes of one rank.
 fn ask(stream: &mut UnixStream, rank: usize, len: usize) -> Result<(), Box<dyn std::error::Error>> {
     let rank = u32::try_from(rank)?;
     stream.write_all(&Frame::Lookup { id: u64::from(rank), rank, key: 1 }.encode())?;
@@ -92,7 +92,7 @@ fn ask(stream: &mut UnixStream, rank: usize, len: usize) -> Result<(), Box<dyn s
     loop {
         match decoder.next()? {
             Some(Frame::Found { bytes, .. }) if bytes == vec![rank as u8; len] => return Ok(()),
-            // One that has left takes part in no exchange. What it published stays.
+            // A rank that has left takes part in no exchange. Its published bytes stay.
             Some(Frame::Lost { .. }) => {}
             Some(other) => return Err(format!("{other:?}").into()),
             None => {
@@ -111,14 +111,14 @@ fn timed(
     Ok(began.elapsed())
 }
 
-/// How many descriptors this process may have.
+/// The limit of descriptors of this process.
 fn descriptors() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(1024)
 }
 
-/// What this process has in memory, in bytes.
+/// The resident memory of this process, in bytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,4 +1,4 @@
-//! Nobody launched this process: its exchange is with itself.
+//! The exchange of a process without a launcher: a job of one.
 
 use super::link::late_lookup;
 use super::{Deadline, Exchange};

@@ -1,4 +1,4 @@
-//! A connection to the one who serves, and what is still to be written to it.
+//! A connection of the exchange server, and its pending output.
 
 use super::handshake::Handshake;
 use super::stream::Stream;
@@ -10,41 +10,41 @@ use std::time::Instant;
 use tieline_net::Interest;
 use tieline_net::admission::Source;
 
-/// While so much that it asked for is still to be written to one, it is not listened to.
+/// The server reads no requests of a connection while this many bytes of answers are pending.
 const BACKLOG: usize = 1 << 20;
 
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) source: Source,
-    /// Still to be passed; none for sockets whose other end the kernel vouches for.
+    /// The handshake in progress; none for local sockets, where the kernel reports the peer's user.
     pub(super) handshake: Option<Handshake>,
     pub(super) decoder: Decoder,
     pub(super) out: Outbox,
     pub(super) rank: Option<usize>,
     pub(super) since: Instant,
-    /// Not all that came has been heard: there was no room for the answers, or others have their turn.
+    /// Some received frames were not processed: there was no room for the answers, or other connections had their turn.
     pub(super) paused: bool,
-    /// What the poller has been told to look for.
+    /// The events that the poller watches.
     pub(super) watched: Option<Interest>,
     /// Closed once `out` is written.
     pub(super) closing: bool,
     pub(super) open: bool,
 }
 
-/// What a frame is on the wire, for as many readers as there are.
+/// The encoded frame, which several connections can share.
 pub(super) fn encoded(frame: &Frame) -> Arc<[u8]> {
     frame.encode().into()
 }
 
-/// What is still to be written to one connection. What many are told is kept once.
+/// The pending output of one connection. A frame for many connections is stored once.
 #[derive(Default)]
 pub(super) struct Outbox {
     parts: VecDeque<Part>,
-    /// Of the first one.
+    /// The bytes of the first part that were sent.
     sent: usize,
-    /// Of those that were asked for.
+    /// The pending bytes of answers to requests.
     asked: usize,
-    /// Answers to exchanges.
+    /// The pending answers to exchanges.
     rounds: usize,
 }
 
@@ -53,14 +53,14 @@ struct Part {
     what: What,
 }
 
-/// Why something is said.
+/// The kind of a pending part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// It was asked for: as much as whoever asks likes.
+    /// An answer to a request; its size is up to the requester.
     Asked,
-    /// The answer to an exchange: the next contribution comes behind it.
+    /// The answer to an exchange, which precedes the next contribution.
     Round,
-    /// A last word, or one of a handshake.
+    /// A final frame, or one of a handshake.
     Word,
 }
 
@@ -80,7 +80,7 @@ impl Outbox {
         }
     }
 
-    /// Whether the answer to an exchange has not all been taken.
+    /// Whether an answer to an exchange is not completely sent.
     pub(super) fn has_round(&self) -> bool {
         self.rounds > 0
     }
@@ -99,14 +99,14 @@ impl Outbox {
         self.parts.len()
     }
 
-    /// Writes what the system takes.
+    /// Writes as much as the system accepts.
     fn write(&mut self, mut to: impl Write) {
         while let Some(part) = self.parts.front() {
             match to.write(&part.bytes[self.sent..]) {
                 Ok(n) => self.sent += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // Its end is read as one; what was to be said has no reader any more.
+                // A read detects the end of the connection; the pending output has no receiver any more.
                 Err(_) => {
                     *self = Outbox::default();
                     return;
@@ -139,17 +139,17 @@ impl Connection {
         }
     }
 
-    /// Whether what it says is heard now. What comes from who only has to hear a last word is not kept.
+    /// Whether input is processed. Input of a connection that only waits for a final frame is discarded.
     pub(super) fn is_heard(&self) -> bool {
         self.open && !self.closing && self.out.asked < BACKLOG
     }
 
-    /// What the poller is to look for.
+    /// The events that the poller should watch.
     pub(super) fn wants(&self) -> Interest {
         Interest { readable: self.is_heard(), writable: !self.out.is_empty() || self.paused }
     }
 
-    /// What the handshake has to say.
+    /// Queues the output of the handshake.
     pub(super) fn answer(&mut self) {
         if let Some(handshake) = &mut self.handshake {
             self.out.push(&handshake.take_output().into(), What::Word);

@@ -1,4 +1,4 @@
-//! Ranks that join at a rendezvous to which strangers come in great number.
+//! Ranks that join while very many foreign clients connect to the same port.
 
 use super::server::Server;
 use super::{Deadline, Exchange, host, rendezvous::Rendezvous, sys};
@@ -39,7 +39,7 @@ fn ranks_join_through_a_crowd_that_drips_and_comes_back() {
                 let place = Rendezvous::new(at, "TIELINE_RENDEZVOUS", &secret).unwrap();
                 let hello = host::hello(rank, honest, "j");
                 let deadline = Deadline::new(PATIENCE);
-                // It has joined when it is answered.
+                // The rank has joined when it gets an answer.
                 let joined = place.join(hello, &deadline).and_then(|link| {
                     link.publish(1, b"here", &deadline)?;
                     let _ = link.lookup(rank, 1, &deadline)?;

@@ -1,34 +1,34 @@
-//! What processes publish for whoever asks, as a state machine: no I/O and no clock.
+//! The published bytes of all processes, as a state machine without I/O and clock.
 //!
-//! Nothing here is sent to who does not ask. A question about something that is not there waits, until it is published, its
-//! owner leaves, or whoever asked forgets it.
+//! Bytes are sent only in answer to a lookup. A lookup of a missing key waits until the key is published, its owner leaves, or the
+//! requester forgets the lookup.
 
 use super::wire::{MAX_KEYS, MAX_LOOKUPS, MAX_PUBLISHED};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-/// Somebody's bytes: whose, and what they call them.
+/// The owner and the key of published bytes.
 type Name = (usize, u32);
 
-/// What one who asked is told.
+/// An answer to a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Who asked.
+    /// The requester.
     pub(super) to: usize,
-    /// Their number of the question.
+    /// The requester's number of the lookup.
     pub(super) id: u64,
-    /// What was published, or why there is nothing.
+    /// The published bytes, or the reason why there are none.
     pub(super) found: Result<Arc<[u8]>, String>,
 }
 
 #[derive(Default)]
 pub(super) struct Directory {
     values: HashMap<Name, Arc<[u8]>>,
-    /// Who has published or asked.
+    /// The processes that have published or requested something.
     members: HashMap<usize, Member>,
-    /// Questions without an answer: who asked, and their number.
+    /// Pending lookups: the requester and its number.
     waiting: HashMap<Name, HashSet<(usize, u64)>>,
-    /// Those who will publish nothing more, and the words for it.
+    /// The processes that will publish nothing more, and the reason.
     gone: HashMap<usize, String>,
 }
 
@@ -40,13 +40,13 @@ struct Member {
 }
 
 impl Directory {
-    /// How many questions wait.
+    /// The number of pending lookups.
     #[cfg(test)]
     pub(super) fn waits(&self) -> usize {
         self.waiting.values().map(HashSet::len).sum()
     }
 
-    /// A process published. `Err` says why that cannot be right.
+    /// Publishes bytes of a process. `Err` says why the request is invalid.
     pub(super) fn publish(
         &mut self,
         rank: usize,
@@ -67,7 +67,7 @@ impl Directory {
         Ok(self.answer_all((rank, key), &Ok(bytes)))
     }
 
-    /// A process asks. `Err` says why that cannot be right; without an answer it waits.
+    /// A lookup by a process. `Err` says why the request is invalid; without an answer it is pending.
     pub(super) fn lookup(
         &mut self,
         asker: usize,
@@ -92,21 +92,22 @@ impl Directory {
         Ok(None)
     }
 
-    /// Whoever asked waits no longer. Says whose publication it was; `None` when it was answered before.
+    /// Ends a pending lookup. Returns the rank whose bytes it requested; `None` if it was answered before.
     pub(super) fn forget(&mut self, asker: usize, id: u64) -> Option<usize> {
         let of = self.members.get_mut(&asker)?.asked.remove(&id)?;
         self.unlist(of, (asker, id));
         Some(of.0)
     }
 
-    /// A process ended: nobody waits for what it has not published. Whoever has its connection too may ask still.
+    /// A process has ended: pending lookups of its unpublished keys fail. A forked child that shares its connection may still send
+    /// requests.
     pub(super) fn ended(&mut self, rank: usize, why: &str) -> Vec<Answer> {
         let _ = self.gone.insert(rank, why.to_owned());
         let names: Vec<Name> = self.waiting.keys().filter(|of| of.0 == rank).copied().collect();
         names.into_iter().flat_map(|of| self.answer_all(of, &Err(why.to_owned()))).collect()
     }
 
-    /// A process will publish and ask nothing more. What it has published stays.
+    /// A process will publish and request nothing more. Its published bytes stay.
     pub(super) fn gone(&mut self, rank: usize, why: &str) -> Vec<Answer> {
         let asked = self.members.get_mut(&rank).map(|member| std::mem::take(&mut member.asked));
         for (id, of) in asked.into_iter().flatten() {

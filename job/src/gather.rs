@@ -1,42 +1,41 @@
-//! The exchange as a state machine: what processes say goes in, what they are told comes out. No I/O and no
-//! clock.
+//! The exchange as a state machine: frames of processes go in, frames for processes come out. No I/O and no clock.
 
 use super::wire::{Frame, Hello};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Who is to be told what.
+/// A frame and its receivers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Nobody,
     /// This rank.
     One(usize, Frame),
-    /// Everybody who has come. The frame is one, however many they are: it may be as long as all contributions.
+    /// All processes that have joined. They share one frame, which may be as long as all contributions.
     All(Frame),
 }
 
-/// The most that the answer to an exchange may carry: its length is told in four bytes.
+/// The most bytes of the answer to an exchange: its length is encoded in four bytes.
 const MOST: u64 = u32::MAX as u64 - 64;
 
-/// What is in the identity of a job that Slurm started.
+/// A part of the identity of every job that Slurm started.
 pub(super) const SLURM: &str = "slurm ";
 
-/// Ranks that are listed by number in a message; more are only counted.
+/// The most ranks that a message lists by number; further ones are only counted.
 const LISTED: usize = 8;
 
-/// Who has come, who contributed what to the exchange that is under way, and why there will be no more.
+/// The processes that have joined, their contributions to the current exchange, and the reason why there will be no more exchanges.
 pub(super) struct Gather {
     job: String,
     round: u64,
     size: usize,
-    /// Those that have come: what a size costs that somebody mistyped is nothing.
+    /// The processes that have joined; a mistyped large size costs no memory.
     members: BTreeMap<usize, Member>,
-    /// Contributions to this exchange, and their bytes.
+    /// The number of contributions to this exchange, and their bytes.
     given: usize,
     given_bytes: u64,
-    /// The last word to everybody.
+    /// The final frame for all processes.
     over: Option<Frame>,
-    /// Who was turned away, for the one who wonders why a rank does not come.
+    /// The reasons of refused connections, for error texts about missing ranks.
     turned_away: Vec<String>,
 }
 
@@ -60,11 +59,11 @@ impl Gather {
         }
     }
 
-    /// A process names itself. `Err` says why it is refused; the second value is for everybody else.
+    /// A process joins. `Err` has the reason of a refusal; its second value is for all other processes.
     pub(super) fn join(&mut self, hello: &Hello) -> Result<usize, (String, Reply)> {
         let (rank, size) = (hello.rank as usize, self.size);
         let who = format!("pid {} on {}", hello.pid, hello.host);
-        // Before anything else: a process of another job is not to end this one, whatever it says.
+        // This check comes first: a process of another job must not end this one.
         if hello.job != self.job {
             let which = if self.job.contains(SLURM) || hello.job.contains(SLURM) {
                 "its Slurm job and step (or TIELINE_JOB) are not this job's"
@@ -74,7 +73,7 @@ impl Gather {
             return Err((self.turn_away(which.into()), Reply::Nobody));
         }
         if hello.size as usize != size {
-            // Nobody can know which of the two is right, and the others would wait in vain.
+            // Either size may be wrong, and the other processes would wait in vain.
             let text = format!("rank {rank} ({who}) has size {}, rank 0 has {size}", hello.size);
             let told = self.end(Frame::Refused { text: text.clone() });
             return Err((text, told));
@@ -91,7 +90,7 @@ impl Gather {
         Ok(rank)
     }
 
-    /// Remembers that somebody was turned away, and why.
+    /// Records the reason of a refused connection.
     pub(super) fn turn_away(&mut self, why: String) -> String {
         if self.turned_away.len() < LISTED && !self.turned_away.contains(&why) {
             self.turned_away.push(why.clone());
@@ -99,7 +98,7 @@ impl Gather {
         why
     }
 
-    /// A process contributed. `Err` says why it cannot be right; that process is then told and left out.
+    /// A contribution of a process. `Err` says why it is invalid; that process is then notified and excluded.
     pub(super) fn contribute(
         &mut self,
         rank: usize,
@@ -133,18 +132,18 @@ impl Gather {
         Ok(Reply::All(Frame::Gathered { round, parts }))
     }
 
-    /// A process will wait no longer: nobody will, and everybody hears the same reason.
+    /// A process gives up waiting: the exchange ends for all with the same reason.
     pub(super) fn give_up(&mut self, waited: Duration) -> Reply {
         let text = self.missing(waited);
         self.end(Frame::Late { text })
     }
 
-    /// A process ended or hung up: nobody who waits for it now or later will wait in vain.
+    /// A process ended or disconnected: every process that waits for it, now or later, gets the reason.
     pub(super) fn gone(&mut self, text: &str) -> Reply {
         self.end(Frame::Lost { text: text.to_owned() })
     }
 
-    /// What a person calls this rank: `rank 3 (pid 71 on nodeb)`.
+    /// The description of this rank for error texts: `rank 3 (pid 71 on nodeb)`.
     pub(super) fn name(&self, rank: usize) -> String {
         match self.members.get(&rank) {
             Some(member) => format!("rank {rank} ({})", member.name),
@@ -152,7 +151,7 @@ impl Gather {
         }
     }
 
-    /// Why there is no answer about what this rank publishes.
+    /// The reason why there is no answer about this rank's bytes.
     pub(super) fn has_come(&self, rank: usize) -> String {
         let name = self.name(rank);
         if self.members.contains_key(&rank) {
@@ -162,18 +161,18 @@ impl Gather {
         }
     }
 
-    /// How many have not come.
+    /// The number of ranks that have not joined.
     pub(super) fn absent(&self) -> usize {
         self.size.saturating_sub(self.members.len())
     }
 
-    /// Everybody who has come is told, waiting or not: later the one who serves may be gone.
+    /// Notifies all processes that have joined, waiting or not: the server may be gone later.
     fn end(&mut self, last_word: Frame) -> Reply {
         if self.over.is_some() {
             return Reply::Nobody;
         }
         self.over = Some(last_word.clone());
-        // There will be no answer to what was contributed.
+        // The contributions will not be answered.
         self.members.values_mut().for_each(|member| member.part = None);
         Reply::All(last_word)
     }
@@ -206,7 +205,7 @@ impl Gather {
     }
 }
 
-/// `ranks 1, 4 and 7`: these, of which there are `count`.
+/// `ranks 1, 4 and 7`: a list of `count` ranks.
 pub(super) fn list(ranks: impl Iterator<Item = usize>, count: usize) -> String {
     let mut shown: Vec<String> = ranks.take(LISTED).map(|rank| rank.to_string()).collect();
     if count > LISTED {
@@ -296,7 +295,7 @@ mod tests {
         let mut gather = Gather::new(2, "j");
         assert_eq!(gather.join(&hello(0, 2)).unwrap(), 0);
         assert_eq!(gather.contribute(0, 0, vec![]), Ok(Reply::Nobody));
-        // Whatever its size.
+        // With any size.
         for size in [2, 4] {
             let stranger = Hello { job: "other".into(), ..hello(1, size) };
             assert_eq!(gather.join(&stranger).unwrap_err().1, Reply::Nobody);
@@ -381,7 +380,7 @@ mod tests {
         assert_eq!(with(MOST - 14), Reply::Nobody);
         let text = "the contributions to one exchange are together more than 4294967231 bytes";
         assert_eq!(with(MOST - 13), Reply::All(Frame::Refused { text: text.into() }));
-        // Each exchange counts anew.
+        // Each exchange starts with no contributions.
         let mut gather = joined(1);
         assert!(matches!(gather.contribute(0, 0, vec![0; 10]), Ok(Reply::All(_))));
         assert_eq!((gather.given, gather.given_bytes), (0, 0));

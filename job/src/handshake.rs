@@ -1,5 +1,5 @@
-//! The handshake of an exchange over TCP: that of `tieline-net`, which whoever knows the job's secret passes.
-//! Blocking on the dialler's side, step by step on the server's.
+//! The handshake of an exchange over TCP: that of `tieline-net`, which requires the job's secret. Blocking on the dialler's side,
+//! step by step on the server's.
 
 use super::{Deadline, retries};
 use crate::{Error, Status};
@@ -8,38 +8,38 @@ use std::net::TcpStream;
 use std::time::Duration;
 use tieline_net::{Acceptor, Dialler, HandshakeError, Hello, Key, Refusal, VERSION};
 
-/// What a connection to the exchange says it wants.
+/// The purpose field of a connection to the exchange.
 const PURPOSE: u8 = 16;
 
-/// The exchange has no cookie: its address is known before it is there.
+/// The exchange has a fixed cookie: its address is known before it exists.
 const COOKIE: [u8; 16] = *b"tieline exchange";
 
-/// How long who listens may be silent within the handshake.
+/// The time limit for the listener's next bytes within the handshake.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// The server's side of one connection.
+/// The server's side of a handshake.
 pub(super) struct Handshake {
     acceptor: Acceptor,
 }
 
 impl Handshake {
-    /// One that asks for this secret; none when the system has no random numbers.
+    /// A handshake that requires this secret; none if the system has no random numbers.
     pub(super) fn accept(secret: &[u8]) -> Option<Handshake> {
         let key = Key::derive(secret, &COOKIE);
         Some(Handshake { acceptor: Acceptor::new(key, nonce().ok()?) })
     }
 
-    /// Bytes for the other side.
+    /// The bytes for the other side.
     pub(super) fn take_output(&mut self) -> Vec<u8> {
         let bytes = self.acceptor.output().to_vec();
         self.acceptor.sent(bytes.len());
         bytes
     }
 
-    /// Takes what came. Once it has passed: what came after the handshake.
+    /// Processes received bytes. Once the handshake is complete, it returns the bytes that followed it.
     ///
     /// # Errors
-    /// What kind of stranger it is.
+    /// The kind of foreign peer.
     pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(self.acceptor.expects().min(bytes.len()));
@@ -70,15 +70,15 @@ impl Handshake {
     }
 }
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 pub(super) enum NotYet {
-    /// It may come: try again.
+    /// The connection may still succeed: retry.
     Later(String),
-    /// It will not.
+    /// The connection cannot succeed.
     Never(Error),
 }
 
-/// Proves that this process knows the secret, and that who listens does.
+/// Proves to the listener that this process knows the secret, and checks that the listener does.
 pub(super) fn enter(
     mut stream: &TcpStream,
     secret: &[u8],

@@ -1,7 +1,6 @@
-//! Which processes of a job share a host: told by facts that each contributes to the first exchange.
+//! Finds the processes of a job that share a host, by facts that each contributes to the first exchange.
 //!
-//! The same host: the same boot of a kernel, and the same network and PID namespaces, so that two containers
-//! count as two.
+//! The same host means: the same boot of a kernel, and the same network and PID namespaces. So two containers count as two hosts.
 
 use super::wire::Hello;
 use std::os::unix::fs::MetadataExt;
@@ -12,25 +11,25 @@ pub(super) fn facts() -> Vec<u8> {
     let namespace = |which: &str| {
         std::fs::metadata(format!("/proc/self/ns/{which}")).map(|m| m.ino()).unwrap_or_default()
     };
-    // Without a boot id the name has to do.
+    // Without a boot id the host's name is used.
     let boot = if boot.trim().is_empty() { name() } else { boot.trim().to_owned() };
     format!("{boot} {} {}", namespace("net"), namespace("pid")).into_bytes()
 }
 
-/// Number of this process among those of its host, and how many they are.
+/// The number of this process among those of its host, and their count.
 pub(super) fn local_place(facts: &[Vec<u8>], rank: usize) -> (usize, usize) {
     let here = facts.iter().enumerate().filter(|(_, other)| Some(*other) == facts.get(rank));
     let ranks: Vec<usize> = here.map(|(rank, _)| rank).collect();
     (ranks.iter().position(|r| *r == rank).unwrap_or(0), ranks.len())
 }
 
-/// What the host calls itself.
+/// The host's name.
 pub(super) fn name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().chars().take(64).collect()
 }
 
-/// This process, as it names itself.
+/// The hello frame of this process.
 pub(super) fn hello(rank: usize, size: usize, job: &str) -> Hello {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Hello {

@@ -1,11 +1,10 @@
-//! A job: the processes that one launcher started, and the exchange through which they hand each other
-//! the few bytes that it takes to connect.
+//! A job: the processes that one launcher started, and the exchange by which they pass each other the few bytes needed to connect.
 //!
 //! ```no_run
 //! use tieline_job::Job;
 //!
 //! fn main() -> Result<(), tieline_config::Error> {
-//!     let job = Job::from_env()?; // rank 0 of 1 when nobody launched us
+//!     let job = Job::from_env()?; // rank 0 of 1 without a launcher
 //!     let address = b"what worker.address() gave".to_vec();
 //!     let everyone = job.exchange(&address)?; // everyone[r] came from rank r
 //!     assert_eq!(everyone.len(), job.size());
@@ -13,17 +12,17 @@
 //! }
 //! ```
 //!
-//! The first of these that the environment names is taken:
+//! The first match in the environment is used:
 //!
-//! 1. `TIELINE_RANK` and `TIELINE_SIZE` with `TIELINE_EXCHANGE`, which `tieline run` sets: its own socket;
-//! 2. `TIELINE_RENDEZVOUS=host:port`: rank 0 listens there. Rank and size are TIELINE_RANK and TIELINE_SIZE, or
-//!    those of Slurm, Open MPI, PMI or torchrun;
-//! 3. PMIx (`PMIX_NAMESPACE`), which mpirun, prun and `srun --mpi=pmix` bring along;
-//! 4. a step of Slurm: a rendezvous on its first node;
-//! 5. nobody: rank 0 of 1.
+//! 1. `TIELINE_RANK` and `TIELINE_SIZE` with `TIELINE_EXCHANGE`, which `tieline run` sets: the launcher's own socket;
+//! 2. `TIELINE_RENDEZVOUS=host:port`: a bootstrap over TCP, where rank 0 listens. Rank and size are TIELINE_RANK and TIELINE_SIZE,
+//!    or those of Slurm, Open MPI, PMI or torchrun;
+//! 3. PMIx (`PMIX_NAMESPACE`), which mpirun, prun and `srun --mpi=pmix` provide;
+//! 4. a step of Slurm: a bootstrap on its first node;
+//! 5. otherwise: rank 0 of 1.
 //!
-//! Nothing here waits without end: a rank that dies ends the exchange for all others with that rank's number
-//! and the way it ended, and a deadline bounds what is merely slow and names who is missing.
+//! Every wait ends. If a rank dies, the exchange fails for all others with that rank's number and the way it ended. A deadline
+//! bounds slow ranks, and its error names the missing ones.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -64,8 +63,7 @@ use process_info::{Get, ProcessInfo, Secret, refuse};
 use rendezvous::Rendezvous;
 use waiting::Waiting;
 
-/// How long joining, and each exchange, may take unless `TIELINE_RENDEZVOUS_TIMEOUT` or [`Job::set_deadline`]
-/// says otherwise.
+/// The default deadline of joining and of each exchange. `TIELINE_RENDEZVOUS_TIMEOUT` or [`Job::set_deadline`] overrides it.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// This process's place in its job.
@@ -76,32 +74,32 @@ pub struct Job {
     local_size: usize,
     id: String,
     deadline: Duration,
-    /// It ends before the exchange does.
+    /// Dropped before the exchange.
     waiting: Waiting,
     exchange: Arc<dyn Exchange>,
     published: Mutex<Published>,
 }
 
-/// What this process has published: keys, and bytes of all.
+/// The published keys of this process, and the total of their bytes.
 #[derive(Default)]
 struct Published {
     keys: BTreeSet<u32>,
     bytes: usize,
 }
 
-/// One way to hand processes' bytes to each other.
+/// A transport for the bytes that processes exchange.
 trait Exchange: Send + Sync {
-    /// Everybody's to everybody. All processes call it equally often.
+    /// Passes all contributions to all processes. Collective: each process calls it equally often.
     fn allgather(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// To whoever asks. Each key once, and no more than the bounds of `wire` say.
+    /// Publishes bytes for lookups. Each key is used once, within the bounds of `wire`.
     fn publish(&self, key: u32, bytes: &[u8], deadline: &Deadline) -> Result<(), Error>;
 
-    /// What another process has published, or publishes until the deadline.
+    /// The bytes that another process has published, or publishes before the deadline.
     fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error>;
 }
 
-/// A length of time, and when it is over.
+/// A duration and its end.
 struct Deadline {
     length: Duration,
     at: Option<Instant>,
@@ -112,7 +110,7 @@ impl Deadline {
         Deadline { length, at: Instant::now().checked_add(length) }
     }
 
-    /// When; where that is beyond what the clock can say, a day from now.
+    /// The end; a day from now if the clock cannot represent it.
     fn at(&self) -> Instant {
         self.at.unwrap_or_else(|| Instant::now() + Duration::from_secs(24 * 60 * 60))
     }
@@ -124,11 +122,11 @@ impl Deadline {
 }
 
 impl Job {
-    /// Joins the job that the environment names; rank 0 of 1 when it names none.
+    /// Joins the job that the environment describes; without one it is rank 0 of 1.
     ///
     /// # Errors
-    /// `Invalid` when the variables contradict each other or those of another rank, `PeerFailed` when the launcher
-    /// cannot be reached, `TimedOut` with the ranks that have not come, `Permission` for a wrong secret.
+    /// `Invalid` if the variables contradict each other or those of another rank, `PeerFailed` if the launcher cannot be reached,
+    /// `TimedOut` with the ranks that have not joined, `Permission` for a wrong secret.
     pub fn from_env() -> Result<Job, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let job = Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()), raised_rights())?;
@@ -172,7 +170,7 @@ impl Job {
         Ok(job)
     }
 
-    /// `TIELINE_EXCHANGE`: a launcher of ours serves.
+    /// `TIELINE_EXCHANGE`: the exchange of `tieline run` or another launcher of Tieline.
     fn of_launcher(
         info: &ProcessInfo,
         spoken: &str,
@@ -196,7 +194,7 @@ impl Job {
         Ok(Job::new(info.clone(), exchange))
     }
 
-    /// Rank 0 serves. The first exchange tells who shares a host with whom.
+    /// Rank 0 serves. The first exchange finds the processes that share a host.
     fn at_rendezvous(
         info: &ProcessInfo,
         rendezvous: &Rendezvous,
@@ -230,48 +228,48 @@ impl Job {
         }
     }
 
-    /// Number of this process, from 0.
+    /// The rank of this process, from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Number of processes.
+    /// The number of processes in the job.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Number of this process among those of its host, from 0.
+    /// The number of this process among those of its host, from 0.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.local_rank
     }
 
-    /// Number of the job's processes on this host.
+    /// The number of the job's processes on this host.
     #[must_use]
     pub fn local_size(&self) -> usize {
         self.local_size
     }
 
-    /// The job's identity; empty where nobody gave it one.
+    /// The job's identity; empty if none was set.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// How long one exchange or lookup may take; `TIELINE_RENDEZVOUS_TIMEOUT` or [`DEADLINE`] by default. The first process
-    /// whose deadline passes ends the exchange for all; a lookup ends for who asked.
+    /// Sets the deadline of each exchange or lookup; `TIELINE_RENDEZVOUS_TIMEOUT` or [`DEADLINE`] by default. The first process
+    /// whose deadline passes ends the exchange for all. A lookup ends for the requester only.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
 
-    /// Hands `mine` to every process and returns everyone's bytes, in rank order. Collective: every process
-    /// calls it, equally often. At most [`wire::MAX_CONTRIBUTION`] bytes.
+    /// Passes `mine` to every process and returns the bytes of all processes, in rank order. Collective: every process calls it,
+    /// equally often. At most [`wire::MAX_CONTRIBUTION`] bytes.
     ///
     /// # Errors
-    /// `TooLarge`; `PeerFailed` with the rank that ended and how; `TimedOut` after the deadline, with the ranks
-    /// that have not come. The exchange is unusable after any of them but the first.
+    /// `TooLarge`; `PeerFailed` with the rank that ended and how; `TimedOut` after the deadline, with the ranks that have not
+    /// joined or contributed. The exchange is unusable after any of them but the first.
     pub fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         if mine.len() > wire::MAX_CONTRIBUTION {
             return Err(Error::new(
@@ -285,9 +283,9 @@ impl Job {
         self.exchange.allgather(mine, &deadline)
     }
 
-    /// Leaves bytes for whoever looks them up ([`Job::lookup`]): a worker's address, a key. Nobody waits for anybody, and what
-    /// nobody looks up is sent to nobody: a rank costs nothing to those that never talk to it. They stay as long as whoever serves
-    /// the exchange does, also when this process has ended.
+    /// Publishes bytes, such as a worker's address or a key, for [`Job::lookup`] by other processes. The call waits for no other
+    /// process, and bytes are sent only in answer to a lookup: a rank costs nothing to those that never communicate with it. The
+    /// bytes stay as long as the server of the exchange exists, even after this process has ended.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline_config::Error> {
@@ -301,7 +299,7 @@ impl Job {
     ///
     /// # Errors
     /// `Invalid` for a key that this process has published before; `TooLarge` beyond [`wire::MAX_PUBLISHED`] bytes or
-    /// [`wire::MAX_KEYS`] keys in all; `PeerFailed` when whoever serves the exchange is gone.
+    /// [`wire::MAX_KEYS`] keys in all; `PeerFailed` if the server of the exchange is gone.
     pub fn publish(&self, key: u32, bytes: &[u8]) -> Result<(), Error> {
         let refuse = |status, why, fix| Err(Error::new(status, "cannot publish", why, fix));
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
@@ -326,13 +324,16 @@ impl Job {
         Ok(())
     }
 
-    /// What `rank` has published as `key`; waits for it until the deadline. Not collective: any thread may ask at any time, also
-    /// while another one is in [`Job::exchange`]. Nothing is kept here: who needs it again keeps it, or asks again.
+    /// The bytes that `rank` has published as `key`; waits for them until the deadline. Not collective: any thread may call it at
+    /// any time, even while another one is in [`Job::exchange`]. Results are not cached: a caller that needs the bytes again keeps
+    /// them, or looks them up again.
     ///
     /// # Errors
-    /// `Invalid` for a rank that the job does not have; `TimedOut` after the deadline, and whether that rank has come at all: it may be
-    /// asked again; `PeerFailed` when that rank has left without publishing it, or whoever serves the exchange is gone (PMIx tells of no
-    /// rank that has left: it is `TimedOut` then); `Again` while [`wire::MAX_LOOKUPS`] lookups of this process wait.
+    /// - `Invalid` for a rank that the job does not have.
+    /// - `TimedOut` after the deadline; the text says whether that rank has joined at all. The lookup may be repeated.
+    /// - `PeerFailed` if that rank has left without publishing the key, or the server of the exchange is gone. PMIx does not report
+    ///   ranks that have left; there the result is `TimedOut`.
+    /// - `Again` while [`wire::MAX_LOOKUPS`] lookups of this process are pending.
     pub fn lookup(&self, rank: usize, key: u32) -> Result<Vec<u8>, Error> {
         if rank >= self.size {
             return Err(Error::new(
@@ -353,10 +354,10 @@ impl Job {
         self.exchange(&[]).map(drop)
     }
 
-    /// [`Job::barrier`] for a process that peers may still need something of: calls `progress` again and again until everybody has
-    /// come. A thread waits for them meanwhile: the first such barrier starts it, and it ends with the job. What `progress`
-    /// does sets the pace: one that sleeps a little leaves the processor to others. `Worker::barrier` of the crate `tieline` needs no such
-    /// choice.
+    /// [`Job::barrier`] for a process whose peers may still need its progress: calls `progress` repeatedly until every process has
+    /// called the barrier. A separate thread waits for them: the first such barrier starts it, and it ends with the job. The caller
+    /// sets the pace: a `progress` that sleeps a little leaves the processor to others. `Worker::barrier` of the crate `tieline`
+    /// needs no such choice.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -369,8 +370,8 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// As [`Job::exchange`], and what `progress` returned: then it is not called again, but this call, and a panic of it, end no
-    /// sooner than the barrier does.
+    /// As [`Job::exchange`], and the error of `progress`. After such an error `progress` is not called again. This call returns,
+    /// and a panic of `progress` continues, only when the barrier is over.
     pub fn barrier_while(
         &self,
         mut progress: impl FnMut() -> Result<(), Error>,
@@ -384,11 +385,12 @@ impl Job {
         self.barrier_woken(|| {}, until)
     }
 
-    /// The same for a process that sleeps meanwhile: calls `wait` once, with what says whether everybody has come, and `wake` in
-    /// the waiting thread when that begins to hold. A wait that `wake` ends needs no time limit.
+    /// As [`Job::barrier_while`], for a process that sleeps meanwhile. Calls `wait` once, with a function that returns whether the
+    /// barrier is over. Calls `wake` in the waiting thread when it becomes over. A wait that `wake` ends needs no timeout.
     ///
     /// # Errors
-    /// As [`Job::exchange`], and what `wait` returned. This call, and a panic of `wait`, end no sooner than the barrier does.
+    /// As [`Job::exchange`], and the error of `wait`. This call returns, and a panic of `wait` continues, only when the barrier is
+    /// over.
     pub fn barrier_woken(
         &self,
         wake: impl FnOnce() + Send + 'static,
@@ -400,16 +402,16 @@ impl Job {
     }
 }
 
-/// Processes on this host of the largest job that this one has joined.
+/// The number of this host's processes in the largest job that this process has joined.
 static JOINED: AtomicUsize = AtomicUsize::new(0);
 
-/// How many processes of its job this host has, this one among them, as far as it has joined one.
+/// The number of this host's processes in the job, including this one; 0 before this process has joined one.
 #[must_use]
 pub fn joined_processes() -> usize {
     JOINED.load(Ordering::Relaxed)
 }
 
-/// The same for a process that has not joined a job (yet), as its launcher says in the environment; else 1.
+/// The same for a process that has not joined a job, from its launcher's variables; otherwise 1.
 #[must_use]
 pub fn processes_on_this_host() -> usize {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -417,7 +419,7 @@ pub fn processes_on_this_host() -> usize {
         Ok(None) => ProcessInfo::of_any(&variable),
         info => info,
     };
-    // What makes no sense there is for who joins the job to say.
+    // Invalid values are reported when the process joins the job.
     info.ok().flatten().and_then(|info| info.local_size).unwrap_or(1)
 }
 
@@ -433,11 +435,11 @@ impl fmt::Debug for Job {
     }
 }
 
-/// The job's secret as `TIELINE_SECRET`, `TIELINE_SECRET_FILE` or a file of settings tells this process; empty
-/// when there is none. For launchers: not to be shown.
+/// The job's secret from `TIELINE_SECRET`, `TIELINE_SECRET_FILE` or a settings file; empty if there is none. For launchers; the
+/// secret must not be shown.
 ///
 /// # Errors
-/// A file that cannot be read.
+/// If a file cannot be read.
 pub fn secret() -> Result<String, Error> {
     let config = Config::builder().process_environment().build()?;
     Ok(config.secret()?.unwrap_or_default())

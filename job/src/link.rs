@@ -1,4 +1,4 @@
-//! A process's side of the exchange: one connection to whoever serves it.
+//! A process's side of the exchange: one connection to the server.
 
 use super::local;
 use super::stream::Stream;
@@ -11,46 +11,47 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::process::Mark;
 
-/// How long the server may take to say who is missing, once the deadline has passed.
+/// The time limit for the server's report of the missing ranks, once the deadline has passed.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// Any thread may use it: whoever waits reads for all who wait.
+/// Any thread may use it: one waiting thread reads for all waiting threads.
 pub(super) struct Link {
     stream: Stream,
-    /// Held while a frame is written. What is left of one whose time was over when a part of it was written: it goes before all others.
+    /// Held while a frame is written. It has the rest of a frame that was partly written when its time was over; that rest precedes
+    /// all later frames.
     writing: Mutex<Vec<u8>>,
     state: Mutex<State>,
-    /// Something was read, or nobody reads any more.
+    /// Something was read, or the reading thread has stopped.
     came: Condvar,
-    /// Held for the length of an exchange.
+    /// Held during an exchange.
     exchanging: Mutex<()>,
     size: usize,
-    /// The process that opened it: a child that it forks off reads nothing that is its parent's.
+    /// The process that opened the link: a forked child does not read its parent's connection.
     process: Mark,
-    /// For messages: `the launcher`, `rank 0, which serves the exchange`.
+    /// For error texts: `the launcher`, `rank 0, which serves the exchange`.
     server: &'static str,
 }
 
 struct State {
     decoder: Decoder,
-    /// A thread reads.
+    /// Whether a thread reads.
     reading: bool,
     round: u64,
-    /// The answer to an exchange.
+    /// The answer to the current exchange.
     gathered: Option<Frame>,
-    /// Why there will be no more exchanges: the server's last word.
+    /// The reason why there will be no more exchanges, from the server's final frame.
     over: Option<Error>,
-    /// Why this process is not, or no longer, of the job: the server closes after it.
+    /// The reason why the server refused or excluded this process, after which the server closes.
     refused: Option<Error>,
-    /// Why nothing more is read.
+    /// The reason why nothing more is read.
     gone: Option<Error>,
-    /// Lookups that are waited for, and their answers.
+    /// Pending lookups, and their answers.
     lookups: HashMap<u64, Option<Result<Vec<u8>, String>>>,
     next_lookup: u64,
 }
 
 impl Link {
-    /// Names this process on a connection that stands.
+    /// Joins over an established connection.
     pub(super) fn open(
         stream: Stream,
         hello: Hello,
@@ -87,7 +88,7 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says something. Where the time is over first it was not said, or will be before whatever is said next.
+    /// Sends a frame. On a timeout the frame was not sent, or its rest will precede the next frame.
     fn send(&self, frame: &Frame, deadline: &Deadline) -> Result<(), Error> {
         let mut left = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = left.len();
@@ -95,7 +96,7 @@ impl Link {
         let mut sent = 0;
         while sent < left.len() {
             let Some(time) = deadline.left() else {
-                // Of this one nothing, or all the rest.
+                // If nothing of this frame was sent, it is dropped; otherwise its rest is kept.
                 if sent <= begun {
                     left.truncate(begun);
                 }
@@ -116,13 +117,13 @@ impl Link {
         Ok(())
     }
 
-    /// The server closes after it has refused: that word, not the broken pipe, is the reason.
+    /// The server closes after a refusal: the refusal is the reason, not the broken pipe.
     fn refused(&self, why: &str) -> Error {
         let _ = self.wait::<()>(Instant::now() + LAST_WORD, |_| None);
         self.state().refused.clone().unwrap_or_else(|| self.gone(why))
     }
 
-    /// Reads until `pick` finds what it looks for. `None` when the time is over.
+    /// Reads until `pick` finds a value. `None` on a timeout.
     fn wait<T>(
         &self,
         until: Instant,
@@ -162,7 +163,7 @@ impl Link {
         }
     }
 
-    /// Puts what was read where whoever waits for it finds it.
+    /// Stores received frames for the threads that wait for them.
     fn take(&self, state: &mut State, bytes: &[u8]) {
         state.decoder.push(bytes);
         loop {
@@ -184,7 +185,7 @@ impl Link {
                 Err(why) => {
                     state.gone = Some(Error::new(
                         Status::BadData,
-                        format!("{} spoke nonsense", self.server),
+                        format!("{} sent malformed data", self.server),
                         why,
                         "use the same version of the library and of `tieline` in the whole job",
                     ));
@@ -197,7 +198,7 @@ impl Link {
     fn round(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error> {
         let round = self.state().round;
         let sent = self.send(&Frame::Contribute { round, bytes: mine.to_vec() }, deadline);
-        // Of what the server has said before it went, that is the reason.
+        // A final frame that the server sent before it closed is the reason.
         sent.map_err(|error| self.state().over.clone().unwrap_or(error))?;
         let told = |state: &mut State| {
             let gathered = state.gathered.take().map(Ok);
@@ -206,7 +207,7 @@ impl Link {
         let answer = match self.wait(deadline.at(), told)? {
             Some(answer) => answer?,
             None => {
-                // Who is missing, the server knows.
+                // The server knows the missing ranks.
                 let waited_ms = u64::try_from(deadline.length.as_millis()).unwrap_or(u64::MAX);
                 let extended = Deadline::new(LAST_WORD);
                 let _ = self.send(&Frame::GiveUp { waited_ms }, &extended);
@@ -239,7 +240,7 @@ impl Link {
         if let Some(answer) = self.wait(deadline.at(), told)? {
             return answer.map_err(|why| unknown(&why));
         }
-        // What is known of that rank, the server says.
+        // The server knows the state of that rank.
         let extended = Deadline::new(LAST_WORD);
         let _ = self.send(&Frame::Forget { id }, &extended);
         match self.wait(extended.at(), told)? {
@@ -280,8 +281,8 @@ impl Link {
     }
 }
 
-/// A TCP connection that is closed with something unread is reset, and what the other side has not taken yet is lost: the last thing
-/// that was published.
+/// Reads the pending input before the close. A TCP connection that is closed with unread input is reset, and the other side loses
+/// data that it has not received: the last publication.
 impl Drop for Link {
     fn drop(&mut self) {
         let is_own = self.process.is_here();
@@ -300,7 +301,7 @@ impl Exchange for Link {
         }
         let outcome = self.round(mine, deadline);
         if let Err(error) = &outcome {
-            // Whatever comes now belongs to no exchange.
+            // Later frames belong to no exchange.
             let _ = self.state().over.get_or_insert(error.clone());
         }
         outcome
@@ -332,7 +333,7 @@ impl Exchange for Link {
     }
 }
 
-/// An answer that nobody waits for any more is dropped.
+/// An answer to a lookup that is not pending any more is dropped.
 fn answer(state: &mut State, id: u64, found: Result<Vec<u8>, String>) {
     if let Some(waited) = state.lookups.get_mut(&id) {
         *waited = Some(found);
@@ -414,7 +415,7 @@ mod tests {
             let error = link.allgather(b"me", &long()).unwrap_err();
             assert_eq!(error.status(), Status::BadData, "{round}, {count}");
             assert!(error.to_string().contains("the launcher spoke out of turn"), "{error}");
-            // What failed once stays failed, whatever comes.
+            // An exchange that failed once fails from then on.
             theirs.write_all(&gathered(0, 2).encode()).unwrap();
             let again = link.allgather(b"me", &long()).unwrap_err();
             assert_eq!(again.to_string(), error.to_string());
@@ -445,7 +446,7 @@ mod tests {
         theirs.write_all(&[0xff; 64]).unwrap();
         let error = link.allgather(b"me", &long()).unwrap_err();
         assert_eq!(error.status(), Status::BadData);
-        assert!(error.to_string().contains("the launcher spoke nonsense"), "{error}");
+        assert!(error.to_string().contains("the launcher sent malformed data"), "{error}");
     }
 
     #[test]
@@ -477,7 +478,7 @@ mod tests {
         });
     }
 
-    /// What the server has not read yet, since its window is full, waits with us.
+    /// The server's window is full, so the unread rest waits on this side.
     #[test]
     fn what_was_published_last_arrives_though_its_process_ends_with_an_answer_unread() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -488,7 +489,7 @@ mod tests {
         let bytes = vec![7; wire::MAX_CONTRIBUTION];
         link.publish(1, &bytes, &long()).unwrap();
         theirs.write_all(&Frame::Found { id: 9, bytes: vec![1; 10_000] }.encode()).unwrap();
-        // It is there, and nobody has asked for it.
+        // It was received and not looked up.
         let Stream::Tcp(ours) = &link.stream else { panic!("it is TCP") };
         while ours.peek(&mut [0; 10_000]).unwrap() < 10_000 {
             std::thread::yield_now();
@@ -508,7 +509,7 @@ mod tests {
         let (link, mut theirs) = link();
         let brief = || Deadline::new(Duration::from_millis(5));
         let bytes = |key: u32| vec![key as u8; wire::MAX_CONTRIBUTION];
-        // So many the socket holds, and a part of the next; behind it there is no room for another.
+        // As many as the socket buffers, and a part of the next one; there is no room for another one.
         let whole = (0..).take_while(|key| link.publish(*key, &bytes(*key), &brief()).is_ok());
         let torn = whole.count() as u32;
         for key in [torn + 1, torn + 2] {

@@ -1,19 +1,19 @@
-//! Local sockets of abstract names, whose two ends ask the kernel for each other's user: who knows a name, or takes it
-//! first, is not believed for that.
+//! Local sockets with abstract names. Both ends check each other's user by the kernel, so neither knowing nor occupying a name is
+//! trusted.
 
 use super::sys;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 pub(super) enum Refused {
     System(io::Error),
-    /// Somebody else listens: `user 1000`.
+    /// A process of another user listens: `user 1000`.
     User(String),
 }
 
-/// `tieline-KIND-UID-WHAT`: users do not meet by accident.
+/// `tieline-KIND-UID-WHAT`: different users do not collide by accident.
 pub(super) fn name(kind: &str, what: &str) -> String {
     format!("tieline-{kind}-{}-{what}", sys::user())
 }
@@ -30,7 +30,7 @@ pub(super) fn check_user(stream: &UnixStream) -> Result<(), Refused> {
     same_user(sys::user_of(stream).map_err(Refused::System)?, sys::user())
 }
 
-/// Nobody but the user is believed: neither root, nor by root.
+/// Only the same user is trusted: root does not trust other users, and is not trusted by them.
 fn same_user(theirs: u32, ours: u32) -> Result<(), Refused> {
     if theirs == ours { Ok(()) } else { Err(Refused::User(format!("user {theirs}"))) }
 }

@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 
-/// A server on a thread, until this is dropped.
+/// A server on a thread, which ends when this is dropped.
 struct Serving {
     exchange: String,
     stop: Option<UnixStream>,
@@ -43,7 +43,7 @@ impl Serving {
         Job::from_variables(&|name| set.get(name).cloned(), &|| Ok(Vec::new()), false).unwrap()
     }
 
-    /// A process that says what it likes.
+    /// A connection on which the test sends arbitrary frames.
     fn connect(&self, rank: u32, size: u32) -> UnixStream {
         let name = self.exchange.strip_prefix("unix:@").unwrap();
         let address = SocketAddr::from_abstract_name(name).unwrap();
@@ -68,7 +68,7 @@ impl Drop for Serving {
     }
 }
 
-/// What comes on a connection until it closes.
+/// All frames of a connection until it closes.
 fn all_frames(mut stream: UnixStream) -> Vec<Frame> {
     let (mut bytes, mut decoder) = (Vec::new(), wire::Decoder::new(usize::MAX));
     let _ = stream.read_to_end(&mut bytes);
@@ -104,7 +104,7 @@ fn lookups_of_many_threads_and_an_exchange_share_one_connection() {
         let jobs = &jobs;
         let looked: Vec<_> =
             (0..20).map(|key| scope.spawn(move || jobs[1].lookup(0, key).unwrap())).collect();
-        // The exchange of rank 1 waits meanwhile, and so do its lookups, for each other's bytes too.
+        // Meanwhile the exchange of rank 1 waits, and its lookups too, each for the other's bytes.
         for key in (0..20).rev() {
             jobs[0].publish(key, &key.to_le_bytes()).unwrap();
         }
@@ -182,7 +182,7 @@ fn a_second_process_of_a_rank_is_told_so_whatever_it_calls_first() {
     assert!(error.to_string().contains("rank 1 has joined already"), "{error}");
     assert_eq!(second.lookup(1, 1).unwrap_err(), error, "and again");
     assert_eq!(second.barrier().unwrap_err(), error);
-    // Whoever waits in vain for one that has not come is told who was turned away.
+    // The timeout error about an absent rank has the reasons of refused connections.
     let mut asking = serving.join(0, 2);
     asking.set_deadline(Duration::from_millis(20));
     let error = asking.lookup(1, 2).unwrap_err();
@@ -255,7 +255,7 @@ fn a_process_that_asks_and_does_not_listen_is_heard_again_once_it_does() {
     let job = serving.join(0, 2);
     job.publish(1, &vec![9; MAX_PUBLISHED]).unwrap();
     assert_eq!(job.lookup(0, 1).unwrap().len(), MAX_PUBLISHED);
-    // A thousand answers of a mebibyte each, asked for in one breath.
+    // A thousand answers of a mebibyte each, requested together.
     let mut greedy = serving.connect(1, 2);
     let asked: Vec<u8> =
         (0..1000).flat_map(|id| Frame::Lookup { id, rank: 0, key: 1 }.encode()).collect();
@@ -309,7 +309,7 @@ fn a_process_that_breaks_the_rules_is_turned_away_and_harms_nobody() {
         drop(job);
         assert_eq!(serving.end().turned_away(), 1);
     }
-    // What was never asked may be forgotten.
+    // A lookup that was never made may be forgotten.
     let serving = serve(2);
     let job = serving.join(0, 2);
     let mut odd = serving.connect(1, 2);

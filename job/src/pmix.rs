@@ -1,8 +1,8 @@
-//! PMIx: mpirun, prun and `srun --mpi=pmix` run a server on every host, and through it processes find each
-//! other. `libpmix` is looked for at run time, when the environment says that such a server is there.
+//! PMIx: mpirun, prun and `srun --mpi=pmix` run a server on every host, by which processes find each other. `libpmix` is loaded at
+//! run time, if the environment says that there is such a server.
 //!
-//! One exchange is: put the bytes under a key of this exchange, commit, a fence that collects the data, get
-//! everybody's. What the library answers later is waited for with a deadline.
+//! One exchange consists of: put the bytes under a key of this exchange, commit, a fence that collects the data, get the bytes of
+//! all. Asynchronous results of the library are waited for until the deadline.
 
 mod sys;
 
@@ -16,25 +16,25 @@ use std::time::Duration;
 use sys::{Failed, How, Library, Value};
 use tieline_plugin_api::process::Owner;
 
-/// How long to ask who is missing, once the deadline has passed.
+/// The time limit for finding the missing ranks, once the deadline has passed.
 const ASK_WHO: Duration = Duration::from_secs(2);
 
-/// What a fence says when a rank has left or ended: PMIX_ERR_PARTIAL_SUCCESS.
+/// The status of a fence if a rank has left or ended: PMIX_ERR_PARTIAL_SUCCESS.
 const PARTIAL: i32 = -52;
 
-/// What a get says when nobody has put that: PMIX_ERR_NOT_FOUND.
+/// The status of a get for a key that was not put: PMIX_ERR_NOT_FOUND.
 const NOT_FOUND: i32 = -46;
 
-/// The pauses between two looks for what is not there yet.
+/// The pauses between two gets of a missing key.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether this process has joined. A server counts whoever has left as gone for good.
+/// Whether this process has joined. A server considers a process that left as gone for good.
 static JOINED: AtomicBool = AtomicBool::new(false);
-/// The connection to the server is one process's, and a child's end would be told as that of the rank.
+/// The connection to the server belongs to one process: the server would report the end of a forked child as that of the rank.
 static OWNER: Owner = Owner::new();
 
-/// Whether a server of PMIx started this process.
+/// Whether a PMIx server started this process.
 pub(super) fn is_there(get: Get<'_>) -> bool {
     get("PMIX_NAMESPACE").is_some() && get("PMIX_RANK").is_some()
 }
@@ -43,7 +43,7 @@ pub(super) fn is_there(get: Get<'_>) -> bool {
 pub(super) struct Pmix {
     library: Library,
     size: usize,
-    /// Whether every rank is on this host: then its server knows who is missing.
+    /// Whether every rank is on this host: then its server knows the missing ranks.
     all_here: bool,
     rounds: Mutex<Rounds>,
 }
@@ -55,9 +55,9 @@ struct Rounds {
 }
 
 impl Pmix {
-    /// Joins; the place is the server's word.
+    /// Joins; the server assigns the rank.
     ///
-    /// Under raised rights nobody joins: libpmix looks for code where the environment says (`PMIX_MCA_*`).
+    /// With raised rights it refuses: libpmix loads code from places that the environment names (`PMIX_MCA_*`).
     pub(super) fn join(
         deadline: &Deadline,
         raised_rights: bool,
@@ -130,7 +130,7 @@ impl Pmix {
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Failed> {
-        // One byte more than none: an empty value is not kept by every server.
+        // At least one byte: some servers do not keep an empty value.
         self.library.put(key, &[&[1][..], bytes].concat())?;
         self.library.commit()
     }
@@ -209,8 +209,8 @@ impl Exchange for Pmix {
         self.put(&published(key), bytes).map_err(|failed| self.failed(failed, deadline))
     }
 
-    /// This host's server asks that of the rank's host. What is not there yet it may wait for, or say so at once, as those of Open MPI
-    /// and Slurm do: then it is asked again, since it tells nobody when it comes.
+    /// This host's server asks the server of the rank's host. For a missing key it may wait, or fail immediately, as those of Open
+    /// MPI and Slurm do. Then the get is repeated, since the server sends no notification.
     fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error> {
         let rank = u32::try_from(rank).unwrap_or(u32::MAX);
         let (mut pause, mut how) = (FIRST_PAUSE, How::Wait);
@@ -237,7 +237,7 @@ fn published(key: u32) -> String {
     format!("tieline.published.{key}")
 }
 
-/// What [`Pmix::put`] put there.
+/// The bytes that [`Pmix::put`] stored.
 fn value_of(value: Value, key: &str) -> Result<Vec<u8>, Error> {
     let bytes = match &value {
         Value::Bytes(bytes) => bytes.strip_prefix(&[1]),
@@ -249,7 +249,7 @@ fn value_of(value: Value, key: &str) -> Result<Vec<u8>, Error> {
 fn odd(key: &str) -> Error {
     Error::new(
         Status::BadData,
-        "the PMIx server spoke nonsense",
+        "the PMIx server sent malformed data",
         format!("the value of {key} is of an unexpected kind"),
         "",
     )

@@ -1,5 +1,5 @@
-//! What the environment says about this process's place: our own launcher's variables first, then those of
-//! launchers that users already have.
+//! The place of this process as the environment describes it: first the variables of Tieline's launcher, then those of common
+//! launchers.
 
 use super::slurm;
 use super::wire::{MAX_JOB, MAX_RANKS};
@@ -19,14 +19,14 @@ pub(super) const FIX_LAUNCH: &str = "start the program with `tieline run -n N --
 pub(super) struct ProcessInfo {
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// As the environment says; an exchange may find it out itself.
+    /// From the environment; otherwise the exchange determines it.
     pub(super) local_rank: Option<usize>,
     pub(super) local_size: Option<usize>,
     pub(super) id: String,
 }
 
-/// Other launchers' names for rank, size, local rank, local size. They tell who we are where TIELINE_RENDEZVOUS
-/// tells where the others are.
+/// The variables of other launchers for rank, size, local rank, local size. They are used with TIELINE_RENDEZVOUS, which has the
+/// address.
 const OTHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""],
     [
@@ -40,7 +40,7 @@ const OTHERS: &[[&str; 4]] = &[
 ];
 
 impl ProcessInfo {
-    /// A job of one.
+    /// A job of one process.
     pub(super) fn alone() -> ProcessInfo {
         ProcessInfo {
             rank: 0,
@@ -60,7 +60,7 @@ impl ProcessInfo {
         ProcessInfo::read(get, &names).map(Some)
     }
 
-    /// From the variables of Slurm's srun: a step, and not the script around it.
+    /// From the variables of Slurm's srun: those of a step, not of the batch script around it.
     pub(super) fn of_slurm(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
         let names = &OTHERS[0];
         if names[..2].iter().any(|name| get(name).is_none()) {
@@ -124,7 +124,7 @@ impl ProcessInfo {
     }
 }
 
-/// The identity travels in every hello.
+/// The identity is part of every hello.
 pub(super) fn check_id(id: &str) -> Result<(), Error> {
     match id.len() {
         0..=MAX_JOB => Ok(()),
@@ -132,7 +132,7 @@ pub(super) fn check_id(id: &str) -> Result<(), Error> {
     }
 }
 
-/// How long joining and each exchange may take.
+/// The deadline of joining and of each exchange.
 pub(super) fn timeout(get: Get<'_>) -> Result<Duration, Error> {
     const NAME: &str = "TIELINE_RENDEZVOUS_TIMEOUT";
     match get(NAME) {

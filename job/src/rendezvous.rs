@@ -1,4 +1,4 @@
-//! A rendezvous over TCP: rank 0 listens at an address that all know beforehand, the others come to it in any
+//! The bootstrap over TCP (rendezvous): rank 0 listens at an address that all ranks know beforehand, and the others connect in any
 //! order.
 //!
 //! ```sh
@@ -7,13 +7,11 @@
 //! TIELINE_RANK=1 ./program        # anywhere
 //! ```
 //!
-//! With a secret both ends prove that they know it. Without one only a loopback address is taken, and then the meeting
-//! place is a local socket of that address's name: its ends ask the kernel for each other's user, which a port does not
-//! tell.
+//! With a secret both ends prove that they know it. Without a secret only a loopback address is accepted. The ranks then meet at a
+//! local socket with that address in its name, whose ends check each other's user by the kernel; a TCP port does not allow that.
 //!
-//! Rank 0 serves from a thread named `tieline-rendezvous`, which lives as long as its [`Job`](super::Job): the
-//! others are not to wait for each other until rank 0 has finished what it computes. It sleeps but for an
-//! exchange, and its end comes with the Job's.
+//! Rank 0 serves from a thread named `tieline-rendezvous`, which lives as long as its [`Job`](super::Job): the other ranks must not
+//! wait until rank 0 has finished a computation. The thread sleeps except during an exchange, and ends with the Job.
 
 use super::handshake::{self, NotYet};
 use super::link::{Link, late};
@@ -28,32 +26,32 @@ use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The pauses between two tries to connect.
+/// The pauses between two attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How long one try to connect may take.
+/// The time limit of one attempt to connect.
 const ONE_TRY: Duration = Duration::from_secs(3);
 
-/// How long the thread may take to hand its last words to the system.
+/// The time limit for passing the thread's final frames to the system.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// How long a connection may be dead before it breaks.
+/// The time after which the kernel ends a dead connection.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Where the others are, and what is needed to meet them.
+/// The address of the bootstrap, and its credentials.
 pub(super) struct Rendezvous {
-    /// One or more of `host:port`, the same on all.
+    /// One or more of `host:port`, the same on all ranks.
     addresses: String,
     secret: Vec<u8>,
-    /// The variable that says so.
+    /// The variable with the addresses.
     variable: &'static str,
-    /// The local socket, where the job is known to be on one host.
+    /// The local socket, if all ranks are on one host.
     local: Option<String>,
 }
 
 impl Rendezvous {
-    /// What `variable` says, with the job's secret.
+    /// From the value of `variable` and the job's secret.
     pub(super) fn new(
         addresses: String,
         variable: &'static str,
@@ -75,7 +73,7 @@ impl Rendezvous {
         Ok(Rendezvous { addresses, secret: secret()?, variable, local: None })
     }
 
-    /// For a job that is on one host: a local socket, and the words for what is wrong with it.
+    /// For a job on one host: a local socket; `variable` and `addresses` are for error texts.
     pub(super) fn on_this_host(
         addresses: String,
         variable: &'static str,
@@ -89,7 +87,7 @@ impl Rendezvous {
         }
     }
 
-    /// Comes to the rendezvous, and waits for it where it is not there yet.
+    /// Joins the bootstrap, and waits for it if it does not exist yet.
     pub(super) fn join(&self, hello: Hello, deadline: &Deadline) -> Result<Link, Error> {
         let server = match self.variable {
             "TIELINE_EXCHANGE" => "the launcher",
@@ -138,7 +136,7 @@ impl Rendezvous {
                     match handshake::enter(&stream, &self.secret, deadline) {
                         Ok(()) => return Ok(Stream::Tcp(stream)),
                         Err(NotYet::Later(text)) => why = text,
-                        // Of several addresses one may be another host's as seen from here.
+                        // With several addresses, one may lead to another host from here.
                         Err(NotYet::Never(error)) if self.addresses.contains(',') => {
                             why = format!("{address}: {}", error.why());
                         }
@@ -179,7 +177,7 @@ impl Rendezvous {
         if all.is_empty() { Err(why) } else { Ok(all) }
     }
 
-    /// Without a secret nothing that leaves this host is believed.
+    /// Without a secret only loopback addresses are accepted.
     fn check_reach(&self, ip: IpAddr) -> Result<(), NotYet> {
         if !self.secret.is_empty() || ip.is_loopback() {
             return Ok(());
@@ -200,7 +198,7 @@ impl Rendezvous {
         )
     }
 
-    /// Serves the exchange, and takes part in it as rank 0.
+    /// Serves the exchange, and joins it as rank 0.
     pub(super) fn serve(&self, hello: Hello, deadline: &Deadline) -> Result<Hosted, Error> {
         let failed = |e: std::io::Error| {
             Error::new(Status::Io, "cannot serve the rendezvous", e.to_string(), "")
@@ -233,11 +231,11 @@ impl Rendezvous {
         let (host, port) = self.addresses.rsplit_once(':').unwrap_or_default();
         let literal = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let mut wanted = found;
-        // A name may mean another address here than elsewhere (127.0.1.1 in /etc/hosts): listen on all.
+        // A name may resolve to another address here than on other hosts (127.0.1.1 in /etc/hosts): listen on all addresses.
         if !literal && host != "localhost" {
             let port = port.parse().unwrap_or(0);
             wanted = vec![
-                SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), // takes IPv4, too
+                SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)), // accepts IPv4, too
                 SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
             ];
         }
@@ -261,7 +259,7 @@ impl Rendezvous {
         Err(cannot(format!("{address}: {e}"), fix))
     }
 
-    /// Every name that an address may have: `localhost` is two.
+    /// One socket for every address of the name: `localhost` has two.
     fn listen_local(
         &self,
         server: &mut Server,
@@ -282,22 +280,22 @@ fn cannot(why: String, fix: &str) -> Error {
     Error::new(Status::Io, "rank 0 cannot open the rendezvous", why, fix)
 }
 
-/// The local socket that stands for an address of this host.
+/// The name of the local socket for an address of this host.
 fn at(address: SocketAddr) -> String {
     local::name("rendezvous", &address.to_string())
 }
 
-/// A connection to a free port of this host can meet itself.
+/// A connection to a free port of this host can connect to itself.
 fn is_own_echo(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Serves until rank 0 has gone and everybody was told.
+/// Serves until rank 0 has left and all ranks were notified.
 fn run(mut server: Server) {
     let mut joined = false;
     while !joined || server.has(0) {
         if server.turn(&[], None).is_err() {
-            return; // the connections close, and that is what the others are told
+            return; // the connections close, which the other ranks detect
         }
         joined |= server.has(0);
     }
@@ -310,7 +308,7 @@ fn run(mut server: Server) {
     }
 }
 
-/// Rank 0's exchange and the thread that serves it.
+/// Rank 0's link, and the thread that serves the exchange.
 pub(super) struct Hosted {
     link: Option<Link>,
     thread: Option<JoinHandle<()>>,
@@ -338,7 +336,7 @@ impl Exchange for Hosted {
 
 impl Drop for Hosted {
     fn drop(&mut self) {
-        // The thread ends when its only connection to this process does.
+        // The thread ends when its only connection to this process closes.
         drop(self.link.take());
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -346,10 +344,10 @@ impl Drop for Hosted {
     }
 }
 
-/// As [`refuse`], for a Job whose exchange cannot be told.
+/// As [`refuse`], for a job with an unknown kind of exchange.
 pub(super) fn unknown_exchange(spoken: &str) -> Error {
     refuse(format!(
-        "TIELINE_EXCHANGE is `{spoken}` and TIELINE_RENDEZVOUS is not set: there is no way to the others"
+        "TIELINE_EXCHANGE is `{spoken}` and TIELINE_RENDEZVOUS is not set: there is no route to the other ranks"
     ))
 }
 

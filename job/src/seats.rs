@@ -1,4 +1,4 @@
-//! The connections of a server: by place for the poller, by rank for who speaks to one, by age for those without a name.
+//! The connections of a server: by seat for the poller, by rank for messages to ranks, by age for connections without a rank.
 
 use super::connection::Connection;
 use std::collections::HashMap;
@@ -10,16 +10,16 @@ use tieline_net::admission::Admission;
 
 #[derive(Default)]
 pub(super) struct Seats {
-    /// By their places, which those that come later take over.
+    /// Indexed by seat; free seats are reused.
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     ranks: HashMap<usize, usize>,
-    /// Those without a rank. A connection that has to prove nothing, or has done it, makes room last.
+    /// The connections without a rank. A connection that needs no proof, or has given it, is evicted last.
     pub(super) nameless: Admission<usize>,
 }
 
 impl Seats {
-    /// One more, without a name. Its place.
+    /// Adds a connection without a rank. Returns its seat.
     pub(super) fn insert(&mut self, connection: Connection) -> usize {
         let seat = self.free.pop().unwrap_or(self.connections.len());
         self.note(seat, &connection);
@@ -42,7 +42,7 @@ impl Seats {
         self.connections.iter().flatten()
     }
 
-    /// Where this rank's is.
+    /// The seat of this rank.
     pub(super) fn of_rank(&self, rank: usize) -> Option<usize> {
         self.ranks.get(&rank).copied()
     }
@@ -51,7 +51,7 @@ impl Seats {
         self.ranks.keys().copied()
     }
 
-    /// This one has said who it is.
+    /// The connection belongs to this rank.
     pub(super) fn name(&mut self, seat: usize, rank: usize) {
         if let Some(connection) = self.connections[seat].as_mut() {
             connection.rank = Some(rank);
@@ -60,7 +60,7 @@ impl Seats {
         }
     }
 
-    /// It is nobody's from `now` on. Whose it was.
+    /// Takes the rank from a connection, at time `now`. Returns the rank.
     pub(super) fn unname(&mut self, seat: usize, now: Instant) -> Option<usize> {
         let connection = self.connections[seat].as_mut()?;
         connection.since = now;
@@ -71,7 +71,7 @@ impl Seats {
         Some(rank)
     }
 
-    /// After something was done with one: where it is closed its place is free, else the poller is told what it waits for.
+    /// Called after every change of a connection: frees the seat of a closed one, otherwise updates its events in the poller.
     pub(super) fn settle(&mut self, seat: usize, poller: &Poller) -> io::Result<()> {
         let Some(connection) = self.get(seat) else { return Ok(()) };
         if connection.open {
@@ -88,8 +88,8 @@ impl Seats {
             let _ = self.ranks.remove(&rank);
         }
         if let Some(gone) = self.connections[seat].take() {
-            // A process that was forked off meanwhile has the descriptor, too: closing alone would be no end, neither to the poller
-            // nor to the other side.
+            // A child that was forked meanwhile shares the descriptor: a close alone would end the connection neither for the
+            // poller nor for the other side.
             poller.forget(gone.stream.as_raw_fd());
             gone.stream.shutdown();
         }
@@ -107,7 +107,7 @@ mod tests {
     use std::time::Duration;
     use tieline_net::admission::Source;
 
-    /// A connection that is there since then, and its other end.
+    /// A connection that exists since then, and its other end.
     fn since(at: Instant) -> (Connection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut connection = Connection::new(Stream::Unix(ours), Source::Local, None);
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(row(&seats), (2, Some(t0 + s(1))));
         assert_eq!((seats.of_rank(7), seats.of_rank(1)), (Some(1), None));
         assert_eq!(seats.ranks().collect::<Vec<_>>(), [7]);
-        // Who is turned away has its time from then.
+        // The time of a refused connection starts at its refusal.
         assert_eq!(seats.unname(1, t0 + s(3)), Some(7));
         assert_eq!((seats.nameless.len(), seats.of_rank(7)), (3, None));
         assert_eq!(any(&seats, t0 + s(2)), Some(2));

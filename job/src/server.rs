@@ -1,5 +1,5 @@
-//! Who serves the exchange: the launcher, or rank 0's thread where there is none. A thin shell of I/O around
-//! `Gather`; nothing in it waits but [`Server::turn`], and that only for what it was told.
+//! The server of the exchange: the launcher, or rank 0's thread if there is none. A thin layer of I/O around `Gather`; only
+//! [`Server::turn`] waits, and only as long as its arguments allow.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), tieline_config::Error> {
@@ -33,19 +33,19 @@ use tieline_net::admission::{LOOK, Source};
 
 mod coming;
 
-/// How long a connection may take to name itself.
+/// The time within which a connection has to send its hello.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many frames of one process are heard before others have their turn.
+/// The number of frames of one process that are handled in one turn.
 const FRAMES_PER_TURN: usize = 64;
 
-/// How often who ended is read, of what it may have left unread.
+/// The number of reads of an ended process's unread input.
 const READS_AT_END: usize = 64;
 
-/// What is shorter is copied behind its head: one packet, and one call, instead of two.
+/// A shorter payload is copied behind its head: one packet and one call instead of two.
 const SMALL: usize = 4096;
 
-/// The numbers of listeners at the poller; connections have those of their places.
+/// The poller's tokens of listeners begin here; connections use their seats.
 const LISTENERS: u64 = 1 << 48;
 
 /// Serves one job.
@@ -54,16 +54,16 @@ pub struct Server {
     directory: Directory,
     poller: Poller,
     listeners: Vec<Listener>,
-    /// Whether the poller looks for who comes.
+    /// Whether the poller watches the listeners.
     listening: bool,
     seats: Seats,
-    /// Ranks that hung up, until their end is told: by [`Server::ended`], which knows better, or at this time.
+    /// Ranks that have disconnected. [`Server::ended`], which knows the reason, or this time reports their end.
     hung_up: VecDeque<(usize, Instant)>,
-    /// How ranks ended that have not hung up yet: what they said before that is still to be heard.
+    /// The ends of ranks that have not disconnected yet: their earlier frames are still to be handled.
     ends: HashMap<usize, String>,
     grace: Duration,
     turned_away: u64,
-    /// Nobody is taken in before.
+    /// No connection is accepted before.
     accept_at: Option<Instant>,
 }
 
@@ -76,7 +76,7 @@ impl Server {
     /// Serves a job of `size` processes that know its identity.
     ///
     /// # Errors
-    /// No descriptor or memory for waiting on them.
+    /// If there is no descriptor or memory for the poller.
     pub fn new(size: usize, job: &str) -> Result<Server, Error> {
         Ok(Server {
             gather: Gather::new(size, job),
@@ -93,16 +93,16 @@ impl Server {
         })
     }
 
-    /// How long after a hang-up [`Server::ended`] may say how the process ended, which is the better reason.
+    /// The time after a disconnect within which [`Server::ended`] may report how the process ended, which is the better reason.
     pub fn set_grace(&mut self, grace: Duration) {
         self.grace = grace;
     }
 
-    /// Listens on a socket of a random abstract name, for processes of the same user in the same network
-    /// namespace; returns what they need as `TIELINE_EXCHANGE`.
+    /// Listens on a socket with a random abstract name, for processes of the same user in the same network namespace. Returns the
+    /// value of their `TIELINE_EXCHANGE`.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub fn listen_unix(&mut self) -> Result<String, Error> {
         let mut id = [0; 16];
         tieline_net::random(&mut id).map_err(|e| cannot_listen(&e))?;
@@ -111,7 +111,7 @@ impl Server {
         Ok(format!("unix:@{name}"))
     }
 
-    /// As [`Server::listen_unix`], on an abstract name that the others know.
+    /// As [`Server::listen_unix`], on an abstract name that the ranks know.
     pub(super) fn listen_named(&mut self, name: &str) -> std::io::Result<()> {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
         listener.set_nonblocking(true)?;
@@ -120,10 +120,10 @@ impl Server {
         Ok(())
     }
 
-    /// Listens on this socket, for whoever knows the secret.
+    /// Listens on this socket, for processes that know the secret.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub fn listen_tcp(&mut self, listener: TcpListener, secret: &[u8]) -> Result<(), Error> {
         let ready = listener.set_nonblocking(true).and_then(|()| sys::deepen(&listener));
         ready.map_err(|e| cannot_listen(&e))?;
@@ -133,20 +133,20 @@ impl Server {
 
     fn add(&mut self, listener: Listener) {
         self.listeners.push(listener);
-        self.listening = false; // the next turn has the poller look at all of them
+        self.listening = false; // the next turn registers all of them with the poller
     }
 
-    /// A connection that needs no proof: the process made both ends.
+    /// A connection that needs no proof: this process made both ends.
     pub(super) fn adopt(&mut self, stream: UnixStream) -> std::io::Result<()> {
         stream.set_nonblocking(true)?;
         self.insert(Connection::new(Stream::Unix(stream), Source::Local, None));
         Ok(())
     }
 
-    /// Waits until there is something to do, one of the `others` can be read or a timeout has passed, and does what there is.
+    /// Waits until there is something to do, one of the `others` is readable or the timeout has passed, and then does it.
     ///
     /// # Errors
-    /// What the system says.
+    /// Those of the system.
     pub fn turn(&mut self, others: &[RawFd], timeout: Option<Duration>) -> Result<(), Error> {
         let cannot = |e: std::io::Error| {
             Error::new(Status::Io, "cannot wait for the job's processes", e.to_string(), "")
@@ -162,7 +162,7 @@ impl Server {
             sys::wait_readable(&[&own, others].concat(), timeout).map_err(cannot)?;
             self.poller.wait(&mut ready, Some(Duration::ZERO)).map_err(cannot)?;
         }
-        // Who is there has its turn before who comes.
+        // Existing connections have their turn before new ones.
         for ready in ready.iter().filter(|ready| ready.token < LISTENERS) {
             self.serve(ready.token as usize);
         }
@@ -173,7 +173,7 @@ impl Server {
         Ok(())
     }
 
-    /// A rank's process ended: whoever waits for it is told how, in these words.
+    /// A rank's process ended: every process that waits for it gets this text as the reason.
     pub fn ended(&mut self, rank: usize, text: &str) {
         self.hung_up.retain(|(other, _)| *other != rank);
         if self.has(rank) {
@@ -185,8 +185,9 @@ impl Server {
         self.over(text);
     }
 
-    /// Hears what a rank of this host said before it ended, and then has nobody wait for more: a child that it forked off may hold its
-    /// connection for ever, and say what is its own. What comes from another host may still be on its way: its hang-up is waited for.
+    /// Handles the frames that a rank of this host sent before it ended, and then fails pending lookups of its bytes: a forked
+    /// child may hold the connection for ever, and use it. Frames from another host may still be in flight: the server waits for
+    /// the disconnect.
     fn hear_out(&mut self, rank: usize, why: &str) {
         for _ in 0..READS_AT_END {
             let Some(seat) = self.seats.of_rank(rank) else { return };
@@ -201,13 +202,13 @@ impl Server {
         }
     }
 
-    /// There will be no more exchanges.
+    /// Ends all exchanges with this reason.
     fn over(&mut self, text: &str) {
         let told = self.gather.gone(text);
         self.tell(told);
     }
 
-    /// Connections that were turned away: strangers, wrong secrets, second processes of one rank.
+    /// The number of refused connections: foreign clients, wrong secrets, second processes of one rank.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.turned_away
@@ -218,7 +219,7 @@ impl Server {
         self.seats.of_rank(rank).is_some()
     }
 
-    /// Whether everything said was handed to the system.
+    /// Whether all output was passed to the system.
     pub(super) fn is_flushed(&self) -> bool {
         self.seats.all().all(|c| c.out.is_empty())
     }
@@ -228,10 +229,10 @@ impl Server {
         self.settle(seat);
     }
 
-    /// After something was done with a connection.
+    /// Called after every change of a connection.
     fn settle(&mut self, seat: usize) {
         if self.seats.settle(seat, &self.poller).is_err() {
-            self.hung_up(seat); // nobody would ever look at it again
+            self.hung_up(seat); // the poller would never report it again
             let _ = self.seats.settle(seat, &self.poller);
         }
     }
@@ -239,7 +240,7 @@ impl Server {
     fn serve(&mut self, seat: usize) {
         if let Some(connection) = self.seats.get(seat) {
             connection.write();
-            // What it said before it was not listened to comes first.
+            // Received frames that were not handled yet come first.
             self.hear(seat);
             if self.seats.get(seat).is_some_and(|c| c.is_heard() && !c.paused) {
                 self.read(seat);
@@ -251,7 +252,7 @@ impl Server {
     fn read(&mut self, seat: usize) {
         let Some(connection) = self.seats.get(seat) else { return };
         let mut buffer = [0; 64 << 10];
-        // What does not fit is there at the next turn.
+        // The rest is read in the next turn.
         let got = match (&connection.stream).read(&mut buffer) {
             Ok(n) if n > 0 => &buffer[..n],
             Err(e) if super::retries(&e) => return,
@@ -272,7 +273,7 @@ impl Server {
                     }
                 }
                 Err(why) => {
-                    // What there is to answer leaves before the connection closes.
+                    // The answer is sent before the connection closes.
                     connection.closing = true;
                     connection.write();
                     self.turned_away += 1;
@@ -286,7 +287,7 @@ impl Server {
         self.hear(seat);
     }
 
-    /// Hears what came, as long as it is listened to.
+    /// Handles the received frames while input is processed.
     fn hear(&mut self, seat: usize) {
         for turn in 0.. {
             let Some(connection) = self.seats.get(seat) else { return };
@@ -326,7 +327,7 @@ impl Server {
                 }
                 Ok(())
             }
-            // Whoever has heard the last answer has left nothing of it here.
+            // A process that has read the last answer has no answer pending here.
             (Frame::Contribute { .. }, Some(_)) if connection.out.has_round() => {
                 Err("it goes on without having heard the answer".into())
             }
@@ -374,14 +375,14 @@ impl Server {
         }
     }
 
-    /// Whoever waits for what this rank publishes waits in vain.
+    /// Fails pending lookups of this rank's bytes.
     fn leaves(&mut self, rank: usize, why: &str) {
         for answer in self.directory.gone(rank, why) {
             self.answer(answer);
         }
     }
 
-    /// When there is something to do even if nobody says anything.
+    /// The time until there is something to do without any event.
     fn next_due(&self, accepts: bool) -> Option<Duration> {
         let nameless = self.seats.nameless.oldest();
         let look = self.seats.nameless.room_at().map(|at| at.min(Instant::now() + LOOK));
@@ -403,14 +404,14 @@ impl Server {
         }
     }
 
-    /// Says a last word to this connection. If it was a rank's, nobody is to wait for that rank any longer.
+    /// Sends a final frame to this connection. If it belonged to a rank, that rank has ended for all others.
     fn refuse(&mut self, seat: usize, text: String) {
         self.turned_away += 1;
         let Some(connection) = self.seats.get(seat) else { return };
         connection.say(&encoded(&Frame::Refused { text: text.clone() }), What::Word);
         connection.closing = true;
         connection.write();
-        // As long as one that is new it has to hear it.
+        // It has as long as a new connection to read the frame.
         if let Some(rank) = self.seats.unname(seat, Instant::now()) {
             let text = format!("{} was turned away: {text}", self.gather.name(rank));
             self.ended(rank, &text);
@@ -418,7 +419,7 @@ impl Server {
     }
 
     fn tell(&mut self, told: Reply) {
-        // One that is dying cannot be told; its end is noticed on its own.
+        // A dying connection cannot be notified; its end is detected separately.
         match told {
             Reply::Nobody => {}
             Reply::One(rank, frame) => self.say(rank, &[encoded(&frame)], What::Word),
@@ -429,7 +430,7 @@ impl Server {
                 };
                 let bytes = [encoded(&frame)];
                 drop(frame);
-                // Rank 0 comes last: where it serves the exchange itself, its end would come before the others' answer.
+                // Rank 0 comes last: if it serves the exchange itself, its end would precede the answers of the others.
                 let ranks: Vec<usize> = self.seats.ranks().filter(|rank| *rank != 0).collect();
                 ranks.into_iter().for_each(|rank| self.say(rank, &bytes, what));
                 self.say(0, &bytes, what);

@@ -1,10 +1,10 @@
-//! What is looked at within a server, turn by turn.
+//! Internal state of a server, turn by turn.
 
 use super::coming::PAUSE;
 use super::*;
 use std::os::fd::OwnedFd;
 
-/// A server whose listener cannot take anybody in, as where no descriptor is left.
+/// A server whose listener cannot accept any connection, as if no descriptor were left.
 fn without_descriptors() -> Server {
     let mut server = Server::new(2, "j").expect("a poller");
     let (socket, _) = UnixStream::pair().expect("a socket that does not listen");
@@ -82,7 +82,7 @@ fn who_asks_and_does_not_listen_fills_no_memory_and_is_heard_again_when_all_was_
         let connection = server.seats.get(0).expect("it is there");
         let kept = connection.out.bytes();
         assert!(kept < 3 * MAX_PUBLISHED, "{kept} bytes wait");
-        // A system with large buffers takes all of it in one breath, while others are spoken to.
+        // A system with large buffers accepts all of it in one call, while others are served.
         answered += connection.out.len().div_ceil(2);
         connection.out = super::super::connection::Outbox::default();
         server.settle(0);
@@ -128,7 +128,7 @@ fn a_lookup_of_a_rank_that_ended_is_told_how_before_it_joined_and_behind_its_las
     server.ended(1, "rank 1 exited with code 0");
     let text = "rank 1 exited with code 0".to_owned();
     assert_eq!(told(&mut asking), [Frame::Unknown { id: 1, text }]);
-    // One that has hung up is not judged before it is known how it ended.
+    // The end of a disconnected rank is reported only when the reason is known.
     let leaving = process(&mut server, 2, &[]);
     drop(leaving);
     server.turn(&[], None).expect("a turn");
@@ -137,7 +137,7 @@ fn a_lookup_of_a_rank_that_ended_is_told_how_before_it_joined_and_behind_its_las
     let text = "rank 2 was ended by signal 9".to_owned();
     let unknown = |id| Frame::Unknown { id, text: text.clone() };
     assert_eq!(told(&mut asking), [unknown(2), unknown(3)]);
-    // And what one said before its end is heard first; whoever has its connection as well is not waited for.
+    // Frames that a rank sent before its end are handled first; a process that shares its connection is not waited for.
     let mut server = Server::new(3, "j").expect("a poller");
     let mut asking = process(&mut server, 0, &[lookup(4, 1, 1), lookup(5, 1, 2)]);
     let mut last = process(&mut server, 1, &[]);
@@ -180,7 +180,7 @@ fn one_that_says_much_at_once_is_heard_in_parts_so_that_others_have_their_turn()
 fn who_leaves_is_gone_although_another_process_has_the_descriptor_too() {
     let mut server = Server::new(2, "j").expect("a poller");
     let (ours, theirs) = UnixStream::pair().expect("two sockets");
-    // As a child has it that was forked off and runs no other program.
+    // As in a child that was forked off and has not executed another program.
     let childs = ours.try_clone().expect("a descriptor");
     server.adopt(ours).expect("a flag");
     drop(theirs);

@@ -1,20 +1,19 @@
-//! A step of Slurm without PMIx: its nodes and its number give everybody the same address to meet at, and the job an
-//! identity.
+//! A step of Slurm without PMIx: its nodes and its number determine a common address for the bootstrap, and the job's identity.
 
 use super::gather::SLURM;
 use super::process_info::{Get, ProcessInfo, Secret, check_id, refuse};
 use super::rendezvous::Rendezvous;
 use crate::Error;
 
-/// Ports that steps meet at: one of these, by the numbers of job and step.
+/// The ports of bootstraps: one of these, by the numbers of job and step.
 const FIRST_PORT: u64 = 20_000;
 const PORTS: u64 = 10_000;
 
 /// The variable that names the nodes.
 const NODES: &str = "SLURM_STEP_NODELIST";
 
-/// What tells a step from every other one, of this cluster and of its neighbours, beside what TIELINE_JOB says: ports are
-/// few, and two steps may come to have the same.
+/// The identity that distinguishes a step from every other one, of this cluster and of its neighbours, with the value of
+/// TIELINE_JOB: there are few ports, and two steps may get the same one.
 pub(super) fn identity(get: Get<'_>, own: &str) -> Result<String, Error> {
     let Some(job) = get("SLURM_JOB_ID") else { return Ok(own.to_owned()) };
     let or = |name: &str, otherwise: &str| get(name).unwrap_or_else(|| otherwise.to_owned());
@@ -24,8 +23,8 @@ pub(super) fn identity(get: Get<'_>, own: &str) -> Result<String, Error> {
     Ok(id)
 }
 
-/// Where the step meets. On one node that is a local socket, whose ends know each other's user: no port is needed that
-/// another step may have, and no secret.
+/// The bootstrap of the step. On one node it is a local socket, whose ends check each other's user: it needs no secret, and no port
+/// that another step might use.
 pub(super) fn rendezvous(
     get: Get<'_>,
     info: &ProcessInfo,
@@ -39,14 +38,13 @@ pub(super) fn rendezvous(
     Rendezvous::new(address, NODES, secret)
 }
 
-/// FNV-1a: a short name for an identity. Two that have the same are told apart by their hellos.
+/// FNV-1a: a short name for an identity. Their hellos distinguish two identities with the same hash.
 fn digest(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_RENDEZVOUS_PORT or a port that
-/// follows from the step.
+/// `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_RENDEZVOUS_PORT or a port derived from the step.
 fn address(get: Get<'_>) -> Result<String, Error> {
     let port = match get("TIELINE_RENDEZVOUS_PORT") {
         Some(text) => {

@@ -1,4 +1,4 @@
-//! A connection to the exchange, whichever kind of socket it is.
+//! A connection to the exchange, over either kind of socket.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -35,7 +35,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// Ends it for whoever has it. Where it has ended already there is nothing to do.
+    /// Ends the connection in every process that shares it. It is not an error if it has ended already.
     pub(super) fn shutdown(&self) {
         let _ = match self {
             Stream::Unix(s) => s.shutdown(Shutdown::Both),
@@ -44,7 +44,7 @@ impl Stream {
     }
 }
 
-/// Of a shared one, as the standard library's sockets have it: one thread reads while another writes.
+/// For a shared reference, as with the standard library's sockets: one thread reads while another writes.
 impl Read for &Stream {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         match self {
@@ -57,7 +57,7 @@ impl Read for &Stream {
 impl Write for &Stream {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
         match self {
-            // A peer that is gone is an error here and no signal: the standard library says MSG_NOSIGNAL.
+            // Writing to a closed peer is an error and not a signal: the standard library sets MSG_NOSIGNAL.
             Stream::Unix(s) => (&*s).write(from),
             Stream::Tcp(s) => (&*s).write(from),
         }

@@ -1,4 +1,4 @@
-//! Waiting on several descriptors, and local sockets as the standard library does not make them.
+//! Waiting on several descriptors, and local sockets beyond the standard library.
 
 #![allow(unsafe_code)]
 
@@ -8,13 +8,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// Connections that may wait to be accepted: every rank of a host at once. The system has a limit of its own.
+/// The queue of connections to accept: every rank of a host may connect at the same time. The system has its own limit.
 const BACKLOG: i32 = 4096;
 
-/// Waits until one of the descriptors can be read or the time is over. `None` waits without end.
+/// Waits until one of the descriptors is readable or the timeout has passed. `None` waits without limit.
 ///
 /// # Errors
-/// What the system says.
+/// Those of the system.
 pub(super) fn wait_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<()> {
     let polled = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled: Vec<libc::pollfd> = fds.iter().map(polled).collect();
@@ -31,13 +31,13 @@ pub(super) fn wait_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Res
     }
 }
 
-/// The user that this process acts for.
+/// The effective user of this process.
 pub(super) fn user() -> u32 {
     // SAFETY: geteuid cannot fail and touches no memory.
     unsafe { libc::geteuid() }
 }
 
-/// The user on the other end of a Unix socket, as the kernel knows it.
+/// The user at the other end of a Unix socket, from the kernel.
 pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
     // SAFETY: all-zero is a valid ucred: three integers.
     let mut peer: libc::ucred = unsafe { zeroed() };
@@ -55,7 +55,7 @@ pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(peer.uid) }
 }
 
-/// Bytes that came and were not read.
+/// The number of received bytes that were not read.
 pub(super) fn unread(stream: &UnixStream) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the call writes one number, which lives as long.
@@ -63,31 +63,31 @@ pub(super) fn unread(stream: &UnixStream) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// Lets more connections wait to be accepted than the standard library does.
+/// Sets a longer accept queue than the standard library.
 pub(super) fn deepen(listener: &impl AsRawFd) -> io::Result<()> {
     // SAFETY: no pointer is passed; on a socket that listens already only the number changes.
     check(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) })
 }
 
-/// Connects to a socket of an abstract name. Where its listener accepts nobody, it is an error after `timeout`.
+/// Connects to a socket with an abstract name. If its listener does not accept, the call fails after `timeout`.
 pub(super) fn connect_local(name: &[u8], timeout: Duration) -> io::Result<UnixStream> {
     // SAFETY: no pointer is passed.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     check(fd)?;
-    // SAFETY: the descriptor was just made and is owned by nobody else.
+    // SAFETY: the descriptor was just made and has no other owner.
     let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    // It bounds the wait of connect, too.
+    // It also limits the wait of connect.
     stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
     // SAFETY: all-zero is a valid sockaddr_un: integers and bytes.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-    // The first byte stays 0: that is what makes the name abstract.
+    // The first byte stays 0, which makes the name abstract.
     let room = address.sun_path.get_mut(1..=name.len()).ok_or(io::ErrorKind::InvalidInput)?;
     for (to, from) in room.iter_mut().zip(name) {
         *to = *from as libc::c_char;
     }
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    // SAFETY: the pointer names a local, of which the first `len` bytes are the address: `name` fits, checked above.
+    // SAFETY: the pointer names a local whose first `len` bytes are the address: `name` fits, checked above.
     check(unsafe { libc::connect(fd, (&raw const address).cast(), len as libc::socklen_t) })?;
     Ok(stream)
 }
@@ -96,7 +96,7 @@ fn check(outcome: i32) -> io::Result<()> {
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// As many descriptors as this process may ask for. It never lowers the limit.
+/// Raises the limit of descriptors as far as this process may. It never lowers the limit.
 #[cfg(test)]
 pub(super) fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -1,4 +1,4 @@
-//! What the environment says of a job, and jobs of one process.
+//! The job's variables in the environment, and jobs of one process.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn join(get: Get<'_>) -> Result<Job, Error> {
     Job::from_variables(get, &|| Ok(Vec::new()), false)
 }
 
-/// libpmix is not even looked for: where there is none, that would be what is said.
+/// libpmix is not even loaded: otherwise its absence would be the error.
 #[test]
 fn under_raised_rights_nobody_joins_the_job_of_pmix() {
     let set = variables(&[("PMIX_NAMESPACE", "tieline.test"), ("PMIX_RANK", "0")]);
@@ -29,7 +29,7 @@ fn without_a_launcher_the_job_is_one_process() {
     job.barrier().unwrap();
 }
 
-/// Peers that come when this process has made progress, or has hung up.
+/// Peers that arrive when this process has made progress, or has disconnected.
 struct Awaited(Mutex<std::sync::mpsc::Receiver<()>>);
 
 impl Exchange for Awaited {
@@ -76,7 +76,7 @@ fn a_barrier_makes_progress_until_all_have_come_and_tells_what_became_of_that() 
     assert_eq!((met.unwrap_err().status(), calls), (Status::NoMemory, 1));
 }
 
-/// Which threads have waited in it.
+/// The threads that have waited in the exchange.
 #[derive(Default)]
 struct Threads(Mutex<Vec<std::thread::ThreadId>>);
 
@@ -188,8 +188,8 @@ fn too_much_is_refused_and_the_exchange_lives_on() {
     job.barrier().unwrap();
 }
 
-/// Who waits asks how many processes share the processors of this host. As a process of its own: what it has joined
-/// is of the whole process, and so is the environment.
+/// A waiting process needs the number of processes that share this host's processors. The test runs as a separate process, because
+/// the joined jobs and the environment are global to the process.
 #[test]
 fn the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards() {
     const ROLE: &str = "TIELINE_JOB_TEST_OF_PROCESSES";

@@ -1,5 +1,5 @@
-//! The thread that waits in barriers for a process that has to do something meanwhile. The first such barrier starts it, and it
-//! ends with its job.
+//! The thread that waits in barriers for a process that makes progress or sleeps meanwhile. The first such barrier starts it, and
+//! it ends with its job.
 
 use super::{Deadline, Exchange};
 use crate::{Error, Status};
@@ -18,7 +18,7 @@ pub(super) type Wake = Box<dyn FnOnce() + Send>;
 pub(super) struct Waiting(Mutex<Option<Thread>>);
 
 struct Thread {
-    /// A forked child has no thread of its parent's.
+    /// A forked child does not have the threads of its parent.
     process: u32,
     asks: Sender<Ask>,
     handle: JoinHandle<()>,
@@ -30,7 +30,7 @@ struct Ask {
     wake: Wake,
 }
 
-/// One barrier, and what became of it.
+/// One barrier, and its result.
 #[derive(Default)]
 pub(super) struct Over {
     is: AtomicBool,
@@ -39,7 +39,7 @@ pub(super) struct Over {
 }
 
 impl Over {
-    /// Whether it is over.
+    /// Whether the barrier is over.
     pub(super) fn is(&self) -> bool {
         self.is.load(Ordering::Acquire)
     }
@@ -54,7 +54,7 @@ impl Over {
         self.came.notify_all();
     }
 
-    /// Sleeps until it is over.
+    /// Sleeps until the barrier is over.
     fn outcome(&self) -> Result<(), Error> {
         let mut outcome = self.locked();
         loop {
@@ -66,16 +66,16 @@ impl Over {
     }
 }
 
-/// A barrier under way. It is over when this has been dropped.
+/// A barrier in progress. It is over when this has been dropped.
 pub(super) struct Barrier(Arc<Over>);
 
 impl Barrier {
-    /// Whether it is over.
+    /// Whether the barrier is over.
     pub(super) fn is_over(&self) -> bool {
         self.0.is()
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the barrier.
     pub(super) fn met(self) -> Result<(), Error> {
         self.0.outcome()
     }
@@ -88,7 +88,7 @@ impl Drop for Barrier {
 }
 
 impl Waiting {
-    /// Has the thread wait in a barrier.
+    /// Passes a barrier to the thread.
     pub(super) fn begin(
         &self,
         exchange: &Arc<dyn Exchange>,
@@ -125,7 +125,7 @@ impl Waiting {
                 let why = format!("no thread to wait with: {e}");
                 Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
             })?;
-        // It takes what is sent as long as the sender is there.
+        // The thread receives as long as the sender exists.
         let _ = asks.send(ask);
         *thread = Some(Thread { process: std::process::id(), asks, handle });
         Ok(Barrier(over))
@@ -133,7 +133,7 @@ impl Waiting {
 }
 
 impl Thread {
-    /// Ends it, where it is this process's.
+    /// Ends the thread, if it belongs to this process.
     fn leave(self) {
         let Thread { process, asks, handle } = self;
         if process != std::process::id() {

@@ -1,30 +1,28 @@
-//! What processes and the one who serves their exchange say to each other: a length, a kind, a body, each
-//! length checked.
+//! The protocol between processes and the server of their exchange: a length, a kind, a body, each length checked.
 //!
 //! ```text
 //! u32 length of what follows, little endian | u8 kind | body
-//! Hello:      1 | u8 VERSION | u32 rank, size, pid | u32 length, host | u32 length, job | what later ones add
+//! Hello:      1 | u8 VERSION | u32 rank, size, pid | u32 length, host | u32 length, job | fields of later versions
 //! Contribute: 2 | u64 round | bytes                Gathered: 3 | u64 round | (u32 length, bytes) for each rank
 //! Lost: 4 | text       GiveUp: 5 | u64 ms          Late: 6 | text       Refused: 7 | text
 //! Publish: 8 | u32 key | bytes                     Lookup: 9 | u64 id | u32 rank, key
 //! Forget: 10 | u64 id  Found: 11 | u64 id | bytes  Unknown: 12 | u64 id | text
 //! ```
 //!
-//! Versions: whoever comes says `VERSION` first of all, and the rest of the connection is of that version. A field that
-//! is added at the end of the hello needs no new one: whoever does not know it passes over it. Whatever else changes
-//! raises `VERSION`, and then nobody guesses: a server refuses every other version than its own, older and newer alike,
-//! with both numbers. Kind and place of the version, and of `Refused`, stay as they are for good, so that each side can
-//! be told.
+//! Versions: a connection begins with the client's `VERSION`, which applies to the whole connection. A field appended to the hello
+//! needs no new version: an older server ignores it. Every other change raises `VERSION`. A server refuses every version but its
+//! own, older and newer alike, with both numbers in the reason. The kind and position of the version, and of `Refused`, never
+//! change, so that each side can report the mismatch.
 
-/// The most that one process can contribute to one exchange, in bytes.
+/// The most bytes of one process's contribution to one exchange.
 pub const MAX_CONTRIBUTION: usize = 1 << 20;
 
-/// The most that one process can publish in a job's life, in bytes, and under how many keys.
+/// The most bytes that one process can publish in a job's life; [`MAX_KEYS`] bounds their keys.
 pub const MAX_PUBLISHED: usize = MAX_CONTRIBUTION;
-/// See [`MAX_PUBLISHED`].
+/// The most keys that one process can publish in a job's life.
 pub const MAX_KEYS: usize = 1024;
 
-/// The most lookups of one process that can wait at a time.
+/// The most lookups of one process that can be pending at a time.
 pub const MAX_LOOKUPS: usize = 1024;
 
 /// The most processes that a job can have.
@@ -33,117 +31,117 @@ pub const MAX_RANKS: usize = 1 << 20;
 /// The longest identity of a job, in bytes.
 pub const MAX_JOB: usize = 1024;
 
-/// The longest frame that a server accepts from who has not named itself.
+/// The longest frame that a server accepts before the hello.
 pub const HELLO_LIMIT: usize = 4096;
 
 /// The longest frame that a server accepts: one contribution.
 pub const CONTRIBUTION_LIMIT: usize = MAX_CONTRIBUTION + 64;
 
-/// What this file says, in its present form.
+/// The present version of this protocol.
 const VERSION: u8 = 4;
 
-/// The most of a host's name that is kept, and of a text that is for a person, in characters.
+/// The most characters that are kept of a host's name, and of an error text.
 const MAX_HOST: usize = 64;
 const MAX_TEXT: usize = 4096;
 
-/// The longest frame that a process of a job of `size` accepts: everybody's contribution.
+/// The longest frame that a process of a job of `size` accepts: the contributions of all.
 #[must_use]
 pub fn gathered_limit(size: usize) -> usize {
     size.saturating_mul(MAX_CONTRIBUTION + 4).saturating_add(4096).min(u32::MAX as usize)
 }
 
-/// A process, as it names itself.
+/// The hello of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// Its number.
+    /// Its rank.
     pub rank: u32,
-    /// How many processes it believes there are.
+    /// The size of the job, as it knows it.
     pub size: u32,
-    /// Its number on its host, for messages to people.
+    /// Its process number on its host, for error texts.
     pub pid: u32,
-    /// What its host calls itself, for messages to people.
+    /// The name of its host, for error texts.
     pub host: String,
-    /// The job's identity, TIELINE_JOB or the numbers of Slurm's job and step: the same for all of one job.
+    /// The job's identity, TIELINE_JOB or the numbers of Slurm's job and step: the same in all processes of a job.
     pub job: String,
 }
 
-/// One thing said.
+/// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A process names itself.
+    /// A process joins.
     Hello(Hello),
-    /// A process's part of exchange number `round`.
+    /// The contribution of a process to exchange number `round`.
     Contribute {
         /// Counted from 0.
         round: u64,
         /// Its bytes.
         bytes: Vec<u8>,
     },
-    /// A process has waited this long and will wait no longer.
+    /// A process has waited this long and gives up.
     GiveUp {
         /// Its deadline in milliseconds.
         waited_ms: u64,
     },
-    /// The answer to everybody.
+    /// The answer to all processes.
     Gathered {
         /// Counted from 0.
         round: u64,
         /// One part per rank.
         parts: Vec<Vec<u8>>,
     },
-    /// A last word: why no exchange will end any more.
+    /// A final frame: the reason why no exchange will complete any more.
     Lost {
-        /// For a person.
+        /// Error text.
         text: String,
     },
-    /// A last word: who did not come in time.
+    /// A final frame: the ranks that did not arrive in time.
     Late {
-        /// For a person.
+        /// Error text.
         text: String,
     },
-    /// A last word: what is wrong with the process that is told, or with the job.
+    /// A final frame: the reason of a refusal, by the receiver's or the job's fault.
     Refused {
-        /// For a person.
+        /// Error text.
         text: String,
     },
-    /// Bytes of a process's for whoever asks for them.
+    /// Bytes that a process publishes for lookups.
     Publish {
-        /// What it calls them.
+        /// Their key.
         key: u32,
         /// Its bytes.
         bytes: Vec<u8>,
     },
-    /// A process asks for what another has published, or will.
+    /// A request for bytes that another process has published, or will publish.
     Lookup {
-        /// Of the question: whoever asks counts them.
+        /// The requester's number of the lookup.
         id: u64,
-        /// Whose.
+        /// The rank that publishes the bytes.
         rank: u32,
-        /// What the other calls them.
+        /// Their key.
         key: u32,
     },
-    /// Whoever asked waits no longer.
+    /// The requester ends a lookup.
     Forget {
-        /// Of the question.
+        /// The number of the lookup.
         id: u64,
     },
-    /// The answer to one question.
+    /// The answer to a lookup.
     Found {
-        /// Of the question.
+        /// The number of the lookup.
         id: u64,
-        /// What was published.
+        /// The published bytes.
         bytes: Vec<u8>,
     },
-    /// The answer to a question that has none, or was forgotten before it had one.
+    /// The answer to a lookup without a result, or to one that was forgotten before it had a result.
     Unknown {
-        /// Of the question.
+        /// The number of the lookup.
         id: u64,
-        /// For a person.
+        /// Error text.
         text: String,
     },
 }
 
-/// The first bytes of a [`Frame::Found`] with `len` bytes: whoever serves does not copy those for each who asks.
+/// The first bytes of a [`Frame::Found`] with `len` bytes: the server does not copy the payload for each requester.
 pub(super) fn found_head(id: u64, len: usize) -> [u8; 13] {
     let mut head = [0; 13];
     head[..4].copy_from_slice(&((len + 9) as u32).to_le_bytes());
@@ -282,8 +280,8 @@ impl Hello {
     }
 }
 
-/// Words of another process as they may be shown to a person: at most so many characters, and none that a terminal
-/// obeys or that changes the order in which it shows the others.
+/// Text of another process in a form that may be shown: at most so many characters, without characters that a terminal interprets
+/// or that change the direction of the text.
 #[must_use]
 pub fn plain(text: &str, most: usize) -> String {
     let (mut shown, mut count) = (String::new(), 0);
@@ -316,12 +314,12 @@ fn take<const N: usize>(body: &mut &[u8]) -> Option<[u8; N]> {
 #[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
-    /// So many of them have been given out.
+    /// The number of consumed bytes.
     at: usize,
     limit: usize,
 }
 
-/// A decoder keeps no more room than this for what may come.
+/// A decoder without pending bytes keeps no more room than this.
 const ROOM: usize = 64 << 10;
 
 impl Decoder {
@@ -331,7 +329,7 @@ impl Decoder {
         Decoder { bytes: Vec::new(), at: 0, limit }
     }
 
-    /// Frames may be so long from now on.
+    /// Sets a new limit of frames.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
@@ -345,16 +343,16 @@ impl Decoder {
         self.bytes.extend(bytes);
     }
 
-    /// The next whole frame, `None` while it has not all arrived.
+    /// The next complete frame, `None` while it has not fully arrived.
     ///
     /// # Errors
-    /// What is wrong with the bytes, for a person.
-    #[allow(clippy::should_implement_trait)] // an iterator would end at None, and this goes on after it
+    /// The text of the error in the bytes.
+    #[allow(clippy::should_implement_trait)] // an iterator would end at None, and this continues after it
     pub fn next(&mut self) -> Result<Option<Frame>, String> {
         let bytes = &self.bytes[self.at..];
         let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head) as usize;
-        // Of another version not even the length is believed: it may have more to say than this one listens to.
+        // For another version the length is ignored: its hello may be longer than the limit here.
         if let Some([1, version]) = bytes[4..].first_chunk::<2>() {
             if length > 1 && *version != VERSION {
                 return Err(format!(
@@ -477,7 +475,7 @@ mod tests {
             assert!(said.contains(&format!("version {version} ")), "{said}");
             assert!(said.contains(&format!("version {VERSION}:")), "{said}");
         }
-        // Its hello may be longer than ours ever is, and need not have come.
+        // Its hello may be longer than the limit, and need not have arrived.
         for length in [3, HELLO_LIMIT as u32 + 1, u32::MAX] {
             let mut decoder = Decoder::new(HELLO_LIMIT);
             decoder.push(&[&length.to_le_bytes()[..], &[1, 9]].concat());
@@ -510,7 +508,7 @@ mod tests {
         }
         assert_eq!(plain(&"x".repeat(10), 10), "x".repeat(10));
         assert_eq!(plain(&"x".repeat(11), 10), format!("{}...", "x".repeat(10)));
-        // What stands for one that is not shown is shown whole or not at all.
+        // An escape sequence is shown completely or not at all.
         assert_eq!(plain("abc\n", 5), "abc\\n");
         assert_eq!(plain("abc\n", 4), "abc...");
         for turns in ['\u{202a}', '\u{2066}', '\u{2069}', '\u{200e}', '\u{200f}'] {
@@ -520,7 +518,7 @@ mod tests {
         assert_eq!(gathered_limit(usize::MAX), u32::MAX as usize);
     }
 
-    /// The byte behind such a one is the next frame's.
+    /// The byte after such a hello belongs to the next frame.
     #[test]
     fn a_hello_of_one_byte_has_no_version() {
         let mut decoder = Decoder::new(1024);

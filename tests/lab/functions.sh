@@ -1,6 +1,6 @@
-# What a test of the lab may call. Every function acts on the host that it is called on.
+# The functions of the lab's tests. Each acts on the host that calls it.
 
-# skip REASON: the test cannot run here, and says why. It then counts as skipped on every host.
+# skip REASON: ends a test that cannot run here. It then counts as skipped on every host.
 skip() {
     echo "$*" > "$RESULTS/skipped"
     echo "skipped: $*"
@@ -13,12 +13,12 @@ fail() {
     exit 1
 }
 
-# need PROGRAM: skips where the build, or a package, does not have it.
+# need PROGRAM: skips if neither the build nor a package has it.
 need() {
     type "$1" > /dev/null 2>&1 || skip "no $1: build it, or install its package"
 }
 
-# built FILE...: skips where the build has not made these, each a path below $TARGET/debug.
+# built FILE...: skips if the build has not made these files, each a path below $TARGET/debug.
 built() {
     local file
     for file; do [ -e "$TARGET/debug/$file" ] || skip "$file is not built"; done
@@ -26,7 +26,7 @@ built() {
 
 # ---- Hosts wait for each other ----
 
-# signal NAME [TEXT]: whoever awaits NAME goes on, and reads TEXT.
+# signal NAME [TEXT]: resumes every `await NAME`, which reads TEXT.
 signal() {
     echo "${2-}" > "$RESULTS/signals/.$1.$HOST"
     mv "$RESULTS/signals/.$1.$HOST" "$RESULTS/signals/$1"
@@ -38,13 +38,13 @@ await() {
     cat "$RESULTS/signals/$1"
 }
 
-# until_true COMMAND...: tries until it succeeds.
+# until_true COMMAND...: repeats the command until it succeeds.
 until_true() {
     until "$@" > /dev/null 2>&1; do sleep 0.1; done
 }
 
-# serve PORT COMMAND...: runs a server, signals `port-PORT` once it listens (TCP, or a connection
-# manager's port), and returns how it ended.
+# serve PORT COMMAND...: runs a server, signals `port-PORT` once it listens (TCP, or a connection manager's port), and
+# returns its exit status.
 serve() {
     local port=$1 pid
     shift
@@ -64,8 +64,8 @@ listens() {
 
 # ---- Jobs over provider verbs ----
 
-# verbs_job: the settings of a job with one rank on each of two hosts, whose connections are reliable ones of
-# provider verbs. The device is patient: an emulated host may be late with an acknowledgement.
+# verbs_job: the settings of a job with one rank on each of two hosts, over reliable connections of provider verbs.
+# The device has a long timeout: an emulated host may acknowledge late.
 verbs_job() {
     built libtieline_verbs.so libtieline_tcp_connect.so
     export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=verbs,tcp-connect
@@ -73,7 +73,7 @@ verbs_job() {
     export TIELINE_VERBS_ACK_TIMEOUT=1s
 }
 
-# over_ofi_verbs: libfabric's verbs;ofi_rxm and nothing else, with queues that fit two hosts.
+# over_ofi_verbs: only libfabric's verbs;ofi_rxm, with queues that fit two hosts.
 over_ofi_verbs() {
     built libtieline_ofi.so
     ldconfig -p | grep -q 'libfabric\.so\.1 ' || skip "no libfabric: install libfabric1"
@@ -81,34 +81,35 @@ over_ofi_verbs() {
     export FI_UNIVERSE_SIZE=8 FI_OFI_RXM_USE_SRX=1 FI_OFI_RXM_MSG_RX_SIZE=256
 }
 
-# by_rdmacm: connections are formed by rdmacm and nothing else.
+# by_rdmacm: only rdmacm forms connections.
 by_rdmacm() { export TIELINE_PROVIDERS=verbs TIELINE_CONNECT=rdmacm TIELINE_MODULES='^*/ud'; }
 
-# gives_up_soon: a peer that is gone is reported within seconds, and one that is only slow is not.
+# gives_up_soon: a dead peer is reported within seconds, and a slow one is not.
 gives_up_soon() {
     export TIELINE_VERBS_ACK_TIMEOUT=$((130 * SLOWNESS))ms TIELINE_FAILURE_TIMEOUT=$((4 * SLOWNESS))s
 }
 
-# conformance MODULE: everything that a provider must do, of a module of verbs.
+# conformance MODULE: runs the conformance suite on a module of verbs.
 conformance() {
     export TIELINE_VERBS_ACK_TIMEOUT=200ms
     checks libtieline_verbs.so "$1"
 }
 
-# checks FILE MODULE [OPTION...]: the same of a provider of the build.
+# checks FILE MODULE [OPTION...]: the same for a provider of the build.
 checks() {
     need tieline
     built "$1"
-    # Times that suit an emulated machine: a dead peer is given up after some seconds, a slow one is not, and one that
-    # never comes before a check loses patience, which is half of its limit.
+    # Timeouts for an emulated machine: a dead peer times out after some seconds, a slow one does not. A peer that
+    # never comes times out before half of a check's limit, which is the limit of its waits.
     export TIELINE_FAILURE_TIMEOUT=$((8 * SLOWNESS))s TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s
-    # One thread is both ends in most checks: who closes waits in vain for acknowledgements that the other's poll gives.
+    # In most checks one thread is both ends: a close waits in vain for acknowledgements that need the other end's
+    # poll.
     export TIELINE_CLOSE_TIMEOUT=300ms
     tieline check "$TARGET/debug/$1" --module "$2" --limit $((60 * SLOWNESS)) "${@:3}"
 }
 
-# traffic SECONDS [PAUSE_MS [revoke]]: messages and puts from h0 to h1 for so long, checked there. Returns 0 when
-# all came, 3 when the connection failed; keeps what was said in the file `words`, and signals `running`.
+# traffic SECONDS [PAUSE_MS [revoke]]: messages and puts from h0 to h1 for so long, checked there. Returns 0 if all
+# arrived, 3 if the connection failed; keeps the output in the file `words`, and signals `running`.
 traffic() {
     local status
     built examples/verbs_traffic
@@ -121,7 +122,7 @@ traffic() {
 }
 
 # rails SECONDS [LOSSES]: large puts and gets from h0 to h1, each checked, for so long and until so many failures have
-# been survived. Returns how that ended; keeps what was said in the file `words`, and signals `running`.
+# been survived. Returns the exit status; keeps the output in the file `words`, and signals `running`.
 rails() {
     local status
     built examples/rails
@@ -133,22 +134,22 @@ rails() {
     return "$status"
 }
 
-# the_loss_is_survived: what was under way when h0 lost its way failed in words, and the rails went on.
+# the_loss_is_survived: operations in flight at the loss failed with the reason, and the rails continued.
 the_loss_is_survived() {
     grep -q "failed: .*\\($lost\\)" words || fail "the loss is not said"
     grep -q 'running after [1-9]' words || fail "nothing went on after the loss"
 }
 
-# tcp_took_over: the rails began over verbs, and went on over tcp.
+# tcp_took_over: the rails began over verbs, and continued over tcp.
 tcp_took_over() {
     grep -q '^messages over verbs:rxe0/rc, puts and gets over verbs:rxe0/rc' words || fail "it did not begin over verbs"
     grep '^messages over' words | tail -n 1 | grep -q 'over tcp.* over tcp' || fail "tcp did not take over"
 }
 
-# How one hears that a device, its link, or the way to the peer is gone.
+# The reasons that report the loss of a device, of its link, or of the route to the peer.
 lost='did not acknowledge\|could not send\|is down\|was removed\|acknowledged nothing\|neither completed nor failed'
 
-# kill_in_traffic: h1's process is killed in the middle of the traffic, and h0 must say so.
+# kill_in_traffic: h1's process is killed during the traffic, and h0 must report that.
 kill_in_traffic() {
     if [ "$HOST" = h0 ]; then
         traffic 60
@@ -161,26 +162,26 @@ kill_in_traffic() {
     fi
 }
 
-# once_running COMMAND...: does that in the middle of the traffic.
+# once_running COMMAND...: runs the command during the traffic.
 once_running() { { await running > /dev/null && "$@"; } & }
 
-# failed_with REASON: traffic must have ended with that, a pattern of grep, as $? says.
+# failed_with REASON: the traffic that $? belongs to must have failed with this reason, a pattern of grep.
 failed_with() {
     local status=$?
     [ "$status" = 3 ] || fail "the traffic ended with $status, not with the reason"
     grep -qi "failed: .*\($1\)" words || fail "the reason is not said"
 }
 
-# queue_pairs: our queue pair and the peer's, of every reliable connection of this host that carries data. Those of the
-# connection manager have an id there.
+# queue_pairs: the local and the remote queue pair of every reliable connection of this host that carries data,
+# without those that belong to an id of the connection manager.
 queue_pairs() {
     rdma resource show cm_id | sed -n 's/.* lqpn \([0-9]*\) .*/\1/p' > managed
     rdma resource show qp | sed -n 's/.* lqpn \([0-9]*\) rqpn \([0-9]*\) type RC .*/\1 \2/p' |
         awk 'FILENAME == "managed" { managed[$1]; next } !($1 in managed)' managed - | sort
 }
 
-# crossing CONNECTIONS ROUNDS: both hosts open so many to each other at once, again and again. Those of the last round are
-# looked at from outside, too, while they stand: each pair has exactly one.
+# crossing CONNECTIONS ROUNDS: both hosts open so many connections to each other together, in every round. Those of
+# the last round are also checked from outside while they are open: each pair has exactly one.
 crossing() {
     local pid
     built examples/verbs_crossing
@@ -201,8 +202,9 @@ crossing() {
     echo "each of $1 queue pairs here is connected to one there, and that one to it"
 }
 
-# lossy TIMEOUT: links that lose 5 %, reorder and duplicate, and devices that try again after that time, without end:
-# soft RoCE repeats a transfer of 16 packets several times until it has come in order, and counts them otherwise.
+# lossy TIMEOUT: links that lose 5 %, reorder and duplicate, and devices that retry after that time, without a limit:
+# soft RoCE repeats a transfer of 16 packets several times until it has arrived in order, and would count these
+# retries.
 lossy() {
     export TIELINE_VERBS_ACK_TIMEOUT=$1 TIELINE_VERBS_RETRY_COUNT=7
     netem loss 5% delay 1ms reorder 25% duplicate 1% || fail "tc netem"
@@ -210,7 +212,8 @@ lossy() {
 
 # ---- Links and devices ----
 
-# netem ARGUMENTS...: disturbs what this host sends, on every link in use: `netem loss 5% delay 2ms reorder 25%`.
+# netem ARGUMENTS...: disturbs outgoing packets of this host, on every link in use: `netem loss 5% delay 2ms reorder
+# 25%`.
 netem() {
     local net
     for net in $(links); do tc qdisc replace dev "$net" root netem "$@" || return; done
@@ -226,11 +229,11 @@ netem_off() {
 cut_link() { ip link set "${1-eth0}" down; }
 mend_link() { ip link set "${1-eth0}" up; }
 
-# The links in use: eth0, and eth1 where the test asked for two devices.
+# The links in use: eth0, and eth1 if the test needs two devices.
 links() { ip -o link show up | sed -n 's/^[0-9]*: \(eth[0-9]\).*/\1/p'; }
 
-# remove_device [DEVICE], add_device [DEVICE]: rdma_rxe waits with the removal until the last process has
-# closed the device, so the first returns when the command has been given. Its port is down from then on.
+# remove_device [DEVICE], add_device [DEVICE]: rdma_rxe delays the removal until the last process has closed the
+# device, so remove_device does not wait for it. The device's port is down from then on.
 remove_device() {
     local device=${1-rxe0}
     rdma link delete "$device" &
@@ -255,10 +258,10 @@ gid_index() {
 
 # ---- Rights ----
 
-# yama SCOPE: who may read another process's memory (0 everybody of the same user, 1 parents, 2 administrators).
+# yama SCOPE: sets the permission to read another process's memory (0 same user, 1 parents, 2 administrators).
 yama() { echo "$1" > /proc/sys/kernel/yama/ptrace_scope; }
 
-# plain COMMAND...: runs a command that has root's files and none of root's rights.
+# plain COMMAND...: runs a command with root's files and without root's rights.
 plain() { setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all -- "$@"; }
 
 # ---- Kernel modules of tests/lab/modules; a test that uses these says `modules=1` in its head ----
@@ -270,16 +273,16 @@ load() {
     [ -e "$TARGET/lab/modules/$name.ko" ] || skip "module $name is not built: cargo xtask lab builds it for tests with modules=1"
     insmod "$TARGET/lab/modules/$name.ko" "$@" || fail "$name cannot be loaded"
     [ -c "/dev/$name" ] || fail "there is no /dev/$name"
-    # As the rules of udev do that come with the real ones.
+    # As the udev rules of the real modules do.
     chmod 0666 "/dev/$name"
     kernel_words > "kernel.$name"
 }
 
-# kernel_words: what the kernel has said, but for whom Yama refused and how often it did not say so, and that this machine
-# let a host wait.
+# kernel_words: the kernel's log, without Yama's refusals and their suppressed count, and without delays caused by the
+# machine that runs the host.
 kernel_words() { dmesg | grep -v 'ptrace attach of\|__report_access\|hrtimer: interrupt took'; }
 
-# unload MODULE: nothing may use it any more, and the kernel may have said nothing since `load`.
+# unload MODULE: the module must be unused, and the kernel must not have logged a message since `load`.
 unload() {
     rmmod "$1" || fail "$1 cannot be unloaded: $(lsmod | grep "^$1 ")"
     kernel_words | diff "kernel.$1" - || fail "the kernel said something while $1 was loaded"
@@ -288,19 +291,19 @@ unload() {
 # counter MODULE NAME
 counter() { cat "/sys/module/$1/parameters/$2"; }
 
-# nothing_attached: every attachment that was made has gone, and there were some.
+# nothing_attached: attachments were made, and all have ended.
 nothing_attached() {
     grep . /sys/module/xpmem/parameters/*
     [ "$(counter xpmem attached)" -gt 0 ] || fail "nothing was attached"
     [ "$(counter xpmem attached)" = "$(counter xpmem detached)" ] || fail "something is attached still"
 }
 
-# pinned_pages: how many pages the kernel holds for whoever has pinned them.
+# pinned_pages: the number of pages that are pinned in the kernel.
 pinned_pages() {
     awk '$1 == "nr_foll_pin_acquired" { pinned += $2 } $1 == "nr_foll_pin_released" { pinned -= $2 } END { print pinned + 0 }' /proc/vmstat
 }
 
-# nothing_pinned: every region that was made has gone, and there were some.
+# nothing_pinned: regions were made, and all have ended.
 nothing_pinned() {
     grep . /sys/module/knem/parameters/*
     [ "$(counter knem created)" -gt 0 ] || fail "no region was made"

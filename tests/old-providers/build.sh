@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds the providers of a version anew, with today's header and crate, into the folder $1: for the next version's folder.
-# What was committed for an earlier version is never built again: that it still loads is the point.
+# Builds the providers of a new version, with the present header and crate, into the folder $1.
+# Committed files of an earlier version are never built again: the tests check that the old binaries still load.
 #
-# Rust of a vendor: optimised, stripped, linked as one (LTO), panics unwind, which the shims catch. TIELINE_RUST names a toolchain,
-# 1.85 say. The last lines say what everything was built with, and the newest version of a glibc symbol that each file asks for.
+# Rust as a vendor would build it: optimised, stripped, LTO, unwinding panics, which the shims catch. TIELINE_RUST names a
+# toolchain, such as 1.85. The last lines print the versions of the compilers, and the newest glibc symbol version of each file.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 into=$1
@@ -16,13 +16,13 @@ done
 rust=${TIELINE_RUST:+"+$TIELINE_RUST"}
 export CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_OPT_LEVEL=3
 export CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_PANIC=unwind
-# No path of the machine that it was built on.
+# The files contain no path of the machine that builds them.
 RUSTFLAGS="--remap-path-prefix=$root=."
 for sources in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
     RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=$sources=crates"
 done
 export RUSTFLAGS
-# Rust's library asks for the names that glibc 2.34 has moved; a vendor builds on an older system instead, which this stands for.
+# Rust's library uses names that glibc 2.34 has moved. A vendor would build on an older system, which this simulates.
 older=$(mktemp -d)
 trap 'rm -rf "$older"' EXIT
 moved="pthread_key_create pthread_key_delete pthread_setspecific"

@@ -1,5 +1,5 @@
-//! The size rules of the ABI: older and newer cores, short and long records. Records end at a page that
-//! cannot be touched, so a provider that looks behind the size it was given dies and fails the check.
+//! The size rules of the ABI: older and newer cores, short and long records. Records end at an inaccessible page, so a provider
+//! that reads behind the stated size crashes and fails the check.
 
 #![allow(unsafe_code)]
 
@@ -50,7 +50,7 @@ pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> 
     }
 }
 
-/// Whether the provider says that there is nothing for it here.
+/// Whether the provider reports that its device is missing.
 fn finds_no_device(ops: &ProviderOps) -> bool {
     let mut count = 0;
     let code = ops.query_domains.map(|query| {
@@ -111,7 +111,7 @@ pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked 
     Ok(())
 }
 
-/// Calls an open function with a record of every wrong and right shape.
+/// Calls an open function with records of every wrong and right shape.
 fn params<T: Copy>(
     what: &str,
     record: T,
@@ -160,7 +160,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
     let closer = |close: Option<unsafe extern "C" fn(*mut c_void)>, handle: *mut c_void| {
         Box::new(move || {
             if let Some(close) = close {
-                // SAFETY: a handle that was opened a moment ago, from which nothing was opened.
+                // SAFETY: a handle that was opened above, and from which nothing was opened.
                 unsafe { close(handle) }
             }
         }) as Box<dyn FnOnce()>
@@ -301,7 +301,7 @@ pub(super) fn a_list_steps_by_the_size_of_its_first_record(case: &Case) -> Check
         record.record.size = size_of::<Longer<ModuleAttr>>();
     }
     let mut count = 0;
-    // SAFETY: an open domain, as many records as is said, each of the size that it states, a place for the count.
+    // SAFETY: an open domain, the stated number of records, each of the stated size, a place for the count.
     let code = unsafe {
         query(case.domain.handle, records.as_mut_ptr().cast(), records.len(), &mut count)
     };
@@ -359,13 +359,13 @@ pub(super) fn connecting_to_an_endpoint_follows_the_tail_rule(case: &Case) -> Ch
 
 pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     let (domain, ops) = (case.domain.handle, &case.provider.domain);
-    // The memory outlives what registers it.
+    // The memory outlives its registrations.
     let mut words = vec![0u64; 512];
     let (base, len) = (words.as_mut_ptr().cast::<u8>(), 4096);
     let end = |code: i32, region: MemoryRegion| {
         let end = move || {
             if let Some(f) = ops.deregister {
-                // SAFETY: a region that was made a moment ago, and that nobody uses.
+                // SAFETY: a region that was made above, and that is not in use.
                 let _ = unsafe { f(domain, region.handle) };
             }
         };
@@ -415,7 +415,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
         let (drop_key, endpoint) = (ops.drop_key, endpoint.clone());
         let end = move || {
             if let Some(f) = drop_key {
-                // SAFETY: a key of that endpoint, imported a moment ago.
+                // SAFETY: a key of that endpoint, imported above.
                 unsafe { f(endpoint.handle(), key) }
             }
         };

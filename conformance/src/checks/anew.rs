@@ -1,4 +1,4 @@
-//! Ends, and what begins behind them: words, wake-ups and queues of an endpoint that is gone, and its descriptor.
+//! The end of endpoints and their successors: error texts, wake-ups and queues of a closed endpoint, and its descriptor.
 
 use super::messages::check;
 use super::rma::{Bench, TARGET, bench, most};
@@ -12,7 +12,7 @@ use crate::watch::Patience;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// Both ends have heard each other, and then the far one closes in good order.
+/// Both ends exchange messages, and then the far one closes in an orderly way.
 fn exchange_and_leave(case: &Case, desk: &mut Desk) -> Checked {
     if desk.boxes.len() < 2 {
         return Err(Stop::Skip("the module connects only to itself".to_string()));
@@ -30,7 +30,7 @@ fn await_end(desk: &mut Desk) -> Checked {
     let patience = Patience::new();
     let endpoint = desk.endpoint();
     while desk.boxes[0].failed.is_empty() {
-        // A module may find out when it has something to send.
+        // A module may detect the end only when it has something to send.
         let _ = endpoint.am_short(1, 2, b"");
         desk.turn()?;
         patience.still("an endpoint whose peer has closed", "ENDPOINT_FAILED", "nothing")?;
@@ -44,7 +44,7 @@ pub(super) fn the_words_of_an_end_stay_though_its_endpoint_is_closed(case: &Case
     await_end(&mut desk)?;
     desk.close_endpoints();
     let event = desk.boxes[0].failed.remove(0);
-    let what = "the words of ENDPOINT_FAILED whose endpoint was closed, before the next poll";
+    let what = "the text of ENDPOINT_FAILED of a closed endpoint, before the next poll";
     same_bytes(what, &event.data, &event.again())
 }
 
@@ -56,7 +56,7 @@ pub(super) fn an_interface_sleeps_again_when_an_endpoint_that_failed_is_closed(
         exchange_and_leave(case, &mut desk)?;
         await_end(&mut desk)?;
         equal("the cookie of ENDPOINT_FAILED", NEAR_COOKIE, desk.boxes[0].failed[0].cookie)?;
-        // Now it is closed when its end was told, now also when that of the next one is.
+        // In turn it is closed when its own end was reported, or also after that of the next one.
         desk.close_endpoints();
         let _ = fall_asleep(&mut desk.boxes[0])?;
         desk.forget();
@@ -70,7 +70,7 @@ pub(super) fn an_interface_sleeps_again_when_an_endpoint_that_failed_is_closed(
     Ok(())
 }
 
-/// Ranges of operations.
+/// The distance of the operations' ranges.
 const STRIDE: usize = 512;
 const COUNT: usize = TARGET / STRIDE;
 
@@ -78,7 +78,7 @@ fn bytes(case: &Case, n: usize) -> Vec<u8> {
     Random(n as u64 + 5).bytes(most(case).min(300))
 }
 
-/// Posts what finds room, without a poll: which of it is pending.
+/// Posts as many operations as there is room for, without a poll. Returns the pending ones.
 fn fill(case: &Case, bench: &Bench) -> Result<Vec<usize>, Stop> {
     let Bench { desk, key, local, target, .. } = bench;
     let (endpoint, mut pending) = (desk.endpoint(), Vec::new());
@@ -108,7 +108,7 @@ pub(super) fn what_is_pending_when_its_peer_closes_ends_with_closed(case: &Case)
         let mut pending = fill(case, &bench)?;
         any |= !pending.is_empty();
         if polled {
-            // Some of it has been done, or even told.
+            // Some may have been carried out, or even completed.
             bench.desk.far().at_once = 1;
             (0..4).try_for_each(|_| bench.desk.far().turn().map(drop))?;
         }
@@ -147,7 +147,7 @@ pub(super) fn a_new_endpoint_has_nothing_of_the_one_before_it(case: &Case) -> Ch
     const NEW: u32 = 900;
     let mut desk = case.desk()?;
     for round in 0..4u64 {
-        // One that is closed with all its places taken, and nobody polls.
+        // An endpoint that is closed while all its slots are in use, without a poll.
         let memory = case.has(caps::PUT | caps::GET).then(|| case.memory(TARGET, ALL_RIGHTS));
         if let Some(memory) = memory.transpose()? {
             let packed = case.key_of(&memory)?;
@@ -183,7 +183,7 @@ pub(super) fn a_new_endpoint_has_nothing_of_the_one_before_it(case: &Case) -> Ch
         let mut seen = 0;
         while seen < 20 {
             let message = desk.receive()?;
-            // Where a peer is an interface, what was taken before comes still.
+            // If a peer is an interface, messages that were accepted before still arrive.
             if message.id != NEW && !case.connects_to_endpoint() {
                 continue;
             }

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Status, access, atomic_op, caps, op_flags};
 
-/// What an operation leaves behind.
+/// The value that an operation leaves.
 fn oracle(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let (operand, compare) = (operand & mask, compare & mask);
@@ -49,18 +49,17 @@ pub(super) fn operation(
     }
 }
 
-/// From start to completion; the value from before, if it fetches.
+/// From post to completion; returns the previous value, if it fetches.
 pub(crate) fn run(desk: &mut Desk, key: &Key, op: Atomic) -> Result<Result<u64, Status>, Stop> {
     const UNTOUCHED: u64 = 0x5eed_5eed_0bad_0bad;
-    // Stays where it is for as long as somebody may write there.
+    // Stays at its address as long as the provider may write there.
     let (endpoint, result) = (desk.endpoint(), Box::new(RefCell::new(UNTOUCHED)));
     let code = desk.retry(|| endpoint.atomic(key, op, &result))?;
     desk.synchronous(code, "atomic")?;
     let at_once = code == Ok(0);
     let end = desk.complete(code, op.cookie)?;
     if code == Ok(1) {
-        let what =
-            "where the result of an atomic goes that is done at once, of one that was PENDING";
+        let what = "the inline result of an atomic that was PENDING";
         equal(what, UNTOUCHED, *result.borrow())?;
     }
     Ok(end.map(|value| if at_once { *result.borrow() } else { value }))
@@ -153,7 +152,7 @@ pub(super) fn an_atomic_without_the_right_or_after_deregister_is_rejected(case: 
     refused("an atomic with a revoked key", done, &[Status::KeyRejected])
 }
 
-/// An add that fetches, with its width.
+/// A fetching add, with its width.
 pub(super) fn fetching(case: &Case) -> Option<(u32, u32)> {
     let add = |(op, _, fetch): &(u32, u32, bool)| *op == atomic_op::ADD && *fetch;
     claimed(case).into_iter().find(add).map(|(op, width, _)| (op, width))
@@ -169,7 +168,7 @@ pub(super) fn add(case: &Case) -> Result<(u32, u32, bool), Stop> {
     add.ok_or_else(|| Stop::Skip("claims no atomic add".to_string()))
 }
 
-/// Adds 1 at offset 8 of the region that `packed` names, `times` times, until all is visible there.
+/// Adds 1 at offset 8 of the region of the key `packed`, `times` times, until the sum is visible there.
 pub(crate) fn count(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> Checked {
     let (op, width, fetch) = add(case)?;
     let key = desk.import(packed)?;
@@ -183,7 +182,7 @@ pub(crate) fn count(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> 
     equal("flush", Ok(()), desk.complete(code, 1)?.map(|_| ()))
 }
 
-/// As [`count`], with as many in flight as there is room for: at least `least`, and up to `most` while there is time.
+/// As [`count`], with as many operations in flight as there is room for: at least `least`, and up to `most` while there is time.
 fn count_at_once(
     case: &Case,
     desk: &mut Desk,
@@ -229,7 +228,7 @@ pub(super) fn two_threads_that_count_together_lose_nothing(case: &Case) -> Check
     counter.write(0, &[0; 64]);
     let packed = case.key_of(&counter)?;
     let work = || -> Result<u64, Stop> {
-        // Each thread has interfaces of its own; the region belongs to the domain.
+        // Each thread has its own interfaces; the region belongs to the domain.
         count_at_once(case, &mut case.desk()?, &packed, EACH)
     };
     let added = std::thread::scope(|scope| {

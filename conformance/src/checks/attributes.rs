@@ -1,4 +1,4 @@
-//! What a provider says about itself must be possible, and addresses must be taken with suspicion.
+//! The statements of a provider about itself must be possible, and it must check addresses carefully.
 
 use crate::case::Case;
 use crate::load;
@@ -13,7 +13,7 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
     let note = note::read(&file).map_err(|why| fail("the note", "one that can be read", why))?;
     holds(
         (note::FIRST_LENGTH..=note.held).contains(&note.desc_len),
-        "the length that the note's record says",
+        "the length that the note's record states",
         format!("{} to the {} that it has", note::FIRST_LENGTH, note.held),
         note.desc_len,
     )?;
@@ -26,11 +26,7 @@ pub(super) fn the_note_says_who_it_is(case: &Case) -> Checked {
         note.min_core_minor,
     )?;
     let table = case.provider.ops.abi_minor;
-    equal(
-        "the minor that the provider's table says, as its note does",
-        u32::from(note.abi_minor),
-        table,
-    )?;
+    equal("the minor of the provider's table, as in its note", u32::from(note.abi_minor), table)?;
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let is_name = note.name.starts_with(|c: char| c.is_ascii_lowercase())
         && note.name.chars().all(allowed)
@@ -191,7 +187,7 @@ pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
     }
     let masks = [attr.atomic_post32, attr.atomic_post64, attr.atomic_fetch32, attr.atomic_fetch64];
     let atomics = masks.iter().fold(0, |all, mask| all | mask);
-    // What a later minor has invented is nothing to this suite, as it is nothing to a core of this minor.
+    // This suite ignores additions of a later minor, as a core of this minor does.
     if case.provider.ops.abi_minor <= u32::from(ABI_MINOR) {
         let known: u64 = caps::ALL.iter().map(|c| c.value).sum();
         equal("capabilities that the provider's minor does not have", 0, attr.caps & !known)?;
@@ -241,11 +237,7 @@ pub(super) fn names_and_limits_are_possible(case: &Case) -> Checked {
 }
 
 pub(super) fn configuration_variables_carry_the_prefix(_: &Case) -> Checked {
-    equal(
-        "a variable that config_get is asked for and nobody has declared",
-        None,
-        load::undeclared(),
-    )?;
+    equal("a variable that config_get reads without a declaration", None, load::undeclared())?;
     for Declared { name, doc, .. } in load::declared() {
         let shape = name.starts_with("TIELINE_")
             && name.bytes().all(|b| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_');
@@ -313,7 +305,7 @@ pub(super) fn bytes_that_are_no_address_do_no_harm(case: &Case) -> Checked {
                 failure.status.constant(),
             )?;
         }
-        // A connection to nowhere may be refused at once or fail later; it must not do harm.
+        // A connection to an invalid address may be refused immediately or fail later, without further harm.
         if let Ok(endpoint) = interface.connect(&address, &case.identity(), 3) {
             if case.has(caps::AM_SHORT) {
                 let _ = endpoint.am_short(1, 1, b"anybody?");
@@ -331,7 +323,7 @@ pub(super) fn bytes_that_are_no_address_do_no_harm(case: &Case) -> Checked {
 
 pub(super) fn opening_and_closing_leaves_no_descriptor_open(case: &Case) -> Checked {
     let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    // The first one may open what stays for the life of the process.
+    // The first one may open objects that stay for the life of the process.
     drop(case.desk()?);
     let before = open();
     for _ in 0..30 {

@@ -1,11 +1,12 @@
-//! Calls that must not wait, and peers that cannot be here.
+//! Calls that must not wait, and peers that cannot exist on this host.
 
 use crate::case::{Case, Mailbox};
 use crate::report::{Checked, Stop, holds, succeeds};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Status;
 
-/// What waits takes this long each time. What does not may, when others want the processors, but not every time.
+/// A call that waits takes this long every time. A call that does not wait may take this long on a busy machine, but not every
+/// time.
 const WAITS: Duration = Duration::from_millis(100);
 
 pub(super) fn connect_does_not_wait_for_its_peer(case: &Case) -> Checked {
@@ -18,7 +19,7 @@ pub(super) fn connect_does_not_wait_for_its_peer(case: &Case) -> Checked {
     }
     let (mut fastest, mut endpoints) = (Duration::MAX, Vec::new());
     for n in 0..6 {
-        // The peer does nothing: it does not even poll.
+        // The peer does nothing, not even poll.
         let began = Instant::now();
         let endpoint = match near.connect(&address, &case.identity(), 40 + n) {
             Err(failure) if failure.status == Status::Again => {
@@ -41,7 +42,8 @@ pub(super) fn connect_does_not_wait_for_its_peer(case: &Case) -> Checked {
         endpoints.push(endpoint);
     }
     let what = "connect to a peer that does not poll, at its fastest";
-    let expected = "an end at once: data calls say AGAIN until the connection stands";
+    let expected =
+        "an immediate return: data calls return AGAIN until the connection is established";
     holds(fastest < WAITS || fastest == Duration::MAX, what, expected, format!("{fastest:?}"))
 }
 
@@ -58,7 +60,7 @@ pub(super) fn a_peer_under_another_kernel_is_not_reachable(case: &Case) -> Check
         address.windows(form.len()).position(|window| window == *form).map(|at| (at, form.len()))
     });
     let Some((at, len)) = found else {
-        return Err(Stop::Skip("the boot id does not stand in the address as such".to_string()));
+        return Err(Stop::Skip("the address does not contain the plain boot id".to_string()));
     };
     for changed in [at, at + len / 2, at + len - 1] {
         let mut foreign = address.clone();
@@ -69,7 +71,7 @@ pub(super) fn a_peer_under_another_kernel_is_not_reachable(case: &Case) -> Check
         holds(
             interface.reachable(&foreign).is_err(),
             "an address with the boot id of another kernel",
-            "a refusal: it leads to nobody here, or to somebody else",
+            "a refusal: it reaches no peer here, or another one",
             "reachable",
         )?;
     }

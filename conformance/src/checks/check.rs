@@ -1,18 +1,18 @@
-//! What a check is.
+//! The description of a check.
 
 use crate::case::{Case, short_name};
 use crate::report::{Checked, Verdict};
 use tieline_plugin_api::caps;
 
-/// One thing that a provider must do.
+/// One requirement of a provider.
 pub struct Check {
-    /// A sentence without spaces.
+    /// The requirement as a name.
     pub name: &'static str,
-    /// What it protects, in a sentence.
+    /// The property of the core or the application that it protects, as a sentence.
     pub protects: &'static str,
     /// `TIELINE_CAP_*` without which it is skipped.
     pub needs: u64,
-    /// Bits `1 << TIELINE_ROLE_*` of the modules that it is for.
+    /// Bits `1 << TIELINE_ROLE_*` of the modules that it applies to.
     pub roles: u32,
     pub(super) run: fn(&Case) -> Checked,
 }
@@ -24,7 +24,7 @@ impl Check {
         needs.map(short_name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether it is for modules of this role.
+    /// Whether it applies to modules of this role.
     pub(crate) fn is_for(&self, role: u32) -> bool {
         1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
     }

@@ -1,4 +1,4 @@
-//! Modules that connect to an endpoint: addresses of endpoints, what holds before `connect`, and endpoints that wait.
+//! Modules that connect endpoints: addresses of endpoints, calls before `connect`, and endpoints that wait.
 
 use super::connecting::only_to_endpoints;
 use super::messages::check;
@@ -11,14 +11,14 @@ use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succ
 use crate::watch::Patience;
 use tieline_plugin_api::{Status, caps};
 
-/// An interface with an endpoint under this cookie that is not connected, and that endpoint's address.
+/// An interface with an unconnected endpoint under this cookie, and that endpoint's address.
 fn fresh(case: &Case, cookie: u64) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
     let mut mailbox = Mailbox::new(case.interface()?);
     let (endpoint, address) = another(case, &mut mailbox, cookie)?;
     Ok((mailbox, endpoint, address))
 }
 
-/// One endpoint more.
+/// Adds an endpoint.
 fn another(case: &Case, mailbox: &mut Mailbox, cookie: u64) -> Result<(Endpoint, Vec<u8>), Stop> {
     mailbox.cookies.push(cookie);
     let endpoint = succeeds("connect", mailbox.interface.connect(&[], &[], cookie))?;
@@ -26,7 +26,7 @@ fn another(case: &Case, mailbox: &mut Mailbox, cookie: u64) -> Result<(Endpoint,
     Ok((endpoint, address))
 }
 
-/// Polls both, and the others.
+/// Polls both interfaces, and the others.
 fn turn(mailboxes: &mut [&mut Mailbox]) -> Checked {
     let mut any = false;
     for mailbox in mailboxes {
@@ -55,7 +55,7 @@ pub(super) fn the_address_of_an_endpoint_fits_its_stated_length_and_stays(case: 
     holds(here != second, "the addresses of two endpoints", "different ones", "the same")?;
     succeeds("connecting to the endpoint", endpoint.connect(&there))?;
     same_bytes("its address, once it was connected", &here, &address_of(case, &endpoint)?)?;
-    // The peer may have had it from before.
+    // The peer may have had the address from before.
     succeeds("connecting to the endpoint", back.connect(&here))?;
     let patience = Patience::new();
     while back.am_short(1, 1, b"") == Err(Status::Again) {
@@ -69,7 +69,7 @@ pub(super) fn the_address_of_an_endpoint_fits_its_stated_length_and_stays(case: 
     same_bytes("its address, once its peer has sent", &here, &address_of(case, &endpoint)?)
 }
 
-/// What `connect` says to bytes that are no address.
+/// The possible results of `connect` for bytes that are no address.
 const NO_ADDRESS: &[Status] = &[Status::BadData, Status::Invalid, Status::Unreachable];
 
 pub(super) fn bytes_that_are_no_address_of_an_endpoint_are_refused(case: &Case) -> Checked {
@@ -89,7 +89,7 @@ pub(super) fn bytes_that_are_no_address_of_an_endpoint_are_refused(case: &Case) 
         let what = format!("connect to the first {} bytes of an address", bytes.len());
         refused(what, said, NO_ADDRESS)?;
     }
-    // What looks like one may be refused later, and does no harm.
+    // Bytes that resemble an address may be refused later, and do no harm.
     let mut suspects: Vec<Vec<u8>> = (0..60).map(|n| random.bytes(n * 2)).collect();
     suspects.push([good.as_slice(), &[0; 17]].concat());
     suspects.push(vec![0xff; 4096]);
@@ -107,7 +107,7 @@ pub(super) fn bytes_that_are_no_address_of_an_endpoint_are_refused(case: &Case) 
         drop(endpoint);
         let _ = near.turn()?;
     }
-    // The interface still works, and so does the endpoint whose address was played with.
+    // The interface still works, and so does the endpoint whose address was altered.
     let (endpoint, here) = another(case, &mut near, 4)?;
     succeeds("connecting to the endpoint", endpoint.connect(&good))?;
     succeeds("connecting to the endpoint", back.connect(&here))?;
@@ -116,8 +116,8 @@ pub(super) fn bytes_that_are_no_address_of_an_endpoint_are_refused(case: &Case) 
     while far.messages.is_empty() {
         sent = sent || endpoint.am_short(1, 5, b"").is_ok();
         turn(&mut [&mut near, &mut far])?;
-        let what = "a message, behind addresses that are none";
-        patience.still(what, "that it comes", "nothing")?;
+        let what = "a message, behind invalid addresses";
+        patience.still(what, "its arrival", "nothing")?;
     }
     check(&far.messages[0], 1, 5, b"")
 }
@@ -192,7 +192,7 @@ pub(super) fn what_was_sent_before_connect_arrives_though_its_sender_has_closed(
                 check(&message, 3, seen, b"")?;
                 seen += 1;
             }
-            let what = "what was sent, and taken, before connect was called here";
+            let what = "messages that were accepted before connect was called here";
             if seen < sent && !near.failed.is_empty() {
                 let found = format!("{seen}, and then the end of the peer");
                 return Err(fail(what, format!("all {sent} messages"), found));
@@ -203,7 +203,7 @@ pub(super) fn what_was_sent_before_connect_arrives_though_its_sender_has_closed(
     Ok(())
 }
 
-/// More than wait for any one endpoint.
+/// More than the pending connections of any one endpoint.
 const STRANGERS: u64 = 12;
 
 pub(super) fn an_endpoint_that_waits_keeps_no_other_waiting(case: &Case) -> Checked {
@@ -215,7 +215,7 @@ pub(super) fn an_endpoint_that_waits_keeps_no_other_waiting(case: &Case) -> Chec
         let _ = stranger.connect(&here);
         strangers.push(stranger);
     }
-    // The peer has to wait for its place; and so has another endpoint of its interface, for somebody who never comes.
+    // The peer has to wait for its turn, and so has another endpoint of its interface, for a peer that never comes.
     let (mut far, back, there) = fresh(case, 1)?;
     succeeds("connecting to the endpoint", back.connect(&here))?;
     let (_silent, _never, silence) = fresh(case, 1)?;
@@ -233,8 +233,8 @@ pub(super) fn an_endpoint_that_waits_keeps_no_other_waiting(case: &Case) -> Chec
             }
         }
         turn(&mut [&mut near, &mut far, &mut crowd])?;
-        let what = "a message of a peer, beside an endpoint whose own peer does not come";
-        patience.still(what, "that it comes", "nothing")?;
+        let what = "a message of a peer, beside an endpoint whose own peer is absent";
+        patience.still(what, "its arrival", "nothing")?;
     }
     check(&near.messages[0], 2, 4, b"the peer")
 }
@@ -245,7 +245,7 @@ pub(super) fn strangers_leave_nothing_behind(case: &Case) -> Checked {
     let (_silent, _never, silence) = fresh(case, 1)?;
     succeeds("connecting to the endpoint", endpoint.connect(&silence))?;
     let mut others = Mailbox::new(case.interface()?);
-    leaves_nothing("strangers who were turned away", (600, 60), |n| {
+    leaves_nothing("foreign peers that were refused", (600, 60), |n| {
         let stranger = connect(case, &others.interface, &[], &mut [])?;
         if stranger.connect(&here).is_ok() {
             let _ = stranger.am_short(1, n as u64, b"");

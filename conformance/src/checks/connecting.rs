@@ -1,5 +1,4 @@
-//! Connections that have just been made; of modules that connect to an endpoint also a crowd at its address, and nobody there while
-//! its worker sleeps.
+//! New connections. For modules that connect endpoints also a crowd at one address, and an absent peer while the worker sleeps.
 
 use super::messages::check;
 use super::waiting::{address_of, connect};
@@ -20,7 +19,7 @@ pub(super) fn only_to_endpoints(case: &Case) -> Checked {
     }
 }
 
-/// An interface with an endpoint that is not connected, and that endpoint's address.
+/// An interface with an unconnected endpoint, and that endpoint's address.
 fn fresh(case: &Case) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
     let mut mailbox = Mailbox::new(case.interface()?);
     mailbox.cookies.push(COOKIE);
@@ -35,16 +34,16 @@ pub(super) fn an_endpoint_that_leads_to_nobody_wakes_its_worker(case: &Case) -> 
     let (mut far, gone, address) = fresh(case)?;
     drop(gone);
     if endpoint.connect(&address).is_err() {
-        return Ok(()); // that says it
+        return Ok(()); // the call reported it
     }
-    // A device finds out when it has something to send.
+    // A device detects it when it has something to send.
     let _ = endpoint.am_short(1, 1, b"is anybody there");
     let fd = succeeds("event_fd", near.interface.event_fd())?;
     let patience = Patience::new();
     while near.failed.is_empty() {
         let sleeps = succeeds("arm", near.interface.arm())?;
         while sleeps && !readable(fd, 1) {
-            let _ = far.turn()?; // it may be its worker that has to say so
+            let _ = far.turn()?; // its worker may have to report it
             let what = "the descriptor of a sleeper whose endpoint was connected to a closed one";
             patience.still(what, "readable: what a call has found out is an event", "silent")?;
         }
@@ -55,7 +54,7 @@ pub(super) fn an_endpoint_that_leads_to_nobody_wakes_its_worker(case: &Case) -> 
     Ok(())
 }
 
-/// More than wait for any one endpoint.
+/// More than the pending connections of any one endpoint.
 const STRANGERS: u64 = 12;
 
 pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Checked {
@@ -64,7 +63,7 @@ pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Che
     let mut others = Vec::new();
     for n in 0..STRANGERS {
         let (mut mailbox, stranger, _) = fresh(case)?;
-        // A provider may refuse a stranger whenever it finds out.
+        // A provider may refuse a foreign peer at any time.
         if stranger.connect(&here).is_ok() {
             let _ = stranger.am_short(1, 1000 + n, b"a stranger");
         }
@@ -93,7 +92,7 @@ pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Che
             check(&message, 2, heard, b"the peer")?;
             heard += 1;
         }
-        let what = format!("messages of a peer, beside {STRANGERS} that nobody has asked for");
+        let what = format!("messages of a peer, beside {STRANGERS} foreign peers");
         if let Some(event) = near.failed.first().or(far.failed.first()) {
             let why = format!("ENDPOINT_FAILED: {}", String::from_utf8_lossy(&event.data));
             return Err(fail(what, "that they come", why));
@@ -106,7 +105,7 @@ pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Che
 pub(super) fn a_message_goes_as_soon_as_connect_has_returned(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     let endpoint = desk.endpoint();
-    // A few AGAIN may have another reason, though nobody polls: that there is no connection yet is none.
+    // A few AGAIN may have another reason even without a poll; a missing connection is no reason.
     let sent = super::offers::at_once(|| endpoint.am_short(1, 1, b"at once"));
     equal("am_short right behind connect, before any poll", Ok(0), sent)?;
     check(&desk.receive()?, 1, 1, b"at once")

@@ -1,4 +1,4 @@
-//! Connection-only modules: datagrams that arrive, and words when they cannot.
+//! Connection-only modules: datagrams that arrive, and error texts if they cannot.
 
 use super::processes::Partner;
 use super::waiting::TRIES;
@@ -46,7 +46,7 @@ pub(super) fn the_address_of_a_connector_fits_its_stated_length(case: &Case) -> 
 
 pub(super) fn bytes_that_are_no_address_of_a_connector_do_no_harm(case: &Case) -> Checked {
     let mut post = Post::open(case)?;
-    // One that does not reach itself, as none need, reaches another one.
+    // A connector need not reach itself; then it must reach another one.
     let mut other = match post.connector.reachable(&post.address) {
         Ok(()) => None,
         Err(_) => Some(Post::open(case)?),
@@ -68,11 +68,11 @@ pub(super) fn bytes_that_are_no_address_of_a_connector_do_no_harm(case: &Case) -
             holds(answer.is_err(), what, "unreachable", "reachable")?;
         }
         in_words(answer)?;
-        // Refused at once or reported later: both are fine, harm is not.
+        // Refused immediately or reported later: both are correct if they do no harm.
         let _ = post.connector.send(address, b"anybody?");
         let _ = post.turn()?;
     }
-    // Whoever these lead to may exist: they are asked about and not sent to.
+    // These addresses may belong to existing peers: their reachability is tested, and nothing is sent.
     for at in 0..good.len() {
         let mut flipped = good.clone();
         flipped[at] ^= 1 << (at % 8);
@@ -114,7 +114,7 @@ pub(super) fn nothing_more(posts: &mut [&mut Post]) -> Checked {
         }
     }
     let more: usize = posts.iter().map(|post| post.datagrams.len()).sum();
-    equal("datagrams that nobody sent", 0, more)
+    equal("datagrams that were not sent", 0, more)
 }
 
 pub(super) fn reliable(case: &Case) -> Checked {
@@ -255,14 +255,14 @@ pub(super) fn two_that_send_to_each_other_at_once_lose_nothing(case: &Case) -> C
     Ok(())
 }
 
-/// An address of a connector that is closed.
+/// An address of a closed connector.
 fn nowhere(case: &Case) -> Result<Vec<u8>, Stop> {
     Ok(Post::open(case)?.address.clone())
 }
 
 /// Polls until a peer is reported, which must be the one at `address`.
 pub(super) fn wait_left(post: &mut Post, address: &[u8]) -> Result<Received, Stop> {
-    waits_for("PEER_LEFT of an address where nobody is any more");
+    waits_for("PEER_LEFT of a closed connector's address");
     while post.left.is_empty() {
         let _ = post.turn()?;
     }
@@ -311,7 +311,7 @@ pub(super) fn a_datagram_wakes_a_sleeping_connector(case: &Case) -> Checked {
         let far_fd = fall_asleep(&mut far)?;
         near.send(&far.address, &numbered(n), || Ok(()))?;
         let near_fd = fall_asleep(&mut near)?;
-        // Nobody polls who is not woken: not on the first contact, and not later.
+        // A sleeping side polls only when it is woken, on the first contact and later.
         let found = loop {
             let woken = readable_any([far_fd, near_fd]);
             holds(woken, format!("descriptors before datagram {n}"), "readable", "silent")?;
@@ -338,7 +338,7 @@ fn readable_any(fds: [i32; 2]) -> bool {
 pub(super) fn an_unreachable_address_wakes_a_sleeping_connector(case: &Case) -> Checked {
     let (gone, mut post) = (nowhere(case)?, Post::open(case)?);
     if post.connector.send(&gone, b"anybody?").is_err() {
-        return Ok(()); // said at once
+        return Ok(()); // reported by the call
     }
     loop {
         if !succeeds("arm", post.connector.arm())? {
@@ -361,7 +361,7 @@ pub(super) fn opening_and_closing_connectors_leaves_no_descriptor_open(case: &Ca
         near.send(&far.address, b"x", || Ok(()))?;
         receive(&mut [&mut near, &mut far], 1).map(drop)
     };
-    exchange()?; // may open what stays for the life of the process
+    exchange()?; // may open objects that stay for the life of the process
     let before = open();
     for _ in 0..30 {
         exchange()?;
@@ -386,7 +386,7 @@ pub(super) fn closing_with_datagrams_in_flight_harms_nobody(case: &Case) -> Chec
             for _ in 0..20 {
                 let _ = stays.turn()?;
             }
-            // What arrives is whole and in order; all of it need not.
+            // Received datagrams are complete and in order; not all need arrive.
             for (n, found) in stays.datagrams.iter().enumerate().filter(|_| seen) {
                 same_bytes(format!("datagram {n}"), &numbered(n as u64), found)?;
             }
@@ -410,7 +410,7 @@ pub(super) fn two_threads_exchange_datagrams(case: &Case) -> Checked {
     })
 }
 
-/// One of two threads: tells its address, sends 4000 datagrams, checks as many.
+/// One of two threads: passes its address, sends 4000 datagrams, checks as many.
 fn converse(case: &Case, mine: &Sender<Vec<u8>>, theirs: &Receiver<Vec<u8>>) -> Checked {
     const DATAGRAMS: u64 = 4_000;
     let gone = || Stop::Fail("the other thread gave up".to_string());
@@ -482,7 +482,7 @@ pub(super) fn a_killed_peer_of_a_connector_is_reported(case: &Case) -> Checked {
     let _ = receive(&mut [&mut post], 0)?;
     partner.kill();
     let _ = wait_left(&mut post, &there)?;
-    // Trying again ends with the reason again.
+    // A retry fails with the same reason.
     match post.connector.send(&there, b"anybody?") {
         Ok(()) | Err(Status::Again) => wait_left(&mut post, &there).map(drop),
         Err(_) => Ok(()),

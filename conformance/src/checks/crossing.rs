@@ -1,4 +1,4 @@
-//! Operations of several endpoints at once, or that meet each other on the way.
+//! Operations of several endpoints at a time, and operations that cross each other.
 
 use super::atomics;
 use super::offers::at_once;
@@ -15,13 +15,13 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// One direction between the middle of a hub and a spoke, with memory at both of its ends.
+/// One direction between the central interface of a hub and a peer, with memory at both ends.
 struct Way {
     endpoint: Endpoint,
     key: Key,
     local: Memory,
     target: Memory,
-    /// From which spoke; nothing: from the middle.
+    /// The sending peer; none: the central interface.
     spoke: Option<usize>,
     pending: Vec<usize>,
 }
@@ -45,7 +45,7 @@ impl Way {
             match endpoint.import(&packed) {
                 Err(failure) if failure.status == Status::Again => {
                     hub.turn()?;
-                    patience.still("import_key", "a key while everybody is polled", "AGAIN")?;
+                    patience.still("import_key", "a key while all sides are polled", "AGAIN")?;
                 }
                 other => break succeeds("import_key", other)?,
             }
@@ -53,7 +53,7 @@ impl Way {
         Ok(Way { endpoint, key, local, target, spoke, pending: Vec::new() })
     }
 
-    /// Posts operation `n`, whose bytes are those of way `number`; `false`: there is no room.
+    /// Posts operation `n`, whose bytes are those of direction `number`; `false`: there is no room.
     fn post(&mut self, number: usize, n: usize, len: usize) -> Result<bool, Stop> {
         let (range, put) = (n * STRIDE..n * STRIDE + len, n % 2 == 0);
         if put { &self.local } else { &self.target }.write(range.start, &data(number, n, len));
@@ -84,7 +84,7 @@ fn data(number: usize, n: usize, len: usize) -> Vec<u8> {
     Random((number * COUNT + n) as u64 + 3).bytes(len)
 }
 
-/// Takes what has completed, each at the interface that it was posted on.
+/// Processes completions, each at the interface on which the operation was posted.
 fn collect(hub: &mut Hub<'_>, ways: &mut [Way]) -> Checked {
     hub.turn()?;
     let spokes = hub.spokes.len();
@@ -110,7 +110,7 @@ fn collect(hub: &mut Hub<'_>, ways: &mut [Way]) -> Checked {
     Ok(())
 }
 
-/// Both directions of each spoke.
+/// Both directions of each peer.
 fn ways(case: &Case, hub: &mut Hub<'_>) -> Result<Vec<Way>, Stop> {
     let mut ways = Vec::new();
     for at in 0..hub.spokes.len() {
@@ -135,7 +135,7 @@ pub(super) fn operations_of_many_peers_at_once_have_each_its_bytes_and_end(case:
         let patience = Patience::new();
         for n in 0..COUNT {
             for number in 0..ways.len() {
-                // Now in their order, now the other way round.
+                // In turn in ascending and descending order.
                 let number = if round % 2 == 0 { number } else { ways.len() - 1 - number };
                 while !ways[number].post(number, n, len)? {
                     collect(&mut hub, &mut ways)?;
@@ -158,13 +158,13 @@ pub(super) fn operations_of_many_peers_at_once_have_each_its_bytes_and_end(case:
 
 const FLUSH: u64 = 0xf1_0000_0000;
 
-/// Until a flush of the endpoint has ended, whose interface is that of a spoke, or the middle.
+/// Makes progress until a flush of the endpoint has ended, whose interface is that of a peer, or the central one.
 fn flush(hub: &mut Hub<'_>, endpoint: &Endpoint, spoke: Option<usize>) -> Checked {
     let patience = Patience::new();
     let mut code = endpoint.flush(FLUSH);
     while code == Err(Status::Again) {
         hub.turn()?;
-        patience.still("flush", "room while everybody is polled", "AGAIN for ever")?;
+        patience.still("flush", "room while all sides are polled", "AGAIN for ever")?;
         code = endpoint.flush(FLUSH);
     }
     while succeeds("flush", code)? == 1 {
@@ -200,7 +200,7 @@ pub(super) fn a_flush_of_one_endpoint_stands_for_no_other(case: &Case) -> Checke
                 posted[number] += usize::from(ways[number].post(number, n, len)?);
             }
         }
-        // Only the first one's peer goes on until its flush has ended.
+        // Only the first endpoint's peer makes progress until its flush has ended.
         let (second, patience) = (1 - first, Patience::new());
         let mut ended = match ways[first].endpoint.flush(FLUSH) {
             Err(Status::Again) => continue,
@@ -244,12 +244,12 @@ pub(super) fn a_flush_covers_what_was_posted_while_another_one_was_under_way(
             posted += 1;
         }
         if at_once(|| endpoint.flush(FLUSH)) != Ok(1) {
-            continue; // it is through, or there is no room for it
+            continue; // it has completed, or there is no room for it
         }
         while posted < early + 4 && put(&bench, posted).is_ok() {
             posted += 1;
         }
-        // The target does a little at a time, so that the first flush ends before the rest is done.
+        // The target handles a few operations at a time, so that the first flush ends before the rest is done.
         for mailbox in &mut bench.desk.boxes {
             mailbox.at_once = 1;
         }
@@ -274,7 +274,7 @@ pub(super) fn a_flush_covers_what_was_posted_while_another_one_was_under_way(
     }
     match any {
         true => Ok(()),
-        false => Err(Stop::Skip("no flush was under way".to_string())),
+        false => Err(Stop::Skip("no flush was pending".to_string())),
     }
 }
 
@@ -298,7 +298,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
     }
     let mut pending = [0u64; 2];
     for round in 0..3 {
-        // As many as there is room for, and nobody reads any of it meanwhile.
+        // As many as there is room for; meanwhile the other side does not poll.
         let patience = Patience::new();
         for (number, way) in ends.iter().enumerate() {
             let mut n = 0;
@@ -306,7 +306,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
                 let target = Target { key: &way.key, offset: 0, cookie: n, flags: 0 };
                 let iov = [way.local.piece(0..len)];
                 match at_once(|| way.endpoint.rma(false, &iov, target)) {
-                    // It may not stand yet.
+                    // It may not be connected yet.
                     Err(Status::Again) if n == 0 => hub.turn()?,
                     Err(Status::Again) => break,
                     code => {
@@ -327,7 +327,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
             }
             let what = format!("gets of two that get from each other (round {round})");
             let found = format!(
-                "none for {} of the one and {} of the other: each waits for room that the other makes",
+                "none for {} of the one and {} of the other: each waits for room at the other",
                 pending[0], pending[1]
             );
             patience.still(&what, "a COMPLETION of each while both are polled", &found)?;
@@ -348,7 +348,7 @@ pub(super) fn an_atomic_whose_answer_waits_is_done_once(case: &Case) -> Checked 
     let (mut adds, mut pending, mut is_get) = (0, 0, true);
     let patience = Patience::new();
     while adds < MANY || pending > 0 {
-        // Answers that are long, so that those behind them find no room; the target goes on alone until there is none.
+        // Long answers, so that later ones find no room; the target makes progress alone until there is none.
         while adds < MANY {
             let iov = [local.piece(0..len)];
             let code = at_once(|| match is_get {
@@ -422,7 +422,7 @@ pub(super) fn a_key_serves_the_endpoint_to_its_owner_and_no_other(case: &Case) -
     let other = succeeds("opening the domain a second time", case.provider.open_domain(name))?;
     let register = if case.has(caps::OWN_MEMORY_ONLY) { 0 } else { case.domain_attr.caps };
     let domains = [case.domain.clone(), other];
-    // Whichever of them was connected last.
+    // For either order of connecting.
     for first in [0, 1] {
         let mut near = Mailbox::new(case.interface()?);
         let local = case.memory(64, ALL_RIGHTS)?;

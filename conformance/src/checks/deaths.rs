@@ -1,4 +1,4 @@
-//! The death of a process: told once to everybody whom it concerns, behind what the process had sent.
+//! The death of a process: reported once to everyone concerned, after its last messages.
 
 use super::messages::check;
 use super::processes::{Partner, join, meet};
@@ -11,7 +11,7 @@ use crate::watch::{Patience, share, waits_for};
 use std::time::Instant;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// One exchange with the other process: both directions stand.
+/// One exchange with the other process: both directions are established.
 fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
     partner.tell("echo 1")?;
     desk.send(1, 1, b"")?;
@@ -19,7 +19,7 @@ fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
     partner.answer(desk).map(drop)
 }
 
-/// Polls for a while, to see what comes that should not: until another process has answered so often.
+/// Polls for a while, to detect unexpected events: until another process has answered that often.
 fn look_on(desk: &mut Desk) -> Checked {
     let began = Instant::now();
     while began.elapsed() < share(20) {
@@ -86,7 +86,7 @@ pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case)
             "another",
         )?;
         let status = Status::from_code(event.status);
-        let closed = "an error, and not CLOSED: that is what a peer in good order says";
+        let closed = "an error, and not CLOSED, which is for an orderly close";
         let what = "the status of ENDPOINT_FAILED whose peer was killed";
         holds(event.status < 0 && status != Status::Closed, what, closed, status)?;
         holds(!event.data.is_empty(), "the reason in ENDPOINT_FAILED", "words", "nothing")?;
@@ -102,7 +102,7 @@ pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case)
     }
     exchange(&mut desk, &mut second)?;
     let flush = ours.flush(77);
-    // A module that is synchronous has nothing to wait for, so nothing to tell.
+    // A synchronous module has nothing to wait for, and so nothing to report.
     let refused = flush.is_err_and(|status| status != Status::Again) || case.has(caps::SYNCHRONOUS);
     holds(refused, "flush of an endpoint that has failed", "its error", format!("{flush:?}"))?;
     drop((ours, twin));
@@ -115,7 +115,7 @@ pub(super) fn what_a_process_had_sent_arrives_though_it_died(case: &Case) -> Che
     exchange(&mut desk, &mut partner)?;
     partner.tell(&format!("send {MESSAGES}"))?;
     partner.tell("flush")?;
-    // Where it needs nothing from here, nobody polls before it is dead.
+    // If its delivery needs no progress here, no poll is made before it is dead.
     let alone = Instant::now();
     let mut answers = 0;
     waits_for("a process that sends some messages and flushes");
@@ -130,7 +130,7 @@ pub(super) fn what_a_process_had_sent_arrives_though_it_died(case: &Case) -> Che
     partner.kill();
     waits_for("the messages that a process had flushed before it was killed");
     let mut seen = 0;
-    desk.boxes[0].at_once = 1; // the death is found out before all of them have been polled
+    desk.boxes[0].at_once = 1; // the death is detected before all of them have been polled
     while seen < MESSAGES {
         while let Some(message) = desk.boxes[0].messages.pop_front() {
             check(&message, 2, seen, &seen.to_le_bytes())?;
@@ -138,7 +138,7 @@ pub(super) fn what_a_process_had_sent_arrives_though_it_died(case: &Case) -> Che
         }
         let near = &desk.boxes[0];
         if seen < MESSAGES && (!near.left.is_empty() || !near.failed.is_empty()) {
-            // The end may come with the poll that brings the rest; a connection of ours may end first.
+            // The failure may come with the poll that delivers the rest; a connection of this side may end first.
             let told = |desk: &Desk| {
                 !desk.boxes[0].left.is_empty()
                     || case.connects_to_endpoint() && !desk.boxes[0].failed.is_empty()
@@ -157,7 +157,7 @@ pub(super) fn what_a_process_had_sent_arrives_though_it_died(case: &Case) -> Che
     Ok(())
 }
 
-/// Operations that stay open because the other process is stopped, as many as there is room for, up to a bound.
+/// Posts operations that stay pending because the other process is stopped, as many as there is room for, up to a bound.
 fn post_all(
     case: &Case,
     endpoint: &Endpoint,
@@ -199,7 +199,7 @@ pub(super) fn what_is_pending_ends_once_when_the_peer_dies(case: &Case) -> Check
     }
 }
 
-/// How many operations were pending, each of which has ended once.
+/// Returns the number of pending operations, each of which has ended once.
 fn pending_at_death(case: &Case, polls: bool) -> Result<usize, Stop> {
     let (mut desk, mut partner) = meet(case)?;
     exchange(&mut desk, &mut partner)?;
@@ -217,7 +217,7 @@ fn pending_at_death(case: &Case, polls: bool) -> Result<usize, Stop> {
         let _ = desk.boxes[0].turn()?;
     }
     partner.kill();
-    desk.boxes[0].at_once = 1; // the death is found out before all of them have completed
+    desk.boxes[0].at_once = 1; // the death is detected before all of them have completed
     let patience = Patience::new();
     let ended = |desk: &Desk, cookie: u64| {
         desk.boxes[0].completions.iter().filter(|done| done.cookie == cookie).count()
@@ -242,11 +242,11 @@ pub(super) fn the_death_of_a_peer_raises_no_signal(case: &Case) -> Checked {
     let (mut desk, mut partner) = meet(case)?;
     exchange(&mut desk, &mut partner)?;
     if case.has(caps::EVENT_FD) {
-        // A sleeper is rung for, whatever with.
+        // A sleeping worker is woken, by whatever event.
         partner.tell("sleep")?;
         let _ = partner.answer(&mut desk)?;
     }
-    // As in a program in C: what Rust programs ignore ends others.
+    // As in a C program: signals that Rust programs ignore would end it.
     let signals = crate::watch::Broken::watched();
     partner.kill();
     let endpoint = desk.endpoint();

@@ -1,4 +1,4 @@
-//! Connection-only modules whose peers die, sleep or come from several threads, and what they leave behind.
+//! Connection-only modules whose peers die, sleep or come from several threads, and the resources that they leave.
 
 use super::connectors::{fall_asleep, meet, numbered, pair, receive, reliable, wait_left};
 use super::resources::{leaves_no_file, leaves_nothing};
@@ -13,7 +13,7 @@ use std::sync::{Barrier, Mutex};
 use std::time::Instant;
 use tieline_plugin_api::{Status, address_hash};
 
-/// Polls for a while, to see what comes that should not.
+/// Polls for a while, to detect unexpected events.
 fn look_on(post: &mut Post) -> Checked {
     let began = Instant::now();
     while began.elapsed() < share(20) {
@@ -79,7 +79,7 @@ pub(super) fn a_connector_that_is_full_towards_a_dead_peer_goes_on(case: &Case) 
     }
     partner.kill();
     let _ = wait_left(&mut post, &there)?;
-    // What it may be told now is the reason, but not AGAIN for ever.
+    // From here on the call may return the reason, but not AGAIN for ever.
     let patience = Patience::new();
     let said = loop {
         match post.connector.send(&there, b"anybody?") {
@@ -103,7 +103,7 @@ pub(super) fn the_death_of_a_peer_raises_no_signal_in_a_connector(case: &Case) -
     partner.tell(&format!("echo {} 1", hex(&post.address)))?;
     post.send(&there, b"hello", || Ok(()))?;
     let _ = receive(&mut [&mut post], 0)?;
-    // As in a program in C: what Rust programs ignore ends others.
+    // As in a C program: signals that Rust programs ignore would end it.
     let signals = Broken::watched();
     partner.kill();
     let datagram = vec![7; (case.attr.max_datagram as usize).min(4096)];
@@ -128,7 +128,7 @@ pub(super) fn room_after_again_wakes_a_sleeping_connector(case: &Case) -> Checke
     near.send(&there, &numbered(0), || Ok(()))?;
     let _ = receive(&mut [&mut near, &mut far], 1)?;
     let datagram = vec![9; (case.attr.max_datagram as usize).min(2048)];
-    // Now the room comes when it sleeps, now while it falls asleep.
+    // In turn the room appears while it sleeps, and while it falls asleep.
     for early in [false, true, false, true] {
         let mut sent = 0;
         loop {
@@ -147,16 +147,16 @@ pub(super) fn room_after_again_wakes_a_sleeping_connector(case: &Case) -> Checke
         }
         waits_for("room for a datagram after AGAIN");
         let fd = near.connector.event_fd().map_err(|_| Stop::Skip("no descriptor".to_string()))?;
-        // Room that has come before it falls asleep keeps it awake.
+        // Room that appears before it falls asleep keeps it awake.
         let mut waits = early;
         while waits || near.connector.send(&there, &datagram) == Err(Status::Again) {
             waits = false;
-            // Who was told AGAIN looks again only when it may not sleep, or is woken.
+            // After AGAIN the sender retries only when it may not sleep, or is woken.
             let sleeps = near.connector.arm() == Ok(true);
             while sleeps && !readable(fd, 1) {
                 let _ = far.turn()?;
                 came += far.datagrams.drain(..).count();
-                let what = "the descriptor of a connector that has heard AGAIN";
+                let what = "the descriptor of a connector after AGAIN";
                 let found = format!("silent, with {came} of {sent} polled");
                 patience.still(what, "readable when there is room", &found)?;
             }
@@ -166,7 +166,7 @@ pub(super) fn room_after_again_wakes_a_sleeping_connector(case: &Case) -> Checke
         while came < sent + 1 {
             let _ = (near.turn()?, far.turn()?);
             came += far.datagrams.drain(..).count();
-            patience.still("datagrams that were taken", "all of them", "too few")?;
+            patience.still("accepted datagrams", "all of them", "too few")?;
         }
         let _ = fall_asleep(&mut near)?;
     }
@@ -189,7 +189,7 @@ pub(super) fn connectors_that_threads_open_at_once_are_different(case: &Case) ->
         }
         Ok(())
     };
-    // One that is closed may leave its address to the next.
+    // A closed connector may leave its address to the next one.
     let all_are_open = Barrier::new(THREADS);
     let open = || -> Checked {
         let mut kept = Vec::new();

@@ -1,4 +1,4 @@
-//! Ends of endpoints: in good order, to nobody, found by a call, and of interfaces whose peer does nothing.
+//! The end of endpoints: in an orderly way, without a peer, detected by a call. The end of interfaces whose peer does nothing.
 
 use super::processes::meet;
 use super::waiting::{address_of, connect};
@@ -56,7 +56,7 @@ pub(super) fn an_endpoint_that_leads_to_nobody_fails(case: &Case) -> Checked {
         true => {
             let endpoint = connect(case, &near.interface, &[], &mut [])?;
             if endpoint.connect(&address).is_err() {
-                return Ok(()); // said at once
+                return Ok(()); // reported by the call
             }
             endpoint
         }
@@ -82,7 +82,7 @@ pub(super) fn an_endpoint_that_leads_to_nobody_fails(case: &Case) -> Checked {
 
 pub(super) fn a_stranger_is_not_taken_for_the_peer(case: &Case) -> Checked {
     if !case.connects_to_endpoint() {
-        return Err(Stop::Skip("whoever connects says who it is".to_string()));
+        return Err(Stop::Skip("a connecting peer identifies itself".to_string()));
     }
     let mut boxes = Vec::new();
     let mut endpoints = Vec::new();
@@ -95,7 +95,7 @@ pub(super) fn a_stranger_is_not_taken_for_the_peer(case: &Case) -> Checked {
     let [ours, peers, strangers] = [&endpoints[0], &endpoints[1], &endpoints[2]];
     let (here, there) = (address_of(case, ours)?, address_of(case, peers)?);
     let turn = |boxes: &mut Vec<Mailbox>| boxes.iter_mut().try_for_each(|one| one.turn().map(drop));
-    // The stranger knows the address, and comes first.
+    // The foreign peer knows the address, and connects first.
     let _ = strangers.connect(&here);
     for _ in 0..20 {
         turn(&mut boxes)?;
@@ -113,7 +113,7 @@ pub(super) fn a_stranger_is_not_taken_for_the_peer(case: &Case) -> Checked {
         patience.still(
             "am_short of the peer",
             "success",
-            "AGAIN for ever: somebody else has its place",
+            "AGAIN for ever: another process has its place",
         )?;
     }
     while boxes[0].messages.is_empty() {

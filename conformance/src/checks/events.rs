@@ -1,4 +1,4 @@
-//! What a poll writes: events whose every field was written, since the core's array is not cleared before.
+//! The events of a poll: every field must be written, since the core does not clear its array before.
 
 use crate::case::Case;
 use crate::report::{Checked, equal, holds, succeeds};
@@ -47,5 +47,5 @@ fn whole(one: &Event) -> Checked {
     let what = format!("an event of kind {}", one.kind);
     holds(left.is_empty(), &what, "every field written", format!("{} as before", left.join(", ")))?;
     equal(format!("reserved of {what}"), 0, one.reserved)?;
-    equal(format!("flags of {what} that nobody has named"), 0, one.flags & !event_flags::LENT)
+    equal(format!("undefined flags of {what}"), 0, one.flags & !event_flags::LENT)
 }

@@ -1,4 +1,4 @@
-//! Many operations at once: each has its own bytes, its own cookie and one end; a flush stands behind what it stands behind.
+//! Many operations at a time: each has its own bytes, its own cookie and one completion. A flush covers exactly the earlier ones.
 
 use super::atomics;
 use super::messages::cut;
@@ -18,10 +18,10 @@ const COUNT: usize = 300;
 const STRIDE: usize = TARGET / COUNT / 8 * 8;
 const COOKIES: u64 = 0x7700_0000_0000;
 const FLUSH: u64 = 0x00f1_0054;
-/// What a range beyond the region ends with.
+/// The possible results of a range beyond the region.
 const OUTSIDE: &[Status] = &[Status::OutOfRange, Status::Invalid, Status::KeyRejected];
 
-/// Operation `n` of a series: every other one is a get, every seventh leaves the region.
+/// Operation `n` of a series: every other one is a get, every seventh exceeds the region.
 #[derive(Clone, Copy)]
 struct Numbered(usize);
 
@@ -57,14 +57,14 @@ impl Numbered {
         let iov: Vec<Iov> = pieces.into_iter().map(piece).collect();
         let beyond = if self.leaves() { TARGET as u64 } else { 0 };
         let remote = if self.0 % 3 == 0 || self.leaves() { op_flags::REMOTE_COMPLETION } else { 0 };
-        // Of the last one that is not true: then the next poll has to do.
+        // For the last operation the hint is false: then the next poll has to send it.
         let flags = remote | if self.0 % 4 < 3 { op_flags::MORE } else { 0 };
         let offset = range.start as u64 + beyond;
         let target = Target { key, offset, cookie: self.cookie(), flags };
         desk.endpoint().rma(self.is_put(), &iov, target)
     }
 
-    /// It must have ended so.
+    /// Checks its result.
     fn has_ended(self, status: Result<(), Status>, case: &Case, bench: &Bench) -> Checked {
         let verb = if self.is_put() { "put" } else { "get" };
         let what = format!("{verb} {} of {COUNT} at once, by its cookie", self.0);
@@ -91,7 +91,7 @@ impl Numbered {
     }
 }
 
-/// Local memory and target as a series of operations finds them.
+/// The initial contents of local memory and target for a series.
 fn prepared(case: &Case) -> Result<Bench, Stop> {
     let bench = bench(case, ALL_RIGHTS)?;
     for n in (0..COUNT).map(Numbered) {
@@ -104,16 +104,16 @@ fn prepared(case: &Case) -> Result<Bench, Stop> {
     Ok(bench)
 }
 
-/// What has been posted, and what is pending of it.
+/// The posted operations, and the pending ones of them.
 struct Series {
     posted: usize,
     pending: Vec<usize>,
-    /// So many had been posted before the flush, which has not ended.
+    /// The number of operations posted before the flush, while that has not ended.
     flush: Option<usize>,
 }
 
 impl Series {
-    /// Takes what has completed.
+    /// Processes completions.
     fn collect(&mut self, case: &Case, bench: &mut Bench) -> Checked {
         for done in core::mem::take(&mut bench.desk.boxes[0].completions) {
             if done.cookie == FLUSH {
@@ -142,14 +142,14 @@ impl Series {
     }
 }
 
-/// Nothing is under way any more.
+/// No operation is in flight any more.
 pub(super) fn settled(desk: &mut Desk) -> Checked {
     let endpoint = desk.endpoint();
     let code = desk.retry(|| endpoint.flush(FLUSH))?;
     equal("flush", Ok(()), desk.complete(code, FLUSH)?.map(drop))
 }
 
-/// A flush may tell of a failure before it, of which the operation itself has told as well.
+/// A flush may report the failure of an earlier operation that has itself reported it.
 fn told(flush: Result<i64, Status>) -> Checked {
     match flush {
         Err(status) if OUTSIDE.contains(&status) => Ok(()),
@@ -157,7 +157,7 @@ fn told(flush: Result<i64, Status>) -> Checked {
     }
 }
 
-/// What had been posted before a flush that has ended is complete.
+/// Checks that all operations posted before a completed flush are complete.
 fn flushed(case: &Case, bench: &Bench, before: usize) -> Checked {
     (0..before).try_for_each(|n| {
         Numbered(n).bytes_are_there(case, bench, "was posted before a flush that has ended")
@@ -182,7 +182,7 @@ pub(super) fn many_operations_at_once_have_each_its_bytes_cookie_and_end(case: &
             Err(status) => n.has_ended(Err(status), case, &bench)?,
         }
         series.posted += 1;
-        // In their midst, a flush, which may say that there is no room for it either.
+        // In the middle of the series a flush, which may find no room either.
         while series.posted == COUNT / 2 && series.flush.is_none() {
             match bench.desk.endpoint().flush(FLUSH) {
                 Err(Status::Again) => {
@@ -224,7 +224,7 @@ pub(super) fn a_flush_does_not_end_before_what_stands_before_it(case: &Case) -> 
                 _ => posted += 1,
             }
         }
-        // Only this end goes on for a while: what needs the other one cannot have ended.
+        // For a while only this end makes progress: operations that need the other end cannot have ended.
         let mut ended = match endpoint.flush(FLUSH) {
             Ok(1) => false,
             Err(Status::Again) => continue,
@@ -266,7 +266,7 @@ pub(super) fn a_message_behind_a_fence_comes_behind_the_puts_before_it(case: &Ca
         }
         bench.desk.fence()?;
         bench.desk.send(8, round, b"")?;
-        // The receiver goes on alone for a while: it must not see the message before what stands before the fence.
+        // The receiver alone makes progress for a while: it must not see the message before the operations in front of the fence.
         let mut polls = 0;
         waits_for("the message behind a fence");
         while bench.desk.far().messages.is_empty() {
@@ -279,7 +279,7 @@ pub(super) fn a_message_behind_a_fence_comes_behind_the_puts_before_it(case: &Ca
         let message = bench.desk.receive()?;
         equal("the header of the message behind the fence", round, message.header)?;
         for n in &puts {
-            n.bytes_are_there(case, &bench, "stands before a fence whose next message is here")?;
+            n.bytes_are_there(case, &bench, "precedes a fence whose next message has arrived")?;
         }
         let code = bench.desk.retry(|| endpoint.flush(FLUSH))?;
         equal("flush", Ok(()), bench.desk.complete(code, FLUSH)?.map(drop))?;
@@ -290,11 +290,11 @@ pub(super) fn a_message_behind_a_fence_comes_behind_the_puts_before_it(case: &Ca
 
 pub(super) fn the_array_of_pieces_is_not_used_after_the_call(case: &Case) -> Checked {
     if case.attr.max_iov < 2 {
-        return Err(Stop::Skip("the module takes one piece only".to_string()));
+        return Err(Stop::Skip("the module accepts one piece only".to_string()));
     }
     for put in [true, false] {
         let mut bench = prepared(case)?;
-        // `Endpoint::rma` writes over the array and the record as soon as the call has returned.
+        // `Endpoint::rma` overwrites the array and the record as soon as the call has returned.
         let chosen: Vec<Numbered> =
             (0..40).map(Numbered).filter(|n| n.is_put() == put && !n.leaves()).collect();
         for n in chosen {
@@ -307,11 +307,7 @@ pub(super) fn the_array_of_pieces_is_not_used_after_the_call(case: &Case) -> Che
             let endpoint = bench.desk.endpoint();
             let code = bench.desk.retry(|| endpoint.flush(FLUSH))?;
             equal("flush", Ok(()), bench.desk.complete(code, FLUSH)?.map(drop))?;
-            n.bytes_are_there(
-                case,
-                &bench,
-                "was posted from an array that was written over since",
-            )?;
+            n.bytes_are_there(case, &bench, "was posted from an array that was overwritten since")?;
         }
     }
     Ok(())
@@ -330,7 +326,7 @@ pub(super) fn closing_an_endpoint_drops_what_is_pending_and_leaves_its_memory_al
         desk.boxes[0].completions.clear();
         drop(key);
         desk.endpoint = None;
-        // It is the application's again.
+        // The memory belongs to the application again.
         local.write(0, &[0xab; TARGET]);
         for _ in 0..300 {
             match far_polls {

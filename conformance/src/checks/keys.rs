@@ -1,4 +1,4 @@
-//! Keys: pointers to what they lead to, one for all endpoints of an interface, and operations that outlive theirs.
+//! Keys: pointers to their memory, one key for all endpoints of an interface, and operations that outlive their key.
 
 use super::flight::settled;
 use super::offers::at_once;
@@ -37,7 +37,7 @@ pub(super) fn a_pointer_leads_to_the_bytes_of_its_region(case: &Case) -> Checked
     }
     for rights in [access::REMOTE_READ, access::REMOTE_WRITE, access::REMOTE_ATOMIC] {
         let region = case.memory(4096, rights)?;
-        // Who looks at rights when the key is imported says so there.
+        // A provider that checks rights at import fails there.
         let at = match desk.import(&case.key_of(&region)?)? {
             Ok(key) => desk.retry(|| endpoint.pointer(&key, 0, 8).map(drop))?,
             Err(failure) => Err(failure.status),
@@ -61,7 +61,7 @@ pub(super) fn a_pointer_is_safe_when_its_region_has_ended(case: &Case) -> Checke
         other.write(0, &[0x33; TARGET]);
         others.push(other);
     }
-    // A load and a store there end nobody, which this process would notice, and reach nobody.
+    // A load and a store there neither end a process, which this one would notice, nor reach other memory.
     let _ = at.load(TARGET);
     at.store(&[0x44; TARGET]);
     for other in &others {
@@ -92,13 +92,13 @@ pub(super) fn a_pointer_is_safe_when_its_owner_is_dead(case: &Case) -> Checked {
             "nothing",
         )?;
     }
-    // The mapping stays until the key is dropped, and means nothing any more.
+    // The mapping stays until the key is dropped, but its contents have no meaning any more.
     let _ = at.load(4096);
     at.store(&[0x2e; 4096]);
     Ok(())
 }
 
-/// A put or get of this endpoint's, from start to end.
+/// A put or get of this endpoint, from post to completion.
 fn done(
     desk: &mut Desk,
     endpoint: &Endpoint,
@@ -113,7 +113,7 @@ fn done(
     Ok(desk.complete(code, cookie)?.map(drop))
 }
 
-/// Imports for all endpoints of the near interface, with progress while the provider says AGAIN.
+/// Imports for all endpoints of the near interface, with progress while the provider returns AGAIN.
 fn import_for_all(desk: &mut Desk, packed: &[u8]) -> Result<Result<Key, Failure>, Stop> {
     let near = desk.boxes[0].interface.clone();
     let mut failure = None;
@@ -149,7 +149,7 @@ pub(super) fn a_key_of_the_interface_serves_all_its_endpoints(case: &Case) -> Ch
             equal(format!("get {what}"), Ok(()), got)?;
             same_bytes(format!("get {what}"), &data, &local.read(0..len))?;
         }
-        // One that is closed takes the key from no other.
+        // The close of one endpoint must not drop the key of the others.
         if round == 0 {
             endpoints.truncate(2);
         }
@@ -158,7 +158,7 @@ pub(super) fn a_key_of_the_interface_serves_all_its_endpoints(case: &Case) -> Ch
     for len in [0, 1, packed.len().saturating_sub(1), packed.len(), packed.len() + 1] {
         let noise = import_for_all(&mut desk, &random.bytes(len))?;
         if let (Ok(noise), true) = (noise, case.has(caps::CHECKS_KEYS)) {
-            // Whether somebody has such a key may be for the target to say.
+            // Only the target may know whether such a key exists.
             let put = done(&mut desk, &endpoints[0], true, &[local.piece(0..8)], &noise, 0)?;
             refused("put by noise in place of a key", put, &[Status::KeyRejected])?;
         }

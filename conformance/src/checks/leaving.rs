@@ -1,5 +1,5 @@
-//! The end of a sender: what a data call has taken reaches a peer that lives and polls, though endpoint and interface
-//! are closed right behind it.
+//! The end of a sender: data that a call has accepted reaches a living, polling peer although endpoint and interface are closed
+//! directly afterwards.
 
 use super::messages::check;
 use super::waiting::{address_of, connect, reach};
@@ -11,37 +11,37 @@ use crate::watch::share;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};
 
-/// The most that a sender sends before it leaves, and the longest of it.
+/// The most messages that a sender sends before it leaves, and the longest of them.
 const MOST: u64 = 2000;
 const LONGEST: usize = 32 << 10;
-/// Polls in a row without an event after which nothing more comes of a sender that is gone.
+/// The number of polls in a row without an event after which nothing more can come from a sender that is gone.
 const QUIET: u32 = 100_000;
 
 pub(super) fn what_was_sent_arrives_though_its_sender_leaves_at_once(case: &Case) -> Checked {
     leave_all(case, &[1, 5, 100, MOST], 0, false)
 }
 
-/// Closing a socket with something unread in it, say, ends the connection at once, both ways.
+/// The close of a socket with unread data, for example, resets the connection in both directions.
 pub(super) fn what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread(
     case: &Case,
 ) -> Checked {
     leave_all(case, &[1, 100, MOST], 200, false)
 }
 
-/// A packed message may have been taken although there is no room on the way yet.
+/// A packed message may have been accepted although the connection has no room yet.
 pub(super) fn what_was_packed_arrives_though_its_sender_leaves_at_once(case: &Case) -> Checked {
     let fits = case.attr.max_packed >= case.attr.max_short.min(LONGEST);
     if fits { leave_all(case, &[1, 20, MOST], 0, true) } else { Ok(()) }
 }
 
-/// One thread sends some messages, or as many as there is room for, and leaves; the other one sends it some of its own, which
-/// it does not look at, and only then polls.
+/// One thread sends some messages, or as many as there is room for, and leaves. The other thread sends messages to it, which it
+/// does not read, and only then polls.
 #[derive(Clone, Copy)]
 struct Leaving {
     most: u64,
     back: u64,
     packed: bool,
-    /// Polls when the sender is gone, if its end needs nobody's poll, and not while it leaves.
+    /// Polls only after the sender is gone, if the sender's end needs no poll of its peer.
     late: bool,
 }
 
@@ -65,14 +65,14 @@ fn leave(case: &Case, leaving: Leaving) -> Checked {
     })
 }
 
-/// What one thread tells the other.
+/// The messages between the two threads.
 enum Word {
     Address(Vec<u8>),
-    /// The receiver has sent what it sends.
+    /// The receiver has sent its messages.
     Go,
-    /// The sender has sent so many, and is leaving.
+    /// The sender has sent this many messages, and is leaving.
     Sent(u64),
-    /// It is gone.
+    /// The sender is gone.
     Gone,
 }
 
@@ -80,7 +80,7 @@ fn gave_up() -> Stop {
     Stop::Fail("the other thread gave up".to_string())
 }
 
-/// Connects both ways; both have heard each other when it returns.
+/// Connects in both directions; both have received a message when it returns.
 fn meet(
     case: &Case,
     mailbox: &mut Mailbox,
@@ -112,7 +112,7 @@ fn meet(
     while mailbox.messages.pop_front().is_none() {
         let _ = mailbox.turn()?;
     }
-    // Whoever has heard the other goes on alone from here: its own greeting has to be on its way.
+    // A side that has received the other's greeting continues alone, so its own greeting has to be on its way.
     tell(Vec::new())?;
     while !matches!(theirs.try_recv(), Ok(Word::Address(_))) {
         let _ = mailbox.turn()?;
@@ -144,12 +144,12 @@ fn send_and_leave(
     mine.send(Word::Sent(sent)).map_err(|_| gave_up())?;
     drop(endpoint);
     drop(mailbox);
-    let _ = mine.send(Word::Gone); // who is not there to hear it says why itself
+    let _ = mine.send(Word::Gone); // a receiver that has failed reports the reason itself
     Ok(())
 }
 
-/// Messages that are too long for a slot of a ring lie in memory that the sender uses again: not before they have been
-/// read, though the endpoint is closed by then.
+/// Messages that are too long for a slot of a ring lie in memory that the sender reuses. It must not reuse it before they were
+/// read, even if the endpoint is closed by then.
 pub(super) fn what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others(
     case: &Case,
 ) -> Checked {
@@ -187,7 +187,7 @@ pub(super) fn what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_t
     };
     let sent = send(&desk.endpoint(), 0..25);
     desk.endpoint = None;
-    // The far end hears of it with more to come than it takes at once.
+    // The far end learns of it while more messages are pending than one poll delivers.
     look(case, &mut desk, &mut third)?;
     let more = send(&other, 1000..1025);
     for n in 0..sent {
@@ -206,7 +206,7 @@ pub(super) fn what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_t
     Ok(())
 }
 
-/// One poll of everybody, the far end first; who can sleep is asked whether it would, since it looks at everything then.
+/// One poll of all interfaces, the far end first. Those that can sleep are armed, since that checks every source.
 fn look(case: &Case, desk: &mut Desk, third: &mut Mailbox) -> Checked {
     for mailbox in desk.boxes.iter_mut().rev().chain([third]) {
         if case.has(caps::EVENT_FD) {
@@ -233,7 +233,7 @@ fn send_one(
     }
 }
 
-/// The bytes of a message: what both threads work out alike.
+/// The bytes of a message, which both threads compute.
 fn payload(case: &Case, random: &mut Random, number: u64) -> Vec<u8> {
     let packed = if case.has(caps::AM_PACKED) { case.attr.max_packed } else { 0 };
     let len = match number % 8 {
@@ -275,8 +275,8 @@ fn receive_all(
             gone |= matches!(theirs.try_recv(), Ok(Word::Gone));
             quiet += u32::from(gone);
             if quiet > QUIET {
-                let expected = format!("all {sent} messages that were taken");
-                return Err(fail("what came of a sender that left", expected, n));
+                let expected = format!("all {sent} accepted messages");
+                return Err(fail("messages of a sender that left", expected, n));
             }
             std::thread::yield_now();
         };

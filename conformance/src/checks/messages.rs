@@ -1,4 +1,4 @@
-//! Active messages: whole, in order, bounded, from whom they say.
+//! Active messages: complete, in order, bounded, from the stated sender.
 
 use crate::case::{Case, Desk};
 use crate::interface::Received;
@@ -22,7 +22,7 @@ pub(super) fn an_interface_reaches_and_connects_to_itself(case: &Case) -> Checke
     })
 }
 
-/// A worker connects to itself by a module of these alone.
+/// A worker connects to itself over a module with only these capabilities.
 fn only_to_interfaces(case: &Case) -> Checked {
     match case.connects_to_endpoint() {
         true => Err(Stop::Skip("the module connects endpoints, never to their own".to_string())),
@@ -55,7 +55,7 @@ pub(super) fn a_peer_arrives_with_its_identity_before_its_first_message(case: &C
     equal("arrivals after a second message", 1, desk.far().arrived.len())
 }
 
-/// A module that connects to an endpoint announces nobody: `peer` is the receiving endpoint's own cookie.
+/// A module that connects endpoints reports no arrivals: `peer` is the receiving endpoint's own cookie.
 fn a_message_names_the_endpoint(desk: &mut Desk) -> Checked {
     for n in 0..2 {
         desk.send(1, n, b"hello")?;
@@ -112,7 +112,7 @@ pub(super) fn a_message_longer_than_the_limit_is_refused_or_arrives_whole(case: 
     nothing_more(&mut desk)
 }
 
-/// A message beyond the stated limit: cutting it or losing it is what must not happen.
+/// A message beyond the stated limit must be refused, or arrive complete.
 fn refused_or_arrives(
     desk: &mut Desk,
     what: String,
@@ -204,7 +204,7 @@ pub(super) fn a_packed_message_is_what_the_callback_wrote(case: &Case) -> Checke
         equal("what am_packed returns", Ok(len as i64), packed)?;
         check(&desk.receive()?, 9, len as u64, &data)?;
     }
-    // Less than was announced.
+    // Fewer bytes than were announced.
     let most = case.attr.max_packed.min(LONGEST);
     let written = most / 3;
     let packed = desk.retry(|| {
@@ -241,7 +241,7 @@ pub(super) fn a_packer_may_send_and_nothing_is_lost(case: &Case) -> Checked {
     })?;
     equal("what am_packed returns", Ok(len as i64), packed)?;
     equal("am_short while a message is packed on its endpoint", None, refused)?;
-    // Which of them is the first is not promised.
+    // The contract does not say which of them comes first.
     let (mut next, mut whole) = (0, 0);
     for _ in 0..=inside {
         let message = desk.receive()?;
@@ -265,7 +265,7 @@ pub(super) fn again_means_that_the_packer_was_not_called(case: &Case) -> Checked
     // The first contact may need progress; the floods get none.
     desk.send_packed(5, b"first")?;
     check(&desk.receive()?, 5, 0, b"first")?;
-    // A few bytes may go another way than many.
+    // A few bytes may take another path than many.
     for len in [8, most.min(100), most.min(8 << 10)] {
         let bound = next + (256 << 20) / len.max(64) as u64;
         let first = next;
@@ -292,7 +292,7 @@ pub(super) fn again_means_that_the_packer_was_not_called(case: &Case) -> Checked
             let text = format!("{} messages of {len} bytes accepted", next - first);
             holds(next < bound, "a receiver that does not poll", "AGAIN before 256 MiB", text)?;
         }
-        // One whose packer fails and one that claims too much find the same, and then leave no trace.
+        // A packer that fails and one that claims too much get the same buffer, and leave no trace.
         for answer in [i64::from(Status::Canceled as i32), i64::MAX] {
             let mut calls = 0;
             let refused = endpoint.am_packed(6, 0, len, |_| {
@@ -425,7 +425,7 @@ pub(super) fn closing_with_messages_in_flight_harms_nobody(case: &Case) -> Check
             desk.turn()?;
         }
         desk.close_endpoints();
-        // What arrives is still whole and in order; all of it need not.
+        // Received messages are complete and in order; not all need arrive.
         for _ in 0..20 {
             desk.turn()?;
         }
@@ -433,7 +433,7 @@ pub(super) fn closing_with_messages_in_flight_harms_nobody(case: &Case) -> Check
             check(message, 5, n as u64, &[n as u8; 8])?;
         }
     }
-    // The interface itself, with messages that nobody has polled.
+    // The interface itself, with messages that were not polled.
     let mut desk = case.desk()?;
     for n in 0..50u64 {
         desk.send(5, n, &[0; 8])?;
@@ -485,19 +485,19 @@ impl Desk {
     }
 }
 
-/// A message must be this one.
+/// Checks a message.
 pub(crate) fn check(message: &Received, id: u32, header: u64, data: &[u8]) -> Checked {
     equal("a message's header", header, message.header)?;
     equal("a message's id", id, message.id)?;
     same_bytes(format!("the payload of message {header}"), data, &message.data)
 }
 
-/// A few polls must bring no further message.
+/// Checks that a few polls deliver no further message.
 pub(crate) fn nothing_more(desk: &mut Desk) -> Checked {
     for _ in 0..5 {
         desk.turn()?;
     }
-    equal("messages that nobody sent", 0, desk.far().messages.len())
+    equal("messages that were not sent", 0, desk.far().messages.len())
 }
 
 pub(super) const SHORT: u64 = caps::AM_SHORT;

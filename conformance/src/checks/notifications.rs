@@ -1,4 +1,4 @@
-//! Puts that tell the target.
+//! Puts that notify the target.
 
 use super::rma::{Bench, TARGET, bench, most};
 use crate::case::{ALL_RIGHTS, Case};
@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::report::{Checked, equal, holds, same_bytes, succeeds};
 use tieline_plugin_api::{event, op_flags};
 
-/// Longest put before the one that tells.
+/// The longest put before the one that notifies.
 const BEFORE: usize = 4 << 10;
 
 pub(super) fn a_notification_comes_behind_its_bytes(case: &Case) -> Checked {
@@ -18,7 +18,7 @@ pub(super) fn a_notification_comes_behind_its_bytes(case: &Case) -> Checked {
     let most = most(case).min(TARGET / 2);
     let words = u64::from(u32::MAX >> (32 - bits));
     for n in 0..200u64 {
-        // The first words are the least and the greatest; every fourth put has no bytes.
+        // The first words are the smallest and the greatest; every fourth put has no bytes.
         let word = if n < 2 { n * words } else { random.next() & words };
         let len = if n % 4 == 3 { 0 } else { random.below(most + 1) };
         let before = 1 + random.below(BEFORE.min(most));
@@ -33,7 +33,7 @@ pub(super) fn a_notification_comes_behind_its_bytes(case: &Case) -> Checked {
         let offset = TARGET / 2;
         let told = || endpoint.put_notify(&iov, at(offset as u64, 2), word as u32);
         let second = desk.retry(told)?;
-        // The target goes on alone for a while: it must not be told before the bytes are there.
+        // The target alone makes progress for a while: the notification must not arrive before the bytes.
         for _ in 0..20 {
             if desk.far().messages.is_empty() {
                 let _ = desk.far().turn()?;
@@ -44,13 +44,13 @@ pub(super) fn a_notification_comes_behind_its_bytes(case: &Case) -> Checked {
         equal("the word of a put_notify", word, received.header)?;
         model[..before].copy_from_slice(&data[..before]);
         model[offset..offset + len].copy_from_slice(&data[before..]);
-        same_bytes("the target when it is told", &model, &target.all())?;
+        same_bytes("the target at its notification", &model, &target.all())?;
         for (code, cookie) in [(first, 1), (second, 2)] {
             desk.synchronous(code, "put_notify")?;
             let _ = succeeds("a put", desk.complete(code, cookie)?)?;
         }
     }
-    // Each came once.
+    // Each arrived once.
     desk.turn()?;
-    holds(desk.far().messages.is_empty(), "what comes behind 200 put_notify", "nothing", "more")
+    holds(desk.far().messages.is_empty(), "messages behind 200 put_notify", "nothing", "more")
 }

@@ -1,4 +1,5 @@
-//! What a module may offer beyond messages, puts and gets: taking back, flushing everything, silence, declining, limits.
+//! Optional features of a module beyond messages, puts and gets: cancel, flush of an interface, operations without event,
+//! declining, limits.
 
 use super::rma::{Bench, TARGET, bench, most};
 use crate::case::{ALL_RIGHTS, Case, Desk};
@@ -28,7 +29,7 @@ fn bytes(case: &Case, n: usize) -> Vec<u8> {
     Random(n as u64 + 1).bytes(range(case, n).len())
 }
 
-/// Local memory and target as operations find them: what a put brings is here, what a get brings there.
+/// The initial contents of local memory and target: puts carry the local bytes, gets those of the target.
 fn prepared(case: &Case) -> Result<Bench, Stop> {
     let bench = bench(case, ALL_RIGHTS)?;
     bench.local.write(0, &[0xee; TARGET]);
@@ -47,13 +48,13 @@ fn post(case: &Case, bench: &Bench, n: usize, flags: u64) -> Result<i64, Status>
     at_once(|| endpoint.rma(is_put(n), &[local.piece(at.clone())], target))
 }
 
-/// Without progress in between: who says AGAIN a few times has no room.
+/// Without progress in between: if the call returns AGAIN a few times, there is no room.
 pub(super) fn at_once(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
     let answer = (0..4).map(|_| post()).find(|answer| *answer != Err(Status::Again));
     answer.unwrap_or(Err(Status::Again))
 }
 
-/// What operation `n` was to write.
+/// The bytes that operation `n` should have written.
 fn written(case: &Case, bench: &Bench, n: usize) -> Vec<u8> {
     let to = if is_put(n) { &bench.target } else { &bench.local };
     to.read(range(case, n))
@@ -85,7 +86,7 @@ pub(super) fn what_is_canceled_ends_once_and_the_rest_goes_on(case: &Case) -> Ch
         for n in pending.iter().copied().filter(|n| n % 3 == round % 3) {
             match endpoint.cancel(n as u64) {
                 Ok(0) => asked.push(n),
-                Err(Status::Invalid) => {} // it has ended, and says so yet
+                Err(Status::Invalid) => {} // it has ended, and its completion is not polled yet
                 code => {
                     return Err(fail(
                         "cancel",
@@ -96,7 +97,7 @@ pub(super) fn what_is_canceled_ends_once_and_the_rest_goes_on(case: &Case) -> Ch
             }
         }
         let unknown = endpoint.cancel(0xdead);
-        equal("cancel of what nobody has posted", Err(Status::Invalid), unknown)?;
+        equal("cancel of an unknown operation", Err(Status::Invalid), unknown)?;
         let patience = Patience::new();
         while !pending.is_empty() {
             for done in core::mem::take(&mut bench.desk.boxes[0].completions) {
@@ -113,7 +114,7 @@ pub(super) fn what_is_canceled_ends_once_and_the_rest_goes_on(case: &Case) -> Ch
                         let expected = if asked.contains(&n) {
                             "0 or CANCELED"
                         } else {
-                            "0: nobody has canceled it"
+                            "0: it was not canceled"
                         };
                         let fine = asked.contains(&n) && status == Status::Canceled;
                         holds(fine, what, expected, status)?;
@@ -149,8 +150,8 @@ pub(super) fn what_is_canceled_ends_once_and_the_rest_goes_on(case: &Case) -> Ch
     }
 }
 
-/// Polls until a flush that returned `code` has ended: only the near end for a while, since what needs the other one cannot
-/// have ended before that goes on.
+/// Polls until a flush that returned `code` has ended. For a while it polls the near end only: operations that need the other end
+/// cannot have ended before that polls.
 fn wait_for_flush(desk: &mut Desk, code: Result<i64, Status>) -> Checked {
     let pends = succeeds("flush", code)? == 1;
     waits_for("the COMPLETION of a flush");
@@ -186,7 +187,7 @@ pub(super) fn a_flush_of_the_interface_covers_all_its_endpoints(case: &Case) -> 
     }
     let count = endpoints.len();
     let puts: Vec<usize> = (0..COUNT).filter(|n| is_put(*n)).collect();
-    // Now one of them has something under way, now all.
+    // In turn one of them has operations in flight, and all of them.
     for round in 0..=count {
         target.write(0, &[0xee; TARGET]);
         let mut posted = Vec::new();
@@ -215,7 +216,7 @@ pub(super) fn a_flush_of_the_interface_covers_all_its_endpoints(case: &Case) -> 
     }
 }
 
-/// An endpoint that has failed does not fail the flush: its own events tell.
+/// An endpoint that has failed does not fail the flush: it reports the failure by its own event.
 fn flush_beside_a_failure(case: &Case, desk: &mut Desk) -> Checked {
     let (near, gone) = (desk.boxes[0].interface.clone(), case.interface()?);
     let address = case.address_of(&gone)?;
@@ -257,17 +258,17 @@ pub(super) fn an_operation_without_event_has_ended_with_the_next_one(case: &Case
     if !case.has(caps::CHECKS_KEYS) {
         return Ok(());
     }
-    // A failure makes its event, before that of the operation which ends it.
+    // The event of a failure precedes that of the next completion.
     let mut bench = prepared(case)?;
     let pends = (0..10).step_by(2).map(|n| post(case, &bench, n, op_flags::NO_EVENT));
     let pends: Vec<_> = pends.collect();
     if bench.target.refuse_keys().is_err() {
-        return Ok(()); // somebody is in the midst of it
+        return Ok(()); // an access is in progress
     }
     let endpoint = bench.desk.endpoint();
     let code = bench.desk.retry(|| endpoint.flush(LAST))?;
     if code == Ok(1) {
-        let _ = bench.desk.complete(code, LAST)?; // it may tell of a failure before it
+        let _ = bench.desk.complete(code, LAST)?; // it may report an earlier failure
     }
     for (n, code) in (0..10).step_by(2).zip(pends) {
         let told = bench.desk.boxes[0]
@@ -282,7 +283,7 @@ pub(super) fn an_operation_without_event_has_ended_with_the_next_one(case: &Case
     Ok(())
 }
 
-/// Ends what was posted: by one more operation, or by a flush.
+/// Ends the posted operations: by one more operation, or by a flush.
 fn end_series(case: &Case, bench: &mut Bench, with_flush: bool) -> Checked {
     let Bench { desk, key, local, .. } = bench;
     let endpoint = desk.endpoint();
@@ -344,7 +345,7 @@ fn limits(desk: &mut Desk, endpoint: &Endpoint, size: usize) -> Result<EndpointL
     Ok(told)
 }
 
-/// That they are kept is asked by every check of lengths: those go by the lesser of module and endpoint.
+/// Every check of lengths tests whether they are kept: those use the lower of module's and endpoint's limits.
 pub(super) fn the_limits_of_an_endpoint_stay_and_respect_their_record(case: &Case) -> Checked {
     if case.provider.endpoint.limits.is_none() {
         return Err(Stop::Skip("has no slot limits".to_string()));
@@ -352,11 +353,11 @@ pub(super) fn the_limits_of_an_endpoint_stay_and_respect_their_record(case: &Cas
     let mut desk = case.desk()?;
     let (endpoint, size) = (desk.endpoint(), size_of::<EndpointLimits>());
     if case.has(caps::AM_SHORT) {
-        desk.send(1, 1, b"")?; // it is known when the connection stands
+        desk.send(1, 1, b"")?; // it is known when the connection is established
         let _ = desk.receive()?;
     }
     if desk.retry(|| endpoint.limits(size))?.is_err_and(|said| said == Status::Unsupported) {
-        return Err(Stop::Skip("limits says UNSUPPORTED".to_string()));
+        return Err(Stop::Skip("limits returns UNSUPPORTED".to_string()));
     }
     let first = limits(&mut desk, &endpoint, size)?;
     let packs = case.has(caps::AM_PACKED) && first.max_packed != 0;

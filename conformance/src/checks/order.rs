@@ -1,4 +1,4 @@
-//! One order of what goes different ways, and what a packer, a fence and a handler may rely on.
+//! One order across several paths, and the guarantees to a packer, a fence and a handler.
 
 use super::flight::settled;
 use super::messages::check;
@@ -11,7 +11,7 @@ use crate::report::{Checked, Stop, equal, fail, same_bytes, succeeds};
 use crate::watch::{Patience, waits_for};
 use tieline_plugin_api::{Status, access, caps, event};
 
-/// Posts message `n` in one of the module's ways, once.
+/// Posts message `n` once, by one of the module's calls.
 fn post(case: &Case, desk: &Desk, local: &crate::sys::Memory, n: u64) -> Result<i64, Status> {
     let (endpoint, data) = (desk.endpoint(), bytes(case, n));
     match way(case, n) {
@@ -45,7 +45,7 @@ fn bytes(case: &Case, n: u64) -> Vec<u8> {
 pub(super) fn messages_of_all_ways_keep_one_order(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     let local = case.memory(64 * 256, access::REMOTE_READ)?;
-    // Whether each message that was taken has no bytes.
+    // Whether each accepted message is empty.
     let (mut sent, mut seen): (Vec<bool>, u64) = (Vec::new(), 0);
     let patience = Patience::new();
     for round in 0..40 {
@@ -56,7 +56,7 @@ pub(super) fn messages_of_all_ways_keep_one_order(case: &Case) -> Checked {
                 Ok(_) => sent.push(false),
                 Err(Status::Again) => {
                     again += 1;
-                    // Where one way finds no room, another one may; what said AGAIN was not sent.
+                    // If one call finds no room, another one may; a message that got AGAIN was not sent.
                     match desk.endpoint().am_short(2, n, &[]) {
                         Ok(_) => sent.push(true),
                         _ => drop(desk.boxes[0].turn()?),
@@ -65,7 +65,7 @@ pub(super) fn messages_of_all_ways_keep_one_order(case: &Case) -> Checked {
                 Err(status) => return Err(fail("posting a message", "success or AGAIN", status)),
             }
         }
-        // Now and then only the receiver goes on, and finds room for the next ones while others wait here.
+        // At times only the receiver makes progress, and makes room for the next messages while others wait here.
         for _ in 0..40 {
             match round % 2 {
                 0 => drop(desk.far().turn()?),
@@ -77,7 +77,7 @@ pub(super) fn messages_of_all_ways_keep_one_order(case: &Case) -> Checked {
     while seen < sent.len() as u64 {
         desk.turn()?;
         seen = taken(case, &mut desk, seen, &sent)?;
-        patience.still("messages by several ways", "all", "some are missing")?;
+        patience.still("messages by several calls", "all", "some are missing")?;
     }
     Ok(())
 }
@@ -105,7 +105,7 @@ pub(super) fn a_packer_may_send_on_another_endpoint(case: &Case) -> Checked {
         let mut patience = None;
         loop {
             let packed = one.am_packed(3, n, len, |room| {
-                // Some AGAIN is nobody's fault, but not for ever.
+                // Some AGAIN are acceptable, but not for ever.
                 inside = (0..20).map(|_| other.am_short(4, n, b"")).find_map(Result::ok).ok_or(());
                 room[..len].fill(7);
                 len as i64
@@ -134,7 +134,7 @@ pub(super) fn a_packer_may_send_on_another_endpoint(case: &Case) -> Checked {
 pub(super) fn a_payload_stays_though_its_receiver_answers(case: &Case) -> Checked {
     let mut hub = Hub::of(case, 1)?;
     if hub.spokes[0].back.is_none() {
-        return Err(Stop::Skip("who sends and who receives is one interface".to_string()));
+        return Err(Stop::Skip("sender and receiver are one interface".to_string()));
     }
     hub.send(0, true, 0, b"")?;
     let _ = hub.receive(Some(0))?;
@@ -148,7 +148,7 @@ pub(super) fn a_payload_stays_though_its_receiver_answers(case: &Case) -> Checke
                 if received.iter().all(|event| event.kind != event::MESSAGE) {
                     return;
                 }
-                // A handler answers by whatever way there is.
+                // A handler answers by each available call.
                 let other = vec![0xdb; case.attr.max_packed.min(500)];
                 let _ = out.am_short(9, 0, &other[..other.len().min(case.attr.max_short)]);
                 let _ = out.am_packed(9, 0, other.len(), |room| {
@@ -173,7 +173,7 @@ pub(super) fn a_payload_stays_though_its_receiver_answers(case: &Case) -> Checke
             if let Some(mailbox) = &mut hub.spokes[0].mailbox {
                 let _ = mailbox.turn()?;
             }
-            patience.still("a message that was sent", "that it comes", "nothing")?;
+            patience.still("a message that was sent", "its arrival", "nothing")?;
         }
         waits_for("a connection to be idle again");
         for _ in 0..5 {
@@ -210,13 +210,13 @@ pub(super) fn a_put_behind_a_fence_does_not_change_what_a_get_before_it_reads(
             }
             Ok(())
         };
-        // The last one goes to a place of its own.
+        // The last one goes to a separate place.
         for n in (0..many).rev() {
             post(&mut bench, false, if n == 0 { 1 } else { 1000 * n })?;
         }
         bench.desk.fence()?;
         post(&mut bench, true, 0)?;
-        // The owner of the memory goes on for a while, to whom answers wait whose way is full.
+        // For a while the owner of the memory makes progress, whose answers wait for a full path.
         for _ in 0..200 {
             let _ = bench.desk.far().turn()?;
         }
@@ -224,7 +224,7 @@ pub(super) fn a_put_behind_a_fence_does_not_change_what_a_get_before_it_reads(
             let done = bench.desk.complete(Ok(1), cookie)?;
             let _ = succeeds("a get, or a put behind a fence", done)?;
         }
-        let what = "what a get brought that stands before a fence and a put";
+        let what = "the bytes of a get before a fence and a put";
         same_bytes(what, &vec![0xee; len], &bench.local.read(len..2 * len))?;
         settled(&mut bench.desk)?;
     }

@@ -1,4 +1,4 @@
-//! Whose memory it is: what is taken back is refused to keys and left alone, what is given out is clean.
+//! Ownership of memory: deregistered memory is refused to keys and not accessed, allocated memory is zeroed.
 
 use super::rma::{Bench, TARGET, bench, most};
 use crate::case::{ALL_RIGHTS, Case};
@@ -34,33 +34,28 @@ pub(super) fn memory_that_was_given_back_is_touched_by_nobody(case: &Case) -> Ch
                 Err(_) => break,
             }
         }
-        // The owner goes on for a while, whose peer does not: answers wait.
+        // For a while the owner makes progress and its peer does not: answers wait.
         for _ in 0..round / 4 {
             let _ = bench.desk.far().turn()?;
         }
         let mut given_back = bench.target.revoke();
-        waits_for("deregister to find that nobody uses the region any more");
+        waits_for("deregister to succeed once the region is not used any more");
         while given_back.as_ref().is_err_and(|failure| failure.status == Status::Again) {
             bench.desk.turn()?;
             given_back = bench.target.revoke();
         }
         succeeds("deregister", given_back)?;
-        // It is the application's.
+        // The memory belongs to the application.
         bench.target.write(0, &[0x99; TARGET]);
         let done = bench.desk.boxes[0].completions.len();
         for cookie in pending {
             let _ = bench.desk.complete(Ok(1), cookie)?;
         }
-        let what = "memory that was given back while operations on it were under way";
+        let what = "deregistered memory, with operations on it in flight before";
         same_bytes(what, &[0x99; TARGET], &bench.target.all())?;
         let read = !put && bench.local.all().contains(&0x99);
         let found = format!("bytes of it, with {done} of the gets complete by then");
-        holds(
-            !read,
-            "what gets brought from memory that was given back",
-            "old bytes or an error",
-            found,
-        )?;
+        holds(!read, "the bytes of gets from deregistered memory", "old bytes or an error", found)?;
     }
     Ok(())
 }
@@ -86,15 +81,15 @@ pub(super) fn local_pieces_may_lie_anywhere(case: &Case) -> Checked {
     let Bench { mut desk, target, key, .. } = bench(case, ALL_RIGHTS)?;
     let len = most(case).min(2000);
     for round in 0..8 {
-        // Nobody has registered it, and its pieces name no region.
+        // The memory is not registered, and its pieces name no region.
         let mut memory = vec![0u64; len.div_ceil(8) + 1];
         let base = memory.as_mut_ptr().cast::<u8>().wrapping_add(round);
         let data = Random(round as u64 + 1).bytes(len);
         target.write(512, &data);
         let got = desk.rma(false, &[Iov::new(base, len)], &key, 512)?;
-        equal("get into memory that nobody has registered", Ok(()), got)?;
+        equal("get into unregistered memory", Ok(()), got)?;
         let put = desk.rma(true, &[Iov::new(base, len)], &key, 4096)?;
-        equal("put from memory that nobody has registered", Ok(()), put)?;
+        equal("put from unregistered memory", Ok(()), put)?;
         super::flight::settled(&mut desk)?;
         same_bytes("what a get and then a put have copied", &data, &target.read(4096..4096 + len))?;
     }

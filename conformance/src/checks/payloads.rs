@@ -1,4 +1,4 @@
-//! What a message carries: every bit of it, for as long as it is promised.
+//! The payload of a message: every bit of it, for its guaranteed lifetime.
 
 use super::messages::check;
 use crate::case::{Case, Desk, Mailbox, NEAR_COOKIE};
@@ -10,7 +10,7 @@ const IDS: [u32; 7] = [0, 0x1_0000, 0xff, 0xffff, 0x89ab_cdef, 0x8001, u32::MAX]
 const HEADERS: [u64; 7] =
     [0, 1, 0x1_0000_0000, 0x8000_0000_0000_0000, 0x0123_4567_89ab_cdef, u64::MAX, 0xffff_ffff];
 
-/// The ways in which a module sends.
+/// The calls by which a module sends.
 fn ways(case: &Case) -> Vec<&'static str> {
     let ways = [
         (caps::AM_SHORT, "am_short"),
@@ -20,7 +20,7 @@ fn ways(case: &Case) -> Vec<&'static str> {
     ways.into_iter().filter(|(cap, _)| case.has(*cap)).map(|(_, way)| way).collect()
 }
 
-/// Sends one message in this way, once there is room.
+/// Sends one message by this call, once there is room.
 fn send(
     desk: &mut Desk,
     case: &Case,
@@ -63,7 +63,7 @@ pub(super) fn every_bit_of_id_and_header_arrives_by_every_way(case: &Case) -> Ch
                 let sent = send(&mut desk, case, way, (id, header), &data)?;
                 let what = format!("{way} of {len} bytes with id {id:#x} and header {header:#x}");
                 if id > u32::from(u16::MAX) && sent.is_err() {
-                    // The core has none of these yet: who does not carry them says so, and cuts none.
+                    // The core does not use such ids: a module without them refuses them, and never truncates.
                     refused(what, sent, &[Status::Invalid, Status::TooLarge, Status::Unsupported])?;
                     continue;
                 }
@@ -132,12 +132,12 @@ pub(super) fn a_payload_stays_until_the_next_poll_though_more_is_sent(case: &Cas
     };
     let patience = crate::watch::Patience::new();
     for round in 0..40 {
-        // Now a few that lie there, now as many as there is room for.
+        // In turn a few pending ones, and as many as there is room for.
         fill(&mut sent, if round % 2 == 0 { 3 } else { 5000 });
         let last = desk.boxes.len() - 1;
         let near = desk.boxes[0].interface.clone();
         let polled = desk.boxes[last].interface.poll_and_look_again(8, |received| {
-            // Each message that was polled may have made room, and so may the sender's own poll.
+            // Each polled message may have made room, and so may the sender's own poll.
             if last > 0 && !received.is_empty() {
                 let _ = near.poll(16);
             }
@@ -214,7 +214,7 @@ pub(super) fn gathered_messages_in_flight_keep_their_bytes_and_cookies(case: &Ca
     Ok(())
 }
 
-/// What has completed belongs to the sender again, which writes over it at once.
+/// After the completion the memory belongs to the sender again, which overwrites it immediately.
 fn ended(desk: &mut Desk, open: &mut Vec<u64>, local: &crate::sys::Memory, len: usize) -> Checked {
     for done in desk.boxes[0].completions.drain(..) {
         let Some(at) = open.iter().position(|cookie| *cookie == done.cookie) else {

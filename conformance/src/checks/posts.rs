@@ -1,4 +1,4 @@
-//! Connection-only modules with many peers, and connectors that fall asleep or come and go.
+//! Connection-only modules with many peers, and connectors that fall asleep or are opened and closed.
 
 use super::connectors::{fall_asleep, nothing_more, numbered, pair, receive, reliable};
 use crate::case::Case;
@@ -15,7 +15,7 @@ use tieline_plugin_api::{Status, address_hash, event};
 
 const CROWD: usize = 12;
 
-/// One connector, and a dozen that it reaches and that reach it.
+/// One connector, and a dozen with which it is connected both ways.
 fn crowd(case: &Case) -> Result<(Post, Vec<Post>), Stop> {
     let (one, first) = pair(case)?;
     let mut others = vec![first];
@@ -48,7 +48,7 @@ pub(super) fn each_of_a_crowd_that_sends_to_one_keeps_its_order(case: &Case) -> 
                 }
             }
             let _ = others[who].turn()?;
-            // Mostly more is there than one poll has room for.
+            // Usually more is pending than one poll delivers.
             if n % 4 == 0 {
                 let _ = one.turn()?;
             }
@@ -111,14 +111,15 @@ pub(super) fn the_end_of_one_connector_ends_no_other(case: &Case) -> Checked {
             }
             let left = others.iter().map(|other| other.left.len()).sum();
             equal("PEER_LEFT at those whose peer stays", 0usize, left)?;
-            let (what, found) = ("datagrams to and from those who stay", "some are missing");
+            let (what, found) =
+                ("datagrams to and from the remaining connectors", "some are missing");
             patience.still(what, "all", found)?;
         }
         for (n, other) in others.iter_mut().enumerate() {
             let found = other.datagrams.pop_front().unwrap_or_default();
             same_bytes("a datagram to one who stays", &numbered(n as u64), &found)?;
         }
-        // Now the first one, now the last.
+        // In turn the first one, and the last.
         let closed = others.remove(if gone.len() % 2 == 0 { 0 } else { others.len() - 1 });
         gone.push(address_hash(&closed.address));
     }
@@ -138,7 +139,7 @@ pub(super) fn the_bytes_of_a_datagram_stay_until_the_next_poll(case: &Case) -> C
     while seen < 600 {
         fill(&mut sent);
         let received = succeeds("poll", far.connector.poll(8))?;
-        // Each that was polled may have made room, and so may the sender's own poll.
+        // Each polled datagram may have made room, and so may the sender's own poll.
         let _ = succeeds("poll", near.connector.poll(16))?;
         fill(&mut sent);
         for one in received.iter().filter(|one| one.kind == event::DATAGRAM) {
@@ -155,7 +156,7 @@ pub(super) fn the_bytes_of_a_datagram_stay_until_the_next_poll(case: &Case) -> C
     Ok(())
 }
 
-/// One thread falls asleep again and again, the other one sends a datagram each time, a little earlier or later.
+/// One thread falls asleep repeatedly, the other one sends a datagram each time, a little earlier or later.
 pub(super) fn a_datagram_that_comes_while_a_connector_falls_asleep_wakes_it(
     case: &Case,
 ) -> Checked {
@@ -175,7 +176,7 @@ pub(super) fn a_datagram_that_comes_while_a_connector_falls_asleep_wakes_it(
     })
 }
 
-/// Each tells the other its address.
+/// Each passes its address to the other.
 fn introduced(
     post: &Post,
     mine: &Sender<Vec<u8>>,
@@ -190,7 +191,7 @@ fn introduced(
     }
 }
 
-/// Now not at all, now as long as a call takes.
+/// In turn without a delay, and for the duration of a call.
 fn hesitate(random: &mut Random) {
     let most = 1 << random.below(12);
     (0..random.below(most)).for_each(|_| core::hint::spin_loop());
@@ -222,7 +223,11 @@ fn sleep(
                     true => "silent, and the datagram is there",
                     false => "silent",
                 };
-                return Err(fail(what, "readable: no wake-up is lost on the way to sleep", found));
+                return Err(fail(
+                    what,
+                    "readable: no wake-up is lost while it falls asleep",
+                    found,
+                ));
             }
             let _ = post.turn()?;
         }
@@ -246,7 +251,7 @@ fn send(
             if over.load(SeqCst) {
                 return Ok(());
             }
-            // What was sent may still need the sender's progress.
+            // A sent datagram may still need the sender's progress.
             let _ = post.turn()?;
         }
         hesitate(&mut random);
@@ -271,7 +276,7 @@ pub(super) fn connectors_that_come_and_go_leave_nothing_behind(case: &Case) -> C
             other.send(&stays.address, b"hello", || Ok(()))?;
             same_bytes("a datagram", b"hello", &receive(&mut [&mut stays, &mut other], 0)?)?;
             drop(other);
-            // That it is gone is heard of before the next one comes.
+            // Its end is reported before the next one connects.
             while stays.turn()? {}
             stays.left.clear();
             times += 1;
@@ -279,12 +284,13 @@ pub(super) fn connectors_that_come_and_go_leave_nothing_behind(case: &Case) -> C
         Ok(times)
     };
     let _ = some(20, 20)?;
-    // A table that grows once is no leak: what grows each time is.
+    // A table that grows once is no leak: a leak grows every time.
     let mut grows = Ok(());
     for _ in 0..3 {
         let held = Held::now();
         let times = some(40, TIMES)?;
-        grows = held.is_as_it_was(&format!("{times} connectors that came and went"), times);
+        grows =
+            held.is_as_it_was(&format!("{times} connectors that were opened and closed"), times);
         if grows.is_ok() {
             break;
         }

@@ -42,12 +42,12 @@ impl Partner {
     }
 
     pub(super) fn tell(&mut self, command: &str) -> Checked {
-        waits_for(format!("the other process, which was told to `{command}`"));
+        waits_for(format!("the other process, after the command `{command}`"));
         writeln!(self.input, "{command}")
             .map_err(|e| Stop::Fail(format!("the peer process is gone: {e}")))
     }
 
-    /// Waits for an answer and makes progress meanwhile.
+    /// Waits for an answer, with progress meanwhile.
     pub(super) fn answer(&mut self, desk: &mut Desk) -> Result<String, Stop> {
         self.answer_while(|| desk.turn())
     }
@@ -84,7 +84,7 @@ impl Partner {
         self.answer(desk)
     }
 
-    /// Lets the process do nothing more, while it lives.
+    /// Stops the process, which stays alive.
     pub(super) fn stop(&mut self) {
         stop(&self.child);
     }
@@ -109,7 +109,7 @@ pub(super) fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
     Ok((desk, partner))
 }
 
-/// One process more, connected in both directions; the desk's endpoint is the one to it from now on.
+/// Another process, connected in both directions; from then on the desk's endpoint is the one to it.
 pub(super) fn join(case: &Case, desk: &mut Desk, cookie: u64) -> Result<Partner, Stop> {
     let mut partner = Partner::start(case)?;
     if case.connects_to_endpoint() {
@@ -144,7 +144,7 @@ pub(super) fn two_processes_exchange_messages(case: &Case) -> Checked {
     let mut echoed = 0;
     for (n, data) in messages.iter().enumerate() {
         desk.send(40, n as u64, data)?;
-        // At most a few on the way: neither end may fill the other's queue for good.
+        // At most a few in flight: neither end may fill the other's queue permanently.
         while echoed + 8 < n {
             check(&desk.receive()?, 41, !(echoed as u64), &messages[echoed])?;
             echoed += 1;
@@ -227,7 +227,7 @@ pub(super) fn two_processes_that_count_together_lose_nothing(case: &Case) -> Che
     equal("the sum of two processes", 2 * EACH, u64::from_ne_bytes(sum))
 }
 
-/// Turns until the peer's death is reported one way or the other.
+/// Makes progress until the peer's death is reported in either form.
 fn await_death(desk: &mut Desk) -> Checked {
     waits_for("ENDPOINT_FAILED or PEER_LEFT of a process that was killed");
     loop {
@@ -257,7 +257,7 @@ pub(super) fn a_killed_peer_is_reported_and_posting_to_it_fails(case: &Case) -> 
     let _ = partner.answer(&mut desk)?;
     partner.kill();
     await_death(&mut desk)?;
-    // Posting is refused for good, at the latest when the queue towards the dead peer would be full.
+    // Posts are refused permanently, at the latest when the queue to the dead peer would be full.
     let endpoint = desk.endpoint();
     for n in 0.. {
         match endpoint.am_short(1, n, b"hello?") {
@@ -308,7 +308,7 @@ pub(super) fn a_put_to_a_killed_peer_fails(case: &Case) -> Checked {
     }
     loop {
         match desk.rma(true, &[local.piece(0..8)], &key, 0)? {
-            // Where memory of a dead process stays mapped, nobody need find out.
+            // If memory of a dead process stays mapped, the death need not be detected.
             Ok(()) if case.has(caps::SYNCHRONOUS) && !case.has(caps::PEER_FAILURE) => {
                 let why = "lacks capability peer_failure, and a put to a dead process does no harm";
                 return Err(Stop::Skip(why.to_string()));

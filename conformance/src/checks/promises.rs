@@ -1,4 +1,4 @@
-//! What a capability or a hint promises beyond its slot: regions, the first message, memory of others, hints, threads.
+//! The guarantees of a capability or a hint beyond its slot: regions, the first message, memory of others, hints, threads.
 
 use super::offers::at_once;
 use super::rma::{Bench, bench, most};
@@ -20,7 +20,7 @@ use tieline_plugin_api::{Status, memory_caps, op_flags, register_flags};
 pub(super) fn pieces_that_lie_in_no_region_are_taken_all_the_same(case: &Case) -> Checked {
     let Bench { mut desk, target, key, local, .. } = bench(case, ALL_RIGHTS)?;
     let len = most(case).min(1500);
-    // Memory that no domain knows.
+    // Memory that is unknown to every domain.
     let plain: Vec<AtomicU8> = (0..len).map(|_| AtomicU8::new(0)).collect();
     let at = |from: usize, to: usize| {
         Iov::new(plain[from..].as_ptr().cast_mut().cast::<u8>(), to - from)
@@ -36,7 +36,7 @@ pub(super) fn pieces_that_lie_in_no_region_are_taken_all_the_same(case: &Case) -
             _ => vec![local.piece(0..half), at(half, len)],
         };
         let offset = (round * 64) as u64;
-        let what = "of pieces without a region, of a module that takes regions";
+        let what = "of pieces without a region, of a module with TAKES_REGIONS";
         let put = desk.rma(true, &iov, &key, offset)?;
         equal(format!("put {what}"), Ok(()), put)?;
         super::flight::settled(&mut desk)?;
@@ -73,8 +73,7 @@ pub(super) fn who_reaches_its_own_memory_only_gives_that_and_refuses_other(case:
     local.write(0, &[0x71; 8]);
     if desk.rma(true, &[local.piece(0..8)], &key, 0)?.is_ok() {
         super::flight::settled(&mut desk)?;
-        let what =
-            "memory that a module does not reach, as it says, after a put that has ended well";
+        let what = "memory that a module claims not to reach, after a successful put";
         same_bytes(what, &[0x71; 8], &memory.read(0..8))?;
     }
     Ok(())
@@ -105,7 +104,7 @@ pub(super) fn what_more_was_to_follow_goes_with_a_flush_or_a_poll(case: &Case) -
             if flushes {
                 let code = desk.retry(|| endpoint.flush(4711))?;
                 let ended = desk.complete(code, 4711)?.map(drop);
-                equal("flush behind puts of which the last says MORE", Ok(()), ended)?;
+                equal("flush behind puts, the last with MORE", Ok(()), ended)?;
             } else {
                 let patience = Patience::new();
                 let ended = |done: &crate::interface::Received| pending.contains(&done.cookie);
@@ -113,12 +112,12 @@ pub(super) fn what_more_was_to_follow_goes_with_a_flush_or_a_poll(case: &Case) -
                     < pending.len()
                 {
                     desk.turn()?;
-                    let what = "puts of which the last says MORE, and nothing follows but polls";
+                    let what = "puts, the last with MORE, followed only by polls";
                     patience.still(what, "a COMPLETION of each", "none for some")?;
                 }
             }
             for n in 0..posted {
-                let what = format!("put {n} of {posted} that all said MORE");
+                let what = format!("put {n} of {posted}, all with MORE");
                 same_bytes(what, &bytes(n), &target.read(n * STRIDE..n * STRIDE + len))?;
             }
         }
@@ -163,7 +162,7 @@ pub(super) fn what_one_thread_has_begun_another_one_ends(case: &Case) -> Checked
                 let what = "what one thread has put or got, when another one has seen its end";
                 same_bytes(what, &bytes(n), &memory.read(at..at + len))?;
             }
-            // By a key of the other thread's, which then goes.
+            // With a key of the other thread, which then ends.
             let iov = [bench.local.piece(0..8)];
             let put = bench.desk.rma(true, &iov, &bench.key, 0)?;
             equal("put by a key that another thread has imported", Ok(()), put)?;
@@ -195,12 +194,12 @@ pub(super) fn memory_of_devices_that_are_not_here_is_refused_and_nothing_lost(
     let words: Vec<u64> = vec![0; 512];
     let base = words.as_ptr().cast_mut().cast::<u8>();
     let plain = RegisterParams::new(base, 4096, ALL_RIGHTS);
-    // Where no flag says that there is a descriptor nobody looks for one.
+    // Without the flag for a descriptor, the field is not read.
     let other = RegisterParams { dmabuf: -1, dmabuf_offset: 77, ..plain };
     let what = "register without REGISTER_DMABUF, whatever its dmabuf says";
     succeeds(what, case.domain.says(&Asked::Register(other)))?;
     let file = File::open("/dev/null").map_err(|e| Stop::Fail(format!("/dev/null: {e}")))?;
-    let dmabuf = file.into_raw_fd(); // stays for the life of this process
+    let dmabuf = file.into_raw_fd(); // stays open for the life of this process
     let is_open = || std::fs::metadata(format!("/proc/self/fd/{dmabuf}")).is_ok();
     let flags = register_flags::DMABUF;
     let no_buffer = RegisterParams { flags, dmabuf, ..plain };
@@ -210,7 +209,7 @@ pub(super) fn memory_of_devices_that_are_not_here_is_refused_and_nothing_lost(
     }
     let ask = |last: bool| -> Checked {
         for (what, params) in &asked {
-            // Words of another failure, which must not be heard again.
+            // The text of another failure, which must not be reported again.
             let before = case.provider.open_domain("no-such-domain").err().map(|e| e.text);
             let what = format!("register of {what}");
             match case.domain.says(&Asked::Register(*params)) {
@@ -218,7 +217,7 @@ pub(super) fn memory_of_devices_that_are_not_here_is_refused_and_nothing_lost(
                 Err(failure) if last => {
                     let own = !failure.text.is_empty() && Some(&failure.text) != before.as_ref();
                     let found = format!("`{}`", failure.text);
-                    holds(own, format!("the words of {what}"), "its own", found)?;
+                    holds(own, format!("the text of {what}"), "its own", found)?;
                     let with = &[Status::Unsupported, Status::NoDevice, Status::Invalid];
                     refused(what, Err::<(), _>(failure.status), with)?;
                 }
@@ -246,33 +245,33 @@ pub(super) fn who_was_hung_up_on_hears_it_and_is_heard_no_more(case: &Case) -> C
         hub.send(at, false, 1, b"")?;
         numbers.push(hub.receive(None)?.peer);
     }
-    // What is on its way when it is hung up on is not handed out any more.
+    // Messages that are in flight at the disconnect are not delivered any more.
     for n in 0..3 {
         hub.send(1, false, 10 + n, b"")?;
     }
-    hub.middle.messages.clear(); // what was polled while there was no room
+    hub.middle.messages.clear(); // polled while there was no room
     succeeds("hang_up", hub.middle.interface.hang_up(numbers[1]))?;
     let patience = Patience::new();
     while hub.spokes[1].mailbox.as_ref().is_some_and(|mailbox| mailbox.failed.is_empty()) {
         hub.turn()?;
-        let what = "a peer that was hung up on";
+        let what = "a disconnected peer";
         patience.still(what, "ENDPOINT_FAILED, so that it waits no more", "nothing")?;
     }
     for mailbox in hub.spokes[1].mailbox.iter() {
         let event = &mailbox.failed[0];
-        holds(event.status < 0, "the status of a peer hung up on", "an error", event.status)?;
+        holds(event.status < 0, "the status of a disconnected peer", "an error", event.status)?;
         holds(!event.data.is_empty(), "its reason", "words", "nothing")?;
     }
     let back = hub.spokes[1].back.clone();
     let said = back.map(|back| back.am_short(1, 1, b""));
     let refused = said.as_ref().is_some_and(|said| matches!(said, Err(s) if *s != Status::Again));
-    holds(refused, "am_short of a peer hung up on", "a hard error", format!("{said:?}"))?;
-    equal("messages of a peer that was hung up on", 0, hub.middle.messages.len())?;
-    // The others are heard, and it is as well with a new endpoint.
+    holds(refused, "am_short of a disconnected peer", "a hard error", format!("{said:?}"))?;
+    equal("messages of a disconnected peer", 0, hub.middle.messages.len())?;
+    // The others are still received, and so is it with a new endpoint.
     for at in [0, 2] {
         hub.send(at, false, 7, b"")?;
         let message = hub.receive(None)?;
-        equal("who sends beside one that was hung up on", numbers[at], message.peer)?;
+        equal("the sender beside a disconnected peer", numbers[at], message.peer)?;
     }
     drop(hub.spokes.remove(1));
     hub.add()?;

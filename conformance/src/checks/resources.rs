@@ -1,4 +1,4 @@
-//! What is left behind: seen from outside, in the numbers that the kernel and the allocator keep of this process.
+//! Leaks, as seen from outside: in the counters of the kernel and the allocator about this process.
 
 use super::messages::check;
 use crate::case::{ALL_RIGHTS, Case};
@@ -9,7 +9,7 @@ use crate::watch::share;
 use std::time::Instant;
 use tieline_plugin_api::{caps, memory_caps};
 
-/// So many times, or as often as a tenth of the limit allows, but often enough to see something.
+/// This many times, or as often as a tenth of the limit allows, but often enough to detect a leak.
 fn repeated(
     times: usize,
     least: usize,
@@ -25,7 +25,7 @@ fn repeated(
     Ok(times)
 }
 
-/// What `work` leaves behind each time. Pools may fill, to a bound: what grows in each of three series grows for ever.
+/// Checks that `work` leaves nothing behind. Pools may fill up to a bound: growth in each of three series is a leak.
 pub(super) fn leaves_nothing(
     what: &str,
     (times, least): (usize, usize),
@@ -107,7 +107,7 @@ pub(super) fn keys_and_regions_leave_nothing_behind(case: &Case) -> Checked {
         drop(succeeds("import_key", desk.import(&packed)?)?);
         Ok(())
     })?;
-    leaves_nothing("regions that were made, given a key and taken back", (2000, 200), |_| {
+    leaves_nothing("regions that were made, given a key and deregistered", (2000, 200), |_| {
         let mut memory = case.memory(4096, ALL_RIGHTS)?;
         let packed = case.key_of(&memory)?;
         drop(succeeds("import_key", desk.import(&packed)?)?);
@@ -124,7 +124,7 @@ pub(super) fn keys_and_regions_leave_nothing_behind(case: &Case) -> Checked {
     if case.domain_attr.caps & memory_caps::ALLOC == 0 {
         return Ok(());
     }
-    leaves_nothing("regions of the domain's own that were given back", (1000, 100), |_| {
+    leaves_nothing("allocated regions that were deregistered", (1000, 100), |_| {
         succeeds("alloc", case.domain.memory(0, 64 << 10, ALL_RIGHTS)).map(drop)
     })
 }
@@ -135,10 +135,10 @@ pub(super) fn endpoints_that_never_connect_leave_nothing_behind(case: &Case) -> 
         true => Vec::new(),
         false => case.address_of(&interface)?,
     };
-    leaves_nothing("endpoints that were closed at once", (900, 90), |_| {
+    leaves_nothing("endpoints that were closed immediately", (900, 90), |_| {
         let endpoint = super::waiting::connect(case, &interface, &address, &mut [])?;
         drop(endpoint);
-        // One poll may bring no more than one event.
+        // One poll may deliver a single event only.
         while !succeeds("poll", interface.poll(16))?.is_empty() {}
         Ok(())
     })
@@ -159,12 +159,12 @@ pub(super) fn no_file_stays_behind(case: &Case) -> Checked {
     })
 }
 
-/// No file is there that was made by `round`, which closes what it opens.
+/// Checks that `round`, which closes everything that it opens, leaves no file behind.
 pub(super) fn leaves_no_file(round: impl Fn() -> Checked) -> Checked {
-    round()?; // what stays for the life of the process, or of the user
+    round()?; // files that stay for the life of the process, or of the user
     let before = files_of();
     let mut left: Option<Vec<String>> = None;
-    // Others make files as well: what is new after each of several rounds, and of one kind, is this provider's.
+    // Other processes make files as well: only new files of the same kind after each of several rounds belong to this provider.
     for _ in 0..4 {
         let earlier = files_of();
         round()?;

@@ -1,4 +1,4 @@
-//! Put and get: exactly the range, only with the right key.
+//! Put and get: exactly the range, and only with the right key.
 
 use super::messages::cut;
 use crate::case::{ALL_RIGHTS, Case, Desk};
@@ -9,7 +9,7 @@ use crate::sys::{Asked, Memory};
 use tieline_plugin_api::abi::{AllocParams, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Status, access, caps, memory_caps, op_flags};
 
-/// A region of this length, whose first and last bytes no check addresses.
+/// The length of a region; no check addresses its first and last bytes.
 pub(super) const TARGET: usize = 64 << 10;
 const GUARD: usize = 512;
 
@@ -78,7 +78,7 @@ pub(super) fn bytes_of_a_short_put_are_taken_when_it_returns(case: &Case) -> Che
     const COOKIE: u64 = 4712;
     let most = case.attr.max_short_put.min(most(case));
     if most == 0 {
-        return Err(Stop::Skip("takes no bytes of a put while it is called".to_string()));
+        return Err(Stop::Skip("copies no bytes of a put while it is called".to_string()));
     }
     let mut bench = bench(case, ALL_RIGHTS)?;
     let mut random = Random(9);
@@ -217,7 +217,7 @@ pub(super) fn bytes_that_are_no_key_do_no_harm(case: &Case) -> Checked {
         let found = format!("{} bytes imported", bytes.len());
         let what = "bytes that are no key, by their number";
         holds(bytes.len() == good.len(), what, "a refusal of import_key", found)?;
-        // Of noise as long as a key only the target may know that no region has it.
+        // Only the target may know that no region has this noise, which is as long as a key.
         let done = bench.desk.rma(true, &[bench.local.piece(0..8)], &key, 0)?;
         refused("a put by noise that is as long as a key", done, WRONG_KEY)?;
     }
@@ -232,7 +232,7 @@ pub(super) fn a_revoked_key_is_rejected(case: &Case) -> Checked {
         let done = bench.move_bytes(put, 8, 0, 1)?;
         refused("an operation with a key that was just revoked", done, &[Status::KeyRejected])?;
     }
-    // Another region takes the place of the old one, where the domain lets it.
+    // Another region takes the place of the old one, if the domain allows it.
     let next = case.memory(TARGET, ALL_RIGHTS)?;
     next.write(0, &[0xdd; TARGET]);
     for put in [true, false] {
@@ -246,7 +246,7 @@ pub(super) fn a_revoked_key_is_rejected(case: &Case) -> Checked {
         let done = desk.rma(true, &[piece], &key, 0)?;
         refused("a put with a revoked key, imported again", done, &[Status::KeyRejected])?;
     }
-    same_bytes("the region that came after", &[0xdd; TARGET], &next.all())
+    same_bytes("the later region", &[0xdd; TARGET], &next.all())
 }
 
 pub(super) fn rights_that_a_region_does_not_give_are_refused(case: &Case) -> Checked {
@@ -337,7 +337,7 @@ pub(super) fn flush_and_fence_complete(case: &Case) -> Checked {
     let moves = caps::PUT | caps::GET | caps::ATOMICS;
     let said = desk.retry(|| endpoint.flush_itself(4710))?;
     if said == Err(Status::Unsupported) && case.attr.caps & moves == 0 {
-        return Err(Stop::Skip("has no flush: what its calls have taken is delivered".to_string()));
+        return Err(Stop::Skip("has no flush: accepted messages are delivered".to_string()));
     }
     equal("flush", Ok(()), desk.complete(said, 4710)?.map(drop))?;
     match desk.fence() {
@@ -351,7 +351,7 @@ pub(super) const BOTH: u64 = caps::PUT | caps::GET;
 pub(super) const CHECKED: u64 = BOTH | caps::CHECKS_KEYS;
 pub(super) const PASSIVE: u64 = BOTH | caps::PASSIVE_TARGET;
 
-/// A flag that nobody has given a meaning yet, of those that must be understood, and a hint.
+/// A flag without a meaning yet that must be understood, and a hint.
 const UNKNOWN: u64 = 1 << 31;
 const UNKNOWN_HINT: u64 = 1 << 63;
 

@@ -1,4 +1,4 @@
-//! Variables of a provider: what they may be set to, and that they are heard.
+//! Variables of a provider: their possible values, and their effect.
 
 use super::rma::{Bench, TARGET, bench};
 use crate::case::{ALL_RIGHTS, Case};
@@ -11,7 +11,7 @@ use crate::watch::limit;
 use tieline_plugin_api::abi::Declared;
 use tieline_plugin_api::{Status, caps, config_kind};
 
-/// The least that is accepted and not nothing, and the most, or more than anybody needs.
+/// The smallest accepted value that is not 0, and the greatest, or more than any use needs.
 fn values(variable: &Declared) -> Option<[String; 2]> {
     let accepts = variable.accepts();
     let enough = match accepts.kind {
@@ -23,7 +23,7 @@ fn values(variable: &Declared) -> Option<[String; 2]> {
     Some([accepts.least.max(1), most.max(accepts.least)].map(|value| value.to_string()))
 }
 
-/// What shows whether the module still works.
+/// An operation that shows whether the module still works.
 fn tried(case: &Case) -> &'static str {
     match case.is_connector() {
         true => "a_datagram_to_oneself_arrives",
@@ -57,7 +57,8 @@ pub(super) fn settings_hold_or_are_refused_by_name(case: &Case) -> Checked {
                 Verdict::Passed | Verdict::Skipped(_) => {}
                 Verdict::Failed(words) if words.contains(&variable.name) => {}
                 Verdict::Failed(words) => {
-                    let expected = "that it works, or is refused with words that name the variable";
+                    let expected =
+                        "that it works, or is refused with a text that names the variable";
                     return Err(fail(what, expected, words));
                 }
             }
@@ -84,7 +85,7 @@ pub(super) fn a_size_that_is_set_has_an_effect(case: &Case) -> Checked {
         if seen.len() < 2 {
             continue;
         }
-        // A value that the provider itself refuses is heard.
+        // A value that the provider itself refuses also has an effect.
         if seen.iter().any(Option::is_none) || seen.iter().any(|one| one != &seen[0]) {
             return Ok(());
         }
@@ -101,7 +102,7 @@ pub(super) fn a_size_that_is_set_has_an_effect(case: &Case) -> Checked {
         false,
         format!("{} at sizes from 4k to 1m", same.join(", ")),
         "a difference in limits, queues or memory",
-        "none: what is set is not used",
+        "none: the setting is not used",
     )
 }
 
@@ -111,7 +112,7 @@ fn sizes() -> Vec<Declared> {
     sizes
 }
 
-/// What no variable of the kind can be.
+/// Invalid values for a variable of this kind.
 fn nonsense(kind: u32) -> &'static [&'static str] {
     match kind {
         config_kind::SIZE => &["many", "-1", "4x"],
@@ -127,13 +128,13 @@ pub(super) fn what_no_value_can_be_is_refused_by_name(case: &Case) -> Checked {
     for variable in load::declared() {
         for value in nonsense(variable.accepts().kind) {
             any = true;
-            // Set where the host says so, and nowhere else.
+            // Set by the host only.
             load::set(&variable.name, value);
             let entered = load::entry(&case.path).map_err(Stop::Fail).map(Provider::enter)?;
             load::forget();
             let kind = variable.accepts().name();
             let what = format!("{}={value}, which is a {kind}", variable.name);
-            let expected = "INVALID from the entry function, with words that name the variable";
+            let expected = "INVALID from the entry function, with a text that names the variable";
             match entered {
                 Ok(_) => return Err(fail(what, expected, "success")),
                 Err(why) => {
@@ -164,7 +165,7 @@ pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
             if alike(&observed(&second)?, &before) {
                 continue;
             }
-            // Asked anew after the other was opened: its own settings hold all the same.
+            // Read again after the other context was opened: its own settings still apply.
             let what = format!(
                 "a context with {}={small}, after another one was opened with {large}",
                 variable.name
@@ -176,7 +177,8 @@ pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
     Err(Stop::Skip("no variable is a size that can be seen".to_string()))
 }
 
-/// Whether the numbers in two texts differ by an eighth at most: how much is taken before AGAIN depends on when its peer answers.
+/// Whether the numbers in two texts differ by an eighth at most: the number of posts before AGAIN depends on the timing of the
+/// peer's answers.
 fn alike(one: &str, other: &str) -> bool {
     let numbers = |text: &str| -> Vec<u64> {
         text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
@@ -186,7 +188,7 @@ fn alike(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.iter().zip(&other).all(near)
 }
 
-/// The same module of the same context, as a domain that is opened now has it.
+/// The same module of the same context, with the present settings of a newly opened domain.
 fn reopened(case: Case) -> Result<Case, Stop> {
     let name = tieline_plugin_api::abi::fixed_str(&case.domain_attr.name).unwrap_or("");
     let domain = succeeds("open_domain", case.provider.open_domain(name))?;
@@ -196,8 +198,8 @@ fn reopened(case: Case) -> Result<Case, Stop> {
     Ok(Case { domain, attr, ..case }.limited())
 }
 
-/// What can be seen of sizes that were set: limits, how much a sender sends before AGAIN, and the memory report: of a module
-/// without messages when it has put something.
+/// The visible effects of sizes: limits, the number of sends before AGAIN, and the memory report. A module without messages makes a
+/// put before the report.
 pub(crate) fn observed(case: &Case) -> Result<String, Stop> {
     let attr = &case.attr;
     let mut seen =
@@ -223,7 +225,7 @@ pub(crate) fn observed(case: &Case) -> Result<String, Stop> {
     }
     if case.has(caps::PUT) && !case.has(caps::AM_SHORT) {
         let Bench { mut desk, target: _target, key, local, .. } = bench(case, ALL_RIGHTS)?;
-        // In the middle: wherever the region lies, as much of it is around.
+        // In the middle: with the same length on both sides, wherever the region lies.
         let _ = desk.rma(true, &[local.piece(0..8)], &key, TARGET as u64 / 2)?;
         if let Ok(used) = desk.boxes[0].interface.memory_use() {
             seen.extend([used.base_bytes, used.peer_bytes, used.buffer_bytes].map(|n| n as usize));

@@ -1,4 +1,4 @@
-//! Memory that is asked back while peers still have keys to it.
+//! Memory that is revoked or deregistered while peers still have keys to it.
 
 use super::rma::{TARGET, bench};
 use crate::case::{ALL_RIGHTS, Case};
@@ -11,7 +11,7 @@ use tieline_plugin_api::{Status, caps, memory_caps};
 
 pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
     if case.has(caps::PASSIVE_TARGET) {
-        let why = "whoever reaches the memory asks nobody: a device may go on until deregister";
+        let why = "accesses are not checked: a device may continue until deregister";
         return Err(Stop::Skip(why.to_string()));
     }
     let mut bench = bench(case, ALL_RIGHTS)?;
@@ -20,7 +20,7 @@ pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
         match bench.target.refuse_keys() {
             Err(failure) if failure.status == Status::Again => {
                 bench.desk.turn()?;
-                patience.still("revoke while everybody polls", "0", "AGAIN for ever")?;
+                patience.still("revoke while all sides poll", "0", "AGAIN for ever")?;
             }
             Err(failure) if failure.status == Status::Unsupported => {
                 return Err(Stop::Skip("the domain has no revoke".to_string()));
@@ -37,13 +37,13 @@ pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
     same_bytes("a region whose keys were revoked", &[0xee; TARGET], &bench.target.all())
 }
 
-/// Whoever carries out a put stops in the middle of it, and the memory is taken back there.
+/// The executor of a put stops in the middle of it, and the memory is deregistered there.
 pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) -> Checked {
     let registers = case.domain_attr.caps & memory_caps::REGISTER != 0;
     if case.has(caps::OWN_MEMORY_ONLY) || !registers {
         return Err(Stop::Skip("the domain registers no memory of the application's".to_string()));
     }
-    // The owner holds an access up by taking the memory away.
+    // The owner stops an access by making the memory inaccessible.
     case.survives_the_owner()?;
     let hold = &Hold::new();
     let memory = case.domain.register(hold.base(), Hold::LEN, ALL_RIGHTS);
@@ -55,12 +55,12 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
             let mut bench = bench(case, ALL_RIGHTS)?;
             let key = succeeds("import_key", bench.desk.import(packed)?)?;
             hold.hold();
-            // How it ends is not asked: a system call that finds no memory there fails.
+            // Its result is not checked: a system call that finds inaccessible memory fails.
             let _ = bench.desk.rma(true, &[bench.local.piece(0..8)], &key, 0);
             done.store(true, SeqCst);
             Ok(())
         });
-        waits_for("a put, or that whoever carries it out touches the memory");
+        waits_for("a put, or the access of its executor to the memory");
         while !hold.waits() && !done.load(SeqCst) && !user.is_finished() {
             std::thread::yield_now();
         }
@@ -69,7 +69,7 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
             let said = if held { memory.revoke() } else { Ok(()) };
             (memory, said)
         });
-        // Who has no other way than to wait for the end of a copy of its own is not called wrong for that.
+        // A provider that can only wait for the end of its own copy is not wrong.
         let began = Instant::now();
         while !owner.is_finished() && began.elapsed() < limit() / 50 {
             std::thread::yield_now();
@@ -83,7 +83,7 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
             return Err(Stop::Skip("no thread of this process carries out a put".to_string()));
         }
         if early {
-            let what = "deregister while somebody is in the middle of a put to the region";
+            let what = "deregister in the middle of a put to the region";
             let again = said.as_ref().is_err_and(|failure| failure.status == Status::Again);
             holds(again, what, "AGAIN", format!("{said:?}: it is not free"))?;
         }

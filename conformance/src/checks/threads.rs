@@ -1,4 +1,4 @@
-//! Several threads at once: functions of a domain, packers, and words of errors.
+//! Several threads: functions of a domain, packers, and error texts.
 
 use crate::case::{ALL_RIGHTS, Case, Desk};
 use crate::random::Random;
@@ -42,14 +42,14 @@ pub(super) fn an_interface_goes_to_another_thread_and_back(case: &Case) -> Check
         desk = back.map_err(|_| Stop::Fail("a thread panicked".to_string()))??.into_inner();
         equal("the header of a message sent by another thread", 1, desk.receive()?.header)?;
     }
-    // It is closed by a thread that did not open it.
+    // Another thread closes it than the one that opened it.
     let moved = Moved(desk);
     let close = move || drop(moved.into_inner());
     std::thread::scope(|scope| scope.spawn(close).join())
         .map_err(|_| Stop::Fail("a thread panicked".to_string()))
 }
 
-/// A region with the key that it had from the first.
+/// A region with its original key.
 struct Kept {
     memory: Memory,
     packed: Vec<u8>,
@@ -100,7 +100,7 @@ pub(super) fn threads_that_register_and_pack_keys_at_once_get_right_ones(case: &
     all(work)
 }
 
-/// Which regions there are: each where its number says, unless another one is there.
+/// The known regions: each at the place of its number, unless another one is there.
 struct Regions(Vec<AtomicUsize>);
 
 impl Regions {
@@ -119,7 +119,7 @@ impl Regions {
     }
 }
 
-/// With little else to do, so that threads are in the domain's functions at the same moment; and nothing is locked here.
+/// With little other work, so that threads are in the domain's functions at the same moment; no lock is held here.
 pub(super) fn regions_that_threads_make_at_the_same_moment_are_different(case: &Case) -> Checked {
     const MOST: usize = 4_000_000;
     let (calls, end) = (AtomicUsize::new(0), Instant::now() + share(8));
@@ -159,7 +159,7 @@ pub(super) fn packers_of_several_threads_do_not_meet(case: &Case) -> Checked {
                     for (at, byte) in data.iter().enumerate() {
                         room[at] = *byte;
                         if at % 500 == 250 {
-                            std::thread::yield_now(); // the others pack now
+                            std::thread::yield_now(); // the others pack meanwhile
                         }
                     }
                     data.len() as i64
@@ -201,7 +201,7 @@ pub(super) fn each_thread_hears_the_words_of_its_own_error(case: &Case) -> Check
     };
     let alone = [fails(0)?, fails(1)?];
     if alone[0] == alone[1] || alone[0] != fails(0)? || alone[1] != fails(1)? {
-        return Err(Stop::Skip("two errors have the same words, or never the same".to_string()));
+        return Err(Stop::Skip("two errors have the same text, or never the same".to_string()));
     }
     let _ = fails(0)?;
     let other = std::thread::scope(|scope| scope.spawn(|| fails(1)).join());

@@ -1,4 +1,4 @@
-//! Sleeping on a descriptor, and interfaces in threads of their own.
+//! Sleeping on a descriptor, and interfaces in separate threads.
 
 use super::messages::check;
 use crate::case::{Case, Desk, Mailbox};
@@ -9,9 +9,8 @@ use crate::watch::patience_ms;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};
 
-/// So often a module may want to be polled once more before it agrees to sleep, with a millisecond for whoever works for it
-/// in between. Where others want the processors as well, each time may take as long as they are given at once: some
-/// milliseconds.
+/// The number of times a module may ask for another poll before it agrees to sleep, with a millisecond in between for its threads
+/// or peers. On a busy machine each time may take a scheduling slice of some milliseconds.
 pub(super) const TRIES: u32 = 300;
 
 /// Polls until the interface agrees to sleep.
@@ -127,7 +126,7 @@ pub(super) fn two_threads_exchange_messages(case: &Case) -> Checked {
     })
 }
 
-/// One of two threads tells its address, and connects to the other's.
+/// One of two threads passes its address, and connects to the other's.
 pub(super) fn meet(
     case: &Case,
     mailbox: &mut Mailbox,
@@ -150,7 +149,7 @@ pub(super) fn meet(
     connect(case, &interface, &address, &mut [mailbox])
 }
 
-/// One of two threads: tells its address, sends 4000 messages, checks as many.
+/// One of two threads: passes its address, sends 4000 messages, checks as many.
 fn converse(case: &Case, mine: Sender<Vec<u8>>, theirs: Receiver<Vec<u8>>) -> Checked {
     const MESSAGES: u64 = 4_000;
     let gone = || Stop::Fail("the other thread gave up".to_string());
@@ -166,7 +165,7 @@ fn converse(case: &Case, mine: Sender<Vec<u8>>, theirs: Receiver<Vec<u8>>) -> Ch
                 Err(status) => return Err(fail("am_short between threads", "success", status)),
             }
         }
-        // Where there is room for few messages, the other thread needs the processor after each few.
+        // If there is room for few messages, the other thread needs the processor after each few.
         if !mailbox.turn()? && sent == before {
             std::thread::yield_now();
         }

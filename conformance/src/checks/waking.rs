@@ -1,4 +1,4 @@
-//! Who sleeps is woken: also by what happens while it falls asleep, by a completion, and by room.
+//! A sleeping worker is woken: also by events while it falls asleep, by a completion, and by room.
 
 use super::waiting::{fall_asleep, meet};
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox};
@@ -13,17 +13,17 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{Status, access, caps, op_flags};
 
-/// What two threads tell each other: only numbers that grow.
+/// The shared state of two threads: only numbers that grow.
 #[derive(Default)]
 struct Race {
-    /// The sleeper is about to look for the last time before it sleeps.
+    /// The sleeper is about to poll for the last time before it sleeps.
     armed: AtomicU64,
-    /// Nanoseconds that its `arm` takes.
+    /// The duration of its `arm` in nanoseconds.
     window: AtomicU64,
     over: AtomicBool,
 }
 
-/// One thread falls asleep again and again, the other one sends a message each time, a little earlier or later.
+/// One thread falls asleep repeatedly, the other one sends a message each time, a little earlier or later.
 pub(super) fn a_message_that_comes_while_an_interface_falls_asleep_wakes_it(
     case: &Case,
 ) -> Checked {
@@ -49,7 +49,7 @@ pub(super) fn a_message_that_comes_while_an_interface_falls_asleep_wakes_it(
         .try_for_each(|end| end.map_err(|_| Stop::Fail("a thread panicked".to_string()))?)
 }
 
-/// So often, or for as long as a third of the limit.
+/// This many times, or for as long as a third of the limit.
 const RACES: u64 = 200_000;
 
 fn sleep(race: &Race, mailbox: &mut Mailbox) -> Checked {
@@ -69,7 +69,7 @@ fn sleep(race: &Race, mailbox: &mut Mailbox) -> Checked {
                 let polled = mailbox.turn()?;
                 let found = match polled {
                     true => {
-                        "silent, and the message is there: it came between the last look and the flag"
+                        "silent, and the message has arrived: between the last poll and the flag"
                     }
                     false => "silent",
                 };
@@ -92,7 +92,7 @@ fn send(race: &Race, mailbox: &mut Mailbox, endpoint: &Endpoint) -> Checked {
             if race.over.load(SeqCst) {
                 return Ok(());
             }
-            // A message may still need the sender's progress; and where there is one processor only, the sleeper needs it.
+            // A message may still need the sender's progress; on a single processor the sleeper needs the processor.
             turns += 1;
             match turns % 256 {
                 0 => drop(mailbox.turn()?),
@@ -113,7 +113,7 @@ fn send(race: &Race, mailbox: &mut Mailbox, endpoint: &Endpoint) -> Checked {
     Ok(())
 }
 
-/// What can be pending.
+/// Posts an operation that can be pending.
 fn post(
     desk: &mut Desk,
     case: &Case,
@@ -168,7 +168,7 @@ pub(super) fn a_completion_wakes_a_sleeping_interface(case: &Case) -> Checked {
             let at = done.iter().position(|event| event.cookie == cookie);
             at.map(|at| drop(done.remove(at))).is_some()
         };
-        // The far end goes on; the near one looks only when it may not sleep, or has been woken.
+        // The far end makes progress; the near one polls only when it may not sleep, or has been woken.
         let fd = succeeds("event_fd", desk.boxes[0].interface.event_fd())?;
         while !taken(&mut desk) {
             let sleeps = succeeds("arm", desk.boxes[0].interface.arm())?;
@@ -193,14 +193,14 @@ pub(super) fn a_completion_wakes_a_sleeping_interface(case: &Case) -> Checked {
 pub(super) fn room_after_again_wakes_a_sleeping_sender(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     if desk.boxes.len() < 2 {
-        return Err(Stop::Skip("who sends and who receives is one interface".to_string()));
+        return Err(Stop::Skip("sender and receiver are one interface".to_string()));
     }
     let endpoint = desk.endpoint();
     let data = vec![0x29; case.attr.max_short.min(1024)];
     desk.send(4, 0, &data)?;
     let _ = desk.receive()?;
     for round in 0..5 {
-        // Who is through with polling finds no room of its own accord.
+        // A sender whose polls are finished finds no room by itself.
         let _ = fall_asleep(&mut desk.boxes[0])?;
         let mut sent = 0;
         while endpoint.am_short(4, sent, &data) != Err(Status::Again) {
@@ -216,8 +216,7 @@ pub(super) fn room_after_again_wakes_a_sleeping_sender(case: &Case) -> Checked {
             received += desk.far().messages.len();
             desk.far().messages.clear();
             if !readable(fd, 0) {
-                let what =
-                    format!("the descriptor of a sender that has heard AGAIN (round {round})");
+                let what = format!("the descriptor of a sender after AGAIN (round {round})");
                 let found = format!("silent, with {received} of {sent} messages polled");
                 patience.still(&what, "readable when there is room", &found)?;
                 continue;

@@ -1,4 +1,4 @@
-//! A connection-only module, opened, with what came in through it; and the other process that has one.
+//! An opened connection-only module with its received events, and the other process that has one.
 
 mod sys;
 
@@ -15,14 +15,14 @@ use std::time::Duration;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Status, event};
 
-/// A connector and what it brought.
+/// A connector and its received events.
 pub(crate) struct Post {
     pub(crate) connector: Connector,
     pub(crate) address: Vec<u8>,
     pub(crate) datagrams: VecDeque<Vec<u8>>,
-    /// Whom the last thousand of these came from, as their events say.
+    /// The senders of the last thousand datagrams, as their events name them.
     pub(crate) headers: VecDeque<u64>,
-    /// Events that one poll has room for.
+    /// The most events of one poll.
     pub(crate) at_once: usize,
     pub(crate) left: Vec<Received>,
 }
@@ -37,7 +37,7 @@ impl Post {
         Ok(Post { connector, address, datagrams, headers, at_once: 16, left: Vec::new() })
     }
 
-    /// One poll; `false` when it brought nothing.
+    /// One poll; `false` if it delivered nothing.
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
         let events = succeeds("poll", self.connector.poll(self.at_once))?;
         let any = !events.is_empty();
@@ -64,7 +64,7 @@ impl Post {
         Ok(any)
     }
 
-    /// Sends, with `meanwhile` while there is no room.
+    /// Sends, and calls `meanwhile` while there is no room.
     pub(crate) fn send(
         &mut self,
         to: &[u8],
@@ -83,8 +83,8 @@ impl Post {
     }
 }
 
-/// The other process: obeys `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`,
-/// `expect COUNT` (of what another one sends) and `left`; makes progress in between.
+/// The other process: carries out `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`, `expect COUNT` (from another sender) and
+/// `left`; makes progress in between.
 pub(crate) fn serve(case: &Case, commands: &Receiver<String>) -> Checked {
     let mut post = Post::open(case)?;
     loop {

@@ -1,4 +1,4 @@
-//! The C table of a connector behind a type that closes what it opened.
+//! The C table of a connector behind a type that closes it.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::{ConnectorOps, Event, InterfaceParams};
 use tieline_plugin_api::{Failure, Status};
 
-/// A connection-only module, opened.
+/// An opened connection-only module.
 pub(crate) struct Connector {
     domain: Arc<Domain>,
     handle: *mut c_void,
@@ -62,7 +62,7 @@ impl Connector {
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 64];
-        // SAFETY: an open connector and a buffer that is larger than what is said.
+        // SAFETY: an open connector and a buffer that is larger than stated.
         let len = unsafe { f(self.handle, out.as_mut_ptr(), capacity) };
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
@@ -94,7 +94,7 @@ impl Connector {
         let mut events = vec![Event::empty(); max];
         // SAFETY: an open connector and an array of `max` events.
         let count = status(unsafe { f(self.handle, events.as_mut_ptr(), max as u32) })? as usize;
-        assert!(count <= max, "poll says {count} events in an array of {max}");
+        assert!(count <= max, "poll returned {count} events in an array of {max}");
         // SAFETY: the payloads are valid until the next poll.
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }

@@ -1,4 +1,4 @@
-//! A connection, the keys that were imported through it, and what an operation is aimed at.
+//! A connection, the keys that were imported through it, and the target of an operation.
 
 mod sys;
 

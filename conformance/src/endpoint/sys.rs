@@ -35,8 +35,8 @@ impl Drop for OpenEndpoint {
 #[derive(Clone)]
 pub(crate) struct Endpoint(Rc<OpenEndpoint>);
 
-/// Pieces, and the record that names them, as long as a call borrows them; then they say something else. They lie where no
-/// other data goes: who looks at them later finds no crash but the wrong bytes.
+/// Pieces, and the record that names them, valid while a call borrows them; afterwards they are overwritten. They lie in separate
+/// memory: a provider that reads them later does not crash but gets wrong bytes.
 struct Borrowed<'a>(&'a mut Lent);
 
 #[derive(Default)]
@@ -45,12 +45,12 @@ struct Lent {
     rma: Option<Rma>,
 }
 
-/// What pieces lead to that nobody may look at any more.
+/// The memory that overwritten pieces name; it must not be accessed.
 const NOWHERE: usize = 4096;
 
 impl Borrowed<'_> {
     fn of(iov: &[Iov]) -> Borrowed<'static> {
-        // A few hundred are kept, in turns, so that one that was written over stays so.
+        // A few hundred are kept and reused in turn, so that an overwritten one stays so for a while.
         thread_local!(static LENT: RefCell<VecDeque<Box<Lent>>> = const { RefCell::new(VecDeque::new()) });
         LENT.with_borrow_mut(|kept| {
             let mut lent = match kept.len() < 500 {
@@ -61,7 +61,7 @@ impl Borrowed<'_> {
             lent.iov.extend_from_slice(iov);
             let at: *mut Lent = &mut *lent;
             kept.push_back(lent);
-            // SAFETY: boxed, so it stays where it is when the queue grows; 500 more are borrowed before it goes.
+            // SAFETY: boxed, so it keeps its address when the queue grows; 500 more are borrowed before it is dropped.
             Borrowed(unsafe { &mut *at })
         })
     }
@@ -115,18 +115,18 @@ impl Target<'_> {
     }
 }
 
-/// What a call of an endpoint may answer beside 0 (or a length) and a reason.
+/// The possible answers of an endpoint's call beside 0 (or a length) and an error.
 #[derive(Clone, Copy, PartialEq)]
 enum Answers {
-    /// It is done, or it is not.
+    /// Done, or failed.
     AtOnce,
-    /// PENDING: it has a cookie.
+    /// PENDING is possible: the operation has a cookie.
     Pends,
-    /// DECLINED as well.
+    /// DECLINED is possible as well.
     Declines,
 }
 
-/// The answer of a call. One that no such call has ends the check: whoever asked could not have known what it means.
+/// Checks the answer of a call. An answer that such a call cannot give fails the check, because the core could not interpret it.
 fn answered(slot: &str, code: i64, answers: Answers) -> Result<i64, Status> {
     let answer = status(code);
     let wrong = match answer {
@@ -145,7 +145,7 @@ fn answered(slot: &str, code: i64, answers: Answers) -> Result<i64, Status> {
     answer
 }
 
-/// So often one operation is asked for that is declined.
+/// The number of attempts of an operation that is declined.
 const DECLINES: usize = 100;
 
 fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
@@ -158,7 +158,7 @@ fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
 }
 
 impl Endpoint {
-    /// What an interface has connected.
+    /// The endpoint of a connection that an interface has made.
     pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
         Endpoint(Rc::new(OpenEndpoint { interface, handle }))
     }
@@ -184,7 +184,7 @@ impl Endpoint {
         answered("am_short", code.into(), Answers::AtOnce)
     }
 
-    /// `pack` gets the buffer and answers like the C callback.
+    /// Passes the buffer to `pack`, whose result is that of the C callback.
     pub(crate) fn am_packed(
         &self,
         id: u32,
@@ -228,14 +228,14 @@ impl Endpoint {
         answered("am_zcopy", code.into(), Answers::Pends)
     }
 
-    /// Posts a put or get. One that is declined is asked for again, as the only lane would be; a check whose operation is always
-    /// declined cannot be run.
+    /// Posts a put or get. If it is declined it is retried, as on an only lane; a check whose operation is always declined is
+    /// skipped.
     pub(crate) fn rma(&self, put: bool, iov: &[Iov], target: Target<'_>) -> Result<i64, Status> {
         let post = || self.rma_once(put, iov, target);
         until_taken(post)
     }
 
-    /// The same, once.
+    /// The same, without retries.
     pub(crate) fn rma_once(
         &self,
         put: bool,
@@ -270,7 +270,7 @@ impl Endpoint {
         until_taken(post)
     }
 
-    /// `op.key` and `op.result` are filled in here; returns the code and the result.
+    /// Fills in `op.key` and `op.result`; returns the code and the result.
     pub(crate) fn atomic(
         &self,
         key: &Key,
@@ -286,7 +286,7 @@ impl Endpoint {
         answered("atomic", code.into(), Answers::Pends)
     }
 
-    /// A module of messages alone may have no flush: then what its calls have taken is delivered, and a flush has nothing to do.
+    /// A module with messages only may have no flush: then accepted messages are delivered anyway, and a flush has nothing to do.
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
         match self.flush_itself(cookie) {
             Err(Status::Unsupported) => Ok(0),
@@ -294,7 +294,7 @@ impl Endpoint {
         }
     }
 
-    /// What the slot says.
+    /// The result of the slot.
     pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
@@ -324,7 +324,7 @@ impl Endpoint {
         Ok(Key { holder: Holder::Endpoint(self.clone()), handle })
     }
 
-    /// Where `len` bytes of a peer's memory are mapped.
+    /// The address at which `len` bytes of a peer's memory are mapped.
     pub(crate) fn pointer<'a>(
         &self,
         key: &'a Key,
@@ -346,20 +346,20 @@ impl Endpoint {
         status(unsafe { f(self.0.handle, cookie) }.into())
     }
 
-    /// What it says that it can carry, into a record of `size` bytes; what stands behind them is another one's.
+    /// The stated limits, in a record of `size` bytes; and whether the bytes behind it stayed unchanged.
     pub(crate) fn limits(&self, size: usize) -> Result<(EndpointLimits, bool), Status> {
         let _call = call("limits");
         let f = self.ops().limits.ok_or(Status::Unsupported)?;
         let mut record = [EndpointLimits { size: usize::MAX, ..EndpointLimits::empty() }; 2];
         let bytes = ptr::from_mut(&mut record).cast::<u8>();
-        // SAFETY: an open endpoint; the record has more room than it says, and `size` covers its first field at least.
+        // SAFETY: an open endpoint; the record has more room than it states, and `size` covers its first field at least.
         let code = unsafe {
             ptr::write_bytes(bytes, CANARY, size_of_val(&record));
             bytes.cast::<usize>().write(size);
             f(self.0.handle, bytes.cast())
         };
         let _ = status(code.into())?;
-        // SAFETY: plain bytes of the array above; any value is one of its fields'.
+        // SAFETY: plain bytes of the array above; any bytes are a valid value of its fields.
         let (told, behind) = unsafe {
             let all = core::slice::from_raw_parts_mut(bytes, size_of_val(&record));
             let behind = all[size..].iter().any(|&byte| byte != CANARY);
@@ -380,7 +380,7 @@ impl Endpoint {
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 4096];
-        // SAFETY: an open endpoint and a buffer that is larger than what is said.
+        // SAFETY: an open endpoint and a buffer that is larger than stated.
         let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
@@ -399,7 +399,7 @@ impl Endpoint {
     }
 }
 
-/// Memory of a peer's that is mapped here, until the key is dropped.
+/// Memory of a peer that is mapped here until the key is dropped.
 pub(crate) struct Mapped<'a> {
     base: *mut u8,
     _key: &'a Key,
@@ -407,7 +407,7 @@ pub(crate) struct Mapped<'a> {
 
 impl Mapped<'_> {
     pub(crate) fn load(&self, len: usize) -> Vec<u8> {
-        // SAFETY: the provider says that so many bytes are mapped; bytes that others write are read one by one.
+        // SAFETY: the provider states that so many bytes are mapped; bytes that other processes write are read one by one.
         (0..len).map(|at| unsafe { self.base.add(at).read_volatile() }).collect()
     }
 
@@ -419,7 +419,7 @@ impl Mapped<'_> {
     }
 }
 
-/// What a key was imported on.
+/// The object on which a key was imported.
 enum Holder {
     Endpoint(Endpoint),
     Interface(Interface),
@@ -432,7 +432,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// One that serves all endpoints of an interface that lead to its owner.
+    /// A key that serves all endpoints of an interface that lead to its owner.
     pub(crate) fn of_all(interface: &Interface, packed: &[u8]) -> Result<Key, Failure> {
         let _call = call("import_key of the interface");
         let provider = interface.provider();
@@ -450,7 +450,7 @@ impl Key {
 impl Drop for Key {
     fn drop(&mut self) {
         let _call = call("drop_key");
-        // SAFETY: what it was imported on is open (the field holds it), and the key is dropped once.
+        // SAFETY: the object on which it was imported is open (the field holds it), and the key is dropped once.
         let _ = unsafe {
             match &self.holder {
                 Holder::Endpoint(of) => of.ops().drop_key.map(|f| f(of.0.handle, self.handle)),

@@ -1,4 +1,4 @@
-//! Memory in which whoever touches it stops until somebody lets it go on.
+//! Memory that stops every access until it is released.
 
 mod sys;
 

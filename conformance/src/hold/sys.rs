@@ -1,4 +1,4 @@
-//! A mapping that cannot be touched, and the signal handler in which whoever does so waits.
+//! A mapping without access rights, and the signal handler in which an accessing thread waits.
 
 #![allow(unsafe_code)]
 
@@ -6,12 +6,12 @@ use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// Where the mapping lies; 0: nowhere.
+/// The address of the mapping; 0: none.
 static AT: AtomicUsize = AtomicUsize::new(0);
 static WAITS: AtomicBool = AtomicBool::new(false);
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// A page of its own: one in a process.
+/// A separate page; there is one per process.
 pub(crate) struct Hold {
     base: *mut c_void,
 }
@@ -45,18 +45,18 @@ impl Hold {
         self.base.cast()
     }
 
-    /// From now on whoever touches it waits.
+    /// From here on an access waits.
     pub(crate) fn hold(&self) {
         // SAFETY: the mapping of `new`.
         assert_eq!(unsafe { libc::mprotect(self.base, Hold::LEN, libc::PROT_NONE) }, 0);
     }
 
-    /// Whether somebody waits.
+    /// Whether an access waits.
     pub(crate) fn waits(&self) -> bool {
         WAITS.load(SeqCst)
     }
 
-    /// Whoever waits goes on.
+    /// Resumes the waiting accesses.
     pub(crate) fn let_go(&self) {
         GO.store(true, SeqCst);
         // SAFETY: the mapping of `new`.
@@ -81,5 +81,5 @@ extern "C" fn touched(_signal: i32, info: *const libc::siginfo_t, _context: *con
         // SAFETY: takes nothing.
         let _ = unsafe { libc::sched_yield() };
     }
-    // Whoever lets it go on has made the page accessible, or is about to: the access is repeated until then.
+    // The releasing thread has made the page accessible, or is about to: the access is repeated until then.
 }

@@ -1,4 +1,4 @@
-//! A data-path module, opened, and what it brings.
+//! An opened data-path module, and its events.
 
 mod sys;
 

@@ -1,4 +1,4 @@
-//! The table of an interface, and copies of the events it fills in.
+//! The table of an interface, and copies of its events.
 
 #![allow(unsafe_code)]
 
@@ -28,12 +28,12 @@ impl Drop for OpenInterface {
     }
 }
 
-/// A data-path module, opened.
+/// An opened data-path module.
 #[derive(Clone)]
 pub(crate) struct Interface(Rc<OpenInterface>);
 
 impl Interface {
-    /// What a domain has opened.
+    /// The interface of a handle that a domain has opened.
     pub(crate) fn of(domain: Arc<Domain>, handle: *mut c_void) -> Interface {
         Interface(Rc::new(OpenInterface { domain, handle }))
     }
@@ -51,7 +51,7 @@ impl Interface {
         self.0.handle
     }
 
-    /// Whether both are one and the same.
+    /// Whether both are the same interface.
     pub(crate) fn same(&self, other: &Interface) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
@@ -67,7 +67,7 @@ impl Interface {
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 64];
-        // SAFETY: an open interface and a buffer that is larger than what is said.
+        // SAFETY: an open interface and a buffer that is larger than stated.
         let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
@@ -113,7 +113,7 @@ impl Interface {
         let mut events = vec![Event::empty(); max];
         // SAFETY: an open interface and an array of `max` events.
         let count = status(unsafe { f(self.0.handle, events.as_mut_ptr(), max as u32) })? as usize;
-        assert!(count <= max, "poll says {count} events in an array of {max}");
+        assert!(count <= max, "poll returned {count} events in an array of {max}");
         // SAFETY: the payloads are valid until the next poll.
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }
@@ -123,7 +123,7 @@ impl Interface {
         let _call = call("poll");
         let f = self.ops().poll.ok_or(Status::Unsupported)?;
         let mut events = vec![Event::empty(); max];
-        // SAFETY: plain numbers and a pointer that nobody follows; an open interface and an array of `max` events.
+        // SAFETY: plain numbers and a pointer that is not dereferenced; an open interface and an array of `max` events.
         let count = status(unsafe {
             ptr::write_bytes(events.as_mut_ptr(), CANARY, max);
             f(self.0.handle, events.as_mut_ptr(), max as u32)
@@ -132,8 +132,7 @@ impl Interface {
         Ok(events)
     }
 
-    /// As [`Interface::poll`]; what the events point to is compared once more after `meanwhile`: the first one whose bytes
-    /// have changed.
+    /// As [`Interface::poll`]. Compares the payloads again after `meanwhile`, and returns the first event whose bytes have changed.
     pub(crate) fn poll_and_look_again(
         &self,
         max: usize,
@@ -192,7 +191,7 @@ impl Interface {
     }
 }
 
-/// What `poll` brought, with the payload copied out.
+/// An event of `poll`, with a copy of its payload.
 #[derive(Clone, Debug)]
 pub(crate) struct Received {
     pub(crate) kind: u32,
@@ -203,7 +202,7 @@ pub(crate) struct Received {
     pub(crate) header: u64,
     pub(crate) data: Vec<u8>,
     pub(crate) cookie: u64,
-    /// Which arrival of its mailbox it is from.
+    /// The index of the sender's arrival in its mailbox.
     pub(crate) sender: Option<usize>,
     at: *const u8,
 }
@@ -212,12 +211,12 @@ impl Received {
     /// Copies an event.
     ///
     /// # Safety
-    /// Its payload is valid: nothing was polled since.
+    /// Its payload is valid: there was no poll since.
     pub(crate) unsafe fn of(event: &Event) -> Received {
         let data = if event.len == 0 {
             Vec::new()
         } else {
-            // SAFETY: the caller promises it.
+            // SAFETY: guaranteed by the caller.
             unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
         };
         Received {
@@ -234,7 +233,7 @@ impl Received {
         }
     }
 
-    /// Reads the payload again from where it lay: before the next poll, or before a lent one is released.
+    /// Reads the payload again at its address: before the next poll, or before a lent one is released.
     pub(crate) fn again(&self) -> Vec<u8> {
         if self.data.is_empty() {
             return Vec::new();
@@ -245,7 +244,7 @@ impl Received {
     }
 }
 
-/// Waits until a descriptor is readable; `false` when `milliseconds` passed first.
+/// Waits until a descriptor is readable; `false` if `milliseconds` passed first.
 pub(crate) fn readable(fd: i32, milliseconds: i32) -> bool {
     let mut set = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one record, borrowed for the call.

@@ -1,4 +1,4 @@
-//! What this process holds, as the kernel and the allocator count it, and files that may have been left behind.
+//! The resources of this process, as the kernel and the allocator count them, and files that may have been left behind.
 
 mod sys;
 
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// What is held at one moment.
+/// The resources at one moment.
 pub(crate) struct Held {
     heap: usize,
     mappings: usize,
@@ -16,13 +16,13 @@ pub(crate) struct Held {
     threads: usize,
 }
 
-/// What may come and go by itself: what is freed later, a mapping or descriptor that is made when it is first needed.
+/// The tolerance for memory that is freed later, or a mapping or descriptor that is made when it is first needed.
 const HEAP: usize = 12 << 10;
 const MAPPINGS: usize = 4;
 const MAPPED: usize = 4 << 20;
 const FEW: usize = 2;
 
-/// Bytes that this process has mapped, be there memory behind them or not.
+/// The bytes of this process's mappings, with or without memory behind them.
 pub(crate) fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
@@ -44,7 +44,7 @@ impl Held {
         }
     }
 
-    /// Nothing has become more since, which `times` repetitions would have made it.
+    /// Checks that no resource has grown since then by as much as `times` leaks would have caused.
     pub(crate) fn is_as_it_was(&self, what: &str, times: usize) -> Checked {
         let now = Held::now();
         let kinds = [
@@ -74,7 +74,7 @@ impl Held {
     }
 }
 
-/// How long a mapping is that can be read: what allocators reserve for threads cannot.
+/// The length of a readable mapping: the reservations of allocators for threads are not readable.
 fn readable_bytes(line: &str) -> Option<usize> {
     let (range, rights) = line.split_once(' ')?;
     let (from, to) = range.split_once('-')?;
@@ -82,14 +82,14 @@ fn readable_bytes(line: &str) -> Option<usize> {
     rights.starts_with('r').then_some(address(to)?.checked_sub(address(from)?)?)
 }
 
-/// A file of this user's in a place where files are forgotten.
+/// A file of this user in a directory where files are left behind.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Left {
     pub(crate) path: PathBuf,
 }
 
 impl Left {
-    /// Its name without what differs from one to the next.
+    /// Its name without the varying part.
     pub(crate) fn kind(&self) -> String {
         let name = self.path.to_string_lossy();
         let words = name.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
@@ -101,7 +101,7 @@ impl Left {
     }
 }
 
-/// What lies in the directories for what is temporary, and in the current one.
+/// The files in the temporary directories, and in the current one.
 pub(crate) fn files_of() -> BTreeSet<Left> {
     let variables = ["TMPDIR", "XDG_RUNTIME_DIR", "HOME"].map(std::env::var_os);
     let mut places: BTreeSet<PathBuf> =

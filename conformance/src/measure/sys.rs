@@ -1,8 +1,8 @@
-//! What the allocator of the C library has given out.
+//! The memory in use according to the allocator of the C library.
 
 #![allow(unsafe_code)]
 
-/// Bytes in use of all heaps; always 0 where the C library does not say.
+/// The bytes in use of all heaps; always 0 if the C library does not report them.
 pub(super) fn heap() -> usize {
     #[cfg(target_env = "gnu")]
     {

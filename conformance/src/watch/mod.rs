@@ -1,7 +1,7 @@
-//! What this process does right now, and a thread that names it when it takes too long.
+//! The current calls and waits of this process, and a thread that reports them when they take too long.
 //!
-//! A check that hangs is found by the process that runs it, since nobody else knows whether a slot of the provider did not
-//! return, or which event did not come. Whoever started the process ends it a little later, should even that fail.
+//! A check that hangs is detected by its own process, because only that knows which slot of the provider did not return, or which
+//! event did not come. If even that fails, the parent process ends it a little later.
 
 mod sys;
 
@@ -13,13 +13,13 @@ use std::borrow::Cow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a check may take, unless somebody says otherwise.
+/// The default time limit of a check.
 pub const LIMIT: Duration = Duration::from_secs(10);
 
 static LIMIT_MS: AtomicU64 = AtomicU64::new(10_000);
-/// Slots that one thread has called and that have not returned, the last one called at the end.
+/// The slots that one thread has called and that have not returned, the last call at the end.
 type Calls = Mutex<Vec<(&'static str, Instant)>>;
-/// Those of every thread: threads that shared one lock for this would seldom call at the same moment.
+/// The calls of every thread: if all threads shared one lock for this, they would seldom call at the same moment.
 static CALLS: Mutex<Vec<Arc<Calls>>> = Mutex::new(Vec::new());
 /// The event that is waited for.
 static WAITS: Mutex<Cow<'static, str>> = Mutex::new(Cow::Borrowed("nothing in particular"));
@@ -43,17 +43,17 @@ pub(crate) fn limit() -> Duration {
     Duration::from_millis(LIMIT_MS.load(Ordering::Relaxed))
 }
 
-/// The limit is somebody else's: of whom this process is the peer.
+/// Removes the limit: this process is the peer of a check with its own limit.
 pub(crate) fn endless() {
     LIMIT_MS.store(1 << 31, Ordering::Relaxed);
 }
 
-/// So long may one part of a check go on that could go on for ever: a share of the limit, of the usual one at most.
+/// The time limit of a part of a check that could continue for ever: a share of the limit, at most of the default one.
 pub(crate) fn share(of: u32) -> Duration {
     limit().min(LIMIT) / of
 }
 
-/// Milliseconds in which an event has to show on a descriptor: only a lost wake-up takes this long.
+/// Milliseconds in which an event must show on a descriptor: only a lost wake-up takes this long.
 pub(crate) fn patience_ms() -> i32 {
     i32::try_from(limit().as_millis() / 3).unwrap_or(i32::MAX)
 }
@@ -61,7 +61,7 @@ pub(crate) fn patience_ms() -> i32 {
 /// A slot of the provider is running until this is dropped.
 pub(crate) struct Call(&'static str);
 
-/// Notes that a slot is being called.
+/// Records the call of a slot.
 pub(crate) fn call(slot: &'static str) -> Call {
     OWN.with(|calls| locked(calls).push((slot, Instant::now())));
     Call(slot)
@@ -69,7 +69,7 @@ pub(crate) fn call(slot: &'static str) -> Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        // A thread that has ended has called nothing that did not return.
+        // All calls of a thread that has ended have returned.
         let _ = OWN.try_with(|calls| {
             let mut calls = locked(calls);
             let at = calls.iter().rposition(|(slot, _)| *slot == self.0);
@@ -78,17 +78,17 @@ impl Drop for Call {
     }
 }
 
-/// Notes what comes next, for whoever finds that it does not come.
+/// Records the event that is waited for, for the report if it does not come.
 pub(crate) fn waits_for(what: impl Into<Cow<'static, str>>) {
     *locked(&WAITS) = what.into();
 }
 
-/// Lets the process say that it hangs, and end, when `limit` has passed.
+/// Starts the thread that reports a hang and ends the process when `limit` has passed.
 pub(crate) fn begin(limit: Duration) {
     LIMIT_MS.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     let _ = std::thread::spawn(move || {
         std::thread::sleep(limit);
-        // One that is called again and again is there as well, but not for long.
+        // A slot that is called repeatedly is in the list as well, but not for long.
         let long = |(_, since): &&(_, Instant)| since.elapsed() > limit / 4;
         let all = locked(&CALLS).clone();
         let doing = match all.iter().find_map(|calls| locked(calls).iter().find(long).copied()) {
@@ -101,14 +101,14 @@ pub(crate) fn begin(limit: Duration) {
     });
 }
 
-/// A time within which something must have come.
+/// A time limit for an event.
 pub(crate) struct Patience {
     began: Instant,
     most: Duration,
 }
 
 impl Patience {
-    /// Half of the check's limit: whoever waits longer says so in better words than the limit could.
+    /// Half of the check's limit: an error of this wait has a better text than that of the limit.
     pub(crate) fn new() -> Patience {
         Patience { began: Instant::now(), most: limit() / 2 }
     }

@@ -1,4 +1,4 @@
-//! Processes that end with whoever started them, or are stopped, and the signal of a broken pipe.
+//! Child processes that end with their parent or are stopped, and the signal of a broken pipe.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// Makes the program that `command` will start end with this process, whatever that ends of.
+/// Makes the program of `command` end with this process, for any reason.
 pub(crate) fn dies_with_us(command: &mut Command) -> &mut Command {
     let parent = std::process::id();
     let before_exec = move || {
@@ -26,7 +26,7 @@ pub(crate) fn dies_with_us(command: &mut Command) -> &mut Command {
     unsafe { command.pre_exec(before_exec) }
 }
 
-/// Prints a line and ends the process, without what a provider has registered for its end.
+/// Prints a line and ends the process, without the exit handlers of a provider.
 pub(crate) fn end(line: &str) {
     let line = format!("{}\n", line.replace('\n', " "));
     // SAFETY: the bytes are borrowed for the call; nothing runs behind _exit.
@@ -36,19 +36,19 @@ pub(crate) fn end(line: &str) {
     }
 }
 
-/// Stops a process: it lives, and does nothing.
+/// Stops a process, which stays alive.
 pub(crate) fn stop(child: &Child) {
-    // SAFETY: a child that nobody has waited for, so the number is its own.
+    // SAFETY: a child that was not waited for, so the number still belongs to it.
     let _ = unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSTOP) };
 }
 
-/// Sees whether this thread writes to somebody who is gone, as a program in C would notice it.
+/// Detects whether this thread writes to a closed peer, as a C program would notice it.
 pub(crate) struct Broken(());
 
 impl Broken {
-    /// From here on.
+    /// Watches from here on.
     pub(crate) fn watched() -> Broken {
-        // SAFETY: the default action, which is no function of ours; the signal is blocked before it could come.
+        // SAFETY: the default action, which is no function of ours; the signal is blocked before it could arrive.
         unsafe {
             let _ = libc::pthread_sigmask(libc::SIG_BLOCK, &sigpipe(), ptr::null_mut());
             let _ = libc::signal(libc::SIGPIPE, libc::SIG_DFL);

@@ -1,4 +1,4 @@
-//! The provider over libfabric, which is asked for in the environment of a process of its own.
+//! The provider over libfabric, which is selected by the environment of a separate process.
 
 use crate::built::built;
 use crate::support::{self, Test, program};
@@ -7,16 +7,16 @@ use std::path::Path;
 use std::process::Command;
 use tieline_conformance::{Plan, contents};
 
-/// The one test there is where somebody has asked for libfabric: others start it with settings of their own.
+/// The only test of a process with libfabric selected: other tests start it with their own settings.
 const WITH_LIBFABRIC: &str = "libfabric_as_the_environment_sets_it";
-/// The provider of libfabric that is to be used.
+/// The provider of libfabric to use.
 const SET: &str = "TIELINE_OFI_PROVIDERS";
-/// The layer by its whole name, which 2.x needs.
+/// The layer by its full name, which 2.x needs.
 const RXM: &str = "tcp;ofi_rxm";
 /// The file of libfabric.
 const LIBRARY: &str = "TIELINE_OFI_LIBRARY";
 
-/// What of the suite shows that messages, puts and gets are right over a provider of libfabric; all of it takes minutes.
+/// The checks that show that messages, puts and gets are right over a provider of libfabric; the whole suite takes minutes.
 const OVER_LIBFABRIC: &[&str] = &[
     "a_message_to_oneself_arrives",
     "a_peer_arrives_with_its_identity_before_its_first_message",
@@ -42,7 +42,7 @@ const OVER_LIBFABRIC: &[&str] = &[
     "who_was_hung_up_on_hears_it_and_is_heard_no_more",
 ];
 
-/// What is left of it where each interface takes 131 MiB and its time: over `ofi_rxm` of 2.5.
+/// A subset for interfaces that take 131 MiB each, and much time: over `ofi_rxm` of 2.5.
 const OVER_RXM_OF_2_5: &[&str] = &[
     "short_messages_of_every_length_arrive_whole",
     "a_message_wakes_a_sleeping_interface",
@@ -51,7 +51,7 @@ const OVER_RXM_OF_2_5: &[&str] = &[
     "a_killed_peer_is_reported_and_posting_to_it_fails",
 ];
 
-/// What of it shows that atomics are right: `sockets` has them.
+/// The checks of atomics, which `sockets` has.
 const ATOMICS_OVER_LIBFABRIC: &[&str] = &[
     "many_atomics_at_once_bring_each_its_own_value",
     "every_claimed_atomic_does_what_its_name_says",
@@ -65,7 +65,7 @@ pub(crate) fn as_asked() -> Option<Test> {
     std::env::var_os(SET).map(|_| (WITH_LIBFABRIC, as_set as fn() -> support::Verdict))
 }
 
-/// Starts this program again: whoever asks for libfabric does so in the environment, which belongs to the whole process.
+/// Starts this program again: libfabric is selected by the environment, which belongs to the whole process.
 fn over(provider: &str, library: Option<&Path>) -> support::Verdict {
     let mut again = Command::new(program());
     let again = again.arg(WITH_LIBFABRIC).env(SET, provider).env("TIELINE_OFI_INTERFACES", "lo");
@@ -87,7 +87,7 @@ pub(crate) fn over_sockets() -> support::Verdict {
     over("sockets", None)
 }
 
-/// `tcp` of 2.x has datagrams of its own, and a layer is another provider there.
+/// `tcp` of 2.x has its own datagrams, and a layer is another provider there.
 pub(crate) fn over_tcp_of_2_5() -> support::Verdict {
     over("tcp", Some(&tieline_testing::libfabric::newer()?))
 }

@@ -1,4 +1,4 @@
-//! What the suites of this package need: this program as the suite's own processes, shared objects, a runner that can skip.
+//! Common parts of the suites of this package: this program as the checks' processes, shared objects, a runner that can skip.
 
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
@@ -8,16 +8,16 @@ use std::time::Duration;
 use tieline_conformance::child;
 use tieline_testing::hang::{self, Limit};
 
-/// `Ok`, or why the test cannot be run here. A failure panics.
+/// `Ok`, or the reason why the test cannot run here. A failure panics.
 pub(crate) type Verdict = Result<(), String>;
 
-/// Its name, and what it does.
+/// The name and the function of a test.
 pub(crate) type Test = (&'static str, fn() -> Verdict);
 
-/// Several times what the longest test takes on a busy machine.
+/// Several times the duration of the longest test on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// Runs those whose name contains a word of the command line, or all, as many at once as there are processors.
+/// Runs the tests whose name contains a word of the command line, or all, one per processor at a time.
 pub(crate) fn run_all(tests: &[Test]) -> ExitCode {
     if let Some(code) = child(&std::env::args_os().skip(1).collect::<Vec<_>>()) {
         return code;
@@ -63,7 +63,7 @@ fn expired(name: &str) {
     std::process::exit(1);
 }
 
-/// What the suite starts for a check and for a peer: this very program.
+/// The program that the suite starts for a check and for a peer: this program.
 pub(crate) fn program() -> PathBuf {
     std::env::current_exe().unwrap()
 }

@@ -1,8 +1,8 @@
-//! A folder for what a test makes.
+//! A directory for the files of a test.
 
 use std::path::{Path, PathBuf};
 
-/// A folder for this run, removed again.
+/// A directory for this run, which is removed on drop.
 pub(crate) struct Scratch(PathBuf);
 
 impl Scratch {

@@ -1,5 +1,5 @@
-//! The part of the PMIx standard (version 3 and later) that an exchange needs, and `libpmix.so.2` at run time.
-//! Layouts are compared with the installed header by a test.
+//! The part of the PMIx standard (version 3 and later) that an exchange needs, from `libpmix.so.2` at run time. A test compares the
+//! layouts with the installed header.
 
 #![allow(unsafe_code)]
 
@@ -38,7 +38,7 @@ struct ByteObject {
     size: usize,
 }
 
-/// The members of the union that are used, and the room that all take.
+/// The used members of the union, and its full size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 union Data {
@@ -95,23 +95,23 @@ struct Table {
     error_string: unsafe extern "C" fn(c_int) -> *const c_char,
 }
 
-/// What a key stands for.
+/// The value of a key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Number(u64),
     Bytes(Vec<u8>),
-    /// Of a kind that is not asked for here.
+    /// A value of a type that is not used here.
     Other,
 }
 
-/// Why there is no answer.
+/// The reason of a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {
     Late,
     Code(c_int),
 }
 
-/// The library, and this process's membership once [`Library::init`] has said yes.
+/// The library, and this process's membership after a successful [`Library::init`].
 pub(super) struct Library {
     table: Table,
     me: Mutex<Option<Proc>>,
@@ -134,12 +134,12 @@ impl Proc {
 }
 
 impl Library {
-    /// Finds the library. It is never unloaded: it has a thread of its own.
+    /// Loads the library. It is never unloaded, because it has its own thread.
     pub(super) fn load() -> Result<Library, String> {
         if tieline_plugin_api::is_static_program() {
             return Err(format!("this program is linked statically and cannot load {LIBRARY}"));
         }
-        // SAFETY: the constructors of libpmix do nothing that a C library's do not.
+        // SAFETY: the constructors of libpmix do nothing beyond those of a usual C library.
         let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(|e| e.to_string())?;
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         macro_rules! symbol {
@@ -173,7 +173,7 @@ impl Library {
         }
     }
 
-    /// Notes a value of this process.
+    /// Stores a value of this process.
     pub(super) fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Failed> {
         let key = c_string(key)?;
         let bo = ByteObject { bytes: bytes.as_ptr().cast_mut().cast(), size: bytes.len() };
@@ -182,20 +182,20 @@ impl Library {
         check(unsafe { (self.table.put)(SCOPE_GLOBAL, key.as_ptr(), &mut value) })
     }
 
-    /// Hands what was put to the server.
+    /// Passes the stored values to the server.
     pub(super) fn commit(&self) -> Result<(), Failed> {
         // SAFETY: no argument.
         check(unsafe { (self.table.commit)() })
     }
 
-    /// Waits for the fence of the whole job, which brings everybody's values along.
+    /// Waits for the fence of the whole job, which collects the values of all ranks.
     pub(super) fn fence(&self, until: Instant) -> Result<(), Failed> {
         let all = self.me()?.of(None);
         let infos = [Info::collect(), Info::timeout(until)];
         let waiting = Waiting::new();
         let cookie = waiting.hand_over();
-        // SAFETY: the process and the infos live through the call; the library copies what it keeps. The cookie is
-        // taken back once: by the callback, or below when there will be none.
+        // SAFETY: the process and the infos live through the call; the library copies what it keeps. The cookie is taken back once:
+        // by the callback, or below if there will be none.
         let code = unsafe {
             (self.table.fence_nb)(&all, 1, infos.as_ptr(), infos.len(), Some(fenced), cookie)
         };
@@ -235,7 +235,7 @@ impl Library {
         waiting.wait(until)
     }
 
-    /// What a code means: `PMIX_ERR_UNREACH (-25)`.
+    /// The name of a code: `PMIX_ERR_UNREACH (-25)`.
     pub(super) fn text(&self, code: c_int) -> String {
         // SAFETY: takes a number by value.
         let text = unsafe { (self.table.error_string)(code) };
@@ -262,15 +262,15 @@ impl Drop for Library {
     }
 }
 
-/// Where a value is looked for.
+/// The place where a value is looked up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// In what this host's server knows; it answers at once.
+    /// In this host's server only, which answers immediately.
     Known,
-    /// That server may ask the rank's own.
+    /// This host's server may ask the server of the rank.
     Wait,
-    /// It asks again although it has asked before: it keeps all that a rank had published by then, and would answer from that.
-    /// (`PMIX_GET_REFRESH_CACHE` of the standard's 4.1; an older server ignores it.)
+    /// The server asks again although it has asked before: it caches everything that a rank had published by then, and would answer
+    /// from its cache. (`PMIX_GET_REFRESH_CACHE` of the standard's 4.1; an older server ignores it.)
     Anew,
 }
 
@@ -297,7 +297,7 @@ impl Info {
         Info::flag("pmix.immediate")
     }
 
-    /// The server's own limit, in whole seconds and after ours: so that it forgets what nobody waits for.
+    /// The server's own limit, in whole seconds and later than ours, so that it drops requests that are not waited for any more.
     fn timeout(until: Instant) -> Info {
         let left = until.saturating_duration_since(Instant::now()).as_secs() + 2;
         let mut data = Data { room: [0; 3] };
@@ -306,7 +306,7 @@ impl Info {
     }
 }
 
-/// An answer that comes from the library's thread, perhaps after nobody waits any more.
+/// A result that comes from the library's thread, perhaps after the wait has ended.
 struct Waiting<T> {
     shared: Arc<Shared<T>>,
 }
@@ -321,7 +321,7 @@ impl<T> Waiting<T> {
         Waiting { shared: Arc::new(Shared { answer: Mutex::new(None), came: Condvar::new() }) }
     }
 
-    /// A share for the callback.
+    /// A reference for the callback.
     fn hand_over(&self) -> *mut c_void {
         Arc::into_raw(self.shared.clone()).cast_mut().cast()
     }
@@ -343,7 +343,7 @@ impl<T> Waiting<T> {
 }
 
 fn take_back<T>(cookie: *mut c_void) -> Arc<Shared<T>> {
-    // SAFETY: every caller passes what `hand_over` of a `Waiting<T>` gave, once.
+    // SAFETY: every caller passes the result of `hand_over` of a `Waiting<T>`, once.
     unsafe { Arc::from_raw(cookie.cast::<Shared<T>>()) }
 }
 
@@ -401,7 +401,7 @@ mod tests {
     use std::mem::{offset_of, size_of};
     use std::process::Command;
 
-    /// What the header says, next to what stands above: a C program prints the one, the test makes the other.
+    /// Compares the header with the constants above: a C program prints the header's values, the test those of this file.
     #[test]
     fn layouts_and_numbers_are_those_of_the_installed_header() {
         const PROGRAM: &str = r#"

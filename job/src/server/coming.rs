@@ -1,4 +1,4 @@
-//! Who comes: how many are taken in, and who makes room for them.
+//! Incoming connections: how many are accepted, and which ones are evicted for them.
 
 use super::{LISTENERS, Listener, Server};
 use crate::connection::Connection;
@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use tieline_net::admission::{Source, Verdict};
 use tieline_net::{Interest, is_crowded, reset};
 
-/// How many are taken in before those who are there have their turn again.
+/// The number of connections accepted before existing ones have their turn again.
 const PER_TURN: usize = 256;
 
-/// How long nobody is taken in when the system has no descriptor or memory for one more.
+/// The pause of accepting if the system has no descriptor or memory for one more.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// Has the poller look for who comes, or not.
+    /// Starts or stops watching the listeners.
     pub(super) fn listen(&mut self, accepts: bool) -> std::io::Result<()> {
         if accepts != self.listening {
             let interest = if accepts { Interest::READ } else { Interest::NONE };
@@ -50,14 +50,14 @@ impl Server {
             match accepted {
                 Ok((stream, source)) => self.take_in(index, stream, source, now),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // It left before it was taken in.
+                // The client left before the accept.
                 Err(e)
                     if matches!(
                         e.kind(),
                         ErrorKind::Interrupted | ErrorKind::ConnectionAborted
                     ) => {}
-                // No descriptor, or no memory: a stranger's place may be had; else it is tried again after a pause,
-                // since the listener stays readable and would be asked without end.
+                // No descriptor, or no memory: a connection without a rank may be evicted. Otherwise the accept is retried after a
+                // pause, since the listener stays readable and the poller would report it endlessly.
                 Err(_) if self.evict(now) => {}
                 Err(_) => {
                     self.accept_at = Some(Instant::now() + PAUSE);
@@ -67,9 +67,9 @@ impl Server {
         }
     }
 
-    /// Gives a connection its place, or lets it go.
+    /// Gives a connection its seat, or drops it.
     fn take_in(&mut self, index: usize, stream: Stream, source: Source, now: Instant) {
-        // Dear steps come behind the decision.
+        // Expensive steps come after the decision.
         let user = match &stream {
             Stream::Unix(stream) => local::check_user(stream).map_err(|refused| match refused {
                 local::Refused::User(user) => format!("a process of {user}"),
@@ -114,7 +114,7 @@ impl Server {
         self.insert(connection);
     }
 
-    /// No descriptor is left: the oldest goes. `false`: nobody has had its time.
+    /// No descriptor is left: the oldest connection without a rank is evicted. `false`: none has had its time yet.
     fn evict(&mut self, now: Instant) -> bool {
         let oldest = self.seats.nameless.makes_room(now);
         oldest.into_iter().for_each(|seat| self.drop_nameless(seat));
@@ -129,7 +129,7 @@ impl Server {
         self.settle(seat);
     }
 
-    /// Whether listeners are to be looked at now.
+    /// Whether the listeners are watched at this time.
     pub(super) fn accepts(&mut self, now: Instant) -> bool {
         if self.accept_at.is_some_and(|at| now < at) {
             return false;
@@ -138,7 +138,7 @@ impl Server {
         self.has_room(now)
     }
 
-    /// Whether somebody may be taken in, as the rule of all listeners has it.
+    /// Whether a connection may be accepted, by the rule of all listeners.
     fn has_room(&mut self, now: Instant) -> bool {
         self.seats.nameless.expect(self.gather.absent());
         let crowded = |listener: &Listener| match listener {

@@ -1,4 +1,4 @@
-//! Provider files that are broken, made when a test asks for them.
+//! Broken provider files, made on demand for tests.
 //!
 //! ```no_run
 //! let directory = tieline_bad_providers::Directory::new();
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A directory of provider files; gone when dropped.
+/// A directory of provider files, which is removed on drop.
 pub struct Directory {
     path: PathBuf,
 }
 
 impl Directory {
-    /// A new, empty one that only this user can write.
+    /// A new, empty directory that only this user can write.
     ///
     /// # Panics
-    /// When there is no place for it.
+    /// If it cannot be made.
     #[must_use]
     pub fn new() -> Directory {
         use std::os::unix::fs::DirBuilderExt;
@@ -33,13 +33,13 @@ impl Directory {
         Directory { path }
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file of the provider `name`, which need not be there.
+    /// The file of the provider `name`, which need not exist.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(format!("libtieline_{}.so", name.replace('-', "_")))
@@ -48,7 +48,7 @@ impl Directory {
     /// Compiles `fixtures/provider.c` into the provider `name`, with the given `-D` switches.
     ///
     /// # Panics
-    /// When it does not compile.
+    /// If it does not compile.
     pub fn compile(&self, name: &str, switches: &[&str]) -> PathBuf {
         self.compile_with(name, switches, &[])
     }
@@ -56,7 +56,7 @@ impl Directory {
     /// The same with more arguments for the compiler.
     ///
     /// # Panics
-    /// When it does not compile.
+    /// If it does not compile.
     pub fn compile_with(&self, name: &str, switches: &[&str], arguments: &[&str]) -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let out = self.file(name);
@@ -76,10 +76,10 @@ impl Directory {
         out
     }
 
-    /// Puts the shared object that Cargo built from the example `example` here, as the provider `name`.
+    /// Copies the shared object that Cargo built from the example `example` here, as the provider `name`.
     ///
     /// # Panics
-    /// When it was not built: `cargo test -p tieline-bad-providers` builds it, `--test` alone does not.
+    /// If it was not built: `cargo test -p tieline-bad-providers` builds it, `--test` alone does not.
     pub fn copy_example(&self, example: &str, name: &str) -> PathBuf {
         let program = std::env::current_exe().expect("the running program");
         let target = program.parent().and_then(Path::parent).expect("target/debug/deps/program");
@@ -93,7 +93,7 @@ impl Directory {
     /// The program that Cargo built from the example `example`.
     ///
     /// # Panics
-    /// When it was not built, as [`Directory::copy_example`].
+    /// If it was not built, as [`Directory::copy_example`].
     #[must_use]
     pub fn example_program(example: &str) -> PathBuf {
         let program = std::env::current_exe().expect("the running program");
@@ -106,17 +106,17 @@ impl Directory {
     /// Writes a file as the provider `name`.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn write(&self, name: &str, content: &[u8]) -> PathBuf {
         let out = self.file(name);
         fs::write(&out, content).expect("a file in our own directory");
         out
     }
 
-    /// A directory inside.
+    /// A subdirectory.
     ///
     /// # Panics
-    /// When it cannot be made.
+    /// If it cannot be made.
     pub fn inner(&self, name: &str) -> Directory {
         let path = self.path.join(name);
         fs::create_dir(&path).expect("a directory in our own");

@@ -1,4 +1,4 @@
-//! What a trial in a child process found is remembered: by the process, and by the next one.
+//! The cached result of a trial in a child process: in the process, and for the next one.
 
 mod common;
 
@@ -12,7 +12,7 @@ use tieline_bad_providers::Directory;
 /// The directory to search, for the process that a test starts again.
 const DIRECTORY: &str = "TIELINE_TEST_DIRECTORY";
 
-/// The body of the test's second process: prints what is said of the provider `segv`.
+/// The body of the test's second process: prints the refusal of the provider `segv`.
 fn say(directory: &str) {
     let mode = std::env::var("TIELINE_TEST_MODE").expect("a mode");
     let settings = [("TIELINE_PROVIDER_PATH", directory), ("TIELINE_PROBE", mode.as_str())];
@@ -21,7 +21,7 @@ fn say(directory: &str) {
     }
 }
 
-/// What the two questions of a new process are answered from memory.
+/// Whether each of the two results of a new process came from the cache.
 fn ask(directory: &Directory, cache: &Directory, mode: &str) -> Vec<bool> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_crash_is_remembered_until_the_file_changes", "--nocapture"])
@@ -64,7 +64,7 @@ fn a_crash_is_believed_for_a_day_and_only_from_a_file_that_nobody_else_can_write
     assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let written = fs::read_to_string(&file).unwrap();
-    // The eighth word is when it was found. Good providers that lie beside this program have lines of their own.
+    // The eighth word is the time of the trial. Good providers beside this program have separate lines.
     let line = written.lines().find(|line| line.contains("SIGSEGV")).expect("what was found");
     let found_at = |at: u64| {
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();

@@ -1,4 +1,4 @@
-//! Places that another user can change: what lies in them is not loaded, whenever he changes it.
+//! Places that another user can change: files there are not loaded, at whatever moment that user changes them.
 
 mod common;
 
@@ -12,10 +12,10 @@ use std::process::{Command, Stdio};
 use tieline_bad_providers::Directory;
 
 const NOBODY: u32 = 65534;
-/// What a process ends with when the code of another user runs in it.
+/// The exit status of a process in which the other user's code has run.
 const TAKEN: i32 = 77;
 
-/// A directory that belongs to another user; none when this user cannot give one away.
+/// A directory that belongs to another user; none if this user cannot change the owner.
 fn of_another_user() -> Option<Directory> {
     let directory = Directory::new();
     match chown(directory.path(), Some(NOBODY), Some(NOBODY)) {
@@ -63,7 +63,7 @@ fn a_link_to_a_file_of_ours_is_followed() {
     assert!(is_found(&open(&[&here]), "good"));
 }
 
-/// The constructor, in the child that tries the file, puts another one in its place.
+/// The constructor replaces the file, in the child that tries it.
 #[test]
 fn what_was_loaded_is_the_file_that_was_checked_or_it_is_refused() {
     let directory = Directory::new();
@@ -76,7 +76,7 @@ fn what_was_loaded_is_the_file_that_was_checked_or_it_is_refused() {
     let context = open(&[&directory]);
     let (expected, found) = ("the file that was checked", "another one was loaded");
     assert_refused(&context, "fickle", "dlopen", expected, found);
-    // Now the other one is what is checked, and what this process has loaded.
+    // This time the replacement is the file that is checked, and that this process has loaded.
     assert!(is_found(&open(&[&directory]), "fickle"));
 }
 
@@ -96,7 +96,7 @@ fn a_file_that_is_replaced_while_it_is_in_use_stays_in_use_and_that_is_said() {
     assert!(!first.report().log.iter().any(|line| line.text.contains("stays in use")));
 }
 
-/// What this program is, when the test starts it again, and the directory that it is about.
+/// The role of this program when the test starts it again, and the directory for that role.
 const ROLE: &str = "TIELINE_TEST_ROLE";
 const PLACE: &str = "TIELINE_TEST_PLACE";
 const RACE: &str = "whoever_swaps_a_directory_on_the_way_gets_no_code_into_the_process";
@@ -110,11 +110,11 @@ fn whoever_swaps_a_directory_on_the_way_gets_no_code_into_the_process() {
         _ => {}
     }
     let Some(his) = of_another_user() else { return };
-    // The victim names a directory of its own, in a place where he may rename it.
+    // The victim names a directory of its own, in a place where the other user may rename it.
     let current = his.inner("current");
     let _ = current.compile("good", &[]);
     let evil = his.inner("evil");
-    // In the child that tries a file it keeps still.
+    // In the child that tries the file it does nothing.
     let here = "geteuid() == 0 && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0";
     let trap = format!("CONSTRUCTOR=if ({here}) _exit({TAKEN})");
     let _ = evil.compile_with("good", &[&trap], &["-include", "sys/prctl.h"]);
@@ -149,12 +149,12 @@ fn whoever_swaps_a_directory_on_the_way_gets_no_code_into_the_process() {
     assert!(!taken, "at start {} another user's file ran with our rights", outcomes.len());
     for (code, text) in &outcomes {
         assert_eq!(*code, Some(0), "{text}");
-        // Or it was not there at that moment.
+        // Or the directory did not exist at that moment.
         assert!(text.contains("\"permissions\"") || text.contains("\"search\""), "{text}");
     }
 }
 
-/// Puts his directory into the place of the victim's and back, until he is killed.
+/// Exchanges the victim's directory for the attacker's and back, until it is killed.
 fn swap(place: &Path) {
     let (current, evil, aside) = (place.join("current"), place.join("evil"), place.join("aside"));
     let steps = [(&current, &aside), (&evil, &current), (&current, &evil), (&aside, &current)];

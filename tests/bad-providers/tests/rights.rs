@@ -1,4 +1,4 @@
-//! A program with raised rights, started by a user who writes its environment.
+//! A program with raised rights, started by a user who controls its environment.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,7 +9,7 @@ use tieline_bad_providers::Directory;
 
 const NOBODY: u32 = 65534;
 
-/// What the program says when `user` runs it with these variables and no others.
+/// The output of the program for `user`, with only these variables.
 fn said(program: &Path, user: u32, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(program);
     let _ = command.env_clear().envs(variables.iter().copied()).uid(user).gid(user);
@@ -26,7 +26,7 @@ fn under_raised_rights_the_environment_names_no_code_no_file_and_no_directory() 
     let program = place.path().join("program");
     let _ = fs::copy(Directory::example_program("bad_rights"), &program).expect("a copy");
     let mode = |mode| fs::set_permissions(&program, fs::Permissions::from_mode(mode)).unwrap();
-    // Whatever of the user's is loaded or read leaves a trace.
+    // Every file of the user that is loaded or read leaves a trace.
     let _ = place.compile("beside", &[]);
     let _ = home.compile("named", &[]);
     let settings = home.path().join("settings.toml");
@@ -52,7 +52,7 @@ fn under_raised_rights_the_environment_names_no_code_no_file_and_no_directory() 
         [&variables[..], &[("TIELINE_SECRET_FILE", secret.to_str().unwrap())]].concat();
     let of_pmix = [("PMIX_NAMESPACE", "job"), ("PMIX_RANK", "0")];
 
-    // The same program with the rights of whoever runs it takes everything: what must be ignored below would be seen.
+    // Without raised rights the same program uses everything, so this test would detect values that are not ignored below.
     mode(0o755);
     let user = fs::metadata(&program).unwrap().uid();
     let but_sockets: Vec<_> =
@@ -61,7 +61,7 @@ fn under_raised_rights_the_environment_names_no_code_no_file_and_no_directory() 
     for taken in ["raised rights: false", "provider: named", "provider: beside", "77k"] {
         assert!(text.contains(taken), "{taken}");
     }
-    // There is no such directory.
+    // This directory does not exist.
     let text = said(&program, user, &variables);
     assert!(text.contains("context: Invalid: TIELINE_SHM_DIR="), "{text}");
 
@@ -89,7 +89,7 @@ fn under_raised_rights_the_environment_names_no_code_no_file_and_no_directory() 
     }
     assert_eq!(fs::read_dir(home.path()).unwrap().count(), before, "nothing was made there");
 
-    // libpmix takes places of code from PMIX_MCA_* variables.
+    // libpmix loads code from places in PMIX_MCA_* variables.
     let text = said(&program, NOBODY, &of_pmix);
     assert!(text.contains("job: Permission") && text.contains("raised rights"), "{text}");
 }

@@ -1,4 +1,4 @@
-//! Directories: their rights, their order, two files of one name.
+//! Directories: their permissions, their order, two files of one name.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn a_directory_that_is_not_there_is_recorded() {
     assert_refused(&context, &subject(&gone), "search", "can be read", "No such file");
 }
 
-/// The directory that cannot be read, and the one that can, for the process that this test starts again.
+/// The unreadable directory and the readable one, for the process that this test starts again.
 const DIRECTORIES: &str = "TIELINE_TEST_DIRECTORIES";
 
 #[test]
@@ -72,7 +72,7 @@ fn a_directory_that_cannot_be_read_is_recorded_and_the_others_are_searched() {
     let _ = fine.compile("good", &[]);
     set_mode(&closed, 0o000);
     let directories = format!("{}:{}", subject(&closed), subject(&fine));
-    // Root reads every directory: the test runs again as a user who does not.
+    // Root can read every directory: the test runs again as another user.
     let is_root = fs::read_dir(closed.path()).is_ok();
     let name = "a_directory_that_cannot_be_read_is_recorded_and_the_others_are_searched";
     let program = std::env::current_exe().unwrap();

@@ -1,4 +1,4 @@
-//! The calls that the core makes, and what the test wants done with some of them.
+//! The calls that the core makes, and the rules by which a test changes their results.
 
 use tieline_plugin_api::Status;
 
@@ -90,7 +90,7 @@ pub enum Slot {
 }
 
 impl Slot {
-    /// The slots of the data path that may say that there is no room.
+    /// The slots of the data path that may return `AGAIN`.
     pub const POSTING: [Slot; 13] = [
         Slot::Short,
         Slot::Packed,
@@ -108,43 +108,43 @@ impl Slot {
     ];
 }
 
-/// What becomes of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// It is refused, and nothing happens.
+    /// The call returns this status and has no effect.
     Refuse(Status),
     /// It panics.
     Panic,
-    /// A put, get, atomic or flush is accepted and stays where it is until `World::release_held`.
+    /// A put, get, atomic or flush is accepted and held until `World::release_held`.
     Hold,
-    /// A put, get, atomic or flush is accepted and ends with this status; nothing is done.
+    /// A put, get, atomic or flush is accepted and completes with this status, without any effect.
     FailLater(Status),
-    /// A put, get or atomic that could end later is done when the call returns.
+    /// A put, get or atomic that could complete later completes inline.
     AtOnce,
-    /// A put, get or atomic is said to be done, and nothing is.
+    /// A put, get or atomic completes with success, without any effect.
     Lie,
-    /// The calling thread stops in the call until `World::go_on`, then does what was asked.
+    /// The calling thread stops in the call until `World::go_on`, then carries out the operation.
     Stop,
-    /// The calling thread waits in the call until another one has stopped, some seconds at most.
+    /// The calling thread waits in the call until another thread has stopped, some seconds at most.
     AwaitStop,
 }
 
-/// A wish of the test's for some calls.
+/// A rule by which the test changes the result of some calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// Calls of this slot,
+    /// The slot.
     pub slot: Slot,
-    /// of the lane of this name; `None`: of any,
+    /// The name of the lane; `None`: any lane.
     pub lane: Option<&'static str>,
-    /// on this interface, by its place in the order of opening; `None`: on any,
+    /// The interface, by its place in the order of opening; `None`: any interface.
     pub interface: Option<usize>,
-    /// messages of this id; `None`: of any,
+    /// The message id; `None`: any id.
     pub id: Option<u32>,
-    /// after so many that are let pass,
+    /// The number of matching calls that pass before the rule applies.
     pub skip: u64,
-    /// so many of them,
+    /// The number of calls that the rule applies to.
     pub times: u64,
-    /// end like this.
+    /// The result of these calls.
     pub act: Act,
 }
 
@@ -161,45 +161,45 @@ impl Rule {
         Rule { times: 1, ..Rule::every(slot, act) }
     }
 
-    /// Only on the lane of this name.
+    /// Restricts the rule to the lane of this name.
     #[must_use]
     pub fn on(self, lane: &'static str) -> Rule {
         Rule { lane: Some(lane), ..self }
     }
 
-    /// Only on this interface.
+    /// Restricts the rule to this interface.
     #[must_use]
     pub fn at(self, interface: usize) -> Rule {
         Rule { interface: Some(interface), ..self }
     }
 
-    /// Only messages of this id.
+    /// Restricts the rule to messages of this id.
     #[must_use]
     pub fn id(self, id: u32) -> Rule {
         Rule { id: Some(id), ..self }
     }
 }
 
-/// A call that the core made.
+/// A record of one call of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// Of which slot.
+    /// The slot.
     pub slot: Slot,
-    /// On which interface, by its place in the order of opening; `usize::MAX`: of a domain.
+    /// The interface, by its place in the order of opening; `usize::MAX`: a call of a domain.
     pub interface: usize,
-    /// The cookie that it came with, or the header of a message.
+    /// The cookie of the operation, or the header of a message.
     pub cookie: u64,
-    /// The id of a message.
+    /// The message id.
     pub id: u32,
-    /// Its length.
+    /// The length of the operation or message.
     pub len: usize,
     /// The flags of an operation, or of a registration.
     pub flags: u64,
-    /// Whether it was refused, or panicked.
+    /// Whether the call was refused, or panicked.
     pub refused: bool,
 }
 
-/// What is to be done with one call.
+/// The decision about one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Go,

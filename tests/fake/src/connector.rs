@@ -1,4 +1,4 @@
-//! A connection-only module: datagrams to whoever has the number of a connector.
+//! A connection-only module: it sends datagrams to any connector whose number the sender knows.
 
 use crate::calls::{Call, Slot};
 use crate::provider::settled;
@@ -10,14 +10,14 @@ use std::os::unix::net::UnixStream;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, address_hash, event};
 
-/// What a worker has opened, on the world's side.
+/// The world's state of a connector that a worker has opened.
 pub(crate) struct Post {
     pub(crate) open: bool,
-    /// From whom, and what.
+    /// The sender and the bytes of each datagram.
     inbox: VecDeque<(u64, Box<[u8]>)>,
-    /// Who could not be reached.
+    /// The cookies of targets that could not be reached.
     left: VecDeque<u64>,
-    /// What the events of the last poll point to.
+    /// The bytes that the events of the last poll point to.
     handed: Vec<Box<[u8]>>,
 }
 
@@ -29,7 +29,7 @@ impl Post {
 
 /// A worker's place on a lane that carries datagrams.
 pub struct FakeConnector {
-    /// A byte lies in it that nobody takes out.
+    /// The socket holds one byte that is never read, so that it is always readable.
     signal: UnixStream,
     world: &'static World,
     lane: usize,

@@ -1,15 +1,14 @@
-//! A provider that plays the network of one process, as the test tells it to.
+//! A provider that simulates the network of one process, under the control of a test.
 //!
-//! Several contexts and workers of one process talk through a [`World`]. Nothing in it happens by itself: time is the
-//! number of polls, chance is a seeded generator, so a test that fails does so every time. The world refuses calls,
-//! holds operations back, carries them out late, out of order or not at all, says things that no peer sent, panics; and
-//! it keeps book of what the core must not do to a provider ([`World::faults`]).
+//! Several contexts and workers of one process communicate through a [`World`]. The world is deterministic: time is the number of
+//! polls and chance is a seeded generator, so a failing test fails in every run. The world can refuse calls, hold operations back,
+//! carry them out late, out of order or not at all, forge messages, and panic. It also records each breach of the ABI by the core
+//! ([`World::faults`]).
 //!
-//! The shared object and the test are built from this one crate and share one world, whose address the test hands over
-//! as a setting of the provider (`TIELINE_FAKE_WORLD`). That needs no exported control functions beside the ABI, gives
-//! each test a world of its own while others run, and lets two providers play in one world. What makes it sound is that
-//! both sides are the same code: the stamp in the setting is a checksum of its sources, and a file that was built from
-//! others refuses to start.
+//! The shared object and the test are built from this crate and share one world. The test passes the world's address as a setting
+//! of the provider (`TIELINE_FAKE_WORLD`). So the provider needs no exported functions beside the ABI, each test has a world of its
+//! own while others run, and two providers can share one world. This is sound because both sides are the same code: the stamp in
+//! the setting is a checksum of the sources, and a file that was built from other sources refuses to start.
 //!
 //! ```no_run
 //! use tieline_fake::{Lane, World};
@@ -29,12 +28,12 @@ pub use calls::{Act, Call, Rule, Slot};
 pub use provider::Fake;
 pub use world::{Lane, World};
 
-/// What an operation that fails later says of the reason, besides its status.
+/// The error text of an operation that fails later.
 pub const FAILED_WORDS: &str = "the other side of the world said no";
-/// And the number of it that a device would give.
+/// The device's error code of such an operation.
 pub const FAILED_CODE: u64 = 0x5ad;
 
-/// A checksum of what both sides must agree on.
+/// A checksum of the sources, which must be equal on both sides.
 const STAMP: u64 = {
     let sources: [&[u8]; 7] = [
         include_bytes!("calls.rs"),

@@ -1,4 +1,4 @@
-//! What is under way between interfaces: messages on their wires, and memory that is registered. `operations` has the rest.
+//! The state of all interfaces: messages in flight and registered memory. `operations` has memory operations and flushes.
 
 mod operations;
 
@@ -13,7 +13,7 @@ use tieline_plugin_api::abi::{EndpointLimits, Event};
 use tieline_plugin_api::caps::{SYNCHRONOUS, TAKES_REGIONS};
 use tieline_plugin_api::{Events, Status, event, event_flags};
 
-/// What the chance of a world is made of: xorshift.
+/// The random number generator of a world: xorshift.
 pub(crate) struct Chance(u64);
 
 impl Chance {
@@ -36,14 +36,14 @@ pub(crate) struct Interface {
     /// The number of the next peer that connects.
     next_peer: u64,
     pub(crate) injected: VecDeque<Parcel>,
-    /// What the events of the last poll point to, and of the one before, overwritten.
+    /// The payloads that the events of the last poll point to. The payloads of the poll before have been overwritten.
     handed: Vec<Box<[u8]>>,
     grave: Vec<Box<[u8]>>,
     /// Flushes of all of its endpoints.
     flushes: Vec<operations::FlushAll>,
 }
 
-/// Something that `poll` will hand out.
+/// A message or event that `poll` will deliver.
 pub(crate) struct Parcel {
     kind: u32,
     id: u32,
@@ -58,24 +58,25 @@ pub(crate) struct Parcel {
 pub(crate) struct Endpoint {
     pub(crate) interface: usize,
     pub(crate) to: usize,
-    /// The endpoint there that it is connected to, where the lane connects to endpoints.
+    /// The endpoint that it is connected to, on a lane that connects endpoints.
     partner: Option<usize>,
-    /// Its number there.
+    /// The number by which that interface knows this peer.
     pub(crate) peer: u64,
     cookie: u64,
     pub(crate) open: bool,
-    /// What it has said that it carries.
+    /// The limits that the endpoint reports.
     pub(crate) limits: EndpointLimits,
     /// Messages that are being packed.
     pub(crate) packing: usize,
     failed: Option<Status>,
-    /// Fences so far.
+    /// The number of fences so far.
     epoch: u64,
     pub(crate) wire: VecDeque<Parcel>,
     pub(crate) ops: Vec<Op>,
-    /// Operations so far.
+    /// The number of operations so far.
     taken: u64,
-    /// The failures of what ended locally, and which operation each was: the next flush behind it tells them, once.
+    /// The failures of operations that had completed locally, each with the number of its operation. The next flush behind an
+    /// operation reports its failure, once.
     late: Vec<(u64, Status)>,
 }
 
@@ -95,12 +96,12 @@ pub(crate) struct State {
     pub(crate) posts: Vec<Post>,
     pub(crate) memory: BTreeMap<u64, Memory>,
     next_memory: u64,
-    /// Pieces that said which registration they lie in.
+    /// The number of local pieces that named the registration they lie in.
     pub(crate) named: usize,
     pub(crate) keys: usize,
     pub(crate) lent: BTreeMap<u64, Box<[u8]>>,
     next_lent: u64,
-    /// Payloads that were given back, overwritten.
+    /// Released payloads, overwritten.
     grave: Vec<Box<[u8]>>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) calls: Vec<Call>,
@@ -108,11 +109,11 @@ pub(crate) struct State {
     pub(crate) meanwhile: Option<fn()>,
 }
 
-/// What stands in memory whose time is over.
+/// The byte that overwrites memory whose lifetime has ended.
 const GONE: u8 = 0xdd;
-/// Where an endpoint leads that is not connected.
+/// The partner of an endpoint that is not connected.
 const NOWHERE: usize = usize::MAX;
-/// So many bytes of it are kept.
+/// The number of released payloads that are kept.
 const GRAVES: usize = 4096;
 
 impl State {
@@ -138,7 +139,7 @@ impl State {
         }
     }
 
-    /// Notes a call and says what becomes of it.
+    /// Records a call and decides its result.
     pub(crate) fn call(&mut self, lane: usize, mut call: Call) -> Verdict {
         let name = self.lanes[lane].name;
         let mut verdict = Verdict::Go;
@@ -191,7 +192,7 @@ impl State {
         &self.lanes[self.interfaces[self.endpoints[endpoint].interface].lane]
     }
 
-    /// The least of what a lane and one of its endpoints carry, 0 where neither has a limit.
+    /// The smaller limit of a lane and of one of its endpoints, 0 if neither has a limit.
     pub(crate) fn most(
         &self,
         endpoint: usize,
@@ -212,7 +213,7 @@ impl State {
         self.interfaces.push(Interface {
             lane,
             open: true,
-            // Not 0 where they are far apart: that is a number like those that are close.
+            // With distant peer numbers the first one is not 0, because 0 also occurs on lanes with close numbers.
             next_peer: self.lanes[lane].apart - 1,
             injected: VecDeque::new(),
             handed: Vec::new(),
@@ -248,7 +249,7 @@ impl State {
         endpoint
     }
 
-    /// An endpoint that is told later which one it leads to.
+    /// Makes an endpoint that is bound to its target later.
     pub(crate) fn begin(&mut self, interface: usize, cookie: u64) -> usize {
         self.place(interface, NOWHERE, 0, cookie)
     }
@@ -293,7 +294,7 @@ impl State {
         if self.endpoints[endpoint].packing > 0 {
             self.fault("an endpoint was closed while it packs");
         }
-        // From here on nothing touches the application's memory, and nothing is told of it.
+        // From here on the world neither touches the application's memory nor reports completions of this endpoint.
         self.endpoints[endpoint].ops.clear();
         let at = self.endpoints[endpoint].interface;
         let of_it = |p: &Parcel| p.kind == event::ENDPOINT_FAILED && p.peer == endpoint as u64;
@@ -307,7 +308,7 @@ impl State {
             }
             return;
         };
-        // Behind what was sent before.
+        // Behind the messages that were sent before.
         self.send(endpoint, event::ENDPOINT_FAILED, 0, 0, &[]);
         let cookie = self.endpoints[partner].cookie;
         if let Some(farewell) = self.endpoints[endpoint].wire.back_mut() {
@@ -315,7 +316,7 @@ impl State {
         }
     }
 
-    /// Ends what the peer of this number has towards an interface.
+    /// Disconnects the peer of this number from an interface.
     pub(crate) fn hang_up(&mut self, interface: usize, peer: u64) {
         let of_peer = |e: &Endpoint| e.open && e.to == interface && e.peer == peer;
         if let Some(endpoint) = self.endpoints.iter().position(of_peer) {
@@ -350,9 +351,9 @@ impl State {
         }
     }
 
-    // ---- what is sent ----
+    // ---- messages ----
 
-    /// Puts a message on the wire of an endpoint, where it keeps its place.
+    /// Puts a message on the wire of an endpoint, behind those sent before.
     pub(crate) fn send(
         &mut self,
         endpoint: usize,
@@ -367,7 +368,7 @@ impl State {
         endpoint.wire.push_back(Parcel { kind, id, status, peer, header, cookie: 0, payload, due });
     }
 
-    /// The last message of this id that is on a wire.
+    /// The last message of this id that is in flight.
     pub(crate) fn on_the_way(&self, id: u32) -> Option<Vec<u8>> {
         let mut on_wires = self.endpoints.iter().flat_map(|endpoint| &endpoint.wire);
         on_wires.rfind(|parcel| parcel.id == id).map(|parcel| parcel.payload.to_vec())
@@ -383,13 +384,13 @@ impl State {
         }
     }
 
-    /// The same, and whether it is connected.
+    /// As `usable`, and the endpoint must be connected.
     pub(crate) fn connected(&mut self, endpoint: usize) -> Result<(), Status> {
         self.usable(endpoint)?;
         if self.endpoints[endpoint].to == NOWHERE { Err(Status::Again) } else { Ok(()) }
     }
 
-    /// What a lane that connects to endpoints brings, it brings to an endpoint that is connected.
+    /// On a lane that connects endpoints, messages are delivered only to a connected endpoint.
     fn has_ear(&self, from: &Endpoint) -> bool {
         let hears = |at: usize| self.endpoints[at].open && self.endpoints[at].to != NOWHERE;
         from.partner.is_none_or(hears)
@@ -412,7 +413,7 @@ impl State {
         self.interfaces[at].injected.push_back(parcel);
     }
 
-    /// Hands out what is due at an interface.
+    /// Delivers everything that is due at an interface.
     pub(crate) fn poll(&mut self, interface: usize, events: &mut Events<'_>) {
         let lane = self.lanes[self.interfaces[interface].lane].clone();
         {
@@ -480,7 +481,7 @@ impl State {
         });
     }
 
-    /// A lent payload comes back.
+    /// Releases a lent payload.
     pub(crate) fn release(&mut self, token: u64) {
         match self.lent.remove(&token) {
             Some(mut bytes) => {
@@ -502,7 +503,8 @@ impl State {
         number
     }
 
-    /// A piece says that it lies in this registration: nobody does to who takes none, and who does says the truth.
+    /// Records that a local piece names this registration. The name is a hint: only a lane that asks for it may receive it, and it
+    /// must be true.
     pub(crate) fn named_as(&mut self, lane: usize, number: u64, piece: Piece) {
         if number == 0 {
             return;
@@ -536,7 +538,7 @@ impl State {
     }
 }
 
-/// The end of an operation; of one that failed with words, and the number that a device would give.
+/// Writes the completion event of an operation. A failed operation comes with words and with a device's error code.
 fn push_end(events: &mut Events<'_>, (cookie, result): (u64, Result<u64, Status>)) {
     let Err(status) = result else {
         let _ = events.push_completion(cookie, result);

@@ -1,4 +1,4 @@
-//! The provider's side: each slot asks the world what is to happen.
+//! The provider's side: each slot asks the world for its result.
 
 use crate::calls::{Act, Call, Slot, Verdict};
 use crate::connector::FakeConnector;
@@ -70,7 +70,7 @@ impl<const NUMBER: usize> Provider for Fake<NUMBER> {
     }
 }
 
-/// A lane of the world's.
+/// A lane of the world.
 pub struct FakeDomain {
     world: &'static World,
     lane: usize,
@@ -82,14 +82,14 @@ impl Drop for FakeDomain {
     }
 }
 
-/// What becomes of a call that has no cookie.
+/// The result of a call that has no cookie.
 fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), Status> {
     let call = Call { slot, interface, cookie: 0, id: 0, len: 0, flags: 0, refused: false };
     let verdict = world.state().call(lane, call);
     settled(world, verdict).map(|_| ())
 }
 
-/// Refuses or panics, if that is what the test wants. Nothing of the world's is locked here.
+/// Refuses or panics, as the rules of the test require. No lock of the world is held here.
 pub(crate) fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status> {
     match verdict {
         Verdict::Act(Act::Stop) => {
@@ -101,7 +101,7 @@ pub(crate) fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status
             Ok(Verdict::Go)
         }
         Verdict::Act(Act::Refuse(status)) => Err(status),
-        // Without the hook, which would print.
+        // Without the panic hook, which would print.
         Verdict::Act(Act::Panic) => std::panic::resume_unwind(Box::new("as the test wants it")),
         verdict => Ok(verdict),
     }
@@ -203,7 +203,7 @@ impl Domain for FakeDomain {
     }
 }
 
-/// A registration, by its number.
+/// A registration; the field is its number.
 pub struct FakeRegion(pub(crate) u64);
 
 /// A worker's place on a lane.
@@ -244,7 +244,7 @@ impl Interface for FakeInterface {
 
     fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         ask(self.world, self.lane, self.number, Slot::Reachable)?;
-        // Who is at an endpoint that something else connects, that finds out.
+        // An endpoint that something else connects learns later that its peer does not exist.
         let late = self.world.state().lanes[self.lane].to_endpoint;
         self.parse(address).map(|_| ()).or_else(|gone| if late { Ok(()) } else { Err(gone) })
     }
@@ -298,7 +298,7 @@ impl Interface for FakeInterface {
         self.world.state().flush_all(self.number, cookie, verdict)
     }
 
-    /// There is nothing to sleep on.
+    /// There is no descriptor to sleep on.
     fn arm(&self) -> Result<Armed, Status> {
         ask(self.world, self.lane, self.number, Slot::Arm)?;
         if self.world.state().lanes[self.lane].sleeps {
@@ -323,7 +323,7 @@ impl Interface for FakeInterface {
     }
 }
 
-/// A way from one interface to another.
+/// A connection from one interface to another.
 pub struct FakeEndpoint {
     world: &'static World,
     lane: usize,
@@ -331,12 +331,12 @@ pub struct FakeEndpoint {
     number: usize,
 }
 
-/// A registration of a peer's, imported.
+/// An imported key of a peer's registration.
 pub struct FakeKey {
     world: &'static World,
     lane: usize,
     interface: usize,
-    /// None: it serves all of the interface's.
+    /// None: the key serves all endpoints of the interface.
     endpoint: Option<usize>,
     region: u64,
 }
@@ -486,7 +486,7 @@ impl Endpoint for FakeEndpoint {
             self.world.state().fault("a packed message was longer than max_packed");
             return Err(Status::TooLarge);
         }
-        // Nothing is locked while the application packs.
+        // No lock is held while the application packs.
         let mut buffer = vec![0; max];
         self.world.state().endpoints[self.number].packing += 1;
         let packed = packer.pack(&mut buffer);

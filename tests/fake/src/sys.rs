@@ -1,4 +1,4 @@
-//! The world behind a setting, and memory that the core handed over by address.
+//! Finds the world by its setting, and accesses memory that the core passed by address.
 
 #![allow(unsafe_code)]
 
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, atomic_op};
 
-/// The setting that leads to a world.
+/// The setting that carries the address of a world.
 pub(crate) fn setting(world: &'static World) -> String {
     format!("{}:{}:{}", world.process, world.stamp, std::ptr::from_ref(world) as usize)
 }
 
-/// The world that a setting leads to; why there is none.
+/// The world that a setting names, or the reason why there is none.
 pub(crate) fn world(setting: &str) -> Result<&'static World, String> {
     let numbers: Vec<u64> = setting.split(':').filter_map(|part| part.parse().ok()).collect();
     let [process, stamp, address] = numbers[..] else {
@@ -30,13 +30,13 @@ pub(crate) fn world(setting: &str) -> Result<&'static World, String> {
     Ok(unsafe { &*(address as usize as *const World) })
 }
 
-/// The number of the registration that a piece says it lies in; 0: it says none.
+/// The number of the registration that a piece names; 0: it names none.
 pub(crate) fn region(iov: &Iov) -> u64 {
-    // SAFETY: null, or a handle that this provider's `register` gave out and that the core has not ended.
+    // SAFETY: null, or a handle that this provider's `register` returned and that the core has not deregistered.
     unsafe { iov.region.cast::<FakeRegion>().as_ref() }.map_or(0, |region| region.0)
 }
 
-/// A piece of the application's memory, as a call of the core named it.
+/// A piece of the application's memory, as given in a call of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     base: usize,
@@ -44,17 +44,17 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The memory of a local piece, which the core leaves alone until it is told that the operation has ended.
+    /// The memory of a local piece. The core leaves it alone until the completion of the operation.
     pub(crate) fn local(iov: &Iov) -> Piece {
         Piece { base: iov.base as usize, len: iov.len }
     }
 
-    /// The memory of a registration, which stays mapped until it is ended.
+    /// The memory of a registration, which stays mapped until it is deregistered.
     pub(crate) fn registered(base: *mut u8, len: usize) -> Piece {
         Piece { base: base as usize, len }
     }
 
-    /// Its first byte.
+    /// The address of the first byte.
     pub(crate) fn address(self) -> *mut u8 {
         self.base as *mut u8
     }
@@ -63,7 +63,7 @@ impl Piece {
         self.len
     }
 
-    /// A part of it, if it lies inside.
+    /// A part of the piece, if it lies inside.
     pub(crate) fn part(self, offset: u64, len: usize) -> Result<Piece, Status> {
         let offset = usize::try_from(offset).map_err(|_| Status::OutOfRange)?;
         match offset.checked_add(len) {
@@ -72,20 +72,20 @@ impl Piece {
         }
     }
 
-    /// Whether all of it lies in the other.
+    /// Whether the whole piece lies in the other.
     pub(crate) fn lies_in(self, other: Piece) -> bool {
         self.base >= other.base && self.base + self.len <= other.base + other.len
     }
 
-    /// Whether the two have a byte in common.
+    /// Whether the two pieces overlap.
     pub(crate) fn meets(self, other: Piece) -> bool {
         self.base < other.base + other.len && other.base < self.base + self.len
     }
 
     pub(crate) fn read(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        // SAFETY: mapped, by what the core promised for local pieces and registrations; the world lets go of a piece
-        // when that promise ends, and does this while it is locked.
+        // SAFETY: mapped, as the core guarantees for local pieces and registrations. The world drops a piece when that guarantee
+        // ends, and it is locked during this access.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base as *const u8, bytes.as_mut_ptr(), self.len)
         };
@@ -98,7 +98,7 @@ impl Piece {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base as *mut u8, len) };
     }
 
-    /// Does an atomic on all of it, which is a word.
+    /// Carries out an atomic on the piece, which is one word.
     pub(crate) fn atomic(self, op: u32, n: u64, compare: u64) -> Result<u64, Status> {
         macro_rules! run {
             ($atomic:ty, $word:ty) => {{

@@ -1,4 +1,4 @@
-//! What a test holds in its hand: the lanes of a world, what becomes of calls, and what came of it all.
+//! The test's view of a world: its lanes, the rules for calls, and the observed results.
 
 use crate::calls::{Act, Call, Rule, Slot};
 use crate::network::State;
@@ -8,64 +8,64 @@ use std::time::Duration;
 use tieline_plugin_api::abi::{Cost, EndpointLimits};
 use tieline_plugin_api::{Status, caps, cost_class, event};
 
-/// One domain with one module, and how it behaves.
+/// One domain with one module, and its behaviour.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    /// Its domain is `fake:NAME`, its module `fake:NAME/MODULE`.
+    /// The domain is named `fake:NAME`, the module `fake:NAME/MODULE`.
     pub name: &'static str,
-    /// Lanes of one module, of several domains, are those that a long transfer is shared by. As `name`, if not said.
+    /// The name of the module, by default `name`. A long transfer is striped over all lanes of one module.
     pub module: &'static str,
-    /// Whose it is: 0 is the provider `fake`, 1 the provider `other`.
+    /// The provider of the lane: 0 is `fake`, 1 is `other`.
     pub provider: usize,
     /// `tieline_plugin_api::caps`
     pub caps: u64,
-    /// Higher first.
+    /// Higher values come first.
     pub priority: i32,
     /// Longest short message.
     pub max_short: usize,
     /// Longest packed message.
     pub max_packed: usize,
-    /// Of gathered messages; 0: it has none.
+    /// Longest gathered message; 0: the lane has none.
     pub max_zcopy: usize,
-    /// Pieces that one call takes.
+    /// Most pieces that one call accepts.
     pub max_iov: u32,
     /// Longest put; 0: no limit.
     pub max_put: usize,
     /// Longest get; 0: no limit.
     pub max_get: usize,
-    /// Longest put whose bytes are taken when the call returns; 0: none are.
+    /// Longest put whose source buffer is free when the call returns; 0: none.
     pub max_short_put: usize,
-    /// How many bits of a word `put_notify` carries.
+    /// Number of bits that `put_notify` carries.
     pub notify_bits: u32,
-    /// What an endpoint says that it carries, where that is less.
+    /// The limits that an endpoint reports, where they are lower.
     pub limits: EndpointLimits,
-    /// Masks: 32 and 64 bits without a result, 32 and 64 bits with one.
+    /// Masks of atomics: 32 and 64 bits without a result, 32 and 64 bits with one.
     pub atomics: [u32; 4],
-    /// Of a thousand calls that post something, so many find no room.
+    /// How many of a thousand posting calls return `AGAIN`.
     pub again: u32,
-    /// Of a thousand puts and gets, so many are declined.
+    /// How many of a thousand puts and gets are declined.
     pub declines: u32,
-    /// Puts and gets of so many bytes and more are declined.
+    /// Puts and gets of this length and more are declined.
     pub declines_from: usize,
-    /// Of a thousand operations that could end later, so many are done when the call returns.
+    /// How many of a thousand operations that could complete later complete inline.
     pub at_once: u32,
-    /// What a put or get of 8 bytes costs beyond a message of 8 bytes, as it states, ns.
+    /// The stated cost of a put or get of 8 bytes above that of a message of 8 bytes, ns.
     pub slow_ns: f64,
-    /// Polls until something is carried out, at most.
+    /// Most polls until an operation is carried out.
     pub delay: u64,
-    /// Polls from there until it is told, at most.
+    /// Most polls from there until its completion is reported.
     pub report: u64,
-    /// Events that one poll brings, at most.
+    /// Most events that one poll delivers.
     pub batch: usize,
-    /// Payloads are lent.
+    /// Payloads are lent to the core until `release`.
     pub lends: bool,
-    /// Numbers of peers are so far apart.
+    /// The distance between two peer numbers.
     pub apart: u64,
-    /// Both sides make an endpoint, and something else carries their addresses.
+    /// Both sides make an endpoint, and another channel carries their addresses.
     pub to_endpoint: bool,
-    /// It carries such addresses, and nothing else.
+    /// The lane carries the addresses of such endpoints, and nothing else.
     pub connects: bool,
-    /// Before a sleep it says that there is nothing to look at; otherwise that it cannot be waited for.
+    /// `arm` reports that there is nothing to poll; otherwise it reports that the interface cannot be waited for.
     pub sleeps: bool,
 }
 
@@ -103,13 +103,13 @@ impl Lane {
         }
     }
 
-    /// Messages and nothing else.
+    /// Messages only.
     #[must_use]
     pub fn messages(name: &'static str) -> Lane {
         Lane::bare(name, caps::AM_SHORT | caps::AM_PACKED)
     }
 
-    /// Put, get and all atomics, which end later and need nothing of the target's.
+    /// Put, get and all atomics, which complete later and need no progress at the target.
     #[must_use]
     pub fn memory(name: &'static str) -> Lane {
         let does = caps::PUT | caps::GET | caps::ATOMICS | caps::REMOTE_COMPLETION;
@@ -118,7 +118,7 @@ impl Lane {
         Lane { atomics: [0xff; 4], max_short: 0, max_packed: 0, ..bare }
     }
 
-    /// Everything.
+    /// Messages and memory operations.
     #[must_use]
     pub fn whole(name: &'static str) -> Lane {
         let (messages, memory) = (Lane::messages(name), Lane::memory(name));
@@ -126,19 +126,19 @@ impl Lane {
         Lane { caps: messages.caps | memory.caps, max_short, max_packed, ..memory }
     }
 
-    /// A connection-only module of the provider `other`, over which others' connections are formed.
+    /// A connection-only module of the provider `other`, over which endpoints of other lanes are connected.
     #[must_use]
     pub fn connector(name: &'static str) -> Lane {
         Lane { connects: true, provider: 1, ..Lane::bare(name, 0) }
     }
 
-    /// A worker may sleep on it, and is not woken.
+    /// A worker may sleep on the lane, and is never woken.
     #[must_use]
     pub fn sleeping(self) -> Lane {
         Lane { sleeps: true, ..self }
     }
 
-    /// What it states of its costs: the same for all classes, but for small puts and gets.
+    /// The stated costs: the same for all classes, except for small puts and gets.
     pub(crate) fn cost(&self) -> [Cost; cost_class::COUNT] {
         let cost = Cost { overhead_ns: 10.0, latency_ns: 100.0, bytes_per_second: 1e9 };
         let mut costs = [cost; cost_class::COUNT];
@@ -156,37 +156,37 @@ impl Lane {
         Lane { caps: self.caps & !caps::ATOMICS, atomics: [0; 4], ..self }
     }
 
-    /// With more that it can do.
+    /// With these capabilities in addition.
     #[must_use]
     pub fn with(self, caps: u64) -> Lane {
         Lane { caps: self.caps | caps, ..self }
     }
 
-    /// Puts, gets and atomics end with the call.
+    /// Puts, gets and atomics complete inline.
     #[must_use]
     pub fn synchronous(self) -> Lane {
         Lane { caps: self.caps | caps::SYNCHRONOUS, ..self }
     }
 
-    /// Its puts tell the target, by words of so many bits.
+    /// Its puts notify the target, with words of so many bits.
     #[must_use]
     pub fn telling(self, notify_bits: u32) -> Lane {
         Lane { caps: self.caps | caps::PUT_NOTIFY, notify_bits, ..self }
     }
 
-    /// It connects to an endpoint.
+    /// The lane connects endpoints, whose addresses another channel carries.
     #[must_use]
     pub fn over_circuits(self) -> Lane {
         Lane { to_endpoint: true, ..self }
     }
 
-    /// Of the provider `other`.
+    /// Moves the lane to the provider `other`.
     #[must_use]
     pub fn of_the_other(self) -> Lane {
         Lane { provider: 1, ..self }
     }
 
-    /// Slow: up to so many polls until something is done, and as many until it is told.
+    /// Slow: up to so many polls until an operation is carried out, and as many until its completion.
     #[must_use]
     pub fn late(self, polls: u64) -> Lane {
         Lane { delay: polls, report: polls, ..self }
@@ -198,19 +198,19 @@ pub struct World {
     pub(crate) stamp: u64,
     pub(crate) process: u32,
     state: Mutex<State>,
-    /// Threads that have stopped in a call, and whether they may go on.
+    /// The number of threads that have stopped in a call, and whether they may go on.
     stopped: Mutex<(usize, bool)>,
     changed: Condvar,
 }
 
-/// After so long a thread that waits for another one gives up: the test has failed.
+/// The time after which a thread stops waiting for another one, and the test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The same for one that waits inside a call, and may be called again.
+/// The same for a thread that waits inside a call; it may call again.
 pub(crate) const PATIENCE_OF_A_CALL: Duration = Duration::from_secs(5);
 
 impl World {
-    /// A world with these lanes, whose chance begins with `seed`. It is never freed: what is loaded may look at it
-    /// at any time.
+    /// A world with these lanes; `seed` initialises its generator. It is never freed, because a loaded provider may access it at
+    /// any time.
     #[must_use]
     pub fn new(seed: u64, lanes: Vec<Lane>) -> &'static World {
         let state = Mutex::new(State::new(seed, lanes));
@@ -219,13 +219,13 @@ impl World {
         Box::leak(Box::new(World { stamp, process, state, stopped, changed }))
     }
 
-    /// What a context has to be told to play here, and only here.
+    /// The settings by which a context finds this world and no other device.
     #[must_use]
     pub fn settings(&'static self) -> Vec<(&'static str, String)> {
         let mut settings = vec![
             ("TIELINE_PROVIDER_PATH", files::directory().display().to_string()),
             ("TIELINE_PROVIDERS", "fake,other".into()),
-            // The files are ours, and a child would find no world to play in.
+            // The files are trusted, and a child process would find no world.
             ("TIELINE_PROBE", "off".into()),
             ("TIELINE_FAKE_WORLD", sys::setting(self)),
             ("TIELINE_OTHER_WORLD", sys::setting(self)),
@@ -237,17 +237,17 @@ impl World {
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
-        // The core may panic in its packers, never while this is held; a test that failed may still look.
+        // A lock is poisoned only by a failed test, which may still read the state: the core's packers run without the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Threads that have stopped in a call go on, and later ones do not stop.
+    /// Resumes the threads that have stopped in a call. Later calls do not stop.
     pub fn go_on(&self) {
         self.stopped.lock().unwrap_or_else(PoisonError::into_inner).1 = true;
         self.changed.notify_all();
     }
 
-    /// Waits until a thread has stopped in a call; whether one has.
+    /// Waits until a thread has stopped in a call. Returns whether one has.
     #[must_use]
     pub fn await_stop(&self) -> bool {
         self.await_stop_for(PATIENCE)
@@ -267,22 +267,22 @@ impl World {
         drop(waited);
     }
 
-    /// From now on `rule` decides about the calls that it names; the first rule that fits a call counts.
+    /// Adds a rule. The first rule that fits a call decides about it.
     pub fn rule(&self, rule: Rule) {
         self.state().rules.push(rule);
     }
 
-    /// No rule counts any more.
+    /// Removes all rules.
     pub fn forget_rules(&self) {
         self.state().rules.clear();
     }
 
-    /// How chance treats a lane may be changed at any time.
+    /// Changes the parameters of a lane, at any time.
     pub fn change(&self, lane: &str, change: impl Fn(&mut Lane)) {
         self.state().lanes.iter_mut().filter(|l| l.name == lane).for_each(change);
     }
 
-    /// What was held back goes on.
+    /// Releases the operations that were held.
     pub fn release_held(&self) {
         self.state().release_held();
     }
@@ -299,7 +299,7 @@ impl World {
         self.state().calls.iter().any(|call| call.slot == slot && call.refused)
     }
 
-    /// What was called of an interface and its endpoints, but for what closes them and polls that were not refused.
+    /// The calls of an interface and its endpoints, without close calls and accepted polls.
     #[must_use]
     pub fn calls_at(&self, interface: usize) -> Vec<Slot> {
         let closes = [Slot::CloseEndpoint, Slot::CloseInterface, Slot::DropKey];
@@ -310,7 +310,7 @@ impl World {
     /// The interface of the `nth` worker (in the order of opening) on a lane.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     #[must_use]
     pub fn interface(&self, nth: usize, lane: &str) -> usize {
         let state = self.state();
@@ -327,16 +327,15 @@ impl World {
         any(|lane| lane.to_endpoint) && !any(|lane| lane.connects)
     }
 
-    /// Something arrives at interface `at` that looks like a message of the peer whose interface is `from`, and that
-    /// nobody sent.
+    /// Delivers a forged message at interface `at`, which appears to come from the peer whose interface is `from`.
     ///
     /// # Panics
-    /// When that peer never connected there.
+    /// If that peer never connected there.
     pub fn forge(&self, from: usize, at: usize, id: u32, header: u64, payload: &[u8]) {
         assert!(self.try_forge(from, at, id, header, payload), "that peer never connected");
     }
 
-    /// [`World::forge`], if that peer ever connected there.
+    /// [`World::forge`], if that peer has connected there. Returns whether it has.
     pub fn try_forge(&self, from: usize, at: usize, id: u32, header: u64, payload: &[u8]) -> bool {
         let mut state = self.state();
         let peer = state.peer_number(from, at);
@@ -346,7 +345,7 @@ impl World {
         peer.is_some()
     }
 
-    /// So many peers arrive at an interface whose addresses make no sense.
+    /// Delivers the connection of so many peers with malformed addresses at an interface.
     pub fn strangers(&self, at: usize, many: u64) {
         let mut state = self.state();
         for peer in 0..many {
@@ -354,22 +353,22 @@ impl World {
         }
     }
 
-    /// A put_notify arrives at an interface from a peer whose number nobody has, with this word.
+    /// Delivers a put notification with this word from an unknown peer number.
     pub fn notify_from_nobody(&self, at: usize, word: u64) {
         self.state().inject(at, event::NOTIFIED, 0, 0, 1 << 40, word, 0, &[]);
     }
 
-    /// [`World::forge`] from a peer whose number nobody has.
+    /// [`World::forge`] from an unknown peer number.
     pub fn forge_from_nobody(&self, at: usize, id: u32, header: u64, payload: &[u8]) {
         self.state().inject(at, event::MESSAGE, id, 0, 1 << 40, header, 0, payload);
     }
 
-    /// `call` is called in every poll: while one worker of a thread waits, the others go on.
+    /// Calls `call` in every poll: while one worker of a thread waits, it can progress the others.
     pub fn meanwhile(&self, call: fn()) {
         self.state().meanwhile = Some(call);
     }
 
-    /// The names of its lanes.
+    /// The names of the lanes.
     #[must_use]
     pub fn lanes(&self) -> Vec<&'static str> {
         self.state().lanes.iter().map(|lane| lane.name).collect()
@@ -380,7 +379,7 @@ impl World {
         state.lanes.iter().filter(|lane| !lane.connects).map(|lane| lane.name).collect()
     }
 
-    /// The numbers of the operations that providers have of the `nth` worker, on any lane.
+    /// The cookies of the operations that the `nth` worker has posted, on any lane.
     #[must_use]
     pub fn cookies(&self, nth: usize) -> Vec<u64> {
         let of_worker: Vec<usize> =
@@ -391,41 +390,41 @@ impl World {
         cookies.filter(|cookie| *cookie != 0).collect()
     }
 
-    /// A completion arrives at an interface.
+    /// Delivers a forged completion at an interface.
     pub fn complete(&self, at: usize, cookie: u64, result: Result<u64, Status>) {
         let status = result.err().map_or(0, |status| status as i32);
         self.state().inject(at, event::COMPLETION, 0, status, 0, result.unwrap_or(0), cookie, &[]);
     }
 
-    /// The endpoints of interface `from` that lead to interface `to` fail: an event says so, with these words. What
-    /// was posted on them may still be carried out until they are closed, and is not told any more.
+    /// Fails the endpoints of interface `from` that lead to interface `to`, with an event that has these words. Operations posted
+    /// on them may still be carried out until they are closed, but their completions are not reported.
     pub fn break_endpoints(&self, from: usize, to: usize, status: Status, words: &str) {
         self.state().break_endpoints(from, to, status, words);
     }
 
-    /// Interface `at` is told that the peer whose interface is `from` has left.
+    /// Reports to interface `at` that the peer whose interface is `from` has left.
     ///
     /// # Panics
-    /// When that peer never connected there.
+    /// If that peer never connected there.
     pub fn leave(&self, from: usize, at: usize, status: i32, words: &str) {
         let mut state = self.state();
         let peer = state.peer_number(from, at).expect("a peer that has connected");
         state.inject(at, event::PEER_LEFT, 0, status, peer, 0, 0, words.as_bytes());
     }
 
-    /// What the core did that the binary interface does not allow.
+    /// The breaches of the binary interface by the core.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         self.state().faults.clone()
     }
 
-    /// How many local pieces said which registration they lie in.
+    /// The number of local pieces that named the registration they lie in.
     #[must_use]
     pub fn named(&self) -> usize {
         self.state().named
     }
 
-    /// What is still there: open interfaces, open endpoints, imported keys, registrations, lent payloads.
+    /// The objects that still exist: open interfaces, open endpoints, imported keys, registrations, lent payloads.
     #[must_use]
     pub fn left(&self) -> [usize; 5] {
         let state = self.state();
@@ -438,19 +437,19 @@ impl World {
         ]
     }
 
-    /// Operations that providers have accepted and not told the end of.
+    /// The number of accepted operations whose completion has not been reported.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.state().endpoints.iter().map(|endpoint| endpoint.ops.len()).sum()
     }
 
-    /// The payload of a message of this id that has been sent and not been handed to anybody, the last one.
+    /// The payload of the last message of this id that is in flight.
     #[must_use]
     pub fn on_the_way(&self, id: u32) -> Option<Vec<u8>> {
         self.state().on_the_way(id)
     }
 
-    /// Messages and events that have not been handed to the core.
+    /// The number of messages and events that have not been delivered to the core.
     #[must_use]
     pub fn undelivered(&self) -> usize {
         let state = self.state();
@@ -458,7 +457,7 @@ impl World {
         on_wires + state.interfaces.iter().map(|i| i.injected.len()).sum::<usize>()
     }
 
-    /// Holds every operation of this slot from now on.
+    /// Holds every operation of this slot.
     pub fn hold(&self, slot: Slot) {
         self.rule(Rule::every(slot, Act::Hold));
     }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A double of /dev/knem for the lab: what its two files share. README.md says what it is and what it is not.
+ * A double of /dev/knem for the lab: the declarations that its two files share. README.md has its purpose and
+ * its limits.
  *
- * A context is an open descriptor for writing; it has regions and, once mapped, slots in which later copies tell how they
- * ended. A region has plain references to the pages that were there when it was made: it follows memory, not addresses. A
- * plain reference is no pin: the owner of a page that is not its own alone moves away from it with its next store.
+ * A context is an open descriptor for writing; it has regions and, once mapped, slots for the status of
+ * background copies. A region has plain references to the pages of its creation: it follows memory, not
+ * addresses. A plain reference is no pin: the next store of the owner to a shared page gives the owner a copy.
  */
 #ifndef LAB_KNEM_H
 #define LAB_KNEM_H

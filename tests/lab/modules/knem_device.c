@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device: contexts, the cookies of regions, and what each command answers.
+ * The device: contexts, the cookies of regions, and the result of each command.
  */
 #include "knem.h"
 
@@ -46,8 +46,8 @@ static DEFINE_SPINLOCK(registry);
 
 /* ---- Regions ---- */
 
-/* The cookie: the region's number within its context, a bit for single use, the context's number. A number that has become
- * free is given to the next one, so a cookie may stand for another region soon. */
+/* The cookie: the region's number within its context, a bit for single use, the context's number. Free numbers
+ * are reused first, so a cookie may soon name another region. */
 #define SINGLE_USE_BIT (1U << 31)
 
 static u64 cookie_of(const struct region *region)
@@ -69,7 +69,7 @@ static void region_drop(struct region *region)
 	atomic64_inc(&destroyed);
 }
 
-/* A number of the table's for that; the lock is taken. */
+/* Assigns a number of the table. The caller holds the lock. */
 static long numbered(struct idr *idr, void *it, u32 *id)
 {
 	int given = idr_alloc(idr, it, 1, INT_MAX, GFP_NOWAIT);
@@ -80,7 +80,7 @@ static long numbered(struct idr *idr, void *it, u32 *id)
 	return 0;
 }
 
-/* The region that the caller may use so, with a reference. */
+/* The region, with a reference, if the caller may use it with this protection. */
 static struct region *region_use(u64 cookie, u32 protection)
 {
 	struct region *region;
@@ -150,7 +150,7 @@ static long destroy(struct context *context, u64 __user *from)
 	if (get_user(cookie, from))
 		return -EFAULT;
 	spin_lock(&registry);
-	/* The other half of the cookie is not looked at. */
+	/* The other half of the cookie is ignored. */
 	region = idr_find(&context->regions, cookie >> 32);
 	if (region)
 		region_drop(region);
@@ -262,7 +262,7 @@ static long info(struct info_args __user *to)
 	return copy_to_user(to, &args, sizeof(args)) ? -EFAULT : 0;
 }
 
-/* There is no thread of the context's own that could be bound. */
+/* A context has no thread that could be bound. */
 static long bind(struct context *context, struct bind_args __user *from)
 {
 	struct bind_args args;
@@ -279,7 +279,7 @@ static long knem_ioctl(struct file *file, unsigned int command, unsigned long ar
 	void __user *from = (void __user *)argument;
 	struct context *context = file->private_data;
 
-	/* Opened for reading only it gives statistics, and nothing else. */
+	/* A descriptor opened for reading only provides statistics. */
 	if (!context)
 		return -EBADF;
 	switch (command) {
@@ -295,7 +295,7 @@ static long knem_ioctl(struct file *file, unsigned int command, unsigned long ar
 	}
 }
 
-/* The slots: a byte for each copy that ends later. */
+/* The slots: a byte for each copy in the background. */
 static int knem_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct context *context = file->private_data;
@@ -362,7 +362,7 @@ static int knem_open(struct inode *inode, struct file *file)
 	return error;
 }
 
-/* Runs when the last copy of the descriptor, in whichever process, and the mapping of the slots have gone. */
+/* Runs when the last copy of the descriptor, in any process, and the mapping of the slots are gone. */
 static int knem_release(struct inode *inode, struct file *file)
 {
 	struct context *context = file->private_data;
@@ -371,7 +371,7 @@ static int knem_release(struct inode *inode, struct file *file)
 
 	if (!context)
 		return 0;
-	/* Nobody finds a region of it from here on. */
+	/* From here on its regions cannot be looked up. */
 	spin_lock(&registry);
 	idr_remove(&contexts, context->id);
 	spin_unlock(&registry);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A double of /dev/xpmem for the lab: what its two files share. README.md says what it is and what it is not.
+ * A double of /dev/xpmem for the lab: the declarations that its files share. README.md has its purpose and its
+ * limits.
  *
- * Three objects. A segment names a range of its maker's address space; a permit (apid) is one process's right to
- * attach parts of a segment; an attachment is a mapping in that process. A party is a process that opened the device.
+ * There are three kinds of objects. A segment names a range of its maker's address space; a permit (apid) is one
+ * process's right to attach parts of a segment; an attachment is a mapping in that process. A party is a process
+ * that opened the device.
  *
- * Who keeps what: attachment -> permit -> segment -> party, each by a reference. Whether an object still counts is
- * told by its flag, which changes under `registry` and is then true for good.
+ * Each object has a reference to the next one: attachment -> permit -> segment -> party. A flag says whether an
+ * object has ended. It changes under `registry`, and only once.
  */
 #ifndef LAB_XPMEM_H
 #define LAB_XPMEM_H
@@ -20,8 +22,9 @@
 #include <linux/uidgid.h>
 #include <linux/workqueue.h>
 
-/* Where a page of a party lies in the one mapping that all attachments belong to: its number, then its address. One
- * call of unmap_mapping_pages then finds every entry made of it, whoever has it, without a lock of any mmap. */
+/* The offset of a party's page in the one mapping to which all attachments belong: the party's number, then the
+ * address. So one call of unmap_mapping_pages finds every entry made of it, in every process, without a lock of
+ * any mmap. */
 #define SLOT_SHIFT 45
 #define MOST_PARTIES (1 << 18)
 
@@ -29,7 +32,7 @@ struct party {
 	struct kref refs;
 	struct list_head all;
 	struct list_head segments, permits;
-	pid_t number;			/* as the kernel counts, not as a pid namespace does */
+	pid_t number;			/* in the initial pid namespace */
 	struct mm_struct *mm;
 	struct mmu_interval_notifier notifier;
 	struct work_struct ending;
@@ -74,7 +77,7 @@ struct attachment {
 	bool detaching;
 };
 
-/* What a process does now that its own callbacks have to know: mmap has no argument that could tell them. */
+/* The present action of a process, for its own callbacks: mmap has no argument for that. */
 enum doing { ATTACHING, DETACHING, ZAPPING };
 
 struct intent {

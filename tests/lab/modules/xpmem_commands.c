@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What each command answers, to the errno.
+ * The result of each command, including the errno.
  */
 #include "xpmem.h"
 
@@ -11,7 +11,7 @@
 #include <linux/uaccess.h>
 
 #define VERSION 0x00027004
-/* This process inherited the descriptor and did not open the device itself. Of no libc. */
+/* This process inherited the descriptor and did not open the device itself. No libc defines this errno. */
 #define NOT_OPENED 2004
 
 #define CMD_VERSION 0x7800
@@ -117,7 +117,7 @@ static long remove(struct party *party, s64 __user *from)
 	spin_unlock(&registry);
 	if (error)
 		return error;
-	/* Entries of its other segments are taken out with them, and come back. */
+	/* This also removes entries of its other segments, which faults restore. */
 	zap(party, segment->start, segment->start + segment->size);
 	segment_put(segment);
 	return 0;
@@ -186,7 +186,7 @@ static long get(struct party *party, struct get_args __user *from)
 	return put_user(args.apid, &from->apid) ? -EFAULT : 0;
 }
 
-/* A permit of the calling process, with a reference; with `drop`, the one that the registry had. */
+/* A permit of the calling process, with a reference; with `drop`, the registry's own reference. */
 static struct permit *own_permit(struct party *party, s64 id, bool drop)
 {
 	struct permit *permit;

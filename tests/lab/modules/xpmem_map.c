@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Attachments: mappings whose entries are made by faults from the pages of another process, and taken out again when
- * that process unmaps, discards, copies on write, protects or ends.
+ * Attachments: mappings whose entries are made by faults from the pages of another process, and removed again
+ * when that process unmaps, discards, copies on write, protects or ends.
  *
- * A fault notes the number of the source's notifier, pins the page, makes the entry, and looks at the number again: if
- * an invalidation has come between, the entry is taken out. So the page is let go at once, and no page stays held.
- * With `stale_us` set the second look is left out, as in the real module.
+ * A fault reads the sequence number of the source's notifier, pins the page, makes the entry, and reads the
+ * number again: if an invalidation came in between, the entry is removed. So the page is released immediately,
+ * and no page stays pinned. With `stale_us` set the second read is left out, as in the real module.
  */
 #include "xpmem.h"
 
@@ -20,16 +20,16 @@
 
 atomic64_t faults, zaps, attached, detached;
 
-/* How much longer each fault takes: to whom a fault is dear attaching is, too. */
+/* The additional duration of each fault, which makes attaching expensive, too. */
 static unsigned int fault_us;
 module_param(fault_us, uint, 0644);
 
-/* How long a fault waits between the page that it found and the entry that it makes. Unless it is 0 the fault does not look
- * a second time: the entry stays although the source has another page since, until the next invalidation there. */
+/* The pause of a fault between finding the page and making the entry. Unless it is 0 the fault does not check a
+ * second time: the entry stays although the source has another page since, until the next invalidation there. */
 static unsigned int stale_us;
 module_param(stale_us, uint, 0644);
 
-/* Pages of such entries: the entry needs them, and nobody else may have them. */
+/* The most pages of such entries: they must not be reused while the entry exists. */
 #define MOST_STALE 4096
 static struct page *stale_pages[MOST_STALE];
 static atomic_t stale_count;
@@ -55,7 +55,7 @@ static void end(struct intent *intent)
 	spin_unlock(&intents_lock);
 }
 
-/* Whether this process is doing that now; with `attachment` set, to that one. */
+/* Whether this process is doing that; with `attachment` set, to that one. */
 static struct attachment *is_doing(enum doing doing, struct attachment *attachment, bool *found)
 {
 	struct intent *intent;
@@ -83,20 +83,21 @@ static pgoff_t place(const struct party *party, u64 address)
 	return (party->slot << SLOT_SHIFT) + (address >> PAGE_SHIFT);
 }
 
-/* Takes out every entry made of that memory. It waits for who makes one, and so takes no lock that a fault holds. */
+/* Removes every entry made of that memory. It waits for faults that make one, so it takes no lock that a fault
+ * holds. */
 void zap(struct party *party, u64 start, u64 end_)
 {
 	struct intent intent;
 	u64 first = start >> PAGE_SHIFT, last = (end_ - 1) >> PAGE_SHIFT;
 
 	last = min_t(u64, last, (1UL << SLOT_SHIFT) - 1);
-	/* The other half is in xpmem_fault: who comes second sees what the first has done. */
+	/* The counterpart is in xpmem_fault: the second side to arrive sees the first one's change. */
 	smp_mb();
 	if (!atomic_read(&party->used) || first > last)
 		return;
 	atomic64_inc(&zaps);
-	/* To take entries out of an attacher tells that process's notifier in turn, which has nothing to do then: what is
-	 * attached cannot be attached on. It would also ask for the lock that this holds. */
+	/* Removing entries of an attacher calls that process's notifier as well, which has nothing to do then: attached
+	 * memory cannot be attached again. It would also need the lock that this holds. */
 	begin(&intent, ZAPPING, NULL);
 	unmap_mapping_pages(shared->f_mapping, place(party, start), last - first + 1, true);
 	end(&intent);
@@ -122,8 +123,8 @@ static bool invalidate(struct mmu_interval_notifier *notifier, const struct mmu_
 
 const struct mmu_interval_notifier_ops party_notifier = { .invalidate = invalidate };
 
-/* Up to `most` pages of the source, all of them writable where one is: that breaks copy-on-write for the source, so that
- * it and its attachers go on sharing. Read-only pages come one at a time. */
+/* Up to `most` pages of the source, all of them writable if the first is. That breaks copy-on-write for the
+ * source, so that it and its attachers still share the pages. Read-only pages come one at a time. */
 static long bring_in(struct mm_struct *mm, u64 from, long most, bool write, struct page **pages, bool *writable)
 {
 	long got = get_user_pages_remote(mm, from, most, FOLL_WRITE, pages, NULL, NULL);
@@ -135,7 +136,7 @@ static long bring_in(struct mm_struct *mm, u64 from, long most, bool write, stru
 	return get_user_pages_remote(mm, from, 1, 0, pages, NULL, NULL);
 }
 
-/* The source's memory is being changed and its lock is taken. Nobody may wait for it and keep his own. */
+/* The source's memory is being changed and its lock is held. A fault must not wait for it while it holds its own. */
 static vm_fault_t again_later(struct vm_fault *vmf, struct mm_struct *mm)
 {
 	if (!(vmf->flags & FAULT_FLAG_ALLOW_RETRY))
@@ -162,7 +163,7 @@ static vm_fault_t insert(struct vm_fault *vmf, struct page **pages, long count, 
 	return i > 1 ? VM_FAULT_NOPAGE : result;
 }
 
-/* Keeps pages until the module is unloaded. False where there are too many: then the entries go. */
+/* Keeps pages until the module is unloaded. False if there are too many: then the entries are removed. */
 static bool keep_stale(struct page **pages, long count)
 {
 	int first = atomic_add_return(count, &stale_count) - count;
@@ -205,7 +206,7 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 	atomic64_inc(&faults);
 	if (fault_us)
 		udelay(min(fault_us, 1000u));
-	/* A source that ends is empty from here on; what is left of it may be freed. */
+	/* A source that ends is empty from here on; the rest of it may be freed. */
 	if (!segment_counts(segment) || !mmget_not_zero(mm))
 		return VM_FAULT_SIGBUS;
 	for (tries = 0, result = VM_FAULT_NOPAGE; tries < 4; tries++) {
@@ -227,7 +228,7 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 		if (stale_us)
 			udelay(min(stale_us, 1000u));
 		result = insert(vmf, pages, got, writable);
-		/* The other half is in zap. */
+		/* The counterpart is in zap. */
 		smp_mb();
 		if (!segment_counts(segment)) {
 			zap(source, from, from + got * PAGE_SIZE);
@@ -242,13 +243,13 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 		if (result != VM_FAULT_NOPAGE)
 			break;
 	}
-	/* Not mmput: the last user's end would unmap here, inside a fault. */
+	/* Not mmput: the end of the last user would unmap here, inside a fault. */
 	mmput_async(mm);
 	return result;
 }
 
-/* A store to a page that the source has for reading. When the source may write it again, its notifier has said so and the
- * entry is gone. */
+/* A store to a page that is read-only in the source. When the source may write it again, its notifier was called
+ * and the entry is gone. */
 static vm_fault_t xpmem_no_store(struct vm_fault *vmf)
 {
 	return VM_FAULT_SIGBUS;
@@ -273,7 +274,7 @@ static void xpmem_close_piece(struct vm_area_struct *vma)
 
 	is_doing(DETACHING, attachment, &meant);
 	is_doing(ATTACHING, attachment, &failed);
-	/* An attachment goes by the device or with its process. A part may be unmapped. */
+	/* An attachment ends by the device or with its process. A part may be unmapped. */
 	if (whole && !meant && !failed && atomic_read(&vma->vm_mm->mm_users))
 		send_sig(SIGKILL, current, 1);
 	if (atomic_dec_and_test(&attachment->pieces)) {
@@ -331,7 +332,7 @@ long map_attachment(struct file *file, struct attachment *attachment, unsigned l
 	return at;
 }
 
-/* Of the calling process. */
+/* The attachment belongs to the calling process. */
 void unmap_attachment(struct attachment *attachment)
 {
 	struct intent intent;
@@ -348,7 +349,7 @@ void unmap_attachment(struct attachment *attachment)
 	end(&intent);
 }
 
-/* The attachment there, with a reference; none and `nothing` where nothing is mapped. */
+/* The attachment there, with a reference; none, and `nothing` set, if nothing is mapped. */
 struct attachment *attachment_at(unsigned long address, bool *nothing)
 {
 	struct attachment *attachment = NULL;

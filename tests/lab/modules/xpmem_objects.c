@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * The device and its objects: what keeps what, which processes have opened it, and how all that is theirs ends.
+ * The device and its objects: their references, the processes that have opened the device, and the end of their
+ * objects.
  *
- * `registry` guards every list here and is never held while something sleeps; so it may be taken inside the lock of any
- * mmap, as a mapping's end does.
+ * `registry` guards every list here and is never held across a sleep; so it may be taken inside the lock of any
+ * mmap, as at the end of a mapping.
  */
 #include "xpmem.h"
 
@@ -24,7 +25,7 @@ static LIST_HEAD(parties);
 static DEFINE_IDA(slots);
 static DEFINE_MUTEX(opening);
 
-/* ---- What keeps what ---- */
+/* ---- References ---- */
 
 static void party_free(struct kref *refs)
 {
@@ -82,7 +83,7 @@ void attachment_put(struct attachment *attachment)
 
 /* ---- Parties ---- */
 
-/* The calling process, if it opened the device, with a reference. After exec it is another one. */
+/* The party of the calling process, if that opened the device, with a reference. After exec it is another party. */
 struct party *caller(void)
 {
 	struct party *party, *found = NULL;
@@ -99,7 +100,7 @@ struct party *caller(void)
 	return found;
 }
 
-/* The notifier cannot be removed where it calls. */
+/* The notifier cannot be removed inside its own callback. */
 static void party_ending(struct work_struct *work)
 {
 	struct party *party = container_of(work, struct party, ending);
@@ -124,7 +125,7 @@ void permit_drop(struct permit *permit)
 	list_del(&permit->own);
 }
 
-/* All attachments that a permit's holder, the calling process, made by it. */
+/* Detaches all attachments of a permit, whose holder is the calling process. */
 void permit_detach(struct permit *permit)
 {
 	for (;;) {
@@ -144,8 +145,8 @@ void permit_detach(struct permit *permit)
 	}
 }
 
-/* Nothing that this process made counts any more. Its own attachments go where its memory is the caller's; else they
- * have gone, or go, with that memory. */
+/* Ends all objects that this process made. Its own attachments are unmapped here if its memory is the caller's;
+ * otherwise they are unmapped with that memory. */
 void party_end(struct party *party)
 {
 	struct segment *segment;
@@ -230,7 +231,7 @@ out:
 	return error;
 }
 
-/* Runs at every close. What closes its copy of somebody else's descriptors is a fork that was given up. */
+/* Runs at every close. A process that closes its copy of another process's descriptors is a failed fork. */
 static int xpmem_flush(struct file *file, fl_owner_t owner)
 {
 	struct party *party, *found = NULL;
@@ -277,7 +278,7 @@ static int __init xpmem_start(void)
 	endings = alloc_workqueue("lab-xpmem", WQ_UNBOUND, 0);
 	if (!endings)
 		return error;
-	/* Nothing is ever in it: it lends its inode, to which all mappings belong. */
+	/* It stays empty and provides the inode to which all mappings belong. */
 	shared = shmem_file_setup("lab-xpmem", PAGE_SIZE, 0);
 	if (IS_ERR(shared)) {
 		destroy_workqueue(endings);
@@ -294,10 +295,10 @@ static int __init xpmem_start(void)
 static void __exit xpmem_stop(void)
 {
 	misc_deregister(&device);
-	/* A descriptor or a mapping would keep the module. A party may be left whose open did not come to an end. */
+	/* A descriptor or a mapping would keep the module. A party whose open failed midway may be left. */
 	while (!list_empty(&parties))
 		party_end(list_first_entry(&parties, struct party, all));
-	/* What ends still is waited for. */
+	/* Waits for parties that are still ending. */
 	destroy_workqueue(endings);
 	fput(shared);
 	ida_destroy(&slots);

@@ -1,4 +1,4 @@
-about="tieline info --why --all shows in one line what was composed for a device, whatever connects it"
+about="tieline info --why --all shows in one line what was composed for a device, with every connection module"
 hosts=1
 timeout=120
 
@@ -11,7 +11,7 @@ composed() {
     sed 's/  *{/  {/' report | grep -qxF "  verbs:rxe0  $words" || { cat report; fail "$*: it is not $words"; }
     env "$@" tieline info --json | grep -qF "\"composed\": \"$words\"" || fail "$*: not so in JSON"
 }
-# says WORDS: in the report, however its lines are broken.
+# says WORDS: the report has these words, wherever its lines are broken.
 says() { tr -s ' \n' ' ' < report | grep -qF -- "$*" || { cat report; fail "it does not say: $*"; }; }
 
 h0() {
@@ -34,7 +34,7 @@ h0() {
     composed "{$rc, connect tcp-connect (TIELINE_CONNECT_POLICY=prefer)}" TIELINE_CONNECT_POLICY=prefer
     says "outranked by tcp-connect/stream: for connection"
 
-    # Nothing forms connections for rc: the host is left with tcp, which something does connect.
+    # No module forms connections for rc: the host uses tcp, which has a connection module.
     export TIELINE_PROVIDERS=verbs,tcp,tcp-connect
     composed "{$rc, connect none}" 'TIELINE_MODULES=^*/ud' 'TIELINE_CONNECT_VERBS=^*'
     says "disabled: verbs:rxe0/rc needs another module to form its connections: "

@@ -1,7 +1,7 @@
 about="two examples, unchanged, as jobs of 8 processes on 2 hosts: every pair inside a host over shm, every other over rc"
 timeout=240
 
-# job EXAMPLE PORT: four of the eight ranks; what each said is in words.RANK.
+# job EXAMPLE PORT: four of the eight ranks; the output of each is in words.RANK.
 job() {
     local rank bad=
     local pids=()

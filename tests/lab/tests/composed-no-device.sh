@@ -1,4 +1,4 @@
-about="a host without RDMA says so in one line of tieline info, and nothing else is said of it"
+about="on a host without RDMA tieline info has one line about that, and no other"
 hosts=1
 devices=0
 core=1
@@ -9,6 +9,6 @@ h0() {
     tieline info --why --all > report 2>&1 || fail "tieline info ended with $?"
     cat report
     grep -q '^  verbs  *not used  *no device in /sys/class/infiniband; version ' report || fail "the line is not there"
-    # The names of files apart, of which one is the provider's own, in the lines that follow.
+    # Without the file names in the following lines, one of which has the provider's name.
     [ "$(grep -v 'libtieline_' report | grep -c verbs)" = 1 ] || fail "it is said more than once"
 }

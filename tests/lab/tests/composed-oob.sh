@@ -1,9 +1,9 @@
-about="rc is wired by datagrams that the application carries through a socket of its own"
+about="rc is wired by datagrams that the application carries through its own socket"
 timeout=90
 every() {
     verbs_job
     built examples/carried
-    # Nothing else could: neither ud nor tcp-connect may.
+    # No other module could: ud and tcp-connect are left out.
     export TIELINE_PROVIDERS=verbs TIELINE_MODULES='^*/ud' TIELINE_CONNECT=oob
     timeout 60 "$TARGET/debug/examples/carried" | tee words || fail "nothing came about"
     [ "$HOST" != h0 ] || grep -qF 'message verbs:rxe0/rc, RMA verbs:rxe0/rc, atomic emulated, connect oob/callbacks}' words ||

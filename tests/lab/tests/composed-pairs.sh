@@ -1,4 +1,4 @@
-about="two hosts with different settings connect by what both have, or hear what each has"
+about="two hosts with different settings connect by a common connection module, or learn what each has"
 timeout=180
 
 # greet PORT SETTING...: both ranks run the example hello, each with its own settings.
@@ -38,7 +38,7 @@ h0() {
     # Neither has anything for rc.
     greet 29415 'TIELINE_MODULES=^*/ud' 'TIELINE_CONNECT_VERBS=^tcp-connect,rdmacm' || fail "no connection module"
     by "message tcp/stream"
-    # And without tcp there is nothing: both hear what each has.
+    # Without tcp there is no common module: both learn what each has.
     greet 29416 TIELINE_PROVIDERS=verbs,tcp-connect 'TIELINE_MODULES=^*/ud' && fail "this is no path"
     by "here: tcp-connect/stream; there: verbs/ud"
 }

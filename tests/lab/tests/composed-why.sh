@@ -1,7 +1,7 @@
-about="for whoever looks at night: one line of tieline info says why the device is not used, and what to do"
+about="one line of tieline info says why the device is not used, and what to do"
 timeout=120
 
-# says WORDS: in the last report, however its lines are broken.
+# says WORDS: the last report has these words, wherever its lines are broken.
 says() { tr -s ' \n' ' ' < report | grep -qF -- "$*" || { cat report; fail "it does not say: $*"; }; }
 why() {
     tieline info --why --all > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
@@ -26,7 +26,7 @@ h0() {
     until_true grep -q ACTIVE /sys/class/infiniband/rxe0/ports/1/state
 
     echo "== nobody may open it"
-    # libibverbs tries other places then, and says what came of the last.
+    # libibverbs then tries other paths, and reports the result of the last one.
     chmod 000 /dev/infiniband/uverbs*
     plain tieline info --why --all > report 2>&1 || { cat report; fail "tieline info ended with $?"; }
     grep -A2 'verbs' report
@@ -54,7 +54,7 @@ h0() {
 h1() {
     prepare
     await devices-are-back > /dev/null
-    # The first entry is the link-local address, of IPv6.
+    # The first entry is the link-local IPv6 address.
     TIELINE_VERBS_GID_INDEX=0 timeout 60 "$TARGET/debug/examples/hello" > report 2>&1 && fail "it is reached"
     cat report
     says "one is IPv4 and the other is not"

@@ -1,4 +1,4 @@
-about="a link that is cut takes its device's port down; mended, it carries messages again"
+about="a link that is cut takes its device's port down; once restored, it carries messages again"
 timeout=60
 port_is() { grep -q "$1" /sys/class/infiniband/rxe0/ports/1/state; }
 h0() {

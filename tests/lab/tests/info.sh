@@ -1,4 +1,4 @@
-about="tieline info says on a host with RDMA what is used and why"
+about="on a host with RDMA tieline info says what is used and why"
 hosts=1
 core=1
 h0() {

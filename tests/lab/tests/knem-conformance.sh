@@ -1,4 +1,4 @@
-about="provider shm-knem does everything that a provider must do, over /dev/knem"
+about="provider shm-knem meets all requirements of a provider, over /dev/knem"
 timeout=240
 modules=1
 hosts=1
@@ -7,7 +7,7 @@ cpus=2
 h0() {
     need tieline
     built libtieline_shm_knem.so
-    # Without the module it is one line that says so.
+    # Without the module one line reports that.
     tieline check "$TARGET/debug/libtieline_shm_knem.so" > absent 2>&1
     cat absent
     grep -q 'there is no /dev/knem' absent || fail "it does not say that the module is not loaded"

@@ -1,4 +1,4 @@
-about="a pair for which cma, xpmem or knem is left out, forbidden, or gone is served by the next lane, says why once, and others stay on theirs"
+about="a pair for which cma, xpmem or knem is left out, forbidden, or gone falls back by one lane and reports the reason once; other pairs keep their lanes"
 timeout=240
 modules=1
 hosts=1

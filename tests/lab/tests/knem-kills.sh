@@ -1,4 +1,4 @@
-about="whoever is killed at whatever step of a copy by knem or cma, on either side: survivors go on, hear why, and nothing stays pinned"
+about="kills at every step of a copy by knem or cma, on either side: survivors continue, learn the reason, and nothing stays pinned"
 timeout=240
 modules=1
 hosts=1
@@ -10,7 +10,7 @@ h0() {
     before=$(pinned_pages)
     "$TARGET/debug/examples/single_copy" copies_by_knem copies_by_cma || fail "see above"
     nothing_pinned
-    # The kernel lets pages go a moment after who held them.
+    # The kernel releases pages a moment after the end of their process.
     until_true eval '[ "$(pinned_pages)" = "$before" ]'
     unload knem
 }

@@ -1,11 +1,11 @@
-about="where Yama forbids shm-cma puts go by shm-knem, without the module through shm, and their bytes arrive"
+about="where Yama forbids shm-cma, puts go by shm-knem, and without the module through shm, and their bytes arrive"
 timeout=150
 modules=1
 hosts=1
 devices=0
 cpus=2
 core=1
-# Puts from a process without root's rights to its peer; the path that they took is in the last column.
+# Puts from a process without root's rights to its peer; the last column has their path.
 takes() {
     plain tieline perf --test "$1" --size 64k --iterations 3 --verify > moved 2>&1 || {
         cat moved

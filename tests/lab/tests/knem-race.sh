@@ -1,4 +1,4 @@
-about="two processes copy each other's regions by knem while both make and end them and map anew: no wrong byte, and nothing is left"
+about="two processes copy each other's regions by knem while both make and end them and map anew: no wrong byte, and no leak"
 timeout=60
 modules=1
 hosts=1

@@ -1,4 +1,4 @@
-about="/dev/knem answers as its table says, row by row, and nothing of it is left"
+about="/dev/knem behaves as its table says, row by row, and nothing leaks"
 timeout=60
 modules=1
 hosts=1
@@ -10,7 +10,7 @@ h0() {
     "$TARGET/debug/examples/knem_table" || fail "see the rows"
     nothing_pinned
     unload knem
-    # With an engine for copies it says so.
+    # With an engine for copies.
     load knem dma=1 delay_ms=20
     "$TARGET/debug/examples/knem_table" engine || fail "see the rows"
     unload knem

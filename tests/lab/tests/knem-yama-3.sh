@@ -1,4 +1,4 @@
-about="where Yama forbids shm-cma until the next boot a pair goes by xpmem, by knem where that is left out, and by messages without both"
+about="where Yama forbids shm-cma until the next boot, a pair uses xpmem, then knem, and without both messages"
 timeout=60
 modules=1
 hosts=1

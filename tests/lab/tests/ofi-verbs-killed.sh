@@ -1,7 +1,7 @@
-about="libfabric's verbs;ofi_rxm: a peer that is killed in the middle of messages and puts is reported in words, whichever side it is, and nothing hangs"
+about="libfabric's verbs;ofi_rxm: a peer killed during messages and puts, on either side, is reported with the reason, and nothing hangs"
 timeout=150
 port=29440
-# round VICTIM: traffic from h0 to h1, of which that one is killed once it runs.
+# round VICTIM: traffic from h0 to h1; the victim is killed once it runs.
 round() {
     port=$((port + 1))
     export TIELINE_RENDEZVOUS=$H0:$port

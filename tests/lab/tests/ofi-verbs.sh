@@ -1,13 +1,13 @@
-about="libfabric's verbs;ofi_rxm: left out in words until it is asked for and its queues fit, then messages, puts and gets between two hosts"
+about="libfabric's verbs;ofi_rxm: left out with a reason until it is selected and its queues fit, then messages, puts and gets between two hosts"
 timeout=150
 core=1
 
-# report SETTING...: what tieline info says under these settings, in one line.
+# report SETTING...: the output of tieline info with these settings, in one line.
 report() {
     env "$@" tieline info --why --all > words 2>&1 || fail "tieline info ended with $?: $(tail -n 3 words)"
     tr -s '\n ' ' ' < words
 }
-# job PORT SETTING...: puts, gets and messages from h0 to h1 under these settings; what was said is in the file `words`.
+# job PORT SETTING...: puts, gets and messages from h0 to h1 with these settings; the output is in the file `words`.
 job() {
     local port=$1
     shift

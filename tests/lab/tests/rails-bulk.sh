@@ -1,7 +1,7 @@
-about="large puts and gets are shared by both devices of a host, whole, and the report names both"
+about="large puts and gets are striped over both devices of a host, complete, and the report names both"
 devices=2
 timeout=120
-# Packets that a device has sent and received for RDMA: nothing else counts there.
+# The number of RDMA packets that a device has sent and received.
 packets() {
     local counters=/sys/class/infiniband/$1/ports/1/hw_counters
     echo $(($(cat $counters/sent_pkts) + $(cat $counters/rcvd_pkts)))
@@ -15,7 +15,7 @@ every() {
     [ "${PIPESTATUS[0]}" = 0 ] || fail "the job did not end well"
     first=$(($(packets rxe0) - first)) second=$(($(packets rxe1) - second))
     echo "rxe0 carried $first packets, rxe1 $second"
-    # Messages and connections are a few hundred packets of one of them.
+    # Messages and connections account for a few hundred packets of one device.
     [ $((first * 10)) -ge $(((first + second) * 3)) ] || fail "rxe0 carried less than 3 of 10 packets"
     [ $((second * 10)) -ge $(((first + second) * 3)) ] || fail "rxe1 carried less than 3 of 10 packets"
     [ $HOST = h0 ] || return 0

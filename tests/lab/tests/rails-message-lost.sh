@@ -1,4 +1,4 @@
-about="the device that carries messages goes away: the endpoint ends in words, and the next one takes the other device"
+about="the device that carries messages is removed: the endpoint ends with the reason, and the next one uses the other device"
 devices=2
 timeout=120
 every() {

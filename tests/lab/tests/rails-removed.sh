@@ -1,4 +1,4 @@
-about="one of two devices goes away in mid-traffic: what was under way on it fails in words, the rest goes over the other"
+about="one of two devices is removed during traffic: operations in flight on it fail with the reason, the rest goes over the other"
 devices=2
 timeout=180
 every() {

@@ -1,4 +1,4 @@
-about="hundreds of connections that both sides open at once by rdmacm, over links that lose 5 %, reorder and duplicate: one for each pair"
+about="hundreds of connections that both sides open together by rdmacm, over links that lose 5 %, reorder and duplicate: one for each pair"
 timeout=120
 every() {
     verbs_job

@@ -1,4 +1,4 @@
-about="connections of rdmacm that are closed for want of use, or of room, and made again lose and reorder nothing"
+about="connections of rdmacm that are closed for lack of use, or of room, and made again lose and reorder nothing"
 hosts=1
 timeout=200
 check() {

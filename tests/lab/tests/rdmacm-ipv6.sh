@@ -1,4 +1,4 @@
-about="rdmacm connects where there are only addresses of IPv6"
+about="rdmacm connects with IPv6 addresses only"
 hosts=1
 timeout=120
 check() {

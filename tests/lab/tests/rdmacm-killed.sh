@@ -1,4 +1,4 @@
-about="a peer that rdmacm has connected is killed: that is reported in words, and nothing hangs"
+about="a peer connected by rdmacm is killed: that is reported with the reason, and nothing hangs"
 timeout=90
 every() {
     verbs_job

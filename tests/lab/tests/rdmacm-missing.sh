@@ -1,4 +1,4 @@
-about="without librdmacm.so.1 or /dev/infiniband/rdma_cm one line says so, and another connector takes its place"
+about="without librdmacm.so.1 or /dev/infiniband/rdma_cm one line says so, and another connector is used"
 timeout=90
 library() { ldconfig -p | sed -n 's/.*librdmacm.so.1 .*=> //p' | head -1; }
 report() { tieline info --why --all > report || fail "tieline info ended with $?"; grep 'rdmacm\|tcp-connect' report; }
@@ -6,7 +6,7 @@ every() {
     verbs_job
     need tieline
     export TIELINE_MODULES='^*/ud' TIELINE_CONNECT=rdmacm,tcp-connect
-    # This part of the test has mounts of its own.
+    # This part of the test has its own mount namespace.
     mount --bind /dev/null "$(library)" || skip "no librdmacm.so.1 that could be hidden"
     report
     [ "$(grep -c 'rdmacm.*librdmacm.so.1 cannot be loaded' report)" = 1 ] || fail "it is not said in one line"

@@ -1,7 +1,7 @@
-about="two devices of each host on networks of their own are both connected by rdmacm, also where one has none of its own"
+about="two devices of each host on separate networks are both connected by rdmacm, even if one has no rdmacm of its own"
 devices=2
 timeout=120
-# connected_by CONNECTORS: both devices carry data, and these have formed their connections.
+# connected_by CONNECTORS: both devices carry data, and these connectors have formed their connections.
 connected_by() {
     local device
     rails 1 || fail "the job did not end well"

@@ -1,4 +1,4 @@
-about="a device that is removed while rdmacm forms connections, or while data is under way, ends both sides in words"
+about="a device that is removed while rdmacm forms connections, or during transfers, ends both sides with the reason"
 timeout=120
 every() {
     local process
@@ -12,7 +12,7 @@ every() {
 
     built examples/verbs_crossing
     export TIELINE_RENDEZVOUS=$H0:29401 TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s TIELINE_VERBS_TX_DEPTH=16
-    # Round after round, so that it is removed while some are forming.
+    # In many rounds, so that the device is removed while connections are forming.
     "$TARGET/debug/examples/verbs_crossing" 200 1000 > words 2>&1 &
     process=$!
     if [ $HOST = h1 ]; then

@@ -1,4 +1,4 @@
-about="a stranger that knocks at rdmacm's port is sent away, and the job does not notice"
+about="a foreign client at rdmacm's port is refused, and the job is not affected"
 timeout=90
 core=1
 every() {

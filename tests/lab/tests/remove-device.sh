@@ -1,4 +1,4 @@
-about="a device that is removed is gone once nobody has it open, and comes back"
+about="a removed device is gone once no process has it open, and can be added again"
 hosts=1
 h0() {
     remove_device

@@ -1,4 +1,4 @@
-about="random programs of puts, gets, atomics, messages of any length, flushes and fences keep to the promises over xpmem, attached and direct, and over knem"
+about="random programs of puts, gets, atomics, messages of any length, flushes and fences keep all guarantees over xpmem, attached and direct, and over knem"
 timeout=180
 modules=1
 hosts=1

@@ -1,4 +1,4 @@
-about="the only device is removed in mid-traffic: the endpoint ends in words, and the next one goes over tcp"
+about="the only device is removed during traffic: the endpoint ends with the reason, and the next one goes over tcp"
 timeout=120
 core=1
 every() {

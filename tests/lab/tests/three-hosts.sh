@@ -1,4 +1,4 @@
-about="three hosts, each of which sees the other two"
+about="three hosts, each of which reaches the other two"
 hosts=3
 every() {
     for ((n = 0; n < LAB_HOSTS; n++)); do

@@ -1,4 +1,4 @@
-about="every atomic, by 4 processes on 2 hosts at once, executed by one device for all of them, or by the target's processor"
+about="every atomic, by 4 processes on 2 hosts concurrently, executed by one device for all of them, or by the target's processor"
 timeout=150
 job() {
     local rank bad=

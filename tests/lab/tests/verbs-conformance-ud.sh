@@ -1,4 +1,4 @@
-about="the module ud (datagrams) of provider verbs does everything that a connector must do"
+about="the module ud (datagrams) of provider verbs meets all requirements of a connector"
 hosts=1
 timeout=300
 h0() { conformance ud; }

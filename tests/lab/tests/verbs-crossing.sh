@@ -1,11 +1,11 @@
-about="thousands of connections that both sides open at once, over links that lose 5 %, reorder and duplicate: one for each pair"
+about="thousands of connections that both sides open together, over links that lose 5 %, reorder and duplicate: one for each pair"
 timeout=200
-# Connections in a round, and rounds.
+# The number of connections in a round, and the number of rounds.
 by_ud="250 4"
 by_tcp="250 4"
 every() {
     verbs_job
-    # One completion queue of soft RoCE has room for all of them.
+    # A completion queue of soft RoCE has room for all of them.
     export TIELINE_VERBS_TX_DEPTH=16
     lossy 250ms
     crossing $by_ud

@@ -1,4 +1,4 @@
-about="a link that is cut in mid-stream ends the connection in words, on both sides"
+about="a link that is cut in mid-stream ends the connection with the reason, on both sides"
 timeout=90
 core=1
 every() {
@@ -6,7 +6,7 @@ every() {
     gives_up_soon
     if [ $HOST = h1 ]; then
         once_running cut_link
-        # Until then the kernel may wait, when the program ends, for packets that lie in the driver of the link.
+        # Until then the end of the program may block in the kernel on packets in the link's driver.
         { await running > /dev/null && until_true grep -q failed words && mend_link; } &
     fi
     traffic 60

@@ -1,4 +1,4 @@
-about="a key whose region is gone ends one connection in words, and the next one to the same peer works"
+about="a key whose region is gone ends one connection with the reason, and the next one to the same peer works"
 hosts=1
 timeout=60
 h0() {

@@ -1,4 +1,4 @@
-about="a peer that is killed is reported in words, and nothing hangs"
+about="a killed peer is reported with the reason, and nothing hangs"
 timeout=90
 core=1
 every() {

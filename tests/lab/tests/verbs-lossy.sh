@@ -1,4 +1,4 @@
-about="connections form and messages come once and in order over links that lose 5 % and reorder"
+about="connections form and messages arrive once and in order over links that lose 5 % and reorder"
 timeout=120
 core=1
 every() {

@@ -1,4 +1,4 @@
-about="too little locked memory is said where it is met, with how to raise it"
+about="too low a limit of locked memory is reported where it is met, with the way to raise it"
 hosts=1
 timeout=60
 memory() {
@@ -10,7 +10,7 @@ h0() {
     export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=verbs,tcp-connect
     TIELINE_MODULES='*/ud' memory 64 open
     grep -q 'failed: .*locked memory is 64 KiB.*ulimit -l' words || fail "opening an interface does not say it"
-    # Reliable connections need none before the first is made.
+    # Reliable connections lock no memory before the first one is made.
     memory 64 open
     grep -q opened words || fail "what nobody uses keeps a worker from being opened"
     TIELINE_MODULES='^*/ud' memory 64 hold < /dev/null

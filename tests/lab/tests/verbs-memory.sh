@@ -1,4 +1,4 @@
-about="memory of every kind, registered before and after it is filled, with forks and programs started on either side, is right over a device, and a child's memory is its own"
+about="memory of every kind, registered before and after it is filled, with forks and programs started on either side, is right over a device, and a child keeps its own bytes"
 timeout=180
 hosts=1
 cpus=2

@@ -1,4 +1,4 @@
-about="random programs of puts, gets, atomics, messages of any length, flushes and fences keep to the promises over rc, and over ud alone, between contexts of one process"
+about="random programs of puts, gets, atomics, messages of any length, flushes and fences keep all guarantees over rc, and over ud alone, between contexts of one process"
 core=1
 timeout=150
 each() {

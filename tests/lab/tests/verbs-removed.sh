@@ -1,4 +1,4 @@
-about="a device that is removed in mid-stream ends the connection in words, on both sides"
+about="a device that is removed in mid-stream ends the connection with the reason, on both sides"
 timeout=90
 core=1
 every() {

@@ -1,4 +1,4 @@
-about="a put with the key of a region that was given up fails in words, and harms nothing else"
+about="a put with the key of a closed region fails with the reason, and harms nothing else"
 timeout=90
 every() {
     verbs_job

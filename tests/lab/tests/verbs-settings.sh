@@ -1,4 +1,4 @@
-about="path MTU, GID and devices are those of the settings, and a wrong one is refused with what there is"
+about="path MTU, GID and devices are those of the settings, and a wrong value is refused with the available ones"
 hosts=1
 timeout=60
 memory() { timeout 40 "$TARGET/debug/examples/verbs_memory" "$@"; }
@@ -9,7 +9,7 @@ h0() {
     TIELINE_VERBS_PATH_MTU=512 memory hold < input > words &
     exec 3> input
     until_true grep -q standing words
-    # rxe keeps what a queue pair was told; the kernel shows it.
+    # rxe keeps the attributes of a queue pair; the kernel shows them.
     rdma -d resource show qp link rxe0/1 | tee pairs
     grep -q 'type RC state RTS' pairs || fail "no queue pair is ready to send"
     grep 'type RC state RTS' pairs | grep -q "path-mtu\|comm" || fail "the queue pairs are not shown"

@@ -1,4 +1,4 @@
-about="a link that is silent for a while, and speaks again in time, loses and doubles nothing"
+about="a link that is down for a while, and restored in time, loses and duplicates nothing"
 timeout=90
 core=1
 silent_for_a_while() { netem loss 100% && sleep 2 && netem_off; }

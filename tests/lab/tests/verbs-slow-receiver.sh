@@ -1,4 +1,4 @@
-about="a receiver that looks rarely stops its sender, and loses nothing"
+about="a receiver that polls rarely blocks its sender, and loses nothing"
 timeout=90
 every() {
     verbs_job

@@ -1,4 +1,4 @@
-about="a process that is stopped for longer than TIELINE_FAILURE_TIMEOUT and goes on, the sender or the receiver, loses nothing"
+about="a process, sender or receiver, that is stopped for longer than TIELINE_FAILURE_TIMEOUT and resumed, loses nothing"
 timeout=90
 core=1
 stop_for_a_while() {

@@ -1,14 +1,15 @@
-about="a peer that is killed in the middle of puts is an error where the kernel copies; with direct access it is SIGBUS for who puts, and for nobody else"
+about="the death of a peer during puts is an error if the kernel copies; with direct access it is SIGBUS for the process that puts, and for no other"
 timeout=150
 modules=1
 hosts=1
 devices=0
 cpus=2
-# Puts without end, to a peer that the process has started.
+# Endless puts to a peer that the process has started.
 puts() {
     tieline perf --test put_bw --size 64k --iterations 1000000000 > "$1" 2>&1 &
 }
-# Whether a process has what it puts to attached: what it tries on itself is shorter. It is in two parts where a window ends in its midst.
+# Whether a process has attached the target of its puts: the memory of its self-test is shorter. The attachment has
+# two parts if a window ends in its middle.
 # An attachment of the real module has no name in maps; it is a mapping of page frames (pf) that no fork copies (dc).
 puts_now() {
     local word size one=0 attached=0
@@ -21,7 +22,7 @@ puts_now() {
     [ $attached -ge 64 ]
 }
 peer_of() { cat "/proc/$1/task/$1/children"; }
-# Kills the peer of one of two, and says how that one ended.
+# Kills the peer of one of two processes, and returns the exit status of that process.
 kill_a_peer() {
     local victim other ended
     puts killed
@@ -36,7 +37,7 @@ kill_a_peer() {
     cat killed
     puts_now $other || fail "the other pair does not go on: $(cat survives)"
     [ -n "$(peer_of $other)" ] || fail "the other peer has ended"
-    # The same from the other side: who has attached memory is killed, and its peer ends in good order.
+    # The same from the other side: the process with the attachment is killed, and its peer ends in an orderly way.
     kill -KILL $other
     wait $other
     until_true eval '[ "$(counter xpmem attached)" = "$(counter xpmem detached)" ]'

@@ -1,4 +1,4 @@
-about="with direct access by xpmem who is in the middle of one dies with its peer, and nobody else; who is killed in one harms nobody"
+about="with direct access by xpmem a process in the middle of an access dies with its peer, and no other does; killing the accessor harms no process"
 timeout=120
 modules=1
 hosts=1

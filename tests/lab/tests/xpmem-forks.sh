@@ -1,4 +1,4 @@
-about="a fork of either side of a copy by xpmem, cma or knem: the parents go on with what they have, the child's bytes are its own, and it opens the device for itself"
+about="a fork of either side of a copy by xpmem, cma or knem: the parents continue, the child keeps its own bytes, and opens the device itself"
 timeout=90
 modules=1
 hosts=1

@@ -1,4 +1,4 @@
-about="whoever is killed at whatever step of a copy by xpmem, on either side: survivors go on, hear why, and nothing stays attached"
+about="kills at every step of a copy by xpmem, on either side: survivors continue, learn the reason, and nothing stays attached"
 timeout=240
 modules=1
 hosts=1

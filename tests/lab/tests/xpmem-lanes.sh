@@ -1,11 +1,11 @@
-about="where Yama forbids shm-cma puts go by shm-xpmem, else by shm-cma, without both by shm-knem, and their bytes arrive"
+about="where Yama forbids shm-cma, puts go by shm-xpmem, otherwise by shm-cma, without both by shm-knem, and their bytes arrive"
 timeout=180
 modules=1
 hosts=1
 devices=0
 cpus=2
 core=1
-# Puts from a process without root's rights to its peer; the path that they took is in the last column.
+# Puts from a process without root's rights to its peer; the last column has their path.
 takes() {
     plain tieline perf --test "$1" --size 64k --iterations 3 --verify > moved 2>&1 || {
         cat moved
@@ -17,7 +17,7 @@ takes() {
 h0() {
     need tieline
     built libtieline_shm_xpmem.so libtieline_shm_knem.so
-    # A list of providers to use would be one of preferences, too.
+    # A list of providers to use would also set the order of preference.
     export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=^tcp,verbs
     load knem
     load xpmem
@@ -32,7 +32,7 @@ h0() {
     nothing_attached
     tieline info --why --all > why 2>&1
     grep 'shm-xpmem' why || fail "info --why --all does not name it"
-    # To close the device beside another library that has it open would end what that one has made.
+    # Closing the device would end the objects of another library in the process that has it open, too.
     tieline info --why --all > why 2>&1 9<> /dev/xpmem
     grep 'something else in this process has /dev/xpmem open' why || fail "it shares the device: $(cat why)"
     TIELINE_PROVIDERS=^tcp,verbs,shm-xpmem takes put_lat 'shm-knem/copy'

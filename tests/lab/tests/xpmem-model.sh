@@ -1,4 +1,4 @@
-about="memory that is cold to xpmem is left to cma until attaching it would have paid, by what was measured where the process runs: the access that attaches is the one that this says, also where faults are made dear"
+about="memory that is cold to xpmem goes by cma until attaching it would have paid off: the access that attaches is the one predicted by the measured costs, even if faults are made expensive"
 timeout=90
 modules=1
 hosts=1

@@ -1,4 +1,4 @@
-about="two processes touch each other's memory by xpmem while both map, unmap and discard: no wrong byte, whoever is killed the others go on, and nothing is left"
+about="two processes access each other's memory by xpmem while both map, unmap and discard: no wrong byte, the others survive any kill, and nothing leaks"
 timeout=60
 modules=1
 hosts=1

@@ -1,4 +1,4 @@
-about="with the race of the real xpmem switched on a page that its owner discards is read on: the other tests would see it"
+about="with the race of the real xpmem enabled, a page that its owner discards is still read: the other tests would detect it"
 timeout=60
 modules=1
 hosts=1

@@ -1,4 +1,4 @@
-about="/dev/xpmem answers as its table says, row by row, and nothing of it is left"
+about="/dev/xpmem behaves as its table says, row by row, and nothing leaks"
 timeout=60
 modules=1
 hosts=1
@@ -7,7 +7,7 @@ cpus=2
 h0() {
     built examples/xpmem_table
     load xpmem
-    # No process may look into another's memory by a system call: xpmem does not ask that.
+    # No process may access another's memory by a system call: xpmem does not check that permission.
     yama 1
     "$TARGET/debug/examples/xpmem_table" || fail "see the rows"
     nothing_attached

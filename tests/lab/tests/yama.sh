@@ -1,8 +1,8 @@
-about="where Yama forbids single copy, puts of a pair go another way, and their bytes arrive"
+about="where Yama forbids single copy, puts of a pair take another path, and their bytes arrive"
 hosts=1
 timeout=120
 core=1
-# Puts from a process without root's rights to its peer; the path that they took is in the last column.
+# Puts from a process without root's rights to its peer; the last column has their path.
 takes() {
     plain tieline perf --test put_lat --size 64k --iterations 3 --verify > puts 2>&1 || {
         cat puts
@@ -16,7 +16,7 @@ h0() {
     export TIELINE_PROVIDERS=shm,shm-cma
     yama 0
     takes 0 'shm-cma/copy'
-    # Each process allows the others of its user.
+    # Each process permits access to the others of its user.
     yama 1
     takes 1 'shm-cma/copy'
     # Only an administrator may.

@@ -1,5 +1,5 @@
-//! `alloc_within LIMIT`: memory of a process whose control group has a limit of so many bytes, which a test of the lab sets. What is
-//! asked for beyond it is an error in words, and nobody is killed for what was given.
+//! `alloc_within LIMIT`: allocates memory in a control group with a limit of so many bytes, which a test of the lab sets. A request
+//! beyond the limit returns an error text, and memory that was granted never leads to an out-of-memory kill.
 
 use std::process::ExitCode;
 use tieline::{Context, OpenError, Region};
@@ -7,7 +7,7 @@ use tieline::{Context, OpenError, Region};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Memory of that length, every page of it written to; or the words of the error.
+/// Memory of that length, with every page written; or the error text.
 fn written(context: &Context, len: usize) -> Result<Region, String> {
     let region = match context.alloc(len) {
         Ok(region) => region,
@@ -20,7 +20,7 @@ fn written(context: &Context, len: usize) -> Result<Region, String> {
     Ok(region)
 }
 
-/// Pieces of that length until there is no room for another one; and what the last one was told.
+/// Pieces of that length until there is no room for another one, and the error text of the last one.
 fn filled(context: &Context, piece: usize) -> (Vec<Region>, String) {
     let mut all = Vec::new();
     loop {
@@ -42,7 +42,8 @@ fn main() -> ExitCode {
         let is_told = words.contains(&named) && words.contains("the control group");
         assert!(is_told || len > limit * 16, "{len} bytes: {words}");
     }
-    // Small ones could take the last pages, in which the program itself lies: it would then run at the pace of its file.
+    // Smaller pieces could use up the last pages, in which the program itself lies: it would then be paged in from its file all the
+    // time.
     for piece in [64 * MIB, 16 * MIB, 5 * MIB, MIB, MIB / 2, MIB / 16] {
         let (all, words) = filled(&context, piece);
         let sum = all.len() * piece;

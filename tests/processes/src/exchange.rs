@@ -1,27 +1,27 @@
-//! The application's own way of carrying datagrams between processes: over the pipes of the test.
+//! The application's transport for wire-up datagrams between processes: the pipes of the test.
 //!
-//! A node that says `datagram TO BYTES` wants the bytes delivered to the node of that name. A test can decide
-//! that some are lost, doubled or kept back, as the interface allows.
+//! A node that reports `datagram TO BYTES` has the bytes delivered to the node of that name. A test can have some datagrams lost,
+//! duplicated or delayed, as the interface allows.
 
 use std::collections::HashMap;
 use std::io::Write;
 use std::process::ChildStdin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A process's input, which its test and its peers write to.
+/// The standard input of a process, to which its test and its peers write.
 pub type Mailbox = Arc<Mutex<Option<ChildStdin>>>;
 
-/// What becomes of the datagrams that are under way.
+/// The treatment of datagrams in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// Each arrives once.
+    /// Each datagram arrives once.
     #[default]
     Arrives,
-    /// Every second one is lost, and what is not lost arrives twice.
+    /// Every second datagram is lost, and the others arrive twice.
     Unreliable,
-    /// None arrives.
+    /// No datagram arrives.
     Lost,
-    /// Each arrives as one of the next version of the wire-up.
+    /// Each datagram arrives with the next version of the wire-up protocol.
     OfTheNextVersion,
 }
 
@@ -32,7 +32,7 @@ struct Exchange {
     carried: u64,
 }
 
-/// How a datagram of the wire-up begins: `TW` and the version.
+/// The first bytes of a wire-up datagram: `TW` and the version.
 const WIRE_UP: &str = "545701";
 const NEXT_WIRE_UP: &str = "545702";
 
@@ -43,18 +43,18 @@ fn with<R>(act: impl FnOnce(&mut Exchange) -> R) -> R {
     act(exchange.get_or_insert_default())
 }
 
-/// Decides about the datagrams from now on.
+/// Sets the treatment of all later datagrams.
 pub fn set_fate(fate: Fate) {
     with(|exchange| exchange.fate = fate);
 }
 
-/// How many datagrams were given to be carried.
+/// The number of datagrams that were sent.
 #[must_use]
 pub fn carried() -> u64 {
     with(|exchange| exchange.carried)
 }
 
-/// Before the next test.
+/// Resets the state before the next test.
 pub(crate) fn forget() {
     with(|exchange| *exchange = Exchange::default());
 }
@@ -65,7 +65,7 @@ pub(crate) fn join(name: &str, mailbox: Mailbox) {
     });
 }
 
-/// Whether a report is a datagram; then it was dealt with.
+/// Handles a report that is a datagram. Returns whether it was one.
 pub(crate) fn takes(report: &str) -> bool {
     let Some(datagram) = report.strip_prefix("datagram ") else { return false };
     let Some((to, bytes)) = datagram.split_once(' ') else { return true };

@@ -1,7 +1,7 @@
-//! The role `family`: a process that forks, and talks with all its children and they with each other.
+//! The role `family`: a process that forks and exchanges messages with all its children, as they do with each other.
 //!
-//! One order: `WAY PATH NAME=VALUE...`. The way says when it forks, the path (its beginning, with `_` for spaces) how all of them have to reach each other's memory, the rest
-//! is set for each context. The answer is `well`, or what went wrong.
+//! It accepts one order: `WAY PATH NAME=VALUE...`. The way selects the moment of the forks. The path (its beginning, with `_` for
+//! spaces) is the expected path of every key, and the rest are settings of each context. The answer is `well`, or the error.
 
 use crate::fork::{Child, End};
 use crate::interpreter::{hex, pattern, unhex};
@@ -14,11 +14,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tieline::{Context, Endpoint, Outcome, PostError, Region, RemoteKey, Status, Worker};
 
-/// The children.
+/// The number of children.
 const CHILDREN: usize = 8;
 /// The length of each put.
 const LEN: usize = 3000;
-/// How long any one thing may take.
+/// The time limit of each step.
 const PATIENCE: Duration = Duration::from_secs(30);
 const DATA: u16 = 1;
 const DONE: u16 = 2;
@@ -69,7 +69,7 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
             }
         })
     };
-    // What the closure of a child takes along, the parent keeps.
+    // A child's closure takes these along; the parent keeps them.
     let from_main = |member: &Member| -> Vec<Child> {
         (1..=CHILDREN).map(|mine| child(mine, Some(member.clone()))).collect()
     };
@@ -83,7 +83,7 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
         "after" => {
             member = Member::open(plan, 0)?;
             member.goes_on(plan, 50)?;
-            // Something is under way while it forks.
+            // Operations are in flight while it forks.
             let begun: Vec<_> = (0..20).filter_map(|_| member.say_to_itself().ok()).collect();
             children = from_main(&member);
             begun.into_iter().try_for_each(|outcome| member.finished(outcome).map(drop))?;
@@ -103,7 +103,7 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
             member = Member::open(plan, 0)?;
             children = beside_threads_that_post(plan, || from_main(&member))?;
         }
-        // Its children are refused at once, and go another way.
+        // Its children are refused immediately, and take another route.
         "refused" => {
             member = Member::open(plan, 0)?;
             return refused(plan, &member);
@@ -121,7 +121,7 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
     member.worker.close(PATIENCE).map_err(said)
 }
 
-/// A child that cannot open what its parent has open, and opens something else.
+/// A child that cannot open the providers of its parent, and opens others.
 fn refused(plan: &Plan<'_>, member: &Member) -> Done {
     member.goes_on(plan, 50)?;
     let child = Child::fork(End::InOrder, |line| {
@@ -140,7 +140,7 @@ fn refused(plan: &Plan<'_>, member: &Member) -> Done {
     Err(why)
 }
 
-/// Forks while one thread posts, and another one opens contexts and closes them: locks are held at any moment.
+/// Forks while one thread posts, and another one opens and closes contexts: locks may be held at any moment.
 fn beside_threads_that_post(
     plan: &Plan<'_>,
     forks: impl FnOnce() -> Vec<Child>,
@@ -180,7 +180,7 @@ fn beside_threads_that_post(
     })
 }
 
-/// Two rounds in which all talk to all. Between them two more children drop their parent's handles, and end.
+/// Runs two rounds in which all processes exchange messages. Between them two more children drop their parent's handles, and end.
 fn lead(plan: &Plan<'_>, member: &Member, children: &[Child]) -> Done {
     let mut lines: Vec<Line<'_>> = children.iter().map(|child| Line::new(&child.line)).collect();
     let mut cards = vec![member.card()?];
@@ -193,7 +193,7 @@ fn lead(plan: &Plan<'_>, member: &Member, children: &[Child]) -> Done {
             say(line.socket, &cards)?;
         }
         if let Err(why) = member.talk(plan, &cards, 0, round) {
-            // What a child says of it is nearer to the cause.
+            // The error text of a child is nearer to the cause.
             let theirs: Vec<String> =
                 lines.iter_mut().filter_map(|line| line.next()?.err()).collect();
             return Err(format!("{why}; {}", theirs.join("; ")));
@@ -216,15 +216,15 @@ fn lead(plan: &Plan<'_>, member: &Member, children: &[Child]) -> Done {
             member.goes_on(plan, 20)?;
         }
     }
-    // Nobody leaves while another one may still be asked something.
+    // A process may leave only when no other one still needs its progress.
     for line in &lines {
         say(line.socket, "end")?;
     }
-    // To close is to have said everything, which this process takes in progress alone.
+    // A close requires progress of this process alone.
     lines.iter_mut().try_for_each(|line| line.wait(member).map(drop))
 }
 
-/// A child's life.
+/// The program of a child.
 fn live(plan: &Plan<'_>, mine: usize, inherited: Option<Member>, line: &UnixStream) -> Done {
     let mut inherited = inherited;
     if let Some(parents) = &inherited {
@@ -284,7 +284,7 @@ impl Line<'_> {
         Some(if words.starts_with("wrong") { Err(words) } else { Ok(words) })
     }
 
-    /// The next words; this process makes progress meanwhile.
+    /// The next line; this process makes progress meanwhile.
     fn wait(&mut self, member: &Member) -> Done<String> {
         let came = member.worker.wait_for(|| self.next(), Some(PATIENCE)).map_err(said)?;
         came.ok_or_else(|| "nothing was said in time".to_string())?
@@ -305,7 +305,7 @@ struct Member {
     came: Rc<Came>,
     own: Endpoint,
     own_key: Rc<RemoteKey>,
-    /// Memory that the others put to, and memory that this one puts from and gets to.
+    /// Memory that the others put to, and memory that this process puts from and gets to.
     there: Rc<Region>,
     here: Rc<Region>,
     worker: Rc<Worker>,
@@ -336,7 +336,7 @@ impl Member {
             note.wrong.borrow_mut().push(format!("an endpoint of {mine} failed: {why}"));
         });
         let memory = |len: usize| context.register(vec![0; len]).map(Rc::new).map_err(said);
-        // The last place is this process's own.
+        // The last slot belongs to this process.
         let (there, here) = (memory((CHILDREN + 2) * LEN)?, memory(2 * LEN)?);
         let own = worker.connect(&worker.address().map_err(said)?).map_err(said)?;
         let own_key = own.import_key(&there.remote_key().map_err(said)?).map_err(said)?;
@@ -344,13 +344,13 @@ impl Member {
         Ok(Member { came, own, own_key, there, here, worker, _context: Rc::new(context) })
     }
 
-    /// The address and the key for the others.
+    /// The address and the key for the other processes.
     fn card(&self) -> Done<String> {
         let (address, key) = (self.worker.address().map_err(said)?, self.there.remote_key());
         Ok(format!("{}:{}", hex(&address), hex(&key.map_err(said)?)))
     }
 
-    /// Posts until it is taken, and waits for its end.
+    /// Posts until accepted, and waits for the completion.
     fn does(&self, post: impl Fn() -> Result<Outcome, PostError>) -> Done {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -404,7 +404,7 @@ impl Member {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 
-    /// Sends, puts and gets to and from each other one, and looks at what came of them.
+    /// Sends, puts and gets between this process and each other one, and checks the results.
     fn talk(&self, plan: &Plan<'_>, cards: &str, mine: usize, round: usize) -> Done {
         let seed = |of: usize| (of + 20 * round) as u64;
         let bytes = |of: usize| (0..LEN).map(|at| pattern(at, seed(of))).collect::<Vec<u8>>();

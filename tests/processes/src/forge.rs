@@ -1,33 +1,32 @@
-//! Addresses and keys with a byte changed and the checksum made right again, as a forger would.
+//! Addresses and keys with one byte changed and a recomputed checksum, as a forger would make them.
 
 use std::ops::Range;
 
 const CHECKSUM: usize = 4;
-/// Magic and version, context, the version of messages, boot id, two namespaces, process number; then the host's name
-/// and the worker.
+/// Magic and version, context, message version, boot id, two namespaces, process number. The host's name and the worker follow.
 const ADDRESS_HEAD: usize = MAGIC + 16 + 2 + 16 + 8 + 8 + 4;
 const WORKER: usize = 16;
-/// The magic of an address or key, and its version: what differs there is not even looked at.
+/// The magic of an address or key, and its version: a record with other values is not parsed.
 const MAGIC: usize = 3 + 2;
 
-/// Where the version of an address or key begins: the major, then the minor.
+/// The offset of the version of an address or key: the major, then the minor.
 pub const MAJOR: usize = 3;
-/// Where an address says which version of the library's own messages its worker speaks: the major, then the minor.
+/// The offset of the worker's message version in an address: the major, then the minor.
 pub const MESSAGES: usize = MAGIC + 16;
 
-/// Where a byte can be changed.
+/// The offsets at which a byte can be changed.
 #[must_use]
 pub fn places(bytes: &[u8]) -> Range<usize> {
     MAGIC..bytes.len() - CHECKSUM
 }
 
-/// The same bytes but for one, with the right checksum.
+/// The same bytes with these bits flipped at one place, and the right checksum.
 #[must_use]
 pub fn flipped(bytes: &[u8], at: usize, bits: u8) -> Vec<u8> {
     with(bytes, at, bytes[at] ^ bits)
 }
 
-/// The same bytes but for this one, with the right checksum.
+/// The same bytes with this byte at one place, and the right checksum.
 #[must_use]
 pub fn with(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
     let mut forged = bytes[..bytes.len() - CHECKSUM].to_vec();
@@ -35,7 +34,8 @@ pub fn with(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
     sealed(forged)
 }
 
-/// A worker's address as later minors may write it, of the record and of the messages: with something behind what is known.
+/// A worker's address as later minor versions of the record and of the messages may write it: with unknown bytes behind the known
+/// ones.
 #[must_use]
 pub fn of_a_later_minor(address: &[u8]) -> Vec<u8> {
     let mut later = address[..address.len() - CHECKSUM].to_vec();
@@ -44,7 +44,7 @@ pub fn of_a_later_minor(address: &[u8]) -> Vec<u8> {
     sealed(later)
 }
 
-/// Puts the checksum behind it.
+/// Appends the checksum.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = bytes
         .iter()
@@ -53,17 +53,17 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Where the worker's number lies in its address.
+/// The range of the worker's number in its address.
 #[must_use]
 pub fn worker(address: &[u8]) -> Range<usize> {
     let number = ADDRESS_HEAD + 1 + usize::from(address[ADDRESS_HEAD]);
     number..number + WORKER
 }
 
-/// Where the part of one provider's interface lies in a worker's address.
+/// The range of one provider's interface in a worker's address.
 ///
 /// # Panics
-/// When the address has no candidate of that provider.
+/// If the address has no candidate of that provider.
 #[must_use]
 pub fn candidate(address: &[u8], provider: &[u8]) -> Range<usize> {
     let candidates = worker(address).end;
@@ -84,10 +84,10 @@ pub fn candidate(address: &[u8], provider: &[u8]) -> Range<usize> {
     panic!("no candidate of {}", String::from_utf8_lossy(provider));
 }
 
-/// Where shm's secret lies in a worker's address.
+/// The range of shm's secret in a worker's address.
 ///
 /// # Panics
-/// When the address has no candidate of shm.
+/// If the address has no candidate of shm.
 #[must_use]
 pub fn secret(address: &[u8]) -> Range<usize> {
     let shm = candidate(address, b"shm");

@@ -1,7 +1,7 @@
-//! The role `hostile`: a peer that speaks the wire of shm by hand and keeps to none of its rules. Answers are as a
-//! node's.
+//! The role `hostile`: a peer that implements the wire of shm by hand and breaks all of its rules. Answers are like those of a
+//! node.
 //!
-//! It is *aimed* at a worker's address, makes connections, and does something with all of them:
+//! It is *aimed* at a worker's address, makes connections, and applies each order to all of them:
 //!
 //! ```text
 //! let mut hostile = Hostile::start();          // tests/hostile.rs

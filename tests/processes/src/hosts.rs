@@ -8,12 +8,12 @@
 //!   [ bridge rail0 ]  [ bridge rail1 ]                 the switch, a namespace of its own
 //! ```
 //!
-//! A link can go down, as when a cable is pulled, or be cut in silence, as when a switch forgets it: packets
-//! vanish and nobody is told. Different hosts here share a PID namespace and all files, but no network, and
-//! processes started on them see a boot id of that host: shm does not reach from one to the other.
+//! A link can go down, as when a cable is pulled, or be cut silently, as when a switch forgets it: packets are lost and neither
+//! side is notified. The hosts share a PID namespace and all files, but no network. Processes started on a host see a boot id of
+//! that host, so shm does not reach from one host to another.
 //!
-//! Names carry the number and the start time of the test program, so runs never collide, and what a run that
-//! was killed left behind is removed by the next one.
+//! Names contain the number and the start time of the test program, so runs never collide. The next run removes the namespaces of a
+//! run that was killed.
 
 use crate::node::Node;
 use crate::peer::Launch;
@@ -23,30 +23,30 @@ use std::ops::Index;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Only what the network offers: the kernel would let `shm-cma` copy between these hosts, too.
+/// Selects the network providers only: between these hosts the kernel would also allow `shm-cma`.
 pub const NETWORK: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
 const FOLDER: &str = "/run/netns";
 const PREFIX: &str = "tieline-";
 
-/// Namespaces with links between them; they are gone when this is.
+/// Namespaces with links between them, which are removed on drop.
 pub struct Hosts {
     list: Vec<Host>,
     switch: String,
 }
 
-/// One of them.
+/// One host.
 pub struct Host {
     namespace: String,
     boot: String,
     links: Vec<Link>,
 }
 
-/// What a process does before it is one of a host, whose boot id is the first argument.
+/// The commands that a process of a host executes first; the host's boot id is the first argument.
 const BOOTED: &str = "f=$(mktemp) && echo \"$0\" > $f && mount --bind $f /proc/sys/kernel/random/boot_id; \
                       rm $f; exec \"$@\"";
 
-/// A host's way to one switch.
+/// The link of a host to one switch.
 #[derive(Clone)]
 pub struct Link {
     host: String,
@@ -56,7 +56,7 @@ pub struct Link {
     bridge: String,
 }
 
-/// Skips the test when hosts, or something else, cannot be had here.
+/// Skips the test if hosts, or something else, are not available here.
 #[macro_export]
 macro_rules! or_skip {
     ($possible:expr) => {
@@ -67,7 +67,7 @@ macro_rules! or_skip {
     };
 }
 
-/// Runs `ip` and says whether it did what it was told.
+/// Runs `ip`. Returns whether it succeeded.
 fn ip(arguments: &[&str]) -> Result<(), String> {
     let outcome = Command::new("ip").args(arguments).output();
     let output = outcome.map_err(|e| format!("ip (iproute2): {e}"))?;
@@ -78,7 +78,7 @@ fn ip(arguments: &[&str]) -> Result<(), String> {
     Err(format!("ip {}: {said}", arguments.join(" ")))
 }
 
-/// Runs many commands of `ip` in a namespace at once.
+/// Runs many commands of `ip` in a namespace with one call.
 fn batch(namespace: &str, commands: &[String]) -> Result<(), String> {
     let mut child = Command::new("ip")
         .args(["-netns", namespace, "-batch", "-"])
@@ -94,15 +94,15 @@ fn batch(namespace: &str, commands: &[String]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("in {namespace}: {said}")) }
 }
 
-/// What begins the name of everything of this process: `tieline-NUMBER-START-`.
+/// The prefix of all names of this process: `tieline-NUMBER-START-`.
 fn mark() -> String {
     format!("{PREFIX}{}-{}-", std::process::id(), started(std::process::id()).unwrap_or(0))
 }
 
-/// When a process began, in the kernel's ticks; `None` when there is none of that number.
+/// The start time of a process, in the kernel's ticks; `None` if there is no such process.
 fn started(process: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the program's name, which may hold anything: state is field 3, the start field 22.
+    // Behind the program's name, which may contain anything: state is field 3, the start field 22.
     let rest = stat.rsplit_once(')')?.1;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
@@ -112,14 +112,14 @@ fn namespaces() -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Namespaces of this process that are still there.
+/// The namespaces of this process that still exist.
 #[must_use]
 pub fn left() -> Vec<String> {
     let mark = mark();
     namespaces().into_iter().filter(|name| name.starts_with(&mark)).collect()
 }
 
-/// Removes the namespaces of runs that are over.
+/// Removes the namespaces of earlier runs.
 fn sweep() {
     for name in namespaces() {
         let mut words = name.strip_prefix(PREFIX).unwrap_or_default().split('-');
@@ -136,7 +136,7 @@ impl Hosts {
     /// Two hosts with one link between them.
     ///
     /// # Errors
-    /// Why there can be none here.
+    /// The reason why hosts are not available here.
     pub fn two() -> Result<Hosts, String> {
         Hosts::new(2, 1)
     }
@@ -165,7 +165,7 @@ impl Hosts {
         let _ = plugins::folder()?;
         sweep();
         let mark = format!("{}{}", mark(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // From here on, dropping it removes what is there already.
+        // From here on, its drop removes everything that was created.
         let mut hosts = Hosts { list: Vec::new(), switch: format!("{mark}-switch") };
         ip(&["netns", "add", &hosts.switch])?;
         let mut switching = Vec::new();
@@ -232,9 +232,8 @@ impl Host {
             here.push(format!("link set {device} up"));
             there.push(format!("link set {port} master {bridge} up"));
         }
-        // A host whose cable was pulled keeps its addresses. And what is sent goes out when an acknowledgement
-        // comes, as with the usual congestion control: where it is paced instead, the last event before a cut is
-        // nearly always something that was sent.
+        // A host whose cable was pulled keeps its addresses. Reno sends when an acknowledgement arrives. A congestion control that
+        // paces its packets would make a send the last event before nearly every cut.
         const SETTINGS: &str = "cd /proc/sys/net && echo 1 > ipv6/conf/all/keep_addr_on_down && \
                                 { echo reno > ipv4/tcp_congestion_control || true; }";
         let _ = self.run(&["sh", "-c", SETTINGS])?;
@@ -242,10 +241,10 @@ impl Host {
         batch(&self.links[0].switch, &there)
     }
 
-    /// Runs a command there.
+    /// Runs a command on the host.
     ///
     /// # Errors
-    /// What it said when it failed.
+    /// Its error output if it failed.
     pub fn run(&self, command: &[&str]) -> Result<String, String> {
         let output = Command::new("ip")
             .args(["netns", "exec", &self.namespace])
@@ -259,10 +258,10 @@ impl Host {
         }
     }
 
-    /// A process there, with the providers of the network at hand.
+    /// A process on the host, with the network providers.
     ///
     /// # Panics
-    /// When these are not built; then there are no hosts.
+    /// If these are not built; then there are no hosts.
     #[must_use]
     pub fn launch(&self, name: &str) -> Launch {
         let providers = plugins::folder().expect("hosts come after the providers");
@@ -271,14 +270,14 @@ impl Host {
             .env("TIELINE_PROVIDER_PATH", providers.display())
     }
 
-    /// Somebody there who speaks no word of ours: see [`crate::stranger`].
+    /// A process on the host that does not implement the protocol: see [`crate::stranger`].
     #[must_use]
     pub fn stranger(&self) -> Node {
         let namespace = ["ip", "netns", "exec", self.namespace.as_str()];
         Node::bare(Launch::new("stranger", "stranger").through(&namespace))
     }
 
-    /// Ports that somebody there listens on.
+    /// The ports with a listener on the host.
     #[must_use]
     pub fn listening(&self) -> Vec<u16> {
         let text = self.run(&["cat", "/proc/net/tcp", "/proc/net/tcp6"]).unwrap_or_default();
@@ -288,13 +287,13 @@ impl Host {
         ports
     }
 
-    /// A process there, with an open context and worker.
+    /// A process on the host, with an open context and worker.
     #[must_use]
     pub fn node(&self, name: &str, settings: &[&str]) -> Node {
         Node::open(self.launch(name), settings)
     }
 
-    /// Its address on a rail: of IPv6, or of IPv4.
+    /// The host's address on a rail, of IPv6 or of IPv4.
     #[must_use]
     pub fn address(&self, rail: usize, v6: bool) -> String {
         let port = &self.links[rail].port;
@@ -302,13 +301,13 @@ impl Host {
         address_of(number, rail, v6)
     }
 
-    /// Its link of a rail.
+    /// The host's link of a rail.
     #[must_use]
     pub fn link(&self, rail: usize) -> &Link {
         &self.links[rail]
     }
 
-    /// Discards what begins a connection from here: others can still begin one.
+    /// Drops the first packet of each connection from this host: others can still connect to it.
     ///
     /// # Errors
     /// Without `nft`.
@@ -316,7 +315,7 @@ impl Host {
         self.filter("output", "tcp flags & (syn | ack) == syn drop")
     }
 
-    /// Discards what begins a connection to here.
+    /// Drops the first packet of each connection to this host.
     ///
     /// # Errors
     /// Without `nft`.
@@ -324,7 +323,7 @@ impl Host {
         self.filter("input", "tcp flags & (syn | ack) == syn drop")
     }
 
-    /// Refuses what begins a connection to here, as a firewall does that says so.
+    /// Rejects connections to this host, as a firewall that sends a reset.
     ///
     /// # Errors
     /// Without `nft`.
@@ -332,7 +331,7 @@ impl Host {
         self.filter("input", "tcp flags & (syn | ack) == syn reject with tcp reset")
     }
 
-    /// Discards what comes in packets of more bytes, and tells nobody, as a link does whose MTU is smaller than the ends believe.
+    /// Silently drops incoming packets of more bytes, as a link with a smaller MTU than its ends assume.
     ///
     /// # Errors
     /// Without `nft`.
@@ -349,12 +348,12 @@ impl Host {
         self.run(&["nft", &rules]).map(|_| ())
     }
 
-    /// Discards nothing any more.
+    /// Removes all of these rules.
     pub fn stop_dropping(&self) {
         let _ = self.run(&["nft", "delete table inet tieline"]);
     }
 
-    /// Numbers of the processes there.
+    /// The numbers of the processes on the host.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let outcome = Command::new("ip").args(["netns", "pids", &self.namespace]).output();
@@ -362,14 +361,14 @@ impl Host {
         text.unwrap_or_default().lines().filter_map(|line| line.trim().parse().ok()).collect()
     }
 
-    /// Kills all its processes; its kernel lives on and closes their connections.
+    /// Kills all processes of the host; its kernel closes their connections.
     pub fn lose_processes(&self) {
         for process in self.processes() {
             sys::signal(process, sys::Signal::Kill);
         }
     }
 
-    /// It is gone as when its power fails: nothing comes from it any more. Returns when, in ns.
+    /// Cuts the host off as a power failure does: nothing comes from it any more. Returns the time, in ns.
     #[must_use]
     pub fn vanish(&self) -> u64 {
         let at = sys::now_ns();
@@ -381,7 +380,7 @@ impl Host {
     }
 }
 
-/// The port of a line of /proc/net/tcp, when it is a listener's.
+/// The port of a line of /proc/net/tcp, if it is a listener's.
 fn listener(line: &str) -> Option<u16> {
     const LISTEN: &str = "0A";
     let mut words = line.split_whitespace().skip(1);
@@ -398,12 +397,12 @@ fn address_of(host: usize, rail: usize, v6: bool) -> String {
 }
 
 impl Link {
-    /// Takes the host's device down: the host is told, and has no route.
+    /// Takes the host's device down: the host is notified, and has no route.
     pub fn down(&self) {
         self.at_host("down");
     }
 
-    /// Takes it up again.
+    /// Takes the device up again.
     pub fn up(&self) {
         self.at_host("up");
     }
@@ -412,12 +411,12 @@ impl Link {
         must(ip(&["-netns", &self.host, "link", "set", &self.device, state]));
     }
 
-    /// Nothing passes any more in either direction, and neither side is told.
+    /// Stops all packets in both directions; neither side is notified.
     pub fn cut(&self) {
         must(ip(&["-netns", &self.switch, "link", "set", &self.port, "nomaster"]));
     }
 
-    /// What is sent passes again.
+    /// Lets packets pass again.
     pub fn restore(&self) {
         must(ip(&["-netns", &self.switch, "link", "set", &self.port, "master", &self.bridge]));
     }

@@ -1,7 +1,8 @@
 //! The role `inherited`: a process with open contexts that forks, and a child that lists its descriptors and mappings.
 //!
-//! One order: `NAME=VALUE...`, the settings of the context. The answer: a line `descriptor KIND CLOSED-BY-EXEC` for each descriptor that
-//! the child has by the library, `mapping KIND WHERE` for each mapping, where `parent` is one that the child has not, and `end`.
+//! It accepts one order: `NAME=VALUE...`, the settings of the context. The answer has a line `descriptor KIND CLOSED-BY-EXEC` for
+//! each of the library's descriptors in the child, and a line `mapping KIND WHERE` for each mapping. `parent` is a mapping that the
+//! child does not have. The last line is `end`.
 
 use crate::fork::{Child, End};
 use crate::parent::Parent;
@@ -18,7 +19,7 @@ pub fn inherited(parent: Parent) {
             use std::io::Write;
             let told: String = self::descriptors()
                 .iter()
-                // The last one is the list itself.
+                // The last one belongs to the directory listing.
                 .filter(|(number, kind)| {
                     descriptors.get(*number) != Some(kind) && !kind.starts_with("/proc/")
                 })
@@ -31,7 +32,7 @@ pub fn inherited(parent: Parent) {
         let mut line = child.line.try_clone().expect("a descriptor");
         let _ = line.read_to_string(&mut told).expect("the child says it");
         assert_eq!(child.join(), Some(0));
-        // The line between the two is no part of it.
+        // The line between the two is not part of it.
         told.lines()
             .filter(|line| line.starts_with("descriptor"))
             .for_each(|line| parent.say(line));
@@ -45,7 +46,8 @@ pub fn inherited(parent: Parent) {
     }
 }
 
-/// A context in use: a worker with an endpoint to itself, memory of both kinds, a key, an eventfd that others wait for.
+/// A context in use: a worker with an endpoint to itself, memory of both kinds, a key, and an eventfd that other processes wait
+/// for.
 struct Open(#[expect(dead_code)] Box<dyn std::any::Any>);
 
 impl Open {
@@ -90,7 +92,7 @@ fn is_closed_by_exec(number: i32) -> bool {
         != 0
 }
 
-/// The kind of each mapping, by its place.
+/// The kind of each mapping, by its address.
 fn mappings() -> BTreeMap<String, String> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let seen = |line: &str| {

@@ -1,4 +1,4 @@
-//! What a test must not leave behind: processes, hosts, and files in the places where Tieline could make some.
+//! Checks that a test leaves nothing behind: processes, hosts, and files in the directories that Tieline uses.
 
 use crate::{Node, hosts};
 use std::collections::BTreeSet;
@@ -8,19 +8,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Marks the processes of one test in their environment, which is where they are found again.
+/// The environment variable that marks the processes of one test.
 pub const MARK: &str = "PROCESSES_TEST";
 
 static NOW: Mutex<Option<(String, PathBuf)>> = Mutex::new(None);
 
-/// The mark of the test that runs now, and a folder of its own.
+/// The mark of the running test, and its directory.
 #[must_use]
 pub fn current() -> (String, PathBuf) {
     let now = NOW.lock().unwrap_or_else(PoisonError::into_inner);
     now.clone().unwrap_or_else(|| ("none".to_string(), std::env::temp_dir()))
 }
 
-/// What was there before a test.
+/// The state before a test.
 pub struct Before {
     mark: String,
     folder: PathBuf,
@@ -28,7 +28,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// Notes what is there, and makes the test's folder.
+    /// Records the state, and makes the test's directory.
     #[must_use]
     pub fn look(test: &str) -> Before {
         let pid = std::process::id();
@@ -42,10 +42,10 @@ impl Before {
         Before { mark, folder, files: files() }
     }
 
-    /// Panics when something is left. The processes were told to end, or killed: they get a moment for it.
+    /// Panics if something is left. Processes that were told to end, or killed, get a moment for that.
     ///
     /// # Panics
-    /// When something is left.
+    /// If something is left.
     pub fn check(self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut left = processes(&self.mark);
@@ -61,7 +61,7 @@ impl Before {
         let mut own = Vec::new();
         walk(&self.folder, &mut own);
         if !own.is_empty() {
-            // What killed processes leave the next one of their user removes.
+            // The next process of the same user removes the files of killed processes.
             Node::start("sweeper").end();
             own.clear();
             walk(&self.folder, &mut own);
@@ -71,8 +71,8 @@ impl Before {
     }
 }
 
-/// Everything in /dev/shm, /tmp and /run that has our name. Folders do not count: Tieline makes none there,
-/// but the tests of other crates, which may run at the same time, do.
+/// Everything in /dev/shm, /tmp and /run with the name of Tieline. Directories do not count: Tieline makes none there, but the
+/// tests of other crates, which may run at the same time, do.
 fn files() -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for place in ["/dev/shm", "/tmp", "/run"] {
@@ -98,13 +98,13 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// How many processes of this test there are.
+/// The number of processes of this test.
 #[must_use]
 pub fn count() -> usize {
     processes(&current().0).len()
 }
 
-/// Numbers of processes that carry the mark; zombies do not count, their parent is init or about to collect.
+/// The numbers of the processes with the mark. Zombies do not count: init, or their parent, is about to reap them.
 fn processes(mark: &str) -> Vec<String> {
     let wanted = format!("{MARK}={mark}\0");
     let mut found = Vec::new();

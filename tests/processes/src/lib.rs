@@ -1,8 +1,8 @@
 //! Tests with real processes, through the public interface of Tieline.
 //!
-//! A test is a script in the parent process, which never calls Tieline itself and so cannot hang in it. Its
-//! peers are this same program, started again with a role: most often that of a [`node::Node`], which does
-//! one thing after another as it is told over a pipe, and says how each ended and when.
+//! A test is a script in the parent process, which never calls Tieline itself and so cannot hang in it. Its peers are the same
+//! program, started again with a role. Most are a [`node::Node`], which carries out orders from a pipe, one after another, and
+//! reports the result and the time of each.
 //!
 //! ```text
 //! let mut a = Node::start("a");
@@ -22,11 +22,11 @@
 //! hosts[1].link(0).cut();
 //! ```
 //!
-//! Whatever a peer should say is waited for with a deadline; when that passes the test fails, with what every
-//! process said last, and the processes are killed. After each test nothing may be left: no process, no file.
+//! Every wait for a report has a deadline. When it passes, the test fails with the last reports of every process, and the processes
+//! are killed. After each test no process and no file may be left.
 
-/// What must have ended by itself has ended by then, in ms: however busy the machine is, and well before the usual
-/// time-outs (20 s for silence, 30 s for connecting) could have ended it instead.
+/// The time within which events without a timeout have happened on any busy machine, in ms. It is well below the usual timeouts (20
+/// s for silence, 30 s for connecting), so none of these can be the cause.
 pub const BOUND_MS: f64 = 15_000.0;
 
 pub mod exchange;

@@ -1,41 +1,41 @@
-//! The matrix of memory: every kind, filled before and after its key was made, with forks and other programs of either side beside
-//! it. Peers get the owner's last stores, their puts arrive at the owner, and a child keeps its own bytes.
+//! The matrix of memory: every kind, filled before and after its key was made, while either side forks or starts programs. Peers
+//! read the owner's last stores, their puts arrive at the owner, and a child keeps its own bytes.
 
 use crate::mapped::{KINDS, Kind};
 use crate::peer::DEADLINE;
 use crate::{Launch, Node};
 use std::time::Instant;
 
-/// Within three pages, and more than one.
+/// Longer than one page, within three pages.
 const LEN: usize = 9_001;
 
-/// The way between the two processes.
+/// The route between the two processes.
 pub struct Over<'a> {
     /// Starts a process of this name.
     pub launch: &'a dyn Fn(&str) -> Launch,
-    /// The settings of both.
+    /// The settings of both processes.
     pub settings: &'a [&'a str],
-    /// The path of every key, or how it begins.
+    /// The path of every key, or its beginning.
     pub path: &'a str,
-    /// Kinds whose keys may lead to messages instead.
+    /// The kinds whose keys may fall back to messages.
     pub or_messages: &'a [Kind],
-    /// An access ends with the process that owns the memory, by a signal.
+    /// A signal ends a process that accesses the memory of a dead owner.
     pub dies_with_owner: bool,
 }
 
-/// An event beside the accesses.
+/// An event that coincides with the accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
     Nothing,
     /// The owner forks before its memory has a key.
     ForkBeforeKey,
-    /// It forks when the peer has the key. The child lives until the end.
+    /// The owner forks when the peer has the key. The child lives until the end.
     Fork,
     /// The same, and the child has ended when the owner stores.
     ForkAndEnd,
-    /// It starts a program, with a copy of itself in between.
+    /// The owner starts a program by fork and exec.
     ForkAndExec,
-    /// It starts a program without.
+    /// The owner starts a program without a copy of itself.
     Spawn,
     /// The peer forks.
     PeerForks,
@@ -51,10 +51,10 @@ const EVENTS: [Event; 7] = [
     Event::PeerForks,
 ];
 
-/// Tries every row.
+/// Tests every row.
 ///
 /// # Panics
-/// When a byte is wrong, or a key leads elsewhere.
+/// If a byte is wrong, or a key has another path.
 pub fn every_kind_is_right(over: &Over<'_>) {
     let mut pair = Pair::start(over);
     let mut tried = 0;
@@ -70,7 +70,7 @@ pub fn every_kind_is_right(over: &Over<'_>) {
         let by = if path.is_empty() { "not here" } else { &path };
         println!("    {name}: {} rows by {by}", tried - first);
     }
-    // Huge pages that are set aside are not everywhere.
+    // Reserved huge pages are not available everywhere.
     assert!(tried >= (KINDS.len() - 1) * 20, "{tried} rows were tried");
     pair.end();
     if !over.dies_with_owner {
@@ -89,7 +89,7 @@ struct Row {
 }
 
 impl Row {
-    /// Whether peers may write changes nothing of most events.
+    /// Most events do not depend on the peers' right to write.
     fn all(name: &'static str, kind: Kind) -> Vec<Row> {
         let mut rows = Vec::new();
         for filled in [false, true] {
@@ -119,7 +119,7 @@ impl Pair {
         pair
     }
 
-    /// Tries one row, and returns the path. `None`: there is no such memory here.
+    /// Tests one row, and returns the path. `None`: this kind of memory is not available here.
     fn row(&mut self, row: &Row) -> Option<String> {
         let Row { name, kind, rights, filled, event } = row;
         let first = if *filled { "1" } else { "fresh" };
@@ -167,7 +167,7 @@ impl Pair {
         Some(path)
     }
 
-    /// The child ends, and has had all the time the bytes of the moment when it was forked, unless both share the memory.
+    /// Ends the child. All the time it had the bytes of the moment of the fork, unless both share the memory.
     fn child_has_its_own(&mut self, row: &Row) {
         let said = self.owner.must("fork-joined");
         if !row.kind.is_shared() {
@@ -183,7 +183,7 @@ impl Pair {
     }
 }
 
-/// Closes the region, once no peer is in it any more.
+/// Closes the region, once no peer accesses it any more.
 fn close(owner: &mut Node) {
     let late = Instant::now() + DEADLINE;
     while let Err(failed) = owner.ask("close memory") {
@@ -191,8 +191,8 @@ fn close(owner: &mut Node) {
     }
 }
 
-/// A process that becomes another program is one that ends: its peer's accesses fail, and bring nothing of the new program; its own
-/// leave everything in order.
+/// An exec ends a process for its peers: their accesses fail and return no byte of the new program. Its own operations leave
+/// everything in order.
 fn becomes_another(over: &Over<'_>, is_owner: bool) {
     let mut pair = Pair::start(over);
     let _ = pair.owner.must(&format!("map memory {LEN} private both 1"));

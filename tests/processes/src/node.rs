@@ -10,47 +10,47 @@ pub struct Failed {
     pub status: String,
     /// The name of the kind.
     pub kind: String,
-    /// What a person reads.
+    /// The error text.
     pub text: String,
-    /// When, in ns.
+    /// The time, in ns.
     pub at: u64,
 }
 
-/// What an operation brought.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
     /// Its value or text.
     pub text: String,
-    /// When, in ns.
+    /// The time, in ns.
     pub at: u64,
 }
 
-/// A space within a word of an order, such as in a path.
+/// Stands for a space within a word of an order, such as in a path.
 pub const SPACE: &str = "\u{1f}";
 
-/// A process that does as it is told.
+/// A process that carries out orders.
 pub struct Node {
     /// The process.
     pub peer: Peer,
 }
 
 impl Node {
-    /// Starts one with an open context and worker.
+    /// Starts a node with an open context and worker.
     #[must_use]
     pub fn start(name: &str) -> Node {
         Node::open(Launch::new(name, "node"), &[])
     }
 
-    /// Starts one with settings: `TIELINE_PROVIDERS=^shm-cma`.
+    /// Starts a node with settings: `TIELINE_PROVIDERS=^shm-cma`.
     #[must_use]
     pub fn with(name: &str, settings: &[&str]) -> Node {
         Node::open(Launch::new(name, "node"), settings)
     }
 
-    /// Starts one in a way of its own.
+    /// Starts a node by its own launch.
     ///
     /// # Panics
-    /// When its context does not open.
+    /// If its context does not open.
     #[must_use]
     pub fn open(launch: Launch, settings: &[&str]) -> Node {
         let mut node = Node::bare(launch);
@@ -59,16 +59,16 @@ impl Node {
         node
     }
 
-    /// Starts one without a context.
+    /// Starts a node without a context.
     #[must_use]
     pub fn bare(launch: Launch) -> Node {
         Node { peer: launch.start() }
     }
 
-    /// Gives an order and waits for how it ended.
+    /// Gives an order and waits for its result.
     ///
     /// # Errors
-    /// When it failed.
+    /// If it failed.
     pub fn try_ask(&mut self, order: &str) -> Result<Done, Failed> {
         self.peer.tell(order);
         self.answer()
@@ -77,7 +77,7 @@ impl Node {
     /// Gives an order and returns its text.
     ///
     /// # Errors
-    /// When it failed.
+    /// If it failed.
     pub fn ask(&mut self, order: &str) -> Result<String, Failed> {
         self.try_ask(order).map(|done| done.text)
     }
@@ -85,7 +85,7 @@ impl Node {
     /// Gives an order that has to succeed.
     ///
     /// # Panics
-    /// When it failed.
+    /// If it failed.
     pub fn must(&mut self, order: &str) -> String {
         match self.ask(order) {
             Ok(text) => text,
@@ -93,13 +93,13 @@ impl Node {
         }
     }
 
-    /// How the order given last ended.
+    /// The result of the last order.
     ///
     /// # Errors
-    /// When it failed.
+    /// If it failed.
     ///
     /// # Panics
-    /// When the answer is none.
+    /// If the report is no result.
     pub fn answer(&mut self) -> Result<Done, Failed> {
         loop {
             let line = self.peer.hear();
@@ -120,10 +120,10 @@ impl Node {
         }
     }
 
-    /// Ends a stream that goes on until it is told something; what it answered.
+    /// Stops a stream and returns its result.
     ///
     /// # Errors
-    /// When it had failed.
+    /// If it had failed.
     pub fn stop(&mut self) -> Result<Done, Failed> {
         self.peer.tell("stop");
         let ended = self.answer();
@@ -131,59 +131,59 @@ impl Node {
         ended
     }
 
-    /// Waits until a stream is under way that was ordered with [`Peer::tell`].
+    /// Waits until a stream is running that was ordered with [`Peer::tell`].
     pub fn streams(&mut self) {
         let _ = self.peer.expect("streaming");
     }
 
-    /// An endpoint here that leads to `other`, under its name.
+    /// Connects an endpoint to `other`, under its name.
     pub fn connect(&mut self, other: &mut Node) {
         let address = other.must("address");
         let _ = self.must(&format!("connect {} {address}", other.peer.name));
     }
 
-    /// Imports `other`'s region; returns the path. The key's name is `OTHER.REGION`.
+    /// Imports a region of `other`; returns the path. The key's name is `OTHER.REGION`.
     pub fn import(&mut self, other: &mut Node, region: &str) -> String {
         let key = other.must(&format!("key {region}"));
         self.must(&format!("import {} {region} {key}", other.peer.name))
     }
 
-    /// Whether what came in was in order and whole.
+    /// Checks that the received messages were in order and complete.
     ///
     /// # Panics
-    /// When it was not.
+    /// If they were not.
     pub fn nothing_was_wrong(&mut self) {
         assert_eq!(self.must("wrong"), "", "at {}", self.peer.name);
     }
 
-    /// Kills it; returns when, in ns.
+    /// Kills the process; returns the time, in ns.
     pub fn kill(&mut self) -> u64 {
         self.peer.kill()
     }
 
-    /// Lets it end by itself.
+    /// Lets the process end by itself.
     pub fn end(self) {
         self.peer.end();
     }
 }
 
 impl Node {
-    /// Descriptors and KiB that each of them holds.
+    /// The number of descriptors and the KiB that each node holds.
     pub fn footprints(nodes: &mut [Node]) -> Vec<(u64, u64)> {
         nodes.iter_mut().map(Node::footprint).collect()
     }
 
-    /// Descriptors and KiB that it holds.
+    /// The number of descriptors and the KiB that the node holds.
     pub fn footprint(&mut self) -> (u64, u64) {
         let mut number = |what: &str| self.must(what).parse().expect("a number");
         (number("descriptors"), number("resident"))
     }
 }
 
-/// Compares what processes held early with what they hold late.
+/// Compares the resources of processes early and late.
 ///
 /// # Panics
-/// When they hold more now.
+/// If they hold more now.
 pub fn nothing_leaks(early: &[(u64, u64)], late: &[(u64, u64)]) {
     assert_eq!(early.len(), late.len(), "both were measured");
     for (early, late) in early.iter().zip(late) {

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::io::Write;
 use tieline::Worker;
 
-/// The test that started this process: one line is one order, one line is one report. Lines that begin with
-/// `deliver` are no orders: they bring datagrams, and may come at any time.
+/// The test that started this process: each line is one order or one report. Lines that begin with `deliver` are datagrams, and may
+/// come at any time.
 #[derive(Default)]
 pub struct Parent {
     buffer: RefCell<Vec<u8>>,
@@ -16,20 +16,20 @@ pub struct Parent {
     closed: Cell<bool>,
 }
 
-/// Where orders come from.
+/// The descriptor of the orders.
 pub const STDIN: i32 = 0;
 
 impl Parent {
-    /// Reports something.
+    /// Sends a report.
     ///
     /// # Panics
-    /// When the test is gone.
+    /// If the test is gone.
     pub fn say(&self, line: &str) {
         let line = line.replace('\n', " / ") + "\n";
         std::io::stdout().lock().write_all(line.as_bytes()).expect("the test reads");
     }
 
-    /// The next order; `None` when there will be no more. Blocks, and calls nothing of Tieline meanwhile.
+    /// The next order; `None` at the end of the orders. Blocks, and does not call Tieline meanwhile.
     pub fn hear(&self) -> Option<String> {
         loop {
             if let Some(line) = self.line() {
@@ -42,23 +42,22 @@ impl Parent {
         }
     }
 
-    /// Whether there is another order, or will never be one.
+    /// Whether there is another order, or the end of orders.
     pub fn wants_something(&self) -> bool {
         self.look();
         self.closed.get() || !self.orders.borrow().is_empty()
     }
 
-    /// The next datagram, in text.
+    /// The next datagram, as text.
     pub fn datagram(&self) -> Option<String> {
         self.look();
         self.datagrams.borrow_mut().pop_front()
     }
 
-    /// The next order, making progress until it comes and sleeping when there is nothing to do. Datagrams are
-    /// given to the worker.
+    /// The next order. Makes progress until it comes, and sleeps when there is nothing to do. Datagrams are passed to the worker.
     ///
     /// # Panics
-    /// When the worker cannot be waited for.
+    /// If the worker cannot be waited for.
     pub fn serve(&self, worker: &Worker) -> Option<String> {
         loop {
             self.look();
@@ -72,11 +71,11 @@ impl Parent {
         }
     }
 
-    /// Progress, with whatever datagrams came; when there is none to make, sleeps until something comes from
-    /// the worker's side or from the test's.
+    /// Makes progress and passes datagrams on. When there is no progress, it sleeps until an event of the worker or a line of the
+    /// test.
     ///
     /// # Panics
-    /// When the worker cannot be waited for.
+    /// If the worker cannot be waited for.
     pub fn pause(&self, worker: &Worker) {
         while let Some(datagram) = self.datagram() {
             if let Err(e) = worker.deliver_out_of_band(&crate::interpreter::unhex(&datagram)) {
@@ -84,8 +83,7 @@ impl Parent {
             }
         }
         if worker.progress() == 0 && worker.arm().expect("arming") {
-            // What is queued for lack of room may have no descriptor that announces room.
-            // And an order that has just been read is not announced once more.
+            // Queued operations may have no descriptor that reports room. And an order that was already read is not reported again.
             let read = !self.orders.borrow().is_empty();
             let nap = (worker.pending() > 0 || read).then_some(1);
             let _ = sys::readable(&[STDIN, worker.fd()], nap);
@@ -96,7 +94,7 @@ impl Parent {
         self.orders.borrow_mut().pop_front()
     }
 
-    /// Reads what is there.
+    /// Reads the available lines.
     fn look(&self) {
         while !self.closed.get() && sys::readable(&[STDIN], Some(0)) {
             self.read();

@@ -1,4 +1,4 @@
-//! The processes of a test, as the test sees them.
+//! The processes of a test, as seen by the test.
 
 use crate::exchange::{self, Mailbox};
 use crate::{leftovers, runner, sys};
@@ -10,16 +10,16 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long any one thing may take before it counts as hanging.
+/// The time limit of each step, after which it counts as hanging.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 const KEPT: usize = 12;
 
 type Log = Arc<Mutex<VecDeque<String>>>;
 
-/// What every process of this test said last.
+/// The last reports of every process of this test.
 static LOGS: Mutex<Vec<(String, Log)>> = Mutex::new(Vec::new());
 
-/// For the report of a failed test.
+/// The text for the report of a failed test.
 #[must_use]
 pub fn what_was_said() -> String {
     let mut text = String::new();
@@ -31,7 +31,7 @@ pub fn what_was_said() -> String {
     text
 }
 
-/// Before the next test.
+/// Resets the reports before the next test.
 pub fn forget_what_was_said() {
     LOGS.lock().unwrap_or_else(PoisonError::into_inner).clear();
     exchange::forget();
@@ -46,7 +46,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A process in a role; the name is for reports.
+    /// A process in a role; the name appears in reports.
     #[must_use]
     pub fn new(name: &str, role: &str) -> Launch {
         Launch {
@@ -64,17 +64,17 @@ impl Launch {
         self
     }
 
-    /// Starts it through another program: `unshare --pid --fork`.
+    /// Starts the process through another program: `unshare --pid --fork`.
     #[must_use]
     pub fn through(mut self, wrapper: &[&str]) -> Launch {
         self.wrapper = wrapper.iter().map(OsString::from).collect();
         self
     }
 
-    /// Starts it.
+    /// Starts the process.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// If it cannot be started.
     #[must_use]
     pub fn start(self) -> Peer {
         let (mark, folder) = leftovers::current();
@@ -127,9 +127,9 @@ impl Launch {
     }
 }
 
-/// A running process. Dropping it kills it.
+/// A running process, which is killed on drop.
 pub struct Peer {
-    /// For reports.
+    /// The name in reports.
     pub name: String,
     child: Child,
     input: Mailbox,
@@ -138,13 +138,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Its number, as this process sees it.
+    /// The process number, as seen by this process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Gives an order. One that has died hears nothing.
+    /// Gives an order. A process that has died ignores it.
     pub fn tell(&mut self, order: &str) {
         self.note(&format!("<- {order}"));
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,7 +164,7 @@ impl Peer {
     /// The next report.
     ///
     /// # Panics
-    /// After the deadline, and when the process has ended.
+    /// After the deadline, and if the process has ended.
     pub fn hear(&mut self) -> String {
         match self.hear_or_end() {
             Some(line) => line,
@@ -175,7 +175,7 @@ impl Peer {
         }
     }
 
-    /// The next report; `None` when the process has ended instead.
+    /// The next report; `None` if the process has ended instead.
     ///
     /// # Panics
     /// After the deadline.
@@ -189,7 +189,7 @@ impl Peer {
         }
     }
 
-    /// Waits for an end that it was not asked for.
+    /// Waits for an end that was not ordered.
     ///
     /// # Panics
     /// As [`Peer::hear_or_end`].
@@ -198,10 +198,10 @@ impl Peer {
         self.child.wait().expect("collecting a peer")
     }
 
-    /// The next report, which has to begin with `word`; returns what follows it.
+    /// The next report, which has to begin with `word`; returns the rest.
     ///
     /// # Panics
-    /// As [`Peer::hear`], and when it is another one.
+    /// As [`Peer::hear`], and if the report is a different one.
     pub fn expect(&mut self, word: &str) -> String {
         let line = self.hear();
         match line.strip_prefix(word) {
@@ -210,20 +210,20 @@ impl Peer {
         }
     }
 
-    /// The next report if it comes within so long.
+    /// The next report if it comes within this time.
     pub fn hear_within(&mut self, time: Duration) -> Option<String> {
         self.lines.recv_timeout(time).ok()
     }
 
-    /// The next report if it is there.
+    /// The next report if it is there already.
     pub fn hear_now(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
-    /// Ends it as SIGKILL does; returns the time just before, in ns.
+    /// Kills the process with SIGKILL; returns the time just before, in ns.
     ///
     /// # Panics
-    /// When it cannot be killed.
+    /// If it cannot be killed.
     pub fn kill(&mut self) -> u64 {
         let at = sys::now_ns();
         self.child.kill().expect("killing a peer");
@@ -231,10 +231,10 @@ impl Peer {
         at
     }
 
-    /// Lets it end by itself.
+    /// Lets the process end by itself.
     ///
     /// # Panics
-    /// When it does not end, or not well.
+    /// If it does not end, or fails.
     pub fn end(mut self) {
         let status = self.leave();
         assert!(status.success(), "{} ended with {status}", self.name);

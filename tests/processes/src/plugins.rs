@@ -1,21 +1,21 @@
-//! The providers of the network as shared objects, in a folder of their own, built with this test's profile.
+//! The network providers as shared objects, in a separate directory, built with this test's profile.
 //!
-//! They are not linked into the library, and what else lies beside the test program may be of any age.
+//! They are not linked into the library, and other files beside the test program may be outdated.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use tieline_testing::built;
 
-/// Names a folder that holds them already, for where there is no cargo.
+/// The variable that names a directory with these files, for hosts without cargo.
 const GIVEN: &str = "PROCESSES_PROVIDERS";
 
-/// The folder, or why there is none.
+/// The directory, or the reason why there is none.
 ///
 /// # Errors
 /// Without cargo.
 ///
 /// # Panics
-/// When they do not compile.
+/// If they do not compile.
 pub fn folder() -> Result<&'static Path, String> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| match std::env::var_os(GIVEN) {
@@ -25,13 +25,13 @@ pub fn folder() -> Result<&'static Path, String> {
     folder.as_deref().map_err(Clone::clone)
 }
 
-/// A folder with the provider over libfabric alone.
+/// A directory with only the provider over libfabric.
 ///
 /// # Errors
 /// Without cargo, or without libfabric.
 ///
 /// # Panics
-/// When it does not compile.
+/// If it does not compile.
 pub fn libfabric() -> Result<&'static Path, String> {
     const FILES: [built::Made<'static>; 1] = [("tieline-provider-ofi-plugin", "libtieline_ofi.so")];
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
@@ -50,7 +50,7 @@ pub fn libfabric() -> Result<&'static Path, String> {
     folder.as_deref().map_err(Clone::clone)
 }
 
-/// A folder with the providers over libfabric and of the network.
+/// A directory with the provider over libfabric and the network providers.
 ///
 /// # Errors
 /// As [`libfabric`].
@@ -71,7 +71,7 @@ fn build() -> Result<PathBuf, String> {
     gathered("processes-providers", &built::TCP)
 }
 
-/// A folder of that name with these files and no others.
+/// A directory of that name with these files only.
 fn gathered(name: &str, files: &[built::Made<'_>]) -> Result<PathBuf, String> {
     let profile = built::folder(files)?;
     let folder = profile.join(name);

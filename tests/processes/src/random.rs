@@ -1,4 +1,4 @@
-//! Random numbers for tests: the same seed, the same run.
+//! Random numbers for tests: the same seed gives the same run.
 
 use crate::sys;
 
@@ -6,7 +6,7 @@ use crate::sys;
 pub struct Random(u64);
 
 impl Random {
-    /// From the seed in `PROCESSES_SEED`, else from the clock; says which.
+    /// Takes the seed from `PROCESSES_SEED`, otherwise from the clock, and prints it.
     #[must_use]
     pub fn for_this_run() -> Random {
         let given = std::env::var("PROCESSES_SEED").ok().and_then(|s| s.parse().ok());
@@ -23,7 +23,7 @@ impl Random {
         (self.0 >> 11) % bound
     }
 
-    /// The list in another order.
+    /// Shuffles the list.
     pub fn shuffle<T>(&mut self, list: &mut [T]) {
         for last in (1..list.len()).rev() {
             list.swap(last, self.below(last as u64 + 1) as usize);
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Lets some time pass, to arrive at another moment of what the others do.
+/// Spends some time, so that the next step meets the other processes at another moment.
 pub fn spin(microseconds: u64) {
     let until = sys::now_ns() + microseconds * 1000;
     while sys::now_ns() < until {

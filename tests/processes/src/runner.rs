@@ -8,20 +8,20 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tieline_testing::hang::{self, Limit};
 
-/// Several times what the longest test takes on a busy machine: what they wait for has shorter limits of its own.
+/// Several times the duration of the longest test on a busy machine; single steps have shorter limits.
 const LIMIT: Duration = Duration::from_secs(300);
-/// So long a test may take to fail once its processes were ended.
+/// The time in which a test has to fail once its processes were ended.
 const TO_FAIL: Duration = Duration::from_secs(30);
 
 /// Names the role of a process that a test started.
 pub const ROLE: &str = "PROCESSES_ROLE";
 
-/// How a test ended that did not panic.
+/// The result of a test that did not panic.
 #[must_use]
 pub enum Verdict {
-    /// All of it was checked.
+    /// Everything was checked.
     Passed,
-    /// It could not run here.
+    /// The test could not run here.
     Skipped(String),
 }
 
@@ -123,8 +123,8 @@ fn run_tests(tests: &[&Test]) -> ExitCode {
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A test that hangs is named with what it waits for, and its processes are ended, so that it fails. One that goes on
-/// all the same ends the run.
+/// Reports a test that hangs, with the operations that its processes wait for, and ends these processes, so that the test fails. If
+/// it still continues, the whole run ends.
 fn expired(name: &'static str) {
     println!("test {name} does not end after {} s; what waits for what:", LIMIT.as_secs());
     let built = std::env::current_exe().unwrap_or_default();
@@ -132,7 +132,7 @@ fn expired(name: &'static str) {
     print!("{}", hang::told(std::process::id(), built));
     println!("{}", peer::what_was_said());
     hang::end(std::process::id());
-    // The limit of this call is not waited for: the test may end meanwhile, and the next one begin.
+    // This call returns before that limit: the test may end meanwhile, and the next one begin.
     let _ = std::thread::spawn(move || {
         std::thread::sleep(TO_FAIL);
         if leftovers::current().0.ends_with(name) {

@@ -1,4 +1,4 @@
-//! The role `stranger`: somebody on the network who speaks no word of ours. Answers are as a node's.
+//! The role `stranger`: a host on the network that does not implement the protocol. Answers are like those of a node.
 
 use crate::interpreter::hex;
 use crate::parent::Parent;
@@ -7,9 +7,9 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Longer than it takes to say it again after a link came up, however busy the machine is.
+/// Longer than a retransmission after a link came up takes on any busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For somebody who is not expected to answer.
+/// For a peer that is not expected to answer.
 const MOMENT: Duration = Duration::from_millis(500);
 
 /// The role.
@@ -20,21 +20,21 @@ pub fn stranger(parent: Parent) {
         let words: Vec<&str> = order.split(' ').collect();
         let address = |word: &str| -> SocketAddr { word.parse().expect("ADDRESS:PORT") };
         let answer = match words[..] {
-            // Whether somebody answers there.
+            // Tests whether that address answers.
             ["call", to] => {
                 TcpStream::connect_timeout(&address(to), PATIENCE).map(|_| "reached".to_string())
             }
-            // The same where nobody should.
+            // The same for an address that should not answer.
             ["try", to] => {
                 TcpStream::connect_timeout(&address(to), MOMENT).map(|_| "reached".to_string())
             }
-            // Takes a port away; it accepts nobody.
+            // Occupies a port; accepts no connection.
             ["listen", at] => TcpListener::bind(address(at)).and_then(|listener| {
                 let bound = listener.local_addr()?.to_string();
                 listeners.push(listener);
                 Ok(bound)
             }),
-            // A listener of another version of the handshake: it answers each greeting with one of its own.
+            // A listener of another version of the handshake: it answers each greeting with one of its version.
             ["speak", at, version] => {
                 let version = version.parse().expect("a version");
                 TcpListener::bind(address(at)).map(|listener| {
@@ -42,11 +42,11 @@ pub fn stranger(parent: Parent) {
                     String::new()
                 })
             }
-            // A dialler of another version: what it is answered.
+            // A dialler of another version: returns the answer.
             ["greet", to, version] => greet(address(to), version.parse().expect("a version")),
-            // Bytes that mean nothing, until the other side hangs up: how many it took.
+            // Sends meaningless bytes until the other side closes; returns how many it accepted.
             ["garbage", to, len] => garbage(address(to), len.parse().expect("bytes")),
-            // A byte, and then nothing more: connections that stay open, as many as the other side takes.
+            // Connections that send one byte and stay open, as many as the other side accepts.
             ["slow", to, count] => {
                 let count: usize = count.parse().expect("how many");
                 let call = |_| {
@@ -56,7 +56,7 @@ pub fn stranger(parent: Parent) {
                 held.extend((0..count).map_while(call));
                 Ok(held.len().to_string())
             }
-            // Says one more byte on each, and returns how many are still open.
+            // Sends one more byte on each, and returns how many are still open.
             ["drip"] => {
                 held.retain_mut(|stream| is_open(stream) && stream.write_all(b"L").is_ok());
                 Ok(held.len().to_string())

@@ -45,7 +45,7 @@ pub fn readable(descriptors: &[i32], milliseconds: Option<i32>) -> bool {
     n > 0
 }
 
-/// Reads what is there; 0 at the end.
+/// Reads the available bytes; 0 at the end.
 #[must_use]
 pub fn read(descriptor: i32, buffer: &mut [u8]) -> usize {
     // SAFETY: the buffer is writable for the length given.
@@ -77,7 +77,7 @@ impl Limit {
     }
 }
 
-/// Sets a soft limit, and returns what it was; the hard one bounds it.
+/// Sets a soft limit, and returns the previous one; the hard limit bounds it.
 #[must_use]
 pub fn limit(which: Limit, to: u64) -> u64 {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -90,7 +90,7 @@ pub fn limit(which: Limit, to: u64) -> u64 {
     before
 }
 
-/// Whether this process may do everything.
+/// Whether this process has the rights of root.
 #[must_use]
 pub fn is_root() -> bool {
     // SAFETY: no argument.
@@ -115,18 +115,18 @@ pub fn signal(process: u32, signal: Signal) {
     let _ = unsafe { libc::kill(process as i32, number) };
 }
 
-/// What [`signal`] sends.
+/// A signal for [`signal`].
 #[derive(Clone, Copy, Debug)]
 pub enum Signal {
-    /// Not scheduled from here on.
+    /// The process stops.
     Stop,
-    /// Goes on.
+    /// The process continues.
     Continue,
-    /// Ends, without a word to anybody.
+    /// The process ends, without any cleanup.
     Kill,
 }
 
-/// Becomes another user, for good.
+/// Becomes another user, permanently.
 #[must_use]
 pub fn become_user(user: u32) -> bool {
     // SAFETY: passes numbers only.
@@ -137,7 +137,7 @@ pub fn become_user(user: u32) -> bool {
     }
 }
 
-/// Stays on one processor.
+/// Pins the process to one processor.
 #[must_use]
 pub fn pin(processor: usize) -> bool {
     // SAFETY: the set is a plain bit field, valid when zeroed, and the number is inside it.
@@ -159,11 +159,10 @@ pub fn first_processor() -> usize {
     }
 }
 
-/// Runs `child` in a forked child of this single-threaded process and returns what its exit code was;
-/// `None` when a signal ended it.
+/// Runs `child` in a forked child of this single-threaded process and returns its exit code; `None` if a signal ended it.
 ///
 /// # Panics
-/// When there is no fork.
+/// If the fork fails.
 #[must_use]
 pub fn in_forked_child(child: impl FnOnce() -> u8) -> Option<u8> {
     // SAFETY: the callers are processes with one thread, so the child is a whole process.
@@ -171,23 +170,23 @@ pub fn in_forked_child(child: impl FnOnce() -> u8) -> Option<u8> {
     assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
     if pid == 0 {
         let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
-        // SAFETY: ends the child at once, without what the parent registered for its own end.
+        // SAFETY: ends the child immediately, without the exit handlers that the parent registered.
         unsafe { libc::_exit(i32::from(code)) };
     }
     let mut status = 0;
-    // SAFETY: the number is writable, and the child is ours.
+    // SAFETY: the number is writable, and the child belongs to this process.
     let _ = unsafe { libc::waitpid(pid, &mut status, 0) };
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
 }
 
-/// A descriptor that becomes readable when `watched` does: the usual way of an event loop.
+/// A descriptor that becomes readable when `watched` does, as in a usual event loop.
 pub struct Epoll(i32);
 
 impl Epoll {
     /// Watches one descriptor.
     ///
     /// # Panics
-    /// When the system refuses.
+    /// If the system refuses.
     #[must_use]
     pub fn over(watched: i32) -> Epoll {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
@@ -216,21 +215,21 @@ impl Drop for Epoll {
     }
 }
 
-// ---- what a hostile peer of shm needs ----
+// ---- for the hostile peer of shm ----
 
 fn done(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 fn owned(result: i32) -> io::Result<OwnedFd> {
-    // SAFETY: a descriptor that the caller has just made, and nobody else owns.
+    // SAFETY: a descriptor that the caller has just made, without another owner.
     done(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Connects to a Unix socket of records; a leading zero byte makes the name abstract.
 ///
 /// # Errors
-/// Those of the system; [`io::ErrorKind::InvalidInput`] when the name is too long.
+/// Those of the system; [`io::ErrorKind::InvalidInput`] if the name is too long.
 pub fn connect_unix(name: &[u8]) -> io::Result<OwnedFd> {
     let (socket, to, len) = unix_socket(name)?;
     // SAFETY: a filled address of that length.
@@ -238,7 +237,7 @@ pub fn connect_unix(name: &[u8]) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket of records that listens under that name; it does not wait.
+/// A non-blocking socket of records that listens under that name.
 ///
 /// # Errors
 /// Those of the system.
@@ -253,7 +252,7 @@ pub fn listen_unix(name: &[u8]) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// A socket of records, and an address that has this name.
+/// A socket of records, and the address of this name.
 fn unix_socket(name: &[u8]) -> io::Result<(OwnedFd, libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: a plain record; all zero is a value of it.
     let mut to: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -306,7 +305,7 @@ pub fn send_record(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
     done(sent as i32).map(|_| ())
 }
 
-/// Whether the other side has not closed a socket. Records that wait are dropped.
+/// Whether the other side has not closed a socket. Pending records are dropped.
 #[must_use]
 pub fn is_open(socket: &OwnedFd) -> bool {
     let mut byte = 0u8;
@@ -321,7 +320,7 @@ pub fn is_open(socket: &OwnedFd) -> bool {
     }
 }
 
-/// A TCP socket with data that nobody reads: who closes the last copy waits for so many seconds. And the other end.
+/// A TCP socket with unread data, and its other end. The close of its last copy blocks for so many seconds.
 ///
 /// # Errors
 /// Those of the system.
@@ -344,10 +343,10 @@ pub fn lingering(seconds: i32) -> io::Result<(OwnedFd, TcpListener)> {
     Ok((stream.into(), unread))
 }
 
-/// How many kinds [`odd_descriptors`] knows.
+/// The number of kinds of [`odd_descriptors`].
 pub const ODD_KINDS: usize = 8;
 
-/// Descriptors that nobody expects, of one kind or many of one.
+/// Unexpected descriptors: one, or many of one kind.
 ///
 /// # Errors
 /// Those of the system.
@@ -360,14 +359,14 @@ pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
         // SAFETY: takes numbers only.
         3 => vec![owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?],
         4 => (0..253).map(|_| open("/dev/null")).collect::<io::Result<_>>()?,
-        // A socket in which a socket waits.
+        // A socket with a socket in its queue.
         5 => {
             let (one, two) = std::os::unix::net::UnixDatagram::pair()?;
             let (one, two) = (OwnedFd::from(one), OwnedFd::from(two));
             send_record(&one, b"x", &[two.as_fd(), one.as_fd()])?;
             vec![two, one]
         }
-        // A pipe, full, with nobody who reads.
+        // A full pipe without a reader.
         6 => {
             let mut ends = [0; 2];
             // SAFETY: writes two numbers.
@@ -379,13 +378,12 @@ pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
             while full.write(&[0; 4096]).is_ok() {}
             vec![write, read]
         }
-        // Memory that can be made shorter.
-        // SAFETY: a name that ends with a zero.
+        // Memory that can be truncated. SAFETY: a name that ends with a zero.
         _ => vec![owned(unsafe { libc::memfd_create(c"odd".as_ptr(), libc::MFD_CLOEXEC) })?],
     })
 }
 
-/// Memory that is shared with whoever gets its file.
+/// Memory that is shared with every process that receives its file.
 pub struct Memory {
     file: OwnedFd,
     base: *mut u8,
@@ -393,7 +391,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A memory file that cannot change its size, mapped.
+    /// A mapped memory file whose size is sealed.
     ///
     /// # Errors
     /// Those of the system.
@@ -401,7 +399,7 @@ impl Memory {
         Memory::sealed_of(0, len)
     }
 
-    /// The same of two megabytes that are one page, if the system has one to give.
+    /// The same with two megabytes in one huge page, if the system has one available.
     ///
     /// # Errors
     /// Those of the system.
@@ -409,7 +407,7 @@ impl Memory {
         Memory::sealed_of(libc::MFD_HUGETLB, 2 << 20)
     }
 
-    /// Takes all pages out of it.
+    /// Removes all pages from it.
     ///
     /// # Errors
     /// Those of the system.
@@ -450,9 +448,9 @@ impl Memory {
         Ok(Memory { file, base: base.cast(), len })
     }
 
-    /// How many bytes there are.
+    /// The length in bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // there is always something
+    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.len
     }
@@ -465,23 +463,23 @@ impl Memory {
 
     fn word(&self, at: usize) -> &std::sync::atomic::AtomicU64 {
         assert!(at % 8 == 0 && at + 8 <= self.len, "outside");
-        // SAFETY: inside the mapping and aligned; both sides touch it by atomics.
+        // SAFETY: inside the mapping and aligned; both sides access it by atomics.
         unsafe { std::sync::atomic::AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
-    /// The word at a place.
+    /// Loads the word at an offset.
     ///
     /// # Panics
-    /// When it lies outside.
+    /// If it lies outside.
     #[must_use]
     pub fn load(&self, at: usize) -> u64 {
         self.word(at).load(std::sync::atomic::Ordering::Acquire)
     }
 
-    /// Changes the word at a place.
+    /// Stores the word at an offset.
     ///
     /// # Panics
-    /// When it lies outside.
+    /// If it lies outside.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, std::sync::atomic::Ordering::Release);
     }
@@ -489,12 +487,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; nobody holds a reference into it any more.
+        // SAFETY: a mapping of this object, to which no reference exists any more.
         let _ = unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }
 
-/// Pages of this process that an application would own: mapped here, and unmapped when it says so.
+/// Pages of this process in the role of the application's memory: mapped here, and unmapped on demand.
 #[derive(Debug)]
 pub struct Pages {
     base: usize,
@@ -502,54 +500,54 @@ pub struct Pages {
 }
 
 impl Pages {
-    /// Maps some.
+    /// Maps pages.
     ///
     /// # Panics
-    /// When there are none.
+    /// If there are none.
     #[must_use]
     pub fn map(len: usize) -> Pages {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping touches nothing that is there.
+        // SAFETY: a new mapping changes no existing one.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, -1, 0) };
         assert!(base != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
         Pages { base: base as usize, len }
     }
 
-    /// Where they begin.
+    /// The address of the first byte.
     #[must_use]
     pub fn base(&self) -> usize {
         self.base
     }
 
-    /// In bytes.
+    /// The length in bytes.
     #[must_use]
-    #[allow(clippy::len_without_is_empty)] // there are none without pages
+    #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Registers them.
+    /// Registers the pages.
     ///
     /// # Errors
-    /// What the library says.
+    /// Those of the library.
     pub fn register(
         &self,
         context: &tieline::Context,
     ) -> Result<tieline::Region, tieline::OpenError> {
-        // SAFETY: they stay mapped until the test unmaps them, which it does after the region was closed.
+        // SAFETY: the pages stay mapped until the test unmaps them, which it does after the region was closed.
         unsafe { context.register_raw(self.base as *mut u8, self.len, tieline::Access::ALL) }
     }
 
-    /// Unmaps them: whoever touches them now is ended by the kernel.
+    /// Unmaps the pages: the kernel ends any process that accesses them afterwards.
     pub fn unmap(self) {
-        // SAFETY: mapped by `map`, and nobody's business any more.
+        // SAFETY: mapped by `map`, and not used any more.
         let _ = unsafe { libc::munmap(self.base as *mut libc::c_void, self.len) };
     }
 }
 
-/// From now on a system call fails with EPERM in this process, as a seccomp filter of a container would have it.
-/// `false`: there are no such filters here.
+/// Makes a system call fail with EPERM in this process, as a seccomp filter of a container does. `false`: such filters are not
+/// available here.
 #[must_use]
 pub fn forbid(call: &str) -> bool {
     let number = match call {

@@ -1,4 +1,4 @@
-//! Processes in namespaces of their own, and processes with next to nothing of a resource.
+//! Processes in separate namespaces, and processes with little of a resource.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -96,7 +96,7 @@ fn messages_and_memory_cross_a_pid_namespace() -> Verdict {
     let mut outside = Node::start("outside");
     let mut inside = Node::open(Launch::new("inside", "node").through(&wrapped(&own)), &[]);
     let paths = everything_works_between(&mut outside, &mut inside);
-    // A process number means nothing there: single copy falls back, and the report says why.
+    // A process number has no meaning there: single copy falls back, and the report has the reason.
     assert_eq!(paths, ["emulated over shm/ring", "emulated over shm/ring"]);
     assert!(report(&mut outside, &inside).contains("PID namespace"));
     assert!(report(&mut inside, &outside).contains("PID namespace"));
@@ -109,7 +109,7 @@ fn wrapped<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     words
 }
 
-/// A shell in a mount namespace of its own does something to /dev/shm and becomes the peer.
+/// A shell in a separate mount namespace changes /dev/shm and then becomes the peer.
 fn with_dev_shm(script: &str) -> Launch {
     let script = format!("{script} && exec \"$0\"");
     Launch::new("inside", "node").through(&["unshare", "--mount", "sh", "-c", &script])
@@ -154,7 +154,7 @@ fn messages_and_memory_cross_a_network_namespace() -> Verdict {
     end([outside, inside])
 }
 
-/// Hides the test's folder: nothing that lies there outside is seen inside.
+/// Hides the test's directory: files there are not visible inside.
 fn with_a_folder_of_its_own(own: &[&str]) -> Launch {
     let folder = leftovers::current().1;
     let mount = format!("mount -t tmpfs none {}", folder.display());
@@ -201,7 +201,7 @@ fn messages_and_memory_cross_a_user_namespace() -> Verdict {
     let mut outside = Node::start("outside");
     let mut inside = Node::open(Launch::new("inside", "node").through(&wrapped(&own)), &[]);
     let paths = everything_works_between(&mut outside, &mut inside);
-    // Whether the kernel lets them copy depends on who is more privileged; each way falls back by itself.
+    // The more privileged process may copy; each direction falls back separately.
     println!("    out to in by {}, in to out by {}", paths[0], paths[1]);
     for (path, (node, other)) in
         paths.iter().zip([(&mut outside, "inside"), (&mut inside, "outside")])
@@ -230,7 +230,7 @@ fn everything_at_once_as_in_a_container() -> Verdict {
     let mut two = Node::open(launch("two"), &[&directory]);
     let paths = everything_works_between(&mut one, &mut two);
     assert_eq!(paths, ["emulated over shm/ring", "emulated over shm/ring"]);
-    // A death there is noticed here as anywhere.
+    // A death in the container is noticed outside.
     one.peer.tell("failures 1");
     let killed = two.kill();
     let noticed = one.answer().expect("on_peer_failure is called");
@@ -238,12 +238,12 @@ fn everything_at_once_as_in_a_container() -> Verdict {
     println!("    a death in another container is noticed after {took:.1} ms (promised: 1000)");
     assert!(took < tieline_processes::BOUND_MS);
     assert_eq!(one.ask("send two 1 0 8").expect_err("it is gone").status, "PeerFailed");
-    // What was killed is the wrapper; the process inside dies with it, and then two are left: one and its.
+    // The wrapper was killed and the process inside dies with it. Two remain: process one and its wrapper.
     while leftovers::count() > 2 {
         std::thread::yield_now();
     }
     one.end();
-    // Its listener may have closed after the connection that told of its end: then the next who comes sweeps its socket up.
+    // Its listener may have closed after the connection that reported its end. Then the next process removes its socket.
     Node::with("next", &[&directory]).end();
     Verdict::Passed
 }
@@ -260,17 +260,17 @@ fn a_socket_directory_is_empty_again_when_a_process_in_it_was_killed() -> Verdic
     let _ = victim.kill();
     let _ = survivor.answer().expect("on_peer_failure is called");
     assert!(survivor.must("await-error victim").starts_with("PeerFailed"));
-    // One whom nobody knew is swept up by the next who comes.
+    // The next process also removes the socket of a process without peers.
     let mut lonely = Node::with("lonely", &[&directory]);
     let _ = lonely.kill();
     let next = Node::with("next", &[&directory]);
     next.end();
-    // The survivor removes its own, and nothing is left: that is checked after every test.
+    // The survivor removes its own socket, and no file is left: that is checked after every test.
     survivor.end();
     Verdict::Passed
 }
 
-/// Sockets in the directory that is used without TIELINE_SHM_DIR.
+/// The number of sockets in the default directory, used without TIELINE_SHM_DIR.
 fn sockets() -> usize {
     let directory = leftovers::current().1.join("run").join("tieline");
     std::fs::read_dir(directory).map_or(0, Iterator::count)
@@ -284,7 +284,7 @@ fn what_killed_processes_left_the_next_one_of_their_user_removes() -> Verdict {
         let _ = node.kill();
     }
     assert_eq!(sockets(), 6, "nobody was there to remove them");
-    // A living one is not taken for dead, even one that is stopped.
+    // A living process is not considered dead, even while it is stopped.
     tieline_processes::sys::signal(living.peer.pid(), tieline_processes::sys::Signal::Stop);
     let mut next = Node::start("next");
     assert_eq!(sockets(), 2);
@@ -312,7 +312,7 @@ fn a_process_that_does_not_know_its_kernel_reaches_its_peers() -> Verdict {
     if let Err(why) = can(&["--mount"]) {
         return Verdict::Skipped(why);
     }
-    // Where /proc hides what it usually tells.
+    // /proc hides its usual contents.
     let script = "mount -t tmpfs none /proc/sys/kernel/random && exec \"$0\"";
     let launch = Launch::new("inside", "node").through(&["unshare", "--mount", "sh", "-c", script]);
     let mut outside = Node::with("outside", &["TIELINE_PROVIDERS=shm"]);
@@ -334,9 +334,9 @@ fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict
     let failed = poor.ask(&format!("alloc mine {}", 256 << 20)).expect_err("there is no room");
     println!("    alloc: {} {}", failed.status, failed.text);
     assert_eq!(failed.status, "NoMemory", "{failed:?}");
-    // The limit was looked at: nobody tried first, which takes the pages before it fails.
+    // The limit is checked before an attempt, which would use up the pages before it fails.
     assert!(failed.text.contains("ulimit -v"), "{failed:?}");
-    // A peer's region that does not fit is reached by messages instead, or refused; nothing else.
+    // A peer's region that does not fit is reached by messages, or refused.
     let key = rich.must("key large");
     match poor.ask(&format!("import rich large {key}")) {
         Ok(path) => {
@@ -348,7 +348,7 @@ fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict
             assert_eq!(failed.status, "NoMemory");
         }
     }
-    // Until nothing fits any more.
+    // Until nothing more fits.
     let mut count = 0;
     let failed = loop {
         match poor.ask(&format!("alloc small{count} {}", 1 << 20)) {
@@ -359,7 +359,7 @@ fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict
     };
     println!("    {count} regions of 1 MiB fit; then: {} {}", failed.status, failed.text);
     assert_eq!(failed.status, "NoMemory", "{failed:?}");
-    // What is there goes on.
+    // Existing mappings still work.
     let _ = poor.must("put rich.plain out 0 50000 0");
     assert_eq!(rich.must(&format!("check plain 0 {LEN} 7 0")), "same");
     let _ = poor.must("ping rich");
@@ -377,14 +377,14 @@ fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
     for room in 0..64 {
         let mut poor = Node::bare(Launch::new("poor", "node"));
         let open: u64 = poor.must("descriptors").parse().expect("a number");
-        // The one that counted them is closed again.
+        // The descriptor that counted them is closed again.
         let _ = poor.must(&format!("limit descriptors {}", open - 1 + room));
         let mut step = |order: &str| poor.ask(order);
         let outcome = step("open")
             .and_then(|_| step(&format!("connect rich {address}")))
             .and_then(|_| step("send rich 1 0 8"))
             .and_then(|_| step("alloc mine 4096"));
-        // When there is room again, the same process can go on.
+        // When there is room again, the same process can continue.
         let _ = step("limit descriptors 1000");
         let _ = step("close").expect("closing");
         for order in ["open", &format!("connect rich {address}"), "ping rich", "alloc mine 4096"] {
@@ -414,7 +414,7 @@ fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
         }
     }
     assert!(complete);
-    // Nobody else was disturbed.
+    // Other processes are not affected.
     let mut other = Node::start("other");
     other.connect(&mut rich);
     let _ = other.must("ping rich");
@@ -423,14 +423,14 @@ fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
 }
 
 fn who_is_not_taken_in_for_want_of_descriptors_hears_so() -> Verdict {
-    // A way back is sought for that long.
+    // The time limit for the route back.
     let settings = ["TIELINE_PROVIDERS=shm", "TIELINE_CONNECT_TIMEOUT=200ms"];
     let mut rich = Node::with("rich", &settings);
     let mut last = String::new();
     for room in 0..64 {
         let mut poor = Node::bare(Launch::new("poor", "node"));
         let open: u64 = poor.must("descriptors").parse().expect("a number");
-        // The one that counted them is closed again.
+        // The descriptor that counted them is closed again.
         let _ = poor.must(&format!("limit descriptors {}", open - 1 + room));
         let opened = poor.ask(&format!("open {}", settings.join(" ")));
         let taken_in = opened.is_ok();
@@ -448,7 +448,7 @@ fn who_is_not_taken_in_for_want_of_descriptors_hears_so() -> Verdict {
         if said != last {
             println!("    room for {room}: {said}");
         }
-        // It is let in where there is room for that, and then hung up on for want of a way back.
+        // It is accepted if there is room for that, and then disconnected because there is no route back.
         let words = match taken_in {
             true => ["ulimit -n", "the peer disconnected"],
             false => ["Too many open files"; 2],
@@ -462,7 +462,7 @@ fn who_is_not_taken_in_for_want_of_descriptors_hears_so() -> Verdict {
 
 fn an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_has_some_again()
 -> Verdict {
-    // Questions go by messages, and a way back is sought for that long.
+    // Requests go by messages, and this is the time limit for the route back.
     let settings = ["TIELINE_PROVIDERS=^shm-cma", "TIELINE_CONNECT_TIMEOUT=500ms"];
     let (mut asker, mut owner) = (Node::with("asker", &settings), Node::with("owner", &settings));
     let _ = owner.must("register memory 64");
@@ -470,7 +470,7 @@ fn an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_ha
     for question in ["get owner.memory here 0 8 0", "atomic owner.memory 0 1", "ping owner"] {
         asker.connect(&mut owner);
         assert_eq!(asker.import(&mut owner, "memory"), "emulated over shm/ring");
-        // The way in stands, and takes no descriptor any more.
+        // The incoming connection is established and needs no further descriptor.
         let _ = asker.must("send owner 1 0 8");
         let _ = owner.must("reach counted 1");
         let open: u64 = owner.must("descriptors").parse().expect("a number");
@@ -485,7 +485,7 @@ fn an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_ha
         asker.connect(&mut owner);
         let _ = asker.import(&mut owner, "memory");
         let _ = asker.must(question);
-        // The way back is given up with the next worker, so that the next question finds none.
+        // The new worker has no route back, so the next request needs one again.
         let _ = owner.must("fresh-worker");
         let _ = asker.must("fresh-worker");
     }

@@ -1,19 +1,21 @@
-//! What an operator is told who has nothing but the words of an error and the report: each ends with its cause in the first line.
+//! The diagnosis that an operator can make from the error text and the report alone: each has the cause in its first line.
 //!
-//! The ten ways in which a night is lost, and where each is played:
+//! The ten usual causes of a long search, and their tests:
 //!
-//! 1. A program that nobody changed: `a_program_that_nobody_changed_...` here; a live one: `live.rs`.
-//! 2. A value that a provider refuses: `a_mistyped_value_of_a_provider_...` here.
-//! 3. A transport without what connects it: `a_transport_whose_connections_were_left_out_...` here; what the peer has and this side refused or
-//!    has not: `settings.rs`, and the unit tests of the core's `endpoint/unreachable.rs`.
-//! 4. A better way that is refused while another one serves: behind `not:` in the first test here, and in `tieline perf` (`tools`).
-//! 5. A firewall: `a_firewall_that_drops_...`, `an_interface_that_leads_nowhere_...` here.
-//! 6. An MTU that is smaller than believed: `a_link_that_drops_large_packets_alone_...` here.
-//! 7. A transport, or a worker, that cannot be opened: `a_transport_that_cannot_be_opened_...` here; `tieline check` (`tools`).
-//! 8. A directory that is not there: `a_directory_that_does_not_exist_is_an_error_and_is_not_made` in `containers.rs`; a link that leads nowhere, a
-//!    name that is nearly ours: `a_link_that_leads_nowhere_...` here; a provider that another one shadows: unit tests of `core/src/registry`.
-//! 9. Numbers that were disturbed: `perf/disturbed.rs` and `tests/perf.rs` in `tools`.
-//! 10. Messages that nobody handles: `a_message_that_is_too_long_or_has_a_reserved_id_...` in `misuse.rs`, and the core's worker tests.
+//! 1. An unmodified program: the first test of this file; a running one: `live.rs`.
+//! 2. A value that a provider refuses: the test of a mistyped value in this file.
+//! 3. A transport without a module that connects it: the test of left-out connections in this file. The facilities of the peer that
+//!    this side refused or lacks: `settings.rs`, and the unit tests of the core's `endpoint/unreachable.rs`.
+//! 4. A better route that is refused while another one serves: behind `not:` in the first test of this file, and in `tieline perf`
+//!    (`tools`).
+//! 5. A firewall: the tests of a firewall and of a dead interface in this file.
+//! 6. An MTU that is smaller than assumed: the test of dropped large packets in this file.
+//! 7. A transport, or a worker, that cannot be opened: the test of an unopenable transport in this file; `tieline check` (`tools`).
+//! 8. A missing directory: `a_directory_that_does_not_exist_is_an_error_and_is_not_made` in `containers.rs`. A dangling link, or a
+//!    misspelt variable of Tieline: the last test of this file. A provider that another one shadows: unit tests of
+//!    `core/src/registry`.
+//! 9. Disturbed measurements: `perf/disturbed.rs` and `tests/perf.rs` in `tools`.
+//! 10. Messages without a handler: the test of unknown ids in `misuse.rs`, and the core's worker tests.
 
 use std::path::PathBuf;
 use tieline_processes::hosts::NETWORK;
@@ -31,7 +33,7 @@ pub(crate) const TESTS: &[Test] = named![
     a_link_that_leads_nowhere_and_a_variable_that_is_nearly_ours_are_told,
 ];
 
-/// A file of this test's, which goes with it.
+/// A file of this test, whose directory is removed after the test.
 fn file(name: &str) -> PathBuf {
     leftovers::current().1.join("tmp").join(name)
 }
@@ -63,7 +65,7 @@ fn a_program_that_nobody_changed_writes_what_it_found_which_lanes_it_uses_and_wh
     let _ = line_with(&opened, &["path tcp: {message stream"]);
     let _ = line_with(&opened, &["shm-cma", "left out", "TIELINE_PROVIDERS"]);
     let _ = line_with(&opened, &["set: TIELINE_PROVIDERS=^shm-cma"]);
-    // Nothing of a peer before there is one.
+    // No line about a peer before there is one.
     assert!(!opened.iter().any(|line| line.contains("] to process")), "{opened:#?}");
     a.connect(&mut b);
     a.connect(&mut c);
@@ -72,7 +74,7 @@ fn a_program_that_nobody_changed_writes_what_it_found_which_lanes_it_uses_and_wh
     let used = lines(&of_a);
     let far = format!("to process {} on ", b.peer.pid());
     let near = format!("to process {}: {{message shm/ring", c.peer.pid());
-    // Why nothing better leads there stands behind what does.
+    // The reasons against better lanes follow the lane in use.
     let told =
         line_with(&used, &[&far, "{message tcp/stream", "; not: ", "shm/ring: ", "another kernel"]);
     let close = line_with(&used, &[&near, "; not: ", "shm-cma/copy: the peer offers no copy"]);
@@ -91,7 +93,7 @@ fn a_program_that_nobody_changed_writes_what_it_found_which_lanes_it_uses_and_wh
     Verdict::Passed
 }
 
-/// How a first message fails.
+/// The error of a first message.
 fn told(from: &mut Node, to: &mut Node) -> String {
     from.connect(to);
     let failed = from.ask(&format!("ping {}", to.peer.name)).expect_err("there is no way");
@@ -148,7 +150,7 @@ fn an_interface_that_leads_nowhere_is_named_with_the_address_that_was_used_inste
     let hosts = or_skip!(Hosts::with_rails(2));
     let report = file("report");
     let a = hosts[0].launch("a").env("TIELINE_REPORT", report.display());
-    // A shorter wait for the first address than with the default of 30 s.
+    // A shorter timeout for the first address than the default of 30 s.
     let settings = [NETWORK, "TIELINE_CONNECT_TIMEOUT=20s"];
     let (mut a, mut b) = (Node::open(a, &settings), hosts[1].node("b", &[NETWORK]));
     hosts[1].link(0).cut();
@@ -167,7 +169,7 @@ fn an_interface_that_leads_nowhere_is_named_with_the_address_that_was_used_inste
     Verdict::Passed
 }
 
-/// How a context or a worker fails to open.
+/// The error of opening a context or a worker.
 fn does_not_open(settings: &str) -> String {
     let mut node = Node::bare(Launch::new("node", "node"));
     let failed = node.ask(&format!("open {settings}")).expect_err("that is refused");

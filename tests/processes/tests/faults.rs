@@ -1,5 +1,4 @@
-//! Registered memory that goes while peers access it: the operation fails where it was posted, with the owner's reason, and nothing else
-//! does.
+//! Registered memory that is removed while peers access it: only the posted operation fails, with the owner's reason.
 
 use tieline_processes::{Failed, Launch, Node, Test, Verdict, named};
 use tieline_testing::built;
@@ -17,12 +16,12 @@ const EMULATED: &str = "TIELINE_PROVIDERS=shm";
 const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
 const PAGE: usize = 4096;
-/// More than one message carries, and more than one end copies alone.
+/// Longer than one message, and longer than one end copies alone.
 const LEN: usize = 1 << 20;
-/// Where it ends.
+/// The offset at which the memory ends.
 const GONE: usize = LEN / 2;
 
-/// A caller and an owner over each way, connected both ways; `over`: its name.
+/// A caller and an owner over each route, connected both ways, with the name of the route.
 fn pairs() -> impl Iterator<Item = (&'static str, Node, Node)> {
     let folder = built::folder(&built::TCP);
     if let Err(reason) = &folder {
@@ -47,7 +46,7 @@ fn pairs() -> impl Iterator<Item = (&'static str, Node, Node)> {
     })
 }
 
-/// It failed for memory of the owner's, from this byte on.
+/// Asserts that the operation failed because the owner's memory is missing from this byte on.
 fn missing(failed: Result<String, Failed>, at: usize, what: &str) {
     let failed = failed.expect_err(what);
     let place = format!("offset {at} of the region");
@@ -71,7 +70,7 @@ fn memory_without_the_rights_of_peers_is_refused_when_it_is_registered() -> Verd
     let _ = caller.import(&mut owner, "readable");
     let _ = caller.must("register here 8192");
     let _ = caller.must("get owner.readable here 0 8192 0");
-    // What is committed later is not there until then, and then it is.
+    // Memory that is committed later is missing until then, and accessible afterwards.
     let _ = owner.must("place memory 8192 nowhere later");
     let _ = caller.import(&mut owner, "memory");
     missing(caller.ask("put owner.memory here 0 8 16"), 16, "a put before");
@@ -112,7 +111,7 @@ fn access_to_memory_that_has_gone_fails_alone_and_says_where() -> Verdict {
             missing(caller.ask(&short("put", last)), last, &format!("{over}: {change}"));
             let atomic = caller.ask(&format!("atomic owner.{change} {GONE} 1"));
             missing(atomic, GONE, &format!("{over}: {change}: an atomic"));
-            // All else goes on, in both directions.
+            // All other operations continue, in both directions.
             let _ = caller.must(&short("put", 8));
             let _ = caller.must(&short("get", GONE - 8));
             let _ = caller.must("put owner.other here 0 4096 0");
@@ -121,7 +120,7 @@ fn access_to_memory_that_has_gone_fails_alone_and_says_where() -> Verdict {
         }
         let said = owner.must("warnings");
         let times = said.matches("a peer's access to registered memory was refused").count();
-        // Where the caller's kernel copies the owner knows of the atomic alone.
+        // If the caller's kernel copies, the owner only sees the atomic.
         assert_eq!(times, 4, "{over}: {said}");
         caller.end();
         owner.end();
@@ -135,7 +134,7 @@ fn a_put_in_several_messages_fails_with_any_of_them_and_tells_nobody() -> Verdic
         let _ = owner.must(&format!("place memory {LEN} plain"));
         let _ = caller.import(&mut owner, "memory");
         let _ = caller.must(&format!("put-notify owner.memory here {LEN} 0 7"));
-        // The first page alone is missing: the last piece would find its memory.
+        // Only the first page is missing: the last piece would find its memory.
         let _ = owner.must("spoil memory nowhere 0");
         let _ = owner.must(&format!("spoil memory usable {PAGE}"));
         let failed = caller.ask(&format!("put-notify owner.memory here {LEN} 0 8"));

@@ -1,4 +1,4 @@
-//! Processes that fork: each child opens a context of its own, and all of the family talk to each other.
+//! Processes that fork: each child opens its own context, and all processes of the family exchange messages.
 
 use std::collections::BTreeSet;
 use tieline_processes::{Launch, Test, Verdict, named, plugins};
@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[Test] = named![
     the_list_has_all_that_a_child_has_of_its_parents,
 ];
 
-/// When the parent forks.
+/// The moments of the parent's forks.
 const WAYS: [&str; 4] = ["before", "after", "thread", "posting"];
 
 fn talks(path: &str, settings: &str) -> Verdict {

@@ -1,4 +1,4 @@
-//! Peers that speak the wire of shm and keep to none of its rules.
+//! Peers that speak the wire format of shm and break all of its rules.
 
 use std::process::Command;
 use tieline_processes::node::milliseconds_since;
@@ -16,14 +16,14 @@ pub(crate) const TESTS: &[Test] = named![
     another_user_stops_nobody_where_there_is_no_directory_for_sockets,
 ];
 
-/// What is attacked here.
+/// The providers under attack.
 const LOCAL: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 
-/// The record that says nothing but that somebody should look.
+/// The record that only asks the receiver to poll.
 const WAKE: &str = "04";
 const NOBODY: u32 = 65534;
 
-/// A victim in the middle of a conversation with a friend.
+/// A victim that exchanges messages with a friend.
 fn victim_and_friend() -> (Node, Node) {
     let (mut victim, mut friend) = (Node::with("victim", &[LOCAL]), Node::with("friend", &[LOCAL]));
     friend.connect(&mut victim);
@@ -31,7 +31,7 @@ fn victim_and_friend() -> (Node, Node) {
     (victim, friend)
 }
 
-/// The conversation goes on.
+/// The exchange continues.
 fn undisturbed(victim: &mut Node, friend: &mut Node) {
     let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
     let (before, started) = (pongs(friend), sys::now_ns());
@@ -59,7 +59,7 @@ fn end(nodes: [Node; 3]) -> Verdict {
 fn four_hundred_peers_that_greet_between_two_polls_all_arrive() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
     let mut hostile = attacker(&mut victim);
-    // It does not poll while they come.
+    // The victim does not poll while they arrive.
     let _ = victim.must("passive");
     let _ = hostile.must("greet 400");
     let _ = victim.must("active");
@@ -90,13 +90,13 @@ fn peers_that_hung_up_and_go_on_writing_are_buried() -> Verdict {
     undisturbed(&mut victim, &mut friend);
     let written = hostile.stop().expect("writing").text;
     println!("    {written} messages from 30 who had hung up");
-    // All are told of as gone, and nobody reads what they write any more.
+    // All are reported as gone, and their rings are not read any more.
     victim.peer.tell("failures 30");
     let _ = victim.answer().expect("on_peer_failure is called");
     hostile.peer.tell("write");
     hostile.streams();
     undisturbed(&mut victim, &mut friend);
-    // What was read last made room for this.
+    // The slots that were read last made room for these.
     let more: u64 = hostile.stop().expect("writing").text.parse().expect("a number");
     assert!(more <= 30 * 64, "{more} messages were read after the end");
     end([hostile, friend, victim])
@@ -108,7 +108,7 @@ fn a_peer_that_says_that_it_is_another_ends_nothing_of_that_ones() -> Verdict {
     let _ = victim.must("send friend 1 0 8");
     let mut hostile = attacker(&mut victim);
     let _ = hostile.must(&format!("greet-as {}", friend.must("address")));
-    // Its end, behind the other's, says that this one was dealt with.
+    // The end of this later connection implies that the earlier greeting was processed.
     let _ = hostile.must("greet 1");
     undisturbed(&mut victim, &mut friend);
     let _ = hostile.must("hang-up");
@@ -140,7 +140,8 @@ fn unusual_descriptors_do_not_stop_a_conversation() -> Verdict {
     let before = open(&mut victim);
     let _ = hostile.must("odd");
     undisturbed(&mut victim, &mut friend);
-    // Only the last to close a socket waits: it is the victim, since it does not look before the other has closed.
+    // Only the last close of a socket blocks. That close is the victim's, since the victim does not poll before the other side has
+    // closed.
     let _ = victim.must("passive");
     let _ = hostile.must("linger 3");
     let _ = hostile.must("closed");
@@ -148,8 +149,8 @@ fn unusual_descriptors_do_not_stop_a_conversation() -> Verdict {
     undisturbed(&mut victim, &mut friend);
     let _ = hostile.must("odd");
     undisturbed(&mut victim, &mut friend);
-    // What was sent is closed, but who greeted last may be at the door still. One more is a timer of the victim's
-    // own, made when it is first needed; of anything else there would be two.
+    // All received descriptors are closed, but the last greeting may still be pending. One more descriptor may be a timer of the
+    // victim, made when it is first needed; other leaks would be two.
     let started = sys::now_ns();
     while open(&mut victim) > before + 1 {
         assert!(milliseconds_since(started) < BOUND_MS, "descriptors of others stay open");
@@ -166,7 +167,7 @@ fn messages_in_huge_pages_are_refused() -> Verdict {
         return Verdict::Skipped(format!("no huge pages (vm.nr_hugepages): {}", failed.text));
     }
     undisturbed(&mut victim, &mut friend);
-    // A file that can lose its pages is none to read from.
+    // A file whose pages can be removed must not be read from.
     victim.peer.tell("failures 1");
     let _ = victim.answer().expect("on_peer_failure is called");
     assert_eq!(hostile.must("open"), "0");
@@ -182,7 +183,7 @@ fn a_process_that_claims_the_domain_of_another_gets_nothing_of_it() -> Verdict {
         let mut hostile = Node::bare(Launch::new("hostile", "hostile"));
         let _ = owner.must("alloc safe 4096");
         let (address, key) = (owner.must("address"), owner.must("key safe"));
-        // Number, length and rights of a region are easily had.
+        // The number, length and rights of a region are easy to learn.
         let forged = hostile.must(&format!("impersonate {address} {key}"));
         hostile.peer.tell("play");
         hostile.streams();
@@ -205,7 +206,7 @@ fn a_process_that_claims_the_domain_of_another_gets_nothing_of_it() -> Verdict {
     Verdict::Passed
 }
 
-/// A place without a directory for sockets. The program runs from a copy, since it may lie below one of these directories.
+/// A place without a directory for sockets. The program runs from a copy, since its file may be below one of these directories.
 const NOWHERE: &str = "mount -t tmpfs none /mnt && cp \"$0\" /mnt/node || exit; \
                        for place in /tmp /run/user; do test ! -d $place || mount -t tmpfs -o ro none $place || exit; \
                        done; exec /mnt/node";

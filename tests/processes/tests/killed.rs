@@ -1,4 +1,4 @@
-//! Peers that are ended by SIGKILL.
+//! Peers that are killed by SIGKILL.
 
 use tieline_processes::node::milliseconds;
 use tieline_processes::{BOUND_MS, Node, Test, Verdict, named};
@@ -22,14 +22,14 @@ fn within_bound(what: &str, killed: u64, noticed: u64) {
     assert!(took < BOUND_MS, "{what} took {took} ms");
 }
 
-/// Two processes that ask and answer each other without end.
+/// Two processes that exchange requests and answers without end.
 struct Bystanders {
     asks: Node,
     answers: Node,
 }
 
 impl Bystanders {
-    /// They know the victim, too.
+    /// Starts both, which also know the victim.
     fn start(victim: &mut Node) -> Bystanders {
         let (mut asks, mut answers) = (Node::start("asks"), Node::start("answers"));
         for node in [&mut asks, &mut answers] {
@@ -44,7 +44,7 @@ impl Bystanders {
         this
     }
 
-    /// Waits until they have exchanged more messages than so far.
+    /// Waits until they have exchanged more messages than before.
     fn go_on(&mut self) {
         let count = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
         let before = count(&mut self.asks);
@@ -145,7 +145,7 @@ fn a_sender_killed_in_the_middle_of_its_stream_is_reported_to_the_receiver() -> 
     let noticed = survivor.answer().expect("on_peer_failure is called");
     within_bound("on_peer_failure", killed, noticed.at);
     survivor.nothing_was_wrong();
-    // What had come before it died was handed over; what it had queued itself died with it.
+    // Messages that had arrived before its death were delivered; messages in its own queue died with it.
     assert!(survivor.must("counted").parse::<u64>().expect("a number") > 0);
     everything_is_refused(&mut survivor);
     survivor.end();
@@ -158,7 +158,7 @@ fn in_the_middle_of_a_1_gib_put(settings: &[&str], path: &str, watch: &str) {
     let _ = survivor.must("fill here 1");
     let _ = victim.must(&format!("register large {}", 1 << 30));
     assert_eq!(survivor.import(&mut victim, "large"), path);
-    // The first word says that the put has begun.
+    // The first report says that the put has begun.
     let _ = survivor.must("swap-local large 1");
     let mut bystanders = Bystanders::start(&mut victim);
     victim.peer.tell(&format!("watch large 0 {watch}"));
@@ -221,7 +221,7 @@ fn a_peer_killed_before_it_accepts_a_connection_fails_what_was_posted() -> Verdi
     let (mut survivor, mut victim) = (Node::start("survivor"), Node::start("victim"));
     survivor.connect(&mut victim);
     let _ = victim.must("passive");
-    // Lies in the socket and in memory that nobody has looked at yet.
+    // The message lies in the socket and in memory that was not read yet.
     let _ = survivor.must("send victim 1 0 8");
     survivor.peer.tell("ping victim");
     let killed = victim.kill();

@@ -1,4 +1,4 @@
-//! A peer that leaves in good order is told from one that has died, whatever it still holds.
+//! An orderly leave of a peer is distinguished from its death, whatever the peer still holds.
 
 use tieline_processes::interpreter::{EXITS, KEPT};
 use tieline_processes::{Node, Test, Verdict, named};
@@ -14,7 +14,7 @@ const SHM: &str = "TIELINE_PROVIDERS=shm";
 const CMA: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
-/// Which of the two has written to the other.
+/// The process that has sent to the other one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrote {
     Leaver,
@@ -53,7 +53,7 @@ fn leaves_in_good_order(setting: &str) {
         for way in ["holding", "dropping", "backwards"] {
             let (mut stays, mut leaver) = acquainted(&[setting], wrote);
             let _ = leaver.must(&format!("leave {way}"));
-            // While the other process lives: nothing waits for the end of what it holds.
+            // While the other process lives: the leave does not wait for the end of the objects it holds.
             let learned = stays.must("farewells 1");
             assert_eq!(learned, "1 left, 0 failed, 0 ended", "{setting}, {wrote:?} wrote, {way}");
             leaver.end();
@@ -80,7 +80,7 @@ fn a_peer_that_leaves_over_tcp_is_no_dead_peer_whatever_it_holds() -> Verdict {
     Verdict::Passed
 }
 
-/// How a process exits.
+/// The way in which a process exits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Exit {
     Idle,
@@ -97,7 +97,7 @@ fn a_process_that_exits_with_nothing_unsent_has_left_and_with_something_unsent_h
             let thread = format!("TIELINE_PROGRESS_THREAD={thread}");
             let (mut stays, mut leaver) = acquainted(&[setting, &thread], Wrote::Both);
             if exit == Exit::Unsent {
-                // It is announced, and nobody takes it.
+                // The message is announced and not received.
                 let _ = leaver.must("long stays 1048576 1");
             }
             match exit {

@@ -1,4 +1,5 @@
-//! Hosts that talk over libfabric: its software providers `tcp;ofi_rxm` and `sockets`, which tell of no death themselves.
+//! Hosts that communicate over libfabric: its software providers `tcp;ofi_rxm` and `sockets`, which do not report deaths
+//! themselves.
 
 use std::time::Duration;
 use tieline_processes::interpreter::MIXED_REGION;
@@ -24,11 +25,11 @@ pub(crate) const TESTS: &[Test] = named![
     without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job,
 ];
 
-/// Its providers, as they are asked for.
+/// The settings that select its providers.
 const PROVIDERS: [&str; 2] = ["TIELINE_OFI_PROVIDERS=tcp", "TIELINE_OFI_PROVIDERS=sockets"];
 const STATED: Duration = Duration::from_secs(2);
 const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
-/// Where the dead are neither leaks nor slow to be told.
+/// The number of kills.
 const KILLS: usize = 10;
 
 fn node(host: &Host, name: &str, settings: &[&str]) -> Node {
@@ -72,7 +73,7 @@ fn one_way(from: &mut Node, to: &mut Node) {
     let _ = from.must(&format!("ping {name}"));
 }
 
-/// Debian's library takes six signals as it is loaded; others as an endpoint opens.
+/// Debian's library installs six signal handlers when it is loaded; others do so when an endpoint opens.
 fn a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not() -> Verdict {
     let folder = or_skip!(plugins::libfabric());
     let process = |name: &str, settings: &[&str]| {
@@ -85,7 +86,7 @@ fn a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not() -> Verdi
     };
     let signals = |node: &Node| {
         let status = file(node, "status");
-        // The C library has two of its own, where there are threads: `sockets` starts some.
+        // The C library has two of its own in a threaded process: `sockets` starts threads.
         const OF_THREADS: u64 = 3 << 31;
         let masks = status.lines().filter_map(|line| {
             let (name, mask) = line.split_once(":\t").filter(|line| line.0.starts_with("Sig"))?;
@@ -114,7 +115,7 @@ fn everything_crosses_between_two_hosts_over_libfabric() -> Verdict {
         let (mut a, mut b) = pair(&hosts, &[provider]);
         one_way(&mut a, &mut b);
         one_way(&mut b, &mut a);
-        // Both at once, small and large.
+        // Both at the same time, small and large.
         a.peer.tell("exact b 500 8 100 8000 0");
         b.peer.tell("exact a 500 8000 8 1");
         for node in [&mut a, &mut b] {
@@ -151,7 +152,8 @@ fn memory_of_every_kind_is_right_over_libfabric() -> Verdict {
     Verdict::Passed
 }
 
-/// `sockets` has atomics of its own, which the owner of the memory asks for; `tcp;ofi_rxm` has none that are one executor's.
+/// `sockets` has its own atomics, which the owner of the memory requests. `tcp;ofi_rxm` has none that a single executor carries
+/// out.
 fn atomics_that_the_owner_leaves_to_libfabric_are_done_there_between_two_hosts() -> Verdict {
     let _ = or_skip!(plugins::libfabric());
     let hosts = or_skip!(Hosts::two());
@@ -194,7 +196,7 @@ fn killed_processes_leave_two_survivors_at_work_over_libfabric() -> Verdict {
                 victim.connect(node);
                 let _ = node.must(&format!("ping {name}"));
             }
-            // One is in the middle of something, or both are, or nobody says anything.
+            // One side has operations in flight, or both have, or none.
             let busy = random.below(3);
             for node in survivors.iter_mut().take(busy as usize) {
                 let len = if random.below(2) == 0 { 8 } else { 8000 };
@@ -208,7 +210,7 @@ fn killed_processes_leave_two_survivors_at_work_over_libfabric() -> Verdict {
                     assert_eq!(failed.status, "PeerFailed", "round {round}: {failed:?}");
                     failed.at
                 } else {
-                    // Who only waits hears of it as well.
+                    // A process that only waits learns of it as well.
                     let told = node.try_ask(&format!("await-error {name}")).expect("an answer");
                     assert!(told.text.starts_with("PeerFailed"), "round {round}: {}", told.text);
                     told.at
@@ -219,7 +221,7 @@ fn killed_processes_leave_two_survivors_at_work_over_libfabric() -> Verdict {
                 let _ = node.must(&format!("disconnect {name}"));
                 node.nothing_was_wrong();
             }
-            // The survivors' own traffic went on.
+            // The survivors' own traffic continued.
             let before = pongs;
             while pongs <= before {
                 pongs = survivors[0].must("pongs").parse().expect("a number");
@@ -292,7 +294,7 @@ fn one_round(hosts: &Hosts, here: &[&str], there: &[&str]) -> String {
     path
 }
 
-/// The file of libfabric that is to be loaded.
+/// The setting for the libfabric file to load.
 fn library(file: &std::path::Path) -> String {
     format!("TIELINE_OFI_LIBRARY={}", file.display())
 }
@@ -330,14 +332,14 @@ fn hosts_with_different_libraries_talk_where_their_protocols_fit_and_say_where_n
     }
     old.end();
     new.end();
-    // The layer of both has one protocol.
+    // The layer has the same protocol in both versions.
     let layer = "TIELINE_OFI_PROVIDERS=tcp;ofi_rxm";
     let _ = one_round(&hosts, &[layer], &[layer, &newer]);
     let _ = one_round(&hosts, &[layer, &newer], &[layer]);
     Verdict::Passed
 }
 
-/// Bytes that each device of a host has sent.
+/// The number of bytes that each device of a host has sent.
 fn sent(host: &Host) -> Vec<u64> {
     let listed = host.run(&["ip", "-o", "-s", "link"]).expect("it lists its devices");
     // `... TX: bytes packets ...\ 1234 5 ...`
@@ -375,7 +377,7 @@ fn large_puts_are_shared_by_two_devices_of_libfabric() -> Verdict {
     Verdict::Passed
 }
 
-/// Two processes of one host, for which each provider is left out in turn.
+/// Two processes of one host; each provider is left out in turn.
 fn without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job() -> Verdict {
     let folder = or_skip!(plugins::libfabric_and_network());
     for (left_out, message, memory) in [

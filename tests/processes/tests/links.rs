@@ -1,4 +1,4 @@
-//! Links that are cut and hosts that are lost, in the middle of traffic.
+//! Links that are cut and hosts that are lost during traffic.
 
 use std::time::Duration;
 use tieline_processes::hosts::NETWORK;
@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = named![
     one_of_two_rails_is_lost_and_the_other_one_carries_on,
 ];
 
-/// How long a peer or a link may be silent in these tests, as the processes are told.
+/// The failure timeout of these tests, as the processes are configured.
 const STATED: Duration = Duration::from_secs(2);
 const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
 
@@ -40,7 +40,7 @@ fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     (a, b)
 }
 
-/// Both do everything to each other until they are told to stop.
+/// Both sides run all operations against each other until they are stopped.
 fn talk(a: &mut Node, b: &mut Node) {
     a.peer.tell("mixed b theirs until-told");
     b.peer.tell("mixed a theirs until-told");
@@ -48,7 +48,7 @@ fn talk(a: &mut Node, b: &mut Node) {
     b.streams();
 }
 
-/// Ends the talk, and checks that all of it arrived once.
+/// Stops these operations, and checks that each was carried out once.
 fn stop(a: &mut Node, b: &mut Node) {
     let sent: Vec<String> = [&mut *a, &mut *b]
         .map(|node| match node.stop() {
@@ -60,7 +60,7 @@ fn stop(a: &mut Node, b: &mut Node) {
     whole(b, a, &sent[0]);
 }
 
-/// `node` got so many messages in order, and its counter was counted up as often as `other` says.
+/// Checks that `node` received that many messages in order, and that its counter has the value that `other` reports.
 fn whole(node: &mut Node, other: &mut Node, sent: &str) {
     assert_eq!(node.must(&format!("reach exact {sent}")), sent, "at {}", node.peer.name);
     let word: u64 = node.must("word theirs 0").parse().expect("a number");
@@ -72,7 +72,7 @@ fn whole(node: &mut Node, other: &mut Node, sent: &str) {
     node.nothing_was_wrong();
 }
 
-/// Until the kernel of a host has tried to send something again and again, which nobody answers.
+/// Waits until the kernel of a host has retransmitted several times without an answer.
 fn retried_in_vain(hosts: &Hosts) {
     let wait = Wait::new("a second try to send on the link that was cut");
     let tries = |host: &Host| host.run(&["ss", "-Hti"]).unwrap_or_default().contains("backoff:");
@@ -113,7 +113,7 @@ fn a_link_that_goes_down_and_comes_up_in_time_loses_and_doubles_nothing() -> Ver
     Verdict::Passed
 }
 
-/// The reason of an operation that ended because of its link.
+/// Checks the reason of an operation that failed because of its link.
 fn given_up(who: &str, failed: &Failed, cut: u64) {
     let took = milliseconds(cut, failed.at);
     println!(
@@ -125,7 +125,7 @@ fn given_up(who: &str, failed: &Failed, cut: u64) {
     assert!(took < BOUND_MS, "{took} ms");
 }
 
-/// Everything that is posted to a peer that was given up is refused for good.
+/// Checks that every post to a peer that was declared dead is refused permanently.
 fn refused(node: &mut Node, other: &str) {
     let statuses = node.must(&format!("post-all {other} {other}.theirs here"));
     for posted in statuses.split(',') {
@@ -140,7 +140,7 @@ fn refused(node: &mut Node, other: &str) {
 fn a_link_that_stays_cut_ends_every_operation_within_the_stated_time() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let link = hosts[1].link(0);
-    // Question and answer; and streams, small and large, that fill every buffer.
+    // Requests and answers; and streams, small and large, that fill every buffer.
     for (order, silent) in [
         ("mixed {} theirs until-told", true),
         ("exact {} 1000000000 8", true),
@@ -199,7 +199,7 @@ fn a_host_whose_processes_are_killed_is_noticed_at_once() -> Verdict {
     let killed = tieline_processes::sys::now_ns();
     hosts[1].lose_processes();
     let failed = a.answer().expect_err("nobody is there");
-    // The kernel over there says good-bye: nothing has to time out.
+    // The remote kernel closes the connection: no timeout is needed.
     let took = milliseconds(killed, failed.at);
     println!("    after {took:.1} ms: {} {}", failed.status, failed.text);
     assert_eq!(failed.status, "PeerFailed");
@@ -256,7 +256,7 @@ fn one_direction_in_which_nobody_can_call_does_not_matter() -> Verdict {
         });
         a.connect(&mut b);
         b.connect(&mut a);
-        // Both want to speak; only one of them can make the connection, and it serves both.
+        // Both sides want to send. Only one of them can make the connection, and it serves both.
         a.peer.tell("exact b 100 8 3000");
         b.peer.tell("exact a 100 8 3000");
         for node in [&mut a, &mut b] {
@@ -285,7 +285,7 @@ fn who_alone_can_call_is_answered_over_its_own_connection() -> Verdict {
     // Gets, atomics and flushes are answered.
     let _ = a.must("mixed b theirs 20");
     assert_eq!(b.must("reach exact 20"), "20");
-    // From now on the other side can speak, too.
+    // From now on the other side can send, too.
     b.connect(&mut a);
     let _ = b.must("exact a 20 8 3000");
     for node in [&mut a, &mut b] {
@@ -312,7 +312,7 @@ fn who_cannot_call_and_is_not_called_is_told_in_time() -> Verdict {
         let took = milliseconds(asked, failed.at);
         println!("    after {took:.0} ms (stated: 2000): {} {}", failed.status, failed.text);
         assert!(took < BOUND_MS);
-        // Where calls are refused, nobody listens there any more, as far as anybody can tell.
+        // A refused connection looks the same as a port without a listener.
         assert_eq!(failed.status, if refuses { "PeerFailed" } else { "TimedOut" });
         assert!(failed.text.contains(&format!("process {}", b.peer.pid())), "{}", failed.text);
         a.end();
@@ -321,7 +321,7 @@ fn who_cannot_call_and_is_not_called_is_told_in_time() -> Verdict {
     Verdict::Passed
 }
 
-/// Bytes that a host has sent over a rail.
+/// The number of bytes that a host has sent over a rail.
 fn sent_over(hosts: &Hosts, host: usize, rail: usize) -> u64 {
     let file = format!("/sys/class/net/rail{rail}/statistics/tx_bytes");
     hosts[host].run(&["cat", &file]).expect("a counter").parse().expect("a number")
@@ -338,7 +338,7 @@ fn one_of_two_rails_is_lost_and_the_other_one_carries_on() -> Verdict {
         assert!(before.iter().all(|bytes| *bytes > 1_000_000), "both rails carry: {before:?}");
         talk(&mut a, &mut b);
         hosts[1].link(lost).cut();
-        // The stream goes on, which takes until the rail is given up.
+        // The stream continues, which takes until the rail is given up.
         stop(&mut a, &mut b);
         talk(&mut a, &mut b);
         stop(&mut a, &mut b);

@@ -1,4 +1,4 @@
-//! What running processes show of themselves to who asks from outside.
+//! The live status of running processes, as seen from another process.
 
 use tieline::live::{Doing, Status, WorkerStatus, of_process};
 use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip, sys};
@@ -31,7 +31,7 @@ fn only(status: &Status) -> &WorkerStatus {
     &status.workers[0]
 }
 
-/// Looks until it shows what is expected; each look takes its time.
+/// Reads the status repeatedly until it matches; each read takes its time.
 fn until(node: &Node, shows: impl Fn(&Status) -> bool) -> Status {
     for _ in 0..240 {
         let status = look(node);
@@ -75,7 +75,7 @@ fn a_queue_that_stands_because_a_peer_is_stopped_is_shown_with_the_peer_and_sinc
     let later = until(&a, |status| longest_wait(status).is_some_and(|ms| ms >= waited + 200));
     assert_eq!(only(&later).endpoints[0].open, waiting.open, "nothing moves");
     assert_eq!(only(&look(&b)).doing, Doing::Stopped);
-    // Who looks stops nobody.
+    // Reading the status stops no process.
     sys::signal(b.peer.pid(), sys::Signal::Continue);
     let _ = a.answer().expect("the stream goes on");
     let _ = until(&a, |status| longest_wait(status).is_none());
@@ -127,7 +127,7 @@ fn an_operation_that_has_ended_is_not_shown_as_one_that_waits() -> Verdict {
     let _ = until(&a, |status| longest_wait(status).is_some());
     let _ = b.must("active");
     let _ = a.answer().expect("the put");
-    // Whatever text was made last, the put has ended, and the program has gone its own way.
+    // Whichever status text was made last, the put has ended, and the program has continued.
     let _ = a.must("compute");
     for _ in 0..3 {
         let status = look(&a);
@@ -276,7 +276,7 @@ fn a_connection_that_nobody_answers_is_shown_while_it_is_being_formed() -> Verdi
 
 fn what_is_shown_can_be_read_where_files_are_limited() -> Verdict {
     let mut node = Node::bare(Launch::new("node", "node"));
-    // Above the one place that it takes, and below what a file of all places takes.
+    // Above the one place that it takes, and below the size of a file with all places.
     let _ = node.must("limit file-size 1000000");
     let _ = node.must("open TIELINE_PROVIDERS=^shm-cma");
     let warnings = node.must("warnings");

@@ -1,4 +1,5 @@
-//! Messages that are announced, between processes of which one is killed at each step: who is left hears it, has its memory back, and goes on.
+//! Rendezvous messages (`Announcement`) between processes, one of which is killed at each step. The survivor is notified, gets its
+//! memory back, and continues.
 
 use tieline_processes::{Launch, Node, Test, Verdict, named};
 use tieline_testing::built;
@@ -9,7 +10,7 @@ pub(crate) const TESTS: &[Test] = named![
     who_receives_a_long_message_outlives_its_sender_at_every_step,
 ];
 
-/// More than any lane carries at once, and long enough for a kill in the middle.
+/// Longer than any lane carries in one message, and long enough for a kill in the middle.
 const LEN: usize = 64 << 20;
 
 const SHM: &str = "TIELINE_PROVIDERS=shm,shm-cma";
@@ -38,7 +39,7 @@ fn pairs() -> impl Iterator<Item = (Node, Node)> {
     })
 }
 
-/// It talks to somebody new.
+/// Checks that the survivor can communicate with a new process.
 fn goes_on(mut survivor: Node) {
     let address = survivor.must("address");
     let _ = survivor.must(&format!("connect itself {address}"));
@@ -81,7 +82,7 @@ fn who_sends_a_long_message_outlives_its_receiver_at_every_step() -> Verdict {
     for step in ["unseen", "announced", "taken in part", "refused"] {
         for (mut survivor, mut victim) in pairs() {
             if step == "unseen" {
-                // It makes no progress any more.
+                // The victim makes no progress any more.
                 let _ = victim.must("passive");
             }
             let _ = survivor.must(&format!("long victim {LEN} 3"));
@@ -105,7 +106,7 @@ fn who_sends_a_long_message_outlives_its_receiver_at_every_step() -> Verdict {
                     let told = ["PeerFailed", "Unsupported"].contains(&failed.status.as_str());
                     assert!(told, "{step}: {failed:?}");
                 }
-                // It was quicker than the kill.
+                // The receive was faster than the kill.
                 Ok(_) => assert_eq!(step, "taken in part"),
             }
             goes_on(survivor);
@@ -130,7 +131,7 @@ fn who_receives_a_long_message_outlives_its_sender_at_every_step() -> Verdict {
                 let _ = victim.kill();
                 match survivor.answer() {
                     Err(failed) => println!("    {step}: {}", failed.status),
-                    // It was quicker than the kill.
+                    // The receive was faster than the kill.
                     Ok(whole) => assert_eq!(whole.text, "true"),
                 }
             }

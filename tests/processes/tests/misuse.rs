@@ -1,4 +1,4 @@
-//! Keys, ranges, messages and handles that are wrong: each gets an error, and nothing else happens.
+//! Invalid keys, ranges, messages and handles: each causes an error and nothing else.
 
 use tieline_processes::interpreter::{hex, unhex};
 use tieline_processes::{Failed, Node, Test, Verdict, forge, named};
@@ -14,14 +14,14 @@ pub(crate) const TESTS: &[Test] = named![
 
 const LEN: usize = 4096;
 
-/// One way to reach memory: settings, how the target makes its regions, and the path's name.
+/// One route to memory: settings, how the target makes its regions, and the name of the path.
 const WAYS: [(&[&str], &str, &str); 3] = [
     (&[], "alloc", "shm/ring"),
     (&[], "register", "shm-cma/copy"),
     (&["TIELINE_PROVIDERS=^shm-cma"], "register", "emulated over shm/ring"),
 ];
 
-/// A caller and a target with three regions; only the one in the middle is the caller's business.
+/// A caller and a target with three regions; the caller may access only the middle one.
 fn caller_and_target(way: &(&[&str], &str, &str)) -> (Node, Node) {
     let (settings, make, path) = way;
     let (mut caller, mut target) = (Node::with("caller", settings), Node::with("target", settings));
@@ -72,7 +72,7 @@ fn a_wrong_range_right_or_alignment_is_an_error_of_that_operation_alone() -> Ver
         refused(caller.ask("atomic target.middle 12 1"), "Misaligned", "64 bits at 12");
         refused(caller.ask("swap target.middle 6 1"), "Misaligned", "32 bits at 6");
         refused(caller.ask("put target.middle here 8190 8 0"), "OutOfRange", "a local range");
-        // At the very end everything is in order.
+        // Operations at the very end of the region succeed.
         for fits in ["put target.middle here 0 4096 0", "put target.middle here 0 0 4096"] {
             let _ = caller.must(fits);
         }
@@ -120,7 +120,7 @@ fn a_deregistered_region_is_refused_also_when_its_place_is_taken_again() -> Verd
         nothing_else_was_touched(&mut target);
         assert_eq!(caller.must("error target"), "alive");
         let _ = caller.must("ping target");
-        // The new region has a key of its own.
+        // The new region has its own key.
         let _ = caller.must("disconnect target");
         caller.connect(&mut target);
         assert_eq!(&caller.import(&mut target, "middle"), way.2);
@@ -155,12 +155,12 @@ fn no_forged_key_reaches_other_memory() -> Verdict {
                     "atomic target.forged 4096 1",
                 ] {
                     match caller.ask(operation) {
-                        // A byte that means nothing for this path, such as a name: the same memory.
+                        // The byte has no meaning for this path, such as one of a name: the same memory is accessed.
                         Ok(_) if !operation.contains("4096") && !operation.contains("1048576") => {
                             reached += 1;
                         }
                         Ok(_) => panic!("byte {at}, {bits:#x}: `{operation}` went through"),
-                        // A name of whoever executes atomics: nobody of that name is here.
+                        // The byte belongs to the name of the executor of atomics, and no executor here has the changed name.
                         Err(failed) if operation.starts_with("atomic") => assert!(
                             ["KeyRejected", "OutOfRange", "Unsupported"]
                                 .contains(&failed.status.as_str()),
@@ -191,7 +191,7 @@ fn a_message_that_is_too_long_or_has_a_reserved_id_is_refused_and_an_unknown_id_
 -> Verdict {
     let (mut caller, mut target) = caller_and_target(&WAYS[0]);
     let max: usize = caller.must("max-message target").parse().expect("a number");
-    // It is announced, and its handler does not ask for it.
+    // The message is announced, and its handler does not receive it.
     refused(caller.ask(&format!("send target 1 0 {}", max + 1)), "Unsupported", "one byte more");
     let _ = caller.must(&format!("send target 1 0 {max}"));
     refused(caller.ask("send target 61440 0 8"), "Invalid", "an id of the library's");
@@ -217,7 +217,7 @@ fn what_is_left_of_a_closed_worker_answers_closed() -> Verdict {
         for posted in statuses.split(',') {
             assert!(posted.ends_with("=Closed"), "{statuses}");
         }
-        // The region still has its bytes for the application, though the context is gone.
+        // The application can still read the region although the context is gone.
         let _ = caller.must("fill here 3");
         assert_eq!(caller.must("check here 0 8192 3 0"), "same");
         assert_eq!(target.must(&format!("check middle 0 {LEN} 1 0")), "same");
@@ -243,7 +243,7 @@ fn a_forked_child_is_refused_and_its_end_disturbs_nobody() -> Verdict {
                 assert_eq!(posted.split_once('=').map(|(_, s)| s), Some(expected), "{statuses}");
             }
             assert_eq!(caller.answer().expect("the child ends").text, "Some(0)");
-            // The parent of the fork and its peer go on as if nothing had been.
+            // The parent of the fork and its peer are not affected.
             let _ = caller.must("ping target");
             let _ = target.must("ping caller");
             let _ = caller.must("put target.middle here 0 8 8");

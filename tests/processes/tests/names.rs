@@ -1,4 +1,4 @@
-//! Workers' names between processes: what 48 bytes lead to.
+//! Worker names (aliases of 48 bytes) between processes.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip};
@@ -53,7 +53,7 @@ fn a_name_of_48_bytes_leads_to_a_process_whatever_carries_the_data() -> Verdict 
 }
 
 fn who_is_named_is_reached_while_it_computes() -> Verdict {
-    // Without single copy, somebody there has to do what the caller asks of the memory.
+    // Without single copy, the target's process has to carry out the caller's memory operations.
     const SHM: &str = "TIELINE_PROVIDERS=shm";
     let thread = [SHM, LOOPBACK, "TIELINE_PROGRESS_THREAD=on"];
     let (mut caller, mut target) =
@@ -61,7 +61,7 @@ fn who_is_named_is_reached_while_it_computes() -> Verdict {
     let name = target.must("name");
     let _ = target.must("register memory 4096");
     let key = target.must("key memory");
-    // From here on it sits in a read on its pipe.
+    // From here on it blocks in a read on its pipe.
     let _ = target.must("passive");
     let _ = caller.must(&format!("connect-by-name target {name}"));
     let _ = caller.must(&format!("import target memory {key}"));
@@ -96,7 +96,7 @@ fn a_name_leads_to_another_host_by_either_family_and_past_a_link_that_is_cut() -
         println!("    {interfaces}: {} bytes", name.len() / 2);
         let _ = caller.must(&format!("connect-by-name target {name}"));
         let _ = caller.must("ping target");
-        // A name has room for addresses of IPv4 on both links.
+        // A name has room for IPv4 addresses on both links.
         if interfaces.starts_with("10") {
             hosts[1].link(0).cut();
             let _ = caller.must(&format!("connect-by-name again {name}"));

@@ -1,4 +1,4 @@
-//! A hundred processes killed at random moments of connecting and talking over the network.
+//! A hundred processes that are killed at random moments of connecting and communicating over the network.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::interpreter::MIXED_REGION;
@@ -74,7 +74,7 @@ fn a_hundred_random_kills_on_another_host_leave_two_survivors_at_work() -> Verdi
             let _ = node.must(&format!("disconnect {name}"));
             node.nothing_was_wrong();
         }
-        // The survivors' own traffic went on.
+        // The survivors' own traffic continued.
         let before = pongs;
         while pongs <= before {
             pongs = survivors[0].must("pongs").parse().expect("a number");

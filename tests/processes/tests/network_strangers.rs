@@ -1,4 +1,4 @@
-//! Strangers on the network: scanners, senders of garbage, slow senders.
+//! Foreign clients on the network: scanners, senders of garbage, slow senders.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Host, Hosts, Node, Test, Verdict, named, or_skip};
@@ -14,7 +14,7 @@ fn talking(hosts: &Hosts) -> (Node, Node) {
     (a, b)
 }
 
-/// The talk went on, and somebody who comes now is served.
+/// Checks that the traffic continued, and that a new peer is served.
 fn undisturbed(hosts: &Hosts, a: &mut Node, b: &mut Node) {
     let sent = a.stop().expect("a stream").text;
     assert_eq!(b.must(&format!("reach exact {sent}")), sent);
@@ -29,7 +29,7 @@ fn undisturbed(hosts: &Hosts, a: &mut Node, b: &mut Node) {
     b.nothing_was_wrong();
 }
 
-/// Where a port answers: a listener is of one version of IP.
+/// The address at which a port answers: a listener has one version of IP.
 fn answering(host: &Host, port: u16, stranger: &mut Node) -> String {
     let places = [host.address(0, false), format!("[{}]", host.address(0, true))];
     let mut places = places.map(|address| format!("{address}:{port}")).into_iter();
@@ -78,7 +78,7 @@ fn slow_senders_disturb_nobody_and_are_sent_away() -> Verdict {
     }
     undisturbed(&hosts, &mut a, &mut b);
     println!("    {} are open after a while", stranger.must("drip"));
-    // Not kept for longer than a handshake may take.
+    // A connection is not kept for longer than a handshake may take.
     let _ = stranger.must("await-closed");
     stranger.end();
     a.end();

@@ -1,4 +1,4 @@
-//! Targets that call nothing, processes that share a processor, copies that both ends make.
+//! Targets that make no calls, processes that share a processor, copies made by both ends.
 
 use std::fs;
 use tieline_processes::{Launch, Node, Test, Verdict, named, sys};
@@ -18,7 +18,7 @@ pub(crate) const TESTS: &[Test] = named![
 
 const LEN: usize = 100_000;
 
-/// Moves a pattern there and back, whatever the path.
+/// Moves a pattern to the target and back, on any path.
 fn there_and_back(caller: &mut Node, target: &mut Node, region: &str) {
     let name = target.peer.name.clone();
     let _ = caller.must(&format!("register out {LEN}"));
@@ -42,7 +42,7 @@ fn puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing() -> Ver
     for key in ["plain", "shared"] {
         assert_eq!(caller.must(&format!("reaches-passive target.{key}")), "true");
     }
-    // From here on the target sits in a read on its pipe.
+    // From here on the target blocks in a read on its pipe.
     let _ = target.must("passive");
     let _ = caller.must(&format!("register out {LEN}"));
     let _ = caller.must("fill out 7");
@@ -62,7 +62,7 @@ fn puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing() -> Ver
     Verdict::Passed
 }
 
-/// How many operations a process has carried out for others.
+/// The number of operations that a process has carried out for others.
 fn emulated(node: &mut Node) -> u64 {
     counter(node, "emulated: ")
 }
@@ -99,9 +99,9 @@ fn small_puts_and_gets_go_by_messages_to_a_process_that_promised_to_poll_and_to_
             assert_eq!(caller.must(&format!("check back 3 {len} {seed} 0")), "same", "{key}");
         }
     }
-    // The three small ones, each way; the other process has answered nothing.
+    // The three small ones in each direction; the other process has carried out none.
     assert_eq!((emulated(&mut polls), emulated(&mut computes)), (6, 0));
-    // Who breaks the promise delays what is small, and only that.
+    // A target that breaks the promise delays only small operations.
     let _ = polls.must("passive");
     let _ = caller.must("fill out 6");
     let _ = caller.must(&format!("put polls.plain out 0 {LEN} 0"));
@@ -110,7 +110,7 @@ fn small_puts_and_gets_go_by_messages_to_a_process_that_promised_to_poll_and_to_
     let _ = polls.must("active");
     let _ = caller.answer().expect("a put that the target looks for again");
     let _ = caller.must("get polls.plain back 0 8 0");
-    // And who dies fails it.
+    // The death of a target fails them.
     let _ = polls.must("passive");
     caller.peer.tell("put polls.plain out 0 8 0");
     let _ = caller.peer.expect("begins");
@@ -138,7 +138,7 @@ fn emulated_operations_reach_a_silent_target_only_through_its_progress_thread() 
     let _ = served.must("passive");
     there_and_back(&mut caller, &mut served, "plain");
     assert!(every_thread_sleeps(served.peer.pid()), "an idle progress thread runs");
-    // It serves one who comes later, too, and sleeps again.
+    // It also serves a process that connects later, and sleeps again.
     let mut late = Node::with("late", &[without]);
     let _ = served.must("active");
     late.connect(&mut served);
@@ -152,7 +152,7 @@ fn emulated_operations_reach_a_silent_target_only_through_its_progress_thread() 
     Verdict::Passed
 }
 
-/// Whether all threads of a process come to rest: sleeping a hundred times in a row that one looks.
+/// Whether all threads of a process become idle: found asleep a hundred times in a row.
 fn every_thread_sleeps(process: u32) -> bool {
     let mut in_a_row = 0;
     for _ in 0..1_000_000 {
@@ -174,7 +174,7 @@ fn two_processes_on_one_processor_make_progress_when_they_wait() -> Verdict {
     let processor = sys::first_processor();
     for node in [&mut asks, &mut answers] {
         assert_eq!(node.must(&format!("pin {processor}")), "true");
-        // Who spins keeps the processor for a tick of the kernel's, milliseconds, in each round.
+        // A spinning process keeps the processor for a tick of the kernel, some milliseconds, in each round.
         let _ = node.must("limit processor-time 8");
     }
     asks.connect(&mut answers);
@@ -197,7 +197,7 @@ fn peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers() -> Verdict
     for poor in [[true, false], [false, true], [true, true]] {
         let mut nodes = ["asks", "answers"].map(|name| Node::bare(Launch::new(name, "node")));
         for (node, poor) in nodes.iter_mut().zip(poor) {
-            // Before anything of the library runs: what the kernel offers is asked once.
+            // Before any code of the library runs: it asks for the kernel's features once.
             if poor && node.must("forbid membarrier") != "true" {
                 return Verdict::Skipped("no seccomp filters here".into());
             }
@@ -205,7 +205,7 @@ fn peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers() -> Verdict
         }
         let [mut asks, mut answers] = nodes;
         asks.connect(&mut answers);
-        // As pings while both make progress, and asleep between any two steps.
+        // A ping while both make progress, with a sleep between any two steps.
         let _ = asks.must("ping answers");
         for how in ["wait", "epoll"] {
             let _ = asks.must(&format!("rounds answers 10000 {how}"));
@@ -221,7 +221,7 @@ fn peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers() -> Verdict
 
 const LARGE: usize = 64 << 20;
 
-/// A caller and a target with large regions, and a flag at the target by which the caller says it is done.
+/// A caller and a target with large regions, and a flag at the target by which the caller reports that it is done.
 fn large_pair() -> (Node, Node) {
     let (mut caller, mut target) = (Node::start("caller"), Node::start("target"));
     caller.connect(&mut target);
@@ -231,7 +231,7 @@ fn large_pair() -> (Node, Node) {
     let _ = target.must("alloc flag 64");
     assert_eq!(caller.import(&mut target, "large"), "shm-cma/copy");
     let _ = caller.import(&mut target, "flag");
-    // The memory keys of a helper settle with the first transfer.
+    // The memory keys of a helper are resolved with the first transfer.
     (caller, target)
 }
 
@@ -251,7 +251,7 @@ fn a_large_transfer_is_copied_by_both_ends_when_both_make_progress() -> Verdict 
         let (from, to) = if operation == "put" { (0, 1) } else { (1, 0) };
         let before = assisted(&mut target);
         let mut tries = 0;
-        // Who gets a processor when is the kernel's business: help is certain only in the long run.
+        // The kernel schedules the processes: help is certain only in the long run.
         while assisted(&mut target) == before {
             tries += 1;
             assert!(tries <= 50, "the peer never copied a piece of a {operation}");
@@ -287,7 +287,7 @@ fn a_large_transfer_needs_no_help() -> Verdict {
     let _ = caller.must("fill large 2");
     let _ = caller.must(&format!("put target.large large 0 {LARGE} 0"));
     assert_eq!(target.must(&format!("check large 0 {LARGE} 2 0")), "same");
-    // Requests for help that it only finds now are too late, and harmless.
+    // Requests for help that it only reads at this point are late, and harmless.
     let _ = caller.must("fill large 3");
     let _ = target.must("active");
     let _ = caller.must("ping target");
@@ -307,7 +307,7 @@ fn a_helper_that_stops_and_dies_with_a_piece_in_its_hands_fails_the_transfer() -
         let _ = caller.must("fill large 3");
         caller.peer.tell(&format!("put target.large large 0 {LARGE} 0"));
         let _ = caller.peer.expect("begins");
-        // Stopped anywhere: before, while or after it copies.
+        // Stopped at any moment: before, while or after it copies.
         let until = sys::now_ns() + round * 4_000_000 / rounds;
         while sys::now_ns() < until {
             std::thread::yield_now();

@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[Test] = named![
 
 const KILLS: usize = 200;
 
-/// One of the things that a survivor does with a victim; all of them end only with its death or fast.
+/// A random operation of a survivor with a victim; each ends quickly, or with the victim's death.
 fn work(random: &mut Random, victim: &str) -> String {
     let large = 32 << 20;
     match random.below(7) {
@@ -44,7 +44,7 @@ fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind(
         let _ = victim.must(&format!("register plain {}", 32 << 20));
         let during_setup = random.below(5) == 0;
         let killed = if during_setup {
-            // Killed while the survivors connect.
+            // The victim is killed while the survivors connect.
             let address = victim.must("address");
             for node in &mut survivors {
                 let _ = node.must(&format!("connect {name} {address}"));
@@ -57,7 +57,7 @@ fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind(
                 node.connect(&mut victim);
                 let _ = node.import(&mut victim, "shared");
                 let _ = node.import(&mut victim, "plain");
-                // An import may end with the fallback; the work is the same.
+                // An import may fall back to messages; the operations are the same.
                 victim.connect(node);
             }
             for node in &mut survivors {
@@ -74,7 +74,7 @@ fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind(
         for node in &mut survivors {
             let failed = match node.answer() {
                 Err(failed) => failed,
-                // A single put may have been through before the kill.
+                // A single put may have completed before the kill.
                 Ok(_) => match node.try_ask(&format!("stream {name} 1000000000 8")) {
                     Err(failed) => failed,
                     Ok(done) => panic!("{}: {done:?}", node.peer.name),
@@ -86,10 +86,10 @@ fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind(
             assert_eq!(refused.status, "PeerFailed", "round {round}: {refused:?}");
             let _ = node.must(&format!("disconnect {name}"));
             assert_eq!(node.must("wrong"), "");
-            // The one question of the chat that is under way may be pending, nothing else.
+            // At most the one request of the exchange that is in flight may be pending.
             assert!(node.must("pending").parse::<u64>().expect("a number") <= 1);
         }
-        // The survivors' own traffic went on.
+        // The survivors' own traffic continued.
         let now = |survivors: &mut [Node; 2]| -> u64 {
             survivors[0].must("pongs").parse().expect("a number")
         };
@@ -118,7 +118,7 @@ fn a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody() -> Verd
     if !shm_has_the_hook() {
         return Verdict::Skipped("shm was built without the feature test-hooks".into());
     }
-    // In the cold ring, on the way to the fast box, in the fast box; small and large.
+    // In the cold ring, during the switch to the fast box, in the fast box; small and large.
     for (at, len) in [(3, 8), (17, 8), (500, 8), (3, 3000), (500, 3000)] {
         let mut survivor = Node::start("survivor");
         let mut other = Node::start("other");
@@ -144,7 +144,7 @@ fn a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody() -> Verd
     Verdict::Passed
 }
 
-/// A process that is to die in its third slot does so, or has no such place.
+/// Whether the test hook is built in: a process that should die at its third slot does so.
 fn shm_has_the_hook() -> bool {
     let mut survivor = Node::start("survivor");
     let doomed = Launch::new("trial", "node").env("TIELINE_SHM_TEST_DIE_AT", 3);

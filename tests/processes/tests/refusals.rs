@@ -1,4 +1,4 @@
-//! A path that one side cannot receive over gives way to the next one that both have, and no message is lost.
+//! If one side cannot receive over a path, the next common path is used, and no message is lost.
 
 use tieline_processes::{Launch, Node, Test, Verdict, leftovers, named};
 use tieline_testing::built;
@@ -16,7 +16,7 @@ const LOCAL: &[&str] = &[
     "TIELINE_CONNECT_TIMEOUT=1s",
 ];
 
-/// A node that has both ways; `forbidden`: without memory files from the start.
+/// A node with both paths; `forbidden`: without memory files from the start.
 fn node(name: &str, forbidden: bool, more: &str) -> Result<Node, Verdict> {
     let folder = built::folder(&built::TCP).map_err(Verdict::Skipped)?;
     let launch = Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder.display());
@@ -52,10 +52,10 @@ macro_rules! or_return {
     };
 }
 
-/// Messages in order and whole, and every operation on memory, both ways.
+/// Messages in order and complete, and every operation on memory, both ways.
 fn everything_works(rich: &mut Node, poor: &mut Node) {
     rich.connect(poor);
-    // More than the ring has room for: some wait in the queue when the refusal comes.
+    // More than the ring has room for: some are queued when the refusal arrives.
     let _ = rich.must("exact poor 100 8 3000 48 60000");
     let _ = poor.must("reach exact 100");
     let _ = rich.must("ping poor");
@@ -76,7 +76,7 @@ fn everything_works(rich: &mut Node, poor: &mut Node) {
 }
 
 fn a_peer_that_can_make_no_memory_files_any_more_is_reached_over_tcp() -> Verdict {
-    // Memory is reached by copies of the kernel, by messages, and by messages to the progress thread.
+    // Memory is accessed by copies of the kernel, by messages, and by messages to the progress thread.
     for more in [
         "",
         "TIELINE_PROVIDERS=shm,tcp,tcp-connect",
@@ -89,7 +89,7 @@ fn a_peer_that_can_make_no_memory_files_any_more_is_reached_over_tcp() -> Verdic
         println!("    rich: {told}\n    poor: {why}");
         assert!(told.contains("from now on: tcp/stream"), "{told}");
         assert!(why.contains("memfd_create"), "{why}");
-        // The next endpoint begins with the way that works.
+        // The next endpoint begins with the working path.
         rich.connect(&mut poor);
         let _ = rich.must("ping poor");
         rich.end();
@@ -125,7 +125,7 @@ fn a_peer_without_another_way_is_refused_and_its_report_says_what_is_missing() -
     println!("{why}");
     let told = |line: &str| line.contains("a peer was refused") && line.contains("memfd_create");
     assert_eq!(why.lines().filter(|line| told(line)).count(), 1, "{why}");
-    // Another attempt ends alike, and is not told again.
+    // Another attempt ends in the same way, and is not reported again.
     rich.connect(&mut poor);
     let _ = rich.ask("ping poor").expect_err("it cannot receive");
     let why = std::fs::read_to_string(&report).expect("its report");

@@ -11,11 +11,11 @@ pub(crate) const TESTS: &[Test] = named![
 
 const PEERS: usize = 200;
 
-/// Processes that all talk to each other.
+/// The number of processes that all communicate with each other.
 fn processes() -> usize {
     if is_whole() { 200 } else { 100 }
 }
-/// More than it takes for a fast box, so that the largest channels are measured.
+/// More than a fast box requires, so that the largest channels are measured.
 const MESSAGES: usize = 20;
 
 /// The budgets.
@@ -27,7 +27,7 @@ fn number(node: &mut Node, order: &str) -> u64 {
     node.must(order).parse().expect("a number")
 }
 
-/// (peers, bytes for all of them, bytes that do not depend on them, bytes of message buffers) of shm.
+/// The memory of shm: (peers, bytes for all of them, bytes that do not depend on them, bytes of message buffers).
 fn memory(node: &mut Node) -> (u64, u64, u64, u64) {
     let text = node.must("memory");
     let line = text.split(';').find(|l| l.starts_with("shm/")).expect("shm reports its memory");
@@ -43,7 +43,7 @@ fn an_idle_context_and_a_silent_peer_stay_inside_their_memory() -> Verdict {
     println!("    an idle context with its worker: {context} KiB (budget {CONTEXT_KIB})");
     assert!(context <= CONTEXT_KIB);
 
-    // Known, and never written to.
+    // A known peer that was never sent to.
     let mut other = Node::start("other");
     let address = other.must("address");
     let before = number(&mut node, "resident");
@@ -54,7 +54,7 @@ fn an_idle_context_and_a_silent_peer_stay_inside_their_memory() -> Verdict {
     println!("    {PEERS} peers that were never written to: {grown} KiB together");
     assert!(grown <= SILENT_PEER_KIB * PEERS as u64);
 
-    // Written to once, far from a fast box.
+    // A peer that was sent to once, far below the threshold of a fast box.
     let (peers, bytes, _, _) = memory(&mut node);
     assert_eq!((peers, bytes), (0, 0));
     let before = number(&mut node, "resident");
@@ -81,7 +81,7 @@ fn processes_exchange_messages_all_to_all_inside_their_memory() -> Verdict {
     // This process holds two pipes for each; a peer up to three descriptors for every other one.
     let processes = processes();
     let wanted = 8 * processes as u64;
-    // The limit is that of all later tests, too: it is never lowered.
+    // The limit also applies to all later tests, so it is never lowered.
     let before = sys::limit(sys::Limit::Descriptors, wanted);
     if before > wanted {
         let _ = sys::limit(sys::Limit::Descriptors, before);
@@ -94,7 +94,7 @@ fn processes_exchange_messages_all_to_all_inside_their_memory() -> Verdict {
         addresses += &node.must("address");
     }
     println!("    {processes} processes are there after {:.0} ms", milliseconds_since(started));
-    // All at once.
+    // All at the same time.
     for (rank, node) in nodes.iter_mut().enumerate() {
         node.peer.tell(&format!("all-to-all {rank} {MESSAGES}{addresses}"));
     }

@@ -1,4 +1,4 @@
-//! Hosts whose settings do not fit together, ports that are taken, descriptors that run out.
+//! Hosts with incompatible settings, ports that are in use, too few descriptors.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Hosts, Node, Test, Verdict, named, or_skip};
@@ -12,7 +12,7 @@ pub(crate) const TESTS: &[Test] = named![
     descriptors_that_run_out_while_connecting_are_an_error_of_the_call_that_needs_them,
 ];
 
-/// How an attempt to talk ends that cannot succeed; connecting may find out, or the first message.
+/// The error of an attempt that cannot succeed: of the connect, or of the first message.
 fn refused(from: &mut Node, to: &mut Node) -> String {
     let address = to.must("address");
     let name = to.peer.name.clone();
@@ -64,7 +64,7 @@ fn sides_with_other_providers_agree_on_what_both_have() -> Verdict {
     Verdict::Passed
 }
 
-/// How a worker fails to open.
+/// The error of opening a worker.
 fn does_not_open(hosts: &Hosts, setting: &str) -> String {
     let mut node = Node::bare(hosts[0].launch("late"));
     let failed = node.ask(&format!("open {NETWORK} {setting}")).expect_err("there is no port");
@@ -87,7 +87,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_that_names_it() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let setting = "TIELINE_TCP_PORTS=20000-20003";
     let mut nodes = vec![hosts[1].node("b", &[NETWORK])];
-    // As many as fit: each takes one or more.
+    // As many as fit: each uses one or more.
     let mut count = 0;
     let text = loop {
         assert!(count <= 4, "four ports are enough for {count} processes");
@@ -104,7 +104,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_that_names_it() -> Verdict {
     println!("    {count} processes fit; then: {text}");
     assert!(text.contains("20000-20003") && text.contains("TIELINE_TCP_PORTS"), "{text}");
     assert!(count >= 1);
-    // Those that are there work.
+    // The existing ones work.
     let (b, rest) = nodes.split_first_mut().expect("b is there");
     for node in rest {
         node.connect(b);
@@ -123,13 +123,13 @@ fn descriptors_that_run_out_while_connecting_are_an_error_of_the_call_that_needs
     let address = rich.must("address");
     let mut complete = false;
     let mut last = String::new();
-    // The poor side connects; and it is the one who is connected to.
+    // The side without descriptors connects in one case, and is connected to in the other.
     for called in [false, true] {
         for room in 0..24 {
             let mut poor = hosts[0].node("poor", &settings);
             let poor_address = poor.must("address");
             let open: u64 = poor.must("descriptors").parse().expect("a number");
-            // The one that counted them is closed again.
+            // The descriptor that counted them is closed again.
             let _ = poor.must(&format!("limit descriptors {}", open - 1 + room));
             let outcome = if called {
                 let _ = rich.must(&format!("connect poor {poor_address}"));
@@ -154,13 +154,13 @@ fn descriptors_that_run_out_while_connecting_are_an_error_of_the_call_that_needs
                     last = said;
                 }
             }
-            // With room again the same process can connect.
+            // With room again, the same process can connect.
             let _ = poor.must("limit descriptors 1000");
             let _ = poor.ask("disconnect rich");
             let _ = rich.ask("disconnect poor");
             let _ = poor.must(&format!("connect rich {address}"));
             if poor.ask("ping rich").is_err() {
-                // That was what the other side had begun and given up.
+                // The other side had begun that connection and abandoned it.
                 let _ = poor.must("disconnect rich");
                 let _ = poor.must(&format!("connect rich {address}"));
                 let _ = poor.must("ping rich");

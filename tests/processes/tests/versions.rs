@@ -1,7 +1,7 @@
-//! Peers of another version: whoever can know says both versions, and what goes together works.
+//! Peers of another version: the error names both versions where possible, and compatible versions work.
 //!
-//! The other version is what the wire says: addresses and datagrams that are rewritten on their way, and a peer that speaks bytes of
-//! its own. docs/wire.md has the rules.
+//! The other version is simulated on the wire: addresses and datagrams are rewritten in transit, and a peer sends its own bytes.
+//! docs/wire.md has the rules.
 
 use std::path::PathBuf;
 use tieline_processes::exchange::{self, Fate};
@@ -25,7 +25,7 @@ const LOOPBACK: &str = "TIELINE_TCP_INTERFACES=127.0.0.0/8";
 const SHM: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 const BOTH: &str = "TIELINE_PROVIDERS=shm,tcp,tcp-connect";
 
-/// A process on this host, with the providers of the network where they are built.
+/// A process on this host, with the network providers if they are built.
 fn node(name: &str, providers: &str) -> Result<Node, String> {
     let mut launch = Launch::new(name, "node");
     if providers != SHM {
@@ -34,7 +34,7 @@ fn node(name: &str, providers: &str) -> Result<Node, String> {
     Ok(Node::open(launch, &[providers, LOOPBACK]))
 }
 
-/// What of an address is of another version, and the words of a version that is one higher.
+/// The part of an address that is changed, the change, and the expected texts for a version that is one higher.
 type Change = (&'static str, fn(&[u8]) -> Vec<u8>, [&'static str; 2]);
 
 const COMMON: [Change; 2] = [
@@ -46,7 +46,7 @@ const COMMON: [Change; 2] = [
     ),
 ];
 
-/// An address whose part of a provider is of the next version.
+/// An address in which the part of a provider has the next version.
 fn next_of(address: &[u8], provider: &str) -> (Vec<u8>, [String; 2]) {
     let at = forge::candidate(address, provider.as_bytes()).start;
     let (ours, theirs) = (address[at], address[at] + 1);
@@ -54,7 +54,7 @@ fn next_of(address: &[u8], provider: &str) -> (Vec<u8>, [String; 2]) {
     (forge::with(address, at, theirs), words)
 }
 
-/// It connects to that, and is told all of these words.
+/// Connects to that address, and checks that the error has all of these words.
 fn is_refused(node: &mut Node, address: &[u8], words: &[String]) {
     let failed = node.ask(&format!("connect other {}", hex(address))).expect_err("no way");
     println!("    {} is told: {} {}", node.peer.name, failed.status, failed.text);
@@ -83,7 +83,7 @@ fn processes_of_other_versions_refuse_each_other_and_both_name_both() -> Verdict
             let (changed, words) = next_of(other, provider);
             is_refused(node, &changed, &words);
         }
-        // What goes together is not hindered by what did not.
+        // The mismatch does not affect compatible peers.
         a.connect(&mut b);
         let _ = a.must("ping b");
         for node in [a, b] {
@@ -93,7 +93,7 @@ fn processes_of_other_versions_refuse_each_other_and_both_name_both() -> Verdict
     left_out.map_or(Verdict::Passed, Verdict::Skipped)
 }
 
-/// Ends a process; what it had under way.
+/// Ends a process. Returns its pending operations.
 fn node_end(mut node: Node) -> String {
     let pending = node.must("pending");
     node.end();
@@ -138,7 +138,7 @@ fn a_later_minor_hinders_nobody() -> Verdict {
     Verdict::Passed
 }
 
-/// A folder with the providers of the network as if another release had made them: their notes say so.
+/// A directory with the network providers under another release version in their notes.
 fn released_as(version: &str) -> Result<PathBuf, String> {
     const FIELD: usize = 32;
     let from = built::folder(&built::TCP)?;
@@ -189,11 +189,11 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
     let report = leftovers::current().1.join("tmp/report");
     let mut a = hosts[0].node("a", &[NETWORK]);
     let mut b = hosts[1].node("b", &[NETWORK, &format!("TIELINE_REPORT={}", report.display())]);
-    // A dialler of another version: the listener says its own, and tells its operator both.
+    // A dialler of another version: the listener answers with its own version, and its report names both.
     let mut dialler = hosts[0].stranger();
     let ports = hosts[1].listening();
     for port in &ports {
-        // A listener is of one version of IP.
+        // A listener has one version of IP.
         let places = [hosts[1].address(0, false), format!("[{}]", hosts[1].address(0, true))];
         let mut places = places.map(|address| format!("{address}:{port}")).into_iter();
         let there = places.find(|place| dialler.ask(&format!("call {place}")).is_ok());
@@ -201,7 +201,7 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
         let said = dialler.must(&format!("greet {there} 2"));
         assert_eq!(said[..8], hex(b"TLN\x01"), "{said}");
     }
-    // Who serves peers says so; what they do is all that this one has to do.
+    // The serving side reports it; this peer has everything it needs.
     a.connect(&mut b);
     let _ = a.must("ping b");
     let told = std::fs::read_to_string(&report).expect("a report");
@@ -210,9 +210,9 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
     println!("    {line}");
     assert!(line.contains("where this side speaks version 1"));
     std::fs::remove_file(&report).expect("a file of this test");
-    // A listener of another version, where the peer was.
+    // A listener of another version at the peer's address.
     let (address, name) = (b.must("address"), b.must("name"));
-    // Names have a listener of their own.
+    // Names have their own listener.
     let ports = hosts[1].listening();
     let _ = b.kill();
     let mut listener = hosts[1].stranger();
@@ -224,7 +224,7 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
         println!("    {} {}", failed.status, failed.text);
         let both = "speaks version 2 of the handshake, this side version 1";
         assert!(failed.text.contains(both), "{failed:?}");
-        // At once: who waits would hear the same again.
+        // Immediately: after a wait the result would be the same.
         assert_eq!(failed.status, "Unsupported", "{failed:?}");
     };
     let _ = c.must(&format!("connect b {address}"));
@@ -267,7 +267,7 @@ fn a_greeting_of_another_version_over_shared_memory_is_refused_and_disturbs_nobo
     let _ = friend.must("ping victim");
     let mut other = Node::bare(Launch::new("other", "hostile"));
     let _ = other.must(&format!("aim {}", victim.must("address")));
-    // The record that refuses, with the reason that stands for another version.
+    // The refusal record, with the reason for another version.
     assert_eq!(other.must("greet-in-the-next-version"), "0302");
     let _ = friend.must("ping victim");
     friend.nothing_was_wrong();

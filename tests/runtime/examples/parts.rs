@@ -1,5 +1,5 @@
-//! All that the runtime's tests look at, as one job of any number of ranks, started in any way:
-//! `tieline run -n 8 -- target/debug/examples/parts`. With an argument it insists that messages to the next rank go by a path with these words.
+//! All parts of the runtime's tests, as one job of any number of ranks under any launcher: `tieline run -n 8 --
+//! target/debug/examples/parts`. With an argument it requires that messages to the next rank go by a path with these words.
 
 #[path = "../tests/parts/mod.rs"]
 mod parts;

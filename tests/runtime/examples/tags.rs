@@ -1,9 +1,9 @@
-//! How fast the runtime's messages with tags are, between two ranks: `tieline run -n 2 tags lat|rate|bandwidth BYTES COUNT`. Rank 0 prints
-//! a line of JSON.
+//! The speed of the runtime's tagged messages between two ranks: `tieline run -n 2 tags lat|rate|bandwidth BYTES COUNT`. Rank 0
+//! prints a line of JSON.
 //!
-//! `lat` sends there and back, one at a time, and takes the median of half of that; `rate` and `bandwidth` send one way, and end when the
-//! receiver has all and has said so, with as many under way as the rivals' programs are given (`OUTSTANDING`). Memory is the library's own,
-//! as that of the rivals' programs is theirs.
+//! `lat` is a ping-pong, one message at a time, and reports the median of half the round trip. `rate` and `bandwidth` send in one
+//! direction, and end when the receiver has confirmed all messages. They keep as many messages in flight as the compared programs
+//! (`OUTSTANDING`). The memory comes from the library itself, as in the compared programs.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -12,11 +12,11 @@ use std::time::Instant;
 use tieline::{Error, Region};
 use tieline_runtime::{Runtime, Sending};
 
-/// Sends, and receives, that are not waited for at once.
+/// The sends or receives in flight.
 const OUTSTANDING: usize = 32;
 const TAG: u64 = 7;
 const END: u64 = 8;
-/// Of a measurement, so many messages come before it.
+/// The number of measured messages per warm-up message.
 const WARM_UP: usize = 10;
 
 fn main() -> ExitCode {
@@ -59,7 +59,7 @@ fn there_and_back(runtime: &Runtime, len: usize, count: usize) -> Result<String,
         runtime.wait(receiving).map(drop)
     };
     runtime.barrier()?;
-    // One look at the clock for each, as the rivals' programs have.
+    // One read of the clock per message, as in the compared programs.
     let mut began = Instant::now();
     for _ in 0..count + count / WARM_UP {
         if runtime.rank() == 0 {
@@ -78,7 +78,7 @@ fn there_and_back(runtime: &Runtime, len: usize, count: usize) -> Result<String,
     Ok(format!("{{\"p50_ns\": {}}}", times[times.len() / 2]))
 }
 
-/// What is short a program has in a variable of its own.
+/// Short messages are sent from a local variable.
 fn send(runtime: &Runtime, to: usize, memory: &Rc<Region>) -> Result<Sending, Error> {
     match memory.len() {
         8 => runtime.send(to, TAG, &[1; 8]),
@@ -97,7 +97,7 @@ fn one_way(runtime: &Runtime, len: usize, count: usize) -> Result<String, Error>
     Ok(format!("{{\"messages_per_second\": {rate}, \"bytes_per_second\": {bytes}}}"))
 }
 
-/// All messages from one buffer and into one, as in the rivals' programs: other memory for each would measure how much of it the caches hold.
+/// All messages use one buffer on each side, as in the compared programs: separate buffers would measure the size of the caches.
 fn stream(runtime: &Runtime, memory: &Rc<Region>, count: usize) -> Result<(), Error> {
     let all = || (memory, 0..memory.len());
     if runtime.rank() == 0 {

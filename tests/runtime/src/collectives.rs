@@ -1,4 +1,4 @@
-//! Calls that every rank makes, in the same order.
+//! Collectives: calls that every rank makes, in the same order.
 
 use crate::{OWN, Received, Receiving, Runtime, Sending};
 use tieline::Error;
@@ -8,7 +8,7 @@ impl Runtime {
     /// Returns when every rank has called it.
     ///
     /// # Errors
-    /// When a peer has died.
+    /// If a peer has died.
     pub fn barrier(&self) -> Result<(), Error> {
         let (rank, size, tag) = (self.rank(), self.size(), self.collective());
         let mut distance = 1;
@@ -22,13 +22,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// Puts every rank's words together, one by one, by an operation whose operands may be exchanged and put in brackets in any way.
+    /// Combines the words of all ranks, one by one, by a commutative and associative operation.
     ///
     /// # Errors
-    /// When a peer has died.
+    /// If a peer has died.
     pub fn allreduce(&self, words: &mut [u64], op: fn(u64, u64) -> u64) -> Result<(), Error> {
         let (rank, size, tag) = (self.rank(), self.size(), self.collective());
-        // As many as a power of two exchange what they have; each of the others gives his to one of them, and gets the result.
+        // The largest power of two of the ranks exchange their words. Each of the others passes its words to one of these, and gets
+        // the result.
         let many = 1 << size.ilog2();
         if rank >= many {
             let receiving = self.take_part(rank - many, tag)?;
@@ -53,10 +54,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// Gives every rank its part, and returns what each had for this one.
+    /// Passes every rank its part, and returns the parts of all ranks for this one.
     ///
     /// # Errors
-    /// When a peer has died.
+    /// If a peer has died.
     ///
     /// # Panics
     /// Unless there is a part for every rank.
@@ -67,22 +68,22 @@ impl Runtime {
             (0..size).map(|from| self.take_part(from, tag)).collect::<Result<_, _>>()?;
         let mut sending = Vec::new();
         for distance in 0..size {
-            let to = (rank + distance) % size; // not everybody to the same one at a time
+            let to = (rank + distance) % size; // not all ranks to the same one at a time
             sending.push(self.send_any(to, tag, &parts[to])?);
         }
         sending.into_iter().try_for_each(|sending| self.wait_sent(sending))?;
         receiving.into_iter().map(|receiving| Ok(self.wait(receiving)?.bytes)).collect()
     }
 
-    /// What every rank gives.
+    /// Returns the bytes of all ranks.
     ///
     /// # Errors
-    /// When a peer has died.
+    /// If a peer has died.
     pub fn allgather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.alltoall(&vec![mine.to_vec(); self.size()])
     }
 
-    /// The tag of the collective that begins: every rank counts the same.
+    /// The tag of the next collective: every rank has the same count.
     fn collective(&self) -> u64 {
         self.collectives.set(self.collectives.get() + 1);
         OWN | self.collectives.get()
@@ -103,7 +104,7 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Puts a peer's words to our own.
+/// Combines a peer's words with this rank's.
 fn fill(words: &mut [u64], received: &Received, op: fn(u64, u64) -> u64) -> Result<(), Error> {
     let theirs = received.bytes.chunks_exact(8);
     if received.bytes.len() != 8 * words.len() {

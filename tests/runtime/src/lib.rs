@@ -1,13 +1,15 @@
-//! A message-passing runtime on Tieline's public interface: messages with tags, collectives, windows of memory.
+//! A message-passing runtime on Tieline's public interface: tagged messages, collectives, memory windows.
 //!
-//! It is a test of that interface, and an example of how much code a runtime takes on it. Nothing but the public calls of `tieline`
-//! and of `tieline-tag` is used, and nothing unsafe. A [`Runtime`] belongs to one thread; all of its calls that wait make progress.
+//! It tests that interface, and shows how much code a runtime on top of it needs. It only uses the public calls of `tieline` and of
+//! `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread; all of its calls that wait make progress.
 //!
-//! * A message has its tag in the header. One of at most [`Runtime::eager`] bytes is sent at once; a longer one the library announces,
-//!   from memory that is lent for as long, and once a receive matches it is taken into a buffer of that receive's. Who has buffers lends
-//!   them once ([`Runtime::lend`]) and sends from them and receives into them as often as they like: then nothing is copied on the way.
-//! * Who sends first says his rank: messages name their sender by a number that the receiver's worker gave it.
-//! * Handlers only match. What has to be posted then is done between progress calls, where posting may be tried again.
+//! * A message has its tag in the header. A message of at most [`Runtime::eager`] bytes is sent inline. A longer one becomes a
+//!   rendezvous message from transiently registered memory. Once a receive matches, it is received into a buffer of that receive.
+//!   An application with its own buffers registers them once ([`Runtime::lend`]), and sends from and receives into them without a
+//!   copy.
+//! * The first message to a peer carries the sender's rank: later messages name their sender by a number that the receiver's worker
+//!   assigned.
+//! * Handlers only match. The resulting posts are made between progress calls, where they can be retried.
 
 mod collectives;
 mod slots;
@@ -29,17 +31,17 @@ use tieline_tag::{Arrival, Matcher, Pattern, Post, ReceiveId};
 
 /// The header is the sender's rank.
 const HELLO: u16 = 1;
-/// The header is the tag, the payload the message.
+/// The header is the tag, the payload the bytes of the message.
 const MESSAGE: u16 = 2;
 
-/// Tags of the runtime's own messages have this bit; the application's have not.
+/// Tags of the runtime's own messages have this bit; tags of the application do not.
 const OWN: u64 = 1 << 63;
-/// Completions that are taken at once.
+/// The most completions that are drained in one call.
 const AT_ONCE: usize = 64;
-/// What others may take to fetch what they were told.
+/// The time limit for peers to fetch announced messages at the end.
 const CLOSING: Duration = Duration::from_secs(60);
 
-/// Memory that was lent, and where in it a message lies or goes.
+/// A range of registered memory that a message is sent from or received into.
 pub type Part<'a> = (&'a Rc<Region>, Range<usize>);
 
 /// A message that was received.
@@ -49,23 +51,23 @@ pub struct Received {
     pub source: usize,
     /// Its tag.
     pub tag: u64,
-    /// Of how many bytes it is.
+    /// Its length in bytes.
     pub len: usize,
-    /// What it holds, if it was not received into memory that was lent.
+    /// Its bytes, unless it was received into registered memory.
     pub bytes: Vec<u8>,
 }
 
-/// A receive that was posted. It is waited for or cancelled.
+/// A posted receive. It must be waited for or cancelled.
 #[derive(Debug)]
 #[must_use = "a message is lost that nobody waits for"]
 pub struct Receiving(usize);
 
-/// A message that was sent: one that has not ended has a number.
+/// A sent message; it has a number until it has ended.
 #[derive(Debug)]
 #[must_use = "whether it was fetched says only a wait"]
 pub struct Sending(Option<usize>);
 
-/// What is kept of a message for which no receive was posted.
+/// The state of a message without a matching receive.
 enum Kept {
     Bytes(KeptMessage),
     Announced(Announcement),
@@ -74,42 +76,42 @@ enum Kept {
 /// A [`Part`] that is kept.
 type Room = (Rc<Region>, Range<usize>);
 
-/// A receive and its message, or a message that was sent.
+/// A receive and its message, or a sent message.
 #[derive(Default)]
 struct Transfer {
     message: Received,
-    /// While it waits for a message.
+    /// The receive, while it waits for a message.
     id: Option<ReceiveId>,
-    /// Where it goes, if the application lent that.
+    /// The destination, if the application has registered one.
     into: Option<Room>,
     /// The runtime's buffer, while it is read from or written to.
     lent: Option<Region>,
     has_ended: bool,
-    /// How it ended, if not well.
+    /// The error, if it failed.
     failure: Option<Box<Error>>,
 }
 
-/// What handlers share with the calls.
+/// The state that handlers share with the calls.
 #[derive(Default)]
 struct State {
     matcher: RefCell<Matcher<Kept>>,
-    /// Who is who, by the worker's number, which means nothing outside of it.
+    /// The rank of each peer, by the worker's number, which has no meaning elsewhere.
     ranks: RefCell<Vec<Option<usize>>>,
-    /// By the word that they are posted with.
+    /// By the word with which they are posted.
     transfers: RefCell<Slots<Transfer>>,
-    /// What is to be taken, in this order, and by which receive.
+    /// The messages to receive, in order, each with its receive.
     due: RefCell<VecDeque<(usize, Announcement)>>,
     failed: RefCell<Option<Error>>,
-    /// A handler has changed something of these since it was last looked at.
+    /// A handler has changed this state since the last check.
     stirred: Cell<bool>,
 }
 
 /// One rank.
 pub struct Runtime {
-    // In the order in which they end.
-    /// Transfers that have ended, but for memory that a peer's device may still reach.
+    // The fields are in the order of their drop.
+    /// Transfers that have ended, except for memory that a peer's device may still access.
     leaving: RefCell<Vec<u64>>,
-    /// The endpoint to each rank, and the longest message to it that is not announced.
+    /// The endpoint to each rank, and the longest inline message to it.
     peers: RefCell<Vec<Option<(Endpoint, usize)>>>,
     worker: Worker,
     context: Context,
@@ -120,10 +122,10 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Joins the job that the environment names.
+    /// Joins the job of the environment.
     ///
     /// # Errors
-    /// Of the job, and of opening a context and a worker.
+    /// Those of the job, and of opening a context and a worker.
     pub fn start() -> Result<Runtime, Error> {
         let job = Job::from_env()?;
         let context = Context::open()?;
@@ -138,61 +140,61 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// Number of this process.
+    /// The rank of this process.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.job.rank()
     }
 
-    /// Number of processes.
+    /// The number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.job.size()
     }
 
-    /// What carries messages to a rank.
+    /// The lane that carries messages to a rank.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// If it cannot be reached.
     pub fn path(&self, rank: usize) -> Result<String, Error> {
         Ok(self.peer(rank)?.0.path())
     }
 
-    /// Messages to this rank that are longer are announced.
+    /// The longest inline message to this rank. Longer ones are rendezvous messages.
     ///
     /// # Errors
-    /// When it cannot be reached.
+    /// If it cannot be reached.
     pub fn eager(&self, rank: usize) -> Result<usize, Error> {
         let _ = self.peer(rank)?;
         self.eager_now(rank)
     }
 
-    /// Sends bytes, which are copied; waits for room to do so at most.
+    /// Sends bytes, which are copied; waits at most for room to do so.
     ///
     /// # Errors
-    /// `Invalid` for a tag of the runtime's own; when the peer cannot be reached, or any has died.
+    /// `Invalid` for a tag of the runtime's own; if the peer cannot be reached, or any peer has died.
     pub fn send(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
         check_tag(tag)?;
         self.send_any(to, tag, bytes)
     }
 
-    /// Memory of the library's to send from and to receive into, which peers of this host can map.
+    /// Memory of the library to send from and to receive into, which peers of this host can map.
     ///
     /// # Errors
-    /// Of the library.
+    /// Those of the library.
     pub fn alloc(&self, len: usize) -> Result<Rc<Region>, Error> {
         Ok(Rc::new(self.context.alloc(len)?))
     }
 
-    /// Memory to send from and to receive into; [`Region::into_buffer`] gives it back.
+    /// Registers memory to send from and to receive into; [`Region::into_buffer`] returns it.
     ///
     /// # Errors
-    /// Of the library.
+    /// Those of the library.
     pub fn lend(&self, bytes: Vec<u8>) -> Result<Rc<Region>, Error> {
         Ok(Rc::new(self.context.lend(bytes)?))
     }
 
-    /// Sends bytes from where they lie: they stay as they are until that has been waited for.
+    /// Sends bytes without a copy: they must not change until [`Runtime::wait_sent`] has returned.
     ///
     /// # Errors
     /// As [`Runtime::send`]; `OutOfRange`.
@@ -203,9 +205,9 @@ impl Runtime {
 
     fn send_any(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
         let (peer, eager) = self.peer(to)?;
-        // It may be more once its connection stands.
+        // The limit may be higher once the connection is established.
         if bytes.len() > eager && bytes.len() > self.eager_now(to)? {
-            // Of what the library copies for long messages it bounds how much: who sends before it receives would wait for itself.
+            // The library bounds its own copies of long messages: a rank that sends before it receives would deadlock.
             return self.send_part(
                 &peer,
                 tag,
@@ -231,18 +233,19 @@ impl Runtime {
         Ok(Sending(Some(number)))
     }
 
-    /// Waits until what was sent is no more needed here: a short message when it was sent, a long one when it was received.
+    /// Waits until the memory of a message can be reused: that of a short message when it was sent, that of a long one when it was
+    /// received.
     ///
     /// # Errors
-    /// When a peer has died.
+    /// If a peer has died.
     pub fn wait_sent(&self, sending: Sending) -> Result<(), Error> {
         sending.0.map_or(Ok(()), |number| self.waited(number).map(drop))
     }
 
-    /// Posts a receive: from a rank or any, of a tag but for the bits that are ignored.
+    /// Posts a receive: from one rank or any, with this tag except for the ignored bits.
     ///
     /// # Errors
-    /// `Invalid` for a tag of the runtime's own; when the sender of a long message cannot be reached.
+    /// `Invalid` for a tag of the runtime's own; if the sender of a long message cannot be reached.
     pub fn receive(
         &self,
         source: Option<usize>,
@@ -253,7 +256,7 @@ impl Runtime {
         self.receive_any(application(source, tag, ignore), None)
     }
 
-    /// The same into memory that was lent. A message that is longer ends the runtime.
+    /// The same into registered memory. A longer message is an error that ends the runtime.
     ///
     /// # Errors
     /// As [`Runtime::receive`].
@@ -297,7 +300,7 @@ impl Runtime {
     /// Waits for the message of a receive.
     ///
     /// # Errors
-    /// When a peer has died, or a long message could not be fetched.
+    /// If a peer has died, or a long message could not be fetched.
     pub fn wait(&self, receiving: Receiving) -> Result<Received, Error> {
         self.waited(receiving.0)
     }
@@ -318,10 +321,10 @@ impl Runtime {
         Ok(message)
     }
 
-    /// Ends a receive that has no message; gives it back if it has.
+    /// Cancels a receive without a message; returns it if it has one.
     ///
     /// # Errors
-    /// The receive, which is to be waited for.
+    /// The receive, which must be waited for.
     pub fn cancel(&self, receiving: Receiving) -> Result<(), Receiving> {
         let Ok(Some(id)) = self.state.transfer(receiving.0).map(|transfer| transfer.id) else {
             return Err(receiving);
@@ -331,10 +334,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// The source and tag of the message that a receive would take now, after some progress.
+    /// The source and tag of the message that a receive would match, after some progress.
     ///
     /// # Errors
-    /// When a peer has died.
+    /// If a peer has died.
     pub fn probe(
         &self,
         source: Option<usize>,
@@ -348,18 +351,18 @@ impl Runtime {
         Ok(found.map(|message| (message.source as usize, message.tag)))
     }
 
-    /// Waits for all ranks, and leaves. What was sent has been waited for.
+    /// Waits for all ranks, and leaves. All sent messages have been waited for.
     ///
     /// # Errors
-    /// When a peer has died, or has not taken in time what it was sent.
+    /// If a peer has died, or has not received its messages in time.
     pub fn finish(self) -> Result<(), Error> {
         self.barrier()?;
         self.worker.close(CLOSING).map_err(|undelivered| undelivered.error)
     }
 
-    // ---- inside ----
+    // ---- internals ----
 
-    /// The endpoint to a rank, over which it knows who we are, and the longest message to it that is not announced.
+    /// The endpoint to a rank, after the first message with this rank's number, and the longest inline message to it.
     fn peer(&self, rank: usize) -> Result<(Endpoint, usize), Error> {
         if let Some(peer) = &self.peers.borrow()[rank] {
             return Ok(peer.clone());
@@ -371,7 +374,7 @@ impl Runtime {
         Ok((peer, eager))
     }
 
-    /// The longest message that is not announced, asked for again.
+    /// The longest inline message, read again.
     fn eager_now(&self, rank: usize) -> Result<usize, Error> {
         let mut peers = self.peers.borrow_mut();
         let Some((peer, eager)) = &mut peers[rank] else { return Ok(0) };
@@ -379,7 +382,7 @@ impl Runtime {
         Ok(*eager)
     }
 
-    /// Posts something, with room made where there is none.
+    /// Posts an operation, with progress until there is room.
     fn posted(
         &self,
         mut post: impl FnMut() -> Result<Outcome, PostError>,
@@ -394,7 +397,7 @@ impl Runtime {
         Ok(posted?)
     }
 
-    /// Makes progress until something is so, which is told whether anything of the runtime's own has changed.
+    /// Makes progress until `done` returns true; its argument says whether the runtime's state has changed.
     fn until(&self, mut done: impl FnMut(bool) -> bool) -> Result<(), Error> {
         let mut advanced = Ok(false);
         let ends = || {
@@ -405,7 +408,7 @@ impl Runtime {
         advanced.map(drop)
     }
 
-    /// Deals with what has ended, and posts what handlers have left; whether there was anything.
+    /// Processes completions, and posts the receives that handlers have queued. Returns whether there were any.
     fn advance(&self) -> Result<bool, Error> {
         let mut ended = Ok(());
         let count = self.worker.take_completed(AT_ONCE, |word, result| {
@@ -414,7 +417,7 @@ impl Runtime {
             ended = std::mem::replace(&mut ended, Ok(())).and(dealt_with);
         });
         let stirred = &self.state.stirred;
-        // Until all is dealt with: what an error leaves is looked at by the next call.
+        // The flag stays set until everything is processed: after an error the next call continues.
         if count == 0 && !stirred.replace(true) && self.leaving.borrow().is_empty() {
             stirred.set(false);
             return Ok(false);
@@ -437,13 +440,13 @@ impl Runtime {
         Ok(true)
     }
 
-    /// What was sent was taken, or what is taken is here.
+    /// A sent message was received, or a received message is complete.
     fn ended(&self, number: u64) -> Result<(), Error> {
         let mut transfer = self.state.transfer(number as usize)?;
         match transfer.lent.take().map(Region::into_buffer) {
             None => transfer.into = None,
             Some(Ok(buffer)) => transfer.message.bytes = buffer.into_vec(),
-            // Devices of peers are asked to forget it.
+            // Devices of peers are asked to drop their access.
             Some(Err(not)) if not.error.status() == Status::Busy => {
                 transfer.lent = Some(not.region);
                 self.leaving.borrow_mut().push(number);
@@ -458,7 +461,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Takes a message; gives it back where there is no room for that.
+    /// Receives a message; returns it if there is no room for that.
     fn take(&self, number: usize, what: Announcement) -> Result<Option<Announcement>, Error> {
         let mut transfer = self.state.transfer(number)?;
         let len = what.len();
@@ -507,13 +510,13 @@ impl State {
         Ok(())
     }
 
-    /// The first reason counts.
+    /// The first reason is kept.
     fn fail(&self, error: Error) {
         self.stirred.set(true);
         let _ = self.failed.borrow_mut().get_or_insert(error);
     }
 
-    /// A transfer has failed: who waits for it is told, whoever else is.
+    /// A transfer has failed: its waiting call gets the error, and so do all others.
     fn lost(&self, number: u64, error: Error) -> Error {
         if let Ok(mut transfer) = self.transfer(number as usize) {
             (transfer.has_ended, transfer.failure) = (true, Some(Box::new(error.clone())));
@@ -578,7 +581,7 @@ impl State {
     }
 }
 
-/// Where a message of so many bytes goes.
+/// The destination of a message of this length.
 fn part(room: &Range<usize>, len: usize) -> Result<Range<usize>, Error> {
     let fits = len <= room.len();
     fits.then_some(room.start..room.start + len).ok_or_else(|| Status::OutOfRange.into())
@@ -590,7 +593,7 @@ fn check_tag(tag: u64) -> Result<(), Error> {
     (tag & OWN == 0).then_some(()).ok_or_else(error)
 }
 
-/// A pattern of the application's, which never has to do with the runtime's own messages.
+/// A pattern of the application, which never matches the runtime's own messages.
 fn application(source: Option<usize>, tag: u64, ignore: u64) -> Pattern {
     Pattern { source: source.map(|source| source as u64), tag, ignore: ignore & !OWN }
 }

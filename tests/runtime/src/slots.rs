@@ -1,6 +1,6 @@
-//! What is asked for and not yet handed over, each with a number by which handlers and completions find it at once.
+//! Pending requests, each with a number by which handlers and completions find it in constant time.
 
-/// Things by number; a number that is free again is used first.
+/// Objects by number; free numbers are reused first.
 pub(crate) struct Slots<T> {
     slots: Vec<Option<T>>,
     free: Vec<usize>,
@@ -13,7 +13,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// A new one, to be filled where it lies.
+    /// A new object, to be filled in place.
     pub(crate) fn add(&mut self) -> (usize, &mut T)
     where
         T: Default,
@@ -29,7 +29,7 @@ impl<T> Slots<T> {
         self.slots.get_mut(number)?.as_mut()
     }
 
-    /// Lets go of a thing where it lies.
+    /// Frees an object in place.
     pub(crate) fn free(&mut self, number: usize) {
         if let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.is_some()) {
             *slot = None;

@@ -1,16 +1,16 @@
-//! Memory of every rank that all ranks reach.
+//! Memory windows: memory of every rank that all ranks can access.
 
 use crate::Runtime;
 use std::ops::Range;
 use std::time::Duration;
 use tieline::{AtomicOp, Endpoint, Error, Outcome, Region, RemoteKey, Status, Width};
 
-/// Before the memory stands the word of its lock.
+/// The bytes in front of the memory, which begin with the word of its lock.
 const LOCK: usize = 64;
-/// Between two looks at a lock that another has.
+/// The longest pause between two attempts to take a lock.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
-/// As much memory of each rank. Offsets and lengths are in bytes.
+/// The same amount of memory on each rank. Offsets and lengths are in bytes.
 pub struct Window<'a> {
     runtime: &'a Runtime,
     mine: Region,
@@ -18,10 +18,10 @@ pub struct Window<'a> {
 }
 
 impl Runtime {
-    /// Opens a window of so many bytes of every rank; every rank calls it.
+    /// Opens a window of so many bytes on every rank. Collective.
     ///
     /// # Errors
-    /// When there is no memory, or a peer has died.
+    /// If there is no memory, or a peer has died.
     pub fn window(&self, len: usize) -> Result<Window<'_>, Error> {
         let mine = self.context.alloc(LOCK + len)?;
         let keys = self.allgather(&mine.remote_key()?)?;
@@ -36,20 +36,20 @@ impl Runtime {
 }
 
 impl Window<'_> {
-    /// Writes to a rank's memory. It is there after [`Window::flush`], [`Window::unlock`] or [`Window::fence`].
+    /// Writes to a rank's memory. The bytes are in place after [`Window::flush`], [`Window::unlock`] or [`Window::fence`].
     ///
     /// # Errors
-    /// Beyond the window, or when the peer has died.
+    /// Beyond the window, or if the peer has died.
     pub fn put(&self, rank: usize, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let (peer, key) = &self.ranks[rank];
         let _ = self.runtime.posted(|| peer.put_bytes(bytes, key, (LOCK + offset) as u64))?;
         Ok(())
     }
 
-    /// Reads a rank's memory, as it is when nobody writes to it.
+    /// Reads a rank's memory, in the absence of concurrent writes.
     ///
     /// # Errors
-    /// Beyond the window, or when the peer has died.
+    /// Beyond the window, or if the peer has died.
     pub fn get(&self, rank: usize, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let (peer, key) = &self.ranks[rank];
         let local = self.runtime.context.lend(vec![0; range.len()])?;
@@ -59,10 +59,10 @@ impl Window<'_> {
         Ok(local.into_buffer()?.into_vec())
     }
 
-    /// Puts words together with those of a rank's memory, each at once; it has happened as a put has.
+    /// Combines words with those of a rank's memory, each atomically; it completes as a put does.
     ///
     /// # Errors
-    /// Beyond the window, for an offset that is no multiple of 8, or when the peer has died.
+    /// Beyond the window, for an offset that is no multiple of 8, or if the peer has died.
     pub fn accumulate(
         &self,
         rank: usize,
@@ -78,10 +78,10 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// Waits until nobody else has the lock of a rank's memory, and takes it.
+    /// Waits for the lock of a rank's memory, and takes it.
     ///
     /// # Errors
-    /// When a peer has died.
+    /// If a peer has died.
     pub fn lock(&self, rank: usize) -> Result<(), Error> {
         let (peer, key) = &self.ranks[rank];
         let own = self.runtime.rank() as u64 + 1;
@@ -92,7 +92,7 @@ impl Window<'_> {
             match before {
                 0 => return Ok(()),
                 _ if before == own => return Err(Status::Busy.into()),
-                // Nobody tells when it is free; who holds it may need the processor.
+                // There is no notification of the release, and the holder may need the processor.
                 _ => _ = self.runtime.worker.wait(Some(nap))?,
             }
             let _ = self.runtime.advance()?;
@@ -100,10 +100,10 @@ impl Window<'_> {
         }
     }
 
-    /// Hands the lock on, once everything has happened that was posted under it.
+    /// Releases the lock, once all operations under it have completed.
     ///
     /// # Errors
-    /// When a peer has died, or of what was posted.
+    /// If a peer has died, or those of the operations.
     pub fn unlock(&self, rank: usize) -> Result<(), Error> {
         self.flush(rank)?;
         let (peer, key) = &self.ranks[rank];
@@ -113,25 +113,25 @@ impl Window<'_> {
         if held { Ok(()) } else { Err(Status::Invalid.into()) }
     }
 
-    /// Waits until everything has happened that was posted to a rank's memory.
+    /// Waits until all operations on a rank's memory have completed.
     ///
     /// # Errors
-    /// When the peer has died, or of what was posted.
+    /// If the peer has died, or those of the operations.
     pub fn flush(&self, rank: usize) -> Result<(), Error> {
         let flush = self.runtime.posted(|| self.ranks[rank].0.flush())?;
         self.finish(flush).map(|_| ())
     }
 
-    /// Waits until everything has happened that any rank has posted; every rank calls it.
+    /// Waits until all operations of all ranks have completed. Collective.
     ///
     /// # Errors
-    /// When a peer has died, or of what was posted.
+    /// If a peer has died, or those of the operations.
     pub fn fence(&self) -> Result<(), Error> {
         self.runtime.worker.flush()?;
         self.runtime.barrier()
     }
 
-    /// This rank's own memory.
+    /// Reads this rank's own memory.
     ///
     /// # Errors
     /// Beyond the window.
@@ -147,15 +147,15 @@ impl Window<'_> {
         self.mine.write(LOCK + offset, bytes)
     }
 
-    /// Ends the window; every rank calls it.
+    /// Closes the window. Collective.
     ///
     /// # Errors
-    /// When a peer has died.
+    /// If a peer has died.
     pub fn close(self) -> Result<(), Error> {
         self.fence()
     }
 
-    /// Waits for what was posted.
+    /// Waits for an operation.
     fn finish(&self, outcome: Outcome) -> Result<u64, Error> {
         let request = match outcome {
             Outcome::Done(value) => return Ok(value),

@@ -1,7 +1,7 @@
-//! The runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors: every byte of everything is
-//! looked at. Under other launchers: the example `parts`, in the check of examples and in the lab.
+//! The runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors. Every byte is
+//! checked. The example `parts` runs the same parts under other launchers, in the check of examples and in the lab.
 //!
-//! Each test starts itself again as the ranks: with `TIELINE_RANK` set it is one, without it the one who looks on.
+//! Each test starts itself again as the ranks: with `TIELINE_RANK` set it is a rank, without it the observer.
 
 use parts::Part;
 use std::os::unix::process::CommandExt;
@@ -26,7 +26,7 @@ const LIBFABRIC: &[(&str, &str)] = &[
     ("TIELINE_OFI_INTERFACES", "lo"),
 ];
 
-/// Does a part, if this process is a rank.
+/// Runs a part, if this process is a rank.
 fn was_rank(part: Part, way: &str) -> bool {
     let is_rank = std::env::var_os("TIELINE_RANK").is_some();
     if is_rank {
@@ -39,7 +39,7 @@ fn was_rank(part: Part, way: &str) -> bool {
     is_rank
 }
 
-/// Runs a test's ranks, so many of them, with these settings.
+/// Runs a test with so many ranks and these settings.
 fn play(test: &str, sizes: &[usize], settings: &[(&str, &str)]) {
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
     for size in (first..=last).filter(|size| is_whole() || sizes.contains(size)) {
@@ -94,7 +94,7 @@ fn over_tcp(test: &str, part: Part) {
     }
 }
 
-/// With providers that are files.
+/// With providers as files.
 fn play_with(
     test: &str,
     sizes: &[usize],
@@ -113,22 +113,22 @@ fn play_with(
 fn death(runtime: &Runtime) -> Result<(), Error> {
     let everyone = runtime.allgather(&[runtime.rank() as u8])?;
     assert_eq!(everyone.len(), runtime.size());
-    // Who dies is through the barrier; others may still be in it.
+    // The dying rank has passed the barrier; others may still be in it.
     let met = runtime.barrier();
     if runtime.rank() != 1 {
         let waited = met.and_then(|()| runtime.wait(runtime.receive(None, 7, 0)?));
         let error = waited.expect_err("nobody sends anything");
-        // Who has heard of it ends as well, so that others may hear of that one first.
+        // A rank that has learned of the death ends as well, so others may learn of its end first.
         let text = error.to_string();
-        // The runtime says it, or the library, where a post fails before that is told.
+        // The text is the runtime's, or the library's if a post fails before the report of the death.
         assert!(["has died", "is gone"].iter().any(|words| text.contains(words)), "{text}");
         assert!(runtime.barrier().is_err());
     }
-    // Another program takes the process's place: nothing is closed, and no goodbye is said as by `exit`.
+    // An exec replaces the process: nothing is closed, and no goodbye is sent as at `exit`.
     panic!("executing `true`: {}", Command::new("true").exec())
 }
 
-/// Two messages come at once, of which the first has no room: the second is taken all the same.
+/// Two messages arrive together, and the first has no room: the second is received nevertheless.
 fn failure_beside(runtime: &Runtime) -> Result<(), Error> {
     const LEN: usize = 300_000;
     let me = runtime.rank();
@@ -140,7 +140,7 @@ fn failure_beside(runtime: &Runtime) -> Result<(), Error> {
     let refused = runtime.send_lent(me, 2, (&out, 0..LEN))?;
     let sending = runtime.send_lent(me, 3, (&out, 0..LEN))?;
     assert!(runtime.wait(short).is_err(), "it has no room");
-    // The sender hears that nobody takes the first; that is the same runtime.
+    // The sender, which is the same runtime, learns that the first was refused.
     let mut failures = 0;
     while failures == 0 || room.to_vec(0..LEN)? != [7; LEN] {
         failures += usize::from(runtime.probe(None, 0, u64::MAX).is_err());
@@ -177,7 +177,7 @@ fn everything_goes_well_over_libfabric() {
     }
 }
 
-/// A test for each way.
+/// A test for each transport.
 macro_rules! both_ways {
     ($($part:path: $over_shared_memory:ident, $over_tcp:ident;)*) => { $(
         #[test]

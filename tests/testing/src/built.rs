@@ -1,12 +1,12 @@
-//! Provider files for tests: those of this build, never what an earlier one has left.
+//! Provider files for tests: always those of this build, never those of an earlier one.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names the folder in which everything has been built already, as `cargo xtask test` does once for all suites.
+/// Names the directory in which everything has been built already, as `cargo xtask test` does once for all suites.
 pub const GIVEN: &str = "BUILT_FOR_TESTS";
 
-/// A package and the file that it makes.
+/// A package and the name of its file.
 pub type Made<'a> = (&'a str, &'a str);
 
 /// The providers over TCP.
@@ -15,14 +15,14 @@ pub const TCP: [Made<'static>; 2] = [
     ("tieline-provider-tcp-connect-plugin", "libtieline_tcp_connect.so"),
 ];
 
-/// The folder that holds these files, built by cargo with the profile of the program that asks, unless [`GIVEN`] says
-/// that they are there.
+/// The directory with these files, built by cargo with the profile of the calling program, unless [`GIVEN`] names a directory with
+/// them.
 ///
 /// # Errors
-/// Why they cannot be built here: the test is skipped.
+/// The reason why they cannot be built here: the test is skipped.
 ///
 /// # Panics
-/// When they do not compile, or [`GIVEN`] names a folder that lacks one.
+/// If they do not compile, or the directory of [`GIVEN`] lacks one.
 pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     if let Some(given) = std::env::var_os(GIVEN) {
         let given = PathBuf::from(given);
@@ -33,7 +33,7 @@ pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     }
     let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
     let profile = profile(&program).ok_or("this program lies nowhere")?;
-    // The one that runs this test, if one does.
+    // The cargo that runs this test, if one does.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let _ = cargo
@@ -51,10 +51,10 @@ pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     Ok(profile.to_path_buf())
 }
 
-/// The folder with the provider over libfabric.
+/// The directory with the provider over libfabric.
 ///
 /// # Errors
-/// Why it cannot run here: the test is skipped.
+/// The reason why it cannot run here: the test is skipped.
 pub fn libfabric() -> Result<PathBuf, String> {
     let listed = Command::new("ldconfig").arg("-p").output();
     let is_there = |list: &[u8]| String::from_utf8_lossy(list).contains("libfabric.so.1");
@@ -64,10 +64,10 @@ pub fn libfabric() -> Result<PathBuf, String> {
     folder(&[("tieline-provider-ofi-plugin", "libtieline_ofi.so")])
 }
 
-/// Cargo's build folder, in which the program that asks lies.
+/// Cargo's target directory, in which the calling program lies.
 ///
 /// # Errors
-/// It lies nowhere.
+/// If it lies elsewhere.
 pub fn target() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
     let target = profile(&program).and_then(Path::parent);

@@ -1,5 +1,5 @@
-//! What processes wait for, told when a test or a command does not end: each descendant of a process, each of its
-//! threads, the system call it is in and on what, and the functions it is in where a debugger is installed.
+//! Reports of waiting processes, for a test or a command that does not end. A report covers each descendant of a process with each
+//! of its threads: the system call with its object, and the stack if a debugger is installed.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -10,12 +10,12 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The most processes whose functions are looked at: each takes a debugger a second or two.
+/// The most processes whose stacks are read: each takes a debugger a second or two.
 const MOST_DEBUGGED: usize = 4;
-/// The most lines of functions of one process.
+/// The most stack lines of one process.
 const MOST_FUNCTIONS: usize = 60;
 
-/// A limit: what is to be done once it has passed, unless it is dropped before.
+/// A time limit: runs an action once it has passed, unless it is dropped before.
 pub struct Limit {
     /// Dropped first, which ends the thread's wait.
     ended: Option<Sender<()>>,
@@ -23,7 +23,7 @@ pub struct Limit {
 }
 
 impl Limit {
-    /// Calls `expired` on a thread of its own after `length`.
+    /// Calls `expired` on a separate thread after `length`.
     pub fn new(length: Duration, expired: impl FnOnce() + Send + 'static) -> Limit {
         let (ended, waits) = channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -36,7 +36,7 @@ impl Limit {
 }
 
 impl Drop for Limit {
-    /// Waits for `expired` where it has been called.
+    /// Waits for the end of `expired` if it has been called.
     fn drop(&mut self) {
         drop(self.ended.take());
         if let Some(thread) = self.thread.take() {
@@ -45,7 +45,7 @@ impl Drop for Limit {
     }
 }
 
-/// The descendants of a process, parents before children; itself is not among them.
+/// The descendants of a process, parents before children, without the process itself.
 #[must_use]
 pub fn descendants(of: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -67,15 +67,15 @@ pub fn descendants(of: u32) -> Vec<u32> {
     found
 }
 
-/// The state and the parent in `/proc/ID/stat`: behind the name, which may hold anything.
+/// The state and the parent in `/proc/ID/stat`, which follow the name; the name may contain anything.
 fn state_and_parent(id: u32) -> Option<(char, u32)> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// What a process and its descendants wait for, in lines for a person; of this process itself only those below it. `own` is where
-/// the programs lie whose functions are of interest, such as cargo's folder.
+/// The waits of a process and its descendants, as text; for this process only those of its descendants. `own` is the directory of
+/// the programs whose stacks are read, such as cargo's target directory.
 #[must_use]
 pub fn told(of: u32, own: &Path) -> String {
     let mut text = String::new();
@@ -130,7 +130,7 @@ fn tell_process(text: &mut String, id: u32) {
     }
 }
 
-/// A line of `/proc/*/syscall` in words: the number of the call, its arguments.
+/// A line of `/proc/*/syscall` as text: the number of the call and its arguments.
 fn waits_for(line: &str, descriptor: impl Fn(u64) -> String) -> String {
     let mut words = line.split_whitespace();
     let number: i64 = match words.next() {
@@ -150,7 +150,7 @@ fn waits_for(line: &str, descriptor: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The calls that wait, and whether they wait for a descriptor.
+/// The blocking calls, and whether they wait for a descriptor.
 fn call(number: i64) -> Option<(&'static str, bool)> {
     if cfg!(not(target_arch = "x86_64")) {
         return None;
@@ -180,7 +180,7 @@ fn call(number: i64) -> Option<(&'static str, bool)> {
     })
 }
 
-/// The functions that a process is in, by a debugger, where one is installed.
+/// The stack of a process, by a debugger if one is installed.
 fn tell_functions(text: &mut String, id: u32) {
     let mut debugger = Command::new("timeout");
     let _ = debugger
@@ -203,7 +203,7 @@ fn tell_functions(text: &mut String, id: u32) {
 
 /// Ends every descendant of a process.
 pub fn end(of: u32) {
-    // Who was just started is found in the next round.
+    // Processes that were started meanwhile are found in the next round.
     for _ in 0..10 {
         let all = descendants(of);
         let alive = |id: &u32| state_and_parent(*id).is_some_and(|(state, _)| state != 'Z');
@@ -211,7 +211,7 @@ pub fn end(of: u32) {
         if alive.is_empty() {
             return;
         }
-        // `kill` itself is a child of whoever calls this, and gone afterwards.
+        // `kill` itself is a child of the caller, and gone afterwards.
         let _ = Command::new("kill").arg("-KILL").args(&alive).stderr(Stdio::null()).status();
     }
 }
@@ -247,7 +247,7 @@ mod tests {
         assert!(!below_us.contains(&format!("process {} (", std::process::id())), "{below_us}");
         assert!(below_us.contains(&format!("process {} (", child.id())), "{below_us}");
         end(child.id());
-        // The shell goes on behind the sleep that was ended.
+        // The shell continues after the killed sleep.
         assert!(child.wait().unwrap().success());
         assert!(descendants(child.id()).is_empty());
     }

@@ -1,7 +1,6 @@
-//! What tests and their runners share: limits, what processes wait for, loops that wait and end, and the files that this
-//! build has made.
+//! Common parts of tests and their runners: time limits, reports of waits, bounded wait loops, and the files of this build.
 //!
-//! It depends on nothing, so that what runs tests can use it before anything else is built.
+//! It has no dependencies, so that test runners can use it before anything else is built.
 
 pub mod built;
 pub mod hang;
@@ -12,10 +11,10 @@ mod wait;
 pub use sys::holds_in_child;
 pub use wait::Wait;
 
-/// Set for `cargo xtask test --all`, where long tests run in their whole length.
+/// Set by `cargo xtask test --all`, which runs long tests at full length.
 pub const WHOLE: &str = "TESTS_WHOLE";
 
-/// Whether long tests run in their whole length: all sizes, all programs.
+/// Whether long tests run at full length: all sizes, all programs.
 #[must_use]
 pub fn is_whole() -> bool {
     std::env::var_os(WHOLE).is_some()

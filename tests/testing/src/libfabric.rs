@@ -1,13 +1,13 @@
-//! libfabric 2.x, which Debian 12 has not: out of a Python package that brings it along.
+//! libfabric 2.x, which Debian 12 lacks, from a Python package that contains it.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// What is fetched, and nothing else that is called so. For other processors, another line.
+/// The pinned package with its hash. Another processor needs another line.
 const PACKAGE: &str = "mpich==5.0.2 \
     --hash=sha256:8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4";
 
-/// `$1`: the file, `$2`: the package. One process at a time; the file is moved to its place when it is whole.
+/// `$1`: the file, `$2`: the package. One process at a time; the file is moved to its place when it is complete.
 const FETCH: &str = r#"
     test -e "$1" && exit 0
     folder=$1.folder
@@ -22,11 +22,11 @@ const FETCH: &str = r#"
     exit $code
 "#;
 
-/// The file of libfabric 2.5, to be named in `TIELINE_OFI_LIBRARY`: fetched with pip by the first test that asks, and
-/// kept below cargo's build folder, `target`.
+/// The file of libfabric 2.5, for `TIELINE_OFI_LIBRARY`. The first test that needs it fetches it with pip, and it is kept below
+/// cargo's target directory.
 ///
 /// # Errors
-/// Why it is not to be had here: the test is skipped.
+/// The reason why it is not available here: the test is skipped.
 pub fn newer() -> Result<PathBuf, String> {
     if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
         return Err("no package with libfabric 2.5 is known for this processor".into());

@@ -1,4 +1,4 @@
-//! Forked children. The declarations are by hand, since nothing else is needed here.
+//! Forked children. The declarations are handwritten, since no others are needed here.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint};
@@ -11,17 +11,17 @@ unsafe extern "C" {
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
 }
 
-/// Asks a forked child, whose only thread is the one that asks. `true`: it said so, within 20 s.
+/// Calls `asked` in a forked child, whose only thread is the calling one. `true`: it returned true within 20 s.
 ///
 /// # Panics
-/// When there is no fork.
+/// If the fork fails.
 #[must_use]
 pub fn holds_in_child(asked: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child does what a forked child of a program with threads may do, which is what is tested.
+    // SAFETY: the child does only the operations that are allowed in a forked child of a threaded program, which is what is tested.
     let pid = unsafe { fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
-        // SAFETY: the signal ends a child that hangs; `_exit` does without the parent's last words.
+        // SAFETY: the signal ends a child that hangs; `_exit` skips the parent's exit handlers.
         unsafe {
             let _ = alarm(20);
             let held = catch_unwind(AssertUnwindSafe(asked));
@@ -29,7 +29,7 @@ pub fn holds_in_child(asked: impl FnOnce() -> bool) -> bool {
         }
     }
     let mut status = -1;
-    // SAFETY: our child, and a writable status.
+    // SAFETY: a child of this process, and a writable status.
     let waited = unsafe { waitpid(pid, &mut status, 0) };
     waited == pid && status == 0
 }

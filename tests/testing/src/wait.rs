@@ -1,27 +1,27 @@
-//! Loops that wait by polling, with an end: a test that waits for what never comes says what that was.
+//! Wait loops with a limit: a test that waits for an event that never comes fails with the event's name.
 
 use std::time::{Duration, Instant};
 
-/// However busy the machine is, what is waited for has come by then, or never will.
+/// The time within which an event happens on any busy machine, or never.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// One loop that waits.
+/// One wait loop.
 pub struct Wait {
     what: String,
     until: Instant,
 }
 
 impl Wait {
-    /// Begins to wait for something, in words.
+    /// Starts to wait for the described event.
     #[must_use]
     pub fn new(what: impl Into<String>) -> Wait {
         Wait { what: what.into(), until: Instant::now() + PATIENCE }
     }
 
-    /// In each round of the loop.
+    /// Called in each round of the loop.
     ///
     /// # Panics
-    /// When it has waited for too long.
+    /// If it has waited for too long.
     #[track_caller]
     pub fn goes_on(&self) {
         assert!(Instant::now() < self.until, "{} did not come in {PATIENCE:?}", self.what);

@@ -1,5 +1,4 @@
-//! Applications that have their own idea of child processes. A program of its own: signal actions belong to
-//! the whole process.
+//! Applications with their own handling of child processes. A separate program, because signal actions apply to the whole process.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,14 +1,14 @@
-//! What an application may do with SIGCHLD.
+//! The possible settings of SIGCHLD in an application.
 #![allow(unsafe_code)] // signal actions
 
 use std::ffi::c_int;
 
-/// An application's way with its children.
+/// An application's handling of its children.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum OnChild {
     Default,
     Ignore,
-    /// A handler that collects every child at once.
+    /// A handler that reaps every child immediately.
     CollectAll,
 }
 
@@ -29,6 +29,6 @@ pub(crate) fn set(way: OnChild) {
 
 /// Whether this process has a child, alive or dead.
 pub(crate) fn has_child() -> bool {
-    // SAFETY: asks, and collects nothing that anybody needs.
+    // SAFETY: only queries; a reaped child is not needed by any other code.
     unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) >= 0 }
 }

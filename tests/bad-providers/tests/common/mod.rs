@@ -1,4 +1,4 @@
-//! What the tests of bad providers share.
+//! Common parts of the tests of bad providers.
 #![allow(dead_code)] // each test program uses a part
 
 use std::cell::Cell;
@@ -25,13 +25,13 @@ pub(crate) fn open_with(directories: &[&Directory], settings: &[(&str, &str)]) -
     builder.open().expect("a context, whatever lies in the directories")
 }
 
-/// What the report says about a provider (or a directory): its verdicts in order.
+/// The verdicts of the report about a provider (or a directory), in order.
 pub(crate) fn verdicts(context: &Context, provider: &str) -> Vec<Verdict> {
     let records = context.report().records;
     records.into_iter().filter(|r| r.provider == provider).map(|r| r.verdict).collect()
 }
 
-/// The phase, the expected and the found words of the one refusal of a provider.
+/// The phase, the expected and the found text of the only refusal of a provider.
 #[track_caller]
 pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, String) {
     match verdicts(context, provider).as_slice() {
@@ -42,7 +42,7 @@ pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, Str
     }
 }
 
-/// The refusal of a provider has these words, and everything else works.
+/// Checks that the refusal of a provider has these words, and that everything else works.
 #[track_caller]
 pub(crate) fn assert_refused(
     context: &Context,
@@ -64,7 +64,7 @@ pub(crate) fn is_found(context: &Context, provider: &str) -> bool {
     loaded.iter().any(|view| view.name == provider)
 }
 
-/// A message to oneself arrives.
+/// Checks that a message to oneself arrives.
 #[track_caller]
 pub(crate) fn assert_the_rest_works(context: &Context) {
     let worker = context.worker().expect("a worker");

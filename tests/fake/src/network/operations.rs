@@ -1,4 +1,4 @@
-//! Memory operations and flushes: taken, carried out when they are due, told as completed.
+//! Memory operations and flushes: accepted, carried out when they are due, reported as completed.
 
 use super::{Parcel, State};
 use crate::calls::{Act, Verdict};
@@ -7,7 +7,7 @@ use tieline_plugin_api::{Posted, Posting, Status, caps, event, op_flags};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// And what it tells the target.
+    /// The put, and the word that notifies the target.
     Put {
         from: Vec<Piece>,
         bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
         operand: u64,
         compare: u64,
     },
-    /// It is on its wire already, and its memory is in use.
+    /// The message is on its wire already; only its memory is still in use.
     Message {
         from: Vec<Piece>,
         bytes: Vec<u8>,
@@ -37,17 +37,17 @@ pub(crate) struct Op {
     /// Registration, offset and length at the target.
     pub(crate) target: (u64, u64, usize),
     pub(crate) flags: u64,
-    /// Its number on its endpoint.
+    /// The number of the operation on its endpoint.
     number: u64,
     epoch: u64,
     due: u64,
     held: bool,
     fails: Option<Status>,
-    /// How it ended at the target, and from when on that is told.
+    /// The result at the target, and the tick from which on it is reported.
     ended: Option<(Result<u64, Status>, u64)>,
-    /// It was told to be done locally.
+    /// The local completion was reported.
     told: bool,
-    /// It was told that nobody knows how it ended: its memory may be touched until the endpoint is closed.
+    /// The completion was reported as `OutcomeUnknown`: the memory may be accessed until the endpoint is closed.
     unknown: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct FlushAll {
     cookie: u64,
     held: bool,
     fails: Option<Status>,
-    /// What it waits for: endpoints and numbers of theirs.
+    /// The operations that it waits for, as endpoints and numbers on these.
     before: Vec<(usize, u64)>,
 }
 
@@ -67,12 +67,12 @@ impl Op {
         Op { kind, cookie, target, flags, number, epoch, due, held, fails, ended, told, unknown }
     }
 
-    /// Complete once the bytes have been read: the application said that this is enough.
+    /// The operation completes once the bytes have been read: the application asked for local completion.
     fn ends_locally(&self) -> bool {
         matches!(self.kind, Kind::Put { .. }) && self.flags & op_flags::REMOTE_COMPLETION == 0
     }
 
-    /// A put whose bytes are taken when the call returns.
+    /// A put whose source buffer is free when the call returns.
     fn is_short(&self, most: usize) -> bool {
         let more = self.flags & op_flags::MORE != 0;
         match &self.kind {
@@ -94,7 +94,7 @@ impl Op {
 }
 
 impl State {
-    /// Takes an operation. `result` is where the value of an atomic goes that is done at once.
+    /// Accepts an operation. `result` receives the value of an atomic that completes inline.
     pub(crate) fn post(
         &mut self,
         endpoint: usize,
@@ -140,7 +140,7 @@ impl State {
         Ok(posting)
     }
 
-    /// Takes a flush of everything that is under way on an interface.
+    /// Accepts a flush of everything in flight on an interface.
     pub(crate) fn flush_all(&mut self, interface: usize, cookie: u64, verdict: Verdict) -> Posted {
         let under_way = |(at, endpoint): (usize, &super::Endpoint)| {
             let ops: Vec<(usize, u64)> = match endpoint.interface == interface && endpoint.open {
@@ -159,7 +159,7 @@ impl State {
         Ok(Posting::Pending)
     }
 
-    /// The next flush of all of an interface that has nothing to wait for.
+    /// The next flush of a whole interface that has nothing left to wait for.
     fn flushed_all(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
         let ends = |flush: &FlushAll| {
             let goes_on = |&(at, number): &(usize, u64)| {
@@ -177,7 +177,7 @@ impl State {
         Some((flush.cookie, flush.fails.or(late).map_or(Ok(0), Err)))
     }
 
-    /// An operation that has not begun to be carried out ends as cancelled. A message is with the peer when its call returns.
+    /// Cancels an operation that has not started. A message cannot be cancelled: it is on its wire when its call returns.
     pub(crate) fn cancel(&mut self, endpoint: usize, cookie: u64) -> Result<(), Status> {
         self.usable(endpoint)?;
         let told_at = self.soon(self.lane_of(endpoint).report);
@@ -191,20 +191,20 @@ impl State {
         Ok(())
     }
 
-    /// Whether a flush has nothing to wait for, and no failure to tell.
+    /// Whether a flush has nothing to wait for, and no failure to report.
     pub(crate) fn nothing_to_flush(&self, endpoint: usize) -> bool {
         let endpoint = &self.endpoints[endpoint];
         endpoint.ops.is_empty() && endpoint.late.is_empty() && endpoint.failed.is_none()
     }
 
-    /// A fence orders what comes behind what was posted.
+    /// A fence orders later operations behind all earlier ones.
     pub(crate) fn fence(&mut self, endpoint: usize) -> Result<(), Status> {
         self.connected(endpoint)?;
         self.endpoints[endpoint].epoch += 1;
         Ok(())
     }
 
-    /// Whether everything has been carried out that a fence put before it, and every put that was posted before one that tells.
+    /// Whether all operations before its fence have been carried out, and for a put with notification all earlier puts.
     fn may_run(&self, endpoint: usize, op: &Op, earlier: usize) -> bool {
         let ops = &self.endpoints[endpoint].ops;
         let tells = matches!(op.kind, Kind::Put { word: Some(_), .. });
@@ -213,7 +213,7 @@ impl State {
             && (!tells || ops[..earlier].iter().all(|op| !put(op) || op.ended.is_some()))
     }
 
-    /// Does what an operation asks for, at the target.
+    /// Carries out an operation at the target.
     fn carry_out(&mut self, endpoint: usize, op: &Op) -> Result<u64, Status> {
         if matches!(op.kind, Kind::Flush) {
             let late = std::mem::take(&mut self.endpoints[endpoint].late);
@@ -244,7 +244,7 @@ impl State {
         let target = memory.piece.part(offset, len)?;
         match &op.kind {
             Kind::Put { from, bytes, word } => {
-                // Of a short one nobody looks at them any more.
+                // The source buffer of a short put is free already.
                 if !op.told && !from.is_empty() {
                     let now: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
                     if now != *bytes {
@@ -274,7 +274,7 @@ impl State {
         }
     }
 
-    /// A put has told its target. That overtakes messages, or is overtaken, and comes behind what was told before.
+    /// Delivers the notification of a put. It is not ordered with messages; it comes behind earlier notifications.
     fn notify(&mut self, endpoint: usize, word: u32) {
         self.send(endpoint, event::NOTIFIED, 0, u64::from(word), &[]);
         let message = |parcel: &Parcel| parcel.kind == event::MESSAGE;
@@ -295,7 +295,7 @@ impl State {
         }
     }
 
-    /// Time goes on by one poll: what is due is carried out, in any order that fences and flushes leave open.
+    /// Advances time by one poll: carries out what is due, in any order that fences and flushes allow.
     pub(super) fn step(&mut self, polled: usize) {
         self.tick += 1;
         loop {
@@ -325,7 +325,7 @@ impl State {
                 Some(status) => Err(status),
                 None => self.carry_out(at, &op),
             };
-            // What is told as done is a flush's to tell of, from here on.
+            // If the local completion was already reported, the next flush reports the failure.
             let status = result.err().filter(|status| op.told || *status != Status::OutcomeUnknown);
             if let Some(status) = status.filter(|_| op.ends_locally()) {
                 self.endpoints[at].late.push((op.number, status));
@@ -335,7 +335,7 @@ impl State {
         }
     }
 
-    /// The next completion of an interface, of those that are due.
+    /// The next completion of an interface that is due.
     pub(super) fn completion(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
         if let Some(flushed) = self.flushed_all(interface) {
             return Some(flushed);
@@ -343,7 +343,7 @@ impl State {
         let tick = self.tick;
         for at in 0..self.endpoints.len() {
             let endpoint = &mut self.endpoints[at];
-            // A flush may look at what ended before it and was not told.
+            // A flush waits for earlier operations whose completion is not reported yet.
             let first = (0..endpoint.ops.len()).find(|&place| {
                 let op = &endpoint.ops[place];
                 let ended = op.ended.is_some_and(|(_, told_at)| op.told || told_at <= tick);
@@ -377,7 +377,7 @@ impl State {
                 }
                 None => {
                     op.told = true;
-                    // Its bytes have left: from here on it is carried out from the copy, later still.
+                    // The bytes have left: the operation is carried out from the copy, later.
                     op.due = tick + 1 + self.lanes[self.interfaces[interface].lane].delay;
                     return Some((op.cookie, Ok(0)));
                 }

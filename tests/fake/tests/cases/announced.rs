@@ -1,4 +1,4 @@
-//! Messages that are announced, by peers who keep to no rule, and by lanes that are late.
+//! Rendezvous messages (`Announcement`): peers that break the protocol, and slow lanes.
 
 mod both_ends;
 
@@ -19,12 +19,12 @@ const ASSIST: u32 = 0xf006;
 const ANNOUNCE: u32 = 0xf00b;
 const WITHDRAW: u32 = 0xf00c;
 
-/// So many takes ask for help more than once.
+/// The number of receives after which a receiver has asked for help more than once.
 const TAKES: usize = 100;
 
 pub(crate) type Came = Rc<RefCell<Vec<Announcement>>>;
 
-/// What is announced to `b`, which keeps it.
+/// The outcome of a rendezvous message to `b`, which keeps it.
 pub(crate) fn kept_at_b(stage: &Stage, id: u16) -> Came {
     let came = Came::default();
     let log = came.clone();
@@ -38,7 +38,7 @@ fn announce(id: u16, len: u64, key: &[u8]) -> Vec<u8> {
     [&head[..], &key_len, key].concat()
 }
 
-/// A stage on which `a` says to `b` whatever a test likes.
+/// A stage on which `a` can send arbitrary protocol messages to `b`.
 struct Liar {
     stage: Stage,
     came: Came,
@@ -56,7 +56,7 @@ impl Liar {
         world.forge(world.interface(0, "all"), world.interface(1, "all"), id, header, payload);
     }
 
-    /// The announcement with this key, as `b` has it.
+    /// The RTS with this key, as `b` receives it.
     fn announced(&self, token: u64, len: u64, key: &[u8]) -> Announcement {
         self.says(ANNOUNCE, token, &announce(5, len, key));
         assert!(self.stage.until(|| !self.came.borrow().is_empty()), "it was not handed on");
@@ -64,13 +64,13 @@ impl Liar {
         came.unwrap()
     }
 
-    /// Memory of `b`'s, all of it 0xee.
+    /// Memory of `b`, filled with 0xee.
     fn untouched(&self) -> Region {
         self.stage.at_b.lend(vec![0xee; 4096]).unwrap()
     }
 }
 
-/// Nothing was written there.
+/// Asserts that nothing was written there.
 #[track_caller]
 fn assert_untouched(memory: Region) {
     assert!(memory.into_buffer().unwrap().iter().all(|byte| *byte == 0xee));
@@ -98,7 +98,7 @@ cases! {
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 1);
         assert_eq!(liar.stage.b.counters().malformed, 2);
-        // When it is over the number is free again.
+        // When the transfer has ended, the number is free again.
         liar.came.borrow_mut().clear();
         liar.says(ANNOUNCE, 9, &announce(5, 100, &[1; 80]));
         liar.stage.settle();
@@ -106,7 +106,7 @@ cases! {
     }
 
     fn announcements_of_a_peer_that_left_are_dropped_without_a_way_to_it() {
-        // The most that a worker keeps of a peer by default.
+        // The most RTS of one peer that a worker keeps by default.
         let count = if tieline_testing::is_whole() { 65_536 } else { 1000 };
         for status in [0, Status::PeerFailed as i32] {
             let liar = Liar::new();
@@ -164,7 +164,7 @@ cases! {
         }
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 70);
-        // Its share is there whatever the bound is.
+        // The share of each peer is available whatever the bound is.
         let stage = Stage::with(vec![Lane::whole("all")], &[("TIELINE_ANNOUNCED", "0")]);
         let liar = Liar { came: kept_at_b(&stage, 5), stage };
         for token in 1..=200 {
@@ -216,7 +216,7 @@ cases! {
         let announcement = liar.announced(1, 4096, &short.remote_key().unwrap());
         let not = announcement.take_into(&memory, 0..4096).unwrap_err();
         assert_eq!(not.error.status(), Status::OutOfRange);
-        // The beginning is there, and may be had.
+        // The beginning is there and can be received.
         let taken = not.announcement.take_into(&memory, 10..1010).unwrap();
         let taken = pending(Ok(taken));
         assert!(liar.stage.until(|| liar.stage.b.test(&taken) == Some(Ok(0))));
@@ -315,7 +315,7 @@ cases! {
         }
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 1024);
-        // What is over makes room again.
+        // A finished transfer makes room again.
         let _ = liar.came.borrow_mut().split_off(1000);
         liar.says(ANNOUNCE, 2000, &payload);
         liar.stage.settle();

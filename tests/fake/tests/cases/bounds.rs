@@ -1,4 +1,4 @@
-//! Bounds on what waits.
+//! Bounds of queues.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -10,14 +10,14 @@ use tieline::{
 };
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// More than any bound of 16 KiB allows.
+/// More entries than any bound of 16 KiB allows.
 const MANY: usize = 4_000;
 
-/// The id and the bytes of a question, by its number.
+/// The id and the bytes of a request, by its number.
 type Question = fn(u64) -> (u32, Vec<u8>);
 type Post = fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, PostError>;
 
-/// Its bytes are its own when it has ended locally, and the target has it later.
+/// Its source buffer is free at local completion, and the bytes arrive later.
 const PUT_LOCALLY: Post = |ab, local, key| ab.put_with(local, 0..8, key, 0, Completion::Local);
 const COMPARE_SWAP: Post = |ab, _, key| ab.compare_swap(Width::Bits64, key, 0, 1, 2);
 
@@ -35,7 +35,7 @@ const POSTS: [(&str, Slot, Post); 11] = [
     ("flush", Slot::Flush, |ab, _, _| ab.flush()),
 ];
 
-/// Posted into `act` without end, each kind is `Again` at some time, and ends well when there is room.
+/// Posts with `act` until each kind has returned `Again`, and checks that everything completes once there is room.
 fn again_at_the_bound(act: Act) {
     for (name, slot, post) in POSTS {
         if act == Act::Hold && matches!(slot, Slot::Short | Slot::Packed) {
@@ -47,7 +47,7 @@ fn again_at_the_bound(act: Act) {
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
         if slot == Slot::Flush {
-            // Something to wait for.
+            // An operation to wait for.
             stage.world.hold(Slot::Put);
             drop(stage.ab.put(&local, 0..8, &key, 0).unwrap());
         }
@@ -78,7 +78,7 @@ cases! {
         again_at_the_bound(Act::Hold);
     }
 
-    /// What is copied for an operation counts with its bytes, and each with what it takes beside them.
+    /// A queued operation counts with its copied bytes and with its bookkeeping.
     fn what_is_copied_until_there_is_room_is_bounded_in_bytes() {
         const LEN: usize = 1000;
         const BOUND: usize = 64 << 10;
@@ -115,7 +115,7 @@ cases! {
         }
     }
 
-    /// Asking for a service is a question too.
+    /// A request for a service is a request too.
     fn answers_to_a_peer_that_does_not_take_them_are_bounded() {
         let service = |token: u64| {
             let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x01x\0\0"].concat();
@@ -143,7 +143,7 @@ cases! {
         }
     }
 
-    /// It is told that there is no room, long before its peer would take it for one that only asks.
+    /// The requester learns that there is no room long before its peer would disconnect it for requesting without reading answers.
     fn who_asks_a_peer_that_has_no_room_for_answers_is_not_cut_off() {
         const MOST: usize = 20_000;
         let posts: [Post; 5] = [
@@ -180,7 +180,7 @@ cases! {
         }
     }
 
-    /// One that follows another orders nothing that the first one does not.
+    /// A fence directly behind another one adds no order.
     fn fences_without_anything_between_them_count_once() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").without_atomics()]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -226,7 +226,7 @@ cases! {
         }
     }
 
-    /// However much waits for room, one call goes on with some of it, and the next with more.
+    /// Each progress call sends only a part of the backlog, however long that is.
     fn one_progress_call_gives_a_bounded_number_of_messages_and_of_answers() {
         const MANY: usize = 200;
         let stage = Stage::new(vec![Lane::messages("am")]);
@@ -234,7 +234,7 @@ cases! {
         for side in [0, 1] {
             let at = stage.world.interface(side, "am");
             stage.world.rule(Rule::every(Slot::Short, Act::Refuse(Status::Again)).at(at));
-            // What waits at `a` are messages, and at `b` answers.
+            // The backlog of `a` is messages, that of `b` is answers.
             let requests: Vec<Request> = (0..MANY)
                 .map(|i| match side {
                     0 => pending(stage.ab.send(5, i as u64, b"waits")),
@@ -258,10 +258,10 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Who asks without end and leaves no way back is hung up on, and what it waits for ends.
+    /// A peer that sends requests without end and cannot be answered is disconnected, and its operations end.
     fn answers_that_cannot_be_given_are_bounded() {
         const BOUND: usize = 65_536;
-        // They are bounded by time as well, which is not what ends it here.
+        // Answers are bounded by time as well; the timeout must not interfere here.
         let settings = [("TIELINE_CONNECT_TIMEOUT", "1h")];
         let stage = Stage::with(vec![Lane::messages("am")], &settings);
         let target = stage.at_b.register_with(vec![0; 64], Access::ALL).unwrap();
@@ -274,19 +274,20 @@ cases! {
         let asked = pending(cb.fetch_add(&key, 0, 1));
         let turn = || c.progress() + stage.b.progress();
         (0..10).for_each(|_| { let _ = turn(); });
-        // The same question again and again, as a peer asks that never ends an operation.
+        // The same request again and again, as from a peer that never ends an operation.
         let question = [&[0; 40][..], &[0, 8]].concat();
         for _ in 0..BOUND {
             stage.world.forge(at, b, 0xf003, 1 << 40, &question);
         }
-        // More polls than it takes to bring them all.
+        // More polls than are needed to deliver all of them.
         (0..BOUND / 8).for_each(|_| { let _ = turn(); });
         let ended = c.test(&asked).expect("nobody waits for an answer that does not come");
         assert_eq!(ended.unwrap_err().status(), Status::Closed);
         stage.assert_no_faults();
     }
 
-    /// The last answer that is owed is given inside a handler, and costs the connection: the application is told of that behind it.
+    /// The last owed answer is sent inside a handler and exceeds the bound. The disconnect is reported to the application after
+    /// that handler.
     fn a_handler_in_which_a_peer_is_given_up_ends_before_the_application_hears_of_it() {
         const BOUND: u64 = 65_536;
         let settings = [("TIELINE_CONNECT_TIMEOUT", "1h")];
@@ -296,7 +297,7 @@ cases! {
             stage.world.rule(Rule::every(slot, Act::Refuse(Status::NoMemory)).at(a));
         }
         (1..=BOUND).for_each(|token| stage.world.forge(b, a, 0xf005, token, &[]));
-        // More polls than it takes to bring them all.
+        // More polls than are needed to deliver all of them.
         (0..BOUND / 8).for_each(|_| { let _ = stage.a.progress(); });
         let inside = Rc::new(Cell::new(false));
         let told: Rc<RefCell<Vec<bool>>> = Rc::default();
@@ -314,7 +315,7 @@ cases! {
         assert_eq!(*told.borrow(), [false], "inside a handler?");
     }
 
-    /// Who asks for services without end and takes no refusal has them kept up to a bound, and then no connection.
+    /// Refusals for a peer that requests services without end and reads nothing are kept up to a bound; then it is disconnected.
     fn what_is_owed_for_services_to_a_peer_that_takes_nothing_is_bounded() {
         const SERVICE: u32 = 0xf008;
         const BOUND: usize = 65_536;
@@ -327,13 +328,13 @@ cases! {
             let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x07nothing\0\0"].concat();
             stage.world.forge(b, a, SERVICE, 0, &ask);
         }
-        // More calls than it takes to bring them all.
+        // More calls than are needed to deliver all of them.
         (0..BOUND / 8).for_each(|_| {
             let _ = stage.a.progress();
         });
         assert_eq!(stage.a.counters().malformed, 0, "these were to be questions");
         stage.world.forget_rules();
-        // More calls than it takes to send them all.
+        // More calls than are needed to send all of them.
         (0..BOUND / 8).for_each(|_| { let _ = stage.a.progress(); });
         let calls = [stage.world.calls(Slot::Short), stage.world.calls(Slot::Packed)].concat();
         let sent = calls.iter().filter(|call| call.id == SERVICE && !call.refused).count();

@@ -1,4 +1,4 @@
-//! Lanes that connect to an endpoint: the circuits that they form, and what ends with them.
+//! Circuits: connections of lanes that connect endpoints, and their teardown.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -8,16 +8,16 @@ use std::time::Duration;
 use tieline::{Access, Outcome, ServiceRequest, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Longer than anything takes that a case waits for.
+/// Longer than anything that a case waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The message that answers a question.
+/// The id of a message that answers a request.
 const REPLY: u32 = 0xf004;
 
 fn over_circuits() -> Stage {
     Stage::new(vec![Lane::whole("all").over_circuits()])
 }
 
-/// There is no room for a while for what this worker answers.
+/// For a while there is no room for the answers of this worker.
 fn no_room_for_answers(stage: &Stage, at: usize) {
     for slot in [Slot::Short, Slot::Packed] {
         let rule = Rule::every(slot, Act::Refuse(Status::Again)).at(at);
@@ -39,7 +39,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its user goes while answers still wait for room on it.
+    /// The application's endpoint is closed while answers still wait for room on its circuit.
     fn a_circuit_that_its_last_user_closes_takes_its_answers_along() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
@@ -57,7 +57,7 @@ cases! {
         drop((ba, a, b));
     }
 
-    /// The same in one call: an endpoint was dropped with messages in its queue, and fails there.
+    /// As above, within one call: a dropped endpoint with queued messages fails.
     fn a_circuit_whose_dropped_user_fails_takes_its_answers_along() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
@@ -77,10 +77,10 @@ cases! {
         drop((ba, a, b));
     }
 
-    /// It is asked whether everything has arrived, has no room for the question, and fails.
+    /// The lane is asked to confirm delivery (flush), has no room for that, and fails.
     fn a_circuit_that_fails_while_its_worker_closes_is_not_asked_again() {
         let stage = over_circuits();
-        // One that nothing was sent on from here.
+        // An endpoint that nothing was sent on.
         let second = stage.b.connect(&stage.a.address().unwrap()).unwrap();
         let log = stage.log_at_b(5);
         let sent = pending(second.send(5, 0, b""));
@@ -94,7 +94,7 @@ cases! {
         drop((log, second));
     }
 
-    /// What led there has long failed when the last that knows the peer lets go of it.
+    /// The circuit has long failed when the last user of the peer is dropped.
     fn a_peer_is_forgotten_with_what_is_left_of_a_circuit_to_it() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (_target, key) = stage.target(vec![0; 8]);
@@ -104,7 +104,7 @@ cases! {
         stage.a.on_message(5, move |m| seen.set(Some(m.peer()))).unwrap();
         let _ = stage.ba.send(5, 0, b"").unwrap();
         assert!(stage.until(|| peer.get().is_some()));
-        // Its answers go through the application's endpoint.
+        // The answers go through the application's endpoint.
         drop(stage.a.endpoint_to(peer.get().unwrap()).unwrap());
         let at = |nth, lane| stage.world.interface(nth, lane);
         stage.world.break_endpoints(at(0, "rma"), at(1, "rma"), Status::Io, "the cable is cut");
@@ -122,7 +122,8 @@ cases! {
         drop((ba, b));
     }
 
-    /// It was dropped, and the connection is the worker's: what a provider has of it ends with that at the latest.
+    /// The endpoint was dropped, and the worker keeps the connection. The provider's operations end with the connection at the
+    /// latest.
     fn operations_of_a_dropped_endpoint_end_with_what_they_go_over() {
         type End = fn(&Stage);
         let circuit: End = |stage| {
@@ -156,13 +157,13 @@ cases! {
             end(&stage);
             let ended = stage.end_of(&get).expect("it has nothing to wait for").unwrap_err();
             assert_eq!((ended.status(), stage.a.pending()), (status, 0));
-            // Of a provider that broke nobody knows what it touches.
+            // After a failure of the provider the memory may still be accessed.
             assert_eq!(local.close().is_ok(), status != Status::ProviderFailed);
             stage.assert_no_faults();
         }
     }
 
-    /// What it covers writes still: an `Ok` would say that the memory may be used.
+    /// A covered operation still writes: `Ok` would mean that its memory may be reused.
     fn a_flush_of_a_dropped_endpoint_is_not_complete_before_what_it_covers() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (target, _) = stage.target(vec![0; 8]);
@@ -183,7 +184,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// What is out of use says nothing of the peer, although a connection of the peer's stood there when it went.
+    /// An interface that is out of use reports nothing about a peer that had a connection there.
     fn a_peer_that_fails_is_told_where_another_interface_is_out_of_use() {
         for status in [Status::ProviderFailed, Status::Io] {
             let lanes = vec![
@@ -192,7 +193,7 @@ cases! {
             ];
             let stage = Stage::new(lanes);
             let at = |nth, lane| stage.world.interface(nth, lane);
-            // A connection of the peer's alone.
+            // A connection that only the peer uses.
             let region = stage.at_a.register_with(vec![0; 8], Access::ALL).unwrap();
             let key = stage.ba.import_key(&region.remote_key().unwrap()).unwrap();
             let put = pending(stage.ba.put_bytes(&[1; 8], &key, 0));
@@ -241,7 +242,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// The application still holds an endpoint of the same connection, and does not know yet that it has failed.
+    /// The application still holds an endpoint of the same connection and has not learned that it failed.
     fn who_asks_a_worker_that_is_closed_hears_of_it_at_once() {
         let stage = over_circuits();
         let (_target, _key) = stage.target(vec![0; 8]);
@@ -253,7 +254,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its packer closes the worker, or lets time pass, and what the circuit carries is hung up on: the provider is inside of it.
+    /// The packer closes the worker or exceeds a timeout, so that the connection is closed while its provider executes the packer.
     fn a_connection_that_packs_is_closed_when_it_has_packed() {
         let stage = over_circuits();
         let asked = RefCell::new(None);
@@ -271,7 +272,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The same by a question that comes when the worker is closed, and with a packer that panics.
+    /// The same with a request that arrives when the worker is closed, and a packer that panics.
     fn a_connection_whose_packer_panics_is_closed_behind_it() {
         let stage = over_circuits();
         let asked = RefCell::new(None);
@@ -289,7 +290,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its answer was still to be given, and the application holds an endpoint of the connection.
+    /// The answer was still pending, and the application holds an endpoint of the connection.
     fn who_asked_a_worker_before_it_was_closed_hears_of_it() {
         for lane in [Lane::whole("all").over_circuits(), Lane::whole("all")] {
             let stage = Stage::new(vec![lane]);
@@ -304,7 +305,7 @@ cases! {
         }
     }
 
-    /// The same of an answer that no way leads back for.
+    /// The same for an answer that no route leads back for.
     fn who_is_owed_an_answer_by_a_worker_that_is_closed_hears_of_it() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let third = crate::stage::context(stage.world, &[]);
@@ -327,7 +328,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The first answer to the first request says it: nobody has to ask again.
+    /// The answer to the first request has the reason: no retry is needed.
     fn who_asks_for_a_connection_that_cannot_be_made_hears_why_at_once() {
         let stage = over_circuits();
         let said: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
@@ -349,7 +350,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Of requests that the application keeps, and of those that come afterwards.
+    /// Requests that the application has kept, and requests that arrive afterwards.
     fn who_asks_a_closed_worker_for_a_service_hears_of_it() {
         for over_circuits in [true, false] {
             let stage = Stage::new(vec![Lane { to_endpoint: over_circuits, ..Lane::whole("all") }]);
@@ -361,7 +362,7 @@ cases! {
             assert!(stage.until(|| !kept.borrow().is_empty()));
             stage.a.close(PATIENCE).unwrap();
             assert!(stage.until(|| early.test().is_some()), "it waits for no answer");
-            // A new connection is not formed with a worker that is closed.
+            // A closed worker accepts no new connection.
             if !over_circuits {
                 let late = stage.b.connect_to_service(&address, "store", b"").unwrap();
                 assert!(stage.until(|| late.test().is_some()), "it waits for no answer");

@@ -1,4 +1,4 @@
-//! The end of workers and endpoints: what has been delivered by then, what is named as lost, and that nothing is left.
+//! Closing workers and endpoints: everything posted is delivered or reported as lost, and no resource is left.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -9,11 +9,11 @@ use std::time::Duration;
 use tieline::{Completion, Outcome, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
-/// Longer than anything takes that a case waits for.
+/// Longer than anything that a case waits for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 cases! {
-    /// Done means that the message is in the transport's hands, and closing loses nothing of that.
+    /// `Done` means that the transport has accepted the message; a close must not lose it.
     fn a_worker_that_is_dropped_has_lost_nothing_that_was_done() {
         let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
         let stage = Stage::new(vec![lane]);
@@ -39,7 +39,7 @@ cases! {
         drop((ba, b));
     }
 
-    /// Closing is a flush of everything, of what was asked by others too.
+    /// A close flushes everything, including answers to requests of peers.
     fn a_worker_that_is_closed_has_delivered_everything() {
         let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
         let stage = Stage::new(vec![lane]);
@@ -64,7 +64,8 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// It has what it wanted, whether the lane says so when it is asked or later. One that broke may have lost something.
+    /// A peer that has closed had everything it wanted, whether its lane reports that to a flush or later. A peer that broke may
+    /// have lost messages.
     fn who_closes_behind_a_peer_that_has_closed_loses_nothing() {
         for (status, is_lost) in [(Status::Closed, false), (Status::Io, true)] {
             for act in [Act::Refuse(status), Act::FailLater(status)] {
@@ -80,13 +81,13 @@ cases! {
         }
     }
 
-    /// By then the lanes have been asked whether the peer's side has everything.
+    /// The message is posted after the lanes were asked to confirm delivery.
     fn what_a_handler_posts_while_its_worker_is_closed_is_asked_about_too() {
         thread_local! {
             static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
             static HANDLED: Cell<bool> = const { Cell::new(false) };
         }
-        /// A message arrives once lanes have been asked; they answer when it has been handled.
+        /// Delivers a message after the lanes were asked to confirm delivery. They confirm once it has been handled.
         fn comes_late() {
             let Some(world) = WORLD.get().filter(|world| !world.calls(Slot::Flush).is_empty()) else { return };
             if HANDLED.get() {
@@ -141,7 +142,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The transport has taken it and does not say that it has arrived.
+    /// The transport has accepted the message and does not confirm its delivery.
     fn what_the_transport_does_not_confirm_is_named() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);
@@ -158,7 +159,7 @@ cases! {
         }
     }
 
-    /// A flush would have told it. Who holds the request can ask.
+    /// A flush would have reported the failure. The owner of the request can still test it.
     fn a_failure_that_nobody_was_told_of_is_told_when_the_worker_is_closed() {
         for (lanes, way) in [
             (vec![Lane::whole("all").late(3)], "said pending"),
@@ -175,7 +176,7 @@ cases! {
             };
             let put = put.unwrap();
             assert_eq!(put.is_done(), way == "said done");
-            // Its memory is gone when the target looks.
+            // The target's memory is gone when the operation is carried out.
             drop(target);
             let held = Some(put).filter(|_| way == "its request is held");
             stage.settle();
@@ -191,13 +192,13 @@ cases! {
         }
     }
 
-    /// What a peer asked is answered before the worker goes.
+    /// Requests of peers are answered before the worker closes.
     fn a_worker_that_is_closed_has_answered_its_peers() {
         let stage = Stage::new(vec![Lane::messages("am").late(5)]);
         let target = stage.at_a.register(vec![7; 64]).unwrap();
         let key = stage.ba.import_key(&target.remote_key().unwrap()).unwrap();
         let local = stage.at_b.register(vec![0; 64]).unwrap();
-        // The way back has no room at first.
+        // The route back has no room at first.
         let at = stage.world.interface(0, "am");
         for slot in [Slot::Short, Slot::Packed] {
             stage.world.rule(Rule { times: 30, ..Rule::every(slot, Act::Refuse(Status::Again)).at(at) });
@@ -213,7 +214,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Those that wait for room on their way, and those that no way leads back for.
+    /// Answers that wait for room on their route, and answers without a route back.
     fn answers_that_a_closed_worker_could_not_give_are_named() {
         let no_room = [(Slot::Short, Status::Again), (Slot::Packed, Status::Again)];
         for (refused, to) in [(&no_room[..], "fake:am/am"), (&[(Slot::Connect, Status::NoMemory)], "peer ")] {
@@ -265,7 +266,8 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// An endpoint, an operation or a message. Memory that a provider has stays as long as the endpoint that it was posted on.
+    /// The last reference is an endpoint, an operation or a message. The provider keeps memory as long as the endpoint on which it
+    /// was posted.
     fn what_is_held_last_of_a_dropped_worker_keeps_its_interfaces_open() {
         for which in 0..3 {
             let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
@@ -312,7 +314,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its peer has asked, and was answered over it; nobody but the application has it for that.
+    /// The peer's requests were answered over this endpoint, but only the application holds it for that.
     fn an_endpoint_that_answers_went_through_is_closed_when_it_is_dropped() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
@@ -326,7 +328,7 @@ cases! {
         drop(key);
         assert_eq!(a.test(&put).expect("its endpoint is gone").unwrap_err().status(), Status::Canceled);
         assert_eq!(world.left()[1], open - 1);
-        // Who asks again is answered all the same.
+        // A later request is still answered.
         for _ in 0..2 {
             let asked = pending(ba.flush_messages());
             while b.test(&asked).is_none() {
@@ -339,7 +341,7 @@ cases! {
         assert_eq!(world.left()[..3], [0; 3]);
     }
 
-    /// The operation is the last that has the memory, and the provider the last that has the operation.
+    /// The operation holds the last reference to the memory, and the provider the last one to the operation.
     fn memory_of_a_dropped_endpoint_stays_until_the_provider_has_closed_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Get);

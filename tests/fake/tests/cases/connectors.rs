@@ -1,4 +1,4 @@
-//! Connection-only modules, and modules that break where a worker goes to sleep.
+//! Connection-only modules, and modules that fail while a worker arms for sleep.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -6,13 +6,13 @@ use std::time::Duration;
 use tieline::{Error, Outcome, PostError, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Messages over one provider, memory over connections that a connector of the other one forms.
+/// Messages over one provider, and memory over connections that a connector of the other provider forms.
 fn formed_by_a_connector() -> Vec<Lane> {
     let rma = Lane::memory("rma").over_circuits().sleeping();
     vec![Lane::messages("am").sleeping(), rma, Lane::connector("mail")]
 }
 
-/// What the core asked of connectors, but for collecting and closing.
+/// The number of calls to connectors, without collecting and closing.
 fn asked(stage: &Stage) -> usize {
     let slots = [Slot::Datagram, Slot::Collect, Slot::ArmConnector];
     slots.iter().map(|slot| stage.world.calls(*slot).len()).sum()
@@ -41,7 +41,7 @@ cases! {
                 let _ = stage.b.wait(Some(Duration::ZERO)).expect("a sleep over what did not break");
             }
             assert!(stage.world.was_refused(slot));
-            // One of the two contexts goes on with its connector.
+            // One of the two contexts continues with its connector.
             let broken = stage.at_a.report().why().contains("not used any more");
             assert_ne!(broken, stage.at_b.report().why().contains("not used any more"), "who hears of it");
             assert_eq!(stage.finish(stage.ab.put_bytes(&[2; 8], &key, 0).unwrap()), Ok(0));
@@ -68,7 +68,7 @@ cases! {
             let fresh = stage.at_a.worker().unwrap();
             let to_b = fresh.connect(&stage.b.address().unwrap()).unwrap();
             stage.world.rule(Rule::next(slot, Act::Panic));
-            // Nobody else of that context is there to break in its place.
+            // That context has no other worker whose connector could fail instead.
             let ended = |posted: Result<Outcome, PostError>| -> Result<u64, Error> {
                 let asked = pending(Ok(posted?));
                 let ended = (0..5_000).find_map(|_| {
@@ -115,7 +115,7 @@ cases! {
     fn the_progress_thread_goes_on_without_a_module_that_breaks_where_it_goes_to_sleep() {
         let lanes = vec![Lane::memory("rma"), Lane::messages("am").of_the_other()];
         let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
-        // The thread's worker was the second to open an interface.
+        // The progress thread's worker was the second to open an interface.
         let serves = stage.world.interface(1, "rma");
         stage.world.rule(Rule::next(Slot::Arm, Act::Panic).at(serves));
         let begun = std::time::Instant::now();
@@ -123,7 +123,7 @@ cases! {
             assert!(begun.elapsed() < Duration::from_secs(30), "the thread does not go to sleep");
             std::thread::yield_now();
         }
-        // It asks the other module next, where nothing refuses.
+        // The thread next calls the other module, which refuses nothing.
         let asked = |calls: usize| stage.world.calls(Slot::Arm).len() > calls;
         let calls = stage.world.calls(Slot::Arm).len();
         while !asked(calls) {
@@ -137,7 +137,7 @@ cases! {
         }
     }
 
-    /// Its descriptor says that there is something to look at, and nobody looks any more.
+    /// The connector's descriptor is readable and is not read any more.
     fn who_sleeps_after_a_connector_broke_is_not_woken_by_its_descriptor() {
         let stage = Stage::new(formed_by_a_connector());
         stage.world.rule(Rule::every(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
@@ -161,7 +161,7 @@ cases! {
         assert_eq!(calls, refused.iter().filter(|refused| !**refused).count());
     }
 
-    /// Nothing of it is called again, also not to close what carried the datagram.
+    /// The provider is not called again, not even to close the module that carried the datagram.
     fn a_module_that_breaks_while_it_carries_a_datagram_is_taken_out_of_use() {
         const WIREUP: u32 = 0xf007;
         let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits()];
@@ -183,7 +183,7 @@ cases! {
         assert_eq!(stage.ab.send(5, 0, b"").unwrap_err().status(), Status::ProviderFailed);
     }
 
-    /// Connections are formed over the messages of a provider that did not break.
+    /// Connections are formed over the messages of a provider that works.
     fn what_carries_datagrams_carries_them_on_when_another_provider_breaks() {
         const WIREUP: u32 = 0xf007;
         let more = Lane { priority: 0, ..Lane::memory("more").of_the_other().over_circuits() };
@@ -212,7 +212,7 @@ cases! {
         assert!(stage.until(|| log.borrow().contains(&9)));
     }
 
-    /// The endpoint's messages go through it: it has ended when the next lane would be tried.
+    /// The endpoint's messages go over that lane, so the endpoint has ended before the next lane would be tried.
     fn what_ended_with_its_provider_is_posted_nowhere_else() {
         for get in [false, true] {
             let slot = if get { Slot::Get } else { Slot::Put };

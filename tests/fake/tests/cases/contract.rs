@@ -1,4 +1,4 @@
-//! What the documentation of workers, endpoints and regions says of their methods: what may be called from where.
+//! The documented rules of workers, endpoints and regions: which methods may be called from where.
 
 use crate::announced::kept_at_b;
 use crate::cases;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tieline::{Blocks, Context, Error, Outcome, Region, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
-/// The status of what has to be refused.
+/// The status of a call that has to be refused.
 #[track_caller]
 fn refused<T>(result: Result<T, impl Into<Error>>) -> Status {
     match result {
@@ -33,7 +33,7 @@ cases! {
             let _ = from.send(5, 0, b"").unwrap();
         }
         let call = stage.a.connect_to_service(&stage.a.address().unwrap(), "shelf", b"").unwrap();
-        // It has died, and the calls below find that out.
+        // The peer has died, and the calls below find that out.
         stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::PeerFailed)));
         let _ = refused(stage.ab.put(&local, 0..8, &key, 0));
         let _ = refused(stage.ab.send(5, 0, b""));
@@ -99,14 +99,14 @@ cases! {
         for _ in 0..200 {
             let _ = (second.progress(), stage.a.progress());
         }
-        // The interfaces of one lane are numbered as their workers were opened.
+        // The interfaces of one lane are numbered in the order in which their workers were opened.
         stage.world.leave(stage.world.interface(0, "all"), stage.world.interface(2, "all"), Status::PeerFailed as i32, "it died");
         until(4);
         assert!(said.borrow().iter().flatten().all(|status| *status == Status::Busy), "{said:?}");
         drop(call);
     }
 
-    /// It posts, connects, registers handlers and drops what it has.
+    /// The handler posts, connects, registers handlers and drops objects.
     fn a_message_handler_may_do_what_does_not_wait() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let a = Rc::new(stage.at_a.worker().unwrap());
@@ -128,7 +128,7 @@ cases! {
         }).unwrap();
         let log = seen.clone();
         a.on_message(6, move |m| log.borrow_mut().push(m.header())).unwrap();
-        // Two in one batch: the handler that is replaced has both.
+        // Two messages in one batch: the replaced handler receives both.
         for header in [1, 2] {
             let _ = me.send(5, header, b"").unwrap();
         }
@@ -149,7 +149,7 @@ cases! {
         assert_eq!((&log.borrow()[..], stage.b.counters().unknown_ids), (&[1][..], 1));
     }
 
-    /// A datagram may be due in any call; what carries it may call the worker.
+    /// A datagram may be due in any call; the application's carrier may call the worker.
     fn what_carries_datagrams_may_use_its_worker() {
         let world = World::new(1, vec![Lane::whole("all").over_circuits()]);
         let (at_a, at_b) = (crate::stage::context(world, &[]), crate::stage::context(world, &[]));
@@ -197,7 +197,7 @@ cases! {
         assert_eq!(second.error(), None, "it is the operation's error");
     }
 
-    /// Its handle may go, and nothing of what it holds goes with it.
+    /// The region handle may be dropped; everything that it holds stays alive.
     fn an_operation_holds_its_region_and_ends_without_its_request() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -234,7 +234,7 @@ cases! {
         std::thread::scope(|scope| scope.spawn(|| region.close()).join().unwrap()).unwrap();
     }
 
-    /// A lane that is through when the call returns keeps nothing, and puts and gets over it ask for nothing: so these do not lean on it.
+    /// A lane that completes inline keeps no memory, and its puts and gets need no local registration, so they work without it.
     fn local_memory_of_another_context_is_refused_by_what_may_keep_it_or_go_in_parts() {
         let at_once = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let telling = vec![Lane::whole("all").late(3).telling(32)];
@@ -276,7 +276,7 @@ cases! {
                     assert!(foreign.to_vec(0..long.len()).unwrap().iter().all(|byte| *byte == 0xee));
                     foreign.close().unwrap();
                 }
-                // Who refused it is as it was.
+                // The refused call has changed nothing.
                 came.borrow_mut().clear();
                 assert!(stage.end_of(&sent).is_some_and(|ended| ended.is_err()));
                 stage.assert_no_faults();

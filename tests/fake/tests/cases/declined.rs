@@ -1,4 +1,4 @@
-//! A lane that declines a put or get: the next one to that memory is asked, for this operation alone.
+//! A lane that declines a put or get: the next lane to that memory is asked, for this operation only.
 
 use crate::cases;
 use crate::shared::copying;
@@ -9,7 +9,7 @@ use tieline_plugin_api::caps::PASSIVE_TARGET;
 
 const DECLINES: Act = Act::Refuse(Status::Declined);
 
-/// Two lanes to memory that decline nothing yet, the better one first, of this character.
+/// Two lanes to memory that decline nothing yet, the better one first, both with this character.
 fn two(character: fn(Lane) -> Lane) -> Stage {
     let lane = |name, priority| character(Lane { priority, ..Lane::memory(name) });
     Stage::new(vec![Lane::messages("am"), lane("a", 9), lane("b", 1)])
@@ -19,7 +19,7 @@ fn late(lane: Lane) -> Lane {
     lane.late(3)
 }
 
-/// The calls of a slot on a lane of `a`'s.
+/// The calls of a slot on one of `a`'s lanes.
 fn calls(world: &World, slot: Slot, lane: &str) -> Vec<Call> {
     let at = world.interface(0, lane);
     world.calls(slot).into_iter().filter(|call| call.interface == at).collect()
@@ -57,7 +57,7 @@ cases! {
                     }
                 }
                 assert_eq!(target.to_vec(0..40).unwrap(), local.to_vec(0..40).unwrap());
-                // Each was asked once, and none of them went over messages.
+                // Each lane was asked once, and no operation went over messages.
                 assert_eq!(lens(stage.world, slot, "a"), [8, 40, 8, 40, 8, 40]);
                 assert_eq!(lens(stage.world, slot, "b"), [40, 40, 40]);
                 assert_eq!(stage.a.counters().emulated, 0);
@@ -124,7 +124,7 @@ cases! {
         }
     }
 
-    /// It waits for room, and is then declined: it waits no more, and asks no lane twice.
+    /// The operation waits for room and is then declined: it stops waiting and asks no lane twice.
     fn what_waits_for_room_may_be_declined_then() {
         let stage = two(late);
         stage.world.rule(Rule { times: 3, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a") });
@@ -139,7 +139,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A fence stays with the lane that carries everything, whatever another one declines before it.
+    /// A fence stays with the lane that carries all operations, whatever another lane declines before it.
     fn a_fence_knows_nothing_of_a_lane_that_has_declined() {
         let stage = two(late);
         stage.world.change("a", |lane| lane.declines_from = 0);
@@ -150,7 +150,7 @@ cases! {
         assert_eq!(calls(stage.world, Slot::Fence, "b").len(), 1, "the fence is not the lane's own");
         assert_eq!(calls(stage.world, Slot::Fence, "a").len(), 0);
         stage.world.forget_rules();
-        // This one may go the better way, and so has to wait.
+        // This operation may use the better lane, and so it has to wait.
         stage.world.change("a", |lane| lane.declines_from = usize::MAX);
         let second = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
         stage.settle();
@@ -161,7 +161,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The lane that a fence relies on declines what stands behind it: another one may not overtake.
+    /// The lane that a fence relies on declines a later operation: another lane must not overtake.
     fn what_is_declined_behind_a_fence_does_not_overtake_what_the_fence_put_before_it() {
         for again in [0, 2] {
             let stage = two(late);
@@ -181,10 +181,10 @@ cases! {
         }
     }
 
-    /// The same of what only its lane knows of: it has completed locally.
+    /// The same for an operation that only its lane tracks, because it has completed locally.
     fn what_is_declined_behind_a_fence_does_not_overtake_what_completed_locally() {
         for over_messages in [false, true] {
-            // Its bytes leave, and arrive when the target looks.
+            // The bytes leave, and arrive when the target polls.
             let stage = two(|lane| Lane { caps: lane.caps & !PASSIVE_TARGET, ..lane });
             let (target, key) = stage.target(vec![0; 64]);
             let local = stage.local(vec![1; 8]);
@@ -206,7 +206,7 @@ cases! {
         }
     }
 
-    /// What another lane took before is not why this one's end would be the operation's.
+    /// Bytes that another lane carried do not tie the operation to a lane that has ended.
     fn what_is_left_of_a_declined_transfer_leaves_a_lane_that_has_ended_as_well() {
         for why in [Status::Closed, Status::Unreachable] {
             let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a") };
@@ -223,7 +223,7 @@ cases! {
         }
     }
 
-    /// A peer may help to copy what the best lane has declined, and that lane sees nothing of it.
+    /// A peer may help to copy what the best lane has declined; that lane takes no part.
     fn what_the_best_lane_declines_is_copied_by_the_one_that_copies() {
         const LONG: usize = 200 << 10;
         let a = Lane { priority: 9, declines_from: 1000, ..Lane::memory("a").late(3) };
@@ -262,7 +262,7 @@ cases! {
         }
     }
 
-    /// What is tried before it is used is tried with a size that it may not be for.
+    /// The self-test of a lane uses a size that the lane may not be meant for.
     fn a_module_that_declines_passes_the_self_test() {
         let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
         world.change("rma", |lane| lane.declines_from = 100);
@@ -272,7 +272,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// One with messages alone has nothing to be tried, and need not lead to itself.
+    /// A module with messages only has no self-test and need not reach itself.
     fn a_module_without_operations_on_memory_is_not_tried() {
         let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma")]);
         let report = crate::stage::context(world, &[("TIELINE_SELFTEST", "on")]).report();

@@ -1,4 +1,4 @@
-//! An endpoint that its application closes: behind what it has posted, or at once.
+//! Closing an endpoint: after its posted operations (flush), or immediately (cancel).
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -19,7 +19,7 @@ fn lanes() -> Vec<Vec<Lane>> {
     ]
 }
 
-/// Everything that posts says the same.
+/// Every post returns the same status.
 fn all_refused(endpoint: &Endpoint, key: &RemoteKey, local: &tieline::Region) {
     let posts: [(&str, Result<Outcome, PostError>); 9] = [
         ("send", endpoint.send(1, 0, b"late")),
@@ -67,7 +67,7 @@ cases! {
                 let count = if used { 20 } else { 0 };
                 assert!(stage.until(|| seen.borrow().len() == count));
                 assert!(seen.borrow().iter().copied().eq(0..count as u64));
-                // Another one to the same peer is another one.
+                // A second endpoint to the same peer is independent of the first.
                 let anew = stage.a.connect(&stage.b.address().unwrap()).unwrap();
                 let met = anew.flush_messages().unwrap();
                 assert_eq!(stage.finish(met), Ok(0));
@@ -118,7 +118,7 @@ cases! {
             assert_eq!(stage.a.pending(), 0);
             all_refused(&stage.ab, &key, &local);
             assert_eq!(stage.ab.close(Close::Cancel).map(|outcome| outcome.is_done()), Ok(true));
-            // The provider still has it.
+            // The provider still has the memory.
             let local = local.close().unwrap_err().region;
             stage.world.forget_rules();
             stage.world.release_held();
@@ -141,7 +141,7 @@ cases! {
         let local = stage.local(vec![0; 64]);
         let mine = stage.at_a.register(vec![9; 8]).unwrap();
         stage.settle();
-        // B asks as well, and is answered over whatever leads there.
+        // `b` sends requests as well, and is answered over the route back to it.
         let their_key = stage.ba.import_key(&mine.remote_key().unwrap()).unwrap();
         let into = stage.at_b.register(vec![0; 8]).unwrap();
         let get = pending(stage.ab.get(&local, 0..64, &key, 0));
@@ -186,7 +186,7 @@ cases! {
         drop(ac.put(&local, 0..8, &far_key, 0).unwrap());
         stage.a.begin_flush(&counter).unwrap();
         assert_eq!(counter.pending(), 2);
-        // The dropped one is kept until its put has ended.
+        // The dropped endpoint is kept until its put has ended.
         drop((ac, far_key));
         stage.world.forget_rules();
         stage.world.release_held();
@@ -198,8 +198,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It is there while a message of its waits to be taken, or a key is held: what its peer asks goes back over it, and needs no other
-    /// connection.
+    /// The endpoint exists while one of its messages waits to be received, or while a key is held. Requests of its peer are
+    /// answered over it and need no other connection.
     fn an_endpoint_that_nobody_holds_answers_its_peer_as_long_as_it_is_there() {
         for by_a_key in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am")]);

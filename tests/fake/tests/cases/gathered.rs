@@ -1,4 +1,4 @@
-//! Messages that a transport takes from where they lie.
+//! Messages whose payload a transport gathers from the application's memory.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -15,7 +15,7 @@ fn lane() -> Lane {
 /// The header and the payload of a message.
 type Came = (u64, Vec<u8>);
 
-/// What comes to B as message 5, with its header.
+/// Records the messages with id 5 at `b`, with their headers.
 fn told(stage: &Stage) -> Rc<RefCell<Vec<Came>>> {
     let told = Rc::new(RefCell::new(Vec::new()));
     let seen = told.clone();
@@ -59,7 +59,7 @@ cases! {
             let posted = match n % 4 {
                 0 => stage.ab.send(5, n, &[0; 9]),
                 1 => stage.ab.send_regions(5, n, &[piece(0), piece(9), piece(100)]),
-                // More than it gathers, and more pieces than it takes.
+                // Longer than the lane's limit for gathered messages, and with more pieces.
                 2 => stage.ab.send_regions(5, n, &[(&local, 0..1500)]),
                 _ => stage.ab.send_regions(5, n, &[0, 20, 40, 60, 80].map(piece)),
             };

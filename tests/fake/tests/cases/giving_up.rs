@@ -1,4 +1,4 @@
-//! Operations that are taken back, or whose end nobody knows.
+//! Operations that are cancelled, or whose outcome is unknown.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -6,7 +6,7 @@ use tieline::{Access, Completion, CompletionError, PostError, Request, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps::CANCEL;
 
-/// How an operation of `a` stands right now.
+/// Asserts that an operation of `a` has already ended as cancelled.
 #[track_caller]
 fn canceled_now(stage: &Stage, request: &Request) {
     let ended = stage.a.test(request).expect("it has ended").unwrap_err();
@@ -149,7 +149,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Nothing of it is posted, whichever lane it waits for, and whoever has declined it.
+    /// None of it is posted, whichever lane it waits for and whichever lane has declined it.
     fn what_waits_for_a_lane_that_ends_with_the_call_is_taken_out_of_the_queue() {
         let lanes = |at_once: fn(Lane) -> Lane| {
             let lane = |name, priority| at_once(Lane { priority, max_put: 16, ..Lane::memory(name) });
@@ -180,7 +180,7 @@ cases! {
         }
     }
 
-    /// It is an operation of the endpoint to the peer's service worker, and waits here.
+    /// The put is an operation of the endpoint to the peer's service worker, and waits on this side.
     fn what_a_fence_keeps_from_going_to_a_service_worker_is_taken_out_of_the_queue() {
         for thread in ["off", "on"] {
             let on = [("TIELINE_PROGRESS_THREAD", thread)];
@@ -222,7 +222,7 @@ cases! {
         }
     }
 
-    /// Nobody has asked for that.
+    /// The application requested no cancellation.
     fn what_a_provider_ends_as_canceled_of_its_own_accord_flushes_tell() {
         let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -239,7 +239,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The fake finds a fault where memory is given up that such an operation had.
+    /// The fake records a fault if memory is released that such an operation uses.
     fn memory_of_an_operation_whose_end_nobody_knows_stays_until_its_endpoint_is_closed() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);
@@ -261,7 +261,7 @@ cases! {
             drop((put, own, key));
             let at = stage.world.interface(0, "all");
             let to = stage.world.interface(1, "all");
-            // A circuit is the worker's, and ends with its peer.
+            // The worker keeps a circuit until its peer ends.
             stage.world.break_endpoints(at, to, Status::PeerFailed, "the cable is cut");
             assert!(stage.until(|| ab.error().is_some()));
             drop(ab);

@@ -1,4 +1,4 @@
-//! Which endpoint is which: numbers, words, who sent a message, whose endpoint failed.
+//! Identities of endpoints and peers: numbers, user data, the sender of a message, the endpoint that failed.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Endpoint, PeerId, Status, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// What `b` says of the senders of messages with id 5: their number, and the word of the endpoint that leads to them.
+/// The senders of messages with id 5 as `b` sees them: the peer's number, and the user data of the endpoint to it.
 type Senders = Log<(PeerId, Option<u64>)>;
 type Log<T> = Rc<RefCell<Vec<T>>>;
 
@@ -39,7 +39,7 @@ fn broken(stage: &Stage) {
     stage.settle();
 }
 
-/// Registers a handler of its own when it is dropped.
+/// Registers another handler when it is dropped.
 struct Again(Weak<Worker>, Rc<Cell<u32>>);
 
 impl Drop for Again {
@@ -90,7 +90,7 @@ cases! {
         assert_eq!(*seen.borrow(), [(number, Some(2))]);
         drop(later);
         log.borrow_mut().clear();
-        // One that answers go through is the library's.
+        // The endpoint that answers go through belongs to the library.
         let met = ab.flush_messages().unwrap();
         let _ = ab.send(5, 0, b"").unwrap();
         (0..200).for_each(|_| turn());
@@ -110,7 +110,7 @@ cases! {
         assert_eq!(again.peer(), number);
     }
 
-    /// Two thousand others come and go, of whom a thousand are remembered.
+    /// Two thousand other peers come and go, of whom a thousand are remembered.
     fn a_peer_that_an_endpoint_leads_to_keeps_its_number_whoever_else_comes() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let third = crate::stage::context(stage.world, &[]);
@@ -151,7 +151,7 @@ cases! {
         assert_eq!(told.borrow().len(), 2);
     }
 
-    /// Its word may be the address of what is gone with it.
+    /// The user data may be an address whose object is gone with the endpoint.
     fn one_that_was_dropped_with_something_queued_is_neither_named_nor_told() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (from, to) = (stage.world.interface(1, "all"), stage.world.interface(0, "all"));

@@ -1,4 +1,5 @@
-//! What is told of regions and keys; keys that serve all endpoints of an interface: imported once for each peer, let go with the last who uses them.
+//! The registrations and keys that a provider sees. Keys that serve all endpoints of an interface are imported once per peer, and
+//! dropped with the last user.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -9,7 +10,7 @@ use tieline_plugin_api::register_flags;
 
 const MANY: usize = 50;
 
-/// Endpoints from `a` to `b`, each with its own handle of one key.
+/// Endpoints from `a` to `b`, each with its own handle of the same key.
 fn endpoints(stage: &Stage, bytes: &[u8]) -> Vec<(Endpoint, RemoteKey)> {
     let to = stage.b.address().unwrap();
     let endpoint = |_| {
@@ -20,14 +21,14 @@ fn endpoints(stage: &Stage, bytes: &[u8]) -> Vec<(Endpoint, RemoteKey)> {
     (0..MANY).map(endpoint).collect()
 }
 
-/// How often a key was imported and let go, by the interface and by endpoints.
+/// How often a key was imported and dropped, by the interface and by endpoints.
 fn calls(stage: &Stage) -> [usize; 4] {
     [Slot::ImportShared, Slot::DropShared, Slot::ImportKey, Slot::DropKey]
         .map(|slot| stage.world.calls(slot).len())
 }
 
 cases! {
-    /// It is no right: keys and peers know nothing of it.
+    /// The promise is not an access right: keys and peers do not carry it.
     fn who_promises_not_to_look_for_puts_in_memory_tells_that_with_the_registration_alone() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         for (access, flags) in [
@@ -45,7 +46,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// What a provider keeps of a key it keeps once, and not for every endpoint.
+    /// The provider keeps its state of a key once per interface, and not per endpoint.
     fn one_import_serves_all_endpoints_to_a_peer_and_the_last_of_them_lets_it_go() {
         let stage = Stage::new(vec![Lane::whole("all").with(INTERFACE_KEYS)]);
         let target = stage.at_b.register(vec![0; 64]).unwrap();

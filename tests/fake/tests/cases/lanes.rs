@@ -1,4 +1,4 @@
-//! What lanes of different character do to order, completion and sizes.
+//! The effect of a lane's properties on order, completion and sizes.
 
 use crate::cases;
 use crate::stage::{Stage, context, pending};
@@ -38,7 +38,7 @@ cases! {
             let put = pending(stage.ab.put(&local, 8..16, &key, 0));
             let back = stage.local(vec![0; 64]);
             let get = pending(stage.ab.get(&back, 0..64, &key, 0));
-            // These bytes lie anywhere.
+            // These bytes lie in no region.
             let bytes = pending(stage.ab.put_bytes(&[2; 8], &key, 8));
             for request in [put, get, bytes] {
                 assert_eq!(stage.end_of(&request), Some(Ok(0)));
@@ -61,7 +61,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The put goes over one lane, the atomic over messages: what orders each lane alone orders nothing here.
+    /// The put goes over one lane, the atomic over messages: the order within each lane does not order these two.
     fn an_atomic_behind_a_fence_waits_for_a_put_on_another_lane() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").without_atomics()];
         let stage = Stage::new(lanes);
@@ -80,7 +80,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The other way round: the atomic over messages is first.
+    /// The reverse: the atomic over messages comes first.
     fn a_put_behind_a_fence_waits_for_an_emulated_atomic() {
         let lanes = vec![Lane::messages("am").late(20), Lane::memory("rma").without_atomics()];
         let stage = Stage::new(lanes);
@@ -98,7 +98,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// On one lane the lane's own order is enough: a fence waits for nothing.
+    /// On a single lane the lane's own order suffices: a fence does not wait.
     fn on_one_lane_a_fence_is_the_lanes_own() {
         let stage = Stage::new(vec![Lane::whole("all").late(30)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -114,7 +114,7 @@ cases! {
         assert_eq!((stage.end_of(&put), stage.end_of(&atomic)), (Some(Ok(0)), Some(Ok(0))));
     }
 
-    /// The failure of what had completed locally is the next flush's, whatever fences are between.
+    /// The failure of a locally completed operation is reported by the next flush, whatever fences lie between.
     fn a_fence_swallows_no_failure() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -126,7 +126,7 @@ cases! {
         stage.ab.fence().unwrap();
         let flushed = stage.ended(stage.ab.flush());
         assert_eq!(flushed.expect_err("a put was refused").status(), Status::KeyRejected);
-        // Told once.
+        // It is reported once.
         assert_eq!(stage.finish(stage.ab.flush().unwrap()), Ok(0));
     }
 
@@ -149,7 +149,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The device may be told of all of them together; that nothing follows is never left to be guessed.
+    /// The device may be notified of all of them together; each last operation says explicitly that no more follow.
     fn all_but_the_last_piece_of_a_cut_transfer_say_that_more_follows() {
         for (len, many) in [(10, 1), (100, 1), (101, 2), (1000, 10), (6_600, 66)] {
             for slot in [Slot::Put, Slot::Get] {
@@ -165,7 +165,7 @@ cases! {
                 assert_eq!(target.to_vec(0..len).unwrap(), local.to_vec(0..len).unwrap());
                 let calls = stage.world.calls(slot);
                 let said: Vec<bool> = calls.iter().map(|call| call.flags & MORE != 0).collect();
-                // Behind the 64th of them the others wait until some have ended.
+                // After the 64th piece the others wait until some have completed.
                 let follows = |n: usize| n + 1 != many && n != 63;
                 assert_eq!(said[..many.min(64)], (0..many.min(64)).map(follows).collect::<Vec<_>>());
                 assert_eq!((said.len(), said.last()), (many, Some(&false)));
@@ -174,7 +174,7 @@ cases! {
         }
     }
 
-    /// A piece of a cut transfer that fails fails the whole, once all pieces have ended.
+    /// A failed piece fails the whole transfer, once all pieces have ended.
     fn a_cut_transfer_ends_when_its_last_piece_has() {
         let lane = Lane { max_put: 100, ..Lane::whole("all").late(5) };
         let stage = Stage::new(vec![lane]);
@@ -202,7 +202,7 @@ cases! {
         }
     }
 
-    /// The failure of a native put that had completed locally is the next flush's too.
+    /// The next flush reports the failure of a native put that had completed locally, too.
     fn a_native_put_that_failed_after_it_had_ended_locally_is_told_by_the_flush() {
         let stage = Stage::new(vec![Lane::whole("all").late(5)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -223,11 +223,11 @@ cases! {
         let error = stage.end_of(&put).expect("an end").expect_err("there is no such region");
         assert_eq!(error.status(), Status::KeyRejected);
         assert!(!error.why().is_empty(), "{error}");
-        // It belonged to that operation.
+        // The failure belonged to that operation.
         assert!(stage.ab.error().is_none());
     }
 
-    /// A lane that has no room now and then changes nothing but the time it takes.
+    /// A lane that has no room at times costs time and nothing else.
     fn a_lane_without_room_delays_and_loses_nothing() {
         let lane = Lane { again: 700, ..Lane::whole("all").late(3) };
         let stage = Stage::new(vec![lane]);
@@ -250,7 +250,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// What a broken endpoint's provider still has may be touched until the endpoint is closed.
+    /// The provider of a failed endpoint may access memory of its operations until the endpoint is closed.
     fn memory_of_a_failed_endpoint_stays_until_the_provider_has_closed_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Get);
@@ -268,7 +268,7 @@ cases! {
         assert_eq!(stage.ab.send(1, 0, &[]).unwrap_err().status(), Status::TimedOut);
     }
 
-    /// The operation has ended for the application, not for the device: only what the provider says frees the memory.
+    /// The operation has ended for the application but not for the device: only the provider's completion frees the memory.
     fn a_region_is_closed_when_the_provider_says_how_an_operation_of_a_failed_endpoint_ended() {
         for slot in [Slot::Put, Slot::Get] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
@@ -324,7 +324,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// `Done` carries the value of a fetching atomic, otherwise 0, whoever carries it out.
+    /// `Done` carries the value of a fetching atomic, otherwise 0, on every lane.
     fn an_atomic_without_a_result_brings_none() {
         for lane in [Lane::whole("all").late(2), Lane::whole("all").synchronous(), Lane::messages("all")] {
             let stage = Stage::new(vec![lane]);
@@ -334,7 +334,7 @@ cases! {
         }
     }
 
-    /// Each has operations behind a fence, and what it waits for is the other's answer.
+    /// Each side has operations behind a fence, and waits for an answer of the other.
     fn two_that_wait_at_fences_answer_each_other() {
         let stage = Stage::new(vec![Lane::messages("am").late(2)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -355,7 +355,7 @@ cases! {
         assert_eq!(own.to_vec(0..40).unwrap(), [2; 40]);
     }
 
-    /// A key that a provider wanted more time for is asked for again in the course of operations.
+    /// A key import that a provider deferred is retried in the course of operations.
     fn operations_take_a_better_way_once_its_provider_has_it() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         let stage = Stage::new(vec![Lane::messages("am"), lane("good", 9), lane("plain", 1)]);
@@ -403,7 +403,7 @@ cases! {
         }
     }
 
-    /// The kernel may refuse at any time what it has allowed so far.
+    /// The kernel may at any time refuse access that it has allowed before.
     fn a_way_that_has_become_unreachable_is_left_for_another_and_not_tried_again() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         for slot in [Slot::Put, Slot::Get] {
@@ -431,7 +431,7 @@ cases! {
         }
     }
 
-    /// A lane without room is waited for; nothing takes another way because of it.
+    /// An operation waits for a lane without room; it does not switch to another lane.
     fn what_waits_for_room_on_a_lane_goes_over_that_lane() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -453,7 +453,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A provider ends an operation with a number and says afterwards, of the endpoint, what has happened.
+    /// A provider completes operations with a status only, and reports the reason with the endpoint's failure.
     fn the_words_of_an_endpoints_failure_are_those_of_what_it_ended() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
@@ -470,7 +470,7 @@ cases! {
         assert_eq!(end(&other).status(), Status::KeyRejected, "it had a reason of its own");
     }
 
-    /// A provider may number its peers as it likes: by queue pairs, by places in memory.
+    /// A provider may number its peers freely: by queue pairs, by positions in memory.
     fn numbers_of_peers_may_be_any() {
         let far = Lane { apart: 1 << 40, ..Lane::messages("all") };
         // Both have met: each has answered the other.
@@ -507,7 +507,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Of one whose target has no progress thread.
+    /// A target without a progress thread.
     fn a_key_says_whether_its_operations_wait_for_progress_of_the_target() {
         let memory = Lane::memory("rma");
         let waiting = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory.clone() };

@@ -1,4 +1,4 @@
-//! Puts that have completed locally and then fail: every flush that covers one says so, and nobody else's failure is lost to it.
+//! Puts that complete locally and fail later: every flush that covers such a put reports the failure, and no other failure is lost.
 
 use crate::cases;
 use crate::progress_thread::{comes, is_done};
@@ -15,7 +15,7 @@ fn two() -> Stage {
     Stage::new(vec![Lane::messages("am"), lane("a", 9), lane("b", 1)])
 }
 
-/// A put of `a`'s that has completed locally, and whose bytes are on their way.
+/// A put of `a` that has completed locally, and whose bytes are in flight.
 #[track_caller]
 fn put_locally(stage: &Stage, ab: &Endpoint, key: &RemoteKey) {
     let put = ab.put_with(&stage.local(vec![1; 8]), 0..8, key, 0, Completion::Local);
@@ -35,13 +35,13 @@ fn flushes(stage: &Stage) -> Vec<Call> {
     stage.world.calls(Slot::Flush).into_iter().filter(|call| !call.refused).collect()
 }
 
-/// A put that stays where it is.
+/// A put that is held.
 fn held(stage: &Stage, key: &RemoteKey) -> Request {
     stage.world.rule(Rule::next(Slot::Put, Act::Hold));
     pending(stage.ab.put_bytes(&[7; 8], key, 8))
 }
 
-/// Two endpoints to one peer whose service worker both go to, over one connection, and a region there.
+/// Two endpoints that share one connection to a peer's service worker, and a region there.
 fn sharing() -> (Stage, Endpoint, Region, [RemoteKey; 2]) {
     let memory = Lane::memory("rma");
     let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory }.over_circuits();
@@ -69,7 +69,7 @@ fn sharing() -> (Stage, Endpoint, Region, [RemoteKey; 2]) {
     (stage, other, target, [key, theirs])
 }
 
-/// How an operation ends while other threads run.
+/// The result of an operation that ends while other threads run.
 fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
     let request = match outcome {
         Outcome::Done(value) => return Ok(value),
@@ -85,7 +85,7 @@ fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
 }
 
 cases! {
-    /// The older one asks the lane for both, and the lane says it once.
+    /// The older flush flushes the lane for both, and the lane reports the failure once.
     fn a_failure_that_an_older_flush_finds_out_the_younger_one_tells_that_covers_it() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -98,7 +98,7 @@ cases! {
         let younger = pending(stage.ab.flush());
         stage.world.release_held();
         assert_eq!(status(stage.end_of(&held)), Ok(0));
-        // It may tell of it too: they asked together.
+        // The older flush may report it too: both wait for the same flush of the lane.
         assert_eq!(status(stage.end_of(&older)), Err(Status::KeyRejected));
         assert_eq!(status(stage.end_of(&younger)), Err(Status::KeyRejected));
         assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
@@ -126,7 +126,7 @@ cases! {
         assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
     }
 
-    /// A lane that refuses the question itself answers for both, too.
+    /// A lane that refuses the flush itself fails both flushes, too.
     fn a_lane_that_refuses_to_be_asked_is_told_by_every_flush_that_covers_something_there() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -145,7 +145,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// What leaves the lane of a fence asks that lane first, long before the flush may.
+    /// A put that leaves the lane of a fence flushes that lane first, long before the open flush may.
     fn a_failure_that_a_put_finds_out_as_it_leaves_a_lane_the_open_flush_tells() {
         for report in [0, 40] {
             let stage = two();
@@ -166,7 +166,7 @@ cases! {
         }
     }
 
-    /// Where no flush is open, the next one tells it.
+    /// If no flush is open, the next one reports it.
     fn a_failure_that_a_put_finds_out_as_it_leaves_a_lane_the_next_flush_tells() {
         let stage = two();
         let (_target, key) = stage.target(vec![0; 64]);
@@ -181,11 +181,11 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The flush that asks stands before what leaves, and its question was posted behind.
+    /// That flush stands before the leaving put, and its flush of the lane was posted behind.
     fn what_leaves_the_lane_of_a_fence_waits_for_a_flush_that_asks_that_lane() {
         let stage = two();
         let (target, key) = stage.target(vec![0; 64]);
-        // Carried out last of all: its bytes have left.
+        // This put is carried out last: its bytes have left.
         let local = stage.local(vec![1; 8]);
         stage.world.change("a", |lane| lane.delay = 400);
         let first = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
@@ -211,7 +211,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It fails with it, and is no flush: that one is told as well.
+    /// The notification fails as well, but it is not a flush: the next flush still reports the failure.
     fn a_failure_that_a_notification_finds_out_the_next_flush_tells_too() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -224,7 +224,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The connection tells it to who asks first, whose put it was not.
+    /// The connection reports the failure to the first endpoint that flushes, which did not post the put.
     fn a_failure_that_another_endpoint_finds_out_over_a_shared_connection_is_told_by_the_puts_own_flush() {
         for open in [false, true] {
             let (stage, other, _target, [key, theirs]) = sharing();
@@ -238,7 +238,7 @@ cases! {
             let held = open.then(|| pending(stage.ab.put_bytes(&[1; 8], &key, 8)));
             let own = open.then(|| pending(stage.ab.flush()));
             if open {
-                // It waits for what was posted before it over that connection, whoever posted it.
+                // The flush waits for all operations posted earlier on that connection, by either endpoint.
                 let asks = pending(other.flush());
                 assert!(comes(|| { let _ = stage.turn(); !flushes(&stage).is_empty() }));
                 stage.world.release_held();
@@ -256,7 +256,7 @@ cases! {
         }
     }
 
-    /// The connection lives longer than the endpoint that put, and tells the failure to who asks next.
+    /// The connection outlives the endpoint that posted the put, and reports the failure to the next endpoint that flushes.
     fn a_failure_of_a_dropped_endpoints_put_is_not_told_to_who_takes_its_connection_over() {
         for no_room in [0, 1, 3] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
@@ -278,7 +278,7 @@ cases! {
             assert_eq!(stage.a.counters().connections, connections, "it takes over the other's");
             put_locally(&stage, &ab, &key);
             assert_eq!(flushed(&stage, &ab), Ok(0), "{no_room}");
-            // Its own it hears.
+            // It reports the failures of its own puts.
             stage.world.rule(Rule::next(Slot::Put, REFUSED));
             put_locally(&stage, &ab, &key);
             assert_eq!(flushed(&stage, &ab), Err(Status::KeyRejected), "{no_room}");

@@ -1,4 +1,4 @@
-//! What one endpoint carries, where that is less than its module does.
+//! Endpoints whose limits are lower than those of their module.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -18,7 +18,8 @@ fn narrow() -> Lane {
     Lane { limits: LESS, ..Lane::whole("all") }
 }
 
-/// Messages of all lengths up to the longest, puts and gets of more than one piece; the fake says what was too long.
+/// Posts messages of all lengths up to the longest, and puts and gets of several pieces; the fake records a fault for each that is
+/// too long.
 #[track_caller]
 fn everything_fits(stage: &Stage) {
     assert_eq!(stage.ab.max_message().unwrap(), 100);
@@ -54,7 +55,7 @@ cases! {
         }
     }
 
-    /// One of a circuit that may not know it yet, once more.
+    /// An endpoint of a circuit may not know its limits yet, and is asked once more when it is connected.
     fn an_endpoint_is_asked_behind_its_connect_and_when_it_stands_and_never_again() {
         for (lane, times) in [(narrow(), 1), (narrow().over_circuits(), 2)] {
             let stage = Stage::new(vec![lane]);
@@ -72,7 +73,7 @@ cases! {
         }
     }
 
-    /// It is negotiated while the connection forms.
+    /// The limit is negotiated while the connection forms.
     fn what_an_endpoint_knows_only_when_it_stands_counts() {
         for max_packed in [100, 63] {
             let limits = EndpointLimits { max_packed, ..LESS };
@@ -86,7 +87,7 @@ cases! {
             assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 64], &key, 0)), Ok(0));
             assert_eq!(target.to_vec(0..64).unwrap(), [1; 64]);
             assert!(stage.world.was_refused(Slot::Limits), "nobody asked while it formed");
-            // Where it is too little for the library it is not used.
+            // A limit too low for the library's own messages rules the lane out.
             let used = max_packed == 100;
             let path = if used { "fake:late/late" } else { "emulated over fake:am/am" };
             assert_eq!(&*key.path(), path);
@@ -102,7 +103,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// By its module it would send more at once.
+    /// The module's limit for inline sends is higher.
     fn one_that_packs_less_than_its_module_sends_at_once_promises_what_it_packs() {
         let limits = EndpointLimits { max_packed: 64, ..EndpointLimits::empty() };
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
@@ -122,7 +123,7 @@ cases! {
         }
     }
 
-    /// What waits for a connection was measured by what the module says.
+    /// A message that waits for a connection was checked against the module's limit.
     fn a_message_that_was_queued_and_is_too_long_for_the_endpoint_ends_as_such() {
         let stage = Stage::new(vec![narrow()]);
         let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
@@ -157,7 +158,7 @@ cases! {
         }
     }
 
-    /// Datagrams of wire-up are messages too.
+    /// Wire-up datagrams are messages too.
     fn an_endpoint_that_cannot_carry_them_carries_no_datagrams() {
         const WIREUP: u32 = 0xf007;
         let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits()];
@@ -195,7 +196,7 @@ cases! {
                 assert_eq!(stage.a.pending(), before, "{when}");
             };
             claim(&stage.ab, "at once");
-            // The lane has no room, and what is sent is queued.
+            // The lane has no room, and messages are queued.
             let full = [Slot::Short, Slot::Packed];
             full.iter().for_each(|slot| stage.world.rule(Rule::every(*slot, Act::Refuse(Status::Again))));
             claim(&stage.ab, "where there is no room");

@@ -1,4 +1,4 @@
-//! One promise each: what a peer that lies, a provider that breaks, a lane that is late must not do to the application.
+//! Each case checks one guarantee: lying peers, failing providers and slow lanes must not harm the application.
 
 mod announced;
 mod bounds;

@@ -1,4 +1,4 @@
-//! Puts that tell the target: by the lane itself, in the message that brings the last bytes, or in one of their own.
+//! Puts that notify the target: by the lane itself, in the message with the last bytes, or in a separate message.
 
 use crate::cases;
 use crate::progress_thread::{comes, is_done};
@@ -10,7 +10,7 @@ use tieline::{Completion, PeerId, PostError, Region, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
-/// What the target's handler was told, and what its memory held then.
+/// The notifications that the target's handler received, and the contents of its memory at that time.
 type Told = Rc<RefCell<Vec<(PeerId, u32, Vec<u8>)>>>;
 
 fn told_at_b(stage: &Stage, target: &Region) -> Told {
@@ -28,7 +28,7 @@ fn words(told: &Told) -> Vec<u32> {
     told.borrow().iter().map(|(_, word, _)| *word).collect()
 }
 
-/// Ways that a put and its notification go.
+/// The routes of a put and its notification.
 fn ways() -> Vec<(&'static str, Vec<Lane>)> {
     let messages = || Lane::messages("am");
     let rail = |name, telling: bool| {
@@ -51,7 +51,7 @@ fn ways() -> Vec<(&'static str, Vec<Lane>)> {
     ]
 }
 
-/// The address of a worker that speaks this minor of the library's own messages.
+/// The address of a worker whose protocol has this minor version.
 pub(crate) fn of_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
     let (place, end) = (5 + 16 + 1, address.len() - 4);
     address[place] = minor;
@@ -103,7 +103,7 @@ cases! {
         }
     }
 
-    /// Those before went another way, completed locally, or not at all yet.
+    /// The earlier puts went another route, completed locally, or have not completed.
     fn every_put_before_it_is_there() {
         for telling in [true, false] {
             for completion in [Completion::Local, Completion::Remote] {
@@ -125,7 +125,7 @@ cases! {
                 assert!(stage.until(|| told.borrow().len() == 2));
                 let told = told.take();
                 for (_, word, bytes) in told {
-                    // The second need not be told behind the first, which went another way.
+                    // The second notification need not come behind the first, which went another route.
                     assert_eq!(bytes[..8 + 8 * word as usize], [3; 24][..8 + 8 * word as usize]);
                 }
                 stage.assert_no_faults();
@@ -150,7 +150,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// What the fence waits for is what stood before it, and not the notification.
+    /// The fence waits for the operations before it, and not for the notification.
     fn a_put_that_tells_behind_a_fence_ends() {
         for telling in [true, false] {
             let a = Lane { priority: 9, ..Lane::memory("a") };
@@ -172,7 +172,7 @@ cases! {
         }
     }
 
-    /// What the fence forgets is under way all the same.
+    /// The fence stops tracking operations that are still in flight.
     fn a_put_that_tells_before_a_fence_waits_for_what_went_another_way() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b")]);
@@ -198,7 +198,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its provider may have told before it broke.
+    /// The provider may have delivered the notification before it failed.
     fn what_a_provider_broke_in_is_not_told_by_another_lane() {
         let others = [Lane::messages("am"), Lane::memory("b")].map(Lane::of_the_other);
         let stage = Stage::new([vec![Lane::memory("a").telling(32)], others.into()].concat());
@@ -214,7 +214,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It goes in messages as they have room, and takes room of the queue only where it waits.
+    /// The bytes go in messages as there is room, and take room in the queue only while they wait.
     fn bytes_that_are_longer_than_the_queue_may_be_are_put_and_told() {
         const LONG: usize = 40_000;
         let lanes = vec![Lane::messages("am"), Lane::memory("rma")];
@@ -265,7 +265,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// What the queue holds when the lane breaks goes by another one, which tells nobody itself.
+    /// When the lane fails, queued puts go by another lane, which does not notify by itself.
     fn a_notification_whose_lane_is_lost_comes_another_way() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b").late(9)]);
@@ -296,7 +296,7 @@ cases! {
             for slot in [Slot::Put, Slot::PutNotify] {
                 stage.world.rule(Rule::every(slot, Act::FailLater(Status::KeyRejected)));
             }
-            // Over messages the target refuses: the region is another one by then.
+            // Over messages the target refuses: its region has been replaced by then.
             drop(target);
             stage.b.on_notification({
                 let told = told.clone();
@@ -310,7 +310,7 @@ cases! {
         }
     }
 
-    /// It goes on its own way, and lasts longer than its endpoint.
+    /// The notification goes its own route, and outlives its endpoint.
     fn what_said_done_is_told_also_when_its_endpoint_is_dropped() {
         for (way, lanes) in ways() {
             let mut stage = Stage::new(lanes);
@@ -325,7 +325,7 @@ cases! {
         }
     }
 
-    /// Also where there is no room at times.
+    /// Also if there is no room at times.
     fn many_notifications_come_once_each_and_no_byte_is_late() {
         for (way, lanes) in ways() {
             let slow = lanes.into_iter().map(|lane| Lane { again: 400, ..lane }.late(6)).collect();
@@ -370,7 +370,7 @@ cases! {
         }
     }
 
-    /// As messages of such a peer: they are handed on, and nobody is at the other end of the answer.
+    /// As with messages of an unknown peer: they are dispatched, and cannot be answered.
     fn a_notification_of_nobody_comes_from_nobody_and_a_word_that_is_none_is_dropped() {
         let stage = Stage::new(vec![Lane::whole("all").telling(32)]);
         let (target, _key) = stage.target(vec![0; 8]);
@@ -428,7 +428,7 @@ cases! {
         }
     }
 
-    /// It would drop what it does not know, and nobody would be told.
+    /// The peer would drop the unknown message, and the notification would be lost.
     fn a_peer_that_knows_no_notifications_is_told_none_over_messages() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
@@ -438,7 +438,7 @@ cases! {
             let endpoint = stage.a.connect(&older).unwrap();
             let key = endpoint.import_key(&target.remote_key().unwrap()).unwrap();
             let local = stage.local(vec![7; 512]);
-            // Over circuits the first put would only form one, and know no lane yet.
+            // Over circuits the first put would only form a circuit, without a known lane.
             assert_eq!(stage.ended(endpoint.put(&local, 0..8, &key, 0)), Ok(0), "{way}");
             let before = stage.world.calls(Slot::PutNotify).len();
             match endpoint.put_notify(&local, 0..512, &key, 0, 300) {
@@ -474,7 +474,7 @@ cases! {
         }
     }
 
-    /// Something went to the service worker, and has ended.
+    /// An operation went to the service worker, and has ended.
     fn a_put_that_tells_goes_by_its_lane_again_once_the_service_worker_has_nothing_more() {
         let rma = Lane::memory("rma").telling(32).without_atomics();
         let on = [("TIELINE_PROGRESS_THREAD", "on")];
@@ -494,7 +494,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It has a lane of its own to memory, whose words come to the worker that serves there.
+    /// The service worker has a lane of its own to memory, whose notifications arrive at that worker.
     fn a_lane_to_the_service_worker_tells_nobody() {
         let rma = Lane::memory("rma").telling(32);
         let served = Lane { caps: rma.caps & !caps::PASSIVE_TARGET, ..rma };

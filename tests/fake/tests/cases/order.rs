@@ -1,4 +1,4 @@
-//! Fences and flushes where operations go more than one way, or leave the way that they were posted for.
+//! Fences and flushes when operations take several routes, or leave the route that they were posted for.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -7,14 +7,14 @@ use tieline::{Completion, Endpoint, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
-/// Messages, and two lanes to memory whose operations end later; the first is the better one, the second takes short puts.
+/// Messages, and two lanes to memory whose operations complete later. The first is better, the second accepts short puts.
 fn two_memories() -> Stage {
     let a = Lane { priority: 9, ..Lane::memory("a") };
     let b = Lane { max_put: 100, ..Lane::memory("b") };
     Stage::new(vec![Lane::messages("am"), a, b])
 }
 
-/// A key of the same region that leads over the lane `b` alone.
+/// A key of the same region that leads over the lane `b` only.
 fn over_b(stage: &Stage, target: &Region) -> RemoteKey {
     stage.world.rule(Rule::next(Slot::ImportKey, Act::Refuse(Status::KeyRejected)).on("a"));
     let key = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
@@ -22,7 +22,7 @@ fn over_b(stage: &Stage, target: &Region) -> RemoteKey {
     key
 }
 
-/// What comes behind the fence goes another way, and is longer than a piece or is not.
+/// Posts an operation behind the fence that takes another route, longer than one piece or not.
 type Behind = fn(&Endpoint, &Region, &RemoteKey) -> tieline::Request;
 
 const BEHIND: [(&str, Behind); 5] = [
@@ -34,7 +34,7 @@ const BEHIND: [(&str, Behind); 5] = [
 ];
 
 cases! {
-    /// What it waits for ends with an event: nothing is found by looking before.
+    /// The wait ends with an event: polling before the sleep finds nothing.
     fn who_waits_behind_a_fence_sleeps() {
         let rma = Lane::memory("rma").without_atomics().sleeping();
         let stage = Stage::new(vec![Lane::messages("am").sleeping(), rma]);
@@ -55,7 +55,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Whatever it is, and whether something waits before it, it ends once the other lane is done.
+    /// Any operation ends once the other lane is done, whether or not others wait before it.
     fn what_goes_another_way_behind_a_fence_waits_for_the_first_and_ends() {
         for waits in [false, true] {
             for (name, post) in BEHIND {
@@ -84,10 +84,10 @@ cases! {
         }
     }
 
-    /// A long transfer takes both lanes: the fence before it is neither's alone.
+    /// A long transfer uses both lanes, so the fence before it belongs to neither lane alone.
     fn a_transfer_over_two_lanes_behind_a_fence_waits_for_both_and_ends() {
         const LONG: usize = 1 << 20;
-        // Those of one module of two domains: ports.
+        // Lanes of one module in two domains, as two ports.
         let lane = |name, priority| Lane { priority, module: "port", ..Lane::memory(name) };
         let lanes = vec![Lane::messages("am"), lane("a", 9), lane("b", 1)];
         let stage = Stage::new(lanes);
@@ -107,7 +107,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It was queued for the lane of what stands before the fence, which then refuses it.
+    /// It was queued for the lane of the operations before the fence, which then refuses it.
     fn what_leaves_its_lane_does_not_overtake_what_a_fence_put_before_it() {
         for then_fence in [false, true] {
             let stage = two_memories();
@@ -115,7 +115,7 @@ cases! {
             stage.world.rule(Rule::next(Slot::Put, Act::Hold).on("a"));
             let first = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
             stage.ab.fence().unwrap();
-            // Now there is no room, and then the lane is finished for this one.
+            // At first there is no room; then the lane refuses this operation for good.
             stage.world.rule(Rule { times: 2, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a") });
             let second = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
             if then_fence {
@@ -132,7 +132,7 @@ cases! {
         }
     }
 
-    /// What goes over messages in the end stands where it was queued: before the fences that came later.
+    /// An operation that falls back to messages keeps its place in the queue, before later fences.
     fn what_has_no_lane_any_more_goes_over_messages_whatever_fences_are_behind_it() {
         for fenced in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").of_the_other()]);
@@ -155,7 +155,7 @@ cases! {
         }
     }
 
-    /// It was queued while nobody knew which way it would go.
+    /// It was queued before its route was known.
     fn an_atomic_that_waited_for_its_key_is_before_the_fence_behind_it() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name) };
         let device = lane("device", 1);
@@ -179,7 +179,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It had failed before its request was dropped, be it the operation's or that of a flush behind it.
+    /// The operation, or a flush behind it, had failed before its request was dropped.
     fn a_failure_that_nobody_asked_for_is_told_by_the_next_flush() {
         for (flushed, asked) in [(false, false), (false, true), (true, false), (true, true)] {
             let stage = Stage::new(vec![Lane::whole("all")]);
@@ -199,7 +199,7 @@ cases! {
         }
     }
 
-    /// Nobody answers what was never sent whole.
+    /// A message that was never sent completely is not answered.
     fn a_flush_ends_after_a_put_that_failed_alone_before_it_was_sent() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -213,7 +213,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The lane that it was queued for refuses it, and its bytes leave by another one, which needs the target for the rest.
+    /// The lane that the put was queued for refuses it, and its bytes leave by another one, which needs progress at the target for
+    /// the rest.
     fn a_flush_asks_the_lane_that_a_put_took_in_the_end() {
         let active = |lane: Lane| Lane { caps: lane.caps & !caps::PASSIVE_TARGET, ..lane };
         let (a, b) = (Lane { priority: 9, ..Lane::memory("a") }, active(Lane::memory("b")));
@@ -237,7 +238,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A fence behind a fence has nothing to order.
+    /// A fence behind a fence orders nothing.
     fn fences_alone_take_no_more_room() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").without_atomics()]);
         stage.world.hold(Slot::Put);

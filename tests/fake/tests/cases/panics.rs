@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use tieline::{Completion, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Nothing here takes that long.
+/// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The events behind a handler that panicked are handed out by the next calls.
+/// Events behind a handler that panicked are dispatched by the next calls.
 fn nothing_behind_a_panic_is_lost(lane: Lane) {
     let stage = Stage::new(vec![lane]);
     let seen = Rc::new(Cell::new(0));
@@ -31,7 +31,7 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
     let back = stage.at_a.register(vec![0; 64]).unwrap();
     let back = stage.ba.import_key(&back.remote_key().unwrap()).unwrap();
     let local = stage.at_b.register(vec![1; 64]).unwrap();
-    // Messages to b and completions of b's own, in one batch.
+    // Messages to `b` and completions of `b`, in one batch.
     let mut puts = Vec::new();
     for i in 0..12 {
         let _ = stage.finish(stage.ab.send(5, i, b"1234567890").unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
     stage.assert_no_faults();
 }
 
-/// Two lanes, of a provider each.
+/// Two lanes, of two providers.
 fn of_two_providers() -> Vec<Lane> {
     vec![
         Lane { lends: true, ..Lane::messages("am").late(2) },
@@ -62,8 +62,8 @@ fn of_two_providers() -> Vec<Lane> {
     ]
 }
 
-/// Slots of what a worker opens anew, or of no worker: the rule names no interface. All others are `a`'s: a peer whose
-/// provider broke says nothing any more, and who waits for it is told by nobody.
+/// Slots of objects that a worker opens later, or that belong to no worker: their rule names no interface. All other rules name
+/// `a`. A peer whose provider broke sends nothing more, and an operation that waits for it would not end.
 const OF_NO_INTERFACE: [Slot; 9] = [
     Slot::Register,
     Slot::Deregister,
@@ -76,7 +76,7 @@ const OF_NO_INTERFACE: [Slot; 9] = [
     Slot::CloseDomain,
 ];
 
-/// Calls every slot of both lanes at `a`, or tries to; what was begun.
+/// Calls every slot of both lanes at `a`, or tries to. Returns the operations that were started.
 fn everything(
     stage: &Stage,
     (target, key): (&Region, &RemoteKey),
@@ -109,14 +109,14 @@ fn everything(
         outcomes.push(fresh.send(5, 1, b"fresh"));
         stage.settle();
     }
-    // It looks whether it may sleep when there is nothing to do.
+    // A worker without work checks whether it may sleep.
     let _ = stage.a.wait(Some(Duration::ZERO));
     drop(stage.at_a.worker());
     drop(try_context(stage.world, &[]).map(|context| context.worker().is_ok()));
     outcomes
 }
 
-/// A provider breaks in calls of this slot, on this lane, while this and that is done; whether it was called.
+/// A provider fails in calls of this slot, on this lane, during a mix of operations. Returns whether the slot was called.
 fn breaks_in(mut rule: Rule, lane: &'static str) -> bool {
     let stage = Stage::new(of_two_providers());
     let log = stage.log_at_b(5);
@@ -142,7 +142,7 @@ fn breaks_in(mut rule: Rule, lane: &'static str) -> bool {
     stage.world.was_refused(rule.slot)
 }
 
-/// Every slot that this lane has, but `poll`, whose calls nobody counts.
+/// Every slot of this lane, except `poll`, whose calls are not counted.
 const SLOTS: [Slot; 25] = [
     Slot::Short,
     Slot::Packed,
@@ -182,7 +182,7 @@ fn in_every_slot(times: u64) {
     }
 }
 
-/// What `a` carries from here on. The first datagram with these bytes in it is met with a panic.
+/// Carries datagrams for `a` from here on. The first datagram that contains these bytes panics.
 fn panics_at(stage: &Stage, bytes: &'static [u8]) -> impl Fn() -> Option<Vec<u8>> + use<> {
     let mail: Rc<RefCell<VecDeque<Vec<u8>>>> = Rc::default();
     let (post, panics) = (mail.clone(), Cell::new(true));
@@ -197,7 +197,7 @@ fn panics_at(stage: &Stage, bytes: &'static [u8]) -> impl Fn() -> Option<Vec<u8>
     move || mail.borrow_mut().pop_front()
 }
 
-/// Makes progress until `done`; how many calls panicked.
+/// Makes progress until `done`. Returns the number of calls that panicked.
 fn panics_until(
     stage: &Stage,
     mail: impl Fn() -> Option<Vec<u8>>,
@@ -213,7 +213,7 @@ fn panics_until(
 }
 
 cases! {
-    /// In the middle of a post: the datagram is lost, as any may be, and nothing else.
+    /// In the middle of a post: only the datagram is lost, as any datagram may be.
     fn a_panic_of_what_carries_datagrams_comes_out_of_progress() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let mail = panics_at(&stage, b"rma");
@@ -232,7 +232,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The same in the turn of an endpoint that takes its next lane: it gets another turn.
+    /// The same while an endpoint opens its next lane: it gets another turn.
     fn an_endpoint_in_whose_turn_what_carries_datagrams_panics_goes_on() {
         let second = Lane { priority: 0, ..Lane::messages("second") };
         let second = second.of_the_other().over_circuits();
@@ -256,7 +256,7 @@ cases! {
         nothing_behind_a_panic_is_lost(Lane { lends: true, ..Lane::whole("all").sleeping() });
     }
 
-    /// What it was asked for may have happened: it is not asked again, and says nothing more.
+    /// The operation may have been carried out: it is not posted again, and reports nothing more.
     fn a_provider_that_panics_where_it_ends_operations_at_once_is_asked_once() {
         let by = |stage: &Stage, slot, key: &RemoteKey, local: &Region| match slot {
             Slot::Put => [stage.ab.put(local, 0..8, key, 0), stage.ab.put_bytes(&[1; 8], key, 0)],
@@ -285,7 +285,7 @@ cases! {
         }
     }
 
-    /// Messages go through one provider, memory through another, which breaks.
+    /// Messages go through one provider, memory operations through another one, which fails.
     fn a_provider_that_panics_is_taken_out_and_no_other() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other()];
         let stage = Stage::new(lanes);
@@ -298,12 +298,12 @@ cases! {
         assert_eq!(error.status(), Status::ProviderFailed, "{error}");
         assert!(!error.to_string().contains("fake:am"), "the wrong one is blamed: {error}");
         stage.settle();
-        // It is called no more.
+        // The provider is not called again.
         let calls = stage.world.calls(Slot::Put).len();
         let _ = stage.ended(stage.ab.put(&local, 0..8, &key, 0));
         stage.settle();
         assert_eq!(stage.world.calls(Slot::Put).len(), calls, "a provider that broke is called again");
-        // The provider of messages serves on: new endpoints of this worker, and new workers.
+        // The provider of messages still serves new endpoints of this worker, and new workers.
         let next = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let _ = next.send(5, 76, b"still here").unwrap();
         assert!(stage.until(|| log.borrow().contains(&76)));
@@ -353,7 +353,7 @@ cases! {
         assert!(stage.until(|| { let _ = worker.progress(); log.borrow().contains(&77) }));
     }
 
-    /// The endpoint fails with the first of its lanes, before the second is taken out.
+    /// The endpoint fails with the first of its lanes, before the second is taken out of use.
     fn a_provider_that_broke_closes_nothing_of_any_of_its_lanes() {
         for over_circuits in [false, true] {
             let rma = Lane { to_endpoint: over_circuits, ..Lane::memory("rma") };
@@ -384,7 +384,7 @@ cases! {
         }
     }
 
-    /// It was out of use for another reason when its provider broke.
+    /// It was out of use for another reason when its provider failed.
     fn an_interface_that_had_failed_is_not_polled_when_its_provider_broke() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -401,7 +401,7 @@ cases! {
         assert_eq!(polls(), before, "a provider that broke is called again");
     }
 
-    /// Whatever slot it is: everything that was begun ends, and what is done next ends too.
+    /// Whichever slot it is, all operations in flight end, and so do later ones.
     fn a_provider_that_breaks_in_any_slot_hangs_nobody() {
         in_every_slot(1);
     }
@@ -410,7 +410,7 @@ cases! {
         in_every_slot(u64::MAX);
     }
 
-    /// It is asked for nothing more where it panicked, whatever the slot says or cannot say.
+    /// The provider is not called again after its panic, whether or not the slot can report an error.
     fn a_provider_that_has_panicked_in_any_slot_is_taken_out_and_no_other() {
         let mut list = Vec::new();
         for slot in SLOTS {
@@ -424,13 +424,13 @@ cases! {
                 if !OF_NO_INTERFACE.contains(&slot) {
                     rule = rule.at(at);
                 }
-                // What a worker has from before.
+                // Slots of objects that a worker already has.
                 let own = [Slot::CloseInterface, Slot::CloseDomain, Slot::OpenDomain, Slot::Release];
                 stage.world.rule(rule);
                 drop(everything(&stage, (&target, &key), &local));
-                // What cannot say that it panicked is found out by the next call that can.
+                // If a slot cannot report its panic, the next call that can report it does.
                 drop(everything(&stage, (&target, &key), &local));
-                // A worker looks now and then whether a provider broke in a call of no data.
+                // A worker checks now and then whether a provider failed outside of data calls.
                 (0..5_000).for_each(|_| { let _ = stage.a.progress(); });
                 if !stage.world.was_refused(slot) || own.contains(&slot) {
                     continue;
@@ -467,7 +467,7 @@ cases! {
         assert_eq!([held(am), held(rma)], [(true, 4608, 2); 2]);
         stage.world.rule(Rule::every(Slot::Put, Act::Panic));
         let put = stage.ab.put(&local, 0..8, &key, 0);
-        // Before the worker has looked, and after.
+        // Before and after the worker has checked.
         assert_eq!([held(am), held(rma)], [(true, 4608, 2), (false, 0, 0)]);
         let ended = stage.ended(put).expect_err("its provider panicked");
         assert_eq!(ended.status(), Status::ProviderFailed);
@@ -491,7 +491,7 @@ cases! {
         assert!(stage.a.test(&put).is_none());
         stage.world.release_held();
         assert_eq!(stage.end_of(&put), Some(Ok(0)));
-        // Its own, a second time.
+        // Its own cookie, a second time.
         stage.world.forget_rules();
         stage.world.hold(Slot::Put);
         drop(put);
@@ -501,7 +501,7 @@ cases! {
         assert!(stage.a.test(&next).is_none(), "an old number ended a new operation");
     }
 
-    /// The last error of this thread is of something else.
+    /// The last error text of this thread is about something else.
     fn what_broke_a_provider_in_another_thread_is_told_in_the_words_that_it_left_there() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.rule(Rule::next(Slot::Register, Act::Refuse(Status::NoMemory)));
@@ -532,7 +532,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// Nobody else gives it back: not the panic, and not the worker's end.
+    /// The payload is released neither by the panic nor by the worker's end.
     fn a_payload_that_a_handler_kept_before_it_panicked_goes_back_with_what_it_kept() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
@@ -557,7 +557,7 @@ cases! {
         assert_eq!((world.left(), world.faults()), ([0; 5], Vec::new()));
     }
 
-    /// What announces it was lent, and has gone back when its handler runs, which may keep it and panic.
+    /// The payload of the RTS was lent, and is released before the handler runs, which may keep the announcement and panic.
     fn an_announcement_that_was_lent_goes_back_once_whatever_its_handler_does() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();

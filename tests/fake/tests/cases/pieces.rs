@@ -6,17 +6,17 @@ use std::ops::Range;
 use tieline::{Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Bytes of which no two neighbours are the same.
+/// Bytes in which no two neighbours are equal.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
 }
 
-/// A character of a lane.
+/// Changes the properties of a lane.
 type Manner = fn(Lane) -> Lane;
 
 const MANNERS: [Manner; 2] = [|lane| lane.late(3), Lane::synchronous];
 
-/// Ranges of two regions in turn, so that no two neighbours of the whole lie beside each other.
+/// Ranges of two regions in alternation, so that no two successive pieces are adjacent in memory.
 fn woven<'a>(two: &'a [Region; 2], lens: &[usize]) -> Vec<(&'a Region, Range<usize>)> {
     let mut at = [5, 900];
     let piece = |(which, len): (usize, &usize)| {
@@ -27,7 +27,7 @@ fn woven<'a>(two: &'a [Region; 2], lens: &[usize]) -> Vec<(&'a Region, Range<usi
     lens.iter().enumerate().map(piece).collect()
 }
 
-/// What the pieces hold.
+/// The contents of the pieces.
 fn held(pieces: &[(&Region, Range<usize>)]) -> Vec<u8> {
     pieces.iter().flat_map(|(region, range)| region.to_vec(range.clone()).unwrap()).collect()
 }
@@ -58,7 +58,7 @@ cases! {
         let memory = |max_iov, max| Lane { max_iov, max_put: max, max_get: max, ..Lane::memory("rma") };
         let mut shapes: Vec<(Vec<Lane>, Option<usize>)> = vec![(messages(), None)];
         for manner in MANNERS {
-            // Of 8 pieces that have bytes.
+            // Eight pieces are not empty.
             for (max_iov, max, calls) in [(16, 0, Some(1)), (8, 0, Some(1)), (3, 0, Some(3)), (1, 0, Some(8)), (16, 97, None), (2, 60, None)] {
                 shapes.push((with(manner(memory(max_iov, max))), calls));
             }
@@ -84,7 +84,7 @@ cases! {
                     }
                 }
                 if let Some(calls) = calls {
-                    // What the fast path asks for is not asked for twice.
+                    // A call of the fast path is not repeated.
                     assert_eq!(stage.world.calls(slot).len(), calls, "{lanes:?}");
                 }
                 stage.assert_no_faults();
@@ -111,7 +111,7 @@ cases! {
             assert_eq!(stage.ended(stage.ab.get_pieces(&woven(&regions, &[0, 0]), &key, 64)), Ok(0));
             assert_eq!(stage.ab.get_pieces(&[], &key, 65).unwrap_err().status(), Status::OutOfRange);
             assert!(stage.world.calls(Slot::Put).is_empty() && stage.world.calls(Slot::Get).is_empty());
-            // One with bytes among those without is an ordinary put.
+            // A single piece with bytes among empty ones is an ordinary put.
             assert_eq!(stage.ended(stage.ab.put_pieces(&woven(&regions, &[0, 7, 0]), &key, 0)), Ok(0));
             assert_eq!(stage.world.calls(Slot::Put).len(), 1);
             stage.assert_no_faults();
@@ -124,7 +124,7 @@ cases! {
             let (_target, key) = stage.target(vec![0; 64]);
             let [local, other] = two(&stage);
             let foreign = stage.at_b.register(vec![0; 64]).unwrap();
-            #[allow(clippy::reversed_empty_ranges)] // what is refused
+            #[allow(clippy::reversed_empty_ranges)] // the refused ranges
             let wrong = [
                 (vec![(&local, 0..8), (&other, 1999..2010)], 0, Status::OutOfRange),
                 (vec![(&local, 0..8), (&other, 9..8)], 0, Status::OutOfRange),
@@ -146,7 +146,7 @@ cases! {
         }
     }
 
-    /// Each byte is one of those that were asked for it, and nothing else is touched.
+    /// Each byte is one of those that were requested for it, and no other memory is written.
     fn a_get_into_pieces_that_overlap_leaves_one_of_the_bytes_that_were_to_go_there() {
         for manner in MANNERS {
             let lane = Lane { max_iov: 1, ..manner(Lane::memory("rma")) };
@@ -179,7 +179,7 @@ cases! {
             let (target, key) = stage.target(bytes(LONG));
             let local = stage.local(bytes(LONG + 7).into_iter().rev().collect());
             let ends = [0, 100, LONG / 3, LONG / 2 + 5, LONG / 2 + 6, LONG - 1, LONG];
-            // The other way round, so that they are no one range.
+            // In reverse order, so that they do not form one range.
             let pieces: Vec<_> = ends.windows(2).rev().map(|ends| (&local, ends[0]..ends[1])).collect();
             assert_eq!(stage.ended(post(&stage, slot, &pieces, &key, 0)), Ok(0));
             assert!(target.to_vec(0..LONG).unwrap() == held(&pieces));
@@ -189,7 +189,7 @@ cases! {
         }
     }
 
-    /// A list is taken anew where a lane is finished with a part of it, and where there was no room.
+    /// The list is rebuilt where a lane has finished a part of it, and where there was no room.
     fn pieces_that_are_declined_or_wait_for_room_go_on_where_they_were() {
         for manner in MANNERS {
             for slot in [Slot::Put, Slot::Get] {
@@ -213,7 +213,7 @@ cases! {
         }
     }
 
-    /// What waits keeps its regions, and the room that its list takes is bounded.
+    /// A queued operation keeps its regions, and the room of its list counts towards the bound.
     fn pieces_that_wait_keep_their_regions_and_take_room_in_the_queue() {
         let lane = Lane::memory("rma").late(2);
         let stage = Stage::with(vec![Lane::messages("am"), lane], &[("TIELINE_QUEUE_BYTES", "4096")]);
@@ -235,7 +235,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Some of its pieces are on a connection that ends: it is done no further, and what goes another way goes on.
+    /// Some of its pieces are on a connection that ends: no further ones are posted, and operations on other routes continue.
     fn a_transfer_whose_lane_ends_before_all_of_it_is_posted_ends_alone() {
         for has_another in [false, true] {
             let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a").over_circuits() };
@@ -263,7 +263,7 @@ cases! {
         }
     }
 
-    /// Nothing of it was posted, and there are messages.
+    /// None of it was posted, and there is a message lane.
     fn a_transfer_that_waits_for_a_lane_that_ends_goes_over_messages_where_it_was_the_last() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("a")]);
         let (target, key) = stage.target(vec![0; 8]);

@@ -1,4 +1,4 @@
-//! Pointers to a peer's memory: what they keep, when there is none, and what a lane that ends leaves of them.
+//! Pointers to a peer's memory: the objects that they keep alive, when there is none, and the effect of a lane's end.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -11,7 +11,7 @@ fn mapping() -> Lane {
     Lane::whole("all").with(KEY_POINTER)
 }
 
-/// What stands in the first word, behind a pointer and in the region itself, after a store there.
+/// Stores `value` through the pointer, and checks it in the region.
 #[track_caller]
 fn stores(pointer: &RemotePointer, value: u64) {
     pointer.atomic_u64(8).unwrap().store(value, SeqCst);

@@ -1,4 +1,4 @@
-//! The library's own thread: what it needs, and what its owner hears when it ends.
+//! The library's progress thread: its requirements, and the reports when it ends.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -9,14 +9,14 @@ use tieline::{Completion, Outcome, Status, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
-/// Nothing here takes that long.
+/// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn with_threads() -> Stage {
     Stage::with(vec![Lane::messages("am")], &[("TIELINE_PROGRESS_THREAD", "on")])
 }
 
-/// Whether it comes to that while other threads run.
+/// Whether the condition is met while other threads run.
 pub(crate) fn comes(mut happens: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -28,7 +28,7 @@ pub(crate) fn comes(mut happens: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// Whether what `a` has posted ends well while other threads run.
+/// Whether an operation of `a` succeeds while other threads run.
 pub(crate) fn is_done(stage: &Stage, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done(_) => true,
@@ -40,7 +40,7 @@ pub(crate) fn is_done(stage: &Stage, outcome: Outcome) -> bool {
 }
 
 cases! {
-    /// The lane has no descriptor, so that a sleeping thread would never be woken.
+    /// The lane has no descriptor, so a sleeping thread would never be woken.
     fn it_serves_over_a_module_that_cannot_wake_it() {
         let stage = with_threads();
         let (target, key) = stage.target(vec![0; 64]);
@@ -70,15 +70,15 @@ cases! {
         }
         let heard = stage.b.wait(Some(Duration::ZERO)).unwrap_err();
         assert!(heard.what().contains("progress thread"), "{heard}");
-        // Once: what goes on without the thread is the application's choice. Here the lane itself cannot be waited for.
+        // The end is reported once; the application may continue without the thread. Here the lane itself cannot be waited for.
         assert_eq!(stage.b.wait(Some(Duration::ZERO)).unwrap_err().status(), Status::Unsupported);
         assert!(stage.b.address().unwrap().len() < before.len(), "peers are sent to a worker that is gone");
-        // The other context has a thread of its own.
+        // The other context has its own thread.
         let _ = stage.at_a.worker().unwrap();
         assert_eq!(stage.a.wait(Some(Duration::ZERO)).unwrap_err().status(), Status::Unsupported);
     }
 
-    /// By an endpoint that was there, and by one made of an address from before.
+    /// By an existing endpoint, and by one made from an address issued before.
     fn what_goes_over_messages_is_served_by_the_workers_progress_once_it_has_stopped() {
         for met in [false, true] {
             let stage = with_threads();
@@ -102,7 +102,7 @@ cases! {
         }
     }
 
-    /// Over connections it is found out when they are formed, and what waits for that is what a fence and a flush wait for.
+    /// Over connections the stop is detected when they are formed; fences and flushes wait for the operations that wait for that.
     fn what_waits_for_a_connection_to_it_goes_to_the_worker_where_it_has_stopped() {
         let lanes = vec![Lane::messages("am").over_circuits(), Lane::connector("mail")];
         let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
@@ -125,7 +125,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Closing counts nothing as lost that another endpoint has taken over and delivered.
+    /// A close does not count operations as lost that another endpoint has taken over and delivered.
     fn a_closing_worker_delivers_what_waited_for_a_thread_that_has_stopped() {
         thread_local! {
             static B: RefCell<Option<Worker>> = const { RefCell::new(None) };
@@ -152,7 +152,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// Puts that had completed locally may be lost with the connection to the service worker, which another replaces.
+    /// Locally completed puts may be lost with the connection to the service worker, which another connection replaces.
     fn a_flush_says_what_was_lost_with_the_connection_to_the_service_worker() {
         for again in [false, true] {
             let memory = Lane::memory("rma");
@@ -170,7 +170,7 @@ cases! {
             stage.settle();
             assert!(stage.ab.error().is_none(), "messages go elsewhere");
             if again {
-                // It opens the one that takes its place.
+                // This opens the replacement connection.
                 drop(stage.ab.fetch_add(&key, 8, 1));
             }
             let flush = stage.ended(stage.ab.flush());
@@ -180,7 +180,7 @@ cases! {
         }
     }
 
-    /// The connection that takes its place knows nothing of what was lost. The notification asks the lane, or waits for another put.
+    /// The replacement connection does not know of the lost puts. The notification flushes the lane, or waits for another put.
     fn nobody_is_told_of_a_put_that_was_lost_with_the_connection_to_the_service_worker() {
         for waits in [false, true] {
             let memory = Lane::memory("rma");
@@ -207,7 +207,7 @@ cases! {
             let serves = stage.world.interface(1, "rma");
             stage.world.break_endpoints(put.interface, serves, Status::Io, "the cable is cut");
             stage.settle();
-            // Lanes that are gone are not asked again.
+            // Lanes that are gone are not flushed again.
             assert_eq!(stage.a.test(&notification).is_some(), !waits);
             stage.world.forget_rules();
             stage.world.release_held();
@@ -221,7 +221,7 @@ cases! {
         }
     }
 
-    /// What is under way through it is nobody's to end when it fails.
+    /// Operations in flight through it must not be left pending when it fails.
     fn what_is_under_way_to_the_service_worker_ends_with_the_connection_to_it() {
         for circuits in [false, true] {
             let memory = Lane::memory("rma");
@@ -249,7 +249,7 @@ cases! {
         }
     }
 
-    /// Keys that were imported before go on through its other lanes.
+    /// Keys that were imported before continue through its other lanes.
     fn what_goes_through_a_connection_to_the_service_worker_that_has_failed_ends_too() {
         let memory = Lane::memory("rma");
         let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };
@@ -259,7 +259,7 @@ cases! {
         assert!(is_done(&stage, stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()));
         let at = |worker: usize, lane: &str| stage.world.interface(worker, lane);
         let [put] = stage.world.calls(Slot::Put)[..] else { panic!("one put, natively") };
-        // The thread's worker was the second to open an interface; that of `a` is the one that put.
+        // The thread's worker was the second to open an interface; that of `a` is the one that posted the put.
         let own = (0..4).find(|worker| at(*worker, "rma") == put.interface).expect("of some worker");
         stage.world.break_endpoints(at(own, "am"), at(1, "am"), Status::Io, "the cable is cut");
         stage.settle();

@@ -1,4 +1,4 @@
-//! An interface that brings nothing while another does is polled less often.
+//! An idle interface is polled less often while another one is busy.
 
 use crate::cases;
 use crate::stage::{Stage, pending};

@@ -1,4 +1,4 @@
-//! A large transfer that the peer helps with, over a module that copies between processes.
+//! A large transfer with the peer's help, over a module that copies between processes.
 
 mod refused;
 
@@ -17,33 +17,33 @@ use tieline_plugin_api::caps;
 /// Enough chunks that the helper gets some.
 const LEN: usize = 8 << 20;
 
-/// What is taken at a time is a number of these.
+/// Claims are multiples of this size.
 const CHUNK: usize = 64 << 10;
 
-/// Slots of a worker.
+/// The number of slots of a worker.
 const SLOTS: usize = 16;
 
-/// Asks for help.
+/// The message that requests help.
 const ASSIST: u32 = 0xf006;
 
-/// What a remote key begins with: its kind and version.
+/// The length of a remote key's head: its kind and version.
 const HEAD: usize = 5;
 
-/// Transfers behind a first one that the peer is asked to help with, however often it does not.
+/// The number of transfers after a first one that request help of a peer that never helps.
 const TRIES: usize = 3;
-/// More than it takes the two to tell each other what a key names.
+/// More than both sides need to teach each other which memory a key names.
 const ROUND_TRIPS: usize = 100;
 
-/// Where it begins in the local region, and in the target, which goes on behind it.
+/// The offset of the transfer in the local region. The offset in the target, which is longer, follows.
 const FROM: usize = 192;
 const TO: usize = 4160;
 
-/// Bytes of which no two pieces are the same.
+/// Bytes in which no two pieces are equal.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect()
 }
 
-/// Copies between processes, as the kernel can: there is nothing to poll for.
+/// Copies between processes, as with the kernel's calls: nothing needs to be polled.
 pub(crate) fn copying() -> Lane {
     let lane = Lane::memory("copy").without_atomics().synchronous();
     let caps = (lane.caps | caps::LOCAL_ONLY) & !caps::NEEDS_POLL;
@@ -54,32 +54,32 @@ pub(crate) fn over_three(world: &'static World) -> Context {
     context(world, &[("TIELINE_PROVIDERS", "fake,shm,other")])
 }
 
-/// Messages whose wire the test sees, and what copies.
+/// A message lane whose wire the test can read, and a copying lane.
 pub(crate) fn over_wire() -> Vec<Lane> {
     vec![Lane::messages("wire"), copying().of_the_other()]
 }
 
-/// A put of [`LEN`] bytes that is pending because the peer, on a thread of its own, has stopped while it copies a part.
+/// A put of [`LEN`] bytes that is pending because the peer, on its own thread, has stopped while it copies a part.
 struct Standing<'a> {
     world: &'static World,
     at_a: &'a Context,
     a: &'a Worker,
     ab: &'a Endpoint,
     put: &'a Request,
-    /// What it reads from; the only handle.
+    /// The source; this is its only handle.
     local: Region,
     /// The peer's address and the key of the target.
     there: (&'a [u8], &'a [u8]),
-    /// A word of the peer's that this side reaches by itself.
+    /// A word of the peer that this side can access by itself.
     word: (&'a RemoteKey, &'a Region),
 }
 
-/// Runs `body` while the helper stands still; it says how the put ends when the helper goes on.
+/// Runs `body` while the helper is stopped; it returns how the put ends when the helper resumes.
 fn while_the_helper_stands_still(body: impl FnOnce(Standing<'_>) -> Result<u64, Status>) {
     while_it_stands_still_and(None, body);
 }
 
-/// The same, where this side's copies fare as `rule` says once the helper has taken a part.
+/// The same, with `rule` for this side's copies once the helper has claimed a part.
 fn while_it_stands_still_and(
     rule: Option<Rule>,
     body: impl FnOnce(Standing<'_>) -> Result<u64, Status>,
@@ -113,17 +113,17 @@ fn while_it_stands_still_and(
     assert_eq!((&*key.path(), &*word_key.path()), ("other:copy/copy", "shm/ring"));
     let moved = bytes(FROM + LEN);
     let local = at_a.register_with(moved.clone(), Access::ALL).unwrap();
-    // The helper learns the keys by the first transfer, which it comes too late for.
+    // The helper learns the keys in the first transfer, for which it comes too late.
     assert_eq!(a.finish(ab.put(&local, FROM..1 << 20, &key, TO as u64).unwrap()), Ok(0));
-    // It stops in its first copy from here on.
+    // From here on it stops in its first copy.
     world.rule(Rule::next(Slot::Get, Act::Stop).on("copy"));
     let mut rule = rule;
     let put = (0..TRIES).find_map(|_| {
-        // It asks this side what they name, which takes progress of both, and this side makes none in a copy.
+        // It asks this side which memory the keys name. That takes progress of both sides, and this side makes none during a copy.
         for _ in 0..ROUND_TRIPS {
             assert_eq!(a.finish(ab.flush_messages().unwrap()), Ok(0));
         }
-        // This side waits in its first copy until the helper has taken a part.
+        // This side waits in its first copy until the helper has claimed a part.
         world.rule(Rule::next(Slot::Put, Act::AwaitStop).on("copy"));
         rule.take().into_iter().for_each(|rule| world.rule(rule.on("copy")));
         let put = ab.put(&local, FROM..FROM + LEN, &key, TO as u64).unwrap();
@@ -159,9 +159,9 @@ fn while_it_stands_still_and(
     assert_eq!(world.faults(), Vec::<String>::new());
 }
 
-/// A worker `b` whose memory `a` helps to copy, as often as somebody says that `b` asked for that.
+/// A worker `b` whose memory `a` helps to copy; the test forges the requests of `b`.
 ///
-/// Fields in the order in which they are dropped.
+/// The fields are in the order of their drop.
 struct Asked {
     to_b: Endpoint,
     _key: RemoteKey,
@@ -169,14 +169,14 @@ struct Asked {
     b: Worker,
     /// At `a`.
     target: Region,
-    /// At `b`: what is copied, and the slots.
+    /// At `b`: the source of the copy, and the slots.
     source: Region,
     words: Region,
     _contexts: [Context; 2],
     world: &'static World,
 }
 
-/// What a transfer is said to be.
+/// The plan that a request for help states.
 #[derive(Clone, Copy)]
 struct Plan {
     put: bool,
@@ -186,7 +186,7 @@ struct Plan {
     offset: u64,
 }
 
-/// All of the two regions, in the first slot.
+/// The whole of both regions, in the first slot.
 const WHOLE: Plan = Plan { put: true, slot: 0, len: LEN as u64, at: 0, offset: 0 };
 
 impl Asked {
@@ -207,7 +207,7 @@ impl Asked {
         drop((met, ba));
         let _contexts = [at_a, at_b];
         let asked = Asked { to_b, _key: key, a, b, target, source, words, _contexts, world };
-        // The keys are known once one was helped with.
+        // The keys are known once `a` has helped.
         while asked.a.counters().assisted_chunks == 0 {
             asked.ask(WHOLE);
             asked.settle(20);
@@ -223,12 +223,12 @@ impl Asked {
         }
     }
 
-    /// A word of a slot: 0 what has been taken, 8 the chunks that the helper has copied, 16 whether it failed.
+    /// A word of a slot: 0 the claims, 8 the number of chunks that the helper has copied, 16 whether it failed.
     fn word(&self, slot: u16, at: usize) -> &std::sync::atomic::AtomicU64 {
         self.words.atomic_u64(usize::from(slot) * 128 + at).unwrap()
     }
 
-    /// Nothing is taken yet, and a message says that `b` wants help.
+    /// Resets the slot and forges a request for help of `b`.
     fn ask(&self, plan: Plan) {
         self.word(plan.slot, 0).store(1 << 48, Ordering::SeqCst);
         self.word(plan.slot, 8).store(0, Ordering::SeqCst);
@@ -252,7 +252,7 @@ impl Asked {
     }
 }
 
-/// Often enough for whatever might end wrongly.
+/// Polls often enough for any wrong result to appear.
 fn some_progress(a: &Worker) {
     for _ in 0..1_000 {
         let _ = a.progress();
@@ -265,7 +265,7 @@ fn two_contexts() -> (&'static World, [Context; 2]) {
     (world, [over_three(world), over_three(world)])
 }
 
-/// An endpoint from `a` to `b` whose lanes stand, and a key of memory at `b`.
+/// An endpoint from `a` to `b` whose lanes are connected, and a key of memory at `b`.
 fn met(a: &Worker, b: &Worker, far: &Region) -> (Endpoint, RemoteKey) {
     let ab = a.connect(&b.address().unwrap()).unwrap();
     let key = ab.import_key(&far.remote_key().unwrap()).unwrap();
@@ -300,7 +300,7 @@ cases! {
         });
     }
 
-    /// The kernel refuses from some moment on what it has allowed so far, or the lane declines.
+    /// At some moment the kernel starts to refuse copies that it has allowed before, or the lane declines.
     fn a_copy_that_is_refused_while_a_helper_has_a_part_of_it_goes_another_way() {
         for why in [Status::Unreachable, Status::Declined] {
             let refused = Rule::every(Slot::Put, Act::Refuse(why));
@@ -314,7 +314,7 @@ cases! {
         }
     }
 
-    /// The helper's part is the application's memory too.
+    /// The helper's part is memory of the application too.
     fn a_worker_is_not_idle_while_a_helper_copies() {
         while_the_helper_stands_still(|Standing { a, .. }| {
             some_progress(a);
@@ -323,7 +323,7 @@ cases! {
         });
     }
 
-    /// It will say so in the slot of the transfer, whatever has become of that, and it still reads the memory.
+    /// The helper will report in the slot of the transfer, whatever became of the transfer, and it still reads the memory.
     fn a_transfer_that_ended_early_leaves_its_slot_and_its_memory_to_the_helper() {
         const PATIENCE: Duration = Duration::from_secs(60);
         while_the_helper_stands_still(|standing| {
@@ -335,7 +335,7 @@ cases! {
             assert_eq!(ended.status(), Status::TimedOut);
             let not = local.close().expect_err("the helper reads it");
             assert_eq!(not.error.status(), Status::Busy);
-            // The same again, for which the helper has no time.
+            // The same transfer again, for which the helper has no time.
             let again = a.connect(there.0).unwrap();
             let key = again.import_key(there.1).unwrap();
             assert_eq!(&*key.path(), "other:copy/copy");
@@ -351,7 +351,8 @@ cases! {
         });
     }
 
-    /// The kernel knows, and not the connection; which counts where no lane is left that could ask the kernel.
+    /// The connection is gone, but only the kernel knows whether the process is. Without a lane that could ask the kernel, the
+    /// connection decides.
     fn a_helper_whose_connection_is_gone_has_its_slot_until_its_process_is_gone() {
         for says in [Status::PeerFailed, Status::Declined, Status::Unreachable] {
             while_the_helper_stands_still(|standing| {
@@ -372,7 +373,7 @@ cases! {
                 world.rule(Rule::next(Slot::Put, Act::Refuse(says)).on("copy"));
                 some_progress(a);
                 let freed = first_slot_is_free();
-                // What it was to copy it does copy: it lives after all.
+                // The helper is alive after all and copies its part.
                 world.go_on();
                 for _ in 0..2 {
                     assert_eq!(a.finish(again.flush_messages().unwrap()), Ok(0));
@@ -383,7 +384,7 @@ cases! {
         }
     }
 
-    /// The word that both take pieces with lies where the peer can write.
+    /// The word with the claims of both sides lies in memory that the peer can write.
     fn a_peer_that_gives_pieces_back_is_found_out() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
@@ -396,7 +397,7 @@ cases! {
             let _ = a.progress() + b.progress();
         }
         assert_eq!(&*key.path(), "other:copy/copy");
-        // What asks for help says where the word is.
+        // The request for help names the location of the word.
         let asked = loop {
             let put = ab.put(&local, 0..LEN, &key, 0).unwrap();
             if let Some(asked) = world.on_the_way(ASSIST) {
@@ -424,7 +425,7 @@ cases! {
                 let word = slot * 128;
                 let seen = c.finish(ca.fetch(AtomicOp::Or, Width::Bits64, &control, word, 0).unwrap());
                 let seen = seen.unwrap();
-                // As if nothing had been taken, in a transfer of the same number.
+                // Resets the claims, as if there were none, in a transfer of the same number.
                 let put = ca.compare_swap(Width::Bits64, &control, word, seen, seen >> 48 << 48);
                 let _ = c.finish(put.unwrap()).unwrap();
             }
@@ -440,7 +441,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// What asks for help holds two keys, and is longer than the messages of some modules.
+    /// A request for help holds two keys, and is longer than the messages of some modules.
     fn a_peer_that_hears_only_short_messages_is_not_asked_for_help() {
         let wire = Lane { max_packed: 64, max_short: 64, ..Lane::messages("wire") };
         let world = World::new(1, vec![wire, copying().of_the_other()]);
@@ -463,7 +464,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// A number comes round again after 65 535 requests: more than can lie unread, if those that nobody got use up none.
+    /// A number is reused after 65 535 requests. Not more than that can be unread, if requests that were never sent use up none.
     fn a_peer_that_cannot_be_asked_leaves_the_copy_alone_and_uses_up_no_number() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
@@ -500,9 +501,9 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// However many transfers peers want help with, one call copies some pieces, and the next some more.
+    /// One call copies a bounded number of pieces and the next one continues, however many transfers need help.
     fn one_progress_call_copies_a_bounded_part_of_what_peers_want_help_with() {
-        // Pieces at once, and chunks of a piece at most.
+        // The most pieces in progress, and the most chunks of a piece.
         const BOUND: u64 = 8 * 16;
         let asked = Asked::new();
         for slot in 0..SLOTS as u16 {
@@ -522,7 +523,7 @@ cases! {
         assert_eq!(asked.world.faults(), Vec::<String>::new());
     }
 
-    /// What it imports to help is kept for the next time, and is none of the application's keys.
+    /// Keys imported for helping are cached, and are not the application's keys.
     fn an_endpoint_to_a_peer_that_was_helped_is_closed_when_it_is_dropped() {
         let asked = Asked::new();
         let wire = asked.world.interface(0, "wire");
@@ -535,7 +536,7 @@ cases! {
         let before = closed(world);
         drop(to_b);
         assert_eq!(closed(world), before + 1);
-        // Who asks again is helped all the same.
+        // A later request is still helped.
         let to_b = a.connect(&b.address().unwrap()).unwrap();
         let asked = Asked { to_b, _key, a, b, target, source, words, _contexts, world };
         let chunks = asked.a.counters().assisted_chunks;
@@ -545,11 +546,11 @@ cases! {
         assert_eq!(asked.world.faults(), Vec::<String>::new());
     }
 
-    /// Where a helper copies is what its peer says, and the sum of such numbers may be any.
+    /// The peer names the place that a helper copies to, and the sum of its numbers may overflow.
     fn who_asks_for_help_beyond_the_end_of_memory_gets_none() {
         let asked = Asked::new();
         asked.target.write(0, &vec![5; LEN]).unwrap();
-        // What is taken first, from the back, would lie at 0 if the sum went round.
+        // The first claim is at the back, and would lie at 0 if the sum overflowed.
         let first = (LEN - 16 * CHUNK) as u64;
         let around = 0u64.wrapping_sub(first);
         let chunks = asked.a.counters().assisted_chunks;
@@ -563,7 +564,7 @@ cases! {
             }
         }
         assert_eq!(asked.a.counters().assisted_chunks, chunks);
-        // More than a word of claims has room for.
+        // More than a word of claims can count.
         for len in [u64::MAX, (1 << 24) * CHUNK as u64] {
             let malformed = asked.a.counters().malformed;
             asked.ask(Plan { len, ..WHOLE });

@@ -1,4 +1,4 @@
-//! Puts whose bytes the provider takes while it is called.
+//! Short puts: the provider copies their bytes while it is called.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -14,7 +14,7 @@ fn lanes() -> Vec<Lane> {
 }
 
 cases! {
-    /// What is longer is not taken at once, and its memory has to stay.
+    /// A longer put is not copied inline, and its memory has to stay.
     fn bytes_of_a_short_put_are_the_callers_again_when_the_call_returns() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);
@@ -59,7 +59,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// And none is asked of the module.
+    /// And the module is not called.
     fn a_key_without_the_right_to_write_refuses_them_however_they_complete() {
         let stage = Stage::new(lanes());
         let region = stage.at_b.register_with(vec![0; 64], Access::READ).unwrap();
@@ -87,7 +87,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// As for every other operation: so many, and the next is told to come again.
+    /// As for every other operation: beyond the bound the next one returns `Again`.
     fn an_endpoint_has_no_more_of_them_open_than_it_may() {
         let stage = Stage::with(lanes(), &[("TIELINE_QUEUE_BYTES", "16k")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -104,7 +104,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Refused by the module they wait in the queue, behind a fence they stay, and what is wrong with them is said as of any other.
+    /// A short put that the module refuses waits in the queue, keeps its order behind a fence, and fails with the same errors as
+    /// any other.
     fn what_a_short_put_cannot_do_at_once_it_does_as_a_long_one() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);
@@ -143,7 +144,7 @@ cases! {
         assert_eq!(stage.a.pending(), 0);
     }
 
-    /// Its memory was the caller's all the time: nothing is kept, and what the provider says later belongs to nobody.
+    /// The memory was the caller's all the time: nothing is kept, and a late completion by the provider is ignored.
     fn what_is_open_of_them_can_be_given_up_and_their_late_end_harms_nobody() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
@@ -164,7 +165,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its request is gone: how it failed the next flush says, as of any other.
+    /// Its request is gone: the next flush reports the failure, as for any other operation.
     fn the_failure_of_one_that_nobody_asks_for_is_the_next_flushes() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
@@ -181,7 +182,7 @@ cases! {
         }
         stage.assert_no_faults();
     }
-    /// Over a connection that is lost before anybody asks. Messages go elsewhere, and so does what follows.
+    /// Its connection is lost before a flush. Messages take another lane, and so do later operations.
     fn one_that_was_over_when_its_connection_was_lost_is_told_by_the_next_flush() {
         for held in [true, false] {
             let rma = Lane { max_short_put: MOST, ..Lane::memory("rma").over_circuits() };
@@ -206,7 +207,7 @@ cases! {
         }
     }
 
-    /// A fence that its lane keeps, and one that it does not: the other lane is gone to behind a flush of the first.
+    /// A fence within one lane, and a fence across two lanes: an operation on the other lane waits for a flush of the first.
     fn none_of_them_overtakes_what_a_fence_put_before_it_on_another_lane() {
         for keeps in [true, false] {
             let lane = |name, priority| {

@@ -1,5 +1,5 @@
-//! Small puts and gets to a target that has promised to make progress all the time: by messages, where those are quicker than the
-//! module that reaches its memory; and never to a target that has promised nothing.
+//! Small puts and gets to a target that has promised to poll often. They go by messages if these are faster than the module that
+//! reaches the target's memory. Without that promise they never do.
 
 use crate::cases;
 use crate::notify::of_minor;
@@ -12,19 +12,19 @@ use tieline_plugin_api::abi::EndpointLimits;
 use tieline_plugin_api::caps::PASSIVE_TARGET;
 
 const PROMISE: (&str, &str) = ("TIELINE_POLLS_OFTEN", "on");
-/// What the lane states then makes messages the quicker way up to so many bytes.
+/// The lane's stated cost, with which messages are faster up to `UP_TO` bytes.
 const SLOW_NS: f64 = 550.0;
 const UP_TO: usize = 64;
 const BY_BOTH: &str = "fake:rma/rma, up to 64 bytes emulated over fake:am/am";
-/// So many may be unanswered.
+/// The bound of unanswered small operations.
 const FEW: usize = 16;
 
-/// A lane to memory that is slow, and through when the call returns.
+/// A slow lane to memory that completes inline.
 fn slow() -> Lane {
     Lane { slow_ns: SLOW_NS, ..Lane::memory("rma").synchronous() }
 }
 
-/// A target that has promised it; the other side has promised nothing.
+/// The target has made the promise; the other side has not.
 fn promised() -> Stage {
     with(slow())
 }
@@ -34,7 +34,7 @@ fn with(memory: Lane) -> Stage {
     Stage::with_each(vec![Lane::messages("am"), memory], &[], &[PROMISE])
 }
 
-/// Another endpoint to the target, which has sent nothing, and a key for it.
+/// Another endpoint to the target that has sent nothing, and a key for it.
 fn another(stage: &Stage, target: &Region) -> (Endpoint, RemoteKey) {
     let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
     let key = ab.import_key(&target.remote_key().unwrap()).unwrap();
@@ -45,14 +45,14 @@ fn is_pending(posted: &Result<Outcome, PostError>) -> bool {
     matches!(posted, Ok(Outcome::Pending(_)))
 }
 
-/// Messages find no room.
+/// Message lanes return `Again`.
 fn no_room(stage: &Stage) {
     for slot in [Slot::Short, Slot::Packed] {
         stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).on("am"));
     }
 }
 
-/// What the target's handler was told, and what its memory held then.
+/// The notifications that the target's handler received, and the contents of its memory at that time.
 type Told = Rc<RefCell<Vec<(u32, Vec<u8>)>>>;
 
 fn told_at_b(stage: &Stage, target: &Region) -> Told {
@@ -70,7 +70,7 @@ fn lens(stage: &Stage, slot: Slot) -> Vec<usize> {
     stage.world.calls(slot).iter().map(|call| call.len).collect()
 }
 
-/// Messages that anybody has sent.
+/// The number of messages sent by any worker.
 fn messages(stage: &Stage) -> usize {
     stage.world.calls(Slot::Short).len() + stage.world.calls(Slot::Packed).len()
 }
@@ -107,7 +107,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Many of them are under way at once: how long one takes says little.
+    /// Many operations of such a module are in flight together, so the latency of one says little.
     fn a_module_that_ends_later_keeps_what_is_small() {
         let stage = with(Lane { slow_ns: 1e9, ..Lane::memory("rma").late(3) });
         let (target, key) = stage.target(vec![0; 64]);
@@ -134,7 +134,7 @@ cases! {
         let told = stage.ab.report().iter().map(|r| r.verdict.to_string()).collect::<Vec<_>>();
         let why = "used for RMA of up to 64 bytes: the peer polls often; 8 bytes in 486 ns, by fake:rma/rma in 668 ns";
         assert!(told.iter().any(|line| line == why), "{told:?}");
-        // The other way nothing was promised.
+        // In the other direction there is no promise.
         let told = stage.ba.report().iter().map(|r| r.verdict.to_string()).collect::<Vec<_>>();
         assert!(!told.iter().any(|line| line.contains("polls often")), "{told:?}");
         let order = stage.at_a.report().why();
@@ -151,7 +151,7 @@ cases! {
                 assert!(key.reaches_passive_target());
                 let (local, before) = (stage.local((0..200).collect()), messages(&stage));
                 for len in [1, 8, UP_TO, 150] {
-                    // The target does not look.
+                    // The target does not poll.
                     let alone = |outcome| match outcome {
                         Outcome::Done(_) => true,
                         Outcome::Pending(request) => (0..100).any(|_| {
@@ -189,7 +189,7 @@ cases! {
         }
     }
 
-    /// Done means what it means by the module: the bytes are there.
+    /// `Done` means the same as over the module: the bytes are in place.
     fn a_small_put_by_messages_is_done_when_the_target_has_it() {
         let stage = promised();
         let (target, key) = stage.target(vec![0; 64]);
@@ -219,7 +219,7 @@ cases! {
             stage.ab.fence().unwrap();
             let behind = post(2, second).unwrap();
             if !before.is_done() {
-                // The target does not look.
+                // The target does not poll.
                 for _ in 0..100 {
                     let _ = stage.a.progress();
                 }
@@ -233,7 +233,7 @@ cases! {
         }
     }
 
-    /// Its word comes with the bytes, in one message, unless something before it goes another way.
+    /// The notification is in the message with the bytes, unless an earlier operation takes another route.
     fn a_small_put_that_notifies_is_one_message_and_waits_for_what_goes_another_way() {
         let lanes = vec![Lane::messages("am"), Lane { priority: 9, ..slow() }, Lane::memory("late")];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -262,7 +262,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// What was through when the call returned is no other way that they would have to wait for.
+    /// Earlier operations that completed inline need not be waited for.
     fn small_puts_that_notify_wait_for_no_answers_also_behind_a_long_put_and_when_many_are_unanswered() {
         const MANY: usize = 40;
         let stage = promised();
@@ -286,7 +286,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It has promised to look, and does not: what needs no answer does not wait for one.
+    /// The target promised to poll and does not: operations that need no answer do not wait for one.
     fn a_target_that_pauses_holds_up_few_small_ones_and_nothing_else() {
         let stage = promised();
         let (target, key) = stage.target(vec![0; 200]);
@@ -297,7 +297,7 @@ cases! {
         let posted: Vec<_> = (0..50).flat_map(|_| [put(), get()]).collect();
         assert_eq!(posted.iter().filter(|posted| is_pending(posted)).count(), FEW);
         assert!(posted[..FEW].iter().all(is_pending));
-        // Whatever endpoint leads there.
+        // By any endpoint to the target.
         assert!(second.put(&local, 0..8, &its_key, 8).unwrap().is_done());
         assert!(stage.ab.put(&local, 0..200, &key, 0).unwrap().is_done());
         assert!(stage.ab.get(&back, 0..200, &key, 0).unwrap().is_done());
@@ -371,7 +371,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It is asked for once, and messages have their choice still.
+    /// The lane is opened once, and message lanes can still be selected.
     fn a_message_lane_that_cannot_be_opened_leaves_what_is_small_to_the_module() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -387,7 +387,7 @@ cases! {
         assert!(key.reaches_passive_target());
         let notes = stage.at_a.report().warnings;
         assert!(notes.iter().any(|note| note.contains("do not use messages")), "{notes:?}");
-        // What kept it from that has passed.
+        // The cause of the failure is gone.
         stage.world.forget_rules();
         assert_eq!(stage.ended(ab.send(5, 0, &[1; 8])), Ok(0));
         assert_eq!((ab.message_path().as_str(), key.path().as_str()), ("fake:am/am", BY_BOTH));
@@ -409,7 +409,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its costs were compared with another one's.
+    /// The comparison was made with the costs of another lane.
     fn a_message_lane_that_takes_anothers_place_carries_nothing_small() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -429,7 +429,7 @@ cases! {
         let lanes = vec![Lane { limits, ..Lane::messages("am") }, slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
         let (target, key) = stage.target(vec![0; 100]);
-        // A head of 32 bytes goes before them.
+        // The bytes follow a head of 32 bytes.
         let path = "fake:rma/rma, up to 48 bytes emulated over fake:am/am";
         assert_eq!(key.path(), path);
         let (ab, its_key) = another(&stage, &target);
@@ -444,7 +444,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Two words about the peer: that it polls often is of its address, and what it understands of its messages.
+    /// Two facts about the peer: its address says that it polls often, and its protocol version which messages it understands.
     fn a_peer_that_polls_often_and_knows_no_notifications_is_told_by_the_lane_alone() {
         for telling in [true, false] {
             let memory = if telling { slow().telling(32) } else { slow() };
@@ -483,7 +483,7 @@ cases! {
         }
     }
 
-    /// Mapped memory, and what states that it is as quick, is reached as before.
+    /// Mapped memory, and a module whose stated costs are as low, is accessed as before.
     fn a_module_that_is_quick_does_what_is_small_too() {
         let quick = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let stage = Stage::with(quick, &[PROMISE]);
@@ -492,7 +492,7 @@ cases! {
         assert!(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap().is_done());
     }
 
-    /// What is small goes by the module again, where that has no message lane whose costs were compared.
+    /// Small operations go by the module again if there is no message lane whose costs were compared.
     fn a_lane_that_ends_leaves_what_is_small_to_messages_and_to_the_next_lane() {
         let memory = |name, priority| Lane { priority, name, module: name, ..slow() };
         let lanes = vec![Lane::messages("am"), memory("a", 9), Lane { slow_ns: 0.0, ..memory("b", 1) }];
@@ -501,7 +501,7 @@ cases! {
         assert_eq!(key.path(), "fake:a/a, up to 64 bytes emulated over fake:am/am");
         stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Unreachable)).on("a"));
         assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 100], &key, 0)), Ok(0));
-        // The next lane is quick.
+        // The next lane is fast.
         assert_eq!(key.path(), "fake:b/b");
         assert_eq!(stage.ended(stage.ab.put_bytes(&[2; 8], &key, 0)), Ok(0));
         assert_eq!(stage.b.counters().emulated, 0);
@@ -509,7 +509,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Bytes that have left, and arrive when the target looks, are no reason to wait for it twice.
+    /// Bytes that arrive only when the target polls are no reason to wait for the target twice.
     fn a_lane_that_needs_the_targets_progress_itself_is_compared_like_others() {
         let stage = with(Lane { caps: slow().caps & !PASSIVE_TARGET, ..slow() });
         let (target, key) = stage.target(vec![0; 64]);

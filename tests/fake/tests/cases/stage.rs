@@ -1,4 +1,4 @@
-//! Two contexts of one process, a worker each, and what the cases do with them.
+//! Two contexts of one process with one worker each, and the helpers of the cases.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,15 +9,15 @@ use tieline::{
 };
 use tieline_fake::{Lane, World};
 
-/// Polls after which something is taken to never happen: what is due is due within some tens.
+/// The number of polls after which something counts as never happening; everything due happens within some tens.
 const NEVER: usize = 5_000;
 
-/// A context that plays in `world`.
+/// A context whose network is `world`.
 pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Context {
     try_context(world, settings).expect("a context over the fake")
 }
 
-/// The same, where it may be refused.
+/// The same, with the error if it is refused.
 pub(crate) fn try_context(
     world: &'static World,
     settings: &[(&str, &str)],
@@ -32,10 +32,10 @@ pub(crate) fn try_context(
     builder.out_of_band(world.has_circuits()).open()
 }
 
-/// Datagrams of wire-up, by the worker that each is for.
+/// Wire-up datagrams, each with the worker that it is addressed to.
 type Mail = Rc<RefCell<VecDeque<(u8, Vec<u8>)>>>;
 
-/// The application carries what a worker has to say.
+/// Carries the datagrams of a worker for the application.
 fn carry(worker: &Worker, name: u8, mail: &Mail) -> Result<(), Error> {
     let post = mail.clone();
     worker.set_out_of_band(&[name], move |to, datagram| {
@@ -44,9 +44,9 @@ fn carry(worker: &Worker, name: u8, mail: &Mail) -> Result<(), Error> {
     })
 }
 
-/// A worker `a` with an endpoint to a worker `b` of another context, which has one back.
+/// A worker `a` with an endpoint to a worker `b` of another context, which has an endpoint back.
 ///
-/// Fields in the order in which they are dropped.
+/// The fields are in the order of their drop.
 pub(crate) struct Stage {
     pub(crate) ab: Endpoint,
     pub(crate) ba: Endpoint,
@@ -67,7 +67,7 @@ impl Stage {
         Stage::with_each(lanes, settings, settings)
     }
 
-    /// Settings of `a`'s, and of `b`'s.
+    /// With settings for `a` and for `b`.
     pub(crate) fn with_each(
         lanes: Vec<Lane>,
         of_a: &[(&str, &str)],
@@ -79,7 +79,7 @@ impl Stage {
         let mail = Mail::default();
         for (worker, name) in [(&a, 0), (&b, 1)].into_iter().filter(|_| world.has_circuits()) {
             match carry(worker, name, &mail) {
-                // Messages carry them.
+                // Messages carry the datagrams.
                 Err(error) if error.status() == Status::Unsupported => {}
                 carried => carried.unwrap(),
             }
@@ -87,7 +87,7 @@ impl Stage {
         let ab = a.connect(&b.address().unwrap()).unwrap();
         let ba = b.connect(&a.address().unwrap()).unwrap();
         let stage = Stage { ab, ba, a, b, at_a, at_b, world, mail };
-        // Both have met: each knows the other by a number.
+        // Both have met: each knows the other's peer number.
         let _ = stage.finish(stage.ab.flush_messages().unwrap()).unwrap();
         let back = pending(stage.ba.flush_messages());
         assert!(stage.until(|| stage.b.test(&back) == Some(Ok(0))));
@@ -95,12 +95,12 @@ impl Stage {
         stage
     }
 
-    /// The application carries what `a` has to say, from here on.
+    /// From here on the application carries the datagrams of `a`.
     pub(crate) fn carry_for_a(&self) -> Result<(), Error> {
         carry(&self.a, 0, &self.mail)
     }
 
-    /// Both make progress once.
+    /// One progress call of each worker.
     pub(crate) fn turn(&self) -> usize {
         let datagram = self.mail.borrow_mut().pop_front();
         if let Some((to, datagram)) = datagram {
@@ -109,14 +109,14 @@ impl Stage {
         self.a.progress() + self.b.progress()
     }
 
-    /// Both make progress often enough for everything that is due.
+    /// Progress of both workers until everything due has happened.
     pub(crate) fn settle(&self) {
         for _ in 0..200 {
             let _ = self.turn();
         }
     }
 
-    /// Until `done`; whether it came to that.
+    /// Progress of both until `done`. Returns whether it became true.
     #[must_use]
     pub(crate) fn until(&self, done: impl Fn() -> bool) -> bool {
         for _ in 0..NEVER {
@@ -128,7 +128,7 @@ impl Stage {
         done()
     }
 
-    /// How an operation of `a` ends.
+    /// The result of an operation of `a`.
     #[track_caller]
     pub(crate) fn finish(&self, outcome: Outcome) -> Result<u64, CompletionError> {
         let request = match outcome {
@@ -138,13 +138,13 @@ impl Stage {
         self.end_of(&request).expect("an operation that ends")
     }
 
-    /// The same of what may end as it is posted.
+    /// The same for a post that may fail or complete inline.
     #[track_caller]
     pub(crate) fn ended(&self, posted: Result<Outcome, PostError>) -> Result<u64, Error> {
         Ok(self.finish(posted?)?)
     }
 
-    /// How a pending operation of `a` ends, if it does.
+    /// The result of a pending operation of `a`, if it ends.
     pub(crate) fn end_of(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
         let result = RefCell::new(None);
         let ended = self.until(|| {
@@ -154,25 +154,25 @@ impl Stage {
         if ended { result.into_inner() } else { None }
     }
 
-    /// A region of `b`'s that holds `bytes`, and its key at `a`.
+    /// A region of `b` that holds `bytes`, and its key at `a`.
     pub(crate) fn target(&self, bytes: Vec<u8>) -> (Region, RemoteKey) {
         let region = self.at_b.register_with(bytes, Access::ALL).unwrap();
         let key = self.ab.import_key(&region.remote_key().unwrap()).unwrap();
         (region, key)
     }
 
-    /// A region of `a`'s.
+    /// A region of `a`.
     pub(crate) fn local(&self, bytes: Vec<u8>) -> Region {
         self.at_a.register(bytes).unwrap()
     }
 
-    /// The core kept to the rules of the binary interface.
+    /// Asserts that the core kept the rules of the binary interface.
     #[track_caller]
     pub(crate) fn assert_no_faults(&self) {
         assert_eq!(self.world.faults(), Vec::<String>::new());
     }
 
-    /// Headers of the messages of `id` that arrive at `b`.
+    /// The headers of the messages with this id that arrive at `b`.
     pub(crate) fn log_at_b(&self, id: u16) -> Rc<RefCell<Vec<u64>>> {
         let log: Rc<RefCell<Vec<u64>>> = Rc::default();
         let seen = log.clone();
@@ -190,7 +190,7 @@ pub(crate) fn pending(outcome: Result<Outcome, PostError>) -> Request {
     }
 }
 
-/// Posts until the answer is `Again`; how many were taken, if it comes to that before `most`.
+/// Posts until `Again`. Returns the number of accepted posts, if that happens before `most`.
 pub(crate) fn posts_until_again(
     most: usize,
     mut post: impl FnMut() -> Result<Outcome, PostError>,

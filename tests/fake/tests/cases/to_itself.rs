@@ -1,4 +1,4 @@
-//! A worker that writes to itself over connections of its own: who opens an endpoint takes one that nobody uses.
+//! A worker that connects to itself: a new endpoint reuses an idle connection.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tieline::{Access, Completion, Endpoint, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// The message that answers a question.
+/// The id of a message that answers a request.
 const REPLY: u32 = 0xf004;
 
 fn over_circuits() -> Stage {
@@ -18,7 +18,7 @@ fn to_itself(stage: &Stage) -> Endpoint {
     stage.a.connect(&stage.a.address().unwrap()).unwrap()
 }
 
-/// Headers of the messages that arrive at `a`.
+/// The headers of the messages that arrive at `a`.
 fn log_at_a(stage: &Stage) -> Rc<RefCell<Vec<u64>>> {
     let log: Rc<RefCell<Vec<u64>>> = Rc::default();
     let seen = log.clone();
@@ -27,7 +27,7 @@ fn log_at_a(stage: &Stage) -> Rc<RefCell<Vec<u64>>> {
 }
 
 cases! {
-    /// By what its provider says, or by an answer that it did not take.
+    /// The connection fails by a report of its provider, or by a refused answer.
     fn a_connection_that_died_when_nobody_used_it_is_not_the_next_ones() {
         for by_an_answer in [false, true] {
             let stage = over_circuits();
@@ -52,7 +52,7 @@ cases! {
         }
     }
 
-    /// The cable is cut under some that are used and some that are not.
+    /// The cable is cut under connections that are in use and under idle ones.
     fn connections_that_are_used_and_not_may_die_together() {
         let stage = over_circuits();
         let (log, at) = (log_at_a(&stage), stage.world.interface(0, "all"));
@@ -80,7 +80,8 @@ cases! {
         assert_eq!((world.left(), world.faults()), ([0; 5], Vec::new()));
     }
 
-    /// Each message's handler opens the endpoint that sends the next one, and keeps some: all are dropped in the end in one handler.
+    /// The handler of each message opens the endpoint that sends the next one, and keeps some. In the end one handler drops all of
+    /// them.
     fn handlers_that_open_and_drop_endpoints_take_the_same_connections_again() {
         let stage = over_circuits();
         let a = Rc::new(stage.at_a.worker().unwrap());
@@ -111,7 +112,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The connection is asked for what its last user left there, as soon as there is room for the question, by who takes it next.
+    /// The next user of the connection flushes the operations of its previous user, as soon as there is room for a flush.
     fn what_a_dropped_endpoint_left_on_a_connection_is_not_told_to_who_takes_it() {
         let lane = Lane { max_short_put: 64, ..Lane::whole("all") };
         let stage = Stage::new(vec![lane.over_circuits()]);

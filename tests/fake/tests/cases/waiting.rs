@@ -1,4 +1,4 @@
-//! Messages that wait in an endpoint's queue: each leaves it once, and ends as who posted it wants to hear of it.
+//! Messages in an endpoint's queue: each leaves it once, and its completion is reported in the requested form.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -9,7 +9,7 @@ use tieline_fake::{Act, Lane, Rule, Slot};
 
 const FULL: Act = Act::Refuse(Status::Again);
 
-/// More than any bound of 16 KiB allows.
+/// More entries than any bound of 16 KiB allows.
 const MANY: usize = 4_000;
 
 fn stage() -> Stage {
@@ -23,7 +23,7 @@ fn of_sends(stage: &Stage, act: Act) -> Rule {
     Rule::every(Slot::Short, act).at(stage.world.interface(0, "all")).id(5)
 }
 
-/// How many messages may wait.
+/// The number of messages that the queue can hold.
 fn room(stage: &Stage) -> usize {
     stage.world.rule(of_sends(stage, FULL));
     let (taken, requests) = posts_until_again(MANY, || stage.ab.send(5, 0, b""));
@@ -32,14 +32,14 @@ fn room(stage: &Stage) -> usize {
     taken.expect("a bound")
 }
 
-/// The number of a request, which a provider is given where it has the operation.
+/// The number of a request, which is also the cookie that the provider receives.
 fn number(request: &Request) -> u64 {
     let words = format!("{request:?}");
     let digits = words.trim_start_matches("Request(0x").trim_end_matches(')');
     u64::from_str_radix(digits, 16).expect("a number")
 }
 
-/// Messages of one round by what is to become of them, each with its place in the line.
+/// The messages of one round by the form of their completion, each with its position in the queue.
 struct Line {
     asked: Vec<(u64, Request)>,
     tracked: Vec<u64>,
@@ -48,7 +48,7 @@ struct Line {
     flush: Request,
 }
 
-/// Posts 25 into a queue that takes them: every fifth is taken back, and a flush stands behind the first 15.
+/// Posts 25 messages into a queue with room for them. Every fifth is cancelled, and a flush stands behind the first 15.
 fn line(stage: &Stage, counter: &tieline::CompletionCounter, first: u64) -> Line {
     let (mut asked, mut flush) = (Vec::new(), None);
     let (mut tracked, mut counted, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,7 +114,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It alone: those behind it go on. What nobody asks for the flush behind it tells, and what is told elsewhere too.
+    /// It fails alone, and later messages are sent. The flush behind it reports the failure if its request was dropped, and also if
+    /// it was tracked or counted.
     fn one_that_its_lane_refuses_after_it_has_waited_fails_alone_and_is_told_once() {
         for skip in 0..20 {
             let stage = stage();
@@ -173,7 +174,7 @@ cases! {
             for (n, request) in &line.asked {
                 assert_eq!(status(request), end(*n), "{n}");
             }
-            // It asks lanes once those before it have left, and may find the endpoint ended.
+            // The flush asks the lanes once earlier messages have left, and may then find the endpoint failed.
             let flushed = status(&line.flush);
             assert!(flushed == Err(Status::Io) || flushed == Ok(0) && bad >= 15, "{bad}: {flushed:?}");
             let mut told = told(&stage);
@@ -187,7 +188,7 @@ cases! {
         }
     }
 
-    /// No provider was given it: neither while it waits, nor when it has left and its place is another's.
+    /// No provider has the operation: neither while it is queued, nor after it has left and its slot has been reused.
     fn a_provider_that_ends_what_waits_or_has_left_ends_nothing() {
         let stage = stage();
         let at = stage.world.interface(0, "all");
@@ -223,7 +224,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// In a handler of its own worker: dropped, what waits is sent first; closed, it ends.
+    /// Inside a handler of the same worker: a dropped endpoint sends its queue first, a closed one ends it.
     fn an_endpoint_that_goes_inside_a_handler_takes_its_queue_along_or_sends_it() {
         for closes in [false, true] {
             let stage = stage();
@@ -264,7 +265,7 @@ cases! {
         }
     }
 
-    /// Messages of the queue among puts that the provider has, some of which have completed locally: a flush waits for all of them.
+    /// Queued messages among puts in flight, some of which have completed locally: a flush waits for all of them.
     fn a_flush_waits_for_messages_of_the_queue_and_puts_in_whichever_order_they_end() {
         for first in ["message", "put"] {
             let stage = stage();

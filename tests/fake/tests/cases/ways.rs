@@ -1,4 +1,4 @@
-//! Which way is taken when one has failed, and that none is asked for nothing.
+//! The next route after a failed one, and no needless calls of lanes.
 
 use crate::cases;
 use crate::progress_thread::{comes, with_threads};
@@ -7,11 +7,11 @@ use std::cell::Cell;
 use tieline::{Completion, Outcome, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
-/// The message that answers a question.
+/// The id of a message that answers a request.
 const REPLY: u32 = 0xf004;
 
 cases! {
-    /// Whoever asked is told, though its answer waited for room on an endpoint that is no more.
+    /// The requester is answered although the answer waited for room on an endpoint that has failed.
     fn an_answer_that_waited_on_an_endpoint_that_failed_goes_another_way() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let at = stage.world.interface(0, "am");
@@ -28,7 +28,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// So is who waits for the very answer with which it fails.
+    /// And although that very answer makes the endpoint fail.
     fn an_answer_that_waited_and_is_refused_for_good_goes_another_way() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let at = stage.world.interface(0, "am");
@@ -49,7 +49,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A try costs a connection that cannot be made, at every operation.
+    /// Each attempt costs a failed connection, and would be made for every operation.
     fn a_thread_that_could_not_be_reached_is_left_alone_for_a_while() {
         let stage = with_threads();
         let address = stage.b.address().unwrap();
@@ -83,7 +83,7 @@ cases! {
         assert_eq!(stage.a.pending(), 0);
     }
 
-    /// What was done locally over the thread is asked for once, and not again.
+    /// The flush asks once about operations that completed locally at the thread, and not again.
     fn a_flush_waits_for_what_a_thread_still_has_and_the_next_one_for_nothing() {
         let stage = with_threads();
         let (target, key) = stage.target(vec![0; 8]);
@@ -100,7 +100,7 @@ cases! {
         assert!(matches!(stage.ab.flush(), Ok(Outcome::Done(0))));
     }
 
-    /// A module may have things to tell that are not about the operation that is tried.
+    /// A module may report events that do not belong to the tested operation.
     fn the_self_test_takes_no_completion_for_its_own_but_its_own() {
         thread_local! {
             static TRIED: Cell<Option<&'static World>> = const { Cell::new(None) };

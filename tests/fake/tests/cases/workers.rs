@@ -1,4 +1,4 @@
-//! Workers: whose requests are whose, flushing all at once, and what becomes of peers.
+//! Workers: ownership of requests, flushes of all endpoints, and the end of peers.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -14,14 +14,14 @@ cases! {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let other = stage.at_a.worker().unwrap();
         let back = other.connect(&stage.b.address().unwrap()).unwrap();
-        // Both have done the same so far, so that the next operations of the two have one number.
+        // Both workers have done the same so far, so their next operations have the same number.
         let met = pending(back.flush_messages());
         assert!(stage.until(|| { let _ = other.progress(); other.test(&met) == Some(Ok(0)) }));
         drop(met);
         let (target, key) = stage.target(vec![0; 64]);
         let theirs = back.import_key(&target.remote_key().unwrap()).unwrap();
         stage.world.hold(Slot::Atomic);
-        // Two operations with one number, of which the other worker's has ended with 0, this one's with 5.
+        // Two operations with the same number: that of the other worker has ended with 0, this one with 5.
         let mine = pending(stage.ab.fetch_add(&key, 0, 5));
         let not_mine = pending(back.fetch_add(&theirs, 0, 5));
         stage.world.forget_rules();
@@ -32,7 +32,7 @@ cases! {
         assert!(finished.is_err(), "it returned the value of another operation");
     }
 
-    /// A module that does not say otherwise belongs to the thread that opened it.
+    /// A module belongs to the thread that opened it unless it states otherwise.
     fn a_worker_may_be_moved_only_if_all_of_its_modules_may() {
         let movable = Lane::messages("am").with(caps::ANY_THREAD);
         let stage = Stage::new(vec![movable.clone(), Lane::memory("rma").with(caps::ANY_THREAD)]);
@@ -63,7 +63,7 @@ cases! {
         wakes.join().unwrap();
     }
 
-    /// Otherwise who waits never sleeps again.
+    /// Otherwise a waiting worker would never sleep again.
     fn a_module_that_fails_at_every_poll_is_news_once() {
         for status in [Status::Io, Status::ProviderFailed] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").of_the_other()]);
@@ -90,7 +90,7 @@ cases! {
         assert!(stage.until(|| stage.ab.error().is_some()));
         let (target, local) = (third.register(vec![0; 8]).unwrap(), stage.local(vec![1; 8]));
         let key = ac.import_key(&target.remote_key().unwrap()).unwrap();
-        // Whether it tells of the death once is its own affair.
+        // Whether this flush reports the death does not matter here.
         let _ = stage.a.flush();
         drop(ac.put(&local, 0..8, &key, 0).unwrap());
         assert_eq!(stage.a.flush(), Ok(()));
@@ -114,7 +114,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// One after the other, each would wait for all before it.
+    /// If it flushed one after the other, each flush would wait for all earlier ones.
     fn a_workers_flush_asks_all_endpoints_before_it_waits_for_one() {
         const ENOUGH: u32 = 1000;
         thread_local! {
@@ -122,7 +122,7 @@ cases! {
             static POLLS: Cell<u32> = const { Cell::new(0) };
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
-        /// Counts what has been asked when there was time enough to ask, and then lets it end.
+        /// Counts the flushes of lanes after enough polls, and then releases the held operations.
         fn let_go() {
             POLLS.set(POLLS.get() + 1);
             if let (Some(world), ENOUGH) = (WORLD.get(), POLLS.get()) {
@@ -139,7 +139,7 @@ cases! {
         let far = third.register(vec![0; 8]).unwrap();
         let far_key = ac.import_key(&far.remote_key().unwrap()).unwrap();
         let local = stage.local(vec![1; 8]);
-        // A lane is asked for what has completed locally.
+        // After a local completion, the flush of the lane waits for it.
         for (end, key) in [(&stage.ab, &key), (&ac, &far_key)] {
             let put = end.put_with(&local, 0..8, key, 0, Completion::Local).unwrap();
             assert_eq!(stage.finish(put), Ok(0));
@@ -154,7 +154,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// What a handler may call does not depend on how fast the lane is.
+    /// The rules for calls from handlers do not depend on the speed of the lane.
     fn what_a_handler_may_wait_for_does_not_depend_on_the_provider() {
         let results = |lane: Lane| {
             let stage = Stage::new(vec![lane]);
@@ -182,7 +182,7 @@ cases! {
         assert_eq!(quick, slow);
     }
 
-    /// The handler has the payload in its message, whatever becomes of what it kept.
+    /// The handler's message refers to the payload, whatever happens to the kept copy.
     fn a_lent_payload_goes_back_once_when_neither_the_handler_nor_what_it_kept_has_it() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::messages("am") }]);
         let read: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
@@ -196,7 +196,7 @@ cases! {
                 keeps.borrow_mut().push(first);
             }
             seen.borrow_mut().push(m.payload().to_vec());
-            // One more is a copy.
+            // A further `keep` copies.
             drop(m.keep());
             seen.borrow_mut().push(m.payload().to_vec());
         }).unwrap();
@@ -217,7 +217,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Short ones lie in what is kept, longer ones beside it, and each moves with it.
+    /// Short payloads lie inside the kept object, longer ones beside it, and both move with it.
     fn what_is_kept_has_the_bytes_that_came_however_many_and_wherever_it_goes() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
@@ -228,7 +228,7 @@ cases! {
             let _ = stage.ab.send(5, len as u64, &bytes(len)).unwrap();
             assert!(stage.until(|| kept.borrow().len() == len + 1));
         }
-        // Elsewhere than where they were kept.
+        // At another address than where they were kept.
         let mut kept: Vec<_> = kept.take().into_iter().map(Box::new).collect();
         kept.reverse();
         for message in kept {
@@ -239,7 +239,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Once, when the last of its connections is closed, and behind everything that came over them.
+    /// Once, when the last of its connections is closed, and after all of its messages.
     fn a_peer_that_leaves_in_good_order_is_told_without_an_error() {
         let stage = Stage::new(vec![Lane::whole("all").late(3)]);
         let second = stage.a.connect(&stage.b.address().unwrap()).unwrap();
@@ -264,7 +264,7 @@ cases! {
         drop((ba, b));
     }
 
-    /// It has no endpoint there: nobody uses the connection but the peer.
+    /// It has no endpoint there: only the peer uses the connection.
     fn a_peer_that_leaves_is_told_to_who_only_receives_over_its_connection() {
         let mut stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
         let told: Rc<RefCell<Vec<(&str, String)>>> = Rc::default();
@@ -289,7 +289,7 @@ cases! {
         drop((b, at_a, at_b));
     }
 
-    /// The connection that was refused, or that is formed still, was never one of the peer's.
+    /// A refused connection, or one that is still forming, never belonged to the peer.
     fn a_peer_that_leaves_is_told_where_a_connection_to_it_did_not_come_about() {
         for refused in [true, false] {
             let stage = Stage::new(vec![
@@ -321,7 +321,7 @@ cases! {
         }
     }
 
-    /// Whoever sees processes, and who hears of them over a network.
+    /// Over lanes that observe processes, and over network lanes.
     fn a_peer_that_never_wrote_is_told_of_when_it_is_gone() {
         for local in [0, caps::LOCAL_ONLY] {
             let whole = Lane::whole("all");
@@ -343,7 +343,8 @@ cases! {
         }
     }
 
-    /// What somebody says of a process that we see ourselves is told when we see it, or see it no more.
+    /// A third party's report about a process on this host is passed on once this side has observed the end, or has no endpoint
+    /// left that observes the process.
     fn a_peer_is_told_of_as_gone_when_no_endpoint_that_sees_it_stands() {
         for end in [None, Some(Status::PeerFailed), Some(Status::Closed)] {
             let whole = Lane::whole("all");
@@ -372,7 +373,7 @@ cases! {
         }
     }
 
-    /// Who drops what it has of all peers learns of the next one in a call of its own.
+    /// A handler that drops everything about all peers learns of the next failure in a separate call.
     fn a_handler_of_failures_does_not_run_inside_another() {
         let whole = Lane::whole("all");
         let stage = Stage::new(vec![Lane { caps: whole.caps | caps::LOCAL_ONLY, ..whole }]);
@@ -420,7 +421,7 @@ cases! {
         assert_eq!(*told.borrow(), ["failed"]);
     }
 
-    /// A connection that finds no room is tried again, and what waits for it goes in order.
+    /// A connection that finds no room is retried, and the operations that wait for it stay in order.
     fn a_connection_without_room_is_made_later() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let log = stage.log_at_b(5);
@@ -436,7 +437,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A handler drops an endpoint and connects another, and the same poll brought the failure of the first.
+    /// A handler drops an endpoint and connects another one, and the same poll delivered the failure of the first.
     fn the_failure_of_an_endpoint_that_is_gone_is_not_the_next_ones() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let a = Rc::new(stage.at_a.worker().unwrap());
@@ -465,7 +466,7 @@ cases! {
         assert!(next.send(1, 0, b"").is_ok());
     }
 
-    /// Nobody rings for what found room and had no turn yet.
+    /// No event will wake the worker for messages that have room and wait for their turn.
     fn a_worker_does_not_sleep_while_it_can_send_what_is_queued() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         let log = stage.log_at_b(5);
@@ -484,7 +485,7 @@ cases! {
         assert!(stage.until(|| log.borrow().len() == 40));
     }
 
-    /// No module has to have a descriptor; one without is polled for as long as it takes.
+    /// A module need not have a descriptor; without one it is polled as long as the wait lasts.
     fn finish_waits_by_polling_where_a_lane_cannot_wake_anybody() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -505,7 +506,7 @@ cases! {
         assert_eq!(*log.borrow(), [42]);
     }
 
-    /// Each by its own connection, whose ends the kernel closes; the application is told of each worker once.
+    /// Each endpoint fails by its own connection, whose ends the kernel closes. The application is notified once per worker.
     fn a_process_that_died_ends_every_endpoint_that_leads_to_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let second = stage.at_b.worker().unwrap();
@@ -537,7 +538,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It may be the end of one worker, or a peer that says that it is another: neither is the end of the others.
+    /// Its cause may be the end of one worker, or a peer that claims to be another one: neither ends the other endpoints.
     fn a_connection_whose_other_end_is_gone_ends_alone() {
         let stage = Stage::new(vec![Lane::whole("all").synchronous()]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -550,7 +551,7 @@ cases! {
         stage.settle();
         assert_eq!(there.error().map(|error| error.status()), Some(Status::PeerFailed));
         assert_eq!(stage.ab.error(), None);
-        // Nor what an operation finds out.
+        // Nor does an operation that detects the failure.
         let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let lost = again.import_key(&target.remote_key().unwrap()).unwrap();
         stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::PeerFailed)));
@@ -563,7 +564,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The handler that is told of it panics: the connection has ended all the same.
+    /// The handler that reports the failure panics: the connection has ended nevertheless.
     fn a_peer_that_failed_is_gone_also_when_nobody_could_be_told() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let left = Rc::new(RefCell::new(0));
@@ -574,7 +575,7 @@ cases! {
         stage.world.leave(a, b, Status::TimedOut as i32, "nothing was heard of it");
         let poll = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stage.b.progress()));
         assert!((0..100).any(|_| poll().is_err()), "nobody is told");
-        // It comes back, and closes its only connection.
+        // The peer comes back, and closes its only connection.
         let log = stage.log_at_b(5);
         let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let _ = again.send(5, 0, b"").unwrap();

@@ -1,4 +1,4 @@
-//! Runs a program over a set of providers, and holds every answer against the oracle.
+//! Runs a program over a set of providers, and compares every result with the oracle.
 
 mod closing;
 mod ends;
@@ -29,29 +29,29 @@ use tieline_fake::{Act, Rule, Slot, World};
 use told::Told;
 use workers::Unheard;
 
-/// Which providers a program runs over.
+/// The providers that a program runs over.
 pub(crate) struct Providers {
-    /// What contexts are told.
+    /// The settings of the contexts.
     pub(crate) settings: Vec<(&'static str, String)>,
-    /// The fake that is among them.
+    /// The world of the fake provider, if it is among them.
     pub(crate) world: Option<&'static World>,
-    /// The target's memory is of `Context::alloc`.
+    /// The target's memory comes from `Context::alloc`.
     pub(crate) alloc: bool,
 }
 
-/// Polls after which something is taken to never happen.
+/// The number of polls after which something counts as never happening.
 const NEVER: usize = 4_000;
 /// The most operations of one program: a put writes its number as a byte.
 const MOST: usize = 240;
 const ANSWER: u16 = 20;
 
 thread_local! {
-    /// The workers of the program that runs, for whoever waits inside a call.
+    /// The workers of the running program, which a wait inside a call must progress.
     static WORKERS: RefCell<Vec<Weak<Worker>>> = const { RefCell::new(Vec::new()) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Called by the fake in each poll: while one worker waits, the others go on.
+/// Called by the fake in each poll: while one worker waits, the others make progress.
 pub(crate) fn meanwhile() {
     if !WAITING.replace(false) {
         return;
@@ -64,17 +64,17 @@ pub(crate) fn meanwhile() {
     WAITING.set(true);
 }
 
-/// Progress, whatever handlers do.
+/// Progress, also if handlers panic.
 fn progress(worker: &Worker) -> usize {
     catch_unwind(AssertUnwindSafe(|| worker.progress())).unwrap_or(1)
 }
 
-/// What a request is for.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     Memory(usize),
     Message(u64),
-    /// One that is announced.
+    /// A rendezvous message.
     Long(u64),
     Flush {
         end: usize,
@@ -88,41 +88,41 @@ enum What {
 struct Open {
     what: What,
     request: Request,
-    /// It is told with this word, and not asked for.
+    /// It is tracked with this word, and not tested.
     word: Option<u64>,
-    /// Where a get lands: its range has a guard on either side.
+    /// The destination of a get, with a guard on either side of its range.
     landing: Option<Own>,
-    /// Where a put comes from, to be overwritten when it has ended.
+    /// The source of a put, which is overwritten after its end.
     source: Option<Own>,
 }
 
-/// An endpoint, and what goes with it.
+/// An endpoint and its objects.
 struct End {
     number: usize,
     endpoint: Endpoint,
-    /// Every other operation goes by the second, which need not take the same lane.
+    /// Every other operation uses the second key, whose operations may take another lane.
     keys: [RemoteKey; 2],
     open: Vec<Open>,
-    /// Messages that were taken, and the length of each.
+    /// The accepted messages with their lengths.
     sent: Vec<(u64, usize)>,
     broken: bool,
 }
 
-/// What the handlers at the target have seen.
+/// The observations of the target's handlers.
 #[derive(Default)]
 struct Heard {
-    /// Headers, in order, whoever sent them.
+    /// The headers of all messages, in order.
     headers: Vec<u64>,
     trouble: Option<String>,
-    /// Words that puts told, and what the target's memory held then.
+    /// The words of notifications, and the contents of the target's memory at that time.
     told: Vec<(u32, Vec<u8>)>,
-    /// Answers that were taken, by the number of the end's worker.
+    /// The accepted answers, by the worker number of the end.
     answered: [Vec<u64>; ENDS],
-    /// Long messages that are kept.
+    /// The rendezvous messages that are kept.
     kept: Vec<(u64, Announcement)>,
-    /// Those that were refused, or could not be taken and were dropped.
+    /// The rendezvous messages that were refused, or could not be received and were dropped.
     refused: Vec<u64>,
-    /// Whose long messages are not kept.
+    /// The ends whose rendezvous messages are not kept.
     refuses: [bool; ENDS],
 }
 
@@ -132,18 +132,18 @@ struct Run {
     ends: Vec<Option<End>>,
     /// The target's endpoints to the workers of the ends.
     back: Vec<Endpoint>,
-    /// Messages of ends that are gone: what of them may still arrive.
+    /// The messages of former ends that may still arrive.
     past: Vec<(usize, Vec<(u64, usize)>)>,
-    /// Operations of ends that are gone.
+    /// The operations of former ends.
     leaving: Vec<(usize, Open)>,
-    /// Whose worker was closed and has said that something is lost.
+    /// The ends whose worker was closed and has reported a loss.
     has_lost: [bool; ENDS],
     is_closed: [bool; ENDS],
-    /// Whose lanes were broken.
+    /// The ends whose lanes were broken.
     has_broken: [bool; ENDS],
     unheard: Unheard,
     serial: u64,
-    /// Posts that were answered with "again".
+    /// The number of posts that returned `Again`.
     refusals: usize,
     heard: Rc<RefCell<Heard>>,
     answers: Rc<RefCell<[Vec<u64>; ENDS]>>,
@@ -152,7 +152,7 @@ struct Run {
     b: Rc<Worker>,
     at_a: Context,
     at_b: Context,
-    /// Memory that may still be in use, and memory of regions that were closed.
+    /// Memory that may still be in use, and memory of closed regions.
     closing: Closing,
     failing: Failing,
     told: Told,
@@ -160,7 +160,7 @@ struct Run {
     long: Long,
 }
 
-/// Runs one program; why it is a failure.
+/// Runs one program. The error is the reason of its failure.
 pub(crate) fn run(program: &Program, providers: &Providers) -> Result<(), String> {
     let world = providers.world;
     let mut run = Run::open(program, providers).map_err(|error| format!("opening: {error}"))?;
@@ -302,7 +302,7 @@ impl Run {
         Ok(End { number, endpoint, keys, open: Vec::new(), sent: Vec::new(), broken: false })
     }
 
-    /// The target knows the worker of an end, and has a connection to it.
+    /// Makes the target connect to the worker of an end.
     fn meet(&mut self, end: usize) -> Result<(), Error> {
         let back = self.b.connect(&self.workers[end].address()?)?;
         if let Outcome::Pending(request) = back.flush_messages()? {
@@ -318,7 +318,7 @@ impl Run {
         self.ends[end].as_mut().expect("an end is there between steps")
     }
 
-    /// Takes what a posting call said: an operation of the model's, or a message.
+    /// Records the result of a post: an operation of the model, or a message.
     fn posted(
         &mut self,
         end: usize,
@@ -360,7 +360,7 @@ impl Run {
         }
     }
 
-    /// An operation has ended, one way or the other.
+    /// Records the end of an operation, with success or failure.
     fn ended(
         &mut self,
         end: usize,
@@ -376,7 +376,7 @@ impl Run {
                 if let What::Memory(op) = what {
                     self.model.lose(op);
                 }
-                // A provider may still have it.
+                // A provider may still use it.
                 self.closing.add([landing, source]);
                 return Ok(());
             }
@@ -394,7 +394,7 @@ impl Run {
                     self.model.check_got(op, inner)?;
                     self.closing.close(own)?;
                 }
-                // It is the application's again.
+                // The application owns it again.
                 source.map_or(Ok(()), |own| self.closing.close(own))
             }
             What::Message(_) => Ok(()),
@@ -407,7 +407,7 @@ impl Run {
         }
     }
 
-    /// The first `sent` messages of an end have been handled.
+    /// Records that the first `sent` messages of an end have been handled.
     fn arrived(&mut self, end: usize, sent: usize) -> Result<(), String> {
         let heard = self.heard.borrow();
         let own = self.ends[end].as_ref().expect("an end");
@@ -420,7 +420,7 @@ impl Run {
         }
     }
 
-    /// Asks after everything that is pending.
+    /// Tests everything that is pending.
     fn ask(&mut self) -> Result<(), String> {
         self.hear()?;
         self.ask_taking()?;
@@ -440,7 +440,7 @@ impl Run {
         self.ask_leaving()
     }
 
-    /// Asks after what ends that are gone had begun.
+    /// Tests the operations of former ends.
     fn ask_leaving(&mut self) -> Result<(), String> {
         let leaving = std::mem::take(&mut self.leaving);
         for (end, open) in leaving {
@@ -460,7 +460,7 @@ impl Run {
         Ok(())
     }
 
-    /// What can be seen from outside agrees with the oracle.
+    /// Compares everything that is visible from outside with the oracle.
     fn look(&mut self) -> Result<(), String> {
         self.ask()?;
         let memory = self.target.to_vec(0..TARGET).map_err(|e| e.to_string())?;
@@ -528,7 +528,7 @@ impl Run {
                 WAITING.set(true);
                 let flushed = self.workers[end].flush();
                 WAITING.set(false);
-                // Before the flush: what has failed and was asked for is no more the flush's to tell.
+                // Before the flush: a failure that was reported by a test is not reported by the flush.
                 self.ask()?;
                 let broken = self.end(end).broken;
                 match flushed {
@@ -537,7 +537,7 @@ impl Run {
                         self.model.flush_failed(number, posted);
                     }
                     Err(error) if !broken => return Err(format!("the flush failed: {error}")),
-                    // It tells of the endpoint that broke or leaves it out.
+                    // The flush may report the failed endpoint or leave it out.
                     Ok(()) | Err(_) => {}
                 }
                 Ok(())
@@ -565,7 +565,7 @@ impl Run {
             }
             Step::Forget { end } => {
                 let open = std::mem::take(&mut self.end(end).open);
-                // Of what is refused and nobody asks for the next flush tells.
+                // The next flush reports the failure of an operation whose request was dropped.
                 let stays = |open: &Open| open.word.is_some() || matches!(open.what, What::Long(_));
                 let (told, open): (_, Vec<_>) = open.into_iter().partition(stays);
                 self.end(end).open = told;

@@ -1,9 +1,9 @@
-//! Random programs of puts, gets, atomics, messages, flushes and fences, over lanes that refuse, delay, reorder, break
-//! and lie; held against an oracle that knows what each promise means.
+//! Random programs of puts, gets, atomics, messages, flushes and fences over lanes that refuse, delay, reorder, break and lie.
+//! Every result is compared with an oracle that knows the meaning of each guarantee.
 //!
-//! The programs are the same in every run, and twice as many in `cargo xtask test --all`. `TIELINE_ORACLE_PROGRAMS=5000` runs so many instead, and
-//! `TIELINE_ORACLE_SEED=7` others. A failure prints the shortest program that still fails. `over.rs` runs them over
-//! the providers that the environment names.
+//! The programs are the same in every run; `cargo xtask test --all` runs twice as many. `TIELINE_ORACLE_PROGRAMS=5000` sets their
+//! number, and `TIELINE_ORACLE_SEED=7` selects others. A failure prints the shortest program that still fails. `over.rs` runs them
+//! over the providers that the environment names.
 
 mod driver;
 mod hold;
@@ -25,7 +25,7 @@ fn programs_keep_to_the_promises_over_lanes_of_any_character() {
     });
 }
 
-/// What a lane to memory states that it costs, so that up to 8, 64 and 256 bytes are quicker by messages.
+/// The stated costs of a lane to memory with which up to 8, 64 and 256 bytes are faster by messages.
 const SLOW_NS: [f64; 3] = [531.0, 550.0, 615.0];
 
 #[test]
@@ -49,7 +49,7 @@ fn programs_keep_to_the_promises_over_shared_memory() {
     });
 }
 
-/// What runs over a provider of libfabric's.
+/// Runs programs over a provider of libfabric.
 fn over_libfabric(provider: &str, programs: u32) {
     let folder = match built::libfabric() {
         Ok(folder) => folder.display().to_string(),

@@ -1,19 +1,19 @@
-//! What the promises mean: the oracle. It knows what was posted and what has ended, and from that, at any moment, what
-//! the target's memory may hold.
+//! The oracle: the meaning of the guarantees. It records the posted and ended operations, and derives the possible contents of the
+//! target's memory at any moment.
 //!
 //! * `Done` of a put with remote completion, of an atomic and of a get: it has been carried out.
-//! * `Done` of a put with local completion: only that its bytes were read.
-//! * A flush that has ended well: everything posted on that endpoint before it has been carried out.
-//! * A notification: its put has been carried out, and every put that was posted on that endpoint before; it comes once, and in any
-//!   case where the put ended well.
-//! * A fence: what was posted before it is carried out before what is posted after it.
-//! * An operation that was taken back: it has not been carried out at all.
-//! * An operation that failed, or whose endpoint was dropped or broke: it may have been carried out or not, once.
+//! * `Done` of a put with local completion: only its bytes were read.
+//! * A successful flush: everything posted on that endpoint before it has been carried out.
+//! * A notification: its put and every put posted earlier on that endpoint have been carried out. It arrives once, and always if
+//!   the put succeeded.
+//! * A fence: operations posted before it are carried out before operations posted after it.
+//! * A cancelled operation: it has not been carried out at all.
+//! * An operation that failed, or whose endpoint was dropped or broke: it is carried out at most once.
 
 use crate::program::{CELL, CELLS, FIRST_CELL, WORDS};
 use std::collections::BTreeSet;
 
-/// What an operation does to the target.
+/// The effect of an operation at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Fills the first `len` bytes of a cell with its own number.
@@ -31,24 +31,24 @@ struct Op {
     epoch: u64,
     posted: u64,
     ended: bool,
-    /// From when on it is known to have been carried out.
+    /// The moment from which on it is known to have been carried out.
     complete: Option<u64>,
-    /// Nobody knows whether it has been, or will be.
+    /// It is unknown whether it has been, or will be, carried out.
     unknown: bool,
-    /// It may fail, or end as canceled, and nobody has heard yet.
+    /// It may fail or end as cancelled, and its result is not known yet.
     doubtful: bool,
-    /// Something that was carried out later says so.
+    /// A later operation that was carried out implies that this one was.
     implied: bool,
-    /// The provider said that there was no room: it must never be seen.
+    /// The provider returned `Again`: its effect must never be visible.
     refused: bool,
-    /// It ended well, so that its notification has to come; nobody knows whether it does where the end broke.
+    /// It succeeded, so its notification has to arrive. On a broken end the arrival is open.
     owes: bool,
-    /// Its notification has come.
+    /// Its notification has arrived.
     told: bool,
 }
 
 impl Op {
-    /// Whether nobody knows that it is carried out, whatever came behind it.
+    /// Whether it is not certain to be carried out, whatever later operations imply.
     fn is_unsure(&self) -> bool {
         self.unknown || self.doubtful
     }
@@ -61,9 +61,9 @@ pub(crate) struct Model {
     clock: u64,
     epochs: Vec<u64>,
     bits: [u32; WORDS],
-    /// Ends of which single operations may fail.
+    /// The ends whose single operations may fail.
     doubted: BTreeSet<usize>,
-    /// Whether what has no value has to bring 0.
+    /// Whether operations without a value have to return 0.
     values: bool,
 }
 
@@ -72,7 +72,7 @@ impl Model {
         Model { values, ..Model::default() }
     }
 
-    /// A new endpoint, by its number.
+    /// Adds an endpoint and returns its number.
     pub(crate) fn open_end(&mut self) -> usize {
         self.epochs.push(0);
         self.epochs.len() - 1
@@ -83,7 +83,7 @@ impl Model {
         self.clock
     }
 
-    /// A bit that no other operation on that word has: every other one, so that adding it twice shows.
+    /// A bit that no other operation on that word uses. Only every other bit is used, so that a double addition is visible.
     pub(crate) fn bit(&mut self, word: usize) -> Option<u64> {
         let most = if word % 2 == 0 { 31 } else { 15 };
         let next = self.bits[word];
@@ -91,12 +91,12 @@ impl Model {
         (next < most).then(|| 1 << (2 * next))
     }
 
-    /// How many operations there were: a put writes the number of its own as a byte.
+    /// The number of operations so far: a put writes its own number as a byte.
     pub(crate) fn len(&self) -> usize {
         self.ops.len()
     }
 
-    /// An operation is about to be posted; its number.
+    /// Records an operation that is about to be posted, and returns its number.
     pub(crate) fn post(&mut self, end: usize, kind: Kind) -> usize {
         let posted = self.now();
         let epoch = self.epochs[end];
@@ -117,12 +117,12 @@ impl Model {
         self.ops.len() - 1
     }
 
-    /// It was not taken.
+    /// The post was refused.
     pub(crate) fn refuse(&mut self, op: usize) {
         (self.ops[op].refused, self.ops[op].ended) = (true, true);
     }
 
-    /// It ended well.
+    /// The operation succeeded.
     pub(crate) fn end(&mut self, op: usize, value: u64) -> Result<(), String> {
         let now = self.now();
         let this = &mut self.ops[op];
@@ -144,7 +144,7 @@ impl Model {
         }
     }
 
-    /// It failed, or nobody looks how it ended.
+    /// The operation failed, or its result is not looked at.
     pub(crate) fn lose(&mut self, op: usize) {
         let this = &mut self.ops[op];
         if this.complete.is_none() && !this.refused {
@@ -156,7 +156,7 @@ impl Model {
         self.epochs[end] += 1;
     }
 
-    /// A flush of that endpoint, posted at `posted`, has ended well.
+    /// A flush of that endpoint, posted at `posted`, has succeeded.
     pub(crate) fn flushed(&mut self, end: usize, posted: u64) {
         let now = self.now();
         for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted < posted) {
@@ -167,7 +167,7 @@ impl Model {
         }
     }
 
-    /// What has ended on that endpoint has been carried out, also where it had only ended locally.
+    /// All ended operations of that endpoint have been carried out, including those that had completed locally.
     pub(crate) fn confirm(&mut self, end: usize) {
         let now = self.now();
         let local = |op: &&mut Op| op.end == end && op.ended && op.complete.is_none();
@@ -176,7 +176,7 @@ impl Model {
         }
     }
 
-    /// The same flush has failed: something before it was not carried out.
+    /// That flush has failed: an earlier operation was not carried out.
     pub(crate) fn flush_failed(&mut self, end: usize, posted: u64) {
         for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted < posted) {
             op.unknown |= !op.refused && op.complete.is_none();
@@ -190,39 +190,39 @@ impl Model {
         self.ops.iter_mut().filter(open).for_each(|op| op.doubtful = true);
     }
 
-    /// And from here on none of any.
+    /// From here on no operation may fail.
     pub(crate) fn calm(&mut self) {
         self.doubted.clear();
     }
 
-    /// It may end as canceled.
+    /// The operation may end as cancelled.
     pub(crate) fn doubt(&mut self, op: usize) {
         self.ops[op].doubtful = true;
     }
 
-    /// An endpoint is gone, or has broken: what is open may happen or not.
+    /// An endpoint is gone or has broken: its open operations may be carried out or not.
     pub(crate) fn lose_end(&mut self, end: usize) {
         for op in 0..self.ops.len() {
             if self.ops[op].end == end && !self.ops[op].ended {
                 self.lose(op);
             }
         }
-        // What had ended locally may never arrive.
+        // Locally completed puts may never arrive.
         let local = |op: &&mut Op| op.end == end && op.complete.is_none() && !op.refused;
         self.ops.iter_mut().filter(local).for_each(|op| op.unknown = true);
     }
 
-    /// The others have broken, those among them that are gone and had something queued: what they were to tell may never come.
+    /// All other ends have broken, or are gone with queued operations: their notifications may never arrive.
     pub(crate) fn silence_all_but(&mut self, stands: Option<usize>) {
         self.ops.iter_mut().filter(|op| Some(op.end) != stands).for_each(|op| op.owes = false);
     }
 
-    /// What this end was to tell may never come.
+    /// The notifications of this end may never arrive.
     pub(crate) fn silence(&mut self, end: usize) {
         self.ops.iter_mut().filter(|op| op.end == end).for_each(|op| op.owes = false);
     }
 
-    /// The target was told of an operation, when its memory held this.
+    /// The notification of an operation has arrived, with these contents of the target's memory.
     pub(crate) fn notified(&mut self, op: usize, memory: &[u8]) -> Result<(), String> {
         let now = self.now();
         let Some(this) = self.ops.get_mut(op) else { return Err(format!("{op} tells nothing")) };
@@ -242,12 +242,12 @@ impl Model {
         self.look(memory).map_err(|why| format!("when operation {op} was told: {why}"))
     }
 
-    /// An operation whose notification did not come.
+    /// An operation whose notification did not arrive.
     pub(crate) fn untold(&self) -> Option<usize> {
         self.ops.iter().position(|op| op.owes && !op.told && !op.is_unsure())
     }
 
-    /// Whether `x` was certainly carried out before `y`, if both are.
+    /// Whether `x` was certainly carried out before `y`, if both are carried out.
     fn before(&self, x: usize, y: usize) -> bool {
         let (x, y) = (&self.ops[x], &self.ops[y]);
         x.end == y.end && x.epoch < y.epoch || x.complete.is_some_and(|done| done < y.posted)
@@ -258,7 +258,7 @@ impl Model {
         (op.complete.is_some() || op.implied) && !op.refused
     }
 
-    /// The value from before holds the bits of what came before and of nothing else.
+    /// The fetched value holds the bits of earlier operations and no others.
     fn check_fetched(&self, op: usize, word: usize, own: u64, value: u64) -> Result<(), String> {
         if value & own != 0 {
             return Err(format!("operation {op} found its own bit: it was carried out twice"));
@@ -287,7 +287,7 @@ impl Model {
         }
     }
 
-    /// What a get has brought.
+    /// Checks the bytes of a get.
     pub(crate) fn check_got(&self, op: usize, bytes: &[u8]) -> Result<(), String> {
         let Kind::Get { cell, .. } = self.ops[op].kind else { return Ok(()) };
         for (at, &byte) in bytes.iter().enumerate() {
@@ -308,7 +308,7 @@ impl Model {
         matches!(self.ops[op].kind, Kind::Put { cell: c, len, .. } if c == cell && at < len)
     }
 
-    /// Whether a byte may hold what it holds, when `certain` says which puts have certainly been carried out.
+    /// Whether a byte may have its value, given the puts that have certainly been carried out.
     fn check_byte(
         &self,
         cell: usize,
@@ -342,10 +342,10 @@ impl Model {
         Ok(())
     }
 
-    /// Looks at the target's memory.
+    /// Checks the target's memory.
     pub(crate) fn look(&mut self, memory: &[u8]) -> Result<(), String> {
         let cell = |n: usize| &memory[FIRST_CELL + n * CELL..][..CELL];
-        // Whatever is seen says that what certainly came before it was carried out.
+        // Each visible put implies that the puts certainly before it were carried out.
         let mut seen: BTreeSet<usize> = (0..CELLS)
             .flat_map(|n| cell(n).iter().filter_map(|&byte| self.put_of(byte)).collect::<Vec<_>>())
             .filter(|&put| put < self.ops.len())
@@ -397,7 +397,7 @@ impl Model {
     }
 }
 
-/// Where a word lies, and its width.
+/// The offset of a word, and its width.
 pub(crate) fn place_of(word: usize) -> (usize, usize) {
     (16 * word, if word % 2 == 0 { 8 } else { 4 })
 }

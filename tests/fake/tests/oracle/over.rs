@@ -1,5 +1,5 @@
-//! The oracle's random programs over the providers that the environment names, as a program of its own: for hosts that
-//! have no compiler, such as the lab's.
+//! The oracle's random programs over the providers that the environment names, as a separate program for hosts without a compiler,
+//! such as those of the lab.
 //!
 //! ```sh
 //! TIELINE_PROVIDERS=verbs,tcp-connect TIELINE_ORACLE_PROGRAMS=20 oracle

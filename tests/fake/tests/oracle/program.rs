@@ -1,25 +1,25 @@
-//! Programs: what two workers of one context do to a third one of another, and over which lanes.
+//! Programs: the steps of two workers of one context against a third worker of another context, and the lanes.
 
 use proptest::prelude::*;
 use tieline_fake::Lane;
 use tieline_plugin_api::caps;
 
-/// Words for atomics, each of its own width, and cells for puts and gets behind them.
+/// The number of words for atomics, each with its own width. The cells for puts and gets follow them.
 pub(crate) const WORDS: usize = 4;
-/// Cells.
+/// The number of cells.
 pub(crate) const CELLS: usize = 3;
-/// Bytes of a cell; odd, so that they lie anywhere.
+/// The bytes of a cell; odd, so that cells are not aligned.
 pub(crate) const CELL: usize = 301;
-/// Where the cells begin.
+/// The offset of the first cell.
 pub(crate) const FIRST_CELL: usize = 64;
-/// Bytes of the target.
+/// The bytes of the target.
 pub(crate) const TARGET: usize = FIRST_CELL + CELLS * CELL;
-/// The better one of two lanes to memory.
+/// The name of the better one of two lanes to memory.
 pub(crate) const BETTER: &str = "better";
-/// The workers that post; each has one endpoint at a time.
+/// The number of workers that post; each has one endpoint at a time.
 pub(crate) const ENDS: usize = 2;
 
-/// Where a put comes from, and what it waits for.
+/// The source of a put, and its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
     Region,
@@ -28,7 +28,7 @@ pub(crate) enum Put {
     Pieces,
 }
 
-/// How a message is sent.
+/// The call that sends a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Send {
     Plain,
@@ -36,7 +36,7 @@ pub(crate) enum Send {
     Regions,
 }
 
-/// What the handler of a message does.
+/// The behaviour of a message handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handler {
     Listens,
@@ -45,7 +45,7 @@ pub(crate) enum Handler {
     Panics,
 }
 
-/// Which message of the library's own is forged.
+/// The library's own message that is forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lie {
     Put,
@@ -84,7 +84,7 @@ impl Lie {
         Lie::KeyIs,
     ];
 
-    /// The id of its messages.
+    /// The id of the end's messages.
     pub(crate) fn id(self) -> u32 {
         match self {
             Lie::Put => 0xf000,
@@ -114,7 +114,7 @@ pub(crate) enum Step {
         how: Put,
         cell: usize,
         len: usize,
-        /// It tells the target its number.
+        /// It notifies the target with its number.
         tells: bool,
     },
     Get {
@@ -135,12 +135,12 @@ pub(crate) enum Step {
         len: usize,
         handler: Handler,
     },
-    /// A message of so many bytes more than are carried at once.
+    /// A message with so many bytes more than the inline limit.
     SendLong {
         end: usize,
         more: usize,
     },
-    /// The target takes so many quarters of a long message that it keeps.
+    /// The target receives so many quarters of a rendezvous message that it keeps.
     Take {
         nth: usize,
         quarters: usize,
@@ -160,52 +160,52 @@ pub(crate) enum Step {
     Fence {
         end: usize,
     },
-    /// Progress of one worker: the ends' first, then the target's.
+    /// Progress of one worker: those of the ends first, then the target's.
     Turn {
         who: usize,
         times: usize,
     },
-    /// The requests that this end has are dropped, pending or not.
+    /// Drops the requests of this end, pending or not.
     Forget {
         end: usize,
     },
-    /// The endpoint and its keys are dropped, and connected anew.
+    /// Drops the endpoint and its keys, and connects again.
     Reconnect {
         end: usize,
     },
-    /// Its lanes break.
+    /// Breaks its lanes.
     Break {
         end: usize,
     },
-    /// One of its pending operations is taken back.
+    /// Cancels one of its pending operations.
     Cancel {
         end: usize,
         nth: usize,
     },
-    /// The next call of a slot of one of its lanes fails, at once or later; the endpoint goes on.
+    /// The next call of a slot of one of its lanes fails, inline or later; the endpoint continues.
     Fail {
         end: usize,
         slot: usize,
         lane: usize,
         later: bool,
     },
-    /// Memory of operations that have ended, or that nobody asks after, is closed where it can be.
+    /// Closes the memory of ended or forgotten operations where possible.
     Close {
         end: usize,
     },
-    /// Its worker is closed, with all the time that it takes or with none, and does no more.
+    /// Closes its worker, with unlimited time or with none. The end takes no further steps.
     CloseWorker {
         end: usize,
         patient: bool,
     },
-    /// A body of the library's own messages with one field changed, said by one side to the other.
+    /// Forges a message of the library with one field changed, from one side to the other.
     Forge {
         end: usize,
         to_target: bool,
         lie: Lie,
         wrong: usize,
     },
-    /// What the target sends back is followed by lies.
+    /// The target's answers are followed by forged ones.
     Lie {
         end: usize,
         id: u32,
@@ -215,7 +215,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The end whose step it is.
+    /// The end that takes the step.
     pub(crate) fn end(self) -> Option<usize> {
         match self {
             Step::Turn { .. } | Step::Take { .. } | Step::Refuse { .. } => None,
@@ -240,7 +240,7 @@ impl Step {
         }
     }
 
-    /// The same memory operation of this end.
+    /// The same memory operation for this end.
     fn of(self, end: usize) -> Step {
         match self {
             Step::Put { how, cell, len, tells, .. } => Step::Put { end, how, cell, len, tells },
@@ -251,7 +251,7 @@ impl Step {
     }
 }
 
-/// How a lane behaves.
+/// The behaviour of a lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
     pub(crate) again: u32,
@@ -261,18 +261,18 @@ pub(crate) struct Manner {
     pub(crate) report: u64,
     pub(crate) batch: usize,
     pub(crate) lends: bool,
-    /// It takes operations back.
+    /// The lane can cancel operations.
     pub(crate) cancels: bool,
     pub(crate) max_iov: u32,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
-    /// Of puts whose bytes are taken at once.
+    /// Longest short put.
     pub(crate) max_short_put: usize,
     pub(crate) max_short: usize,
     pub(crate) max_packed: usize,
-    /// Of messages that are gathered; 0: none are.
+    /// Longest gathered message; 0: none.
     pub(crate) max_zcopy: usize,
-    /// How many bits of a word a lane to memory tells; 0: none does.
+    /// The number of bits of a notification word of a lane to memory; 0: it does not notify.
     pub(crate) notify_bits: u32,
 }
 
@@ -303,7 +303,7 @@ impl Manner {
     }
 }
 
-/// Which lanes there are.
+/// The set of lanes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
     Whole,
@@ -312,11 +312,11 @@ pub(crate) enum Shape {
     TwoWithoutAtomics,
     Synchronous,
     TwoProviders,
-    /// Two lanes to memory whose operations end later; of an end's two keys one leads over the second alone.
+    /// Two lanes to memory whose operations complete later. One of an end's two keys leads over the second lane only.
     TwoMemories,
 }
 
-/// A program, and the network that it runs over.
+/// A program, and its network.
 #[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) wants: Wants,
@@ -343,7 +343,7 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    /// The lanes that it runs over, where the network is a fake.
+    /// The lanes of the program, if the network is a fake.
     pub(crate) fn lanes(&self) -> Vec<Lane> {
         let [first, second] = self.manners;
         match self.shape {
@@ -424,22 +424,22 @@ fn manner() -> impl Strategy<Value = Manner> {
     )
 }
 
-/// Which kinds of step there are.
+/// The kinds of steps in a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wants {
-    /// Things that only a fake can do: break, lie, wait for a worker that one drives oneself.
+    /// Steps that only a fake supports: breaking, lying, waiting for a worker of the same thread.
     pub(crate) fake: bool,
     /// Handlers that panic.
     pub(crate) panics: bool,
-    /// Answers that nobody gave.
+    /// Forged answers.
     pub(crate) lies: bool,
-    /// Lanes that end later and take only so much at once.
+    /// Lanes that complete later and have limits.
     pub(crate) limits: bool,
-    /// Fences where operations take more than one lane.
+    /// Fences across operations on several lanes.
     pub(crate) fences: bool,
-    /// A worker's flush is not spoiled by an endpoint that broke before.
+    /// A worker's flush does not fail because of an endpoint that broke before.
     pub(crate) spoils: bool,
-    /// What has no value brings none.
+    /// Operations without a value return 0.
     pub(crate) values: bool,
 }
 
@@ -461,7 +461,7 @@ impl Wants {
             Step::Lie { .. } | Step::Forge { .. } => self.fake && self.lies,
             Step::Break { .. } | Step::FlushWorker { .. } => self.fake,
             Step::CloseWorker { patient, .. } => self.fake || !patient,
-            // What such a lane has taken is done.
+            // Such a lane has completed whatever it accepted.
             Step::Fail { .. } => self.fake && !matches!(shape, Shape::Synchronous),
             Step::Fence { .. } => self.fences || matches!(shape, Shape::Whole | Shape::Messages),
             _ => true,
@@ -542,7 +542,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop_oneof![8 => step().prop_map(|step| vec![step]), 1 => ordered]
 }
 
-/// Programs of up to so many steps, or threes of them.
+/// Programs of up to so many steps or triples of steps.
 pub(crate) fn programs(wants: Wants, most: usize) -> impl Strategy<Value = Program> {
     let shape = prop_oneof![
         Just(Shape::Whole),
@@ -553,7 +553,7 @@ pub(crate) fn programs(wants: Wants, most: usize) -> impl Strategy<Value = Progr
         Just(Shape::TwoProviders),
         Just(Shape::TwoMemories),
     ];
-    // One operation, some, and more than a program has.
+    // Room for one operation, for some, and for more than a program has.
     let queue = prop_oneof![Just(64usize), Just(2 << 10), Just(256 << 10)];
     let steps = prop::collection::vec(steps(), 1..most)
         .prop_map(|pieces| pieces.into_iter().flatten().collect::<Vec<Step>>());

@@ -1,10 +1,11 @@
-//! Two processes touch each other's memory through attachments while both attach and detach, and map, unmap and discard what the
-//! other has attached, for so many seconds: `xpmem_race 4`.
+//! Two processes access each other's memory through attachments, while both attach and detach, and map, unmap and discard attached
+//! memory, for so many seconds: `xpmem_race 4`.
 //!
-//! The first half of each one's memory is never unmapped, only mapped over and discarded: the other touches it. The second half has
-//! holes at times: the other has the kernel copy it, which answers EFAULT there. A word of a page is 0, or says whose page of which
-//! number it is and since which turn; an owner that has mapped a page anew announces the turn once the word is there. So whoever
-//! reads an older turn than was announced before has read a page that was gone.
+//! The first part of each process's memory is never unmapped, only mapped over and discarded: the other process accesses it
+//! directly. The second part has holes at times: the other process has the kernel copy it, which returns EFAULT there. A word of a
+//! page is 0, or names its owner, the page's number, and the turn of its last change. An owner that has mapped a page anew
+//! announces the turn once the word is stored. So a reader that finds an older turn than was announced before has read a freed
+//! page.
 
 use std::time::{Duration, Instant};
 use tieline_lab_programs::child::Child;
@@ -12,20 +13,20 @@ use tieline_lab_programs::random::Random;
 use tieline_lab_programs::sys::{self, End, PAGE, Pipe};
 use tieline_lab_programs::xpmem::Device;
 
-/// Of each process.
+/// Pages of each process.
 const PAGES: usize = 96;
-/// The first so many have no holes.
+/// Pages without holes.
 const TOUCHED: usize = 64;
-/// That a process has at once.
+/// The most attachments of a process at a time.
 const ATTACHMENTS: usize = 12;
-/// What a word says beside the turn.
+/// The bits of the turn in a word.
 const TURN_BITS: u32 = 40;
 
 fn main() -> Result<(), String> {
     let seconds =
         std::env::args().nth(1).and_then(|word| word.parse().ok()).ok_or("xpmem_race SECONDS")?;
     let until = Instant::now() + Duration::from_secs(seconds);
-    // For each process: its announcements, one a page, its segment, and whether it has stopped touching.
+    // For each process: its announcements, one per page, its segment, and whether it has stopped its accesses.
     let words = sys::map_shared(2 * PAGE);
     let start = |me: u64| {
         Child::start(move |talk| {
@@ -38,7 +39,7 @@ fn main() -> Result<(), String> {
                 "process {me}: {} words read, {} copied, {} were zero, {} not there; {} attachments, {} changes",
                 side.read, side.copied, side.zeros, side.holes, side.attachments, side.changes
             );
-            // The other may touch this memory until it has stopped, too.
+            // The other process may access this memory until it has stopped, too.
             talk.say(side.wrong);
             let _ = talk.hear();
             side.leave();
@@ -63,10 +64,10 @@ struct Side {
     turns: [u64; PAGES],
     random: Random,
     permit: Option<i64>,
-    /// Places for attachments: one that the kernel chose could lie where this process has unmapped its own memory.
+    /// Reserved addresses for attachments: one that the kernel chose could lie where this process has unmapped its own memory.
     places: Vec<usize>,
     pipe: Pipe,
-    /// Where, which page of the other is the first, how many.
+    /// The address, the other process's first page, the number of pages.
     attached: Vec<(usize, usize, usize)>,
     read: u64,
     copied: u64,
@@ -77,12 +78,12 @@ struct Side {
     wrong: u64,
 }
 
-/// Where a process says from which turn on a page has its word.
+/// The address at which a process announces the turn of a page.
 fn announced(words: usize, of: u64, page: usize) -> usize {
     words + of as usize * PAGE + page * 8
 }
 
-/// Where a process says what its segment is.
+/// The address at which a process publishes its segment.
 fn segment(words: usize, of: u64) -> usize {
     announced(words, of, PAGES)
 }
@@ -128,7 +129,7 @@ impl Side {
         }
     }
 
-    /// Maps, unmaps or discards some pages of one's own, and fills some.
+    /// Maps, unmaps or discards some pages of this process, and fills some.
     fn change(&mut self) {
         let first = self.random.below(PAGES);
         let count = (1 + self.random.below(6)).min(PAGES - first);
@@ -152,7 +153,7 @@ impl Side {
             }
             self.turns[page] += 1;
             let word = word(self.me, page, self.turns[page]);
-            // At both ends: a page is of one piece.
+            // At both ends: a page must not be a mixture.
             sys::store_word(self.memory + page * PAGE, word);
             sys::store_word(self.memory + (page + 1) * PAGE - 8, word);
             sys::store_word(announced(self.words, self.me, page), self.turns[page]);
@@ -185,7 +186,7 @@ impl Side {
         self.places.push(at);
     }
 
-    /// A child for a moment: what both have is copied on write from then on.
+    /// A short-lived child: shared pages are copied on write from then on.
     fn fork(&mut self) {
         let pid = sys::fork();
         if pid == 0 {
@@ -194,7 +195,7 @@ impl Side {
         let _ = sys::wait(pid);
     }
 
-    /// Looks at some words of the other.
+    /// Reads some words of the other process.
     fn touch(&mut self) {
         if self.attached.is_empty() {
             return;
@@ -241,7 +242,7 @@ impl Side {
         }
     }
 
-    /// Detaches what is left.
+    /// Detaches the remaining attachments.
     fn leave(mut self) {
         while !self.attached.is_empty() {
             self.detach();

@@ -1,22 +1,22 @@
-//! A child that does one thing after another in step with its parent.
+//! A child that runs in step with its parent.
 
 use crate::sys::{self, End};
 use std::os::fd::RawFd;
 
-/// An end of what parent and child say to each other: numbers.
+/// One end of the channel between parent and child, which carries numbers.
 pub struct Talk {
     from: RawFd,
     to: RawFd,
 }
 
 impl Talk {
-    /// Says a number.
+    /// Sends a number.
     pub fn say(&self, number: u64) {
-        // Who has ended does not hear; that is found out where it is waited for.
+        // A process that has ended receives nothing; the next wait detects that.
         let _ = sys::write_from(self.to, std::ptr::from_ref(&number) as usize, 8);
     }
 
-    /// Waits for a number; nothing when the other side has ended.
+    /// Waits for a number; none if the other side has ended.
     pub fn hear(&self) -> Option<u64> {
         let mut number = 0u64;
         let read = sys::read_to(self.from, std::ptr::from_mut(&mut number) as usize, 8);
@@ -33,15 +33,15 @@ impl Drop for Talk {
 
 /// A child process.
 pub struct Child {
-    /// Its number.
+    /// Its process number.
     pub pid: i32,
-    /// What is said to it.
+    /// The channel to it.
     pub talk: Talk,
     waited: bool,
 }
 
 impl Child {
-    /// Starts one, which does that and ends with status 0.
+    /// Starts a child that runs `body` and exits with status 0.
     pub fn start(body: impl FnOnce(&Talk)) -> Child {
         let ((down_from, down_to), (up_from, up_to)) = (sys::pipe(), sys::pipe());
         let pid = sys::fork();
@@ -50,7 +50,7 @@ impl Child {
             sys::no_core();
             sys::close(down_to);
             sys::close(up_from);
-            // A panic must not unwind into what the parent does.
+            // A panic must not unwind into the parent's code.
             let talk = Talk { from: down_from, to: up_to };
             let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&talk)));
             sys::exit(if ended.is_ok() { 0 } else { 101 });
@@ -60,32 +60,32 @@ impl Child {
         Child { pid, talk: Talk { from: up_from, to: down_to }, waited: false }
     }
 
-    /// Waits for its next number, which must come.
+    /// Waits for its next number, which must arrive.
     pub fn hear(&self) -> u64 {
         self.talk.hear().unwrap_or_else(|| panic!("the child {} has ended", self.pid))
     }
 
-    /// Lets it go on, and waits for its next number.
+    /// Lets the child continue, and waits for its next number.
     pub fn step(&self) -> u64 {
         self.talk.say(0);
         self.hear()
     }
 
-    /// Lets it go on, and waits for its end.
+    /// Lets the child continue, and waits for its end.
     pub fn end(mut self) -> End {
         self.talk.say(0);
         self.waited = true;
         sys::wait(self.pid)
     }
 
-    /// How it has ended by itself, if it has.
+    /// The end of the child, if it has ended by itself.
     pub fn has_ended(&mut self) -> Option<End> {
         let end = sys::has_ended(self.pid);
         self.waited |= end.is_some();
         end
     }
 
-    /// Kills it.
+    /// Kills the child.
     pub fn kill(mut self) -> End {
         sys::kill(self.pid);
         self.waited = true;

@@ -3,29 +3,29 @@
 use crate::sys::{self, Answer};
 use std::os::fd::RawFd;
 
-/// How a copy went.
+/// The status of a copy: not complete.
 pub const PENDING: u32 = 0;
-/// As asked, or as far as both sides went.
+/// Complete, or as far as both sides reached.
 pub const SUCCESS: u32 = 1;
-/// Not.
+/// Failed.
 pub const FAILED: u32 = 2;
 
 /// Flags of copies.
 pub const DMA: u32 = 1;
 /// With [`DMA`]: it completes later.
 pub const DMA_LATER: u32 = 2;
-/// Later completion, by a thread.
+/// Completion by a thread, later.
 pub const THREAD: u32 = 8;
-/// Of regions: for one copy.
+/// A flag of regions: for one copy.
 pub const SINGLE_USE: u32 = 32;
-/// Later completion is notified by the descriptor.
+/// The descriptor notifies of a later completion.
 pub const NOTIFY: u32 = 64;
-/// Of regions: for every user.
+/// A flag of regions: for every user.
 pub const ANY_USER: u32 = 128;
 
-/// A bit of a cookie that is in its half for the region; the half for the context is the low one.
+/// A bit of the cookie's half for the region; the low half is for the context.
 pub const OTHER_REGION: u64 = 1 << 60;
-/// A bit of a cookie that is in its half for the context.
+/// A bit of the cookie's half for the context.
 pub const OTHER_CONTEXT: u64 = 1 << 20;
 
 /// Reading.
@@ -60,7 +60,7 @@ struct Create {
     cookie: u64,
 }
 
-/// What `copy` and `copy, bounded` ask; `most` is in the second only.
+/// The arguments of `copy` and `copy, bounded`; only the second has `most`.
 #[repr(C)]
 #[derive(Default)]
 struct Copy {
@@ -114,15 +114,15 @@ struct InlineBounded {
     pad: u32,
 }
 
-/// A status that nobody has written.
+/// A status that the module never writes.
 const UNWRITTEN: u32 = 99;
 
-/// How a copy is done.
+/// The mode of a copy.
 #[derive(Clone, Copy, Default)]
 pub struct How {
     /// Its flags.
     pub flags: u32,
-    /// Where its end is told.
+    /// The slot for its status.
     pub slot: u32,
 }
 
@@ -139,7 +139,7 @@ impl Device {
         Device::open_as(libc::O_RDWR)
     }
 
-    /// Opens it so.
+    /// Opens it with these flags.
     pub fn open_as(flags: i32) -> Device {
         let fd = sys::open("/dev/knem", flags);
         Device { fd: fd.unwrap_or_else(|e| panic!("/dev/knem: errno {e}")) }

@@ -1,10 +1,10 @@
-//! Numbers that look random and come again for the same seed.
+//! Pseudo-random numbers, equal for equal seeds.
 
 /// A generator (xorshift).
 pub struct Random(u64);
 
 impl Random {
-    /// Of that seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Random {
         Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }

@@ -1,7 +1,7 @@
-//! The system, as these programs need it: memory by its address, which may be gone, and calls with their errno.
+//! The system calls of these programs: memory by its address, which may be unmapped, and calls with their errno.
 //!
-//! Addresses are plain numbers here. What a test touches may be unmapped on purpose, or be another process's; a touch that the
-//! kernel refuses ends a process of the test, which is what is tested.
+//! Addresses are plain numbers here. The memory that a test accesses may be unmapped on purpose, or belong to another process. An
+//! access that the kernel refuses ends a process of the test, which is what is tested.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// A page.
 pub const PAGE: usize = 4096;
 
-/// What a call returned, or its errno.
+/// The result of a call, or its errno.
 pub type Answer<T = ()> = Result<T, i32>;
 
 fn errno() -> i32 {
@@ -57,11 +57,11 @@ pub fn map(len: usize) -> usize {
     map_at(0, len).unwrap_or_else(|e| panic!("mmap: errno {e}"))
 }
 
-/// The same at an address (0: anywhere), in place of what is there.
+/// The same at an address (0: anywhere), replacing existing mappings.
 pub fn map_at(address: usize, len: usize) -> Answer<usize> {
     let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-    // SAFETY: what is replaced belongs to the test.
+    // SAFETY: the replaced memory belongs to the test.
     mapped(unsafe {
         libc::mmap(address as *mut _, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     })
@@ -95,7 +95,7 @@ pub fn unmap(address: usize, len: usize) {
 pub fn remap(address: usize, len: usize) -> Answer<usize> {
     let to = map(len);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: both places are the test's own.
+    // SAFETY: both ranges belong to the test.
     mapped(unsafe { libc::mremap(address as *mut _, len, len, flags, to as *mut libc::c_void) })
 }
 
@@ -114,7 +114,7 @@ pub fn discard(address: usize, len: usize) {
 
 /// Stores a byte.
 pub fn store(address: usize, byte: u8) {
-    // SAFETY: see the top of this file; an atomic, since another process may touch it now.
+    // SAFETY: see the top of this file; an atomic, since another process may access it at this time.
     unsafe { AtomicU8::from_ptr(address as *mut u8) }.store(byte, Ordering::SeqCst);
 }
 
@@ -153,21 +153,21 @@ pub fn pipe() -> (RawFd, RawFd) {
 
 /// write from any address.
 pub fn write_from(fd: RawFd, address: usize, len: usize) -> Answer<i64> {
-    // SAFETY: the kernel looks whether the memory is there.
+    // SAFETY: the kernel checks whether the memory is mapped.
     answer(unsafe { libc::write(fd, address as *const _, len) } as i64)
 }
 
 /// read to any address.
 pub fn read_to(fd: RawFd, address: usize, len: usize) -> Answer<i64> {
-    // SAFETY: the kernel looks whether the memory is there.
+    // SAFETY: the kernel checks whether the memory is mapped.
     answer(unsafe { libc::read(fd, address as *mut _, len) } as i64)
 }
 
-/// send on a fresh pair of sockets, from any address; the bytes that came.
+/// send on a fresh pair of sockets, from any address; returns the received bytes.
 pub fn send_from(address: usize, len: usize) -> Answer<Vec<u8>> {
     let mut ends = [0; 2];
     let mut bytes = vec![0u8; len];
-    // SAFETY: the array is writable, the buffer as long as told; the kernel looks whether the memory is there.
+    // SAFETY: the array is writable, the buffer has the stated length; the kernel checks whether the memory is mapped.
     let sent = unsafe {
         assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()), 0);
         let sent = answer(libc::send(ends[0], address as *const _, len, 0) as i64);
@@ -180,7 +180,7 @@ pub fn send_from(address: usize, len: usize) -> Answer<Vec<u8>> {
     sent.map(|_| bytes)
 }
 
-/// A pipe of one's own, through which the kernel copies: it answers EFAULT where a touch would be a signal.
+/// A private pipe, through which the kernel copies: it returns EFAULT where an access would be a signal.
 pub struct Pipe(RawFd, RawFd);
 
 impl Default for Pipe {
@@ -220,7 +220,7 @@ pub fn probe(address: usize) -> Answer<u8> {
 pub fn read_process(pid: i32, remote: usize, local: usize, len: usize) -> Answer<i64> {
     let here = libc::iovec { iov_base: local as *mut _, iov_len: len };
     let there = libc::iovec { iov_base: remote as *mut _, iov_len: len };
-    // SAFETY: one piece each; the kernel looks whether the memory is there.
+    // SAFETY: one piece each; the kernel checks whether the memory is mapped.
     answer(unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) } as i64)
 }
 
@@ -228,7 +228,7 @@ pub fn read_process(pid: i32, remote: usize, local: usize, len: usize) -> Answer
 pub fn write_process(pid: i32, local: usize, remote: usize, len: usize) -> Answer<i64> {
     let here = libc::iovec { iov_base: local as *mut _, iov_len: len };
     let there = libc::iovec { iov_base: remote as *mut _, iov_len: len };
-    // SAFETY: one piece each; the kernel looks whether the memory is there, and the program gives up the bytes there.
+    // SAFETY: one piece each; the kernel checks whether the memory is mapped, and the program gives up the bytes there.
     answer(
         unsafe { libc::process_vm_writev(pid, &raw const here, 1, &raw const there, 1, 0) } as i64
     )
@@ -236,7 +236,7 @@ pub fn write_process(pid: i32, local: usize, remote: usize, len: usize) -> Answe
 
 /// Loads and stores so many bytes.
 pub fn copy(from: usize, to: usize, len: usize) {
-    // SAFETY: memory of the program's, or attached to it, and as long as that; the two do not overlap.
+    // SAFETY: memory of the program, or attached to it, of that length; the two do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }
 
@@ -248,10 +248,10 @@ pub fn fork() -> i32 {
     pid
 }
 
-/// Does that in a child that shares this process's memory, which waits until it has ended.
+/// Runs `body` in a child that shares this process's memory, and waits until it has ended.
 pub fn in_other_process_of_same_memory(body: fn(usize), argument: usize) {
     extern "C" fn run(given: *mut libc::c_void) -> i32 {
-        // SAFETY: `given` points to what the call below passes, which waits until this has ended.
+        // SAFETY: `given` points to the argument of the call below, which waits until this has ended.
         let (body, argument) = unsafe { *given.cast::<(fn(usize), usize)>() };
         body(argument);
         0
@@ -259,7 +259,7 @@ pub fn in_other_process_of_same_memory(body: fn(usize), argument: usize) {
     let mut given = (body, argument);
     let stack = map(1 << 18);
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack is the child's alone, and this process stands still until the child has ended.
+    // SAFETY: only the child uses the stack, and this process waits until the child has ended.
     let pid = unsafe {
         libc::clone(
             run,
@@ -273,12 +273,12 @@ pub fn in_other_process_of_same_memory(body: fn(usize), argument: usize) {
     unmap(stack, 1 << 18);
 }
 
-/// How a process ended.
+/// The end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// With that status.
+    /// Exit with this status.
     Status(i32),
-    /// By that signal.
+    /// This signal.
     Signal(i32),
 }
 
@@ -290,7 +290,7 @@ pub fn wait(pid: i32) -> End {
     end(status)
 }
 
-/// How a child has ended, if it has; it is not there any more then.
+/// The end of a child, if it has ended; it is reaped then.
 pub fn has_ended(pid: i32) -> Option<End> {
     let mut status = 0;
     // SAFETY: the status is writable.
@@ -306,7 +306,7 @@ fn end(status: i32) -> End {
     }
 }
 
-/// Ends this process at once, as a child does whose parent's work must not be done twice.
+/// Ends this process immediately, as a child that must not run its parent's exit handlers.
 pub fn exit(status: i32) -> ! {
     // SAFETY: ends the process.
     unsafe { libc::_exit(status) }
@@ -318,7 +318,7 @@ pub fn kill(pid: i32) {
     let _ = unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
-/// Becomes `sleep`, in this process.
+/// Executes `sleep` in place of this process.
 pub fn exec_sleep() {
     // SAFETY: every string ends with a zero, the list with a null.
     let _ = unsafe {
@@ -331,7 +331,7 @@ pub fn exec_sleep() {
     };
 }
 
-/// Becomes that user, of that group and no other.
+/// Becomes this user, with this group only.
 pub fn become_user(uid: u32, gid: u32) {
     // SAFETY: passes numbers only.
     unsafe {
@@ -341,13 +341,13 @@ pub fn become_user(uid: u32, gid: u32) {
     }
 }
 
-/// Keeps others from looking into this process, as far as ptrace's checks go.
+/// Forbids other processes access to this one by ptrace's checks.
 pub fn not_dumpable() {
     // SAFETY: passes numbers only.
     let _ = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
-/// A child that crashes on purpose leaves no file.
+/// Prevents core files of children that crash on purpose.
 pub fn no_core() {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the record is readable.
@@ -360,9 +360,9 @@ pub fn end_with_parent() {
     let _ = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
-/// This process's number as the kernel counts. /proc below the one of this namespace of processes tells it.
+/// This process's number in the initial namespace, from /proc below that of this namespace.
 pub fn kernel_pid() -> i64 {
-    // SAFETY: a mount namespace of its own, in a process that ends soon.
+    // SAFETY: a separate mount namespace, in a process that ends soon.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0, "unshare: errno {}", errno());
         let _ = libc::mount(

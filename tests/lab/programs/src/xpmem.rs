@@ -3,7 +3,7 @@
 use crate::sys::{self, Answer, PAGE};
 use std::os::fd::RawFd;
 
-/// Not opened by this process itself.
+/// The errno for a descriptor that this process did not open itself.
 pub const NOT_OPENED: i32 = 2004;
 
 #[repr(C)]
@@ -60,7 +60,7 @@ impl Device {
         sys::ioctl(self.fd, 0x7801, &mut make).map(|_| make.segid)
     }
 
-    /// A segment of the memory there, for its owner.
+    /// A segment of this memory, for its owner only.
     pub fn make(self, start: usize, size: usize) -> i64 {
         let made = self.make_as(start as u64, size as u64, 1, 0o600);
         made.unwrap_or_else(|e| panic!("make: errno {e}"))
@@ -87,13 +87,13 @@ impl Device {
         sys::ioctl(self.fd, 0x7804, &mut apid).map(drop)
     }
 
-    /// The command `attach`; where it lies.
+    /// The command `attach`; returns the address.
     pub fn attach_at(self, apid: i64, offset: i64, size: u64, address: usize) -> Answer<usize> {
         let mut attach = Attach { apid, offset, size, address: address as u64, fd: -1, flags: 0 };
         sys::ioctl(self.fd, 0x7805, &mut attach).map(|_| attach.address as usize)
     }
 
-    /// The same, anywhere.
+    /// The same, at any address.
     pub fn attach(self, apid: i64, offset: usize, size: usize) -> Answer<usize> {
         self.attach_at(apid, offset as i64, size as u64, 0)
     }

@@ -1,4 +1,4 @@
-//! What dies with its peer where xpmem's memory is loaded from and stored to, and that nothing else does.
+//! Direct access (loads and stores) over xpmem: which processes die with their peer, and which do not.
 
 use crate::kills::{self, LEN, STEPS, Step, Survivors, held, is_in_use, names_the_failure};
 use crate::provider::DIRECT;
@@ -13,7 +13,7 @@ fn who_is_in_the_middle_of_direct_access_dies_with_its_peer_and_nobody_else() ->
         return Verdict::Skipped(why);
     }
     let before = DIRECT.held();
-    // A pair that goes on all the time, and is the other side of whoever is killed.
+    // A pair that communicates all the time, and is the other side of every killed process.
     let mut survivors = Survivors::start(&DIRECT);
     survivors.go_on(0);
     let by_survivors = DIRECT.held();
@@ -41,7 +41,7 @@ fn start(name: &str) -> Node {
     kills::start(&DIRECT, name)
 }
 
-/// An accessor that has all of its owner's memory attached, and the pages there.
+/// An accessor that has attached all of its owner's memory, with its pages present.
 fn attached() -> (Node, Node) {
     let (mut accessor, mut owner) = (start("user"), start("gone"));
     let _ = owner.must(&format!("register memory {LEN}"));
@@ -58,7 +58,7 @@ fn is_ended_by_sigbus(mut node: Node) {
     assert_eq!(ended.signal(), Some(libc::SIGBUS), "{} ended with {ended}", node.peer.name);
 }
 
-/// The bytes behind the place where it stops are not there any more when it goes on.
+/// The bytes behind the place where it stops are gone when it continues.
 fn dies_with_its_owner(step: Step, what: &str) {
     let (mut accessor, mut owner) = attached();
     held(&mut accessor, &format!("{what} gone.memory {LEN} {}", owner.peer.pid()));
@@ -69,7 +69,7 @@ fn dies_with_its_owner(step: Step, what: &str) {
     is_ended_by_sigbus(accessor);
 }
 
-/// Who touches nothing hears of it, and then is refused.
+/// A process without an access learns of the death, and is refused afterwards.
 fn lives_on_without_its_owner(what: &str) {
     let (mut accessor, mut owner) = attached();
     let _ = owner.kill();
@@ -81,7 +81,7 @@ fn lives_on_without_its_owner(what: &str) {
     accessor.end();
 }
 
-/// A pointer asks nobody.
+/// An access by a pointer is not checked.
 fn dies_by_a_pointer_to_an_owner_that_is_gone() {
     let (mut accessor, mut owner) = attached();
     let _ = accessor.must("point there gone.memory");

@@ -1,4 +1,4 @@
-//! Which lane serves a pair for which the best is left out, forbidden or gone; and that others stay on theirs.
+//! The lane of a pair for which the best one is left out, forbidden or gone. Other pairs keep theirs.
 
 use crate::provider::{
     self, CMA, DIRECT, IN_ORDER, KNEM, SingleCopy, Taken, XPMEM, launch, one_is_missing,
@@ -19,11 +19,11 @@ pub(crate) const TESTS: &[Test] = named![
 
 const LEN: usize = 100_000;
 const MESSAGES: &str = "emulated over shm/ring";
-/// What is forbidden or taken away is tried with these, best first.
+/// The settings for these cases, best provider first.
 const ALL: &str = "TIELINE_PROVIDERS=shm,shm-cma,shm-xpmem,shm-knem";
 const NO_CMA: &str = "TIELINE_PROVIDERS=shm,shm-xpmem,shm-knem";
 
-/// A process with root's files and none of root's rights.
+/// A process with root's files and without root's rights.
 fn plain(name: &str) -> Launch {
     let none = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--"];
     launch(name).through(&none)
@@ -33,7 +33,7 @@ fn start(name: &str, settings: &str) -> Node {
     provider::open(plain(name), settings)
 }
 
-/// Puts and gets of several lengths and places, every byte of the region looked at after each; returns the lane.
+/// Puts and gets of several lengths and offsets, with a check of every byte of the region after each. Returns the lane.
 fn moved(from: &mut Node, to: &mut Node) -> String {
     let name = to.peer.name.clone();
     let _ = from.must(&format!("register out {LEN}"));
@@ -60,7 +60,8 @@ fn moved(from: &mut Node, to: &mut Node) -> String {
     path
 }
 
-/// The pair is served so, and its report says of each of these providers, in one record, these words; and of none anything twice.
+/// Checks the path of the pair, and that its report has exactly one record with these words for each of these providers, and no
+/// duplicate records.
 fn goes_by(from: &mut Node, to: &mut Node, path: &str, records: &[(&str, &str)]) {
     let name = to.peer.name.clone();
     from.connect(to);
@@ -79,10 +80,10 @@ fn goes_by(from: &mut Node, to: &mut Node, path: &str, records: &[(&str, &str)])
     }
 }
 
-/// The process itself says, in one record, why it goes without something.
+/// Checks that the process itself reports the reason in exactly one record.
 fn goes_without(node: &mut Node, why: &str) {
     let report = node.must("context-report");
-    // What follows the records is what the provider has logged of it.
+    // The provider's log lines follow the records.
     let records = report.split("\"warnings\"").next().unwrap_or_default();
     assert_eq!(records.matches(why).count(), 1, "{why}: {report}");
 }
@@ -98,7 +99,7 @@ fn end<const N: usize>(nodes: [Node; N]) -> Verdict {
 fn a_pair_falls_back_by_one_lane_for_each_provider_that_either_side_leaves_out() -> Verdict {
     let here: Vec<&SingleCopy> =
         IN_ORDER.iter().copied().filter(|one| one.is_missing().is_none()).collect();
-    // Only what leaves some out leaves the rest in the order that they have by themselves.
+    // A list that only excludes providers keeps the default order of the others.
     let whole = "TIELINE_PROVIDERS=^verbs";
     let (mut whole, mut other) = (start("whole", whole), start("other", whole));
     goes_by(&mut whole, &mut other, here[0].path, &[]);
@@ -112,7 +113,7 @@ fn a_pair_falls_back_by_one_lane_for_each_provider_that_either_side_leaves_out()
         let offered: Vec<String> = offered.collect();
         let missing: Vec<(&str, &str)> =
             names.iter().copied().zip(offered.iter().map(String::as_str)).collect();
-        // Two who leave out the same, and one who does beside one who does not.
+        // Two processes with the same exclusion, and one with it beside one without it.
         let (mut without, mut like) = (start("without", &setting), start("like", &setting));
         goes_by(&mut without, &mut like, path, &[]);
         goes_by(&mut like, &mut whole, path, &[]);
@@ -230,7 +231,7 @@ fn a_pair_falls_back_whose_processes_are_in_two_user_namespaces() -> Verdict {
     let own = ["unshare", "--user", "--map-root-user", "--"];
     let mut inside = Node::open(launch("inside").through(&own), &[ALL]);
     goes_by(&mut a, &mut b, CMA.path, &[]);
-    // Who has made a namespace is its master; who is in it is nobody outside.
+    // A process outside, as the creator of the namespace, has all rights in it; a process inside has none outside.
     goes_by(&mut a, &mut inside, CMA.path, &[]);
     let file = "revocation needs a file";
     let words = [("shm-cma", "user namespace"), ("shm-xpmem", file), ("shm-knem", file)];

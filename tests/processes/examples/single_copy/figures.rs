@@ -1,15 +1,16 @@
-//! How long gets take by each single copy: what `cargo xtask bench --lab` holds against bare loops over the same interfaces
-//! (`bare_copies` of `tests/lab/programs`, which has the same names). A line is `figure`, the size, nanoseconds, and the name.
+//! The latency of gets over each single-copy provider. `cargo xtask bench --lab` compares these with bare loops over the same
+//! interfaces (`bare_copies` of `tests/lab/programs`, which has the same names). A line is `figure`, the size, nanoseconds, and the
+//! name.
 
 use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch, open};
 use std::process::ExitCode;
 
-/// Bytes of a get, and how many are timed.
+/// Bytes of a get, and the number of timed gets.
 const SIZES: [(usize, usize); 6] =
     [(8, 100), (512, 100), (4096, 50), (64 << 10, 50), (1 << 20, 20), (16 << 20, 5)];
-/// What is attached at once.
+/// The most bytes attached at a time.
 const WINDOW: usize = 2 << 20;
-/// Of one window, so that the next access to another one finds it cold, as does the one after that.
+/// Keeps one attachment, so that each access to another window finds it cold.
 const NOTHING_KEPT: &str = "TIELINE_SHM_XPMEM_ATTACHMENTS=1";
 
 /// Measures all of them.
@@ -28,7 +29,7 @@ fn gets(name: &str, over: &SingleCopy, more: &str) {
         println!("skipped: {name}: {why}");
         return;
     }
-    // Without help of the peer's, which would share the large ones.
+    // Without help of the peer, which would share the large ones.
     let settings = format!(
         "TIELINE_PROVIDERS=shm,{} {} TIELINE_ASSIST_SIZE=1g {more}",
         over.name, over.settings
@@ -43,7 +44,7 @@ fn gets(name: &str, over: &SingleCopy, more: &str) {
     assert_eq!(accessor.import(&mut owner, "memory"), over.path);
     let stride = if more.is_empty() { 0 } else { WINDOW };
     for (len, count) in SIZES {
-        // The first one brings in what stays.
+        // The first run brings in the pages and keys that stay.
         for count in [1, count] {
             let time =
                 accessor.must(&format!("time-gets owner.memory here {len} {count} {stride}"));

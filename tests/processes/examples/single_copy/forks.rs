@@ -1,4 +1,5 @@
-//! A fork of either side: what it had attached, registered and imported stays the parent's, and right; the child has none of it.
+//! A fork of either side: its attachments, registrations and imports still belong to the parent and are valid; the child has none
+//! of them.
 
 use crate::kills::settings;
 use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch, open};
@@ -27,14 +28,14 @@ fn a_fork_on_either_side_of_cma_and_knem_leaves_the_parents_at_work() -> Verdict
 
 const LEN: usize = 100_000;
 
-/// Two processes that reach each other's memory.
+/// Two processes that access each other's memory.
 struct Pair {
     a: Node,
     b: Node,
 }
 
 impl Pair {
-    /// Bytes go both ways by puts and gets of either, and each is what its owner has now.
+    /// Puts and gets in both directions, each with the present bytes of the owner.
     fn goes_on(&mut self, seed: usize) {
         let Pair { a, b } = self;
         for turned in [false, true] {
@@ -43,7 +44,7 @@ impl Pair {
             let _ = one.must(&format!("fill here {seed}"));
             let _ = one.must(&format!("put {name}.memory here 0 {LEN} 0"));
             assert_eq!(other.must(&format!("check memory 0 {LEN} {seed} 0")), "same");
-            // What the owner writes itself, after a fork into pages of its own.
+            // The owner's own writes, which go to its own pages after a fork.
             let _ = other.must(&format!("fill memory {}", seed + 1));
             let _ = one.must(&format!("get {name}.memory here 0 {LEN} 0"));
             assert_eq!(one.must(&format!("check here 0 {LEN} {} 0", seed + 1)), "same");
@@ -79,13 +80,13 @@ fn forks(over: &SingleCopy) -> Verdict {
             let node = if forks_b { &mut pair.b } else { &mut pair.a };
             node.must(order)
         };
-        // The child has the bytes of this moment, whatever becomes of the parent's meanwhile.
+        // The child keeps the bytes of this moment, whatever the parent writes meanwhile.
         let _ = forker(&mut pair, &format!("fork-aside memory {}", seed + 1));
         pair.goes_on(seed + 2);
         assert_eq!(over.held(), held, "the child has nothing of it, and took nothing away");
         assert_eq!(forker(&mut pair, "fork-joined"), "Some(0)", "the child's bytes are its own");
         pair.goes_on(seed + 4);
-        // It calls everything with what it has inherited, and drops all of that.
+        // The child makes every call with the objects it inherited, and drops all of them.
         let (node, other) = match forks_b {
             true => (&mut pair.b, "a"),
             false => (&mut pair.a, "b"),
@@ -97,7 +98,7 @@ fn forks(over: &SingleCopy) -> Verdict {
         }
         assert_eq!(node.answer().expect("the child ends").text, "Some(0)");
         pair.goes_on(seed + 6);
-        // It opens the device for itself.
+        // The child opens the device itself.
         let order = format!("fork-anew {} {}", over.path, settings(over));
         assert_eq!(forker(&mut pair, order.trim_end()), "Some(0)");
         pair.goes_on(seed + 8);

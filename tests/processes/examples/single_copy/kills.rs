@@ -23,36 +23,36 @@ fn kills_at_every_step_of_copies_by_cma_leave_survivors_at_work() -> Verdict {
     kills(&CMA, 3)
 }
 
-/// With 11 kills in each. `cargo xtask lab kills --repeat 5` is 330 of each.
+/// With 11 kills in each. `cargo xtask lab kills --repeat 5` has 330 of each kind.
 const ROUNDS: usize = 6;
 
-/// Of every region.
+/// The length of every region.
 pub(crate) const LEN: usize = 64 << 10;
 
-/// How far the two have come when one of them is killed.
+/// The step that both processes have reached when one of them is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// The owner has registered its memory.
     Registered,
-    /// It has made the key.
+    /// The owner has made the key.
     Packed,
-    /// The accessor has imported it, and has copied nothing yet.
+    /// The accessor has imported the key, and has copied nothing yet.
     Imported,
     /// The accessor is in the middle of a copy.
     Copying,
-    /// The owner has been told meanwhile that its memory is in use still.
+    /// Meanwhile the owner got `Busy` when it tried to close its memory.
     Closing,
 }
 
 pub(crate) const STEPS: [Step; 5] =
     [Step::Registered, Step::Packed, Step::Imported, Step::Copying, Step::Closing];
 
-/// The survivors: one copies from and to memory of the other, and they talk.
+/// The survivors: one copies from and to memory of the other, and they exchange messages.
 pub(crate) struct Survivors<'a> {
     over: &'a SingleCopy,
     pub(crate) accessor: Node,
     pub(crate) owner: Node,
-    /// Failures that the owner has heard of.
+    /// The number of failures that were reported to the owner.
     told: usize,
 }
 
@@ -78,7 +78,7 @@ impl<'a> Survivors<'a> {
         vec![self.accessor.footprint(), self.owner.footprint()]
     }
 
-    /// They talk, and every byte that is copied arrives.
+    /// Exchanges messages, and checks every copied byte.
     pub(crate) fn go_on(&mut self, seed: usize) {
         let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
         let before = pongs(&mut self.accessor);
@@ -116,9 +116,10 @@ impl<'a> Survivors<'a> {
         }
         let _ = victim.kill();
         if matches!(step, Step::Copying | Step::Closing) {
-            // All of it may have been copied before the memory went; then what comes next says it.
+            // All bytes may have been copied before the memory was gone; then the next operation fails.
             if let Err(failed) = self.accessor.answer() {
-                // An owner that has begun to close has revoked its key, and who looks at that before each part hears so.
+                // An owner that has begun to close has revoked its key. An accessor that checks the key before each part gets that
+                // error.
                 let revoked = step == Step::Closing && failed.status == "KeyRejected";
                 if !revoked {
                     names_the_failure(&format!("{} {}", failed.status, failed.text));
@@ -126,7 +127,7 @@ impl<'a> Survivors<'a> {
             }
         }
         if let Some(key) = key {
-            // The key is of memory that has gone, and so is whoever could have said so.
+            // The key names memory that is gone, and so is its owner, who could have said that.
             if self.accessor.ask(&format!("import {name} memory {key}")).is_ok() {
                 self.is_refused(&name);
             }
@@ -138,7 +139,7 @@ impl<'a> Survivors<'a> {
         let _ = self.accessor.must(&format!("disconnect {name}"));
     }
 
-    /// Kills an owner somewhere between a registration and its end.
+    /// Kills an owner at some moment between a registration and its close.
     fn busy_owner_is_killed(&mut self, mut victim: Node, turns: usize) {
         let name = victim.peer.name.clone();
         self.accessor.connect(&mut victim);
@@ -191,7 +192,7 @@ pub(crate) fn settings(over: &SingleCopy) -> String {
     format!("TIELINE_PROVIDERS=shm,{} {}", over.name, over.settings)
 }
 
-/// Starts a copy, and waits until it has come to the middle.
+/// Starts a copy, and waits until it has reached the middle.
 pub(crate) fn held(node: &mut Node, copy: &str) {
     node.peer.tell(&format!("held {copy}"));
     let _ = node.peer.expect("inside");
@@ -203,7 +204,7 @@ pub(crate) fn is_in_use(owner: &mut Node, region: &str) {
     assert!(failed.text.contains("a peer is in the middle of a copy"), "{}", failed.text);
 }
 
-/// Whoever reads this knows that the peer has gone, and did nothing wrong.
+/// Checks that the error names the death of the peer as the cause.
 pub(crate) fn names_the_failure(said: &str) {
     assert!(said.starts_with("PeerFailed ") && said.contains("peer"), "{said}");
 }
@@ -220,7 +221,7 @@ fn kills(over: &SingleCopy, rounds: usize) -> Verdict {
     let (mut kills, mut early) = (0, Vec::new());
     for round in 0..rounds {
         let what = if round % 2 == 0 { "put" } else { "get" };
-        // All of a round start at the same time.
+        // All processes of a round start at the same time.
         let names = (0..=2 * STEPS.len()).map(|n| format!("victim{round}-{n}"));
         let mut victims: Vec<Node> = names.map(|name| Node::bare(launch(&name))).collect();
         for victim in &mut victims {

@@ -1,5 +1,5 @@
-//! Processes that copy each other's memory by the providers for single copy, over what a kernel has for that: whatever kills
-//! one of them, forbids a copy, or takes the device away. Tests of the lab run it there, each by name.
+//! Processes that copy each other's memory by the single-copy providers, over the kernel's interfaces: a process is killed, a copy
+//! is forbidden, or the device is removed. Tests of the lab run these by name.
 
 mod direct;
 mod fallback;

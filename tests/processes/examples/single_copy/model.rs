@@ -1,5 +1,5 @@
-//! What memory that is cold to xpmem is left to, and until when: the library says what things cost where it runs, and everything
-//! else follows from that.
+//! Memory that is cold to xpmem, and the access that attaches it. The library reports the measured costs of this machine, and the
+//! expected access follows from them.
 
 use crate::provider::{CMA, COLD, launch, make_faults_longer, open};
 use tieline_processes::{Node, Test, Verdict, named};
@@ -35,7 +35,7 @@ fn cold_memory_is_attached_when_that_would_have_paid_by_what_was_measured_here()
 }
 
 const SIZES: [usize; 4] = [8, 4096, 64 << 10, 150_000];
-/// Accesses after which memory counts as one that stays cold.
+/// The number of accesses after which memory counts as permanently cold.
 const MOST: usize = 600;
 
 fn start(name: &str) -> Node {
@@ -43,7 +43,7 @@ fn start(name: &str) -> Node {
     open(launch(name), &format!("{both} {}", COLD.settings))
 }
 
-/// Puts to memory that nobody has used before, until it is attached; says how many that took, `None` if more than `MOST`.
+/// Puts to fresh memory until it is attached. Returns the number of puts, `None` if more than `MOST`.
 fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Option<usize> {
     let _ = owner.must(&format!("register memory {len}"));
     let _ = accessor.must(&format!("register here {len}"));
@@ -53,7 +53,7 @@ fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Op
     let before = attached(accessor);
     let mut came = None;
     for access in 1..=most {
-        // By whichever way they went, all bytes arrive.
+        // All bytes arrive on either path.
         let checked = access == 1 || attached(accessor) > before;
         if checked {
             let _ = accessor.must(&format!("fill here {access}"));
@@ -71,7 +71,7 @@ fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Op
         "    {len} bytes: attached by access {came:?}, and what was measured says {expected:?}"
     );
     match (came, expected) {
-        // What is said of the costs is rounded.
+        // The reported costs are rounded.
         (Some(came), Some(expected)) => assert!(came.abs_diff(expected) <= 1 + expected / 50),
         (None, Some(expected)) => assert!(expected > MOST - MOST / 50),
         (None, None) => {}
@@ -82,14 +82,14 @@ fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Op
     came
 }
 
-/// Bytes that are attached in this process.
+/// The number of attached bytes of this process.
 fn attached(node: &mut Node) -> u64 {
     let memory = node.must("memory");
     let line = memory.split(';').find(|line| line.starts_with(COLD.path)).expect("an interface");
     line.split(' ').nth(3).and_then(|bytes| bytes.parse().ok()).expect("bytes of peers")
 }
 
-/// What things cost, in ns, as the library says it.
+/// The costs in ns, as the library reports them.
 #[derive(Debug)]
 struct Costs {
     attaching: f64,
@@ -118,7 +118,7 @@ impl Costs {
         }
     }
 
-    /// The access that attaches memory of so many bytes, of all that are alike; `None`: it is never worth it.
+    /// The access that attaches memory of so many bytes, if all accesses are alike; `None`: attaching never pays off.
     fn accesses(&self, len: usize) -> Option<usize> {
         let bytes = len as f64;
         let (warm, copied) = (self.warm_byte * bytes, self.copy + self.copied_byte * bytes);

@@ -1,4 +1,4 @@
-//! The providers for single copy. Another one is a constant here, a place in the order, and a test of kills that names it.
+//! The single-copy providers. To add one: a constant here, a place in the order, and a test of kills that names it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use std::time::Instant;
 use tieline_processes::peer::DEADLINE;
 use tieline_processes::{Launch, Node};
 
-/// A provider, and what tells how much it holds.
+/// A provider, and the source of its count of held objects.
 pub(crate) struct SingleCopy {
     pub(crate) name: &'static str,
-    /// The lane, as keys tell it.
+    /// The lane, as keys report it.
     pub(crate) path: &'static str,
-    /// What its processes are told beside that.
+    /// Further settings of its processes.
     pub(crate) settings: &'static str,
     /// The kernel module behind it.
     module: Option<Module>,
 }
 
-/// A module of the kernel's that counts what it has made and what has ended. Its device has its name.
+/// A kernel module that counts the objects it has made and ended. Its device has the module's name.
 struct Module {
     name: &'static str,
     made: &'static str,
@@ -33,12 +33,12 @@ pub(crate) const XPMEM: SingleCopy = SingleCopy {
     settings: "",
     module: Some(Module { name: "xpmem", made: "attached", ended: "detached" }),
 };
-/// By loads and stores: an operator's choice.
+/// Direct access by loads and stores, which an operator can select.
 pub(crate) const DIRECT: SingleCopy = SingleCopy {
     settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_COLD=serve",
     ..XPMEM
 };
-/// The same, for memory that is worth it: windows are longer than what is registered.
+/// The same, only for memory where it pays off: windows are longer than the registered memory.
 pub(crate) const COLD: SingleCopy = SingleCopy {
     settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_WINDOW=1g TIELINE_LOG=info \
                TIELINE_ASSIST_SIZE=1g",
@@ -51,20 +51,20 @@ pub(crate) const KNEM: SingleCopy = SingleCopy {
     module: Some(Module { name: "knem", made: "created", ended: "destroyed" }),
 };
 
-/// A device that reaches registered memory as those of other hosts.
+/// A device that accesses registered memory as that of other hosts.
 pub(crate) const VERBS: SingleCopy =
     SingleCopy { name: "verbs", path: "verbs:rxe0/rc", settings: "", module: None };
 
-/// All of them, in the order that they have by themselves.
+/// All of them, in their default order.
 pub(crate) const IN_ORDER: &[&SingleCopy] = &[&CMA, &XPMEM, &KNEM];
 
-/// Why not all of them can be tried here.
+/// The reason why not all of them can be tested here.
 pub(crate) fn one_is_missing() -> Option<String> {
     IN_ORDER.iter().find_map(|one| one.is_missing())
 }
 
 impl SingleCopy {
-    /// Why it cannot be tried here.
+    /// The reason why it cannot be tested here.
     pub(crate) fn is_missing(&self) -> Option<String> {
         let _ = self.module.as_ref()?;
         let device = self.device();
@@ -72,7 +72,7 @@ impl SingleCopy {
         gone.then(|| format!("there is no {device}: the lab has it"))
     }
 
-    /// Where its device is.
+    /// The path of its device.
     pub(crate) fn device(&self) -> String {
         format!("/dev/{}", self.kernel_module())
     }
@@ -81,7 +81,7 @@ impl SingleCopy {
         self.module.as_ref().map_or("none", |module| module.name)
     }
 
-    /// Waits until its module holds so much: what the dead had ends by itself, some of it a moment after them.
+    /// Waits until its module holds so many objects: those of dead processes end by themselves, some of them a moment later.
     pub(crate) fn holds_again(&self, expected: i64, when: &str) {
         let late = Instant::now() + DEADLINE;
         while self.held() != expected && Instant::now() < late {
@@ -99,11 +99,11 @@ impl SingleCopy {
         let target = target.parent().expect("a folder above");
         let file = target.join("lab/modules").join(self.kernel_module()).with_extension("ko");
         ran(Command::new("insmod").arg(file));
-        // As the rules of udev do that come with the real ones.
+        // As the udev rules of the real modules do.
         mode(&self.device(), 0o666);
     }
 
-    /// What its module holds for all processes together: regions, attachments.
+    /// The number of objects (regions, attachments) that its module holds for all processes together.
     pub(crate) fn held(&self) -> i64 {
         let Some(module) = &self.module else { return 0 };
         let counter = |counter: &str| -> i64 {
@@ -120,27 +120,27 @@ pub(crate) fn launch(name: &str) -> Launch {
     Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder().display())
 }
 
-/// A process with an open context, whose settings are given with blanks between them.
+/// A process with an open context; its settings are separated by blanks.
 pub(crate) fn open(launch: Launch, settings: &str) -> Node {
     let settings: Vec<&str> = settings.split_whitespace().collect();
     Node::open(launch, &settings)
 }
 
-/// The folder of this build's shared objects: this program lies one below.
+/// The directory of this build's shared objects: this program lies one level below.
 fn folder() -> PathBuf {
     let program = std::env::current_exe().expect("the path of this program");
     program.ancestors().nth(2).expect("a folder above").to_path_buf()
 }
 
-// ---- What an administrator does ----
+// ---- Actions of an administrator ----
 
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
-/// Who may look into other processes from now on.
+/// Sets the permission to access other processes' memory.
 pub(crate) fn yama(scope: u32) {
     std::fs::write(YAMA, scope.to_string()).unwrap_or_else(|e| panic!("{YAMA}: {e}"));
 }
 
-/// How much longer each fault of what xpmem has attached takes, from now on.
+/// Sets the additional duration of each fault on memory that xpmem has attached.
 pub(crate) fn make_faults_longer(microseconds: u32) {
     let file = "/sys/module/xpmem/parameters/fault_us";
     std::fs::write(file, microseconds.to_string()).unwrap_or_else(|e| panic!("{file}: {e}"));
@@ -151,7 +151,7 @@ pub(crate) fn yama_scope() -> u32 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// A device, while nobody can open it.
+/// A device that cannot be opened while this exists.
 pub(crate) struct Taken {
     device: String,
     unreadable: bool,
@@ -168,7 +168,7 @@ impl Taken {
         Taken { device, unreadable }
     }
 
-    /// What who opens it is told.
+    /// The error text of opening the device.
     pub(crate) fn why(&self) -> String {
         let device = &self.device;
         match self.unreadable {

@@ -1,4 +1,4 @@
-//! Forked children that live beside their parents while the test goes on.
+//! Forked children that live beside their parents while the test continues.
 
 mod sys;
 

@@ -6,23 +6,23 @@ use std::io::{self, Read};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// A forked child that stands still until it is told to go on.
+/// A forked child that waits until it is released.
 #[derive(Debug)]
 pub struct Aside {
     pid: libc::pid_t,
-    /// It goes on when nobody has this end any more.
+    /// The child continues when this end is closed everywhere.
     told: OwnedFd,
 }
 
 impl Aside {
-    /// Forks one off this single-threaded process; when it is told, it does `then` and ends with that code.
+    /// Forks a child off this single-threaded process. When it is released, it runs `then` and exits with that code.
     ///
     /// # Panics
-    /// When there is no fork.
+    /// If the fork fails.
     #[must_use]
     pub fn fork(then: impl FnOnce() -> u8) -> Aside {
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors, which nobody else owns then.
+        // SAFETY: room for two descriptors, which have no other owner then.
         let (hears, told) = unsafe {
             assert!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) == 0, "a pipe");
             (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
@@ -36,24 +36,24 @@ impl Aside {
                 let _ = File::from(hears).read(&mut [0]);
                 then()
             }));
-            // SAFETY: ends the child at once, without what the parent registered for its own end.
+            // SAFETY: ends the child immediately, without the exit handlers that the parent registered.
             unsafe { libc::_exit(i32::from(code.unwrap_or(99))) };
         }
         Aside { pid, told }
     }
 
-    /// Tells it, and returns its exit code; `None` when a signal ended it.
+    /// Releases the child, and returns its exit code; `None` if a signal ended it.
     #[must_use]
     pub fn join(self) -> Option<u8> {
         drop(self.told);
         let mut status = 0;
-        // SAFETY: the number is writable, and the child is ours.
+        // SAFETY: the number is writable, and the child belongs to this process.
         let _ = unsafe { libc::waitpid(self.pid, &mut status, 0) };
         libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
     }
 }
 
-/// A forked child that its parent talks with.
+/// A forked child with a line to its parent.
 #[derive(Debug)]
 pub struct Child {
     pid: libc::pid_t,
@@ -61,24 +61,25 @@ pub struct Child {
     pub line: UnixStream,
 }
 
-/// How a child ends.
+/// The way in which a child ends.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
-    /// At once: `_exit`.
+    /// Immediately: `_exit`.
     AtOnce,
-    /// With what was registered for the end of the process, also by its parent: `exit`.
+    /// With all exit handlers, including those of its parent: `exit`.
     InOrder,
 }
 
 impl Child {
-    /// Forks one off, from any thread. It does `then` with its own end of the line, and is ended by the kernel after a minute.
+    /// Forks a child, from any thread. It runs `then` with its own end of the line. The kernel ends it after a minute.
     ///
     /// # Panics
-    /// When there is no fork.
+    /// If the fork fails.
     #[must_use]
     pub fn fork(end: End, then: impl FnOnce(&UnixStream) -> u8) -> Child {
         let (line, childs) = UnixStream::pair().expect("a pair of sockets");
-        // SAFETY: the child does what a forked child of a program with threads may do, which is what is tested.
+        // SAFETY: the child does only the operations that are allowed in a forked child of a threaded program, which is what is
+        // tested.
         let pid = unsafe { libc::fork() };
         assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
         if pid == 0 {
@@ -88,7 +89,7 @@ impl Child {
             let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| then(&childs)));
             let code = i32::from(code.unwrap_or(99));
             match end {
-                // SAFETY: ends the child without what the parent registered for its own end.
+                // SAFETY: ends the child without the exit handlers that the parent registered.
                 End::AtOnce => unsafe { libc::_exit(code) },
                 // SAFETY: this is the only thread of the child.
                 End::InOrder => unsafe { libc::exit(code) },
@@ -97,11 +98,11 @@ impl Child {
         Child { pid, line }
     }
 
-    /// Its exit code, once it has ended; `None` when a signal ended it.
+    /// Its exit code, once it has ended; `None` if a signal ended it.
     #[must_use]
     pub fn join(self) -> Option<u8> {
         let mut status = 0;
-        // SAFETY: the number is writable, and the child is ours.
+        // SAFETY: the number is writable, and the child belongs to this process.
         let _ = unsafe { libc::waitpid(self.pid, &mut status, 0) };
         libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
     }

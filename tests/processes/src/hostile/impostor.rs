@@ -1,4 +1,4 @@
-//! A peer that says of itself what is true of another: that its memory is of that one's domain.
+//! A peer that claims another peer's domain for its memory.
 
 use super::wire::{Target, record};
 use crate::forge;
@@ -9,38 +9,38 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 const PAGE: usize = 4096;
-/// The table of keys: so many entries of four words (number, length, rights, zero).
+/// The table of keys: this many entries of four words (number, length, rights, zero).
 const ENTRIES: usize = 16 << 10;
 const ENTRY: usize = 32;
-/// Standard input, where orders come.
+/// Standard input, which brings the orders.
 const ORDERS: i32 = 0;
 
-/// A socket that an address of the owner's leads to, and memory for the owner's key.
+/// A socket whose name appears in a copy of the owner's address, and memory in place of the owner's.
 pub(super) struct Impostor {
-    /// The owner's address, but for the socket and the worker's number.
+    /// The owner's address, with the socket and the worker's number replaced.
     pub(super) address: Vec<u8>,
     listener: UnixListener,
     socket: Vec<u8>,
     connections: Vec<UnixStream>,
-    /// What it passes off as the owner's.
+    /// The memory that it presents as the owner's.
     pub(super) memory: Memory,
     table: Memory,
 }
 
 impl Impostor {
-    /// Of the worker with this address, for memory of its with this key.
+    /// Impersonates the worker with this address, for its memory with this key.
     ///
     /// # Errors
     /// Those of the system.
     ///
     /// # Panics
-    /// When the key has no part of shm's, or the worker no directory for its socket.
+    /// If the key has no part of shm, or the worker no directory for its socket.
     pub(super) fn of(address: &[u8], key: &[u8]) -> io::Result<Impostor> {
         let target = Target::of(address);
         assert!(!target.is_abstract(), "its name would be taken");
         let mut forged = address.to_vec();
         let mut socket = target.socket.clone();
-        // tieline-0123456789abcdef.sock becomes another number's.
+        // The name tieline-0123456789abcdef.sock gets another number.
         let digit = socket.len() - b".sock".len() - 1;
         socket[digit] = if socket[digit] == b'0' { b'1' } else { b'0' };
         forged[forge::candidate(address, b"shm").end - b".sock".len() - 1] = socket[digit];
@@ -60,7 +60,7 @@ impl Impostor {
         Ok(Impostor { address: forged, listener, socket, connections: Vec::new(), memory, table })
     }
 
-    /// Lets everybody in and answers who asks for memory, until `enough`; how often it was asked.
+    /// Accepts all connections and answers requests for memory, until `enough`. Returns the number of requests.
     pub(super) fn serve(&mut self, enough: impl Fn() -> bool) -> usize {
         let mut asked = 0;
         while !enough() {

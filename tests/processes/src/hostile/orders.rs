@@ -1,4 +1,4 @@
-//! What a hostile peer can be told.
+//! The orders of a hostile peer.
 
 use super::impostor::Impostor;
 use super::wire::{self, Channel, Target, slot};
@@ -14,11 +14,11 @@ use std::thread::{JoinHandle, spawn};
 struct Hostile {
     target: Option<Target>,
     channels: Vec<Channel>,
-    /// Connections that said nothing, or something that is no greeting.
+    /// Connections that sent nothing, or something other than a greeting.
     strangers: Vec<OwnedFd>,
-    /// The other ends of what was sent, which nobody reads.
+    /// The other ends of sockets that were sent; nothing reads them.
     unread: Vec<TcpListener>,
-    /// Threads that close what was sent.
+    /// Threads that close sockets that were sent.
     closing: Vec<JoinHandle<()>>,
     impostor: Option<Impostor>,
 }
@@ -49,7 +49,7 @@ impl Hostile {
     fn obey(&mut self, words: &[&str], parent: &Parent) -> io::Result<String> {
         Ok(match words {
             ["become", user] => sys::become_user(number(user) as u32).to_string(),
-            // Everything that follows is against this worker. Says whether its socket has an abstract name.
+            // Aims all following orders at this worker. Returns whether its socket has an abstract name.
             ["aim", address] => {
                 let target = Target::of(&unhex(address));
                 let named = if target.is_abstract() { "abstract" } else { "in a directory" };
@@ -64,15 +64,15 @@ impl Hostile {
                 }
                 self.channels.len().to_string()
             }
-            // One of somebody who says that it is the worker with this address.
+            // A connection that claims to come from the worker with this address.
             ["greet-as", address] => {
                 let channel = self.target().greet(&unhex(address))?;
                 self.channels.push(channel);
                 self.channels.len().to_string()
             }
-            // What somebody of the next version is told.
+            // The answer to a greeting of the next version.
             ["greet-in-the-next-version"] => hex(&self.target().greet_in_the_next_version()?),
-            // Connections without a word.
+            // Connections that send nothing.
             ["silent", count] => {
                 for _ in 0..number(count) {
                     let socket = self.target().connect()?;
@@ -80,12 +80,12 @@ impl Hostile {
                 }
                 self.strangers.len().to_string()
             }
-            // How many of the greeted connections the victim has not closed.
+            // The number of greeted connections that the victim has not closed.
             ["open"] => {
                 let open = |c: &&Channel| c.socket().is_some_and(sys::is_open);
                 self.channels.iter().filter(open).count().to_string()
             }
-            // Hangs up, and keeps the rings.
+            // Closes the connections, and keeps the rings.
             ["hang-up"] => {
                 self.channels.iter_mut().for_each(Channel::hang_up);
                 self.strangers.clear();
@@ -97,9 +97,9 @@ impl Hostile {
                     self.channels.iter_mut().filter_map(|c| c.switch().then_some(())).count();
                 moved.to_string()
             }
-            // The same record on every channel, as often as it takes it up to so many times: how many in all.
+            // Sends the same record on every channel while it is accepted, up to so many times. Returns the total.
             ["say", record, times] => self.say(&unhex(record), number(times)).to_string(),
-            // The same for as long as nothing else is ordered: how many in all.
+            // The same until the next order. Returns the total.
             ["flood", record] => {
                 parent.say("streaming");
                 let (record, mut said) = (unhex(record), 0);
@@ -108,26 +108,26 @@ impl Hostile {
                 }
                 said.to_string()
             }
-            // Greetings that bring a TCP socket whose closing takes five minutes.
+            // Greetings with a TCP socket whose close takes five minutes.
             ["linger", count] => {
                 for _ in 0..number(count) {
                     let (tcp, unread) = sys::lingering(300)?;
                     self.unread.push(unread);
                     let greeted = self.greet_with(std::slice::from_ref(&tcp));
-                    // Where the victim closed first, or took nothing, it is this close that lasts.
+                    // If the victim closed first, or received nothing, this close is the one that blocks.
                     self.closing.push(spawn(move || drop(tcp)));
                     greeted?;
                 }
                 self.strangers.len().to_string()
             }
-            // When all of them are closed here. What nobody has taken yet is then the victim's to close.
+            // Waits until all of them are closed here. Descriptors that were not received are then closed by the victim.
             ["closed"] => {
                 for thread in self.closing.drain(..) {
                     thread.join().expect("closing does not panic");
                 }
                 String::new()
             }
-            // Greetings that bring other things than memory, and as many as the system takes.
+            // Greetings with other descriptors than memory, and as many as the system accepts.
             ["odd"] => {
                 for kind in 0..sys::ODD_KINDS {
                     let odd = sys::odd_descriptors(kind)?;
@@ -135,44 +135,44 @@ impl Hostile {
                 }
                 self.strangers.len().to_string()
             }
-            // Messages into every ring, for as long as nothing else is ordered: how many in all.
+            // Messages into every ring until the next order. Returns the total.
             ["write"] => {
                 parent.say("streaming");
                 self.write(parent).to_string()
             }
-            // The same by somebody who hangs up when the rings are full for the first time.
+            // The same by a peer that disconnects when the rings are full for the first time.
             ["haunt"] => {
                 let first = self.fill();
                 self.channels.iter_mut().for_each(Channel::hang_up);
                 parent.say("streaming");
                 (first + self.write(parent)).to_string()
             }
-            // Messages on every channel out of a file of huge pages, which is given a hole meanwhile.
+            // Messages on every channel from a file of huge pages, into which a hole is punched meanwhile.
             ["huge"] => {
                 let huge = Memory::of_huge_pages()?;
                 for channel in &mut self.channels {
                     channel.say(&wire::first_segment(huge.len()), &[huge.file()])?;
-                    let body = [0, 64 << 32, 0]; // 64 bytes at its beginning
+                    let body = [0, 64 << 32, 0]; // 64 bytes at the beginning
                     let _ = channel.push(slot::POOLED, 16, &body);
                     huge.punch_hole()?;
                     let _ = channel.push(slot::POOLED, 16, &body);
                 }
                 String::new()
             }
-            // Takes the name of the worker with this address, for memory of its with this key: the address to use.
+            // Impersonates the worker with this address, for its memory with this key. Returns the address to use.
             ["impersonate", address, key] => {
                 let impostor = Impostor::of(&unhex(address), &unhex(key))?;
                 let address = hex(&impostor.address);
                 self.impostor = Some(impostor);
                 address
             }
-            // Plays that worker for as long as nothing else is ordered: how often it was asked for memory.
+            // Acts as that worker until the next order. Returns the number of requests for memory.
             ["play"] => {
                 parent.say("streaming");
                 let impostor = self.impostor.as_mut().expect("`impersonate` comes first");
                 impostor.serve(|| parent.wants_something()).to_string()
             }
-            // What was written to a place of the memory that it gave away.
+            // The word at an offset of the presented memory.
             ["got", at] => {
                 let impostor = self.impostor.as_ref().expect("`impersonate` comes first");
                 impostor.memory.load(number(at)).to_string()
@@ -183,7 +183,7 @@ impl Hostile {
         })
     }
 
-    /// As many messages as the rings have room for.
+    /// Writes as many messages as the rings have room for.
     fn fill(&mut self) -> usize {
         let filled = |channel: &mut Channel| {
             std::iter::repeat_with(|| channel.push(slot::INLINE, 8, &[0, 0]))
@@ -205,7 +205,7 @@ impl Hostile {
         let socket = self.target().connect()?;
         let hello = self.target().hello(b"nobody you know");
         match sys::send_record(&socket, &hello, &wire::borrowed(descriptors)) {
-            // Sent away before we could say anything: another user's process is.
+            // Disconnected before the greeting was sent, as a process of another user is.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             sent => {
                 sent?;

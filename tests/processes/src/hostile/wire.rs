@@ -1,4 +1,4 @@
-//! The wire of shm, written down a second time: an attacker does not link the victim's code.
+//! The wire format of shm, implemented a second time: an attacker does not link the victim's code.
 
 use crate::forge;
 use crate::sys::{self, Memory};
@@ -7,22 +7,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 const PAGE: usize = 4096;
-/// The fast box that its channels have.
+/// The size of the fast box of its channels.
 const FAST_BOX: usize = 4096;
-/// A slot, and where those of the cold ring and of the fast box begin.
+/// The length of a slot, and the offsets of the first slots of the cold ring and of the fast box.
 const SLOT: usize = 64;
 const COLD: (usize, usize) = (512, 32);
 const FAST: (usize, usize) = (PAGE, FAST_BOX / SLOT);
-/// Where the receiver says how many slots it has consumed.
+/// The offset at which the receiver reports the number of consumed slots.
 const TAIL: usize = 128;
 
 /// The first byte of each record.
 pub mod record {
     /// The greeting.
     pub const HELLO: u8 = 1;
-    /// Look at your rings.
+    /// Asks the receiver to poll its rings.
     pub const WAKE: u8 = 4;
-    /// The segment of a remote key, please.
+    /// Requests the segment of a remote key.
     pub const KEY_REQUEST: u8 = 7;
     /// A segment's memory, and the table of keys.
     pub const KEY_REPLY: u8 = 8;
@@ -30,7 +30,7 @@ pub mod record {
     pub const SEGMENT: u8 = 5;
 }
 
-/// What a slot is.
+/// The kinds of slots.
 pub mod slot {
     /// A message whose payload lies in the slot.
     pub const INLINE: u8 = 1;
@@ -38,9 +38,9 @@ pub mod slot {
     pub const POOLED: u8 = 2;
     /// From here on the sender rings the doorbell.
     pub const BELL_ON: u8 = 3;
-    /// The sender asks for a fast box.
+    /// The sender requests a fast box.
     pub const WANT_FAST: u8 = 4;
-    /// The sender goes on in the fast box.
+    /// The sender continues in the fast box.
     pub const SWITCH: u8 = 5;
 }
 
@@ -48,19 +48,19 @@ pub mod slot {
 #[derive(Clone, Debug)]
 pub struct Target {
     version: u8,
-    /// The secret that a greeting must show.
+    /// The secret that a greeting must contain.
     pub cookie: [u8; 16],
     /// The domain that its keys belong to.
     pub domain: [u8; 16],
-    /// `sun_path`: with a leading zero an abstract name.
+    /// `sun_path`: a leading zero makes the name abstract.
     pub socket: Vec<u8>,
 }
 
 impl Target {
-    /// Takes it out of a worker's address.
+    /// Parses it from a worker's address.
     ///
     /// # Panics
-    /// When the address has no candidate of shm.
+    /// If the address has no candidate of shm.
     #[must_use]
     pub fn of(address: &[u8]) -> Target {
         let shm = &address[forge::candidate(address, b"shm")];
@@ -75,30 +75,30 @@ impl Target {
         self.socket[0] == 0
     }
 
-    /// A connection that has said nothing.
+    /// A connection without a greeting.
     ///
     /// # Errors
-    /// When nobody takes it.
+    /// If it is not accepted.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         sys::connect_unix(&self.socket)
     }
 
-    /// The greeting of somebody who has the address.
+    /// The greeting of a peer that has the address.
     #[must_use]
     pub fn hello(&self, identity: &[u8]) -> Vec<u8> {
         let mut out = vec![record::HELLO, self.version];
         out.extend(self.cookie);
-        out.push(1); // ordered by membarrier: no matter for who attacks
+        out.push(1); // ordered by membarrier, which does not matter for an attacker
         out.extend((FAST_BOX as u32).to_le_bytes());
         out.extend((identity.len() as u32).to_le_bytes());
         out.extend(identity);
         out
     }
 
-    /// What the owner answers to a greeting of the next version, until it hangs up.
+    /// The owner's answers to a greeting of the next version, until it disconnects.
     ///
     /// # Errors
-    /// When nobody takes it, or answers.
+    /// If the connection is not accepted, or not answered.
     pub fn greet_in_the_next_version(&self) -> io::Result<Vec<u8>> {
         let memory = Memory::sealed(PAGE + FAST_BOX)?;
         let socket = self.connect()?;
@@ -111,10 +111,10 @@ impl Target {
         Ok(said)
     }
 
-    /// A channel that is greeted as it should be.
+    /// A channel with a correct greeting.
     ///
     /// # Errors
-    /// When nobody takes it.
+    /// If it is not accepted.
     pub fn greet(&self, identity: &[u8]) -> io::Result<Channel> {
         let memory = Memory::sealed(PAGE + FAST_BOX)?;
         let socket = self.connect()?;
@@ -129,33 +129,33 @@ pub struct Channel {
     /// Shared with the victim.
     pub memory: Memory,
     position: u64,
-    /// Where the fast box began, whose slots are all free then.
+    /// The position at the start of the fast box, all of whose slots are free then.
     origin: u64,
     fast: bool,
 }
 
 impl Channel {
-    /// Its socket, until it has hung up.
+    /// The socket, until it was closed.
     #[must_use]
     pub fn socket(&self) -> Option<&OwnedFd> {
         self.socket.as_ref()
     }
 
-    /// Hangs up. The ring stays, and can be written to.
+    /// Closes the socket. The ring stays, and can be written to.
     pub fn hang_up(&mut self) {
         self.socket = None;
     }
 
-    /// Says something over the socket.
+    /// Sends a record over the socket.
     ///
     /// # Errors
-    /// When the socket is full, or closed on either side.
+    /// If the socket is full, or closed on either side.
     pub fn say(&self, record: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         sys::send_record(socket, record, descriptors)
     }
 
-    /// Writes one slot where the victim looks next, if it has passed what was there; whether it had.
+    /// Writes one slot at the victim's next position, if the victim has consumed the slot there. Returns whether it had.
     pub fn push(&mut self, kind: u8, len: u8, body: &[u64]) -> bool {
         let (start, count) = if self.fast { FAST } else { COLD };
         let count = count as u64;
@@ -173,7 +173,7 @@ impl Channel {
         true
     }
 
-    /// Goes on in the fast box, which the victim looks at in every poll.
+    /// Continues in the fast box, which the victim reads in every poll.
     pub fn switch(&mut self) -> bool {
         let count = FAST.1 as u64;
         let switched = self.push(slot::SWITCH, 0, &[]);
@@ -186,7 +186,7 @@ impl Channel {
     }
 }
 
-/// The record that shows the first segment of a pool.
+/// The record that passes the first segment of a pool.
 #[must_use]
 pub fn first_segment(len: usize) -> Vec<u8> {
     let mut out = vec![record::SEGMENT, 0, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! What a node knows about itself and its connections.
+//! Queries about a node and its connections.
 
 use super::{Node, number};
 use crate::sys;
@@ -9,14 +9,14 @@ impl Node {
         Ok(match words {
             ["counted"] => self.seen.counted.get().to_string(),
             ["exact-count"] => self.seen.exact.get().to_string(),
-            // What the counter is after the last `mixed`, and how many more may have been added to it.
+            // The value of the counter after the last `mixed`, and how many more additions may have been executed.
             ["atomics"] => {
                 format!("{} {}", self.seen.confirmed.get(), self.seen.unknown.get())
             }
             ["pongs"] => self.seen.pongs.get().to_string(),
             ["wrong"] => self.seen.wrong.borrow().join("; "),
             ["failures"] => self.seen.failures.borrow().join(";"),
-            // Progress until so many peers were reported as failed.
+            // Makes progress until so many peers were reported as failed.
             ["failures", count] => {
                 while self.seen.failures.borrow().len() < number(count) {
                     self.pause()?;
@@ -27,14 +27,14 @@ impl Node {
                 Some(error) => format!("{:?} {error}", error.status()),
                 None => "alive".into(),
             },
-            // Progress until the endpoint has failed.
+            // Makes progress until the endpoint has failed.
             ["await-error", name] => loop {
                 if let Some(error) = self.endpoint(name).error() {
                     break format!("{:?} {error}", error.status());
                 }
                 self.pause()?;
             },
-            // Everything that the context knows, as JSON.
+            // The context's complete report, as JSON.
             ["context-report"] => self.context().report().to_json(),
             ["report", name] => {
                 let records = self.endpoint(name).report();
@@ -69,7 +69,7 @@ impl Node {
                 sys::limit(which, number(value) as u64).to_string()
             }
             ["forbid", call] => sys::forbid(call).to_string(),
-            // What another process shows of itself.
+            // The live status of another process.
             ["look", process] => {
                 let shown = tieline::live::of_process(number(process) as u32)?;
                 shown.iter().map(ToString::to_string).collect()
@@ -92,7 +92,7 @@ pub fn status_kib(name: &str) -> u64 {
     number.unwrap_or(0)
 }
 
-/// Memory of this process that is not file contents: its own, and shared memory files that it maps.
+/// The resident memory of this process that is not file contents: its own, and shared memory files that it maps.
 #[must_use]
 pub fn resident_kib() -> u64 {
     status_kib("RssAnon") + status_kib("RssShmem")

@@ -10,13 +10,14 @@ impl Node {
     pub(super) fn forks(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
             ["fork", name, key, local] => Ok(self.fork(name, key, local)),
-            // A child that lives beside this process until `fork-joined`, and then says whether the region is there as it was filled.
+            // A child that lives beside this process until `fork-joined`, and then reports whether the region has the bytes of its
+            // fill.
             ["fork-aside", region, seed] => {
                 let (region, seed) = (find(&self.regions, region), number(seed) as u64);
                 self.aside = Some(Aside::fork(|| u8::from(!is_filled(region, seed))));
                 Ok(String::new())
             }
-            // The same; it says then whether the region is there as it was when it was forked.
+            // The same; the child reports whether the region has the bytes of the moment of the fork.
             ["fork-aside-same", region] => {
                 let region = find(&self.regions, region);
                 let before = region.to_vec(0..region.len())?;
@@ -38,7 +39,7 @@ impl Node {
                 let code = self.aside.take().expect("`fork-aside` comes first").join();
                 Ok(format!("{code:?}"))
             }
-            // A child that opens a context of its own, and puts to memory of its own by that path.
+            // A child that opens its own context, and puts to its own memory by that path.
             ["fork-anew", path, settings @ ..] => {
                 let code = sys::in_forked_child(|| match anew(path, settings) {
                     Ok(()) => 0,
@@ -53,9 +54,9 @@ impl Node {
         }
     }
 
-    /// What a forked child gets for every operation; it then drops everything and ends.
+    /// The results of all operations in a forked child, which then drops everything and ends.
     pub(super) fn fork(&mut self, name: &str, key: &str, local: &str) -> String {
-        // What has ended and is not taken keeps who waits awake, here and in the parent alone.
+        // An untaken completion keeps a waiting worker awake, in the child and in the parent separately.
         self.worker().track(&Outcome::Done(0), 7).expect("it is this process's");
         let code = sys::in_forked_child(|| {
             let statuses = self.post_all(name, key, local);

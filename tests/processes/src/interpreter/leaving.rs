@@ -1,4 +1,4 @@
-//! How a node leaves, and what it learns of others that have left or died.
+//! Leaving in several ways, and the reports about peers that have left or died.
 
 use super::{Node, number};
 use std::time::Duration;
@@ -10,7 +10,7 @@ pub const KEPT: u16 = 7;
 pub const EXITS: u16 = 8;
 
 impl Node {
-    /// Notes what the worker learns of peers.
+    /// Records the worker's reports about peers.
     pub(super) fn watch_peers(&self) -> Result<(), Error> {
         let worker = self.worker();
         let seen = self.seen.clone();
@@ -48,12 +48,13 @@ impl Node {
                 self.worker = None;
             }
             ["leave", "exit"] => std::process::exit(0),
-            // Progress until so many peers have left or failed: how many have left, the failures, and the endpoints that failed.
             // The failure of the last peer, where no peer is connected.
             ["alone"] => {
                 let failure = self.worker().last_peer_failure();
                 return Ok(failure.map_or("no".into(), |failure| format!("{failure}")));
             }
+            // Makes progress until so many peers have left or failed. Returns how many left, the failures, and the endpoints that
+            // failed.
             ["farewells", count] => {
                 let come =
                     |node: &Node| node.seen.left.get() as usize + node.seen.failures.borrow().len();

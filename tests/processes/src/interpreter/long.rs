@@ -1,17 +1,17 @@
-//! Orders about messages that are announced.
+//! Orders about rendezvous messages (`Announcement`).
 
 use super::{Node, number, pattern};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tieline::{Announcement, Error, Outcome, Region, Status};
 
-/// Messages that are kept as they come: their header is the seed of their bytes.
+/// Messages that are kept as they arrive: their header is the seed of their bytes.
 pub(super) const LONG: u16 = 6;
 
-/// What a node has of them.
+/// A node's state of these messages.
 #[derive(Default)]
 pub(super) struct Long {
-    /// What was sent and may not have ended, and its memory.
+    /// A message that was sent and may not have ended, and its memory.
     sent: Option<(Result<Outcome, Error>, Region)>,
     pub(super) came: Rc<RefCell<Vec<Announcement>>>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Long {
 impl Node {
     pub(super) fn long(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
-            // A message from lent memory, as far as posting it.
+            // Posts a message from transiently registered memory (`lend`).
             ["long", name, len, seed] => {
                 let (len, seed) = (number(len), number(seed) as u64);
                 let bytes: Vec<u8> = (0..len).map(|at| pattern(at, seed)).collect();
@@ -29,7 +29,7 @@ impl Node {
                 self.long.sent = Some((sent.map_err(Error::from), memory));
                 Ok(String::new())
             }
-            // How it ends, once its memory has come back.
+            // The result of that message, once its memory was returned.
             ["long-end"] => {
                 let (sent, memory) = self.long.sent.take().expect("`long` comes first");
                 let ended = sent.and_then(|sent| self.finish(Ok(sent)));
@@ -52,13 +52,13 @@ impl Node {
                 self.worker().cancel(request)?;
                 Ok(String::new())
             }
-            // Waits until one is here.
+            // Waits until one has arrived.
             ["long-came"] => {
                 let came = self.long.came.clone();
                 let _ = self.worker().wait_until(|| !came.borrow().is_empty(), None)?;
                 Ok(came.borrow()[0].len().to_string())
             }
-            // Takes it, and looks at every byte, and at those around it; aloud: says so when it begins.
+            // Receives the message, and checks every byte and those around it. With `aloud` it reports the start of the receive.
             ["long-take", aloud @ ..] => {
                 let announcement = self.long.came.borrow_mut().remove(0);
                 let (len, seed) = (announcement.len(), announcement.header());

@@ -1,4 +1,4 @@
-//! Orders about memory of the node's own.
+//! Orders about the node's own memory.
 
 use super::remote::rally;
 use super::{Node, find, hex, number, pattern};
@@ -19,7 +19,7 @@ impl Node {
                 let region = self.context().alloc_with(number(len), Access::READ)?;
                 let _ = self.regions.insert((*name).to_string(), region);
             }
-            // An application's own memory of that kind, `fresh` or filled, that peers may `read` or use for `both`.
+            // Maps application memory of that kind, `fresh` or filled, that peers may `read` or use for `both`.
             ["map", name, len, kind, rights, seed] => {
                 let mapped =
                     Mapped::new(Kind::named(kind), number(len)).map_err(|_| Status::NoMemory)?;
@@ -43,9 +43,9 @@ impl Node {
                 let _ = self.regions.insert((*name).to_string(), region);
             }
             ["shared", name] => return Ok(find(&self.regions, name).is_shared().to_string()),
-            // An application's own memory: posts a put of all of it, closes it as soon as that can be, unmaps it.
+            // Puts all of a new application's memory, closes it as soon as possible, and unmaps it.
             ["put-and-unmap", key, len, seed] => self.put_and_unmap(key, number(len), seed)?,
-            // Registers memory, makes its key and closes it, again and again until it is killed.
+            // Registers memory, makes its key and closes it, repeatedly until it is killed.
             ["churn", len] => loop {
                 let region = self.context().register(vec![0u8; number(len)])?;
                 let _ = region.remote_key()?;
@@ -100,7 +100,7 @@ impl Node {
             ["rally-own", name, turns, side] => {
                 rally(find(&self.regions, name).atomic_u64(0)?, number(turns), side);
             }
-            // Looks at a word until somebody changes it, with or without progress.
+            // Waits for another process to change a word, with or without progress.
             ["watch", name, at, how] => {
                 let word = find(&self.regions, name).atomic_u64(number(at))?;
                 let before = word.load(Ordering::SeqCst);
@@ -118,14 +118,14 @@ impl Node {
         Ok(String::new())
     }
 
-    /// Says what the first attempt to close the memory came to, before it waits.
+    /// Reports the result of the first attempt to close the memory, before it waits.
     fn put_and_unmap(&self, key: &str, len: usize, seed: &str) -> Result<(), Error> {
         let (name, _) = key.split_once('.').expect("NAME.KEY");
         let pages = sys::Pages::map(len);
         let region = pages.register(self.context())?;
         let bytes: Vec<u8> = (0..len).map(|at| pattern(at, number(seed) as u64)).collect();
         region.write(0, &bytes)?;
-        // Nobody waits for it: it goes on as the worker makes progress.
+        // The request is dropped: the put continues as the worker makes progress.
         drop(self.endpoint(name).put(&region, 0..len, find(&self.keys, key), 0)?);
         match region.close() {
             Ok(()) => self.parent.say("closing took one call"),

@@ -22,7 +22,7 @@ impl Node {
                 let outcome = self.endpoint(name).send_regions(9, 0, &pieces);
                 self.finish(outcome)
             }
-            // Numbered messages, as fast as they go, until there were enough or one failed for good.
+            // Numbered messages, as fast as possible, until their number is reached or one fails permanently.
             ["stream", name, count, len] => {
                 let endpoint = self.endpoint(name).clone();
                 let count = number(count) as u64;
@@ -38,7 +38,7 @@ impl Node {
                             continue;
                         }
                         Err(e) => {
-                            // What is outstanding has ended, too, each with the same reason.
+                            // All outstanding messages have ended too, with the same reason.
                             for outcome in pending {
                                 let ended = self.worker().finish(outcome);
                                 assert!(
@@ -73,9 +73,9 @@ impl Node {
                 self.finish(outcome)
             }
             ["flush"] => Ok(self.worker().flush().map(|()| String::new())?),
-            // Everything that can be posted, each once: what the status of each is.
+            // Posts one operation of each kind. Returns the status of each.
             ["post-all", name, key, local] => Ok(self.post_all(name, key, local)),
-            // Question and answer without end, driven by the handlers.
+            // Endless requests and answers, driven by the handlers.
             ["chat", name] => {
                 let endpoint = self.endpoint(name).clone();
                 *self.seen.chatting.borrow_mut() = Some(endpoint.clone());
@@ -113,7 +113,7 @@ impl Node {
         list.join(",")
     }
 
-    /// Numbered messages to everybody but oneself, and as many from everybody.
+    /// Sends numbered messages to all other nodes, and receives as many from each.
     pub(super) fn all_to_all(
         &mut self,
         rank: usize,
@@ -152,7 +152,7 @@ impl Node {
         Ok(String::new())
     }
 
-    /// Question and answer, one after the other, waiting in the way named.
+    /// Requests and answers, one after the other, with the named way of waiting.
     pub(super) fn rounds(&self, name: &str, count: u64, how: &str) -> Result<String, Error> {
         let (endpoint, worker) = (self.endpoint(name), self.worker());
         self.seen.pongs.set(0);

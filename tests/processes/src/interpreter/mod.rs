@@ -1,7 +1,7 @@
-//! The role `node`: does one thing after another as the test says, and reports how each ended and when.
+//! The role `node`: carries out the orders of the test one after another, and reports the result and the time of each.
 //!
-//! Between two orders it makes progress and sleeps when there is nothing to do; after `passive` it calls
-//! nothing at all. Answers are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS SCOPE TEXT`.
+//! Between two orders it makes progress, and sleeps when there is nothing to do; after `passive` it makes no calls at all. Answers
+//! are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS SCOPE TEXT`.
 
 mod facts;
 mod forks;
@@ -33,16 +33,16 @@ use tieline::{
     RemotePointer, Status, Worker, WorkerName,
 };
 
-/// Messages that are counted; a header other than 0 numbers them, for each sender from 1.
+/// Messages that are counted; a header other than 0 numbers them, per sender from 1.
 pub const COUNTED: u16 = 1;
 /// Messages that are answered with [`PONG`], the same header and the same payload.
 pub const PING: u16 = 2;
 /// Answers.
 pub const PONG: u16 = 3;
-/// Messages of a stream in which nothing may be lost, doubled, changed or out of order: see `streams.rs`.
+/// Messages of a stream without loss, duplicates, changes or reordering: see `streams.rs`.
 pub const EXACT: u16 = 5;
 
-/// The byte at a place of a filled region.
+/// The byte at an offset of a filled region.
 #[must_use]
 pub fn pattern(at: usize, seed: u64) -> u8 {
     ((at as u64 * 7 + (at as u64 >> 8) * 13 + seed) % 251) as u8
@@ -55,19 +55,19 @@ struct Seen {
     pongs: Cell<u64>,
     wrong: RefCell<Vec<String>>,
     failures: RefCell<Vec<String>>,
-    /// Peers that have left in good order.
+    /// The number of peers that have left in an orderly way.
     left: Cell<u64>,
     /// Endpoints that have failed.
     ended: RefCell<Vec<String>>,
     kept: RefCell<Vec<KeptMessage>>,
     chatting: RefCell<Option<Endpoint>>,
-    /// What puts of peers said.
+    /// The notification words of peers' puts.
     words: RefCell<Vec<u32>>,
     exact: Cell<u64>,
     next_exact: RefCell<HashMap<PeerId, u64>>,
-    /// What the counter of the last `mixed` is, from what atomics brought back.
+    /// The value of the counter of the last `mixed`, derived from the results of atomics.
     confirmed: Cell<u64>,
-    /// Atomics of which nobody knows whether they were executed.
+    /// The number of atomics whose execution is unknown.
     unknown: Cell<u64>,
     /// The application carries datagrams, so it may not sleep in a call of the library.
     carries: Cell<bool>,
@@ -81,7 +81,7 @@ impl Seen {
 
 struct Node {
     regions: HashMap<String, Region>,
-    /// What lies under some of them.
+    /// The pages under some regions.
     pages: HashMap<String, Spoiled>,
     keys: HashMap<String, RemoteKey>,
     pointers: HashMap<String, RemotePointer>,
@@ -95,10 +95,10 @@ struct Node {
     aside: Option<Aside>,
     /// A program that this process has started.
     started: Option<Started>,
-    /// Memory of the application's own that is registered.
+    /// Registered memory of the application.
     mapped: HashMap<String, Mapped>,
     parent: Parent,
-    /// The number of the last exact message to whom.
+    /// The number of the last exact message, by receiver.
     numbers: RefCell<HashMap<String, u64>>,
     long: Long,
 }
@@ -137,7 +137,7 @@ pub fn node(parent: Parent) {
             Err(e) => node.parent.say(&format!("error {now} {:?} {:?} {e}", e.status(), e.scope())),
         }
     }
-    // Everything of the application's before the worker, the worker before its context.
+    // The application's objects are dropped before the worker, the worker before its context.
     *node.seen.chatting.borrow_mut() = None;
 }
 
@@ -145,16 +145,16 @@ fn number(word: &str) -> usize {
     word.parse().unwrap_or_else(|_| panic!("`{word}` is no number"))
 }
 
-/// Bytes as text.
+/// Bytes as hexadecimal text.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Text as bytes.
+/// Hexadecimal text as bytes.
 ///
 /// # Panics
-/// When it is none.
+/// If it is not hexadecimal.
 #[must_use]
 pub fn unhex(text: &str) -> Vec<u8> {
     let byte = |pair: &[u8]| {
@@ -181,7 +181,7 @@ impl Node {
         find(&self.endpoints, name)
     }
 
-    /// Waits for an operation, in the way of an application that carries datagrams or of one that does not.
+    /// Waits for an operation, as an application with or without its own datagrams does.
     fn finish(&self, outcome: Result<Outcome, PostError>) -> Result<String, Error> {
         let worker = self.worker();
         let value = match outcome? {
@@ -196,7 +196,7 @@ impl Node {
         Ok(value.to_string())
     }
 
-    /// Sleeps until something happens.
+    /// Sleeps until an event.
     fn pause(&self) -> Result<(), Error> {
         if self.seen.carries.get() {
             self.parent.pause(self.worker());
@@ -208,14 +208,14 @@ impl Node {
     fn obey(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
             ["open", settings @ ..] => self.open(settings, None),
-            // The application carries datagrams to and from this name.
+            // Opens a worker whose datagrams the application carries, under this name.
             ["open-carrying", name, settings @ ..] => self.open(settings, Some(name)),
             ["fresh-worker"] => {
                 self.keys.clear();
                 self.endpoints.clear();
                 *self.seen.chatting.borrow_mut() = None;
                 self.worker = None;
-                // The next one numbers its peers anew, and is new to them.
+                // The next worker numbers its peers anew, and is new to them.
                 self.numbers.borrow_mut().clear();
                 self.seen.next.borrow_mut().clear();
                 self.seen.next_exact.borrow_mut().clear();
@@ -233,7 +233,7 @@ impl Node {
                 self.context = None;
                 Ok(String::new())
             }
-            // What is left in the hands of the application when its worker is gone.
+            // Closes the worker, and returns the state of the objects that remain.
             ["close-worker", name, key, local] => {
                 self.passive = true;
                 let context = self.context.take();
@@ -314,7 +314,7 @@ impl Node {
             ["all-to-all", rank, count, addresses @ ..] => {
                 self.all_to_all(number(rank), number(count) as u64, addresses)
             }
-            // The job that the environment names: ranks, and those on the same host.
+            // Joins the job of the environment. Returns the ranks, and those on the same host.
             ["join"] => {
                 let job = Job::from_env()?;
                 let places = [job.rank(), job.size(), job.local_rank(), job.local_size()]
@@ -322,14 +322,14 @@ impl Node {
                 self.job = Some(job);
                 Ok(places.join(" "))
             }
-            // Addresses through the job's own exchange, then messages to everybody.
+            // Exchanges addresses through the job, then sends messages to all.
             ["meet", count] => {
                 let job = self.job.as_ref().expect("`join` comes first");
                 let (rank, mine) = (job.rank(), self.worker().address()?);
                 let everybody: Vec<String> = job.exchange(&mine)?.iter().map(|a| hex(a)).collect();
                 let addresses: Vec<&str> = everybody.iter().map(String::as_str).collect();
                 let _ = self.all_to_all(rank, number(count) as u64, &addresses)?;
-                // Others may still need something of this process.
+                // Other processes may still need this one.
                 let (job, worker) = (self.job.as_ref(), self.worker());
                 let nap = Some(Duration::from_millis(1));
                 let met = job.map(|job| job.barrier_while(|| worker.wait(nap).map(drop)));
@@ -349,7 +349,7 @@ impl Node {
                 self.passive = true;
                 Ok(String::new())
             }
-            // As `passive`, with a look at the kernel before: it is not asleep.
+            // As `passive`, with system calls in between: it is not asleep.
             ["compute"] => {
                 let _ = self.worker().progress();
                 self.passive = true;
@@ -359,7 +359,7 @@ impl Node {
                 self.passive = false;
                 Ok(String::new())
             }
-            // Ends a stream that goes on until it is told something.
+            // Ends a stream that runs until the next order.
             ["stop"] => Ok(String::new()),
             _ => self.facts(words),
         }

@@ -20,7 +20,7 @@ impl Node {
                 let _ = self.keys.insert(key_name, key);
                 Ok(path)
             }
-            // The same by a handle; says `begins` when the owner has been asked.
+            // The same by a handle; reports `begins` when the request was sent to the owner.
             ["import-handle", name, key, bytes] => {
                 let bytes = unhex(bytes).try_into().expect("eight bytes");
                 let handle = KeyHandle::from_bytes(bytes);
@@ -109,7 +109,7 @@ impl Node {
                 );
                 self.finish(outcome)
             }
-            // A put or get that stops in the middle, says `inside`, and goes on when that process has ended.
+            // A put or get that stops in the middle, reports `inside`, and continues when that process has ended.
             ["held", what, key, len, process] => {
                 let (name, _) = key.split_once('.').expect("NAME.KEY");
                 let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
@@ -130,13 +130,13 @@ impl Node {
                 pages.unmap();
                 ended
             }
-            // Gets again and again, of which every other one is so many bytes further on; the median time of one, in ns.
+            // Repeated gets, every other one at an offset of so many bytes. Returns the median time of one, in ns.
             ["time-gets", key, local, len, count, stride] => {
                 let (name, _) = key.split_once('.').expect("NAME.KEY");
                 let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
                 let (local, len) = (find(&self.regions, local), number(len));
                 let (count, stride) = (number(count), number(stride) as u64);
-                // The clock takes as long as a short one.
+                // Reading the clock takes as long as a short get.
                 let each = if len > 4096 { 1 } else { 16 };
                 let mut times = Vec::new();
                 for _ in 0..count {
@@ -149,7 +149,7 @@ impl Node {
                 times.sort_unstable();
                 Ok(times[count / 2].to_string())
             }
-            // The same operation again and again, with what is asked for checked, until it fails.
+            // Repeats the operation, with a check of its result, until it fails.
             ["repeat", what, key] => {
                 let (name, _) = key.split_once('.').expect("NAME.KEY");
                 let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
@@ -179,7 +179,7 @@ impl Node {
     }
 }
 
-/// Adds 1 whenever it is this side's turn: the first one's while the word is even.
+/// Adds 1 whenever it is this side's turn, which is the first side's while the word is even.
 pub(super) fn rally(word: &AtomicU64, turns: usize, side: &str) {
     let other = u64::from(side != "first");
     for _ in 0..turns {

@@ -1,19 +1,19 @@
-//! Orders that notice every loss, doubling, change of order and change of bytes.
+//! Orders that detect every loss, duplicate, reordering and changed byte.
 
 use super::{COUNTED, EXACT, Node, Seen, find, number, pattern, unhex};
 use std::collections::VecDeque;
 use tieline::{Endpoint, Error, Message, Outcome, PostError};
 
-/// What one turn of `mixed` sends and moves.
+/// The lengths of the transfers of one turn of `mixed`.
 const LENGTHS: [usize; 4] = [8, 1000, 4096, 40_000];
-/// Places in the target's region: a word that counts, then one of these for each length.
+/// The layout of the target's region: a counter, then one of these slots per length.
 const FIRST_PLACE: usize = 4096;
 const PLACE: usize = 65_536;
 
-/// What a region needs that others use `mixed` on; `here` needs two places.
+/// The length of a region for `mixed` by peers; `here` needs two slots.
 pub const MIXED_REGION: usize = FIRST_PLACE + LENGTHS.len() * PLACE;
 
-/// Checks a message of somebody's exact stream.
+/// Checks a message of a peer's exact stream.
 pub(super) fn arrived(seen: &Seen, m: &Message<'_>) {
     let mut next = seen.next_exact.borrow_mut();
     let expected = next.entry(m.peer()).or_insert(1);
@@ -32,16 +32,16 @@ pub(super) fn arrived(seen: &Seen, m: &Message<'_>) {
 impl Node {
     pub(super) fn streams(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
-            // Numbered messages of these lengths in turn; COUNT of them, or `until-told`. How many were sent.
+            // Numbered messages of these lengths in turn; COUNT of them, or `until-told`. Returns how many were sent.
             ["exact", name, count, lengths @ ..] => {
                 let lengths: Vec<usize> = lengths.iter().map(|len| number(len)).collect();
                 self.exact(name, limit(count), &lengths)
             }
             // In turn a message, a put, the get that reads it back, and an atomic, each waited for and checked.
             ["mixed", name, region, count] => self.mixed(name, region, limit(count)),
-            // So many endpoints at once to one address, and a message on each.
+            // Connects so many endpoints to one address together, and sends a message on each.
             ["many", name, address, count] => self.many(name, address, number(count)),
-            // Progress until so many have come.
+            // Makes progress until so many have arrived.
             ["reach", what, count] => {
                 let count = number(count) as u64;
                 loop {
@@ -110,7 +110,7 @@ impl Node {
                 }
             }
         };
-        // Whatever was posted ends once, and no operation ends well after one that did not.
+        // Every posted operation ends once, and none succeeds after one that failed.
         let mut failed: Option<Error> = None;
         for posted in pending {
             match (self.finish(Ok(posted)), &failed) {
@@ -153,7 +153,7 @@ impl Node {
         Ok((self.next_number(name) - 1).to_string())
     }
 
-    /// Whether an atomic that adds one was executed once, or at most once where nobody knows.
+    /// Checks whether an atomic that adds one was executed once, or at most once if its result is unknown.
     fn count_up(
         &self,
         ended: Result<String, Error>,
@@ -175,7 +175,7 @@ impl Node {
             }
             Err(e) => {
                 seen.unknown.set(seen.unknown.get() + 1);
-                // An atomic may fail with its way while the connection has another one.
+                // An atomic may fail with its lane while the connection has another one.
                 if endpoint.error().is_some() { Err(e) } else { Ok(()) }
             }
         }

@@ -1,4 +1,4 @@
-//! Memory of every kind that an application may register, and the orders of a node about it.
+//! All kinds of memory that an application may register, and the orders of a node about them.
 
 mod sys;
 
@@ -12,16 +12,16 @@ use std::process::{Child, Command, Stdio};
 pub struct Started(Child);
 
 impl Started {
-    /// Starts one; by fork and exec, or as the system starts one without a copy of this process.
+    /// Starts a process, by fork and exec or without a copy of this process.
     ///
     /// # Panics
-    /// When it does not start.
+    /// If it does not start.
     #[must_use]
     pub fn new(by_fork: bool) -> Started {
         let mut sleep = Command::new("sleep");
         let _ = sleep.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
         if by_fork {
-            // What is done between the two makes it a fork.
+            // A step between fork and exec forces a real fork.
             crate::sys::die_with_parent(&mut sleep);
         }
         Started(sleep.spawn().expect("sleep starts"))

@@ -8,17 +8,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Private and anonymous, as a heap is.
+    /// Private and anonymous, as a heap.
     Private,
     /// Anonymous, and shared with children.
     Shared,
     /// A memory file, shared.
     Memfd,
-    /// A private mapping of a file, as the initialized data of a program is.
+    /// A private mapping of a file, as the initialized data of a program.
     File,
-    /// Private and anonymous, of huge pages where the system has some to give by itself.
+    /// Private and anonymous, of transparent huge pages if the system provides some.
     Transparent,
-    /// Private and anonymous, of huge pages that were set aside.
+    /// Private and anonymous, of reserved huge pages.
     Huge,
 }
 
@@ -36,14 +36,14 @@ impl Kind {
     /// The kind of that name.
     ///
     /// # Panics
-    /// When there is none.
+    /// If there is none.
     #[must_use]
     pub fn named(name: &str) -> Kind {
         let kind = KINDS.iter().find(|(known, _)| *known == name);
         kind.unwrap_or_else(|| panic!("`{name}` is no kind of memory")).1
     }
 
-    /// Whether a forked child has the same memory as its parent.
+    /// Whether a forked child shares the memory with its parent.
     #[must_use]
     pub fn is_shared(self) -> bool {
         matches!(self, Kind::Shared | Kind::Memfd)
@@ -52,7 +52,7 @@ impl Kind {
 
 const HUGE: usize = 2 << 20;
 
-/// Memory that an application has mapped. Its owner drops it when no region is made of it any more.
+/// Memory that an application has mapped. The owner drops it after all regions in it were closed.
 #[derive(Debug)]
 pub struct Mapped {
     base: usize,
@@ -62,7 +62,7 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// Maps some, which nobody has written yet.
+    /// Maps memory, which is not written yet.
     ///
     /// # Errors
     /// Those of the system.
@@ -70,7 +70,7 @@ impl Mapped {
         let map = |len: usize, flags: libc::c_int, file: Option<&OwnedFd>| {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
             let fd = file.map_or(-1, AsRawFd::as_raw_fd);
-            // SAFETY: a new mapping touches nothing that is there.
+            // SAFETY: a new mapping changes no existing one.
             let base = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, fd, 0) };
             if base == libc::MAP_FAILED {
                 Err(io::Error::last_os_error())
@@ -91,7 +91,7 @@ impl Mapped {
                 let file = memory_file(len)?;
                 map(len, libc::MAP_SHARED, Some(&file)).map(|base| mapped(base, len))
             }
-            // The program itself is long enough, and no file in memory.
+            // The program itself is long enough, and not a file in memory.
             Kind::File => {
                 let program = File::open("/proc/self/exe")?;
                 assert!(program.metadata()?.len() >= len as u64, "the program is too short");
@@ -102,7 +102,7 @@ impl Mapped {
                 let all = whole + HUGE;
                 let start = map(all, anonymous, None)?;
                 let base = start.next_multiple_of(HUGE);
-                // SAFETY: a mapping of this function's own, which keeps its contents.
+                // SAFETY: a mapping of this function, which keeps its contents.
                 let _ = unsafe { libc::madvise(base as *mut _, whole, libc::MADV_HUGEPAGE) };
                 Ok(Mapped { base, len, all: (start, all) })
             }
@@ -113,7 +113,7 @@ impl Mapped {
         }
     }
 
-    /// Registers it.
+    /// Registers the memory.
     ///
     /// # Errors
     /// Those of the library.
@@ -126,7 +126,7 @@ impl Mapped {
         unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
     }
 
-    /// Stores in every place what `byte` says of it.
+    /// Fills every byte with `byte` of its offset.
     pub fn fill(&self, byte: impl Fn(usize) -> u8) {
         for at in 0..self.len {
             // SAFETY: within the mapping; no peer has its key yet.
@@ -137,13 +137,13 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and no region is made of it any more.
+        // SAFETY: mapped by `new`, and not registered any more.
         let _ = unsafe { libc::munmap(self.all.0 as *mut libc::c_void, self.all.1) };
     }
 }
 
 fn memory_file(len: usize) -> io::Result<OwnedFd> {
-    // SAFETY: a name that ends with a zero; the descriptor is nobody else's.
+    // SAFETY: a name that ends with a zero; the descriptor has no other owner.
     let file = unsafe {
         let fd = libc::memfd_create(c"mapped".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {
@@ -155,7 +155,7 @@ fn memory_file(len: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// Becomes `sleep`, in this process.
+/// Executes `sleep` in place of this process.
 pub(crate) fn exec_sleep() -> io::Error {
     // SAFETY: every string ends with a zero, the list with a null.
     let _ = unsafe {

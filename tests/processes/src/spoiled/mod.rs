@@ -1,4 +1,4 @@
-//! Memory of an application's that changes although peers may access it.
+//! Application memory that is remapped, unmapped or truncated while peers may access it.
 
 mod sys;
 

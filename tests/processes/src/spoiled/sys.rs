@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use tieline::{Access, Context, OpenError, Region};
 
-/// Pages that are mapped in one way or another.
+/// Pages that are mapped in one of several ways.
 #[derive(Debug)]
 pub struct Spoiled {
     base: usize,
@@ -17,10 +17,10 @@ pub struct Spoiled {
 }
 
 impl Spoiled {
-    /// Maps `len` bytes: `file` (shared), `read-only`, `nowhere` (no right at all), else private ones.
+    /// Maps `len` bytes: `file` (shared), `read-only`, `nowhere` (no access rights), otherwise private ones.
     ///
     /// # Panics
-    /// When there are none.
+    /// If there are none.
     #[must_use]
     pub fn map(len: usize, kind: &str) -> Spoiled {
         let rights = match kind {
@@ -40,25 +40,25 @@ impl Spoiled {
             Some(file) => (file.as_raw_fd(), libc::MAP_SHARED),
             None => (-1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS),
         };
-        // SAFETY: a new mapping touches nothing that is there.
+        // SAFETY: a new mapping changes no existing one.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, fd, 0) };
         assert!(base != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
         Spoiled { base: base as usize, len, file }
     }
 
-    /// Registers them.
+    /// Registers the pages.
     ///
     /// # Errors
-    /// The library's own.
+    /// Those of the library.
     pub fn register(&self, context: &Context, access: Access) -> Result<Region, OpenError> {
-        // SAFETY: nothing of this process but the library looks at these bytes, and what becomes of them is what is tested.
+        // SAFETY: only the library accesses these bytes in this process, and the effect of their loss is what is tested.
         unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
     }
 
-    /// Does that to everything from a place on: `unmap`, `nowhere`, `read-only`, `usable`, or `cut` (their file).
+    /// Applies a change to all pages from an offset on: `unmap`, `nowhere`, `read-only`, `usable`, or `cut` (their file).
     ///
     /// # Panics
-    /// When the system refuses.
+    /// If the system refuses.
     pub fn change(&self, how: &str, from: usize) {
         let (at, len) = ((self.base + from) as *mut libc::c_void, self.len - from);
         let rights = match how {

@@ -1,5 +1,5 @@
-//! A place in this process's memory where whoever touches it stops until somebody lets go: also the kernel, in the middle of
-//! a copy that this process has asked for.
+//! A place in this process's memory that stops every access until it is released, including an access of the kernel in the middle
+//! of a copy that this process has requested.
 
 mod sys;
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-/// The page where a copy stops, and the thread that says so.
+/// The page on which a copy stops, and the thread that reports it.
 pub struct Trap {
     hole: usize,
     over: Arc<AtomicBool>,
@@ -17,11 +17,11 @@ pub struct Trap {
 }
 
 impl Trap {
-    /// Sets one in the middle of `pages`, whose bytes there are lost. Whoever touches it stops; `sprung` is called then, on another
-    /// thread, and the bytes are there again, as zeros, when the process `until` has ended.
+    /// Sets a trap in the middle of `pages`, whose bytes there are lost. An access stops there, and `sprung` is called on another
+    /// thread. When the process `until` has ended, the bytes are back, as zeros.
     ///
     /// # Errors
-    /// The kernel has no such thing (userfaultfd), or does not give it to this user.
+    /// The kernel has no userfaultfd, or does not allow it to this user.
     pub fn set(pages: &Pages, until: u32, sprung: fn()) -> io::Result<Trap> {
         let hole = (pages.base() + pages.len() / 2) & !(sys::PAGE - 1);
         let (faults, process) = (sys::Faults::new()?, sys::process(until)?);
@@ -42,7 +42,7 @@ impl Trap {
 
 impl Drop for Trap {
     fn drop(&mut self) {
-        // One that nobody has touched is touched now.
+        // A trap that was not touched is touched now.
         self.over.store(true, Ordering::SeqCst);
         sys::touch(self.hole);
         if let Some(watcher) = self.watcher.take() {

@@ -12,14 +12,14 @@ const UFFDIO_API: u64 = 0xc018_aa3f;
 const UFFDIO_REGISTER: u64 = 0xc020_aa00;
 const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
 const MISSING: u64 = 1;
-/// Of a message of the kernel's about a touch.
+/// The length of a kernel message about an access.
 const MESSAGE: usize = 32;
 
 fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Where the kernel tells of touches of pages that are not there.
+/// The descriptor on which the kernel reports accesses to missing pages.
 pub(super) struct Faults {
     fd: OwnedFd,
 }
@@ -31,37 +31,37 @@ impl Faults {
         if fd < 0 {
             return Err(last());
         }
-        // SAFETY: a descriptor that nobody else owns.
+        // SAFETY: a descriptor without another owner.
         let faults = Faults { fd: unsafe { OwnedFd::from_raw_fd(fd as i32) } };
         faults.call(UFFDIO_API, &mut [API, 0, 0])?;
         Ok(faults)
     }
 
     fn call<const WORDS: usize>(&self, number: u64, argument: &mut [u64; WORDS]) -> io::Result<()> {
-        // SAFETY: an open descriptor, and a record as long as the number says: 24 or 32 bytes.
+        // SAFETY: an open descriptor, and a record of the length in the number: 24 or 32 bytes.
         let done = unsafe { libc::ioctl(self.fd.as_raw_fd(), number as _, argument.as_mut_ptr()) };
         if done == 0 { Ok(()) } else { Err(last()) }
     }
 
-    /// Takes the page there away; a touch of it is told from now on.
+    /// Removes the page there; from now on accesses to it are reported.
     pub(super) fn catch(&self, at: usize) -> io::Result<()> {
         self.call(UFFDIO_REGISTER, &mut [at as u64, PAGE as u64, MISSING, 0])?;
-        // SAFETY: a page of the test's own, whose bytes it gives up.
+        // SAFETY: a page of the test, whose bytes it gives up.
         let gone = unsafe { libc::madvise(at as *mut _, PAGE, libc::MADV_DONTNEED) };
         if gone == 0 { Ok(()) } else { Err(last()) }
     }
 
-    /// Waits for a touch. Who touches stands still until the page was filled.
+    /// Waits for an access. The accessing thread stops until the page is filled.
     pub(super) fn wait(&self) {
         let mut message = [0u8; MESSAGE];
-        // SAFETY: the buffer is as long as told.
+        // SAFETY: the buffer has the stated length.
         let read =
             || unsafe { libc::read(self.fd.as_raw_fd(), message.as_mut_ptr().cast(), MESSAGE) };
         let mut read = read;
         while read() < 0 && last().kind() == io::ErrorKind::Interrupted {}
     }
 
-    /// Puts zeros there, and lets go who has touched it.
+    /// Fills the page with zeros, and resumes the thread that accessed it.
     pub(super) fn fill(&self, at: usize) {
         let mut asked = [at as u64, PAGE as u64, 0, 0];
         while self
@@ -73,14 +73,14 @@ impl Faults {
     }
 }
 
-/// A process that lives.
+/// A descriptor of a living process.
 pub(super) fn process(number: u32) -> io::Result<OwnedFd> {
     // SAFETY: passes numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: a descriptor that nobody else owns.
+    // SAFETY: a descriptor without another owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -93,6 +93,6 @@ pub(super) fn wait_for_end(process: &OwnedFd) {
 
 /// Loads a byte.
 pub(super) fn touch(at: usize) {
-    // SAFETY: a byte of the test's own memory; an atomic, since a copy may write it now.
+    // SAFETY: a byte of the test's memory; an atomic, since a copy may write it at this time.
     let _ = unsafe { AtomicU8::from_ptr(at as *mut u8) }.load(Ordering::SeqCst);
 }

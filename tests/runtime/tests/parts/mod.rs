@@ -1,4 +1,4 @@
-//! What the ranks do.
+//! The parts of the tests, which all ranks run.
 
 pub(crate) mod collectives;
 pub(crate) mod messages;
@@ -7,10 +7,10 @@ pub(crate) mod windows;
 use tieline::Error;
 use tieline_runtime::Runtime;
 
-/// What a rank does.
+/// One part of a test.
 pub(crate) type Part = fn(&Runtime) -> Result<(), Error>;
 
-/// All that a job survives, by name.
+/// All parts that a job survives, by name.
 pub(crate) const ALL: &[(&str, Part)] = &[
     ("receives that are posted first", messages::expected),
     ("messages that come first", messages::unexpected),
@@ -22,7 +22,7 @@ pub(crate) const ALL: &[(&str, Part)] = &[
     ("locks", windows::locks),
 ];
 
-/// Numbers that follow from a seed alone.
+/// Pseudo-random numbers from a seed.
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
@@ -43,7 +43,7 @@ impl Numbers {
     }
 }
 
-/// What a rank sends to another under a tag: every byte says all of that.
+/// The bytes from one rank to another with a tag: every byte depends on all three.
 pub(crate) fn bytes(from: usize, to: usize, tag: u64, len: usize) -> Vec<u8> {
     let mut numbers = Numbers::of(from as u64 ^ (to as u64) << 20 ^ tag << 40);
     let mut bytes: Vec<u8> =

@@ -1,26 +1,26 @@
-//! Windows: every byte that was put is looked at by its owner and by another rank.
+//! Windows: the owner and another rank check every byte of the puts.
 
 use super::bytes;
 use tieline::{AtomicOp, Error};
 use tieline_runtime::Runtime;
 
-/// What each rank may write of another's window.
+/// The part of a window that each rank may write.
 const PART: usize = 40_000;
 
-/// One of a rank's eight bits of a word; eight ranks share a word's.
+/// One of a rank's eight bits of a word; eight ranks share a word.
 fn bit(rank: usize, n: usize) -> u64 {
     1 << ((rank * 8 + n) % 64)
 }
 
 pub(crate) fn put_and_get(runtime: &Runtime) -> Result<(), Error> {
     let (rank, size) = (runtime.rank(), runtime.size());
-    let words = size * PART; // behind the parts: sums, and what is left of and
+    let words = size * PART; // behind the parts: sums, and the words for `and`
     let window = runtime.window(words + 16 * 8)?;
     window.write(words + 64, &[0xff; 64])?;
     window.fence()?;
     for round in 0..4u64 {
         for to in 0..size {
-            // In pieces of many lengths, the last one to the end of the part.
+            // In pieces of many lengths, the last one up to the end of the part.
             let data = bytes(rank, to, round, PART);
             let (mut at, mut len) = (0, 1 + round as usize);
             while at < PART {
@@ -55,9 +55,9 @@ pub(crate) fn put_and_get(runtime: &Runtime) -> Result<(), Error> {
                 assert_eq!(word(8 + n), left);
             }
         }
-        window.fence()?; // nobody writes the next round before everybody has looked
+        window.fence()?; // the next round starts after all ranks have checked
     }
-    // Beyond its end is an error, and changes nothing.
+    // An access beyond its end is an error, and changes nothing.
     assert!(window.put(rank, words + 128, b"x").is_err() || window.flush(rank).is_err());
     assert!(window.get((rank + 1) % size, words..words + 129).is_err());
     window.close()
@@ -69,7 +69,7 @@ pub(crate) fn locks(runtime: &Runtime) -> Result<(), Error> {
     let window = runtime.window(64)?;
     window.fence()?;
     for turn in 0..TURNS {
-        // Neither atomic nor in one piece: only the lock keeps two ranks from losing each other's.
+        // Neither atomic nor contiguous: only the lock prevents lost updates between two ranks.
         let owner = (turn as usize) % size;
         window.lock(owner)?;
         let there = window.get(owner, 0..64)?;

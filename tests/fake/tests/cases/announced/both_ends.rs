@@ -1,4 +1,4 @@
-//! Messages that both ends copy: what the sender is given for that, when it comes late, and how it ends.
+//! Rendezvous messages copied by both ends: the memory that the sender may access, late help, and the end of the transfer.
 
 use super::*;
 
@@ -9,10 +9,10 @@ cases! {
         let (len, from) = (1 << 20, 4160);
         let long = at_a.lend(vec![7; len]).unwrap();
         let room = || vec![0xee; from + len + 64];
-        // Memory that peers reach anyway, and memory that was lent.
+        // Memory that peers can access anyway, and transiently registered memory (`lend`).
         for region in [at_b.register_with(room(), Access::ALL), at_b.lend(room())] {
             let (region, mut lent) = (region.unwrap(), Vec::new());
-            // Not every one: a lane has to form first, and who does not help is asked more seldom.
+            // Help is not requested in every receive: a lane has to form first, and a peer that does not help is asked less often.
             for _ in 0..TAKES {
                 if lent.len() == 2 {
                     break;
@@ -46,7 +46,7 @@ cases! {
             let there = region.to_vec(0..from + len + 64).unwrap();
             assert!(there[from..from + len].iter().all(|byte| *byte == 7));
             assert!(there[..from].iter().chain(&there[from + len..]).all(|byte| *byte == 0xee));
-            // What it was given has ended with the transfer.
+            // The keys given for the transfer have ended with it.
             for key in lent {
                 let key = ab.import_key(&key).unwrap();
                 let put = ab.put_bytes(&[1; 8], &key, 0).map_err(|error| error.status());
@@ -75,7 +75,8 @@ cases! {
             calls.iter().flatten().filter(|call| call.id == ASSIST).count()
         };
         let turn = || a.progress() + b.progress();
-        // The first ones teach each side what the other's keys name; more are under way than there are slots.
+        // The first transfers teach each side which memory the other's keys name. Then more transfers are in flight than there are
+        // slots.
         for many in [1, 1, 3, 40] {
             let out: Vec<_> = (1..=many).map(|n| at_a.lend(vec![n; len]).unwrap()).collect();
             let sent: Vec<_> =
@@ -89,7 +90,7 @@ cases! {
             let taken: Vec<_> = takes
                 .map(|(one, n)| one.take_into(&room, n * len..(n + 1) * len).unwrap())
                 .collect();
-            // The first ones allocate the slots; who finds none registers nothing.
+            // The first transfers allocate the slots; a transfer without a slot registers nothing.
             if many == 40 {
                 let asked = asks() - before.1;
                 assert!((1..=16).contains(&asked), "{asked}");
@@ -115,7 +116,7 @@ cases! {
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
 
-    /// What it is written to stays in one processor's cache, and both ends have enough to do.
+    /// The destination stays in one processor's cache, and both ends have other work.
     fn while_others_wait_a_shorter_message_is_copied_by_its_receiver_alone() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, ab, came, .. } = &copying;
@@ -125,7 +126,7 @@ cases! {
             calls.iter().flatten().filter(|call| call.id == ASSIST).count()
         };
         let (out, room) = (at_a.lend(vec![7; len]).unwrap(), at_b.lend(vec![0; len]).unwrap());
-        // One that comes by itself is shared.
+        // A single message is shared.
         let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
         assert_eq!(copying.end_of(&taken), Ok(0));
         let mut sent = vec![sent];
@@ -163,14 +164,14 @@ cases! {
         assert!(room.into_buffer().unwrap().iter().all(|byte| *byte == 7));
     }
 
-    /// As after an hour of computing: the number of a request that nobody read has come round again.
+    /// As after an hour of computing: the number of an unread request for help has been reused.
     fn a_request_for_help_that_is_read_so_late_that_its_number_is_another_transfers_changes_nothing() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, b, ba, .. } = &copying;
         let len = 8 << 20;
         let out = at_a.lend(vec![7; len]).unwrap();
         let room = at_b.lend(vec![0; len]).unwrap();
-        // Until each side knows what the other's keys name.
+        // Until each side knows which memory the other's keys name.
         while a.counters().assisted_chunks == 0 {
             let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
             assert_eq!(copying.end_of(&taken), Ok(0));
@@ -197,10 +198,10 @@ cases! {
         room.write(0, &vec![0; len]).unwrap();
         let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
         let asked = world.on_the_way(ASSIST).unwrap();
-        // Its number and its slot.
+        // The old request's number and slot.
         let again = [&old[..1], &asked[1..5], &old[5..]].concat();
         let [at, from] = [0, 1].map(|nth| world.interface(nth, "wire"));
-        // What came with the new one leads nowhere.
+        // The key in the new request is imported nowhere.
         for slot in [Slot::ImportKey, Slot::ImportShared] {
             world.rule(Rule::every(slot, Act::Refuse(Status::NoMemory)).on("copy"));
         }
@@ -225,7 +226,7 @@ cases! {
         let out = at_a.lend(vec![7; len]).unwrap();
         let room = at_b.lend(vec![0; len]).unwrap();
         let mut taken = None;
-        // Until help was asked for with one.
+        // Until help was requested with a key.
         while world.on_the_way(ASSIST).is_none() {
             let sent = pending(ab.send_regions(5, 0, &[(&out, 0..len)]));
             while came.borrow().is_empty() {
@@ -258,7 +259,7 @@ cases! {
     }
 }
 
-/// Two workers between which memory is copied from both ends.
+/// Two workers whose transfers are copied by both ends.
 struct Copying {
     came: Came,
     ab: Endpoint,
@@ -291,7 +292,7 @@ impl Copying {
         self.a.progress() + self.b.progress()
     }
 
-    /// A long message from `a` that `b` takes, of which `a` was asked to copy a part and has not read that yet.
+    /// A long message from `a` that `b` receives. `a` was asked to copy a part, and has not read that request yet.
     fn a_take_that_asks_for_help(&self, out: &Region, room: &Region) -> (Request, Request) {
         loop {
             let sent = pending(self.ab.send_regions(5, 0, &[(out, 0..out.len())]));
@@ -319,7 +320,7 @@ impl Copying {
     }
 }
 
-/// The key in a message that asks for help: behind the plan, and the key of the slots.
+/// The memory's key in a request for help: it follows the plan and the key of the slots.
 fn key_of_memory(asked: &[u8]) -> Vec<u8> {
     let blob = |at: usize| {
         let len = usize::from(u16::from_le_bytes([asked[at], asked[at + 1]]));

@@ -1,9 +1,9 @@
-//! Copies that both ends do, which one of the two, or the lane, cannot go on with.
+//! Transfers copied by both ends that one end, or the lane, cannot continue.
 
 use super::*;
 
 cases! {
-    /// Nobody helps with what is refused at once: a large transfer falls back as a small one does.
+    /// A transfer that is refused immediately gets no help: a large transfer falls back as a small one does.
     fn a_large_transfer_that_is_refused_goes_another_way() {
         let (gone, declined) = (Status::Unreachable, Status::Declined);
         for (slot, why) in [Slot::Put, Slot::Get].into_iter().flat_map(|s| [(s, gone), (s, declined)]) {
@@ -38,7 +38,7 @@ cases! {
         }
     }
 
-    /// As with a transfer that nobody helps with: an error of the kernel's, or of a device that copies, is not the peer's end.
+    /// As with an unassisted transfer: an error of the kernel, or of a copying device, is not the end of the peer.
     fn a_large_transfer_that_fails_for_another_reason_than_the_peer_leaves_the_endpoint_as_it_was() {
         for (slot, why) in [Slot::Put, Slot::Get].map(|s| [(s, Status::Io), (s, Status::Closed)]).concat() {
             let (world, [at_a, at_b]) = two_contexts();
@@ -62,7 +62,7 @@ cases! {
         }
     }
 
-    /// Some of it may be written then, so that nobody can be told that nothing was done.
+    /// A part of it may have been written, so it cannot be reported as not done.
     fn a_large_transfer_that_its_lane_has_no_room_for_in_the_middle_goes_on_later() {
         for slot in [Slot::Put, Slot::Get] {
             let (world, [at_a, at_b]) = two_contexts();
@@ -75,7 +75,7 @@ cases! {
                 Slot::Put => ab.put(&near, 0..LEN, &key, 0),
                 _ => ab.get(&near, 0..LEN, &key, 0),
             };
-            // Once more at once, or behind what waits.
+            // It is retried inline, or behind the backlog.
             assert_eq!(a.finish(moved.unwrap()), Ok(0));
             assert!(world.was_refused(slot) && world.on_the_way(ASSIST).is_some());
             assert!(far.to_vec(0..LEN).unwrap() == near.to_vec(0..LEN).unwrap());
@@ -84,7 +84,8 @@ cases! {
         }
     }
 
-    /// Also of memory that peers reach anyway: a number comes round again, and who reads an old request late may find it.
+    /// Also for memory that peers can access anyway: numbers are reused, and a helper that reads an old request late may match a
+    /// new transfer.
     fn what_a_helper_is_given_is_the_bytes_of_one_transfer_and_ends_with_it() {
         let (world, [at_a, at_b]) = two_contexts();
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());

@@ -1,4 +1,4 @@
-//! Memory of the application's, and what a closed region promises: from then on nobody touches it.
+//! The application's memory, and the guarantee of a closed region: no access after its close.
 
 use super::sys;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tieline::{Context, Error, Region, Status, Worker};
 
-/// What stands in memory whose region was closed.
+/// The byte that fills memory whose region was closed.
 const CLOSED: u8 = 0x5a;
 
 /// Memory that outlives its region.
@@ -16,7 +16,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// A range of it in pieces, of which some have no bytes.
+    /// A range of the memory in pieces, some of which are empty.
     pub(super) fn pieces(&self, from: usize, len: usize) -> Vec<(&Region, Range<usize>)> {
         let at = |part: usize| from + len * part / 5;
         let ends = [at(0), at(1), at(1), at(2), at(4), at(5), at(5)];
@@ -33,10 +33,10 @@ impl Own {
     }
 }
 
-/// Memory that is given up.
+/// Memory whose regions are to be closed.
 #[derive(Default)]
 pub(super) struct Closing {
-    /// Whose operation may not have ended.
+    /// Memory whose operation may not have ended.
     open: Vec<Own>,
     closed: Vec<&'static [AtomicU8]>,
 }
@@ -51,7 +51,7 @@ impl Closing {
         self.closed.push(memory);
     }
 
-    /// Closes the region of an operation that has ended well.
+    /// Closes the region of an operation that has succeeded.
     pub(super) fn close(&mut self, own: Own) -> Result<(), String> {
         let Own { memory, region } = own;
         region.close().map_err(|not| format!("its operation has ended: {not}"))?;
@@ -59,7 +59,7 @@ impl Closing {
         Ok(())
     }
 
-    /// Closes what nobody uses any more, by a worker where one is left.
+    /// Closes the regions that are not in use any more, by a worker if one is left.
     pub(super) fn try_all(&mut self, worker: Option<&Worker>) -> Result<(), String> {
         for Own { memory, region } in std::mem::take(&mut self.open) {
             let closed = match worker {
@@ -77,7 +77,7 @@ impl Closing {
         Ok(())
     }
 
-    /// Why something is still in use.
+    /// The reason why a region is still in use.
     pub(super) fn held(&mut self) -> Option<String> {
         let Own { memory, region } = self.open.pop()?;
         match region.close() {
@@ -93,7 +93,7 @@ impl Closing {
         }
     }
 
-    /// Nobody has touched what was closed.
+    /// Checks that closed memory was not written.
     pub(super) fn look(&self) -> Result<(), String> {
         let touched = |byte: &AtomicU8| byte.load(Ordering::Relaxed) != CLOSED;
         match self.closed.iter().any(|memory| memory.iter().any(touched)) {

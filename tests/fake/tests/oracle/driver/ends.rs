@@ -1,15 +1,14 @@
-//! How ends go: dropped, broken, or in good order when the program is over.
+//! The end of ends: dropped, broken, or closed in order when the program is over.
 
 use super::{ENDS, End, NEVER, Run, What, progress};
 use crate::program::{Handler, Put, Send, Step};
 use std::time::{Duration, Instant};
 use tieline::Status;
 
-/// Beyond so many turns something never happens only so much later, where the other side of a connection has threads, or the kernel,
-/// of its own.
+/// Real transports need time beyond that number of turns, because the other side has threads of its own or the kernel's.
 const ELSEWHERE: Duration = Duration::from_secs(20);
 
-/// What an endpoint has to take that has nothing to do.
+/// The steps that an idle endpoint has to accept.
 fn idle_steps(end: usize) -> [Step; 4] {
     [
         Step::Send { end, how: Send::Plain, len: 8, handler: Handler::Listens },
@@ -20,25 +19,25 @@ fn idle_steps(end: usize) -> [Step; 4] {
 }
 
 impl Run {
-    /// A turn each, until something that has not happened never will.
+    /// One iteration per turn, until something that has not happened counts as never happening.
     pub(super) fn turns(&self) -> impl Iterator<Item = usize> + use<> {
         let until = self.world.is_none().then(|| Instant::now() + ELSEWHERE);
         let waits = move || until.is_some_and(|until| Instant::now() < until);
         (0..).take_while(move |turn| *turn < NEVER || waits())
     }
 
-    /// Drops an end with all that it has, and opens the next one.
+    /// Drops an end with all of its objects, and opens the next one.
     pub(super) fn reconnect(&mut self, end: usize) -> Result<(), String> {
         let Some(gone) = self.ends[end].take() else { return Ok(()) };
         let End { number, endpoint, keys, open, sent, .. } = gone;
         drop((keys, endpoint));
         self.model.lose_end(number);
-        // What waits in its queue may go on without it, and ends one way or the other.
+        // Queued operations may be sent without the end, and end with success or failure.
         for mut open in open {
             self.closing.add([open.landing.take(), open.source.take()]);
             self.leaving.push((end, open));
         }
-        // What was queued and not sent may be lost with it, from some message on.
+        // Queued messages may be lost with it, from some message on.
         self.past.push((number, sent));
         let fresh = self.connect(end).map_err(|error| error.to_string())?;
         self.inherit_plan(end, fresh.number);
@@ -51,12 +50,12 @@ impl Run {
         if self.end(end).broken {
             return Ok(());
         }
-        // Workers were opened in this order: the target's, then the ends'.
+        // Workers were opened in this order: the target's, then those of the ends.
         let is_asked = self.is_taking_of(end);
         for lane in world.lanes() {
             let (from, to) = (world.interface(end + 1, lane), world.interface(0, lane));
             world.break_endpoints(from, to, Status::TimedOut, "the cable is cut");
-            // Who waits for an answer that is lost with the connection loses the connection, too.
+            // If an answer is lost with the connection, the requester loses the connection, too.
             if is_asked {
                 world.break_endpoints(to, from, Status::TimedOut, "the cable is cut");
             }
@@ -74,14 +73,14 @@ impl Run {
         let other = self.ends[(end + 1) % ENDS].as_ref().map(|other| other.number);
         self.model.silence_all_but(other);
         if broken {
-            // What had ended before, and nobody has asked for.
+            // Operations that had ended before and were not tested.
             self.ask()?;
             self.model.lose_end(number);
         }
         Ok(())
     }
 
-    /// Everything ends, and nothing is left.
+    /// Ends everything and checks that no resource is left.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         if let Some(world) = self.world {
             world.forget_rules();
@@ -114,7 +113,7 @@ impl Run {
         }
         self.all_told()?;
         self.nothing_is_taken()?;
-        // One flush tells what has failed and nobody has heard of; no other does.
+        // One flush reports the failures that were not reported before; no other flush does.
         for end in (0..ENDS)
             .filter(|end| self.ends[*end].as_ref().is_some_and(|end| !end.broken))
             .collect::<Vec<_>>()
@@ -122,7 +121,7 @@ impl Run {
             self.taken(end, Step::Flush { end })?;
         }
         self.calm();
-        // A last message, put and flush of each, and a look at what they promise.
+        // A last message, put and flush of each end, with a check of their guarantees.
         for end in 0..ENDS {
             if self.ends[end].as_ref().is_none_or(|end| end.broken) {
                 continue;
@@ -146,7 +145,7 @@ impl Run {
             }
         }
         drop(heard);
-        // What a put tells may come long after its end.
+        // The notification of a put may arrive long after its completion.
         for _ in self.turns() {
             if self.model.untold().is_none() {
                 break;
@@ -160,7 +159,7 @@ impl Run {
         self.close_all()
     }
 
-    /// An idle endpoint takes a step, if not at once then after a few turns: its lanes may refuse now and then, it may not.
+    /// An idle endpoint accepts a step, if not immediately then after a few turns: its lanes may refuse at times.
     fn taken(&mut self, end: usize, step: Step) -> Result<(), String> {
         for _ in 0..50 {
             let before = self.refusals;
@@ -180,7 +179,7 @@ impl Run {
         Err(format!("{step:?} is always to be tried again, although nothing is under way"))
     }
 
-    /// Without endpoints nothing is under way, and all memory is the application's.
+    /// Without endpoints nothing is in flight, and the application owns all memory.
     fn close_all(&mut self) -> Result<(), String> {
         self.ends.iter_mut().for_each(|end| drop(end.take()));
         self.back.clear();

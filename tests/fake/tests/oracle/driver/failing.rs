@@ -1,52 +1,52 @@
-//! Single operations that fail or are taken back, on endpoints that go on.
+//! Single operations that fail or are cancelled, on endpoints that continue.
 
 use super::{ENDS, Own, Run, What};
 use tieline::{CompletionError, PostError, Status};
 use tieline_fake::{Act, Rule, Slot};
 
-/// What a planned failure says, and nothing else does.
+/// The status of a planned failure, and of nothing else.
 pub(super) const PLANNED: Status = Status::KeyRejected;
 
-/// What is expected to go wrong.
+/// The expected failures.
 #[derive(Default)]
 pub(super) struct Failing {
-    /// Whether something that an end's worker posts may fail from here on.
+    /// Whether an operation of an end's worker may fail from here on.
     planned: [bool; ENDS],
-    /// What was asked back.
+    /// The operations with a requested cancellation.
     back: Vec<What>,
-    /// Messages that ended as canceled.
+    /// The messages that ended as cancelled.
     unsent: Vec<u64>,
 }
 
 impl Failing {
-    /// Whether a message that was taken was not taken back.
+    /// Whether an accepted message was not cancelled.
     pub(super) fn stands(&self, serial: u64) -> bool {
         !self.unsent.contains(&serial)
     }
 
-    /// A message came back, and was never sent.
+    /// The message was cancelled and never sent.
     pub(super) fn is_unsent(&mut self, serial: u64) {
         self.unsent.push(serial);
     }
 
-    /// Whether it was asked back.
+    /// Whether its cancellation was requested.
     pub(super) fn is_asked_back(&self, what: What) -> bool {
         self.back.contains(&what)
     }
 }
 
 impl Run {
-    /// Something that this end posts may fail like this.
+    /// Whether an operation of this end may fail with this status.
     pub(super) fn is_planned(&self, end: usize, status: Status) -> bool {
         self.failing.planned[end] && status == PLANNED
     }
 
-    /// Whether something that this end posts may fail.
+    /// Whether an operation of this end may fail.
     pub(super) fn may_be_planned(&self, end: usize) -> bool {
         self.failing.planned[end]
     }
 
-    /// The next call of a slot fails, as it is posted or later.
+    /// Plans a failure of the next call of a slot, inline or later.
     pub(super) fn plan(&mut self, end: usize, slot: usize, lane: usize, later: bool) {
         let Some(world) = self.world else { return };
         let slots = [Slot::Put, Slot::PutNotify, Slot::Get, Slot::Atomic, Slot::Flush];
@@ -59,7 +59,7 @@ impl Run {
         self.model.doubt_end(number);
     }
 
-    /// A new endpoint of an end that has a failure before it.
+    /// Passes a pending failure of an end to its new endpoint.
     pub(super) fn inherit_plan(&mut self, end: usize, number: usize) {
         if self.failing.planned[end] {
             self.model.doubt_end(number);
@@ -72,7 +72,7 @@ impl Run {
         self.model.calm();
     }
 
-    /// Asks for something back that is pending.
+    /// Requests the cancellation of a pending operation.
     pub(super) fn cancel(&mut self, end: usize, nth: usize) -> Result<(), String> {
         let own = self.ends[end].as_ref().expect("an end");
         let Some(open) = own.open.get(nth % own.open.len().max(1)) else { return Ok(()) };
@@ -90,14 +90,14 @@ impl Run {
         }
     }
 
-    /// Nobody will ask how something ended: if it was asked back, nobody will know, since no flush tells of that.
+    /// Drops a request. If its cancellation was requested, its result stays unknown, since no flush reports that.
     pub(super) fn give_up(&mut self, what: What) {
         if let (What::Memory(op), true) = (what, self.failing.back.contains(&what)) {
             self.model.lose(op);
         }
     }
 
-    /// Something has failed, and its endpoint goes on: why that is a mistake.
+    /// An operation has failed and its endpoint continues. The error says why that is wrong.
     pub(super) fn failed(
         &mut self,
         end: usize,
@@ -114,7 +114,7 @@ impl Run {
             return Err(format!("{what:?} failed: {error} ({:?})", error.status()));
         }
         match what {
-            // Nothing of it has happened.
+            // It has had no effect.
             What::Memory(op) if canceled => self.model.refuse(op),
             What::Memory(op) => self.model.lose(op),
             What::Message(serial) if canceled => self.failing.is_unsent(serial),
@@ -124,7 +124,7 @@ impl Run {
             What::Flush { .. } | What::FlushMessages { .. } if canceled => {}
             _ => return Err(format!("{what:?} failed with a memory operation's {error}")),
         }
-        // It has ended: the memory is the application's.
+        // It has ended: the application owns the memory.
         memory.into_iter().flatten().try_for_each(|own| self.closing.close(own))
     }
 }

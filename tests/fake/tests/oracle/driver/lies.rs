@@ -1,5 +1,5 @@
-//! What a peer says that is not so: answers that nobody gave, and bodies of the library's own messages with one field
-//! changed. Each names memory that is the prey; the rest of the program is not to notice.
+//! Forged messages: unsolicited answers, and messages of the library with one field changed. Each names a separate region, the
+//! prey; the rest of the program must not be affected.
 
 use super::long::NOT_SENT;
 use super::{ENDS, Run, progress};
@@ -10,28 +10,28 @@ use std::rc::Rc;
 use tieline::{Access, Announcement, Context, Error, Region, Status, Worker};
 use tieline_fake::Slot;
 
-/// Bytes of the prey, and where a body that is well-formed may write.
+/// The length of the prey, where a well-formed message may write.
 pub(super) const LEN: usize = 64;
 const FROM: usize = 8;
 const TO: usize = 48;
 const BEFORE: u8 = 0x33;
-/// Whether the prey's first bytes are what they were, but for those that a lie may write without a fault in it.
+/// Whether the first bytes of the prey are unchanged, except for those that a lie may legitimately write.
 pub(super) fn are_untouched(bytes: &[u8]) -> bool {
     let kept = |at: usize| !(FROM..TO).contains(&at);
     bytes.iter().enumerate().all(|(at, byte)| *byte == BEFORE || !kept(at))
 }
 
-/// Where numbers of the key begin: behind what it begins with, and the context's.
+/// The offset of the numbers of a key: they follow its head and the context's number.
 const NUMBERS: usize = 5 + 16;
 
-/// The id of messages that are announced and that nobody has.
+/// The id of announcements whose message does not exist.
 pub(super) const NEVER_SENT: u16 = 15;
-/// How many of them the target keeps, until the next ones come.
+/// The number of these announcements that the target keeps, until the next ones arrive.
 const KEPT: usize = 3;
-/// How many announcements a lie remembers, to withdraw them.
+/// The number of announcements that a lie remembers, to withdraw them.
 const REMEMBERED: usize = 8;
 
-/// The target keeps what was announced and is not there, so that it can be withdrawn and taken too.
+/// The target keeps announcements of messages that do not exist, so that these can be withdrawn and received too.
 pub(super) fn listen(b: &Worker, prey: &Rc<Prey>) -> Result<(), Error> {
     let prey = prey.clone();
     b.on_message(NEVER_SENT, move |message| {
@@ -44,15 +44,15 @@ pub(super) fn listen(b: &Worker, prey: &Rc<Prey>) -> Result<(), Error> {
     })
 }
 
-/// Memory that lies are about, on either side.
+/// The memory that lies name, on either side.
 pub(super) struct Prey {
-    /// Of the ends' context, and of the target's.
+    /// The regions and keys of the ends' context, and of the target's.
     sides: [(Region, Vec<u8>); 2],
-    /// A lie told the word of its put, and had put nothing.
+    /// A forged put has sent its notification and written nothing.
     told_of_nothing: Cell<bool>,
-    /// What was announced and is not there.
+    /// The kept announcements of messages that do not exist.
     kept: RefCell<VecDeque<Announcement>>,
-    /// By which interface, and under which number.
+    /// The interface and the number of each forged announcement.
     announced: RefCell<VecDeque<(usize, u64)>>,
 }
 
@@ -71,7 +71,7 @@ impl Prey {
         })
     }
 
-    /// An interface was made to announce what is not there, where that is the lie.
+    /// Records a forged announcement.
     fn remember(&self, lie: Lie, from: usize, number: u64) {
         if lie != Lie::Announce {
             return;
@@ -83,7 +83,8 @@ impl Prey {
         }
     }
 
-    /// The target is told a word: if it is that of a lie's put, something has been put since the lie was told.
+    /// A notification has arrived at the target. If it has the word of a forged put, that put must have written since it was
+    /// forged.
     pub(super) fn hear(&self, word: u32) {
         let bytes = self.sides[1].0.to_vec(FROM..FROM + 8);
         if word == NO_PUT && bytes.is_ok_and(|bytes| bytes == [BEFORE; 8]) {
@@ -105,14 +106,14 @@ impl Prey {
     }
 }
 
-/// The word of a put that nobody has made.
+/// The notification word of the forged put.
 const NO_PUT: u32 = 0x1234;
 
-/// A body, field by field.
+/// The body of a message, field by field.
 #[derive(Default)]
 struct Body {
     fields: Vec<Vec<u8>>,
-    /// What may stand there instead.
+    /// Alternative values of each field.
     wrong: Vec<Vec<Vec<u8>>>,
 }
 
@@ -135,7 +136,7 @@ impl Body {
         self.field(&right.to_le_bytes(), wrong.iter().map(|wrong| wrong.to_le_bytes().to_vec()))
     }
 
-    /// Bytes behind their length.
+    /// Bytes that follow their length.
     fn blob(self, right: &[u8], wrong: &[&[u8]]) -> Body {
         let len = right.len() as u16;
         let wrong = wrong.iter().map(|wrong| wrong.to_vec());
@@ -143,7 +144,7 @@ impl Body {
             .field(right, wrong.chain([vec![0xff; right.len()], Vec::new()]))
     }
 
-    /// The region, by its numbers, and an offset; all but the first are outside.
+    /// The region by its numbers, and an offset; all alternatives but the first are out of range.
     fn target(self, key: &[u8]) -> Body {
         let numbers = [&key[NUMBERS..NUMBERS + 8], &key[NUMBERS + 8..NUMBERS + 16]];
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
@@ -153,7 +154,7 @@ impl Body {
             .number(FROM as u64, &[57, 64, 1 << 40, 1 << 63, u64::MAX - 7, u64::MAX])
     }
 
-    /// With one field changed, or cut, or with more behind it, or as it is.
+    /// The body with one field changed, or truncated, or extended, or unchanged.
     fn spoilt(mut self, wrong: usize) -> Vec<u8> {
         let (field, which) = (wrong % (self.fields.len() + 3), wrong / 64);
         if let Some(wrong) = self.wrong.get(field).filter(|wrong| !wrong.is_empty()) {
@@ -169,18 +170,18 @@ impl Body {
     }
 }
 
-/// The number of a worker, in its address.
+/// The worker's number in its address.
 fn worker_of(address: &[u8]) -> &[u8] {
     let host = usize::from(address[59]);
     &address[60 + host..76 + host]
 }
 
-/// A body that would be right: by the keys of memory of the one who is lied to and of the one who is said to speak, and by their addresses.
+/// A correct body, from the keys of the receiver's memory and of the alleged sender's, and from their addresses.
 fn body(lie: Lie, (key, theirs): (&[u8], &[u8]), (to, from): (&[u8], &[u8])) -> Body {
     let ends = [1 << 40, 1 << 63, u64::MAX - 7, u64::MAX];
     match lie {
         Lie::Put => {
-            // Also where the first eight bytes are taken for the word of a put that notifies.
+            // Also if the first eight bytes are taken for the notification word of a put.
             let too_long = [LEN + 1, 100, 1900].map(|len| vec![0xbb; len]);
             Body::default().target(key).field(&[0xbb; 8], too_long)
         }
@@ -248,7 +249,7 @@ fn body(lie: Lie, (key, theirs): (&[u8], &[u8]), (to, from): (&[u8], &[u8])) -> 
 }
 
 impl Run {
-    /// An answer arrives that nobody gave: of each kind, to the numbers that operations have, with any status.
+    /// Delivers an unsolicited answer, of any kind, to the number of an existing operation, with any status.
     pub(super) fn lie(&mut self, end: usize, id: u32, of: usize, status: bool) {
         let Some(world) = self.world else { return };
         let lane = world.lanes()[0];
@@ -264,11 +265,11 @@ impl Run {
             0xf002 => data,
             _ => vec![of as u8; 8 * of],
         };
-        // Only what the peer said before may be forged: it has to be known there.
+        // The forged peer has to be known at the receiver.
         let _ = world.try_forge(from, at, id, cookie, &lie);
     }
 
-    /// A body with one field changed arrives: from the peer itself, from another peer, or from nobody.
+    /// Delivers a body with one field changed: from the peer itself, from another peer, or from an unknown peer.
     pub(super) fn forge(
         &mut self,
         end: usize,
@@ -293,7 +294,7 @@ impl Run {
         if lie == Lie::PutNotify {
             let _ = self.prey.sides[1].0.write(FROM, &[BEFORE; 8]);
         }
-        // Now and then under another id than its own, of the library's or of nobody's.
+        // At times with another id: of the library, or an unknown one.
         let id = match wrong % 16 {
             0 => 0xf000 + (wrong / 16 % 15) as u32,
             1 => 0x1_0000 | lie.id(),
@@ -302,14 +303,14 @@ impl Run {
         let numbers = [0, 1 << 40, 1 << 63 | 5, u64::MAX - 1, u64::MAX];
         let strange = numbers[wrong / 256 % numbers.len()];
         match wrong / 16 % 4 {
-            // To the number of a question that is open, perhaps: it was not asked that.
+            // To the number of a request that may be open, for another operation.
             0 => {
                 let asked = [world.calls(Slot::Short), world.calls(Slot::Packed)].concat();
                 let own = |call: &&tieline_fake::Call| call.interface == at && call.id >= 0xf000;
                 let question = asked.iter().rfind(own).map_or(strange, |call| call.cookie);
                 world.forge_from_nobody(at, id, question, &bytes);
             }
-            // Of what the end itself has announced, where it has.
+            // With a number that the end itself has announced, if there is one.
             1 if to_target => {
                 let sent = [world.calls(Slot::Short), world.calls(Slot::Packed)].concat();
                 let announced = |call: &&tieline_fake::Call| {
@@ -323,7 +324,7 @@ impl Run {
                 let _ = world.try_forge(other, at, id, number, &bytes);
                 self.prey.remember(lie, other, number);
             }
-            // Of what was announced and is not there.
+            // With the number of a forged announcement.
             2 if to_target && lie == Lie::Withdraw => {
                 let announced = self.prey.announced.borrow();
                 let nth = wrong / 256 % announced.len().max(1);
@@ -341,7 +342,7 @@ impl Run {
         if lie != Lie::Announce || !to_target {
             return Ok(());
         }
-        // What was heard may be withdrawn, and then taken all the same.
+        // An announcement may be withdrawn after it was dispatched, and received nevertheless.
         let _ = progress(&self.b);
         let (last, end) = (self.prey.announced.borrow().back().copied(), wrong / 1024 % 4);
         if let (Some((from, number)), 0 | 1) = (last, end) {
@@ -354,7 +355,7 @@ impl Run {
         if end > 0 { self.take_lie(wrong / 8192 % 5) } else { Ok(()) }
     }
 
-    /// The target takes what it was told of and is not there, or as many bytes of it.
+    /// The target receives a message that does not exist, or some quarters of it.
     pub(super) fn take_lie(&mut self, quarters: usize) -> Result<(), String> {
         let Some(announcement) = self.prey.kept.borrow_mut().pop_front() else { return Ok(()) };
         self.take_this(NOT_SENT, announcement, quarters)

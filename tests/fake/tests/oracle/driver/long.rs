@@ -1,4 +1,4 @@
-//! Messages of more than their lane carries: the target keeps what is announced, and takes or refuses it later.
+//! Rendezvous messages: the target keeps announcements, and receives or refuses them later.
 
 use super::closing::{Closing, Own};
 use super::{Heard, Run, What, lies};
@@ -10,23 +10,23 @@ use tieline::{
     Announcement, CompletionError, Error, Message, Outcome, PostError, Request, Status, Worker,
 };
 
-/// Their id.
+/// The id of these messages.
 pub(super) const LONG: u16 = 14;
-/// Stands for one that nobody has sent.
+/// Stands for a message that was never sent.
 pub(super) const NOT_SENT: u64 = u64::MAX;
-/// What stands around, and in, memory that is taken into.
+/// The byte that fills the destination of a receive and its surroundings.
 const GUARD: u8 = 0xee;
-/// Of which there is so much on either side.
+/// The length of the guard on either side.
 const GUARDED: usize = 8;
 
-/// How one that was taken has ended at the target.
+/// The result of a receive at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
     Well,
     Badly,
 }
 
-/// One whose bytes are under way.
+/// A receive in progress.
 struct Taking {
     serial: u64,
     request: Request,
@@ -36,17 +36,17 @@ struct Taking {
 
 #[derive(Default)]
 pub(super) struct Long {
-    /// How long each is that was sent.
+    /// The length of each sent message.
     lens: HashMap<u64, usize>,
     taking: Vec<Taking>,
     taken: HashMap<u64, Taken>,
-    /// Of which the sender heard that it has them back.
+    /// The messages whose sender was notified that it owns the bytes again.
     back: Vec<u64>,
-    /// Memory that was taken into.
+    /// The memory of receives.
     closing: Closing,
 }
 
-/// What the target's handler does with one.
+/// The target's handler of an announcement.
 fn hear(heard: &RefCell<Heard>, message: &Message<'_>) {
     let (serial, announcement) = (message.header(), message.announcement());
     let mut log = heard.borrow_mut();
@@ -76,7 +76,7 @@ impl Run {
         let len = most + 1 + more;
         let sent = own.endpoint.send(LONG, serial, &payload(serial, len));
         if matches!(&sent, Err(PostError::Correct(why)) if why.status() == Status::TooLarge) {
-            // Its announcement is, on a lane with such small messages.
+            // On a lane with such small messages the RTS itself is too long.
             return if most < 512 { Ok(()) } else { Err(format!("{sent:?}")) };
         }
         if self.posted(end, What::Long(serial), sent, None, None)? {
@@ -86,7 +86,7 @@ impl Run {
         Ok(())
     }
 
-    /// The target takes one, or its first bytes.
+    /// The target receives a message, or its first bytes.
     pub(super) fn take(&mut self, nth: usize, quarters: usize) -> Result<(), String> {
         let mut heard = self.heard.borrow_mut();
         if heard.kept.is_empty() {
@@ -110,7 +110,7 @@ impl Run {
             return Err(format!("{announcement:?}, of which {sent:?} bytes were sent"));
         }
         let len = match serial {
-            // Who announces may say any length.
+            // A forged announcement may state any length.
             NOT_SENT => lies::LEN * quarters / 4,
             _ => announcement.len() * quarters / 4,
         };
@@ -153,7 +153,7 @@ impl Run {
         announcement.refuse();
     }
 
-    /// The target keeps none of this end's any more, and none that comes.
+    /// The target drops the kept messages of this end, and all later ones.
     pub(super) fn refuse_all_of(&mut self, end: usize, refuses: bool) {
         let mut heard = self.heard.borrow_mut();
         heard.refuses[end] = refuses;
@@ -166,7 +166,7 @@ impl Run {
         drop(refused);
     }
 
-    /// What is left is taken or refused, and the target keeps nothing more.
+    /// Receives or refuses the remaining messages; the target keeps none after that.
     pub(super) fn take_rest(&mut self) -> Result<(), String> {
         self.heard.borrow_mut().refuses = [true; 2];
         let kept = std::mem::take(&mut self.heard.borrow_mut().kept);
@@ -176,7 +176,7 @@ impl Run {
         for quarters in (0..=4).rev() {
             self.take_lie(quarters)?;
         }
-        // Those that were to be tried again.
+        // Those that have to be retried.
         while !self.heard.borrow().kept.is_empty() {
             self.refuse(0);
         }
@@ -191,7 +191,7 @@ impl Run {
         !goes_on || self.has_broken[end] || self.may_be_planned(end)
     }
 
-    /// Asks after what the target takes.
+    /// Tests the receives of the target.
     pub(super) fn ask_taking(&mut self) -> Result<(), String> {
         for taking in std::mem::take(&mut self.long.taking) {
             match self.b.test(&taking.request) {
@@ -203,7 +203,7 @@ impl Run {
                 }
             }
         }
-        // Without progress, in which handlers run.
+        // Without progress, which runs handlers.
         self.long.closing.try_all(None)?;
         self.long.closing.look()
     }
@@ -249,7 +249,7 @@ impl Run {
         }
     }
 
-    /// The sender heard that the receiver has what it wants of it.
+    /// The sender was notified that the receiver has received the message.
     pub(super) fn is_taken(&mut self, end: usize, serial: u64) -> Result<(), String> {
         self.ask_taking()?;
         let len = self.long.lens.get(&serial).copied();
@@ -262,7 +262,7 @@ impl Run {
         }
     }
 
-    /// The sender heard that the receiver has not, or not all.
+    /// The sender was notified that the receiver has refused the message, or received only a part.
     pub(super) fn is_not_taken(
         &mut self,
         end: usize,
@@ -277,7 +277,7 @@ impl Run {
             CompletionError::Refused(_) if is_refused => Ok(()),
             CompletionError::Canceled(_) if self.failing.is_asked_back(what) => {
                 self.long.back.push(serial);
-                // It came back from the queue: nobody hears of it.
+                // It was cancelled in the queue, so the target never sees it.
                 if !self.heard.borrow().headers.contains(&serial) {
                     self.failing.is_unsent(serial);
                 }
@@ -291,7 +291,7 @@ impl Run {
         }
     }
 
-    /// The target takes nothing more.
+    /// Waits until the target has no receive in progress.
     pub(super) fn nothing_is_taken(&mut self) -> Result<(), String> {
         self.ask_taking()?;
         let open: Vec<u64> = self.long.taking.iter().map(|taking| taking.serial).collect();
@@ -301,23 +301,23 @@ impl Run {
         }
     }
 
-    /// Why memory that was taken into is still in use.
+    /// The reason why memory of a receive is still in use.
     pub(super) fn memory_taken_into(&mut self) -> Option<String> {
         self.long.closing.held()
     }
 
-    /// Whether the target takes something of this end's.
+    /// Whether the target is receiving a message of this end.
     pub(super) fn is_taking_of(&self, end: usize) -> bool {
         self.long.taking.iter().any(|taking| end_of(taking.serial) == end)
     }
 
-    /// Whether the target takes nothing.
+    /// Whether the target has no receive in progress.
     pub(super) fn takes_nothing(&self) -> bool {
         self.long.taking.is_empty()
     }
 }
 
-/// The target's handler of theirs.
+/// Registers the target's handler.
 pub(super) fn listen(b: &Worker, heard: &Rc<RefCell<Heard>>) -> Result<(), Error> {
     let log = heard.clone();
     b.on_message(LONG, move |message| hear(&log, message))

@@ -1,4 +1,4 @@
-//! Puts, and what they tell the target; gets and atomics.
+//! Puts and their notifications; gets and atomics.
 
 use super::{MOST, Own, Run, What};
 use crate::model::{Kind, place_of};
@@ -90,12 +90,12 @@ impl Run {
             (_, true) => to.put_notify_with(region, 0..len, key, at, word, completion),
             (_, false) => to.put_with(region, 0..len, key, at, completion),
         };
-        // Every third one is given up at once: the library keeps it as long as it needs it.
+        // Every third source is dropped immediately: the library keeps it as long as needed.
         let kept = (op % 3 != 0).then_some(source);
         self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
     }
 
-    /// Takes what the target was told, before anything else is known to have ended.
+    /// Processes the notifications at the target, before other completions.
     pub(super) fn hear(&mut self) -> Result<(), String> {
         let told = std::mem::take(&mut self.heard.borrow_mut().told);
         let own = told.iter().filter_map(|(word, memory)| Some((op_of(*word)?, memory)));
@@ -106,12 +106,12 @@ impl Run {
     }
 }
 
-/// What a put tells: a number that no lie has; every third one is longer than some lanes carry.
+/// The notification word of a put: a number that no forged one has. Every third is wider than some lanes carry.
 fn word_of(op: usize) -> u32 {
     WORDS | op as u32 | if op % 3 == 0 { LONG } else { 0 }
 }
 
-/// Which put it was that told this, if it was one.
+/// The put with this notification word, if there is one.
 fn op_of(word: u32) -> Option<usize> {
     (word & !(LONG | 0xff) == WORDS).then_some((word & 0xff) as usize)
 }

@@ -1,4 +1,4 @@
-//! How pending operations end: every third is told of by its worker's list, the others are asked for.
+//! Completions of pending operations: every third operation is tracked by its worker, the others are tested.
 
 use super::{Open, Run, What};
 use crate::driver::closing::Own;
@@ -8,14 +8,14 @@ use tieline::{CompletionError, Outcome, Request};
 #[derive(Default)]
 pub(super) struct Told {
     posted: u64,
-    /// Words of what has not been told.
+    /// The words of operations whose completion was not reported.
     waiting: HashSet<u64>,
-    /// What has been told, and not dealt with.
+    /// The reported completions that were not processed yet.
     ended: HashMap<u64, Result<u64, CompletionError>>,
 }
 
 impl Run {
-    /// An operation is pending.
+    /// Records a pending operation.
     pub(super) fn pends(
         &mut self,
         end: usize,
@@ -36,7 +36,7 @@ impl Run {
         Ok(())
     }
 
-    /// Takes what has been told.
+    /// Drains the completions of the workers.
     pub(super) fn take_told(&mut self) -> Result<(), String> {
         let (told, mut trouble) = (&mut self.told, None);
         for worker in &self.workers {
@@ -50,7 +50,7 @@ impl Run {
         trouble.map_or(Ok(()), |word| Err(format!("{word} was told and not awaited")))
     }
 
-    /// Everything was told.
+    /// Checks that every completion was reported.
     pub(super) fn all_told(&mut self) -> Result<(), String> {
         self.take_told()?;
         let Told { waiting, ended, .. } = &self.told;
@@ -60,7 +60,7 @@ impl Run {
         }
     }
 
-    /// How an operation has ended, if it has.
+    /// The result of an operation, if it has ended.
     pub(super) fn how(
         &mut self,
         end: usize,
@@ -71,7 +71,7 @@ impl Run {
             return Ok(self.told.ended.remove(&word));
         }
         let result = self.workers[end].test(&open.request);
-        // It stays what it is until it is dropped.
+        // The result stays the same until the request is dropped.
         match result.is_some() && self.workers[end].test(&open.request) != result {
             false => Ok(result),
             true => Err(format!("{:?} ended in two ways", open.what)),

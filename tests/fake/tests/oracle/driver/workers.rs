@@ -1,21 +1,21 @@
-//! Workers that are closed: what said that it was done, or was pending, is with the target, or is named as lost.
+//! Closing workers: everything done or pending is at the target, or is reported as lost.
 
 use super::{ENDS, End, NEVER, Open, Run, WAITING, What, progress};
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{CompletionError, PostError, Status, Undelivered, Worker};
 
-/// Only what hangs takes this long.
+/// Longer than anything takes unless it hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a worker has said as it was closed.
+/// The report of a worker's close.
 #[derive(Default)]
 struct Said {
     operations: usize,
     unconfirmed: bool,
 }
 
-/// Messages of which nobody has heard that they were sent.
+/// Messages whose completion was not reported.
 #[derive(Default)]
 pub(super) struct Unheard {
     /// They ended with their worker.
@@ -41,10 +41,10 @@ impl Run {
         Some(self.workers[end].clone())
     }
 
-    /// Closes the worker of an end, with all that it has.
+    /// Closes the worker of an end, with all of its objects.
     pub(super) fn close_worker(&mut self, end: usize, patient: bool) -> Result<(), String> {
         let (broken, number) = (self.end(end).broken, self.end(end).number);
-        // It waits for these.
+        // The close waits for these.
         self.refuse_all_of(end, patient);
         WAITING.set(true);
         let timeout = if patient { PATIENCE } else { Duration::ZERO };
@@ -63,7 +63,7 @@ impl Run {
         if ended > said.operations && !broken {
             return Err(format!("{ended} operations ended as closed, and it said {closed:?}"));
         }
-        // What has failed may be lost alone.
+        // A failed message may be lost without those behind it.
         let known = closed.is_ok() || said.operations == 0 && !said.unconfirmed;
         if known && !broken && !closed.is_err_and(|lost| self.is_planned(end, lost.error.status()))
         {
@@ -93,7 +93,7 @@ impl Run {
         Ok(())
     }
 
-    /// Everything that is pending has ended; how much of it as closed.
+    /// Checks that everything pending has ended. Returns how much of it ended as closed.
     fn end_all(&mut self, end: usize) -> Result<usize, String> {
         let mut lost = 0;
         for open in std::mem::take(&mut self.end(end).open) {
@@ -115,7 +115,7 @@ impl Run {
     fn lost(&mut self, what: What, error: &CompletionError) -> Result<(), String> {
         match what {
             What::Memory(op) => self.model.lose(op),
-            // It may have left, and then so did all before it.
+            // It may have left, and then so did all messages before it.
             What::Message(serial) | What::Long(serial) => self.unheard.lost.push(serial),
             What::Flush { .. } | What::FlushMessages { .. } => {}
         }
@@ -125,7 +125,7 @@ impl Run {
         }
     }
 
-    /// Messages that were sent are handled, once the target looks; of those whose requests were dropped some may be `lost`.
+    /// Checks that sent messages are handled once the target polls. Messages whose requests were dropped may be `lost`.
     fn arrive(&mut self, end: usize, lost: bool) -> Result<(), String> {
         let Unheard { lost: known, forgotten } = &self.unheard;
         let stays = |serial: &u64| !(known.contains(serial) || lost && forgotten.contains(serial));
@@ -145,7 +145,7 @@ impl Run {
         Err("a message that was sent before its worker was closed has not arrived".into())
     }
 
-    /// It does no more.
+    /// Checks that the end does nothing more.
     fn is_over(&self, end: usize) -> Result<(), String> {
         let worker = &self.workers[end];
         let own = self.ends[end].as_ref().expect("an end");

@@ -1,4 +1,4 @@
-//! Rows about what a region outlives, and about what it does not follow.
+//! Rows about events that a region outlives, and about events that it does not follow.
 
 use super::{NOW, filled};
 use libc::EINVAL;
@@ -7,7 +7,7 @@ use tieline_lab_programs::knem::{Device, Piece, READ, SUCCESS, WRITE};
 use tieline_lab_programs::sys::{self, PAGE};
 use tieline_lab_programs::table::Table;
 
-/// A region is its pages: it outlives their mapping, and ends with the last descriptor.
+/// A region refers to its pages: it outlives their mapping, and ends with the last descriptor.
 pub(crate) fn lives(table: &mut Table, device: Device) {
     let memory = filled(PAGE, 11);
     let local = sys::map(PAGE);
@@ -34,7 +34,7 @@ pub(crate) fn lives(table: &mut Table, device: Device) {
     table.row("pinned: which reads as it was written", read(region), Ok((SUCCESS, 13)));
     let _ = device.destroy(region);
 
-    // The last close ends the regions; a child has the descriptor, too.
+    // The last close ends the regions; a child shares the descriptor.
     let other = Device::open();
     sys::store(memory, 15);
     let region = other.region(memory, PAGE);
@@ -70,7 +70,8 @@ pub(crate) fn lives(table: &mut Table, device: Device) {
     table.row("SIGKILL closes: EINVAL, and no signal", read(cookie), Err(EINVAL));
 }
 
-/// A region has the pages that were there, and not the addresses: a page that is not its owner's alone stays, and its owner goes.
+/// A region has the pages of its creation, and not the addresses: if a page is shared, the region keeps it and the owner gets a
+/// copy.
 pub(crate) fn references(table: &mut Table, device: Device) {
     let local = sys::map(PAGE);
     let mut of_fresh = |row: &str, memory: usize, protection: u32, promised: u8| {
@@ -96,7 +97,7 @@ pub(crate) fn references(table: &mut Table, device: Device) {
     );
 }
 
-/// A fork makes pages that are two processes': whoever stores first goes to another one, and the region stays.
+/// A fork makes pages shared: the first process to store gets a copy, and the region keeps the page.
 pub(crate) fn forks(table: &mut Table, device: Device) {
     let memory = filled(PAGE, 30);
     let local = sys::map(PAGE);

@@ -1,4 +1,4 @@
-//! What happens in the attacher.
+//! Rows about events in the attacher.
 
 use crate::watcher::Watcher;
 use libc::{EFAULT, ENOENT, SIGBUS, SIGKILL};
@@ -9,7 +9,7 @@ use tieline_lab_programs::xpmem::{Device, NOT_OPENED};
 
 const PAGES: usize = 8;
 
-/// How an attacher ends that does that with its attachment.
+/// The end of an attacher that runs `body` with its attachment.
 fn ends(segment: i64, body: impl FnOnce(Device, usize)) -> End {
     let child = Child::start(|_: &Talk| {
         let device = Device::open();
@@ -20,7 +20,7 @@ fn ends(segment: i64, body: impl FnOnce(Device, usize)) -> End {
     child.end()
 }
 
-/// What an attacher finds, by a closure that ends with status 0 where it holds.
+/// The end of an attacher, which exits with status 0 if its closure returns true.
 fn holds(segment: i64, body: impl FnOnce(Device, usize) -> bool) -> End {
     ends(segment, |device, at| {
         if !body(device, at) {
@@ -130,7 +130,7 @@ fn system_calls(table: &mut Table, segment: i64) {
     table.row("Linux: process_vm_readv with an attachment on the local side: works", end, well);
 }
 
-/// A process in the middle makes a segment of what it has attached.
+/// An intermediate process makes a segment of attached memory.
 fn attached_on(table: &mut Table, device: Device, segment: i64) {
     let middle = Child::start(|talk| {
         let device = Device::open();
@@ -146,7 +146,7 @@ fn attached_on(table: &mut Table, device: Device, segment: i64) {
     let _ = middle.end();
 }
 
-/// A process that closes a copy of its descriptor says what it has then.
+/// A process closes a copy of its descriptor and reports the result.
 fn closing(table: &mut Table, segment: i64) {
     let child = Child::start(|talk| {
         let device = Device::open();

@@ -1,4 +1,4 @@
-//! Each command, its arguments and errnos; and who may.
+//! Each command, its arguments and errnos, and its access rights.
 
 use libc::{EACCES, EINVAL, ENOENT};
 use tieline_lab_programs::child::{Child, Talk};
@@ -8,12 +8,12 @@ use tieline_lab_programs::xpmem::{Device, NOT_OPENED};
 
 const PAGES: usize = 16;
 
-/// What a child's closure found, as one number: 0, or an errno.
+/// The result of a child's closure, as one number: 0, or an errno.
 fn errno<T>(answer: Result<T, i32>) -> u64 {
     answer.map_or_else(|e| e as u64, |_| 0)
 }
 
-/// A child that says one number.
+/// A child that reports one number.
 fn in_child(body: impl FnOnce(&Talk) -> u64) -> u64 {
     let child = Child::start(|talk| talk.say(body(talk)));
     let said = child.hear();
@@ -187,12 +187,12 @@ fn attach_rows(table: &mut Table, device: Device, memory: usize, segment: i64, a
     );
 
     table.row("0x7806 detach: EINVAL, ordinary memory", device.detach(memory), Err(EINVAL));
-    // What the other process, which has all of this memory, is told and says.
+    // The words of the other process, which shares all of this memory.
     let words = sys::map(PAGE);
     sys::store_word(words, place as u64);
     sys::store_word(words + 16, device.fd as u64);
     sys::in_other_process_of_same_memory(
-        // With the descriptor that it inherits: what it opened itself would end with it, and this process's with that.
+        // With the inherited descriptor: the end of a descriptor that it opened itself would also end this process's.
         |words| {
             let device = Device { fd: sys::load_word(words + 16) as i32 };
             sys::store_word(words + 8, errno(device.detach(sys::load_word(words) as usize)));
@@ -223,7 +223,7 @@ fn release_rows(table: &mut Table, device: Device, segment: i64) {
     );
 }
 
-/// What a process of that user and group gets of a segment of mode so, made by root.
+/// The result of `get` by a process of this user and group, for a segment that root made.
 fn gets(segid: i64, flags: i32, uid: u32, gid: u32) -> u64 {
     in_child(|_| {
         sys::become_user(uid, gid);
@@ -256,7 +256,7 @@ pub(crate) fn rights(table: &mut Table) {
         refused,
     );
 
-    // Two processes of one plain user, of which nobody may look into the first as far as ptrace's checks go.
+    // Two processes of one unprivileged user; ptrace's checks forbid all access to the first.
     let hidden = Child::start(|talk| {
         sys::become_user(1000, 1000);
         let device = Device::open();

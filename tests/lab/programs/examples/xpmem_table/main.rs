@@ -1,6 +1,6 @@
-//! The table of /dev/xpmem, row by row: what each command answers, what becomes of an attachment when its source changes, and
-//! what when its holder does. A row that begins with "the double" is kept by the lab's module alone: xpmem 2.7.4, on which all
-//! others were seen to hold, does something else there.
+//! The table of /dev/xpmem, row by row: the result of each command, and the effect on an attachment if its source or its holder
+//! changes. A row that begins with "the double" holds only for the lab's module; xpmem 2.7.4 behaves differently there. All other
+//! rows were verified on xpmem 2.7.4.
 
 mod attacher;
 mod commands;
@@ -9,7 +9,7 @@ mod watcher;
 
 use tieline_lab_programs::{sys, table::Table};
 
-/// So many rows are tried at least.
+/// The least number of rows.
 const ROWS: usize = 120;
 
 fn main() -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! What happens in the source, and what the attacher sees of it.
+//! Rows about events in the source, and their effect on the attacher.
 
 use crate::watcher::Watcher;
 use libc::{EFAULT, ENOENT, SIGBUS};
@@ -106,7 +106,7 @@ fn fork_rows(table: &mut Table, device: Device, memory: usize, segment: i64, wat
     let _ = device;
 }
 
-/// A source in a process of its own, which does that when it is told.
+/// The fields are in the order of their drop.
 fn source(what: fn(Device, &[i64])) -> (Child, i64) {
     let child = Child::start(|talk| {
         let device = Device::open();
@@ -177,7 +177,7 @@ fn ends(table: &mut Table, device: Device) {
     let _ = child.kill();
 }
 
-/// Descriptors are closed one after another on exec: what closes last comes soon.
+/// Descriptors are closed one after another on exec: the last one follows soon.
 fn until(mut holds: impl FnMut() -> bool) -> bool {
     while !holds() {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! A process that attaches a segment and touches it as it is told, until it is told to end or a touch ends it.
+//! A process that attaches a segment and accesses it on request, until it is ended or an access ends it.
 
 use tieline_lab_programs::child::Child;
 use tieline_lab_programs::sys::{self, End, PAGE};
@@ -14,7 +14,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// One that has attached the first pages of the segment.
+    /// A process that has attached the first pages of the segment.
     pub(crate) fn of(segid: i64, pages: usize) -> Watcher {
         let child = Child::start(|talk| {
             let device = Device::open();
@@ -46,19 +46,19 @@ impl Watcher {
         self.child.talk.say(what << 56 | u64::from(byte) << 48 | page as u64);
     }
 
-    /// The first byte of a page, or nothing when the touch ended it.
+    /// The first byte of a page, or none if the access ended the process.
     pub(crate) fn load(&self, page: usize) -> Option<u8> {
         self.tell(LOAD, 0, page);
         self.child.talk.hear().map(|byte| byte as u8)
     }
 
-    /// Stores there.
+    /// Stores to the first byte of a page.
     pub(crate) fn store(&self, page: usize, byte: u8) -> Option<u64> {
         self.tell(STORE, byte, page);
         self.child.talk.hear()
     }
 
-    /// The errno of a system call that reads there, or 0.
+    /// The errno of a system call that reads the page, or 0.
     pub(crate) fn probe(&self, page: usize) -> i32 {
         self.tell(PROBE, 0, page);
         self.child.hear() as i32
@@ -70,13 +70,13 @@ impl Watcher {
         self.child.hear() as i32
     }
 
-    /// How it ends by a touch.
+    /// The end of the process by a load.
     pub(crate) fn ends_at(self, page: usize) -> End {
         self.tell(LOAD, 0, page);
         self.child.end()
     }
 
-    /// How it ends by a store.
+    /// The end of the process by a store.
     pub(crate) fn ends_storing(self, page: usize) -> End {
         self.tell(STORE, 1, page);
         self.child.end()
