@@ -147,9 +147,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_VERBS_CACHE",
         "in-use",
-        "Transient registrations: those of local memory that the program did not register. in-use: shared by the operations in \
-         progress. keep: also kept afterwards, for programs that promise never to unmap memory that they used. off: one per \
-         operation.",
+        "Transient registrations (of local memory that the program did not register). in-use: shared by operations in progress. \
+         keep: also kept afterwards; the program promises never to unmap used memory. off: one per operation.",
     )
     .one_of("in-use|keep|off"),
     ConfigDoc::size(
