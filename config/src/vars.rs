@@ -56,7 +56,7 @@ core_vars! {
     LOG = "TIELINE_LOG", "warn", Kind::one_of("off|error|warn|info|debug"),
         "Least severity of the lines that are collected for the report. The library prints them only if TIELINE_REPORT is set.";
     REPORT = "TIELINE_REPORT", "", Kind::TEXT,
-        "Destination of the report, which is written line by line: stderr, or a file's path, in which %p stands for the process's number and %h for its host's name. The report has what a context found and chose, the lanes to each peer at its first use with the reason why there are no better ones, and all failures. Empty: no report, since a library prints nothing by itself. A file from the environment is ignored under raised rights.";
+        "Destination of the report, which is written line by line: stderr, or a file's path, in which %p stands for the process's number and %h for its host's name. The report has what a context found and chose, the lanes to each peer at its first use with the reason why there are no better ones, and failures. Empty: no report, since a library prints nothing by itself. A file from the environment is ignored under raised rights.";
     LIVE = "TIELINE_LIVE", "on", Kind::BOOL,
         "Publish the state of this process's workers for `tieline info --pid`, in a memory file that the same user and root can read. It costs one descriptor, and 8 to 64 KiB for each worker.";
     PROGRESS_THREAD = "TIELINE_PROGRESS_THREAD", "off", Kind::BOOL,
@@ -80,11 +80,11 @@ core_vars! {
     SECRET = "TIELINE_SECRET", "", Kind::TEXT,
         "The job's secret: a process that connects over TCP must prove that it knows it. Never shown.";
     SECRET_FILE = "TIELINE_SECRET_FILE", "", Kind::TEXT,
-        "A file that holds the secret, used if TIELINE_SECRET is not set. It is readable only by its owner (mode 600) and has at most 64 KiB; blanks around the secret do not count. A value from the environment is ignored under raised rights.";
+        "A file that holds the secret, used if TIELINE_SECRET is not set. It must be readable only by its owner (mode 600) and has at most 64 KiB; blanks around the secret do not count. A value from the environment is ignored under raised rights.";
     TCP_INTERFACES = "TIELINE_TCP_INTERFACES", "", Kind::LIST,
         "Interfaces that connections over TCP may use: names, globs and subnets such as eth0,10.0.0.0/8, or with a leading ^ the ones to leave out. Empty: all; docker*, virbr* and link-local addresses only if no other interface leads to the peer.";
     TCP_PORTS = "TIELINE_TCP_PORTS", "0", Kind::TEXT,
-        "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one. A process uses one for tcp, each context one for tcp-connect, and each context whose workers have names one more. A range that is too small for the first two is refused if both are in use.";
+        "Ports to listen on for connections over TCP: one, or a range such as 20000-20100; 0: any free one. A process uses one for tcp, each context one for tcp-connect, and each context whose workers have names one more. A range that is too small for the first two is refused if both providers are in use.";
     SPIN = "TIELINE_SPIN", "", Kind::DURATION,
         "Time that a waiting call polls before it yields its processor (for a millisecond) and then sleeps. Empty: 100us, or 0 if the job has more processes on this host than processors, or if other processes turn out to need this processor.";
     ASSIST_SIZE = "TIELINE_ASSIST_SIZE", "128k", Kind::SIZE,

@@ -25,9 +25,9 @@ const SELECTION: &str = "TIELINE_PROVIDERS";
 /// The longest message that any interface may be configured to send.
 pub(crate) const MOST_EAGER: usize = 8 << 10;
 
-/// The smallest window, in bytes under way to one peer, that any interface may be configured with.
+/// The smallest window, in bytes in flight to one peer, that any interface may be configured with.
 pub(crate) const LEAST_WINDOW: usize = 16 << 10;
-// The window holds two messages: while one is under way another one can be sent.
+// The window holds two messages: while one is in flight another one can be sent.
 const _: () = assert!(LEAST_WINDOW >= 2 * MOST_EAGER);
 
 /// Every variable that this provider reads: its own and some of the core's.
@@ -46,8 +46,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         API_ASKED,
         "1.17",
-        "The version of libfabric's interface to request, from 1.17 to the library's own. Some providers have features only in \
-         newer versions.",
+        "The version of libfabric's interface to request, from 1.17 to the library's own. Some providers enable features \
+         only if a newer version is requested.",
     ),
     ConfigDoc::list(
         INTERFACES,
@@ -67,7 +67,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "The progress mode to request, if the provider supports a choice: auto moves data between polls, manual only in polls.",
     )
     .one_of("provider|auto|manual"),
-    ConfigDoc::size(WINDOW, "256k", "The most bytes of messages under way to one peer.")
+    ConfigDoc::size(WINDOW, "256k", "The most bytes of messages in flight to one peer.")
         .between(LEAST_WINDOW as u64, 256 << 20),
     ConfigDoc::size(EAGER, "8k", "The longest message, 8k at most.")
         .between(1 << 10, MOST_EAGER as u64),
@@ -90,7 +90,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         WATCH,
         "on",
         "Keep an idle TCP connection with each process that messages go to or come from, to detect its death. off: the death of \
-         a peer to which nothing is under way is not detected. Both sides need the same value.",
+         a peer to which nothing is in flight is not detected. Both sides need the same value.",
     ),
     ConfigDoc::list(SELECTION, "", "The core's."),
     shared::SECRET,

@@ -43,7 +43,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::size(
         "TIELINE_SHM_WINDOW",
         "256k",
-        "The most bytes under way to one peer in messages of more than 48 bytes.",
+        "The most bytes in flight to one peer in messages of more than 48 bytes.",
     )
     .between(64 << 10, 1 << 40),
     shared::CLOSE_TIMEOUT,

@@ -33,7 +33,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "TIELINE_VERBS_ROUTER",
         "off",
         "The route to peers in other InfiniBand subnets. off: none. A LID such as 0x12: the router's port in this subnet. flid: \
-         the LID in the peer's subnet prefix, fec0:0:LID:subnet, if the routers support it. Both sides need the same kind.",
+         the LID in the peer's subnet prefix, fec0:0:LID:subnet, if the routers are set up for it. Both sides need the same kind.",
     ),
     ConfigDoc::text(
         "TIELINE_VERBS_PATH_MTU",
@@ -120,7 +120,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
         "TIELINE_VERBS_CONNECTIONS",
         "4096",
         "Maximum number of rc connections of one worker. Each takes some 100 KiB in the driver and the provider, and 290 KiB \
-         more if the device has no shared receive queues. Further peers use other devices, other providers, or ud.",
+         more of receives if the device has no shared receive queues. Further peers use other devices or providers that reach \
+         them, or ud.",
     )
     .between(1, 1 << 22),
     ConfigDoc::count(
@@ -146,8 +147,8 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::text(
         "TIELINE_VERBS_CACHE",
         "in-use",
-        "Transient registrations of local memory. in-use: shared by the operations in progress. keep: also kept afterwards, for \
-         programs that never unmap memory after use. off: one per operation.",
+        "Transient registrations (of local memory that the program did not register). in-use: shared by operations in progress. \
+         keep: also kept afterwards; the program promises never to unmap used memory. off: one per operation.",
     )
     .one_of("in-use|keep|off"),
     ConfigDoc::size(
