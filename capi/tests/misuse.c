@@ -207,7 +207,7 @@ static void keeps_announced(void *user, const struct tieline_message *message)
     ((struct fixture *)user)->handled = 1;
 }
 
-static void a_message_is_over_when_its_handler_is(void)
+static void message_is_refused_after_handler(void)
 {
     struct tieline_announcement *late;
     struct tieline_kept *kept;
@@ -264,7 +264,7 @@ static void copies_its_message(void *user, const struct tieline_message *message
 }
 
 /* A copy of a record refers to its message during the handler, and is refused afterwards. */
-static void a_copied_message_is_over_when_its_handler_is(void)
+static void copied_message_record_is_refused_after_handler(void)
 {
     struct fixture f;
     struct tieline_message noise;
@@ -293,7 +293,7 @@ static void a_copied_message_is_over_when_its_handler_is(void)
 }
 
 /* A refused operation has not happened and does not happen later. */
-static void what_cannot_be_told_as_it_is_asked_for_is_not_begun(void)
+static void operation_with_invalid_report_is_not_posted(void)
 {
     static unsigned char block[1 << 20];
     struct fixture f;
@@ -313,7 +313,7 @@ static void what_cannot_be_told_as_it_is_asked_for_is_not_begun(void)
     memset(block, 'x', sizeof block);
     check(tieline_send(f.me, 1, 0, block, sizeof block, NULL, &request));
     check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
-    a_message_is_over_when_its_handler_is();
+    message_is_refused_after_handler();
     refused(tieline_announcement_take(announced, f.memory, 0, 8, &how, NULL), TIELINE_INVALID, "another worker");
     check(tieline_announcement_refuse(announced));
     refused(tieline_worker_finish(f.worker, request, PATIENCE, NULL), TIELINE_UNSUPPORTED, "");
@@ -382,7 +382,7 @@ static void threads(void)
     check(tieline_worker_on_message(f.worker, 2, NULL, NULL));
     check(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL));
     check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
-    a_message_is_over_when_its_handler_is();
+    message_is_refused_after_handler();
     expect(memory_of(&f)[0] == 5);
     /* Any thread may call, one at a time. */
     expect(pthread_create(&other, NULL, uses_it_alone, &f) == 0 && pthread_join(other, NULL) == 0);
@@ -471,7 +471,7 @@ static void a_handler_may_replace_itself(void)
 }
 
 /* The objects that a handler uses may be freed together with the worker: they are not accessed after that. */
-static void a_handler_that_ends_its_worker_is_the_last(void)
+static void handler_that_drops_worker_is_the_last(void)
 {
     struct fixture f;
     struct tieline_worker *worker;
@@ -585,7 +585,7 @@ static void a_region_that_is_about_to_be_closed_is_busy(void)
 }
 
 /* A peer that makes no progress: the wait times out repeatedly, until the operation itself has ended. */
-static void a_wait_that_is_over_is_not_an_operation_that_has_ended(void)
+static void timed_out_wait_does_not_end_operation(void)
 {
     struct tieline_setting settings[] = {
         {"TIELINE_CONNECT_TIMEOUT", "800ms"},
@@ -986,14 +986,14 @@ int main(void)
     nulls_and_noise();
     handles_of_another_kind_and_those_that_are_over();
     records();
-    what_cannot_be_told_as_it_is_asked_for_is_not_begun();
-    a_copied_message_is_over_when_its_handler_is();
+    operation_with_invalid_report_is_not_posted();
+    copied_message_record_is_refused_after_handler();
     threads();
     a_handler_may_end_its_worker();
-    a_handler_that_ends_its_worker_is_the_last();
+    handler_that_drops_worker_is_the_last();
     a_handler_may_replace_itself();
     a_region_in_use_is_not_closed();
-    a_wait_that_is_over_is_not_an_operation_that_has_ended();
+    timed_out_wait_does_not_end_operation();
     a_region_that_is_about_to_be_closed_is_busy();
     a_job_may_be_closed_inside_of_a_call();
     lengths_and_numbers_beyond_all_memory();

@@ -209,7 +209,7 @@ static void long_messages(void)
     check(tieline_announcement_refuse(seen.announcement));
 }
 
-static void kept_messages_and_who_sent_them(void)
+static void kept_messages_and_their_senders(void)
 {
     static const char *const texts[3] = {"one", "two and more", ""};
     struct tieline_endpoint *back;
@@ -356,7 +356,7 @@ static void by_name(void)
     expect(tieline_worker_ask_name(worker, name, 3, &call) < 0 && call == NULL);
 }
 
-static void ends_that_are_told(void)
+static void reported_completions(void)
 {
     struct tieline_counter *counter;
     struct tieline_counted counted = {sizeof counted, 0, 0, 0, 0, 0};
@@ -512,11 +512,11 @@ int main(void)
     set_up();
     more_messages_than_there_is_room_for();
     long_messages();
-    kept_messages_and_who_sent_them();
+    kept_messages_and_their_senders();
     puts_and_gets_in_pieces();
     words_handles_and_limits();
     by_name();
-    ends_that_are_told();
+    reported_completions();
     sleeping();
     reports();
     looks();

@@ -285,7 +285,7 @@ mod tests {
 
     /// As many keys as there is room for. The test counts the bytes that were scanned for the keys' lines, not the time.
     #[test]
-    fn the_lines_of_the_largest_file_are_looked_for_once_and_not_for_every_key() {
+    fn lines_of_largest_file_are_scanned_once_for_all_keys() {
         let mut text = String::new();
         let mut keys = 0;
         while text.len() as u64 + 16 < MOST_BYTES {

@@ -187,7 +187,7 @@ impl Config {
     }
 
     /// The origin in words; none for a default.
-    pub fn who_set(&self, name: &str) -> Option<String> {
+    pub fn origin_text(&self, name: &str) -> Option<String> {
         Some(self.origin(name)).filter(|it| *it != Origin::Default).map(|it| it.to_string())
     }
 
@@ -349,7 +349,7 @@ impl Config {
     }
 
     /// The core's declaration of a variable of its own, which overrides a provider's; none for any other variable.
-    pub fn of_the_core(&self, name: &str) -> Option<Declared> {
+    pub fn core_declaration(&self, name: &str) -> Option<Declared> {
         let exact = vars::CORE.iter().find(|var| var.name == name);
         let mut families = vars::CORE.iter().filter(|var| var.is_family());
         let var = exact.or_else(|| families.find(|var| name.starts_with(var.name)))?;
@@ -370,7 +370,7 @@ impl Config {
     pub fn declare(&self, provider: &str, variables: impl IntoIterator<Item = Declared>) {
         let mut known = self.known_mut();
         for variable in variables {
-            if self.of_the_core(&variable.name).is_none() {
+            if self.core_declaration(&variable.name).is_none() {
                 let entry = known.declared.entry(variable.name.clone());
                 let owner = entry.or_insert_with(|| (provider.to_owned(), variable.clone()));
                 if owner.0 == provider {

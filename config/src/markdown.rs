@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_providers_read_stands_behind_the_cores_own_each_once() {
+    fn variables_of_other_providers_follow_the_cores_once() {
         let loaded = [
             of("TIELINE_ODD_SIZE", "odd"),
             of("TIELINE_PROBE", "odd"),

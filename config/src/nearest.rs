@@ -54,7 +54,7 @@ mod tests {
 
     /// A third of the letters may change, at least one. Among equally near candidates the first by name wins.
     #[test]
-    fn what_is_near_is_counted_in_letters() {
+    fn nearness_is_counted_in_letters() {
         assert_eq!(nearest("abcdef", ["abcdxy"]), Some("abcdxy"));
         assert_eq!(nearest("abcdef", ["abcxyz"]), None);
         assert_eq!(nearest("abcde", ["abcxy"]), None);

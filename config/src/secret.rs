@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_root_gave_may_be_for_a_group_and_is_mentioned_when_it_is_for_all() {
+    fn secret_file_of_root_may_be_group_readable_and_warns_if_public() {
         let judged = |mode, user| with_mode(mode, |path, meta| guarded(path, meta, user));
         let owner = with_mode(0o600, |_, meta| meta.uid());
         if owner != 0 {

@@ -126,7 +126,7 @@ fn with_raised_rights_the_user_chooses_no_file() {
 }
 
 #[test]
-fn a_report_goes_to_stderr_or_to_a_path_and_to_no_file_that_is_called_like_a_word() {
+fn report_goes_to_stderr_or_path_and_plain_word_is_refused() {
     let to = |value: &str| env(&[("TIELINE_REPORT", value)]).build().unwrap().report_to();
     assert_eq!(to("").unwrap(), None);
     assert_eq!(to("stderr").unwrap(), Some(ReportTo::Stderr));
@@ -189,7 +189,7 @@ fn a_file_that_names_another_is_warned_about_and_the_other_is_not_read() {
 }
 
 #[test]
-fn every_line_of_the_file_that_packages_install_sets_its_default_once_its_sign_is_taken_away() {
+fn uncommented_lines_of_packaged_settings_set_the_defaults() {
     let words: Declared =
         (&ConfigDoc::text("TIELINE_SHM_WAY", "a\\\"b", "A \"quoted\" word.")).into();
     let own = || vec![("shm", vec![size("TIELINE_SHM_BUFFER", "64k"), words.clone()])];
@@ -266,7 +266,7 @@ fn the_program_may_set_only_variables() {
 }
 
 #[test]
-fn what_is_for_who_starts_processes_is_told_to_have_no_effect_elsewhere() {
+fn launcher_variable_outside_environment_is_warned_about() {
     let config =
         env(&[("TIELINE_RANK", "0")]).set("TIELINE_RENDEZVOUS_TIMEOUT", "300s").build().unwrap();
     let warnings = config.check(&[]).unwrap();
@@ -310,7 +310,7 @@ fn a_slip_for_the_name_of_the_secret_shows_no_secret() {
 }
 
 #[test]
-fn a_name_that_nearly_begins_as_ours_is_a_warning_and_another_word_is_none() {
+fn misspelt_prefix_is_warned_about_and_another_word_is_not() {
     let config = env(&[
         ("TIELNE_PROVIDERS", "shm"),
         ("TIELLINE_X", "1"),
@@ -335,7 +335,7 @@ fn a_name_that_nearly_begins_as_ours_is_a_warning_and_another_word_is_none() {
 }
 
 #[test]
-fn of_very_many_unknown_names_some_are_told_and_the_rest_is_counted() {
+fn many_unknown_names_are_listed_up_to_limit_and_then_counted() {
     let text: String = (0..1000).map(|n| format!("zebra{n} = 1\n")).collect();
     let file = Scratch::new("many", &text);
     let config = env(&[("TIELINE_CONFIG", file.file().to_str().unwrap())]).build().unwrap();
@@ -468,7 +468,7 @@ fn a_priority_of_nobody_is_not_known() {
 }
 
 #[test]
-fn what_the_launcher_sets_is_no_typing_error() {
+fn launcher_variables_are_not_reported_as_unknown() {
     let config = env(&[("TIELINE_RANK", "0"), ("TIELINE_STRICT", "1")]).build().unwrap();
     assert!(config.check(&[]).unwrap().is_empty());
 }
@@ -500,7 +500,7 @@ fn a_secret_is_read_from_its_file_and_never_shown() {
 #[test]
 fn the_core_knows_its_own_variables_and_no_others() {
     let config = env(&[]).build().unwrap();
-    let kind = |name: &str| config.of_the_core(name).map(|it| it.accepts().name());
+    let kind = |name: &str| config.core_declaration(name).map(|it| it.accepts().name());
     assert_eq!(kind(vars::FAILURE_TIMEOUT).as_deref(), Some("duration"));
     assert_eq!(kind(vars::PROBE).as_deref(), Some("on|off|nocache"));
     assert_eq!(kind("TIELINE_PRIORITY_SHM").as_deref(), Some("text"));
@@ -508,7 +508,7 @@ fn the_core_knows_its_own_variables_and_no_others() {
 }
 
 #[test]
-fn what_providers_declare_of_the_cores_variables_is_what_the_core_says() {
+fn shared_declarations_match_those_of_the_core() {
     for doc in [
         shared::SECRET,
         shared::TCP_INTERFACES,

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_calls_itself_is_one_line_and_all_of_it_is_seen() {
+    fn names_from_peer_addresses_become_one_visible_line() {
         let mut address = example();
         address.location.host = "a\nwarning: \u{202e}b".into();
         address.entry.candidates[0].module = "ri\u{200b}ng\r".into();
@@ -405,7 +405,11 @@ mod tests {
     }
 
     /// An address with these numbers of candidates, schemes, and candidates per scheme.
-    fn of_lengths(candidates: u8, schemes: u8, serves: u8) -> Result<WorkerAddress, Error> {
+    fn address_with_counts(
+        candidates: u8,
+        schemes: u8,
+        serves: u8,
+    ) -> Result<WorkerAddress, Error> {
         let mut w = FORMAT.begin();
         let _ = w.raw(&[1; 16]).u8(MESSAGES.0).u8(MESSAGES.1).raw(&[2; 16]);
         let _ = w.u64(3).u64(4).u32(5).name("host").raw(&[6; 16]).u8(candidates);
@@ -423,11 +427,11 @@ mod tests {
 
     #[test]
     fn an_address_has_so_many_of_each_list_and_no_more() {
-        let address = of_lengths(64, 64, 64).unwrap();
+        let address = address_with_counts(64, 64, 64).unwrap();
         assert_eq!((address.entry.candidates.len(), address.entry.schemes.len()), (64, 64));
         assert!(address.entry.schemes.iter().all(|scheme| scheme.serves.len() == 64));
         for (candidates, schemes, serves) in [(65, 1, 1), (1, 65, 1), (1, 1, 65)] {
-            let error = of_lengths(candidates, schemes, serves).unwrap_err();
+            let error = address_with_counts(candidates, schemes, serves).unwrap_err();
             assert_eq!(error.status(), Status::BadData, "{error}");
         }
         // Additional entries are left out when the address is written.
@@ -460,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_other_messages_is_refused_by_name() {
+    fn incompatible_message_version_is_refused_by_name() {
         let mut other = example();
         (other.messages, other.location.pid) = ((MESSAGES.0 + 1, 7), 42);
         let error = WorkerAddress::parse(&other.pack().unwrap()).unwrap_err();

@@ -25,14 +25,14 @@ pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) 
 
 /// All linked providers, the program's last.
 pub(crate) fn linked() -> Vec<Builtin> {
-    let mut all = of_the_library();
-    let of_the_library = all.len();
+    let mut all = library_providers();
+    let library_providers = all.len();
     all.extend(LINKED.iter());
-    all[of_the_library..].reverse();
+    all[library_providers..].reverse();
     all
 }
 
-fn of_the_library() -> Vec<Builtin> {
+fn library_providers() -> Vec<Builtin> {
     #[cfg(feature = "builtin")]
     {
         use tieline_plugin_api::abi::shims::entry;

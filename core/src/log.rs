@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_many_lines_the_first_and_the_last_are_kept_and_the_others_counted() {
+    fn first_and_last_lines_are_kept_and_others_counted() {
         let log = Log::<String>::new();
         for n in 0..1000 {
             log.add_once(format!("line {n}"));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_to_a_device_is_pushed_out_by_no_chatter() {
+    fn device_events_are_not_displaced_by_other_lines() {
         #[derive(Clone, PartialEq, Debug)]
         struct Told(String);
         impl From<String> for Told {

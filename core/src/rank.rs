@@ -321,7 +321,7 @@ mod tests {
 
     /// The requirements of each role, bit by bit.
     #[test]
-    fn what_a_module_lacks_for_a_role_is_named() {
+    fn missing_capability_for_role_is_named() {
         let lacks = |role: Role, caps: u64| {
             let mut facts = ranked("a", 0, 0.0).facts;
             (facts.caps, facts.fetching_atomics) = (caps, true);

@@ -315,13 +315,13 @@ impl Span {
 
     /// The span of a buffer that the caller keeps alive and does not move.
     #[cfg(test)]
-    pub(crate) fn of_owned(buffer: &mut [u8]) -> Span {
+    pub(crate) fn from_owned(buffer: &mut [u8]) -> Span {
         Span { base: buffer.as_mut_ptr(), len: buffer.len() }
     }
 
     /// The same for words.
     #[cfg(test)]
-    pub(crate) fn of_words(words: &mut [u64]) -> Span {
+    pub(crate) fn from_words(words: &mut [u64]) -> Span {
         Span { base: words.as_mut_ptr().cast(), len: size_of_val(words) }
     }
 

@@ -122,7 +122,7 @@ fn fill(endpoint: &Endpoint, most: u64) -> u64 {
 }
 
 #[test]
-fn what_said_done_arrives_though_its_worker_is_dropped_before_the_peer_looks() {
+fn done_messages_arrive_although_worker_is_dropped_before_peer_polls() {
     for (name, settings) in &transports() {
         for most in [1, 20, 5000] {
             std::thread::scope(|scope| {
@@ -176,7 +176,7 @@ fn a_worker_that_is_closed_has_delivered_what_was_pending() {
 }
 
 #[test]
-fn what_a_closed_worker_could_not_deliver_in_time_is_named() {
+fn messages_undelivered_at_close_timeout_are_reported() {
     for (name, settings) in &transports() {
         std::thread::scope(|scope| {
             let receiver = receiver(scope, settings);
@@ -237,7 +237,7 @@ fn a_worker_is_not_closed_inside_a_handler() {
 }
 
 #[test]
-fn what_handlers_post_while_a_worker_closes_is_delivered_as_well() {
+fn messages_posted_by_handlers_during_close_are_delivered() {
     for (name, settings) in &transports() {
         std::thread::scope(|scope| {
             let receiver = receiver(scope, settings);

@@ -196,9 +196,9 @@ fn a_rank_that_is_refused_after_it_joined_is_told_to_all_others_at_once() {
 }
 
 #[test]
-fn without_a_descriptor_for_one_more_rank_the_server_waits_and_goes_on_later() {
+fn server_without_free_descriptors_continues_later() {
     if !is_inner() {
-        let name = "without_a_descriptor_for_one_more_rank_the_server_waits_and_goes_on_later";
+        let name = "server_without_free_descriptors_continues_later";
         return again(name, 64);
     }
     let mut server = Server::new(1, "j").unwrap();
@@ -247,7 +247,7 @@ fn a_hello_of_another_version_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn what_a_later_library_adds_to_a_hello_is_passed_over() {
+fn extra_bytes_in_hello_are_ignored() {
     let serving = Serving::start(1);
     let mut client = Client::connect(&serving.name, 1);
     let mut bytes = hello(0, 1).encode();
@@ -260,7 +260,7 @@ fn what_a_later_library_adds_to_a_hello_is_passed_over() {
 }
 
 #[test]
-fn the_name_of_a_host_is_short_and_without_control_characters_wherever_it_is_told() {
+fn host_name_is_short_and_without_control_characters() {
     let serving = Serving::start(2);
     let mut first = Client::joined(&serving.name, 0, 2);
     let mut second = Client::connect(&serving.name, 2);
@@ -277,7 +277,7 @@ fn the_name_of_a_host_is_short_and_without_control_characters_wherever_it_is_tol
 }
 
 #[test]
-fn a_rank_that_goes_on_without_hearing_the_answers_fills_no_memory_with_them() {
+fn rank_that_reads_no_answers_does_not_fill_server_memory() {
     const PART: usize = 256 << 10;
     const ROUNDS: u64 = 256;
     let mut server = Server::new(1, "j").unwrap();

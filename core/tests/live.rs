@@ -69,7 +69,7 @@ fn among_many_endpoints_the_one_that_waits_comes_first() {
 }
 
 #[test]
-fn a_worker_that_is_closed_is_shown_no_more_and_one_that_was_dropped_leaves_its_place() {
+fn closed_worker_is_not_shown_and_dropped_one_frees_its_place() {
     let pair = Pair::new();
     let memory = pair.announce();
     while !waits(&pair.here.status()) {
@@ -83,7 +83,7 @@ fn a_worker_that_is_closed_is_shown_no_more_and_one_that_was_dropped_leaves_its_
 }
 
 #[test]
-fn with_the_setting_off_a_context_shows_nothing_and_a_worker_can_be_asked_all_the_same() {
+fn live_off_hides_context_but_worker_status_works() {
     let context = Context::builder()
         .set("TIELINE_PROVIDERS", "shm,shm-cma")
         .set("TIELINE_LIVE", "off")

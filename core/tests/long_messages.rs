@@ -132,7 +132,7 @@ fn pending(outcome: Outcome) -> Request {
 }
 
 #[test]
-fn messages_of_any_length_come_in_their_order_and_their_bytes_where_the_receiver_wants_them() {
+fn messages_of_any_length_arrive_in_order_in_receivers_buffers() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let max = pair.endpoint().max_message().unwrap();
@@ -180,7 +180,7 @@ fn messages_of_any_length_come_in_their_order_and_their_bytes_where_the_receiver
 }
 
 #[test]
-fn a_lent_buffer_is_sent_from_where_it_lies_and_comes_back_when_it_was_taken() {
+fn transient_buffer_is_sent_in_place_and_returned_after_receive() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let buffer = bytes(1, 1 << 20).into_boxed_slice();
@@ -201,7 +201,7 @@ fn a_lent_buffer_is_sent_from_where_it_lies_and_comes_back_when_it_was_taken() {
 }
 
 #[test]
-fn of_several_pieces_one_long_message_is_made() {
+fn gathered_pieces_form_one_long_message() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let (one, two) = (bytes(1, 200_000), bytes(2, 100_000));
@@ -220,7 +220,7 @@ fn of_several_pieces_one_long_message_is_made() {
 }
 
 #[test]
-fn who_sent_what_is_refused_or_dropped_or_handled_by_nobody_hears_it_and_has_its_memory_back() {
+fn sender_of_rejected_rendezvous_is_notified_and_regains_its_memory() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let send = |id| {
@@ -265,7 +265,7 @@ fn a_handler_that_panics_has_refused_what_was_announced() {
 }
 
 #[test]
-fn what_the_sender_takes_back_ends_as_canceled_on_both_sides_unless_it_is_being_taken() {
+fn rendezvous_canceled_by_sender_ends_on_both_sides_before_receive() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let sent = pending(pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap());
@@ -313,7 +313,7 @@ fn neither_fence_nor_flush_waits_until_a_long_message_is_taken() {
 }
 
 #[test]
-fn a_receiver_may_take_the_beginning_or_nothing_and_never_more_than_there_is() {
+fn receiver_may_take_prefix_or_nothing_but_not_more() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let send = |mark| pair.endpoint().send(ID, 0, &bytes(mark, 1 << 20)).unwrap();
@@ -334,7 +334,7 @@ fn a_receiver_may_take_the_beginning_or_nothing_and_never_more_than_there_is() {
 }
 
 #[test]
-fn what_is_announced_ends_with_the_senders_endpoint_and_who_takes_it_then_hears_so() {
+fn rendezvous_ends_with_senders_endpoint_and_receive_is_canceled() {
     for (name, settings) in transports() {
         let mut pair = Pair::new(&settings);
         let sent = pending(pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap());
@@ -353,7 +353,7 @@ fn what_is_announced_ends_with_the_senders_endpoint_and_who_takes_it_then_hears_
 }
 
 #[test]
-fn a_sender_whose_receiver_closes_its_worker_is_told_and_has_its_memory_back() {
+fn sender_regains_memory_when_receiver_closes_its_worker() {
     for (name, settings) in transports() {
         for drops in [true, false] {
             let Pair { came, endpoint, sender, receiver, here, there } = Pair::new(&settings);
@@ -416,7 +416,7 @@ fn long_messages_are_copied_up_to_the_bound_and_one_alone_of_any_length() {
 }
 
 #[test]
-fn a_message_is_taken_although_the_receiver_has_closed_its_own_endpoint_to_the_sender() {
+fn rendezvous_is_received_without_endpoint_to_sender() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let back = pair.receiver.connect(&pair.sender.address().unwrap()).unwrap();
@@ -435,7 +435,7 @@ fn a_message_is_taken_although_the_receiver_has_closed_its_own_endpoint_to_the_s
 }
 
 #[test]
-fn a_receiver_that_takes_the_last_message_and_closes_its_worker_at_once_has_said_so() {
+fn receiver_confirms_last_message_before_immediate_close() {
     // Over tcp a close waits for the other side, which is this thread.
     for (name, settings) in transports().into_iter().filter(|(name, _)| name.starts_with("shm")) {
         for round in 0..20 {
@@ -495,7 +495,7 @@ fn puts_and_gets_use_lent_memory_in_place_and_it_has_no_key() {
 }
 
 #[test]
-fn what_was_announced_is_taken_though_its_endpoint_was_closed_behind_it_and_dropped() {
+fn rendezvous_is_received_after_sender_closes_and_drops_endpoint() {
     for (name, settings) in transports() {
         for refused in [false, true] {
             let mut pair = Pair::new(&settings);

@@ -470,7 +470,7 @@ fn packed_messages_to_a_receiver_that_does_not_poll_wait_and_harm_nobody() {
 }
 
 #[test]
-fn puts_that_complete_at_once_find_mapped_memory_though_their_thread_never_makes_progress() {
+fn immediate_puts_use_mapped_memory_without_own_progress() {
     let context = Context::open().unwrap();
     let other = Context::open().unwrap();
     let (tell, hear) = mpsc::channel();

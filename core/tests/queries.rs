@@ -91,7 +91,7 @@ fn limits_are_those_that_calls_keep() {
 }
 
 #[test]
-fn what_a_thread_of_the_peers_serves_is_counted_where_it_was_posted_and_once() {
+fn operation_served_by_progress_thread_is_counted_once_at_poster() {
     let pair = pair_that_serves("shm", "on");
     pair.receiver.on_notification(|_, _| {}).unwrap();
     let (_memory, key) = pair.key(false);
@@ -129,7 +129,7 @@ fn a_key_says_whether_a_module_reaches_the_memory_and_how_much_at_once() {
 }
 
 #[test]
-fn what_did_not_go_at_once_is_counted_and_shown_with_the_state() {
+fn queued_operations_are_counted_and_shown_in_status() {
     let pair = pair("shm");
     let (_memory, key) = pair.key(false);
     assert_eq!(pair.endpoint.counters().refused, 0);

@@ -27,7 +27,7 @@ fn everything_that_is_used_has_a_record_and_a_path() {
 }
 
 #[test]
-fn what_a_variable_leaves_out_is_reported_with_the_variable() {
+fn provider_excluded_by_variable_is_reported_with_it() {
     let context = Context::builder().set("TIELINE_PROVIDERS", "^shm-cma").open().unwrap();
     let report = context.report();
     assert_eq!(states(&report, "shm-cma"), ["left out"]);
@@ -107,7 +107,7 @@ impl Drop for Told {
 }
 
 #[test]
-fn what_providers_said_stands_in_the_file_that_tieline_report_names() {
+fn provider_log_is_in_file_of_tieline_report() {
     let told = Told::new("log");
     let report = told.context().report();
     assert!(!report.log.is_empty(), "they say something at this level");
@@ -119,7 +119,7 @@ fn what_providers_said_stands_in_the_file_that_tieline_report_names() {
 }
 
 #[test]
-fn a_peer_that_ends_with_something_under_way_stands_in_that_file_with_the_reason() {
+fn peer_lost_with_open_operations_is_in_file_with_reason() {
     let told = Told::new("failure");
     let (here, there) = (told.context(), Context::open().unwrap());
     let (us, them) = (here.worker().unwrap(), there.worker().unwrap());

@@ -7,7 +7,7 @@ use std::process::Command;
 use tieline::{Context, Outcome, Status};
 
 #[test]
-fn a_connection_without_a_descriptor_fails_with_that_reason_and_the_next_one_stands() {
+fn connection_without_descriptor_fails_and_next_one_succeeds() {
     let folder = match tieline_testing::built::folder(&tieline_testing::built::TCP) {
         Ok(folder) => folder,
         Err(reason) => return println!("skipped: {reason}"),

@@ -103,7 +103,7 @@ fn peer(
 }
 
 #[test]
-fn a_worker_goes_from_thread_to_thread_while_a_peer_sends_and_nothing_is_lost() {
+fn worker_moves_between_threads_without_losing_messages() {
     contexts().iter().for_each(handed_round);
 }
 
@@ -199,7 +199,7 @@ fn shared_by_a_lock(context: &Context) {
 }
 
 #[test]
-fn a_worker_is_dropped_by_another_thread_than_the_one_that_made_it_and_its_peer_hears_of_it() {
+fn peer_is_notified_when_other_thread_drops_worker() {
     for context in contexts() {
         let here = context.worker().unwrap();
         let (left, seen) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(false)));
@@ -274,7 +274,7 @@ fn a_wake_up_ends_a_wait_at_whatever_point_it_comes() {
 }
 
 #[test]
-fn a_wake_up_before_a_wait_makes_one_return_at_once_whatever_waits_in_between() {
+fn early_wake_up_ends_next_wait_despite_waits_in_between() {
     let context = context();
     let worker = context.worker().unwrap();
     worker.on_message(1, |_| {}).unwrap();
@@ -325,7 +325,7 @@ fn a_wake_up_makes_a_wait_look_at_its_condition_anew() {
 }
 
 #[test]
-fn a_workers_thread_runs_the_tasks_of_others_in_their_order_and_posts_for_them() {
+fn worker_thread_runs_tasks_of_others_in_order() {
     const THREADS: u64 = 3;
     const EACH: u64 = 2_000;
     let context = context();
@@ -396,7 +396,7 @@ fn a_worker_that_only_spins_finds_tasks_too() {
 }
 
 #[test]
-fn tasks_for_a_worker_that_has_ended_are_given_back_and_what_waited_is_dropped() {
+fn tasks_for_ended_worker_are_returned_and_queued_ones_dropped() {
     let context = context();
     let worker = context.worker().unwrap();
     let (remote, held) = (worker.remote(8, ()).unwrap(), Arc::new(()));

@@ -133,7 +133,7 @@ fn ended_by_memory_that_another_thread_writes(settings: &[(&str, &str)], after: 
 }
 
 #[test]
-fn what_peers_write_to_memory_ends_a_wait_that_spins_yields_or_sleeps() {
+fn remote_writes_end_wait_in_any_phase() {
     for spin in ["0", "50us", "inf"] {
         for after in [0, 200, 20_000] {
             let after = Duration::from_micros(after);
@@ -221,7 +221,7 @@ fn transports() -> Vec<Vec<(&'static str, String)>> {
 }
 
 #[test]
-fn a_notification_ends_a_wait_over_every_transport_and_its_bytes_are_there_by_then() {
+fn notification_ends_wait_after_its_bytes_arrived() {
     const ROUNDS: u32 = 200;
     for settings in transports() {
         let open = || {

@@ -14,7 +14,7 @@ const SECRET: &[u8] = b"of this job alone";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn ranks_join_through_a_crowd_that_drips_and_comes_back() {
+fn ranks_join_despite_slow_reconnecting_crowd() {
     sys::raise_descriptors();
     let (count, honest) = size();
     for (name, how, bound) in ways(count) {
@@ -66,7 +66,7 @@ fn ranks_join_through_a_crowd_that_drips_and_comes_back() {
 
 /// So many processes of one host, on one processor.
 #[test]
-fn six_hundred_ranks_that_join_at_once_from_one_address_lose_nobody() {
+fn six_hundred_ranks_join_together_from_one_address() {
     const SIZE: usize = 600;
     sys::raise_descriptors();
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

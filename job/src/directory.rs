@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_published_is_told_to_who_asks_before_and_behind_and_to_nobody_else() {
+    fn published_bytes_answer_earlier_and_later_lookups_only() {
         let mut all = Directory::default();
         assert_eq!(all.lookup(1, 10, (0, 7)), Ok(None));
         assert_eq!(all.lookup(2, 10, (0, 7)), Ok(None));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_is_published_once_and_one_process_keeps_no_more_than_its_share() {
+    fn key_is_published_once_and_bytes_per_process_are_bounded() {
         let mut all = Directory::default();
         assert_eq!(all.publish(0, 7, vec![1]), Ok(vec![]));
         assert!(all.publish(0, 7, vec![2]).unwrap_err().contains("7 before"));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_is_waited_for_no_longer_and_asks_nothing_and_what_it_published_stays() {
+    fn leaving_rank_ends_pending_lookups_and_its_bytes_stay() {
         let mut all = Directory::default();
         assert_eq!(all.publish(0, 7, b"here".to_vec()), Ok(vec![]));
         assert_eq!(all.lookup(1, 1, (0, 8)), Ok(None));

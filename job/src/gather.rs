@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_death_reaches_those_who_wait_and_those_who_come_later() {
+    fn death_is_reported_to_waiting_and_later_processes() {
         let mut gather = joined(3);
         assert_eq!(gather.contribute(0, 0, vec![]), Ok(Reply::Nobody));
         let lost = || Frame::Lost { text: "rank 1 died".into() };
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_gives_up_names_those_who_are_missing_to_everybody_who_waits() {
+    fn timeout_names_missing_ranks_to_all_waiting_ones() {
         let mut gather = Gather::new(5, "j");
         for rank in [0, 1, 2] {
             let _ = gather.join(&hello(rank, 5)).unwrap();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_process_of_one_rank_is_turned_away_with_the_name_of_the_first() {
+    fn second_process_of_rank_is_refused_with_name_of_first() {
         let mut gather = joined(2);
         let refused = gather.join(&Hello { pid: 5, ..hello(1, 2) }).unwrap_err();
         let text = "rank 1 has joined already, as pid 71 on a; this is pid 5 on a".to_owned();
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_belong_is_told_why() {
+    fn refused_process_learns_reason() {
         let said = |job: &str, hello: Hello| {
             let (text, told) = Gather::new(2, job).join(&hello).unwrap_err();
             assert_eq!(told, Reply::Nobody);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_turned_away_is_named_once_and_not_without_end() {
+    fn refused_processes_are_listed_once_and_bounded() {
         let mut gather = Gather::new(3, "j");
         assert_eq!(gather.join(&hello(0, 3)), Ok(0));
         assert_eq!(gather.absent(), 2);

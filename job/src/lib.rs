@@ -137,12 +137,13 @@ impl Job {
     fn from_variables(get: Get<'_>, secret: Secret<'_>, raised_rights: bool) -> Result<Job, Error> {
         let timeout = process_info::timeout(get)?;
         let deadline = Deadline::new(timeout);
-        let own = ProcessInfo::of_tieline(get)?;
+        let own = ProcessInfo::from_tieline(get)?;
         let spoken = get("TIELINE_EXCHANGE");
         let mut job = if let (Some(info), Some(spoken)) = (&own, &spoken) {
-            Job::of_launcher(info, spoken, secret, &deadline)?
+            Job::from_launcher(info, spoken, secret, &deadline)?
         } else if let Some(addresses) = get("TIELINE_RENDEZVOUS") {
-            let info = own.map_or_else(|| ProcessInfo::of_any(get), |own| Ok(Some(own)))?;
+            let info =
+                own.map_or_else(|| ProcessInfo::from_any_launcher(get), |own| Ok(Some(own)))?;
             let info = info.ok_or_else(|| {
                 refuse(
                     "TIELINE_RENDEZVOUS is set, and TIELINE_RANK and TIELINE_SIZE are not".into(),
@@ -161,7 +162,7 @@ impl Job {
         } else if pmix::is_there(get) {
             let (info, pmix) = pmix::Pmix::join(&deadline, raised_rights)?;
             Job::new(info, Box::new(pmix))
-        } else if let Some(info) = ProcessInfo::of_slurm(get)? {
+        } else if let Some(info) = ProcessInfo::from_slurm(get)? {
             Job::at_rendezvous(&info, &slurm::rendezvous(get, &info, secret)?, &deadline)?
         } else {
             Job::new(ProcessInfo::alone(), Box::new(Alone::default()))
@@ -171,7 +172,7 @@ impl Job {
     }
 
     /// `TIELINE_EXCHANGE`: the exchange of `tieline run` or another launcher of Tieline.
-    fn of_launcher(
+    fn from_launcher(
         info: &ProcessInfo,
         spoken: &str,
         secret: Secret<'_>,
@@ -415,8 +416,8 @@ pub fn joined_processes() -> usize {
 #[must_use]
 pub fn processes_on_this_host() -> usize {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let info = match ProcessInfo::of_tieline(&variable) {
-        Ok(None) => ProcessInfo::of_any(&variable),
+    let info = match ProcessInfo::from_tieline(&variable) {
+        Ok(None) => ProcessInfo::from_any_launcher(&variable),
         info => info,
     };
     // Invalid values are reported when the process joins the job.

@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_of_its_own_exchange_and_has_something_of_everybody() {
+    fn answer_belongs_to_its_exchange_and_has_all_parts() {
         let (link, mut theirs) = link();
         for round in 0..3 {
             theirs.write_all(&gathered(round, 2).encode()).unwrap();
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_word_of_who_serves_the_exchange_is_the_reason_for_its_end() {
+    fn final_frame_of_server_is_reason_for_end_of_exchange() {
         let text = || "rank 1 has something".to_owned();
         for (frame, status) in [
             (Frame::Lost { text: text() }, Status::PeerFailed),
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_long_enough_asks_who_is_missing_and_is_told() {
+    fn timed_out_process_learns_missing_ranks_from_server() {
         let (link, mut theirs) = link();
         std::thread::scope(|scope| {
             let server = scope.spawn(move || {
@@ -480,7 +480,7 @@ mod tests {
 
     /// The server's window is full, so the unread rest waits on this side.
     #[test]
-    fn what_was_published_last_arrives_though_its_process_ends_with_an_answer_unread() {
+    fn last_publication_arrives_although_an_answer_stayed_unread() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut theirs, _) = listener.accept().unwrap();
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_in_part_when_its_time_was_over_is_finished_before_what_comes_next() {
+    fn partly_written_frame_is_completed_before_next_one() {
         let (link, mut theirs) = link();
         let brief = || Deadline::new(Duration::from_millis(5));
         let bytes = |key: u32| vec![key as u8; wire::MAX_CONTRIBUTION];

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_but_the_user_is_believed_whoever_is_root() {
+    fn only_same_user_is_trusted_even_if_other_is_root() {
         for user in [0, 1, 1000, u32::MAX] {
             assert!(same_user(user, user).is_ok());
         }

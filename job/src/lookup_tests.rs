@@ -77,7 +77,7 @@ fn all_frames(mut stream: UnixStream) -> Vec<Frame> {
 }
 
 #[test]
-fn what_a_rank_publishes_is_looked_up_before_and_behind_it_also_by_itself() {
+fn publication_is_found_by_earlier_and_later_and_own_lookups() {
     let serving = serve(3);
     let jobs: Vec<Job> = (0..3).map(|rank| serving.join(rank, 3)).collect();
     std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn lookups_of_many_threads_and_an_exchange_share_one_connection() {
 }
 
 #[test]
-fn what_is_not_published_in_time_is_told_with_whether_its_rank_has_come_and_may_be_asked_again() {
+fn lookup_timeout_says_whether_rank_joined_and_may_be_repeated() {
     let serving = serve(3);
     let mut asking = serving.join(0, 3);
     let silent = serving.join(1, 3);
@@ -136,7 +136,7 @@ fn what_is_not_published_in_time_is_told_with_whether_its_rank_has_come_and_may_
 }
 
 #[test]
-fn who_leaves_without_publishing_is_named_and_what_it_published_stays_although_exchanges_end() {
+fn lookup_names_rank_that_left_and_its_publications_stay() {
     let serving = serve(2);
     let (asking, leaving) = (serving.join(0, 2), serving.join(1, 2));
     leaving.publish(1, b"stays").unwrap();
@@ -156,7 +156,7 @@ fn who_leaves_without_publishing_is_named_and_what_it_published_stays_although_e
 }
 
 #[test]
-fn the_end_of_who_serves_ends_lookups_with_that_reason() {
+fn end_of_server_fails_lookups_with_that_reason() {
     let mut serving = serve(2);
     let asking = serving.join(0, 2);
     std::thread::scope(|scope| {
@@ -171,7 +171,7 @@ fn the_end_of_who_serves_ends_lookups_with_that_reason() {
 }
 
 #[test]
-fn a_second_process_of_a_rank_is_told_so_whatever_it_calls_first() {
+fn second_process_of_rank_is_refused_on_its_first_call() {
     let serving = serve(2);
     let first = serving.join(1, 2);
     first.publish(1, b"first").unwrap();
@@ -190,7 +190,7 @@ fn a_second_process_of_a_rank_is_told_so_whatever_it_calls_first() {
 }
 
 #[test]
-fn a_lookup_names_who_was_turned_away_while_the_rank_has_not_come() {
+fn lookup_of_absent_rank_names_refused_processes() {
     let serving = serve(2);
     let mut asking = serving.join(0, 2);
     asking.publish(1, b"").unwrap();
@@ -250,7 +250,7 @@ fn more_than_its_share_is_refused_before_it_is_sent() {
 }
 
 #[test]
-fn a_process_that_asks_and_does_not_listen_is_heard_again_once_it_does() {
+fn requester_is_resumed_once_it_reads_answers() {
     let mut serving = serve(2);
     let job = serving.join(0, 2);
     job.publish(1, &vec![9; MAX_PUBLISHED]).unwrap();
@@ -282,7 +282,7 @@ fn a_process_that_asks_and_does_not_listen_is_heard_again_once_it_does() {
 }
 
 #[test]
-fn a_process_that_breaks_the_rules_is_turned_away_and_harms_nobody() {
+fn process_that_breaks_protocol_is_refused_without_harm() {
     let twice = |frame: Frame| [frame.encode(), frame.encode()].concat();
     let publish = |key, len| Frame::Publish { key, bytes: vec![0; len] };
     let many: Vec<u8> = (0..=wire::MAX_LOOKUPS as u64)

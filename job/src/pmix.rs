@@ -144,14 +144,14 @@ impl Pmix {
         let key = format!("tieline.{round}");
         let outcome = self.put(&key, mine).and_then(|()| self.library.fence(deadline.at()));
         outcome.map_err(|failed| match failed {
-            Failed::Late if self.all_here => self.who_is_missing(&key, deadline),
+            Failed::Late if self.all_here => self.missing_ranks_error(&key, deadline),
             failed => self.failed(failed, deadline),
         })?;
         let rank = |rank| u32::try_from(rank).unwrap_or(u32::MAX);
         (0..self.size).map(|r| self.bytes(rank(r), &key, deadline)).collect()
     }
 
-    fn who_is_missing(&self, key: &str, deadline: &Deadline) -> Error {
+    fn missing_ranks_error(&self, key: &str, deadline: &Deadline) -> Error {
         let until = Deadline::new(ASK_WHO);
         let missing: Vec<usize> = (0..self.size)
             .filter(|rank| {

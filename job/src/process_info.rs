@@ -52,7 +52,7 @@ impl ProcessInfo {
     }
 
     /// From TIELINE_RANK and TIELINE_SIZE; none when neither is set.
-    pub(super) fn of_tieline(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
+    pub(super) fn from_tieline(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
         if get("TIELINE_RANK").is_none() && get("TIELINE_SIZE").is_none() {
             return Ok(None);
         }
@@ -61,7 +61,7 @@ impl ProcessInfo {
     }
 
     /// From the variables of Slurm's srun: those of a step, not of the batch script around it.
-    pub(super) fn of_slurm(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
+    pub(super) fn from_slurm(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
         let names = &OTHERS[0];
         if names[..2].iter().any(|name| get(name).is_none()) {
             return Ok(None);
@@ -72,8 +72,8 @@ impl ProcessInfo {
     }
 
     /// From the variables of any launcher that numbers its processes.
-    pub(super) fn of_any(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
-        if let Some(info) = ProcessInfo::of_slurm(get)? {
+    pub(super) fn from_any_launcher(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
+        if let Some(info) = ProcessInfo::from_slurm(get)? {
             return Ok(Some(info));
         }
         for names in &OTHERS[1..] {
@@ -155,10 +155,10 @@ mod tests {
         let get = |name: &str| {
             set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         };
-        let own = ProcessInfo::of_tieline(&get).map_err(|error| error.why().to_owned())?;
+        let own = ProcessInfo::from_tieline(&get).map_err(|error| error.why().to_owned())?;
         match own {
             Some(info) => Ok(Some(info)),
-            None => ProcessInfo::of_any(&get).map_err(|error| error.why().to_owned()),
+            None => ProcessInfo::from_any_launcher(&get).map_err(|error| error.why().to_owned()),
         }
     }
 
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused_by_the_name_of_its_variable() {
+    fn invalid_value_is_refused_with_name_of_variable() {
         let of = |rank: &str, size: &str, more: &[(&str, &str)]| {
             let set = [("TIELINE_RANK", rank), ("TIELINE_SIZE", size)];
             let set: Vec<_> = set.into_iter().filter(|(_, value)| !value.is_empty()).collect();

@@ -43,7 +43,7 @@ impl Seats {
     }
 
     /// The seat of this rank.
-    pub(super) fn of_rank(&self, rank: usize) -> Option<usize> {
+    pub(super) fn seat_of_rank(&self, rank: usize) -> Option<usize> {
         self.ranks.get(&rank).copied()
     }
 
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_without_a_name_is_found_and_a_name_takes_one_out_of_the_row() {
+    fn oldest_unnamed_connection_is_found_and_naming_removes_it() {
         let (t0, s) = (Instant::now(), Duration::from_secs);
         let mut seats = Seats::default();
         let mut ends = Vec::new();
@@ -133,18 +133,18 @@ mod tests {
 
         seats.name(1, 7);
         assert_eq!(row(&seats), (2, Some(t0 + s(1))));
-        assert_eq!((seats.of_rank(7), seats.of_rank(1)), (Some(1), None));
+        assert_eq!((seats.seat_of_rank(7), seats.seat_of_rank(1)), (Some(1), None));
         assert_eq!(seats.ranks().collect::<Vec<_>>(), [7]);
         // The time of a refused connection starts at its refusal.
         assert_eq!(seats.unname(1, t0 + s(3)), Some(7));
-        assert_eq!((seats.nameless.len(), seats.of_rank(7)), (3, None));
+        assert_eq!((seats.nameless.len(), seats.seat_of_rank(7)), (3, None));
         assert_eq!(any(&seats, t0 + s(2)), Some(2));
         assert_eq!(seats.unname(1, t0 + s(4)), None, "it had no name any more");
         assert_eq!(seats.nameless.len(), 3);
     }
 
     #[test]
-    fn what_is_closed_leaves_its_place_and_its_other_end_is_told() {
+    fn closed_connection_frees_its_seat_and_shuts_down_its_peer() {
         let poller = Poller::new().unwrap();
         let (mut seats, t0) = (Seats::default(), Instant::now());
         let (connection, mut end) = since(t0);
@@ -155,7 +155,7 @@ mod tests {
         seats.get(seat).unwrap().open = false;
         seats.settle(seat, &poller).unwrap();
         assert!(seats.get(seat).is_none() && seats.get(seat + 1).is_none());
-        assert_eq!((seats.of_rank(3), seats.all().count()), (None, 0));
+        assert_eq!((seats.seat_of_rank(3), seats.all().count()), (None, 0));
         assert_eq!(end.read(&mut [0]).unwrap(), 0);
         seats.settle(seat, &poller).unwrap();
         let (nameless, _end) = since(t0);

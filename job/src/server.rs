@@ -190,7 +190,7 @@ impl Server {
     /// the disconnect.
     fn hear_out(&mut self, rank: usize, why: &str) {
         for _ in 0..READS_AT_END {
-            let Some(seat) = self.seats.of_rank(rank) else { return };
+            let Some(seat) = self.seats.seat_of_rank(rank) else { return };
             let Some(connection) = self.seats.get(seat) else { return };
             let Stream::Unix(stream) = &connection.stream else { return };
             let is_silent = matches!(sys::unread(stream), Ok(0));
@@ -216,7 +216,7 @@ impl Server {
 
     /// Whether this rank is connected.
     pub(super) fn has(&self, rank: usize) -> bool {
-        self.seats.of_rank(rank).is_some()
+        self.seats.seat_of_rank(rank).is_some()
     }
 
     /// Whether all output was passed to the system.
@@ -455,7 +455,7 @@ impl Server {
     }
 
     fn say(&mut self, rank: usize, parts: &[Arc<[u8]>], what: What) {
-        let Some(seat) = self.seats.of_rank(rank) else { return };
+        let Some(seat) = self.seats.seat_of_rank(rank) else { return };
         if let Some(connection) = self.seats.get(seat).filter(|c| c.open) {
             parts.iter().for_each(|part| connection.out.push(part, what));
             connection.write();

@@ -13,7 +13,7 @@ fn without_descriptors() -> Server {
 }
 
 #[test]
-fn where_the_system_has_no_room_nobody_is_taken_in_for_a_while_and_then_it_is_tried_again() {
+fn accept_pauses_without_system_resources_and_resumes() {
     let mut server = without_descriptors();
     let before = Instant::now();
     assert!(server.accepts(before));
@@ -29,7 +29,7 @@ fn where_the_system_has_no_room_nobody_is_taken_in_for_a_while_and_then_it_is_tr
 }
 
 #[test]
-fn where_all_room_is_taken_the_next_one_comes_in_when_the_oldest_nameless_has_had_its_time() {
+fn full_server_evicts_oldest_unnamed_connection_after_its_time() {
     use tieline_net::admission::HOLD;
     let mut server = Server::new(2, "j").expect("a poller");
     let (began, mut theirs) = (Instant::now(), Vec::new());
@@ -45,7 +45,7 @@ fn where_all_room_is_taken_the_next_one_comes_in_when_the_oldest_nameless_has_ha
 }
 
 #[test]
-fn who_says_nothing_is_waited_for_and_then_sent_away() {
+fn silent_connection_is_dropped_after_patience() {
     let mut server = Server::new(2, "j").expect("a poller");
     let (ours, _theirs) = UnixStream::pair().expect("two sockets");
     let began = Instant::now();
@@ -62,7 +62,7 @@ fn who_says_nothing_is_waited_for_and_then_sent_away() {
 }
 
 #[test]
-fn who_asks_and_does_not_listen_fills_no_memory_and_is_heard_again_when_all_was_taken_at_once() {
+fn requester_that_reads_nothing_is_paused_until_answers_are_sent() {
     use super::super::wire::MAX_PUBLISHED;
     use std::io::Write;
     let mut server = Server::new(1, "j").expect("a poller");
@@ -91,7 +91,7 @@ fn who_asks_and_does_not_listen_fills_no_memory_and_is_heard_again_when_all_was_
 }
 
 #[test]
-fn a_lookup_of_a_rank_that_ended_is_told_how_before_it_joined_and_behind_its_last_word() {
+fn lookup_of_ended_rank_has_reason_after_its_last_frames() {
     use super::super::host::hello;
     use super::super::wire::Decoder;
     use std::io::Write;
@@ -156,7 +156,7 @@ fn a_lookup_of_a_rank_that_ended_is_told_how_before_it_joined_and_behind_its_las
 }
 
 #[test]
-fn one_that_says_much_at_once_is_heard_in_parts_so_that_others_have_their_turn() {
+fn many_frames_of_one_process_are_handled_over_several_turns() {
     use super::super::host::hello;
     use std::io::Write;
     let mut server = Server::new(2, "j").expect("a poller");
@@ -177,7 +177,7 @@ fn one_that_says_much_at_once_is_heard_in_parts_so_that_others_have_their_turn()
 }
 
 #[test]
-fn who_leaves_is_gone_although_another_process_has_the_descriptor_too() {
+fn rank_that_leaves_is_gone_although_child_shares_descriptor() {
     let mut server = Server::new(2, "j").expect("a poller");
     let (ours, theirs) = UnixStream::pair().expect("two sockets");
     // As in a child that was forked off and has not executed another program.

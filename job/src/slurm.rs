@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn the_identity_tells_jobs_and_steps_apart_and_keeps_what_tieline_job_says() {
+    fn identity_distinguishes_jobs_and_steps_and_keeps_tieline_job() {
         let identity = |own: &str, job: &'static str, step: &'static str| {
             let get = |name: &str| match name {
                 "SLURM_JOB_ID" => Some(job.to_owned()),

@@ -48,7 +48,7 @@ impl Exchange for Awaited {
 }
 
 #[test]
-fn a_barrier_makes_progress_until_all_have_come_and_tells_what_became_of_that() {
+fn barrier_makes_progress_until_all_arrive_and_returns_its_error() {
     let awaited = || {
         let (came, comes) = std::sync::mpsc::channel();
         let mut job = join(&variables(&[])).unwrap();
@@ -111,7 +111,7 @@ fn one_thread_waits_in_all_barriers_of_a_job_and_ends_with_it() {
 }
 
 #[test]
-fn a_process_that_sleeps_in_a_barrier_is_woken_once_when_everybody_has_come() {
+fn process_sleeping_in_barrier_is_woken_once_when_all_arrive() {
     let (came, comes) = std::sync::mpsc::channel();
     let (wake, woken) = std::sync::mpsc::channel();
     let mut job = join(&variables(&[])).unwrap();
@@ -191,7 +191,7 @@ fn too_much_is_refused_and_the_exchange_lives_on() {
 /// A waiting process needs the number of processes that share this host's processors. The test runs as a separate process, because
 /// the joined jobs and the environment are global to the process.
 #[test]
-fn the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards() {
+fn local_process_count_is_known_before_and_after_joining() {
     const ROLE: &str = "TIELINE_JOB_TEST_OF_PROCESSES";
     if std::env::var_os(ROLE).is_some() {
         assert_eq!((processes_on_this_host(), joined_processes()), (3, 0));
@@ -199,8 +199,7 @@ fn the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwa
         assert_eq!((job.local_size(), joined_processes()), (3, 3));
         return;
     }
-    let name =
-        "tests::the_processes_of_a_job_on_this_host_are_known_before_it_is_joined_and_afterwards";
+    let name = "tests::local_process_count_is_known_before_and_after_joining";
     let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
     let output = alone
         .args(["--exact", name, "--nocapture"])

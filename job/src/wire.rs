@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_refused_with_both_numbers_and_an_addition_is_passed_over() {
+    fn other_version_is_refused_and_appended_field_is_ignored() {
         let hello = Hello { rank: 1, size: 2, pid: 3, host: "a".into(), job: "j".into() };
         for version in [0, VERSION - 1, VERSION + 1, 255] {
             let mut bytes = Frame::Hello(hello.clone()).encode();
@@ -520,7 +520,7 @@ mod tests {
 
     /// The byte after such a hello belongs to the next frame.
     #[test]
-    fn a_hello_of_one_byte_has_no_version() {
+    fn hello_of_one_byte_has_no_version() {
         let mut decoder = Decoder::new(1024);
         decoder.push(&[1, 0, 0, 0, 1, 9, 0, 0, 0]);
         assert_eq!(decoder.next(), Err("a malformed frame of 1 bytes".into()));

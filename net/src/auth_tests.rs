@@ -140,7 +140,7 @@ fn another_version_is_known_by_its_number_whatever_it_says_behind_that() {
 }
 
 #[test]
-fn what_greets_in_another_language_is_not_listened_to_until_it_has_said_as_much_as_a_greeting() {
+fn foreign_greeting_is_refused_before_it_is_complete() {
     assert_eq!(dialler(b"s", &a_hello()).receive(b"220 mail\r\n"), Err(Refusal::NotOurs));
     assert_eq!(dialler(b"s", &a_hello()).receive(b"TL"), Ok(false));
 }

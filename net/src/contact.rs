@@ -205,7 +205,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_can_be_read(contact in a_contact()) {
+        fn packed_contact_can_be_parsed(contact in a_contact()) {
             let bytes = contact.pack();
             prop_assert!(bytes.len() <= Contact::MAX_LEN);
             prop_assert_eq!(Contact::parse(&bytes), Ok(contact));

@@ -8,7 +8,7 @@ fn dial(routes: Vec<Route>, deadline: Instant) -> Dial {
 }
 
 #[test]
-fn what_a_firewall_may_have_done_is_said_once_where_it_fits_best() {
+fn advice_about_firewall_is_given_once_at_best_failure() {
     // For each failure: whether there was no answer, and whether it was rejected.
     let said = |failures: &[(bool, bool)]| {
         let mut dial = dial(Vec::new(), Instant::now());

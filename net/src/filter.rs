@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_an_interface_names_it_in_a_list_that_includes() {
+    fn interface_is_asked_for_only_by_including_list() {
         let of = |text: &str| {
             let filter = Filter::parse(text).expect("a filter");
             let ip = ip("10.0.0.1");

@@ -129,7 +129,7 @@ fn the_contact_leads_to_the_listener() {
 }
 
 #[test]
-fn a_dropped_mailbox_closes_what_nobody_took_also_while_a_handshake_for_it_ends() {
+fn dropped_mailbox_closes_untaken_connections_even_during_handshake() {
     let hub = open(Settings::default());
     let mailbox = hub.register(ME).expect("free");
     let mut there = dial(&hub, hello(0)).expect("accepted");
@@ -163,7 +163,7 @@ fn a_scanner_costs_one_closed_socket_and_a_counter() {
 }
 
 #[test]
-fn who_speaks_another_version_is_answered_with_ours_and_remembered() {
+fn peer_of_other_version_gets_our_version_and_is_remembered() {
     let hub = open(Settings::default());
     assert_eq!(hub.take_other_version(), None);
     let mut other = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
@@ -217,7 +217,7 @@ fn another_secret_does_not_come_in_and_hears_why() {
 }
 
 #[test]
-fn who_has_the_address_of_a_process_that_was_replaced_hears_so() {
+fn dialler_with_address_of_replaced_process_is_told_unknown_target() {
     let hub = open(Settings::default());
     let remote = at(&hub, false).expect("127.0.0.1");
     // The cookie and the target belong to another process.
@@ -287,7 +287,7 @@ fn accept(hub: &Hub, now: Instant, count: usize) {
 }
 
 #[test]
-fn who_is_in_its_handshake_for_too_long_goes_however_it_hurries_at_the_end() {
+fn slow_handshake_is_closed_despite_late_bytes() {
     let timeout = Duration::from_secs(10);
     let hub = open(Settings { handshake_timeout: timeout, ..Settings::default() });
     let t0 = Instant::now();
@@ -475,7 +475,7 @@ fn a_dial_that_fails_names_every_way_and_its_reason() {
 }
 
 #[test]
-fn what_a_firewall_does_is_said_behind_the_way_on_which_nothing_was_answered() {
+fn advice_about_firewall_follows_route_without_answer() {
     let hub = open(Settings::default());
     let closed = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
     // Its queue is full with one connection: later ones are dropped.

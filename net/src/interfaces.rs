@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_there_is_instead_is_listed_with_what_is_down() {
+    fn other_interfaces_are_listed_including_those_down() {
         let raw = |interface: &str, ip: &str, up| sys::RawAddress {
             interface: interface.into(),
             ip: ip.parse().expect("an address"),

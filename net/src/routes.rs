@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_ways_the_best_are_tried() {
+    fn only_best_of_many_routes_are_tried() {
         let here: Vec<LocalAddress> = (0..40)
             .map(|n| local(&format!("eth{n}"), &format!("10.0.0.{}", n + 1), 24, n))
             .collect();

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_takes_the_place_of_the_default() {
+    fn set_value_replaces_default() {
         let list = [ConfigDoc::count("TIELINE_A", "3", ""), ConfigDoc::count("TIELINE_B", "4", "")];
         let values = values(&list, |name| (name == "TIELINE_B").then(|| "5".into())).unwrap();
         let (a, b) = (values("TIELINE_A"), values("TIELINE_B"));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_accepted_is_said_with_its_limits_and_words() {
+    fn accepted_values_are_described_with_limits_and_words() {
         let of = |doc: ConfigDoc| (doc.accepts.name(), doc.accepts.accepted());
         let word = |name: &str, accepted: &str| (name.to_owned(), accepted.to_owned());
         let doc =

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     #[allow(unsafe_code)]
-    fn what_is_pushed_is_what_the_core_reads() {
+    fn pushed_events_have_the_fields_that_the_core_reads() {
         let mut slots = [core::mem::MaybeUninit::uninit(); 3];
         let mut events = Events::new(&mut slots);
         let data = [7u8; 4];

@@ -109,13 +109,13 @@ fn an_endpoint_without_an_operation_refuses_it() {
 }
 
 #[test]
-fn an_endpoint_that_carries_everything_out_at_once_has_nothing_to_flush_or_to_order() {
+fn default_flush_and_fence_complete_immediately() {
     assert_eq!((Endpoint::flush(&Bare, 1), Bare.fence()), (Ok(Posting::Done), Ok(())));
     assert_eq!(Endpoint::address(&Bare), b"");
 }
 
 #[test]
-fn a_domain_without_memory_or_connectors_refuses_them_and_has_nobody_to_wait_for() {
+fn domain_without_memory_or_connectors_refuses_them() {
     let out = &mut [0; 8];
     assert_eq!(refused(Bare.open_connector("x", [0; 16])), Some(NONE));
     assert_eq!(Bare.revoke(&()), Revoked::Quiet);

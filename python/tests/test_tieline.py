@@ -78,7 +78,7 @@ class Loopback(unittest.TestCase):
         self.me.flush()
         gc.collect()
 
-    def test_what_cannot_be_used_in_place_is_refused_before_anything_is_posted(self):
+    def test_buffer_unusable_in_place_is_refused_before_posting(self):
         key = self.key_of(self.context.alloc(64))
         with self.assertRaises(BufferError):
             key.get(b"read only")
@@ -100,7 +100,7 @@ class Loopback(unittest.TestCase):
         self.assertEqual(caught.exception.status, -9)
         self.assertTrue(caught.exception.fix)
 
-    def test_what_a_handler_raises_comes_out_of_the_call_that_ran_it_and_nothing_is_lost(self):
+    def test_handler_exception_is_raised_by_its_call_and_nothing_is_lost(self):
         arrived = []
 
         def handler(message):
@@ -117,7 +117,7 @@ class Loopback(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError):
             self.worker.wait_until(lambda: 1 / 0, timeout=60)
 
-    def test_a_long_message_is_taken_into_memory_of_the_receivers_choice_or_refused(self):
+    def test_long_message_is_received_into_chosen_memory_or_refused(self):
         sent, room, taken, seen = bytes(range(256)) * 4096, bytearray(1 << 20), [], []
 
         def handler(message):
@@ -177,7 +177,7 @@ class Loopback(unittest.TestCase):
         with self.assertRaises(ValueError):
             region.view()
 
-    def test_what_the_collector_finds_while_the_worker_is_busy_is_ended_later(self):
+    def test_objects_collected_while_worker_is_busy_are_ended_later(self):
         memory = self.context.alloc(64)
         circle = [self.key_of(memory)]
         handle, handled = circle[0]._handle.value, []
@@ -213,7 +213,7 @@ class Loopback(unittest.TestCase):
             with self.assertRaises(ValueError):
                 call()
 
-    def test_a_second_thread_is_told_when_it_comes_into_a_call_and_runs_meanwhile(self):
+    def test_second_thread_gets_busy_during_call_and_runs_meanwhile(self):
         told = []
 
         def other():
@@ -232,7 +232,7 @@ class Loopback(unittest.TestCase):
         self.assertTrue(self.worker.wait_until(lambda: told, timeout=60))
         self.assertIn("another thread", told[0].why)
 
-    def test_what_waits_is_busy_in_a_handler(self):
+    def test_waiting_call_in_handler_raises_busy(self):
         told = []
 
         def handler(_):
@@ -245,7 +245,7 @@ class Loopback(unittest.TestCase):
         self.me.send(1)
         self.assertTrue(self.worker.wait_until(lambda: told, timeout=60))
 
-    def test_time_that_is_up_is_told_from_what_was_waited_for(self):
+    def test_wait_until_returns_false_after_its_timeout(self):
         began = time.monotonic()
         self.assertFalse(self.worker.wait_until(lambda: False, timeout=0.05))
         self.assertGreaterEqual(time.monotonic() - began, 0.05)
@@ -291,7 +291,7 @@ class Alone(unittest.TestCase):
             self.assertIsNotNone(found, name)
             self.assertEqual(found[1].count(",") + 1, len(arguments), name)
 
-    def test_a_wait_whose_time_is_up_is_not_an_operation_that_has_ended(self):
+    def test_timed_out_wait_does_not_end_operation(self):
         settings = {"TIELINE_PROVIDERS": "tcp,tcp-connect", "TIELINE_CONNECT_TIMEOUT": "300ms"}
         with tieline.Context(settings) as context:
             worker, silent = context.worker(), context.worker()
@@ -333,7 +333,7 @@ with tieline.Context() as context:
         self.assertIn("100000 numbers came back, squared", ran.stdout)
         self.assertIn("over ", ran.stdout)
 
-    def test_children_of_each_method_of_multiprocessing_reach_their_parent_and_each_other(self):
+    def test_children_of_each_start_method_reach_parent_and_siblings(self):
         program = str(ROOT / "tests" / "started.py")
         shm, tcp = "shm,shm-cma", "tcp,tcp-connect"
         ways = [("fork", shm), ("fork", tcp), ("spawn", tcp), ("forkserver", shm)]

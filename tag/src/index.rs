@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_table_becomes_a_quarter_when_an_eighth_of_it_is_left_and_a_small_one_stays() {
+    fn large_table_shrinks_to_quarter_at_one_eighth_and_small_one_stays() {
         for (count, left, wanted) in [
             (1025, 256, 2048),
             (1025, 255, 512),

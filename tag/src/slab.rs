@@ -315,7 +315,7 @@ mod tests {
 
     /// The number of busy chunks, and sixteen.
     #[test]
-    fn of_empty_chunks_so_many_are_kept_and_their_places_are_given_again() {
+    fn limited_number_of_empty_chunks_is_kept_and_reused() {
         for (full, empty, held) in
             [(18, 17, 18), (19, 18, 18), (40, 10, 40), (40, 28, 40), (40, 29, 38)]
         {

@@ -42,7 +42,7 @@ fn patterns() -> Vec<Pattern> {
 }
 
 #[test]
-fn a_message_takes_the_receive_that_was_posted_first_whatever_their_wildcards() {
+fn message_takes_first_posted_receive_for_any_wildcards() {
     let mut patterns = patterns();
     for turn in 0..patterns.len() {
         patterns.rotate_left(1);
@@ -137,7 +137,7 @@ fn a_receive_ends_once_by_a_message_or_by_its_cancelling() {
 }
 
 #[test]
-fn the_id_of_what_has_ended_names_nothing_else_however_often_its_place_is_used_again() {
+fn id_of_ended_entry_is_never_reused() {
     let mut matcher = Matcher::new();
     let (mut receives, mut messages) = (HashSet::new(), HashSet::new());
     for _ in 0..10_000 {
@@ -181,7 +181,7 @@ fn source_zero_is_a_source_and_not_any() {
 }
 
 #[test]
-fn what_is_kept_is_made_only_of_messages_that_nobody_waits_for() {
+fn payload_is_kept_only_without_waiting_receive() {
     let mut matcher = Matcher::new();
     let _ = waiting(matcher.post(ANY_OF_7, 1));
     let _ = word(matcher.arrive(1, 7, (), |()| panic!("a receive waits")));
@@ -200,7 +200,7 @@ fn a_panic_of_the_callers_closure_changes_nothing() {
 }
 
 #[test]
-fn a_million_unexpected_messages_are_received_in_order_and_leave_no_memory_behind() {
+fn million_unexpected_messages_are_in_order_and_free_their_memory() {
     const MESSAGES: u64 = 1_000_000;
     // From the head; in reverse order, so that all are entered in a table; by any source; and by tags in another order.
     let ways: [fn(u64) -> Pattern; 4] = [
@@ -284,7 +284,7 @@ fn the_receives_of_one_peer_are_found_and_ended() {
 }
 
 #[test]
-fn a_million_receives_whose_messages_come_in_the_reverse_order_are_found_by_hash() {
+fn million_receives_in_reverse_order_are_found_by_hash() {
     const RECEIVES: u64 = 1_000_000;
     let mut matcher = Matcher::<()>::new();
     for n in 0..RECEIVES {
@@ -298,7 +298,7 @@ fn a_million_receives_whose_messages_come_in_the_reverse_order_are_found_by_hash
 }
 
 #[test]
-fn what_has_no_table_is_found_in_its_turn_among_what_has() {
+fn entries_without_table_are_found_in_order() {
     // More shapes than tables, with the older receives passed over; and then each shape again.
     let shapes: Vec<_> = (0..20).map(|bit| Pattern { ignore: 1 << bit, ..ANY_OF_7 }).collect();
     let mut matcher = Matcher::new();

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_the_text() {
+    fn invalid_size_is_refused_with_its_text() {
         for text in ["", "x", "8q", "8:4", "0:4", "99999999999g"] {
             assert!(parse_list(text).is_err(), "{text}");
         }

@@ -63,7 +63,7 @@ fn a_file_that_is_no_provider_is_one_line() {
 }
 
 #[test]
-fn what_is_not_there_is_named_with_what_is() {
+fn missing_provider_is_named_with_those_that_exist() {
     let (output, _, errors) = check(&example(), &["--module", "rc"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(errors.contains("no module rc; there is loopback-rust/self"), "{errors}");

@@ -42,7 +42,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn a_list_that_names_tcp_alone_brings_its_connector_along_and_two_processes_talk() {
+fn list_with_tcp_alone_adds_its_connector_and_two_processes_talk() {
     let providers = Providers::of(&built::TCP);
     for list in ["tcp", "shm,tcp", "required:tcp"] {
         let report = providers.report(&[("TIELINE_PROVIDERS", list)]);
@@ -66,7 +66,7 @@ fn a_list_that_names_tcp_alone_brings_its_connector_along_and_two_processes_talk
 }
 
 #[test]
-fn a_connector_that_a_list_excludes_is_not_brought_along_and_its_absence_is_explained() {
+fn connector_excluded_by_a_list_stays_out_and_its_absence_is_explained() {
     let providers = Providers::of(&built::TCP);
     let barred = [("TIELINE_PROVIDERS", "tcp"), ("TIELINE_CONNECT", "^tcp-connect")];
     let excluded = [("TIELINE_PROVIDERS", "^tcp-connect")];
@@ -102,7 +102,7 @@ fn a_slip_in_any_list_comes_first_with_the_name_that_was_meant() {
 }
 
 #[test]
-fn without_accelerators_the_reasons_fit_thirty_lines_and_no_normal_state_is_a_fault() {
+fn without_accelerators_reasons_fit_thirty_lines_and_name_no_fault() {
     let is_bare = |path: &str| std::fs::read_dir(path).map_or(true, |mut all| all.next().is_none());
     let devices =
         ["/dev/knem", "/dev/xpmem"].iter().any(|path| std::path::Path::new(path).exists());
@@ -138,7 +138,7 @@ fn without_accelerators_the_reasons_fit_thirty_lines_and_no_normal_state_is_a_fa
 }
 
 #[test]
-fn no_device_is_a_hindrance_of_a_measurement_only_where_its_name_was_asked_for() {
+fn missing_device_hinders_a_measurement_only_if_it_was_named() {
     if std::path::Path::new("/dev/knem").exists() {
         return println!("skipped: this machine has knem");
     }
@@ -206,7 +206,7 @@ fn a_reader_that_has_seen_enough_is_no_error_of_any_command() {
 }
 
 #[test]
-fn a_message_that_is_too_long_to_be_measured_as_one_is_skipped_in_true_words() {
+fn message_too_long_for_one_is_skipped_with_the_true_reason() {
     let args = ["perf", "--test", "am_lat", "--size", "8,1m", "--iterations", "5", "--path", "shm"];
     let output = Command::new(TIELINE).args(args).output().unwrap();
     let said = text(&output.stderr);

@@ -196,7 +196,7 @@ fn every_argument_arrives_as_it_is_whatever_bytes_it_has() {
 }
 
 #[test]
-fn a_way_to_a_host_that_hangs_in_the_middle_of_a_long_command_does_not_hold_the_launcher() {
+fn connection_that_hangs_in_a_long_command_does_not_block_the_launcher() {
     let dir = Dir::new("stuck");
     // Ready, and then it reads no more. The pause lets the launcher fill the pipe; without it there is less to see.
     let text =
@@ -234,7 +234,7 @@ fn a_program_that_exits_with_255_is_told_from_a_way_that_breaks() {
 }
 
 #[test]
-fn the_last_words_of_a_rank_arrive_though_its_way_brings_them_after_its_end() {
+fn last_output_of_a_rank_arrives_even_after_its_end_is_reported() {
     let dir = Dir::new("last-words");
     // Output on stderr comes after everything else has ended.
     let slow = dir.script(
@@ -248,7 +248,7 @@ fn the_last_words_of_a_rank_arrive_though_its_way_brings_them_after_its_end() {
 }
 
 #[test]
-fn what_a_rank_leaves_running_on_a_host_does_not_hold_the_launcher_nor_stay() {
+fn process_left_on_a_host_neither_blocks_the_launcher_nor_survives() {
     let dir = Dir::new("leaves");
     // One that holds the connection as sshd does: until everybody has closed it.
     let ssh = dir.script("ssh", "shift; \"$@\" | cat");
@@ -265,7 +265,7 @@ fn what_a_rank_leaves_running_on_a_host_does_not_hold_the_launcher_nor_stay() {
 }
 
 #[test]
-fn a_rank_that_leaves_the_session_and_keeps_the_connection_does_not_hold_the_launcher() {
+fn rank_outside_the_session_with_its_pipe_does_not_block_the_launcher() {
     if !installed("setsid") {
         return println!("skipped: setsid is not installed (util-linux)");
     }

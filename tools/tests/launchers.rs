@@ -69,7 +69,7 @@ fn exchange_and_check(job: &Job, size: usize) {
 }
 
 #[test]
-fn under_mpirun_what_nobody_publishes_in_time_is_an_error_that_names_the_rank() {
+fn under_mpirun_a_key_not_published_in_time_is_an_error_naming_the_rank() {
     if am_rank() {
         let mut job = Job::from_env().unwrap();
         job.set_deadline(Duration::from_secs(1));
@@ -81,7 +81,7 @@ fn under_mpirun_what_nobody_publishes_in_time_is_an_error_that_names_the_rank() 
         job.barrier().unwrap();
         return println!("rank done");
     }
-    let test = "under_mpirun_what_nobody_publishes_in_time_is_an_error_that_names_the_rank";
+    let test = "under_mpirun_a_key_not_published_in_time_is_an_error_naming_the_rank";
     let Some(output) = mpirun(2, test, &[]) else { return };
     assert_eq!(text(&output).matches("rank done").count(), 2, "{}", text(&output));
 }

@@ -60,7 +60,7 @@ fn told(settings: &[(&str, &str)]) -> Result<String, String> {
 }
 
 #[test]
-fn twenty_devices_are_each_used_or_refused_by_name_and_the_rest_is_left_out_once_for_each_reason() {
+fn twenty_devices_are_used_or_refused_by_name_and_others_once_per_reason() {
     let settings =
         [("TIELINE_OFI_PROVIDERS", "^sockets,usnic"), ("TIELINE_OFI_INTERFACES", "^eth*")];
     let text = match told(&settings) {
@@ -97,7 +97,7 @@ fn twenty_devices_are_each_used_or_refused_by_name_and_the_rest_is_left_out_once
 }
 
 #[test]
-fn nothing_of_libfabric_is_used_where_all_is_left_out_and_the_reasons_are_said() {
+fn libfabric_is_unused_if_all_is_left_out_and_reasons_are_reported() {
     let text = match told(&[("TIELINE_OFI_PROVIDERS", "tieline,shm,net")]) {
         Ok(text) => text,
         Err(why) => return println!("skipped: {why}"),

@@ -13,7 +13,7 @@ fn info(arguments: &[&str]) -> (Output, String, String) {
 }
 
 #[test]
-fn a_running_process_is_shown_with_each_of_its_contexts_in_words_and_as_json() {
+fn running_process_is_shown_with_its_contexts_as_text_and_as_json() {
     let open = || Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
     let (first, second) = (open(), open());
     let (worker, other) = (first.worker().unwrap(), second.worker().unwrap());
@@ -43,7 +43,7 @@ fn a_running_process_is_shown_with_each_of_its_contexts_in_words_and_as_json() {
 }
 
 #[test]
-fn what_cannot_be_shown_is_one_line_and_an_exit_code() {
+fn process_that_cannot_be_shown_gives_one_line_and_an_exit_code() {
     for (arguments, says) in [
         (["--pid", "4294967295"], "process 4294967295 is not there"),
         (["--pid", "no"], "invalid value 'no'"),

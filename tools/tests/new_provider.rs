@@ -105,7 +105,7 @@ fn a_provider_in_rust_builds_and_keeps_the_contract() {
 }
 
 #[test]
-fn what_is_there_already_is_left_as_it_is_and_a_name_that_cannot_be_is_refused() {
+fn existing_files_are_kept_and_invalid_names_are_refused() {
     let folder = Folder::new("new-twice");
     let words = ["new-provider", "mine", "--lang", "c"];
     assert!(tieline(&folder.0, &words).status.success());

@@ -67,7 +67,7 @@ impl Drop for Folder {
 }
 
 #[test]
-fn a_provider_that_is_built_here_asks_for_the_least_core_that_it_works_with_and_says_who_it_is() {
+fn provider_built_here_requires_the_least_core_and_identifies_itself() {
     let made = ("tieline-provider-shm-cma-plugin", "libtieline_shm_cma.so");
     let folder = built::folder(&[made]).unwrap_or_else(|reason| panic!("{reason}"));
     let file = folder.join(made.1);
@@ -86,7 +86,7 @@ fn a_provider_that_is_built_here_asks_for_the_least_core_that_it_works_with_and_
 }
 
 #[test]
-fn what_a_core_is_linked_into_provides_the_abi_that_it_speaks() {
+fn file_that_links_a_core_provides_the_abi_of_that_core() {
     let tieline = Path::new(env!("CARGO_BIN_EXE_tieline"));
     let Some(provides) = said("deb-provides", tieline) else { return };
     let spoken = Command::new(tieline).arg("info").output().unwrap();
@@ -99,7 +99,7 @@ fn what_a_core_is_linked_into_provides_the_abi_that_it_speaks() {
 }
 
 #[test]
-fn what_a_provider_needs_is_its_least_minor_and_not_the_one_that_it_was_built_for() {
+fn provider_requires_its_least_minor_and_not_the_minor_it_was_built_for() {
     let folder = Folder::new("notes-least");
     // As a header of minor 5 would make it.
     let later = "#undef TIELINE_ABI_MINOR\n#define TIELINE_ABI_MINOR 5\nTIELINE_PROVIDER_NOTE_FOR(\"later\", \"2.0.0-rc.1\", 0, 3)";
@@ -161,7 +161,7 @@ fn a_file_that_would_not_be_loaded_is_refused_with_the_reason() {
 }
 
 #[test]
-fn no_cut_or_changed_file_makes_the_reader_say_a_dependency_that_its_whole_does_not() {
+fn damaged_file_never_yields_a_dependency_that_the_whole_file_lacks() {
     let folder = Folder::new("notes-changed");
     let note = "TIELINE_PROVIDER_NOTE(\"mine\", \"1.0.0\", 0)";
     let Some(good) = folder.provider("libtieline_mine.so", note) else { return };
@@ -189,7 +189,7 @@ const CORE: &str = "static const struct { uint32_t owner, len, type; char name[8
                     __attribute__((section(\".note.tieline.core\"), used, aligned(4))) = { 8, 8, 2, \"tieline\", { 8, 1, 1, 7 } };";
 
 #[test]
-fn what_lies_among_the_providers_needs_a_core_and_is_none_whatever_note_it_carries() {
+fn file_among_the_providers_needs_a_core_and_is_none_for_any_note() {
     let folder = Folder::new("notes-both");
     let directory = folder.0.join("tieline-1/providers");
     std::fs::create_dir_all(&directory).unwrap();
@@ -208,7 +208,7 @@ fn what_lies_among_the_providers_needs_a_core_and_is_none_whatever_note_it_carri
 }
 
 #[test]
-fn a_name_and_a_version_are_those_that_the_library_takes_and_no_newline_passes() {
+fn names_and_versions_are_those_the_library_accepts_without_newlines() {
     let folder = Folder::new("notes-words");
     let file = "libtieline_mine.so";
     let note = |name: &str, version: &str| {

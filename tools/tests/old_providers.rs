@@ -48,7 +48,7 @@ fn succeeds(command: &mut Command) -> String {
 }
 
 #[test]
-fn a_provider_that_was_built_for_an_earlier_minor_is_loaded_and_passes_every_check() {
+fn provider_built_for_an_earlier_minor_loads_and_passes_every_check() {
     if !cfg!(target_arch = "x86_64") {
         return println!("skipped: the files are for x86-64");
     }
@@ -72,7 +72,7 @@ fn a_provider_that_was_built_for_an_earlier_minor_is_loaded_and_passes_every_che
 
 /// Through the core, in one process: what `tieline check` does without it.
 #[test]
-fn each_of_them_carries_a_message_a_put_and_a_get_to_oneself_through_todays_core() {
+fn each_old_provider_carries_a_message_put_and_get_to_oneself() {
     if !cfg!(target_arch = "x86_64") {
         return println!("skipped: the files are for x86-64");
     }
@@ -112,7 +112,7 @@ fn each_of_them_carries_a_message_a_put_and_a_get_to_oneself_through_todays_core
 }
 
 #[test]
-fn one_that_was_built_for_an_earlier_minor_carries_messages_puts_and_adds_between_processes() {
+fn provider_of_an_earlier_minor_carries_traffic_between_processes() {
     if !cfg!(target_arch = "x86_64") {
         return println!("skipped: the files are for x86-64");
     }

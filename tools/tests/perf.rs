@@ -167,7 +167,7 @@ impl Drop for Listener {
 }
 
 #[test]
-fn a_listener_serves_one_client_after_another_and_survives_those_that_vanish() {
+fn listener_serves_clients_in_turn_and_survives_those_that_vanish() {
     let listener = Listener::start(None);
     let all = ["--test", "all", "--size", "8,5000", "--iterations", "100", "--verify"];
     let output = listener.connect(&listener.secret, &all).output().unwrap();
@@ -209,7 +209,7 @@ fn a_listener_that_is_killed_ends_the_measurement_with_one_line() {
 }
 
 #[test]
-fn nobody_who_listens_is_one_line_that_says_what_to_start() {
+fn missing_listener_is_one_line_that_names_the_command_to_start() {
     let output = perf(&["--connect", "127.0.0.1:1"]);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert_eq!(errors.lines().count(), 1, "{errors}");
@@ -295,7 +295,7 @@ fn a_flush_behind_more_adds_than_there_is_room_for_waits_for_room() {
 }
 
 #[test]
-fn what_a_run_takes_is_written_where_the_report_is_asked_for() {
+fn duration_of_a_run_is_written_to_the_requested_report() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
     let _ =
         command.args(["perf", "--test", "am_lat", "--size", "8", "--iterations", "200", "--json"]);
@@ -345,7 +345,7 @@ fn all_pairs_without_a_job_says_how_to_start_one() {
 
 /// It would be announced, and what is measured is a message.
 #[test]
-fn all_pairs_refuse_what_is_too_long_for_one_message_and_say_how_long_one_may_be() {
+fn all_pairs_refuse_a_message_that_is_too_long_and_name_the_limit() {
     let tieline = env!("CARGO_BIN_EXE_tieline");
     let perf = ["run", "-n", "2", "--", tieline, "perf", "--all-pairs", "--test", "am_bw"];
     let output = Command::new(tieline).args(perf).args(["--size", "64m"]).output().unwrap();

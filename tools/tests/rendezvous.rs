@@ -139,9 +139,9 @@ fn a_rank_0_that_never_starts_is_an_error_that_says_where_it_was_awaited() {
 }
 
 #[test]
-fn a_rank_that_does_not_call_exchange_is_named_after_the_jobs_own_deadline() {
+fn rank_that_does_not_call_exchange_is_named_at_the_jobs_deadline() {
     let Some(rank) = am() else {
-        let name = "a_rank_that_does_not_call_exchange_is_named_after_the_jobs_own_deadline";
+        let name = "rank_that_does_not_call_exchange_is_named_at_the_jobs_deadline";
         let dir = std::env::temp_dir().join(format!("tieline-rendezvous-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         let ranks = start(name, 0..3, 3, port(), |_, command| {
@@ -368,9 +368,9 @@ fn strangers_on_the_port_are_closed_and_the_job_does_not_notice() {
 }
 
 #[test]
-fn a_rank_comes_in_though_more_strangers_than_there_is_room_for_came_first() {
+fn rank_joins_although_strangers_took_all_room_first() {
     let Some(rank) = am() else {
-        let name = "a_rank_comes_in_though_more_strangers_than_there_is_room_for_came_first";
+        let name = "rank_joins_although_strangers_took_all_room_first";
         return ends_well(start(name, 0..2, 2, port(), |_, _| {}));
     };
     let mut strangers = Vec::new();

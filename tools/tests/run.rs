@@ -103,13 +103,9 @@ fn three_hundred_ranks_join_and_exchange() {
 }
 
 #[test]
-fn a_rank_that_has_left_is_named_to_those_who_look_up_what_it_has_not_published() {
+fn rank_that_left_is_named_when_its_unpublished_key_is_looked_up() {
     let Some(job) = rank() else {
-        let output = job(
-            2,
-            "a_rank_that_has_left_is_named_to_those_who_look_up_what_it_has_not_published",
-            &[],
-        );
+        let output = job(2, "rank_that_left_is_named_when_its_unpublished_key_is_looked_up", &[]);
         assert_eq!(
             text(&output.stdout).matches("rank done").count(),
             1,
@@ -132,8 +128,8 @@ fn a_rank_that_has_left_is_named_to_those_who_look_up_what_it_has_not_published(
 }
 
 #[test]
-fn a_rank_that_ends_before_it_joins_is_named_at_once_to_those_who_look_something_up() {
-    let name = "a_rank_that_ends_before_it_joins_is_named_at_once_to_those_who_look_something_up";
+fn rank_that_ends_before_joining_is_named_immediately_to_lookups() {
+    let name = "rank_that_ends_before_joining_is_named_immediately_to_lookups";
     match std::env::var("TIELINE_RANK").as_deref() {
         Ok("1") => return,
         Ok(_) => {}
@@ -323,7 +319,7 @@ fn a_launcher_whose_parent_ignores_dead_children_ends_with_its_ranks() {
 }
 
 #[test]
-fn a_launcher_whose_parent_ignores_dead_children_ends_after_sigterm_with_ranks_that_do_not() {
+fn launcher_with_sigchld_ignored_ends_after_sigterm_if_ranks_ignore_it() {
     if !env_can_ignore_signals() {
         return println!("skipped: this env(1) cannot have signals ignored");
     }
@@ -351,7 +347,7 @@ fn a_launcher_whose_parent_ignores_dead_children_ends_after_sigterm_with_ranks_t
 }
 
 #[test]
-fn a_rank_that_does_not_end_after_sigterm_to_the_launcher_is_killed_after_a_while() {
+fn rank_that_ignores_sigterm_to_the_launcher_is_killed_after_a_while() {
     let script = "trap '' TERM; touch $0.$TIELINE_RANK; while :; do sleep 0.05; done";
     let place = file("stubborn");
     let name = place.display().to_string();
@@ -365,7 +361,7 @@ fn a_rank_that_does_not_end_after_sigterm_to_the_launcher_is_killed_after_a_whil
 }
 
 #[test]
-fn what_a_rank_leaves_running_neither_holds_the_launcher_nor_stays() {
+fn process_left_by_a_rank_neither_blocks_the_launcher_nor_survives() {
     for options in [&[][..], &["--tag"]] {
         let left = file("left");
         let script = "sleep 1000 & echo $! > $0.new; mv $0.new $0; echo said";

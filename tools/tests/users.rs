@@ -131,8 +131,8 @@ fn squat(name: &str) {
 }
 
 #[test]
-fn another_user_who_takes_the_place_of_rank_0_is_not_believed_and_is_named() {
-    let name = "another_user_who_takes_the_place_of_rank_0_is_not_believed_and_is_named";
+fn another_user_in_the_place_of_rank_0_is_refused_and_named() {
+    let name = "another_user_in_the_place_of_rank_0_is_refused_and_named";
     match am() {
         Some(7) => return squat(&std::env::var("TIELINE_TEST_NAME").unwrap()),
         Some(rank) => {

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_beyond_its_end() {
+    fn written_fields_are_read_back_and_end_is_checked() {
         let mut w = Writer::default();
         let _ = w.u8(1).u16(2).u32(3).u64(4).i32(-5).name("six").raw(&[7; 16]);
         let _ = w.blob(&[8; 300]).unwrap();

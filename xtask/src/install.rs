@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn where_things_go_is_said_absolutely_and_a_package_lies_below_its_folder() {
+    fn directories_are_absolute_and_a_package_lies_below_its_folder() {
         assert!(Places::of(&["--prefix", "usr"]).is_err());
         assert!(Places::of(&[]).is_err() && Places::of(&["--prefix"]).is_err());
         let mut places = Places::of(&["--prefix", "/usr", "--libdir", "/usr/lib64"]).unwrap();

@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_keeps_the_output_of_a_command_that_has_ended_is_not_waited_for() {
+    fn process_that_keeps_the_output_of_an_ended_command_is_not_awaited() {
         let mut said = Vec::new();
         let mut shell = command("sh", &["-c", "sleep 600 & echo $!; echo last"]);
         assert_eq!(lines(&mut shell, |line| said.push(line.to_owned())), Ok(true));

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_says_how_long_it_is_and_writes_nothing() {
+    fn too_large_output_reports_length_and_writes_nothing() {
         let (mut bytes, mut len) = ([7u8; 8], 3);
         let room = Room::new(bytes.as_mut_ptr().cast(), &raw mut len).ok().unwrap();
         assert_eq!(room.fill(b"four").err().unwrap().error.status(), Status::TooLarge);
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_may_be_nowhere_and_some_may_not() {
+    fn null_address_is_allowed_only_for_zero_bytes() {
         assert!(bytes(std::ptr::null(), 0).is_ok());
         assert!(bytes(std::ptr::null(), 1).is_err());
         assert!(bytes(b"x".as_ptr().cast(), usize::MAX).is_err());

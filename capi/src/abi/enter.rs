@@ -232,7 +232,7 @@ pub(crate) fn no_object<T: Object>(handle: Handle<T>) -> Fault {
     Fault::new(
         Status::Invalid,
         format!("a call for {}", T::NAME),
-        format!("{:#x} is {}", handle.bits(), table::what_is(handle)),
+        format!("{:#x} is {}", handle.bits(), table::describe_unresolved(handle)),
         "pass a handle that this library returned and that is not closed",
     )
 }
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_ends_the_object_and_says_so_from_then_on() {
+    fn panic_ends_object_and_later_calls_report_it() {
         let mark = Mark::new(true);
         let first = mark.post(|| -> Result<(), Fault> { panic!("a bug of {}", 7) }).unwrap_err();
         assert_eq!(first.error.status(), Status::ProviderFailed);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_call_from_a_handler_ends_the_worker_of_the_call_around_it() {
+    fn panic_in_call_from_handler_ends_worker_of_outer_call() {
         let mark = Mark::new(true);
         mark.drive(|is_outermost| {
             assert!(is_outermost && mark.is_in_handler());
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_at_once_keeps_others_out_and_finds_the_mark_as_it_was() {
+    fn inline_call_excludes_others_and_restores_mark() {
         let mark = Mark::new(true);
         let inner = mark.at_once(|| (mark.at_once(|| ()), mark.post(|| Ok(()))));
         let (again, posted) = inner.unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handler_is_let_in_and_another_thread_is_not() {
+    fn handler_is_admitted_and_other_thread_is_refused() {
         let mark = Mark::new(true);
         mark.drive(|_| {
             mark.post(|| Ok(()))?;
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_post_runs_must_not_come_back() {
+    fn nested_call_from_post_is_busy() {
         let mark = Mark::new(true);
         let inner = mark.post(|| Ok(mark.post(|| Ok(())))).unwrap();
         assert_eq!(inner.unwrap_err().error.status(), Status::Busy);
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_bound_to_its_thread_says_so_to_others() {
+    fn bound_worker_refuses_other_threads() {
         let mark = Mark::new(false);
         let _ = mark.post(|| mark_is_free(&mark)).unwrap_err();
         mark.drive(|_| mark.post(|| Ok(()))).unwrap();

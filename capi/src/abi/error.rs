@@ -66,7 +66,7 @@ impl Fault {
     #[cold]
     pub(crate) fn gone(error: impl Into<ConnectError>) -> Fault {
         let error = error.into();
-        Fault::ended(of_the_gone(&error), error.into())
+        Fault::ended(gone_kind(&error), error.into())
     }
 
     /// TIELINE_*, below 0.
@@ -91,7 +91,7 @@ impl From<Error> for Fault {
     }
 }
 
-fn of_connection(error: &ConnectError) -> Kind {
+fn connection_kind(error: &ConnectError) -> Kind {
     match error {
         ConnectError::Retry(_) => Kind::Reconnect,
         ConnectError::Correct(_) => Kind::Correct,
@@ -102,8 +102,8 @@ fn of_connection(error: &ConnectError) -> Kind {
 }
 
 /// The call was correct, so the endpoint itself has ended: reconnect.
-fn of_the_gone(error: &ConnectError) -> Kind {
-    match of_connection(error) {
+fn gone_kind(error: &ConnectError) -> Kind {
+    match connection_kind(error) {
         Kind::Correct => Kind::Reconnect,
         kind => kind,
     }
@@ -112,7 +112,7 @@ fn of_the_gone(error: &ConnectError) -> Kind {
 impl From<ConnectError> for Fault {
     #[cold]
     fn from(error: ConnectError) -> Fault {
-        Fault::ended(of_connection(&error), error.into())
+        Fault::ended(connection_kind(&error), error.into())
     }
 }
 
@@ -122,7 +122,7 @@ impl From<PostError> for Fault {
         let kind = match &error {
             PostError::Retry(_) => Kind::Retry,
             PostError::Correct(_) => Kind::Correct,
-            PostError::Reconnect(why) => of_the_gone(why),
+            PostError::Reconnect(why) => gone_kind(why),
             PostError::Release(_) => Kind::Release,
         };
         Fault::ended(kind, error.into())

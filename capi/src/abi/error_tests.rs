@@ -69,7 +69,7 @@ fn docs_have_the_table_of_status_and_kind() {
 }
 
 #[test]
-fn a_timed_out_wait_goes_on_and_what_expired_has_ended() {
+fn timed_out_wait_continues_and_expired_operation_has_ended() {
     let wait = super::super::worker::time_was_up();
     assert_eq!((wait.status(), wait.kind), (Status::TimedOut as i32, Kind::Retry));
     assert!(wait.error.fix().contains("wait again"));

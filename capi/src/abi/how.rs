@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_good_once_and_a_place_that_is_used_again_has_another() {
+    fn request_number_is_valid_once_and_reused_place_gets_new_one() {
         let context = Context::open().unwrap();
         let worker = context.worker().unwrap();
         let mut requests = Requests::default();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_whose_request_is_waited_for_is_given_to_nobody() {
+    fn place_of_awaited_request_is_not_reused() {
         let context = Context::open().unwrap();
         let worker = context.worker().unwrap();
         let mut requests = Requests::default();

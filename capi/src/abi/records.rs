@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_record_has_zeros_and_none_is_all_zeros() {
+    fn short_record_is_zero_padded_and_null_is_all_zeros() {
         let two = read_words(&[16, 5]).ok().unwrap();
         assert_eq!((two.first, two.second), (5, 0));
         let none = read::<Two>(std::ptr::null()).ok().unwrap();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_ends_where_the_callers_record_does_and_zeros_fill_a_longer_one() {
+    fn written_record_is_cut_or_zero_padded_to_callers_size() {
         let value = Two { size: 0, first: 8, second: 9 };
         let written = |size: u64| {
             let mut words = [size, 1, 1, 1, 1];

@@ -312,7 +312,7 @@ pub(crate) fn release<T: Object>(handle: Handle<T>) {
 }
 
 /// Describes, for an error text, a handle that does not lead to an object of its kind.
-pub(crate) fn what_is<T: Object>(handle: Handle<T>) -> &'static str {
+pub(crate) fn describe_unresolved<T: Object>(handle: Handle<T>) -> &'static str {
     if handle.0 == 0 {
         return "a null handle";
     }
@@ -355,11 +355,11 @@ mod tests {
         assert!(is_there(handle));
         assert!(end(handle).is_some());
         assert!(!is_there(handle) && end(handle).is_none());
-        assert_eq!(what_is(handle), "a handle that was closed");
+        assert_eq!(describe_unresolved(handle), "a handle that was closed");
     }
 
     #[test]
-    fn a_place_that_is_used_again_does_not_answer_to_its_first_handle() {
+    fn reused_place_refuses_its_first_handle() {
         let first = kept();
         assert!(end(first).is_some());
         let later: Vec<_> = (0..12_000).map(|_| kept()).collect();
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_call_has_for_itself_is_had_by_no_other_and_is_there_again_afterwards() {
+    fn held_object_is_exclusive_and_resolves_again_after_restore() {
         let handle = kept();
         let object = hold(handle).unwrap();
         assert!(is_held(handle) && !is_there(handle));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_place_holds_leads_to_it_only_while_its_object_is_there() {
+    fn place_tag_resolves_to_itself_only_while_object_exists() {
         let keep_one = || keep(NonNull::from(Box::leak(Box::new(Lonely)))).unwrap();
         let is_tag_there = |handle: Handle<Lonely>| {
             let place = Handle::<Lonely>::table().numbered(handle.bits()).unwrap();
@@ -413,17 +413,17 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_of_another_kind_a_null_and_noise_lead_to_nothing_and_are_told_apart() {
+    fn wrong_kind_null_and_noise_handles_get_distinct_errors() {
         let handle = kept();
         let other = Handle::<Other>::from_bits(handle.bits());
         // SAFETY: only this test has these handles.
         assert!(unsafe { look(other) }.is_none() && end(other).is_none());
-        assert_eq!(what_is(other), "a handle of another kind");
-        assert_eq!(what_is(Handle::<One>::from_bits(0)), "a null handle");
+        assert_eq!(describe_unresolved(other), "a handle of another kind");
+        assert_eq!(describe_unresolved(Handle::<One>::from_bits(0)), "a null handle");
         for noise in [1, 2, 0x7fff_ffff_f000, u64::MAX, handle.bits() + (1 << 40)] {
             let noise = Handle::<One>::from_bits(noise);
             assert!(!is_there(noise), "{:#x}", noise.bits());
-            assert_eq!(what_is(noise), "no handle of this library's");
+            assert_eq!(describe_unresolved(noise), "no handle of this library's");
         }
         assert!(end(handle).is_some());
     }

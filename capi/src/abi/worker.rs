@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_a_worker_that_a_panic_has_ended_can_be_dropped_once() {
+    fn objects_of_panicked_worker_can_be_dropped_once() {
         let (context, worker, endpoint) = with_itself();
         let (mut region, mut key, mut pointer) = (null_mut(), null_mut(), null_mut());
         let (mut counter, mut call) = (null_mut(), null_mut());
@@ -485,8 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_its_handler_has_dropped_goes_with_the_outermost_call_whoever_has_an_endpoint()
-    {
+    fn worker_dropped_in_handler_ends_with_outermost_call() {
         let (context, worker, endpoint) = with_itself();
         let start = (&raw const context).cast();
         let mut both = (worker, endpoint);
@@ -513,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn another_thread_that_is_told_busy_leaves_the_owners_of_a_worker_as_they_were() {
+    fn busy_thread_leaves_owner_count_of_worker_unchanged() {
         let (mut context, mut worker) = (null_mut(), null_mut());
         // SAFETY: places in this test, as in all calls below.
         assert_eq!(unsafe { tieline_context_open(null(), &raw mut context) }, 0);

@@ -136,7 +136,7 @@ fn a_default_warns_about_nothing() {
 }
 
 #[test]
-fn only_a_list_that_names_what_is_to_be_used_has_an_order_and_asks_for_names() {
+fn only_an_including_list_has_an_order_and_requests_names() {
     let of = |value: &str| {
         let list = parse(value);
         (list.includes(), list.asks_for("shm"), list.asks_for("shm-cma"), list.bars("shm"))
@@ -220,7 +220,7 @@ fn each_slip_in_a_list_is_told_with_how_to_write_it() {
 }
 
 #[test]
-fn what_a_list_is_cited_as_says_which_file_or_that_the_program_set_it() {
+fn citation_of_a_list_names_its_file_or_the_program() {
     let cited = |origin: Origin| {
         let setting = Setting { value: " ^shm ".into(), origin };
         Selection::parse_from(P, setting).unwrap().cite()

@@ -59,8 +59,8 @@ fn a_view_has_who_set_it_and_what_it_beats_and_shows_no_secret() {
     assert_eq!(of("TIELINE_WHAT"), format!("unknown text 1 {path}:3 "));
     assert_eq!(of("TIELINE_RANK"), "launcher text 1 environment ");
     assert_eq!(of("TIELINE_ODD_SIZE"), "odd size 4k default ");
-    assert_eq!(config.who_set("TIELINE_SECRET").as_deref(), Some("program"));
-    assert_eq!(config.who_set("TIELINE_PROBE"), None);
+    assert_eq!(config.origin_text("TIELINE_SECRET").as_deref(), Some("program"));
+    assert_eq!(config.origin_text("TIELINE_PROBE"), None);
     let all = config.all();
     let said = |name: &str| all.iter().find(|(known, _)| known == name).map(|(_, value)| &**value);
     assert_eq!((said("TIELINE_SECRET"), said("TIELINE_PROBE")), (Some("b"), Some("on")));
@@ -77,7 +77,7 @@ fn how_a_value_is_corrected_depends_on_its_default() {
 }
 
 #[test]
-fn a_list_of_connections_for_a_domain_beats_its_providers_and_a_variable_of_that_name_is_none() {
+fn connect_list_of_domain_overrides_list_of_provider() {
     let config = env(&[
         ("TIELINE_CONNECT_VERBS", "a"),
         ("TIELINE_CONNECT_VERBS_MLX5_0", "b"),
@@ -96,7 +96,7 @@ fn a_list_of_connections_for_a_domain_beats_its_providers_and_a_variable_of_that
 }
 
 #[test]
-fn of_what_two_providers_declare_the_first_ones_word_holds_and_its_own_later_one() {
+fn first_declaring_provider_owns_variable_and_may_redeclare_it() {
     let config = env(&[]).build().unwrap();
     config.declare("shm", vec![size("TIELINE_SHM_A", "1k")]);
     config.declare("odd", vec![size("TIELINE_SHM_A", "2k")]);

@@ -98,7 +98,7 @@ fn fill(case: &Case, bench: &Bench) -> Result<Vec<usize>, Stop> {
     Ok(pending)
 }
 
-pub(super) fn what_is_pending_when_its_peer_closes_ends_with_closed(case: &Case) -> Checked {
+pub(super) fn pending_operations_end_with_closed_when_their_peer_closes(case: &Case) -> Checked {
     let mut any = false;
     for polled in [false, true] {
         let mut bench = bench(case, ALL_RIGHTS)?;

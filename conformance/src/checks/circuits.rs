@@ -161,7 +161,7 @@ pub(super) fn an_endpoint_that_is_not_connected_says_again(case: &Case) -> Check
     equal("ENDPOINT_FAILED of an endpoint that was not connected", 0, near.failed.len())
 }
 
-pub(super) fn what_was_sent_before_connect_arrives_though_its_sender_has_closed(
+pub(super) fn messages_sent_before_connect_arrive_though_their_sender_has_closed(
     case: &Case,
 ) -> Checked {
     only_to_endpoints(case)?;

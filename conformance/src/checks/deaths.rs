@@ -109,7 +109,7 @@ pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case)
     Ok(())
 }
 
-pub(super) fn what_a_process_had_sent_arrives_though_it_died(case: &Case) -> Checked {
+pub(super) fn messages_of_a_dead_process_arrive(case: &Case) -> Checked {
     const MESSAGES: u64 = 40;
     let (mut desk, mut partner) = meet(case)?;
     exchange(&mut desk, &mut partner)?;
@@ -188,7 +188,7 @@ fn post_all(
     Ok(pending)
 }
 
-pub(super) fn what_is_pending_ends_once_when_the_peer_dies(case: &Case) -> Checked {
+pub(super) fn pending_operations_end_once_when_the_peer_dies(case: &Case) -> Checked {
     let mut pending = 0;
     for polls in [false, true] {
         pending += pending_at_death(case, polls)?;

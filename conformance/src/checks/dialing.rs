@@ -43,7 +43,7 @@ pub(super) fn the_death_of_one_peer_of_a_connector_is_told_once(case: &Case) -> 
     same_bytes("an echo of the other one", b"still there", &receive(&mut [&mut post], 0)?)
 }
 
-pub(super) fn what_comes_of_a_peer_that_dies_is_whole_and_in_order(case: &Case) -> Checked {
+pub(super) fn datagrams_of_a_dying_peer_are_whole_and_in_order(case: &Case) -> Checked {
     reliable(case)?;
     for most in [1u64, 50, 1000] {
         let (mut post, mut partner, _) = meet(case)?;

@@ -117,8 +117,9 @@ fn done(
 fn import_for_all(desk: &mut Desk, packed: &[u8]) -> Result<Result<Key, Failure>, Stop> {
     let near = desk.boxes[0].interface.clone();
     let mut failure = None;
-    let key =
-        desk.retry(|| Key::of_all(&near, packed).map_err(|why| failure.insert(why).status))?;
+    let key = desk.retry(|| {
+        Key::for_all_endpoints(&near, packed).map_err(|why| failure.insert(why).status)
+    })?;
     Ok(key.map_err(|status| failure.unwrap_or_else(|| status.into())))
 }
 
@@ -173,12 +174,12 @@ pub(super) fn a_key_of_the_interface_serves_all_its_endpoints(case: &Case) -> Ch
 
 pub(super) fn operations_go_on_though_their_key_is_dropped(case: &Case) -> Checked {
     const COUNT: usize = 40;
-    for of_all in [false, true] {
+    for for_all_endpoints in [false, true] {
         let Bench { mut desk, target, packed, mut key, local } = bench(case, ALL_RIGHTS)?;
-        if of_all && !case.has(caps::INTERFACE_KEYS) {
+        if for_all_endpoints && !case.has(caps::INTERFACE_KEYS) {
             break;
         }
-        if of_all {
+        if for_all_endpoints {
             key = succeeds("import_key", import_for_all(&mut desk, &packed)?)?;
         }
         let len = most(case).min(512);

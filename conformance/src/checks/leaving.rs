@@ -17,19 +17,17 @@ const LONGEST: usize = 32 << 10;
 /// The number of polls in a row without an event after which nothing more can come from a sender that is gone.
 const QUIET: u32 = 100_000;
 
-pub(super) fn what_was_sent_arrives_though_its_sender_leaves_at_once(case: &Case) -> Checked {
+pub(super) fn messages_arrive_though_their_sender_leaves_directly(case: &Case) -> Checked {
     leave_all(case, &[1, 5, 100, MOST], 0, false)
 }
 
 /// The close of a socket with unread data, for example, resets the connection in both directions.
-pub(super) fn what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread(
-    case: &Case,
-) -> Checked {
+pub(super) fn messages_arrive_though_their_sender_leaves_others_unread(case: &Case) -> Checked {
     leave_all(case, &[1, 100, MOST], 200, false)
 }
 
 /// A packed message may have been accepted although the connection has no room yet.
-pub(super) fn what_was_packed_arrives_though_its_sender_leaves_at_once(case: &Case) -> Checked {
+pub(super) fn packed_messages_arrive_though_their_sender_leaves_directly(case: &Case) -> Checked {
     let fits = case.attr.max_packed >= case.attr.max_short.min(LONGEST);
     if fits { leave_all(case, &[1, 20, MOST], 0, true) } else { Ok(()) }
 }
@@ -150,7 +148,7 @@ fn send_and_leave(
 
 /// Messages that are too long for a slot of a ring lie in memory that the sender reuses. It must not reuse it before they were
 /// read, even if the endpoint is closed by then.
-pub(super) fn what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others(
+pub(super) fn messages_keep_their_bytes_though_their_sender_sends_to_others(
     case: &Case,
 ) -> Checked {
     let mut desk = case.desk()?;

@@ -212,7 +212,7 @@ checks! {
             "A new peer is not mistaken for an existing one.";
         the_end_of_one_peer_ends_no_other: messages::SHORT,
             "A peer that closes ends only its own connection.";
-        of_two_endpoints_to_one_peer_each_has_its_own_order_and_end: messages::SHORT,
+        two_endpoints_to_one_peer_have_separate_orders_and_ends: messages::SHORT,
             "Two endpoints to one peer are independent: closing one does not affect the other.";
     }
     waking for DATA => {
@@ -238,13 +238,13 @@ checks! {
             "Interfaces of two threads share no unlocked state.";
     }
     leaving for DATA => {
-        what_was_sent_arrives_though_its_sender_leaves_at_once: messages::SHORT,
+        messages_arrive_though_their_sender_leaves_directly: messages::SHORT,
             "An accepted message arrives although its sender closes directly afterwards.";
-        what_was_sent_arrives_though_its_sender_leaves_what_came_to_it_unread: messages::SHORT,
+        messages_arrive_though_their_sender_leaves_others_unread: messages::SHORT,
             "It also arrives if the sender leaves received data unread.";
-        what_was_packed_arrives_though_its_sender_leaves_at_once: messages::PACKED,
+        packed_messages_arrive_though_their_sender_leaves_directly: messages::PACKED,
             "An accepted packed message arrives although its sender closes directly afterwards.";
-        what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others: messages::SHORT,
+        messages_keep_their_bytes_though_their_sender_sends_to_others: messages::SHORT,
             "Buffers are reused only after they have been read.";
     }
     rma for DATA => {
@@ -368,7 +368,7 @@ checks! {
             "A size or count of 1, or a very large one, works or is refused with the name of the variable.";
     }
     settings for DATA | CONNECTORS => {
-        what_no_value_can_be_is_refused_by_name: 0,
+        impossible_values_are_refused_by_name: 0,
             "An invalid value is reported with the name of its variable.";
     }
     settings for DATA => {
@@ -406,9 +406,9 @@ checks! {
     deaths for DATA => {
         a_death_is_told_once_to_each_endpoint_and_to_no_other: messages::SHORT | caps::PEER_FAILURE,
             "Every endpoint to a dead process fails once, and no other endpoint does.";
-        what_a_process_had_sent_arrives_though_it_died: messages::SHORT | caps::PEER_FAILURE,
+        messages_of_a_dead_process_arrive: messages::SHORT | caps::PEER_FAILURE,
             "Messages that a process had sent are not lost when it dies.";
-        what_is_pending_ends_once_when_the_peer_dies: caps::AM_SHORT | caps::PEER_FAILURE,
+        pending_operations_end_once_when_the_peer_dies: caps::AM_SHORT | caps::PEER_FAILURE,
             "Every operation pending towards a dying peer completes.";
         the_death_of_a_peer_raises_no_signal: messages::SHORT | caps::PEER_FAILURE,
             "The death of a peer does not end a C program.";
@@ -444,13 +444,13 @@ checks! {
             "A program may drop a key while its operations are in flight.";
     }
     offers for DATA => {
-        what_is_canceled_ends_once_and_the_rest_goes_on: rma::BOTH | caps::CANCEL,
+        canceled_operations_end_once_and_the_others_continue: rma::BOTH | caps::CANCEL,
             "A canceled operation has no effect, and no other operation is lost.";
         a_flush_of_the_interface_covers_all_its_endpoints: rma::BOTH | caps::FLUSH_ALL,
             "One flush replaces those of all endpoints.";
         an_operation_without_event_has_ended_with_the_next_one: rma::BOTH | caps::NO_EVENT,
             "The completion of the last of many operations covers all of them.";
-        what_was_declined_has_not_happened: rma::BOTH,
+        declined_operations_have_no_effect: rma::BOTH,
             "An operation that one lane declines is carried out by another, exactly once.";
         the_limits_of_an_endpoint_stay_and_respect_their_record: 0,
             "The stated limits of an endpoint are correct.";
@@ -462,7 +462,7 @@ checks! {
             "A damaged or hostile address of an endpoint causes an error text, and no crash.";
         an_endpoint_that_is_not_connected_says_again: 0,
             "Operations posted before a connection is formed wait, and are not lost.";
-        what_was_sent_before_connect_arrives_though_its_sender_has_closed: messages::SHORT,
+        messages_sent_before_connect_arrive_though_their_sender_has_closed: messages::SHORT,
             "Messages of a peer that connects, sends and closes quickly are received.";
         an_endpoint_that_waits_keeps_no_other_waiting: messages::SHORT,
             "An absent peer does not delay the others.";
@@ -490,7 +490,7 @@ checks! {
             "The error text of a failed endpoint outlives the endpoint.";
         an_interface_sleeps_again_when_an_endpoint_that_failed_is_closed: waiting::WAITS | caps::PEER_FAILURE,
             "A worker that has lost a peer neither spins nor misses the next failure.";
-        what_is_pending_when_its_peer_closes_ends_with_closed: rma::BOTH | caps::PEER_FAILURE,
+        pending_operations_end_with_closed_when_their_peer_closes: rma::BOTH | caps::PEER_FAILURE,
             "No operation without an effect succeeds because its peer has closed in an orderly way.";
         a_new_endpoint_has_nothing_of_the_one_before_it: messages::SHORT,
             "A new connection has no state of the old one.";
@@ -502,21 +502,21 @@ checks! {
     promises for DATA => {
         pieces_that_lie_in_no_region_are_taken_all_the_same: rma::BOTH | caps::TAKES_REGIONS,
             "Unregistered memory can be put and got as well.";
-        who_reaches_its_own_memory_only_gives_that_and_refuses_other: rma::BOTH | caps::OWN_MEMORY_ONLY,
+        a_module_for_its_own_memory_only_provides_it_and_refuses_other: rma::BOTH | caps::OWN_MEMORY_ONLY,
             "A put to memory that a module does not reach is not lost silently.";
-        what_more_was_to_follow_goes_with_a_flush_or_a_poll: rma::BOTH,
+        operations_hinted_as_not_the_last_go_with_a_flush_or_a_poll: rma::BOTH,
             "A hint that more follows delays nothing when nothing follows.";
-        what_one_thread_has_begun_another_one_ends: rma::BOTH | caps::ANY_THREAD,
+        operations_of_one_thread_end_in_another: rma::BOTH | caps::ANY_THREAD,
             "Operations and keys of an interface are not bound to a thread.";
         memory_of_devices_that_are_not_here_is_refused_and_nothing_lost: caps::PUT,
             "Memory of an unknown device is refused with an error text, and the descriptor stays with the caller.";
-        who_was_hung_up_on_hears_it_and_is_heard_no_more: messages::SHORT | caps::PEER_FAILURE,
+        a_disconnected_peer_learns_it_and_is_received_no_more: messages::SHORT | caps::PEER_FAILURE,
             "A peer that cannot be answered does not wait for ever, and no other peer is disconnected.";
     }
     dialing for CONNECTORS => {
         the_death_of_one_peer_of_a_connector_is_told_once: caps::PEER_FAILURE,
             "With several peers the death of one is reported once, and no other is reported.";
-        what_comes_of_a_peer_that_dies_is_whole_and_in_order: 0,
+        datagrams_of_a_dying_peer_are_whole_and_in_order: 0,
             "Datagrams from a process that died arrive as they were sent.";
         a_connector_that_is_full_towards_a_dead_peer_goes_on: caps::PEER_FAILURE,
             "Datagrams to a dead peer do not fill a connector for ever.";

@@ -68,7 +68,7 @@ fn has_not_happened(case: &Case, bench: &Bench, n: usize, what: &str) -> Checked
     same_bytes(what, &vec![0xee; range(case, n).len()], &written(case, bench, n))
 }
 
-pub(super) fn what_is_canceled_ends_once_and_the_rest_goes_on(case: &Case) -> Checked {
+pub(super) fn canceled_operations_end_once_and_the_others_continue(case: &Case) -> Checked {
     let mut any = false;
     for round in 0..4 {
         let mut bench = prepared(case)?;
@@ -297,7 +297,7 @@ fn end_series(case: &Case, bench: &mut Bench, with_flush: bool) -> Checked {
     equal("what ends operations with NO_EVENT", Ok(()), desk.complete(code, LAST)?.map(drop))
 }
 
-pub(super) fn what_was_declined_has_not_happened(case: &Case) -> Checked {
+pub(super) fn declined_operations_have_no_effect(case: &Case) -> Checked {
     let Bench { mut desk, target, key, local, .. } = bench(case, ALL_RIGHTS)?;
     let (mut random, mut model, mut declined) = (Random(44), vec![0xee; TARGET], 0);
     for n in 0..200u64 {

@@ -121,7 +121,7 @@ pub(super) fn the_end_of_one_peer_ends_no_other(case: &Case) -> Checked {
     Ok(())
 }
 
-pub(super) fn of_two_endpoints_to_one_peer_each_has_its_own_order_and_end(case: &Case) -> Checked {
+pub(super) fn two_endpoints_to_one_peer_have_separate_orders_and_ends(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     let Some(second) = desk.second(case)? else {
         return Err(crate::report::Stop::Skip(

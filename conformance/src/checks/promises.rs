@@ -55,7 +55,9 @@ pub(super) fn pieces_that_lie_in_no_region_are_taken_all_the_same(case: &Case) -
     Ok(())
 }
 
-pub(super) fn who_reaches_its_own_memory_only_gives_that_and_refuses_other(case: &Case) -> Checked {
+pub(super) fn a_module_for_its_own_memory_only_provides_it_and_refuses_other(
+    case: &Case,
+) -> Checked {
     let what = "a domain whose module reaches only memory of its own alloc";
     let allocates = case.domain_attr.caps & memory_caps::ALLOC != 0;
     holds(allocates, what, "ALLOC", "none")?;
@@ -79,7 +81,7 @@ pub(super) fn who_reaches_its_own_memory_only_gives_that_and_refuses_other(case:
     Ok(())
 }
 
-pub(super) fn what_more_was_to_follow_goes_with_a_flush_or_a_poll(case: &Case) -> Checked {
+pub(super) fn operations_hinted_as_not_the_last_go_with_a_flush_or_a_poll(case: &Case) -> Checked {
     const STRIDE: usize = 512;
     let len = most(case).min(STRIDE);
     for flushes in [true, false, true, false] {
@@ -125,7 +127,7 @@ pub(super) fn what_more_was_to_follow_goes_with_a_flush_or_a_poll(case: &Case) -
     Ok(())
 }
 
-pub(super) fn what_one_thread_has_begun_another_one_ends(case: &Case) -> Checked {
+pub(super) fn operations_of_one_thread_end_in_another(case: &Case) -> Checked {
     const STRIDE: usize = 512;
     let len = most(case).min(STRIDE);
     let mut bench = bench(case, ALL_RIGHTS)?;
@@ -232,7 +234,7 @@ pub(super) fn memory_of_devices_that_are_not_here_is_refused_and_nothing_lost(
     super::resources::leaves_nothing("registrations that were refused", (300, 60), |_| ask(false))
 }
 
-pub(super) fn who_was_hung_up_on_hears_it_and_is_heard_no_more(case: &Case) -> Checked {
+pub(super) fn a_disconnected_peer_learns_it_and_is_received_no_more(case: &Case) -> Checked {
     if case.provider.interface.hang_up.is_none() || case.connects_to_endpoint() {
         return Err(Stop::Skip("has no slot hang_up".to_string()));
     }

@@ -123,7 +123,7 @@ fn nonsense(kind: u32) -> &'static [&'static str] {
     }
 }
 
-pub(super) fn what_no_value_can_be_is_refused_by_name(case: &Case) -> Checked {
+pub(super) fn impossible_values_are_refused_by_name(case: &Case) -> Checked {
     let mut any = false;
     for variable in load::declared() {
         for value in nonsense(variable.accepts().kind) {
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_seen_twice_is_alike_and_twice_as_much_is_not() {
+    fn repeated_observations_are_alike_and_doubled_ones_are_not() {
         assert!(alike("[2048, 0, 32]", "[2048, 0, 31]"));
         assert!(alike("[8]", "[9]") && !alike("[6]", "[7]") && !alike("[0]", "[1]"));
         assert!(!alike("[2048]", "[4096]") && !alike("[1, 2]", "[1]"));

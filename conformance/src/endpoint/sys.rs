@@ -433,7 +433,7 @@ pub(crate) struct Key {
 
 impl Key {
     /// A key that serves all endpoints of an interface that lead to its owner.
-    pub(crate) fn of_all(interface: &Interface, packed: &[u8]) -> Result<Key, Failure> {
+    pub(crate) fn for_all_endpoints(interface: &Interface, packed: &[u8]) -> Result<Key, Failure> {
         let _call = call("import_key of the interface");
         let provider = interface.provider();
         let f = provider.interface.import_key.ok_or(Status::Unsupported)?;

@@ -34,12 +34,12 @@ const OVER_LIBFABRIC: &[&str] = &[
     "put_and_get_reach_another_process",
     "a_put_to_a_killed_peer_fails",
     "a_killed_peer_is_reported_and_posting_to_it_fails",
-    "what_a_process_had_sent_arrives_though_it_died",
-    "what_is_pending_ends_once_when_the_peer_dies",
+    "messages_of_a_dead_process_arrive",
+    "pending_operations_end_once_when_the_peer_dies",
     "a_death_is_told_once_to_each_endpoint_and_to_no_other",
     "the_end_of_a_peer_wakes_also_when_a_call_has_found_it",
     "an_endpoint_that_leads_to_nobody_fails",
-    "who_was_hung_up_on_hears_it_and_is_heard_no_more",
+    "a_disconnected_peer_learns_it_and_is_received_no_more",
 ];
 
 /// A subset for interfaces that take 131 MiB each, and much time: over `ofi_rxm` of 2.5.

@@ -99,7 +99,7 @@ fn verdicts(composition: &Composition, subject: &str) -> Vec<String> {
 
 /// The connection module of a path also serves messages if it belongs to the domain, may carry data, and is not the message module.
 #[test]
-fn what_connects_a_path_is_its_reserve_for_messages() {
+fn connection_module_of_path_is_reserve_for_messages() {
     let none: &[(&str, &str)] = &[];
     let mut packs_nothing = ud();
     packs_nothing.facts.caps = caps::AM_SHORT;
@@ -396,7 +396,7 @@ fn a_filter_says_which_variable() {
 }
 
 #[test]
-fn what_is_required_and_missing_is_an_error() {
+fn missing_required_module_is_an_error() {
     let required = |set: &[(&str, &str)], candidates: &[FoundModule]| {
         let preferences = preferences(set);
         compose(candidates, &preferences).check_required(&preferences)
@@ -423,7 +423,7 @@ fn what_is_required_and_missing_is_an_error() {
 }
 
 #[test]
-fn what_messages_have_to_do_instead_is_what_no_module_of_the_domain_does() {
+fn operations_without_module_are_emulated_over_messages() {
     let of = |caps: u64| data("net", "net:0", "all", caps, 50);
     let rows = [
         (MESSAGES, (true, true)),

@@ -283,7 +283,7 @@ mod tests {
 
     /// Processors' atomics are not atomic with respect to the device that the key names.
     #[test]
-    fn nobody_but_the_named_device_executes_atomics_on_a_region() -> Result<(), Error> {
+    fn only_named_device_executes_atomics_on_a_region() -> Result<(), Error> {
         let context = crate::Context::open()?;
         let (worker, region) = (context.worker()?, context.alloc(64)?);
         let endpoint = worker.connect(&worker.address()?)?;
@@ -330,7 +330,7 @@ mod tests {
                 call.compare = call.field(memory, shift);
             }
             let (before, applied) = (call.field(memory, shift), call.applied(memory, shift));
-            let span = crate::sys::Span::of_words(std::slice::from_mut(&mut memory));
+            let span = crate::sys::Span::from_words(std::slice::from_mut(&mut memory));
             match emulate::execute(&span, offset as usize, &call) {
                 Ok(old) => prop_assert_eq!((old, Ok(memory)), (before, applied)),
                 Err(status) => prop_assert_eq!(Err(status), applied),

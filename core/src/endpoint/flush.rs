@@ -479,7 +479,7 @@ mod tests {
     use tieline_testing::Wait;
 
     #[test]
-    fn an_endpoint_has_nothing_pending_beside_an_idle_one_to_the_service_worker() {
+    fn idle_service_endpoint_leaves_nothing_pending() {
         let open = |progress_thread: &str| {
             let context = Context::builder().set("TIELINE_PROVIDERS", "shm");
             context.set("TIELINE_PROGRESS_THREAD", progress_thread).open().unwrap()

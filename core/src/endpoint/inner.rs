@@ -155,7 +155,7 @@ impl Inner {
         let first = route.message();
         let alike = |pair: &&ModulePair| first.is_some_and(|first| domain(pair) == domain(&first));
         let each =
-            route.messages().iter().filter(alike).map(|pair| LaneLimits::of_module(attr(*pair)));
+            route.messages().iter().filter(alike).map(|pair| LaneLimits::from_module(attr(*pair)));
         let limits = each.reduce(LaneLimits::for_messages_of_either);
         Inner {
             state: Cell::new(State::New),

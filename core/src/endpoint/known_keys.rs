@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_the_longest_ago_goes_for_what_is_new() {
+    fn least_recently_used_key_is_evicted() {
         let mut keys = Keys::<()>::default();
         for handle in 0..MOST as u64 {
             assert!(keys.keep(handle, record(handle)).is_none());

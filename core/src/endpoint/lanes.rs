@@ -139,7 +139,7 @@ impl Inner {
         let mut lane = Lane {
             interface: pair.interface,
             raw,
-            limits: LaneLimits::of_module(&slot.attr),
+            limits: LaneLimits::from_module(&slot.attr),
             owned: true,
         };
         match slot.limits(&raw) {

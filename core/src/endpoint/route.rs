@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_by_messages_is_small_only_over_the_lane_that_was_compared_and_while_it_is_open() {
+    fn small_operations_use_messages_only_over_compared_open_lane() {
         let route = route(&[0, 2]);
         assert_eq!((route.small(7), route.small(8), route.has_small()), (512, 0, true));
         route.set_small(false);
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_lately_is_tried_last_and_what_failed_last_behind_that() {
+    fn recently_failed_lanes_are_tried_last() {
         let mut route = route(&[0, 1, 2, 3]);
         route.put_last(|pair| [9, 0, 5, 0][pair.interface]);
         let order =

@@ -123,7 +123,7 @@ mod tests {
     const THEIRS: &[(&str, &str)] = &[("shm", "ring"), ("tcp", "stream")];
 
     #[test]
-    fn what_the_peer_has_and_this_process_refused_comes_first_with_the_reason() {
+    fn module_refused_here_comes_first_with_reason() {
         let record = Record::provider("tcp", refused());
         let text = why(&other_host(), &[&record], THEIRS, &NOBODY);
         assert_eq!(
@@ -134,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_installed_is_called_so() {
+    fn missing_module_is_reported_as_not_installed() {
         let text = why(&other_host(), &[], THEIRS, &NOBODY);
         assert!(text.starts_with("tcp/stream: the peer has it; here: not installed; "), "{text}");
     }
 
     #[test]
-    fn a_path_without_connections_names_what_would_form_them_and_who_left_it_out() {
+    fn path_without_connections_names_missing_connector_and_cause() {
         let because = "nobody carries its addresses".to_string();
         let mut path = Record::provider("tcp", Verdict::Disabled { because });
         path.domain = Some("tcp".into());
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_provider_without_its_device_is_a_hindrance_only_where_its_name_was_asked_for() {
+    fn provider_without_device_is_hindrance_only_if_configured() {
         let unused = Verdict::NotUsed { because: "there is no /dev/knem".into() };
         let record = Record::provider("shm-knem", unused);
         let said = |asks: &Asks<'_>| hindrances(&[], &[&record], &[], asks);

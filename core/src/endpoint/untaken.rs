@@ -86,7 +86,7 @@ impl Inner {
         let domain = |at: usize| &self.shared.interfaces[at].domain;
         while self.route.next_message(|a, b| domain(a) == domain(b)) {
             let carries = self.route.message().map(|pair| {
-                let limits = LaneLimits::of_module(&self.shared.interfaces[pair.interface].attr);
+                let limits = LaneLimits::from_module(&self.shared.interfaces[pair.interface].attr);
                 limits.max_packed.max(limits.max_short)
             });
             if carries.is_some_and(|most| most >= longest) {

@@ -22,7 +22,7 @@ pub(crate) struct LaneLimits {
 
 impl LaneLimits {
     /// The limits of every endpoint of a module, unless the endpoint reports its own.
-    pub(crate) fn of_module(attr: &ModuleAttr) -> LaneLimits {
+    pub(crate) fn from_module(attr: &ModuleAttr) -> LaneLimits {
         LaneLimits {
             max_short: attr.max_short,
             max_packed: if attr.caps & caps::AM_PACKED == 0 { 0 } else { attr.max_packed },
@@ -73,7 +73,7 @@ impl InterfaceSlot {
             self.provider.heard(code);
             EndpointLimits::empty()
         });
-        let limits = LaneLimits::of_module(&self.attr).and(&own);
+        let limits = LaneLimits::from_module(&self.attr).and(&own);
         if self.attr.caps & caps::AM_PACKED != 0 && limits.max_packed < LEAST_PACKED {
             return Err(Error::new(
                 Status::Unsupported,
@@ -116,7 +116,7 @@ mod tests {
         let packs = EndpointLimits { max_packed: 40, ..EndpointLimits::empty() };
         assert_eq!(module.and(&packs).max_short, 40, "a message of any length may be packed");
         let attr = ModuleAttr { max_zcopy: 9, ..ModuleAttr::empty() };
-        assert_eq!(LaneLimits::of_module(&attr).max_zcopy, 0, "it does not say that it gathers");
+        assert_eq!(LaneLimits::from_module(&attr).max_zcopy, 0, "it does not say that it gathers");
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
             max_get: 8,
             max_short_put: 6,
         };
-        let of = |caps| LaneLimits::of_module(&ModuleAttr { caps, ..attr });
+        let of = |caps| LaneLimits::from_module(&ModuleAttr { caps, ..attr });
         assert_eq!(of(attr.caps), all);
         let less = LaneLimits { max_short: 100, max_packed: 0, ..all };
         assert_eq!(of(attr.caps & !caps::AM_PACKED), less, "it packs none");

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_repeats_itself_is_told_ever_more_seldom() {
+    fn repeated_text_is_reported_at_powers_of_two() {
         let mut said = Said::default();
         let (one, other) = (said.number("one"), said.number("other"));
         let mut told = Vec::new();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn of_lines_that_come_by_the_thousands_the_rest_is_counted() {
+    fn lines_beyond_the_allowance_are_counted() {
         let (mut allowance, now) = (Allowance::default(), Instant::now());
         let taken = (0..5000).filter(|_| allowance.take(1, now) == Some(0)).count();
         assert_eq!(taken as u64, AT_ONCE);

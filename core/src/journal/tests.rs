@@ -28,7 +28,7 @@ impl Drop for Scratch {
 }
 
 #[test]
-fn no_file_is_made_before_there_is_something_to_say_and_its_name_may_hold_process_and_host() {
+fn file_is_created_on_first_line_and_its_name_may_hold_pid_and_host() {
     let scratch = Scratch::new("late");
     let journal = scratch.journal("report.%h.%p");
     let path = scratch.path("report.nodea.77");
@@ -57,7 +57,7 @@ fn lines_of_several_who_share_a_file_are_whole() {
 }
 
 #[test]
-fn what_is_known_of_a_peer_is_told_again_only_when_it_is_another_or_has_failed() {
+fn lanes_of_peer_are_reported_again_only_after_change_or_failure() {
     let scratch = Scratch::new("peers");
     let journal = scratch.journal("report");
     let one = || journal.tell_of_peer([1; 16], "one");
@@ -72,7 +72,7 @@ fn what_is_known_of_a_peer_is_told_again_only_when_it_is_another_or_has_failed()
 }
 
 #[test]
-fn what_cannot_be_written_is_counted_with_the_reason_and_ends_nothing() {
+fn failed_writes_are_counted_with_reason_and_end_nothing() {
     let scratch = Scratch::new("refused");
     let nowhere = scratch.journal("no/such/folder");
     nowhere.tell("a");
@@ -110,7 +110,7 @@ fn a_pipe_that_nobody_reads_holds_up_nobody_and_its_signal_ends_nothing() {
 }
 
 #[test]
-fn what_a_peer_says_of_itself_is_no_line_of_its_own() {
+fn text_from_peer_cannot_start_a_line() {
     let scratch = Scratch::new("forged");
     let journal = scratch.journal("report");
     let name = "a\ntieline[1@b] warning\r\u{202e}\u{2028}c";
@@ -140,7 +140,7 @@ fn a_line_is_as_long_as_a_pipe_takes_at_once_and_says_that_it_was_cut() {
 }
 
 #[test]
-fn what_was_cut_is_not_what_the_next_line_begins_with() {
+fn line_after_cut_write_starts_on_new_line() {
     let scratch = Scratch::new("torn");
     let journal = scratch.journal("report");
     journal.tell("one");
@@ -221,7 +221,7 @@ fn lines_that_are_left_out_are_counted_in_words() {
 
 /// The fourth time may belong to the fourth endpoint, the eighth does not.
 #[test]
-fn a_failure_that_is_said_in_a_row_is_told_by_ones_twos_and_more_from_the_fifth_time_on() {
+fn consecutive_equal_failures_are_thinned_from_fifth_time_on() {
     let scratch = Scratch::new("row");
     let journal = scratch.journal("report");
     let told = |times: usize| {

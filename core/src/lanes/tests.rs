@@ -75,7 +75,7 @@ fn lanes_stand_by_rank_and_emulation_comes_last() {
 }
 
 #[test]
-fn what_the_peer_bars_from_data_carries_none() {
+fn module_that_peer_excludes_from_data_carries_none() {
     let all = [tcp(), shm()];
     let mut theirs = peers(&all);
     theirs[0].priority = CONNECTS_ONLY;
@@ -143,7 +143,7 @@ fn a_mechanism_that_one_peer_refuses_costs_that_pair_that_lane() {
 }
 
 #[test]
-fn what_is_composed_for_a_peer_leaves_out_what_only_waits_for_a_failure() {
+fn composed_lanes_of_peer_omit_standby_modules() {
     let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 60);
     let all = [shm(), rc.clone(), tcp()];
     let by = |name: &str| ModuleRef::new(name, name, "m");
@@ -181,7 +181,7 @@ fn a_peer_on_another_host_is_served_by_what_reaches_it() {
 }
 
 #[test]
-fn a_network_is_no_lane_to_memory_on_this_host_unless_it_needs_nothing_from_the_target() {
+fn network_lane_to_local_memory_requires_passive_target() {
     let local = module("shm", "ring", caps::AM_SHORT | caps::LOCAL_ONLY, 50);
     let stream = module("tcp", "stream", caps::AM_SHORT | RMA, 10);
     let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 30);
@@ -271,7 +271,7 @@ fn told(lanes: &Lanes) -> Vec<String> {
 }
 
 #[test]
-fn what_a_network_would_do_on_this_host_is_told_once_and_a_reserve_for_messages_is_not_in_use() {
+fn network_outranked_on_this_host_is_recorded_once_and_reserve_is_unused() {
     let local = module("shm", "ring", caps::AM_SHORT | caps::LOCAL_ONLY, 50);
     let stream = module("tcp", "stream", caps::AM_SHORT | RMA | caps::ATOMICS, 10);
     let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 30);
@@ -289,7 +289,7 @@ fn what_a_network_would_do_on_this_host_is_told_once_and_a_reserve_for_messages_
 }
 
 #[test]
-fn small_puts_and_gets_go_by_messages_where_a_module_is_clearly_slower_and_through_at_once() {
+fn small_rma_goes_by_messages_if_synchronous_module_is_clearly_slower() {
     let mut ring = module("shm", "ring", caps::AM_SHORT, 50);
     let cost = |overhead_ns, latency_ns, bytes_per_second| Cost {
         overhead_ns,
@@ -322,7 +322,7 @@ fn small_puts_and_gets_go_by_messages_where_a_module_is_clearly_slower_and_throu
 }
 
 #[test]
-fn of_several_modules_that_cannot_be_reached_each_reason_is_told_once() {
+fn reasons_of_unreachable_modules_are_recorded_once_each() {
     let all = [tcp()];
     let mut there = peers(&[tcp(), tcp(), tcp()]);
     for (peer, domain) in there.iter_mut().zip(["tcp:a", "tcp:b", "tcp:c"]) {

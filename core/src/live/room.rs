@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_room_of_a_look_ends_with_its_bytes_and_with_its_time_and_does_not_come_back() {
+    fn observation_limits_of_bytes_and_time_stay_exhausted() {
         let mut room = Room::of(3 * BESIDE, Duration::from_secs(1000));
         assert!(room.takes(BESIDE) && room.has_time());
         assert!(!room.takes(1), "there is room for one of no length");

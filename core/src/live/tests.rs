@@ -37,7 +37,7 @@ fn set(mapped: &Mapped, at: usize, value: u64) {
 }
 
 #[test]
-fn what_a_worker_writes_is_what_is_read() {
+fn published_worker_state_is_read_back_unchanged() {
     let file = file();
     let page = file.place().unwrap();
     let mut status = worker("ab12cd34");
@@ -99,7 +99,7 @@ fn seen(
 }
 
 #[test]
-fn what_a_worker_does_is_told_by_two_looks() {
+fn two_observations_reveal_activity_of_worker() {
     let file = file();
     let page = file.place().unwrap();
     assert!(page.write(&text(&worker("it")), now_ns()));
@@ -135,7 +135,7 @@ fn page_of(file: &Arc<File>, polls: u64, seconds: u64) -> Page {
 }
 
 #[test]
-fn what_waited_when_a_text_was_made_grows_older_only_while_the_worker_sleeps() {
+fn waits_in_text_age_only_while_worker_sleeps() {
     let file = file();
     let page = page_of(&file, 7, 600);
     let opened = file.opened().unwrap();
@@ -240,7 +240,7 @@ fn a_file_that_is_none_or_lies_about_lengths_is_read_without_harm() {
 }
 
 #[test]
-fn what_somebody_writes_who_wants_to_fill_the_readers_memory_is_bounded() {
+fn hostile_text_cannot_exhaust_memory_of_reader() {
     let many = |what: &str| format!("{{\"{what}\":[{}{{}}]}}", "{},".repeat(9000));
     for what in ["endpoints", "forming", "interfaces"] {
         let it = parse(many(what).as_bytes());
@@ -293,20 +293,20 @@ fn a_text_that_is_written_while_it_is_read_is_never_a_mixture() {
 }
 
 #[test]
-fn what_is_shown_of_a_hostile_text_has_no_control_characters() {
+fn hostile_text_is_shown_without_control_characters() {
     let status = parse(br#"{"worker":"a\u001b[2J\nb\u202e","endpoints":[{"peer":"x\ry"}]}"#);
     assert_eq!((status.worker.as_str(), status.endpoints[0].peer.as_str()), ("a?[2J?b?", "x?y"));
     assert_eq!(clean("plain ä"), "plain ä");
 }
 
 #[test]
-fn what_a_newer_version_adds_is_left_out_and_what_an_older_one_lacks_is_empty() {
+fn unknown_fields_are_ignored_and_missing_fields_are_empty() {
     let status = parse(br#"{"worker":"ab","news":[1,2],"pending":3}"#);
     assert_eq!((status.worker.as_str(), status.pending, status.peers), ("ab", 3, 0));
 }
 
 #[test]
-fn what_waits_comes_first_and_says_for_how_long() {
+fn waiting_operations_come_first_with_their_duration() {
     let mut it = worker("ab12cd34");
     it.endpoints.push(waiting("process 9 on nodeb", 0));
     it.grow_older(12_340);
@@ -333,7 +333,7 @@ fn a_process_that_is_not_there_and_one_without_a_context_are_told_apart() {
 
 /// The kernel reports it in two files; a folder of the test has the same ones.
 #[test]
-fn a_thread_that_the_kernel_keeps_from_being_woken_is_named_with_the_place_where_it_is() {
+fn uninterruptible_thread_is_shown_with_its_kernel_function() {
     let task = std::env::temp_dir().join(format!("tieline-stuck-{}", std::process::id()));
     std::fs::create_dir(&task).unwrap();
     let told = |status: &str, place: &str| {
@@ -392,7 +392,7 @@ fn a_text_that_others_may_have_chosen_is_cut_between_characters() {
 }
 
 #[test]
-fn a_character_that_turns_the_others_is_replaced_wherever_it_lies_in_its_range() {
+fn bidi_control_characters_are_replaced_in_their_whole_range() {
     for turns in "\u{61c}\u{200e}\u{200f}\u{2028}\u{202e}\u{2066}\u{2069}".chars() {
         assert_eq!(clean(&format!("a{turns}b")), "a?b", "{turns:?}");
     }

@@ -96,7 +96,7 @@ fn everything_that_is_known_has_its_words() {
 }
 
 #[test]
-fn what_is_nothing_has_no_words() {
+fn empty_fields_produce_no_text() {
     let idle = EndpointStatus {
         peer: "process 9".into(),
         peer_worker: "0badcafe".into(),
@@ -133,7 +133,7 @@ fn what_is_nothing_has_no_words() {
 }
 
 #[test]
-fn what_a_worker_does_is_said_with_how_long_it_has() {
+fn activity_of_worker_is_shown_with_its_duration() {
     let does = |doing, waiting_ms| {
         let stuck = Some("D (disk sleep) in nfs_wait".to_owned());
         let worker =
@@ -155,7 +155,7 @@ fn what_a_worker_does_is_said_with_how_long_it_has() {
 }
 
 #[test]
-fn of_a_process_that_cannot_move_that_is_the_second_line_and_of_an_unknown_worker_why() {
+fn second_line_names_halted_process_and_reason_for_unknown_worker() {
     let stopped = WorkerStatus { doing: Doing::Stopped, ..WorkerStatus::default() };
     let status = Status { workers: vec![stopped], ..Status::default() };
     let line = "the process is stopped by a signal; all below is as it was before";
@@ -170,7 +170,7 @@ fn of_a_process_that_cannot_move_that_is_the_second_line_and_of_an_unknown_worke
 }
 
 #[test]
-fn who_waits_is_named_by_how_much_it_waits_for() {
+fn waiting_endpoint_is_shown_with_number_of_operations() {
     let waits = |open, answers, doing| {
         let worker = WorkerStatus {
             doing,
@@ -208,7 +208,7 @@ fn all_of_it_is_there_for_programs() {
 }
 
 #[test]
-fn a_text_without_room_for_its_connections_has_half_of_them_again_and_again() {
+fn connections_are_halved_until_text_fits() {
     let one = busy_worker().forming.remove(0);
     let whole = WorkerStatus { forming: vec![one; 64], ..WorkerStatus::default() };
     let (most, bare) = (
@@ -227,7 +227,7 @@ fn a_text_without_room_for_its_connections_has_half_of_them_again_and_again() {
 }
 
 #[test]
-fn later_everything_has_waited_longer_and_what_has_ended_waits_for_nothing() {
+fn aging_extends_waits_and_ended_operations_wait_for_nothing() {
     let mut worker = busy_worker();
     worker.grow_older(5);
     assert_eq!(worker.endpoints[0].waits.as_ref().unwrap().ms, 61_005);
@@ -267,7 +267,7 @@ fn a_process_that_has_ended_is_dead_and_then_gone() {
 }
 
 #[test]
-fn who_may_not_look_into_a_process_is_told_whether_it_is_another_users() {
+fn permission_error_says_whether_process_belongs_to_another_user() {
     let own = Process::of(std::process::id()).unwrap();
     let why = own.may_not(&IoError::from(ErrorKind::PermissionDenied));
     assert_eq!(why.status(), Code::Permission, "{why}");

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allowed_is_all_that_is_needed() {
+    fn access_allows_only_if_all_rights_are_present() {
         let both = Access::READ | Access::WRITE;
         assert!(both.allows(Access::READ) && both.allows(both) && both.allows(Access::LOCAL));
         assert!(!both.allows(Access::ATOMIC) && !both.allows(Access::ALL));

@@ -86,9 +86,9 @@ fn fits(len: usize, room: Option<Room>) -> Result<(), Error> {
 
 /// The least room below any limit; `None` if no limit can be read.
 fn smallest(root: &Path, address_space: Option<u64>) -> Option<Room> {
-    let mut rooms = of_groups(root);
-    rooms.extend(of_machine(root));
-    rooms.extend(address_space.and_then(|limit| of_address_space(root, limit)));
+    let mut rooms = group_rooms(root);
+    rooms.extend(machine_room(root));
+    rooms.extend(address_space.and_then(|limit| address_space_room(root, limit)));
     rooms.into_iter().min_by_key(|room| room.bytes)
 }
 
@@ -102,7 +102,7 @@ fn fields(text: &str) -> HashMap<&str, u64> {
     text.lines().filter_map(field).collect()
 }
 
-fn of_machine(root: &Path) -> Option<Room> {
+fn machine_room(root: &Path) -> Option<Room> {
     let text = read_to_string(root.join("proc/meminfo")).ok()?;
     let fields = fields(&text);
     let free = fields.get("SwapFree").copied().unwrap_or(0);
@@ -115,7 +115,7 @@ fn free_swap(root: &Path) -> u64 {
     fields(&text).get("SwapFree").copied().unwrap_or(0)
 }
 
-fn of_address_space(root: &Path, limit: u64) -> Option<Room> {
+fn address_space_room(root: &Path, limit: u64) -> Option<Room> {
     let text = read_to_string(root.join("proc/self/statm")).ok()?;
     let pages: u64 = text.split_whitespace().next()?.parse().ok()?;
     let bytes = limit.saturating_sub(pages.saturating_mul(sys::page_bytes()));
@@ -130,7 +130,7 @@ enum Version {
 }
 
 /// The room in each control group of this process, up to the topmost visible one.
-fn of_groups(root: &Path) -> Vec<Room> {
+fn group_rooms(root: &Path) -> Vec<Room> {
     let read = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
     let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
     let mut rooms = Vec::new();
@@ -145,7 +145,7 @@ fn of_groups(root: &Path) -> Vec<Room> {
         let Some((top, inside)) = mounted(root, &mounts, version, path) else { continue };
         let mut group = top.join(inside);
         loop {
-            rooms.extend(of_group(root, &group, version));
+            rooms.extend(group_room(root, &group, version));
             if group == top || !group.pop() {
                 break;
             }
@@ -183,7 +183,7 @@ fn mounted<'a>(
 }
 
 /// The room in one group: up to its limit, including droppable file pages, and swap.
-fn of_group(root: &Path, group: &Path, version: Version) -> Option<Room> {
+fn group_room(root: &Path, group: &Path, version: Version) -> Option<Room> {
     let number =
         |name: &str| -> Option<u64> { read_to_string(group.join(name)).ok()?.trim().parse().ok() };
     let stat = read_to_string(group.join("memory.stat")).unwrap_or_default();

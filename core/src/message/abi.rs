@@ -169,7 +169,7 @@ mod tests {
     use tieline_plugin_api::abi::Event;
 
     #[test]
-    fn a_lent_buffer_goes_back_once_when_neither_the_handler_nor_what_it_kept_reads_it() {
+    fn lent_buffer_is_released_once_after_handler_and_kept_message() {
         let first_kept = Readers::default();
         assert!(!first_kept.kept_gone(), "the handler may ask for the payload again");
         assert!(first_kept.handler_done());

@@ -57,7 +57,7 @@ fn ask(
 }
 
 #[test]
-fn a_name_has_the_addresses_that_lead_the_farthest_and_never_more_than_48_bytes() {
+fn name_prefers_far_reaching_addresses_and_fits_48_bytes() {
     let many =
         [("127.0.0.1", 1), ("10.0.0.1", 2), ("10.0.0.2", 2), ("10.0.0.3", 2), ("10.0.0.4", 2)];
     let name = WorkerName::new(&contact(&many), &WORKER);
@@ -98,7 +98,7 @@ fn a_name_survives_its_bytes_and_no_other_length() {
 }
 
 #[test]
-fn whoever_has_a_name_is_given_the_address_and_nothing_is_left_of_the_question() {
+fn name_resolves_to_address_and_lookup_leaves_nothing() {
     let settings = loopback("");
     let service = NameService::open(&settings).unwrap();
     let name = service.publish(&WORKER, address_of(WORKER));
@@ -116,7 +116,7 @@ fn whoever_has_a_name_is_given_the_address_and_nothing_is_left_of_the_question()
 }
 
 #[test]
-fn who_shows_another_proof_or_has_another_secret_hears_nothing() {
+fn lookup_with_wrong_proof_or_secret_gets_no_answer() {
     let settings = loopback("one");
     let service = NameService::open(&settings).unwrap();
     let name = service.publish(&WORKER, address_of(WORKER));
@@ -134,7 +134,7 @@ fn who_shows_another_proof_or_has_another_secret_hears_nothing() {
 }
 
 #[test]
-fn what_is_not_the_address_of_the_worker_that_was_meant_is_believed_by_nobody() {
+fn answer_with_address_of_other_worker_is_refused() {
     let settings = loopback("");
     let service = NameService::open(&settings).unwrap();
     for lie in [address_of([9; 16]), vec![1; 100]] {
@@ -148,7 +148,7 @@ fn what_is_not_the_address_of_the_worker_that_was_meant_is_believed_by_nobody() 
 
 /// The situation after a restart of a rank on the same ports.
 #[test]
-fn another_process_at_the_port_of_a_name_is_not_taken_for_one_with_another_secret() {
+fn other_process_at_port_of_name_is_not_reported_as_wrong_secret() {
     for secret in ["", "one"] {
         let settings = loopback(secret);
         let (before, after) = [(); 2].map(|()| NameService::open(&settings).unwrap()).into();
@@ -163,7 +163,7 @@ fn another_process_at_the_port_of_a_name_is_not_taken_for_one_with_another_secre
 }
 
 #[test]
-fn what_a_worker_says_of_itself_by_now_is_what_who_asks_is_told() {
+fn lookup_returns_current_address_of_worker() {
     let settings = loopback("");
     let service = NameService::open(&settings).unwrap();
     let name = service.publish(&WORKER, vec![1; 100]);

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_messages_bring_comes_in_order_and_not_beyond_what_is_missing() {
+    fn received_data_must_be_in_order_and_within_missing_bytes() {
         let region = region();
         let mut buffer =
             LocalBuffer { memory: Memory::Region(region.hold()), offset: 10, len: 8, missing: 8 };
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_messages_bring_for_pieces_goes_to_each() {
+    fn received_data_is_scattered_to_pieces() {
         let region = region();
         let pieces = Pieces::new([(&region, 10..13), (&region, 20..22)].into_iter());
         let memory = Memory::Pieces(pieces.into());

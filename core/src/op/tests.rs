@@ -65,7 +65,7 @@ fn a_completion_ends_only_what_was_posted_to_that_interface() {
 }
 
 #[test]
-fn of_an_operation_whose_end_nobody_knows_its_memory_is_kept_and_nothing_where_it_has_none() {
+fn memory_of_operation_with_unknown_outcome_is_retained() {
     let mut table = Table::new(100);
     for has_memory in [true, false] {
         let id = posted(&mut table, 0, 3);
@@ -80,7 +80,7 @@ fn of_an_operation_whose_end_nobody_knows_its_memory_is_kept_and_nothing_where_i
 }
 
 #[test]
-fn what_is_handed_over_goes_before_the_flushes_that_cover_it_and_behind_all_others() {
+fn transferred_operations_precede_only_the_flushes_that_cover_them() {
     let mut table = Table::new(100);
     let (first, own) = (table.open(1, Kind::Put).unwrap(), table.open(0, Kind::Get).unwrap());
     let flush = table.open(0, Kind::Flush).unwrap();
@@ -103,7 +103,7 @@ fn what_is_handed_over_goes_before_the_flushes_that_cover_it_and_behind_all_othe
 }
 
 #[test]
-fn a_flush_that_what_was_handed_over_put_at_the_head_is_not_waited_for_in_vain() {
+fn flush_at_head_after_transfer_completes() {
     let mut table = Table::new(100);
     let flush = table.open(0, Kind::Flush).unwrap();
     let provider_has = posted(&mut table, 1, 2);
@@ -118,7 +118,7 @@ fn a_flush_that_what_was_handed_over_put_at_the_head_is_not_waited_for_in_vain()
 
 /// Parts of other operations report no failure of what a flush covers, although they precede it.
 #[test]
-fn what_was_posted_behind_a_flush_is_handed_over_behind_it_whatever_it_is_a_part_of() {
+fn operations_posted_after_flush_stay_after_it_on_transfer() {
     let mut table = Table::new(100);
     let whole = table.open(0, Kind::Native).unwrap();
     let flush = flush(&mut table, 0);
@@ -214,7 +214,7 @@ fn failed(table: &mut Table, owner: usize) -> Id {
 }
 
 #[test]
-fn a_failure_is_the_next_flushs_when_its_request_goes_unless_somebody_has_heard_of_it() {
+fn failure_of_dropped_request_goes_to_next_flush_unless_reported() {
     let mut table = Table::new(100);
     for heard in [false, true] {
         let id = failed(&mut table, 0);
@@ -269,7 +269,7 @@ fn a_failure_is_kept_for_an_endpoint_that_never_had_an_operation() {
 }
 
 #[test]
-fn what_is_posted_before_an_operation_is_what_stands_before_it_at_that_interface() {
+fn posted_before_counts_only_earlier_posts_to_that_interface() {
     let mut table = Table::new(100);
     let first = posted(&mut table, 0, 1);
     let _elsewhere = posted(&mut table, 1, 2);
@@ -341,7 +341,7 @@ fn a_flush_of_a_failed_endpoint_asks_no_lane() {
 }
 
 #[test]
-fn memory_that_a_provider_has_is_given_to_who_fails_the_endpoint_and_other_memory_is_let_go() {
+fn failing_endpoint_returns_posted_memory_and_releases_other_memory() {
     let mut table = Table::new(100);
     let local_buffer = || LocalBuffer::held(Memory::Bytes(vec![0; 8].into()), 0, 8);
     let (theirs, ours) = (posted(&mut table, 0, 1), table.open(0, Kind::Get).unwrap());
@@ -374,7 +374,7 @@ fn a_whole_ends_with_its_last_part_and_with_the_first_failure_among_them() {
 }
 
 #[test]
-fn an_operation_that_ended_with_a_bare_status_gets_the_words_that_come_after_it() {
+fn operation_ended_with_bare_status_gets_later_error_text() {
     let mut table = Table::new(100);
     let alone = posted(&mut table, 4, 0);
     let whole = table.open(4, Kind::Whole).unwrap();
@@ -405,7 +405,7 @@ fn an_endpoint_has_no_more_operations_open_than_it_may() {
 }
 
 #[test]
-fn what_a_provider_still_has_when_its_endpoint_is_dropped_goes_on_alone() {
+fn posted_operation_outlives_dropped_endpoint() {
     let mut table = Table::new(100);
     let (theirs, ours) = (posted(&mut table, 9, 2), table.open(9, Kind::Put).unwrap());
     let waits = flush(&mut table, 9);
@@ -422,7 +422,7 @@ fn what_a_provider_still_has_when_its_endpoint_is_dropped_goes_on_alone() {
 
 /// The operations it covers go on: they have not ended, even if something waits for the flush.
 #[test]
-fn a_flush_of_a_dropped_endpoint_does_not_say_that_what_goes_on_alone_has_ended() {
+fn flush_of_dropped_endpoint_does_not_complete_orphans() {
     let mut table = Table::new(100);
     let theirs = posted(&mut table, 9, 2);
     let waits = flush(&mut table, 9);

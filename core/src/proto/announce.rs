@@ -67,7 +67,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_stranger_announces_is_read_or_refused(data in proptest::collection::vec(any::<u8>(), 0..80)) {
+        fn arbitrary_rts_bytes_are_parsed_or_refused(data in proptest::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(announce) = Announce::read(&data) {
                 prop_assert!(announce.key.len() <= data.len());
             }

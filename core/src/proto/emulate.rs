@@ -345,7 +345,7 @@ mod tests {
     #[test]
     fn atomics_return_the_value_from_before_and_wrap() {
         let mut memory = [0u64; 2];
-        let span = crate::sys::Span::of_words(&mut memory);
+        let span = crate::sys::Span::from_words(&mut memory);
         let run = |op, width, operand, compare| {
             execute(&span, 0, &AtomicCall { op, width, operand, compare })
         };

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_question_that_is_cut_off_is_none_and_what_stands_behind_it_is_left_alone() {
+    fn truncated_key_request_is_refused_and_extra_bytes_are_ignored() {
         let (regions, question) = (Table::default(), [7; 12]);
         for end in 0..8 {
             assert!(on_key(&regions, 1, &question[..end]).is_err(), "{end}");

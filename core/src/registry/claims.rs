@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_together_is_refused_and_what_is_enough_is_not() {
+    fn inconsistent_claims_are_refused_and_minimal_claims_accepted() {
         use tieline_plugin_api::abi::Cost;
         let good = ModuleAttr {
             name: fixed("m"),

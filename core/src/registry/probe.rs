@@ -234,7 +234,7 @@ fn ours(meta: &fs::Metadata) -> bool {
 /// sudo), the cache there is neither read nor written.
 fn is_of_ours(directory: &Path) -> bool {
     let there = directory.ancestors().find(|part| fs::symlink_metadata(part).is_ok());
-    there.is_some_and(|there| Trust::of_this_process().follow(there).is_ok())
+    there.is_some_and(|there| Trust::current_process().follow(there).is_ok())
 }
 
 /// Reads the cache; any error yields an empty one.

@@ -127,7 +127,7 @@ impl SearchPath {
         let mut records = Vec::new();
         let mut candidates = Vec::new();
         let mut seen = HashSet::new();
-        let trust = Trust::of_this_process();
+        let trust = Trust::current_process();
         for (directory, kind) in &self.directories {
             let names = match names(directory) {
                 Ok(names) => names,
@@ -211,7 +211,7 @@ pub(super) fn examine(candidate: &FoundFile) -> Result<Examined, Refusal> {
     let unreadable = |error: std::io::Error| -> Refusal {
         ("search", Unfit { expected: READABLE.into(), found: error.to_string() })
     };
-    let trust = Trust::of_this_process();
+    let trust = Trust::current_process();
     let real = follow(&trust, &candidate.path, READABLE)?;
     // Behind a symbolic link the file lies in another directory, which must be safe too.
     let _ = directory_is_safe(&trust, real.parent().unwrap_or(Path::new("/")))?;

@@ -18,7 +18,7 @@ pub(crate) trait Settings: Send + Sync {
     fn all(&self) -> Vec<(String, Set)>;
 
     /// The core's declaration of one of its own variables, which overrides a provider's.
-    fn of_the_core(&self, _name: &str) -> Option<Declared> {
+    fn core_declaration(&self, _name: &str) -> Option<Declared> {
         None
     }
 

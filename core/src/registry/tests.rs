@@ -112,7 +112,7 @@ fn extended_numbers_of_sections_are_read_where_they_stand() {
 }
 
 #[test]
-fn a_file_without_section_headers_is_read_whatever_it_says_of_their_number() {
+fn section_count_is_ignored_without_section_headers() {
     let mut file = real_file().to_vec();
     file[40..48].copy_from_slice(&[0; 8]);
     for sections in [0u16, 40, 0xffff] {
@@ -265,7 +265,7 @@ fn a_longer_note_of_a_later_minor_is_read_as_far_as_it_is_known() {
 
 /// Every refusal of a note, word for word.
 #[test]
-fn what_is_wrong_with_a_note_is_said_with_what_a_good_one_has() {
+fn refusal_of_note_names_expected_and_found() {
     let said = |note: &[u8], in_file: &str| match identity::check(Some(note), in_file) {
         Ok(identity) => format!("{} {}", identity.name, identity.version),
         Err((phase, elf::Unfit { expected, found })) => format!("{phase}: {expected}; {found}"),

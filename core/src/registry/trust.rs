@@ -45,13 +45,13 @@ pub(super) enum Obstacle {
 
 impl Trust {
     /// The owners that this process may trust.
-    pub(super) fn of_this_process() -> Trust {
+    pub(super) fn current_process() -> Trust {
         let user = (!raised_rights()).then(effective_uid);
         Trust { user, outside: outside() }
     }
 
     #[cfg(test)]
-    pub(super) fn of_user(user: Option<u32>) -> Trust {
+    pub(super) fn for_user(user: Option<u32>) -> Trust {
         Trust { user, outside: None }
     }
 
@@ -246,7 +246,7 @@ mod tests {
             fs::set_permissions(self.at(path), fs::Permissions::from_mode(mode)).expect("our own");
         }
         fn refusal(&self, path: &str) -> String {
-            match Trust::of_this_process().follow(&self.at(path)) {
+            match Trust::current_process().follow(&self.at(path)) {
                 Err(Obstacle::Unsafe(unfit)) => format!("{} / {}", unfit.expected, unfit.found),
                 other => panic!("{other:?}"),
             }
@@ -260,11 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_our_own_below_a_sticky_directory_is_followed_through_its_links() {
+    fn own_path_below_sticky_directory_is_followed_through_links() {
         let tree = Tree::new("own");
         symlink("b/../b", tree.at("a/link")).unwrap();
         symlink(tree.at("a"), tree.at("absolute")).unwrap();
-        let real = Trust::of_this_process().follow(&tree.at("absolute/link/./file")).unwrap();
+        let real = Trust::current_process().follow(&tree.at("absolute/link/./file")).unwrap();
         assert_eq!(real, fs::canonicalize(tree.at("a/b/file")).unwrap());
     }
 
@@ -276,7 +276,7 @@ mod tests {
         for n in 2..=MOST_LINKS + 1 {
             symlink(format!("link{}", n - 1), tree.at(&format!("link{n}"))).unwrap();
         }
-        let follow = |n: usize| Trust::of_this_process().follow(&tree.at(&format!("link{n}")));
+        let follow = |n: usize| Trust::current_process().follow(&tree.at(&format!("link{n}")));
         let real = fs::canonicalize(tree.at("a/b/file")).unwrap();
         assert_eq!(follow(MOST_LINKS).unwrap(), real);
         let Err(Obstacle::Nowhere(words)) = follow(MOST_LINKS + 1) else { panic!("followed") };
@@ -291,7 +291,7 @@ mod tests {
             assert!(tree.refusal("a/b/file").contains(found));
         }
         tree.mode("a", 0o1777);
-        assert!(Trust::of_this_process().follow(&tree.at("a/b/file")).is_ok());
+        assert!(Trust::current_process().follow(&tree.at("a/b/file")).is_ok());
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(fs::metadata(tree.at("a")).unwrap().mode() & 0o777, 0o775);
         assert!(tree.refusal("a/b/file").contains("access control list"));
         let meta = fs::metadata(tree.at("a")).unwrap();
-        assert!(Trust::of_this_process().check(&tree.at("a"), &meta, "a directory").is_err());
+        assert!(Trust::current_process().check(&tree.at("a"), &meta, "a directory").is_err());
     }
 
     #[test]
@@ -333,19 +333,19 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_another_user_is_refused_and_under_raised_rights_the_users_own_too() {
+    fn foreign_files_are_refused_and_own_ones_too_in_setuid_program() {
         let tree = Tree::new("owner");
         let user = fs::metadata(tree.at("a")).unwrap().uid();
         let meta = fs::metadata(tree.at("a/b/file")).unwrap();
         if user != 0 {
-            assert!(Trust::of_user(None).follow(&tree.at("a/b/file")).is_err());
-            assert!(Trust::of_user(None).check(&tree.at("a/b/file"), &meta, "a file").is_err());
+            assert!(Trust::for_user(None).follow(&tree.at("a/b/file")).is_err());
+            assert!(Trust::for_user(None).check(&tree.at("a/b/file"), &meta, "a file").is_err());
             return;
         }
         std::os::unix::fs::chown(tree.at("a"), Some(12_345), None).unwrap();
         assert!(tree.refusal("a/b/file").contains("belongs to user 12345"));
-        assert!(Trust::of_user(Some(12_345)).follow(&tree.at("a/b/file")).is_ok());
-        assert!(Trust::of_user(None).follow(&tree.at("a/b/file")).is_err());
+        assert!(Trust::for_user(Some(12_345)).follow(&tree.at("a/b/file")).is_ok());
+        assert!(Trust::for_user(None).follow(&tree.at("a/b/file")).is_err());
         // The owner of a link in a sticky directory controls its target, so the link is not trusted.
         tree.mode("a", 0o1777);
         std::os::unix::fs::chown(tree.at("a"), Some(0), None).unwrap();
@@ -358,11 +358,11 @@ mod tests {
     fn a_link_that_leads_nowhere_is_called_one() {
         let tree = Tree::new("dangling");
         symlink("gone", tree.at("a/link")).unwrap();
-        let obstacle = Trust::of_this_process().follow(&tree.at("a/link")).unwrap_err();
+        let obstacle = Trust::current_process().follow(&tree.at("a/link")).unwrap_err();
         let Obstacle::Nowhere(text) = obstacle else { panic!("{obstacle:?}") };
         assert!(text.contains("a symbolic link to gone: No such file"), "{text}");
         symlink("round", tree.at("a/round")).unwrap();
-        assert!(Trust::of_this_process().follow(&tree.at("a/round")).is_err());
+        assert!(Trust::current_process().follow(&tree.at("a/round")).is_err());
     }
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
 
     /// There, root's directories belong to the overflow user: if that number were refused, no path would be trusted.
     #[test]
-    fn in_a_user_namespace_a_path_of_our_own_is_followed_and_what_is_from_outside_is_not_taken() {
+    fn user_namespace_allows_own_path_and_refuses_outside_files() {
         let tree = Tree::new("namespace");
         let user = if effective_uid() == 0 { 12_345 } else { effective_uid() };
         let give = |path| std::os::unix::fs::chown(tree.at(path), Some(user), None).is_ok();
@@ -391,7 +391,7 @@ mod tests {
         }
         assert!(ends_in_forked_child(|| {
             enters();
-            let trust = Trust::of_this_process();
+            let trust = Trust::current_process();
             assert!(trust.follow(&file).is_ok(), "{trust:?}");
             let above = fs::metadata("/").unwrap();
             assert!(trust.check(Path::new("/"), &above, "a directory").is_err());

@@ -5,7 +5,7 @@ use crate::rank::{ModuleRef, Role};
 
 /// The path that was composed for a domain. Modules are shown by their names within it. The connection module has its reason
 /// appended if the choice is unusual.
-pub(crate) fn of_domain(path: &Path, composition: &Composition) -> String {
+pub(crate) fn composed_line(path: &Path, composition: &Composition) -> String {
     let mut parts = Vec::new();
     for role in Role::DATA {
         let emulated = match role {

@@ -166,7 +166,7 @@ fn path_view(path: &Path, composition: &Composition) -> PathView {
         atomic: name(&path.atomic, path.emulated.atomic),
         connection: path.connection().map(|connection| connection.at.to_string()),
         connection_because: path.connection().map(|connection| connection.because.clone()),
-        composed: composed::of_domain(path, composition),
+        composed: composed::composed_line(path, composition),
         passive_target: passive.map(|role| role.name().to_owned()).collect(),
         disabled: path.disabled.clone(),
     }
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_two_steps_missed_is_told_once_and_a_file_without_a_device_with_its_place() {
+    fn name_missed_by_two_steps_is_reported_once() {
         let missing = |looked: &str| Verdict::NotFound { looked: looked.into(), nearest: None };
         let found = Verdict::Found { origin: "/a.so".into(), version: "1.2".into() };
         let unused = || Verdict::NotUsed { because: "no device".into() };
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_done_is_listed_by_its_bits() {
+    fn capabilities_are_listed_by_their_bits() {
         assert_eq!(words(0, WORDS), [""; 0]);
         assert_eq!(words(caps::AM_PACKED, WORDS), ["messages"]);
         let some = caps::GET | caps::AM_SHORT | caps::LOCAL_ONLY;

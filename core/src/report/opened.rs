@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_under_a_name_that_nobody_knows_may_be_a_secret_and_is_not_shown() {
+    fn value_of_unknown_variable_is_hidden() {
         let context = Context::builder()
             .set("TIELINE_PROVIDERS", "shm")
             .set("TIELINE_SECRTE", "hunter2")

@@ -300,7 +300,7 @@ fn why_is_this_word_for_word() {
 }
 
 #[test]
-fn a_first_look_names_the_folder_once_and_gives_no_reason_for_a_normal_state() {
+fn short_report_names_folder_once_and_omits_normal_reasons() {
     let mut report = rich();
     let file = |name: &str| Verdict::Found {
         origin: format!("/usr/lib/tieline-1/providers/libtieline_{name}.so"),
@@ -366,7 +366,7 @@ fn a_first_look_names_the_folder_once_and_gives_no_reason_for_a_normal_state() {
 }
 
 #[test]
-fn several_records_of_one_subject_stand_under_its_name_once_in_their_order() {
+fn records_of_one_subject_share_its_name_and_keep_order() {
     let because = |words: &str| Verdict::NotUsed { because: words.into() };
     let records = [
         Record::provider("verbs", because("second by name")),

@@ -41,16 +41,16 @@ impl ConfigSettings {
 
 impl Settings for ConfigSettings {
     fn get(&self, name: &str) -> Option<Set> {
-        Some((self.config.get(name)?, self.config.who_set(name)))
+        Some((self.config.get(name)?, self.config.origin_text(name)))
     }
 
     fn all(&self) -> Vec<(String, Set)> {
         let all = self.config.all().into_iter();
-        all.map(|(name, value)| (name.clone(), (value, self.config.who_set(&name)))).collect()
+        all.map(|(name, value)| (name.clone(), (value, self.config.origin_text(&name)))).collect()
     }
 
-    fn of_the_core(&self, name: &str) -> Option<Declared> {
-        self.config.of_the_core(name)
+    fn core_declaration(&self, name: &str) -> Option<Declared> {
+        self.config.core_declaration(name)
     }
 
     fn found(&self, names: &[&str]) {
@@ -484,7 +484,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_providers_whose_names_fit_a_variable_the_longest_may_declare_it() {
+    fn provider_with_longest_matching_name_may_declare_variable() {
         let config = Arc::new(Config::builder().build().unwrap());
         let settings = ConfigSettings::new(config);
         assert!(settings.may_declare("shm", "TIELINE_SHM_CMA_CHUNK"), "nobody else is known");

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_too_narrow_is_refused_with_the_number_and_the_users_of_ports() {
+    fn narrow_port_range_is_refused_with_needed_ports_and_users() {
         let error = lacking("20000").expect("one port for two listeners");
         assert_eq!(error.status(), Status::Invalid);
         let text = error.to_string();

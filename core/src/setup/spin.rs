@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quota_is_named_where_it_grants_less_than_the_affinity_mask_and_nowhere_else() {
+    fn quota_is_named_only_if_below_affinity_mask() {
         for (granted, allowed, processors, quota) in [
             (4, Some(4), 4, false),
             (3, Some(4), 3, true),
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_processor_each_spins_and_who_has_not_says_what_there_is_too_little_of() {
+    fn processes_spin_only_if_each_has_a_processor() {
         let spin = |processes| Spin::with(processes, 2, Some(2));
         for processes in [1, 2] {
             assert_eq!(spin(processes).budget(None), ENOUGH);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn what_yields_show_is_believed_unless_a_quota_is_what_there_is_too_little_of() {
+    fn observed_sharing_decides_unless_quota_is_too_small() {
         let (crowded, by_quota) = (Spin::with(3, 2, Some(2)), Spin::with(3, 2, Some(4)));
         assert_eq!(crowded.budget(Some(false)), ENOUGH);
         assert_eq!(by_quota.budget(Some(false)), Duration::ZERO);
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_asked_for_holds_whatever_there_is_and_is_named() {
+    fn configured_spin_time_always_applies_and_is_named() {
         let config = Config::builder().set(vars::SPIN, "3us").build().unwrap();
         let spin = Spin::new(&config).unwrap();
         for shared in [None, Some(true), Some(false)] {

@@ -65,8 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_that_nothing_has_comes_first_and_what_a_list_does_not_name_is_one_clause_at_the_end()
-    {
+    fn unmatched_name_comes_first_and_unlisted_providers_last() {
         let by = || Verdict::Filtered { by: format!("TIELINE_PROVIDERS=shmm{UNNAMED}") };
         let looked = "/a, for TIELINE_PROVIDERS=shmm".to_owned();
         let slip = Verdict::NotFound { looked, nearest: Some("shm".into()) };

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn all_endpoints_to_a_worker_count_together_and_a_worker_without_any_is_forgotten() {
+    fn unanswered_requests_are_counted_per_worker_while_it_has_endpoints() {
         let all = AllUnanswered::default();
         let kept = all.by(&[1; 16]);
         assert!(Rc::ptr_eq(&kept, &all.by(&[1; 16])));

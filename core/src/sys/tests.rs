@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn a_span_refuses_ranges_outside_and_wrapping_ones() {
     let mut memory = vec![0u8; 64];
-    let span = Span::of_owned(&mut memory);
+    let span = Span::from_owned(&mut memory);
     assert_eq!(span.write(60, b"abcd"), Ok(()));
     assert_eq!(span.write(61, b"abcd"), Err(Status::OutOfRange));
     assert_eq!(span.write(usize::MAX, b"abcd"), Err(Status::OutOfRange));
@@ -22,7 +22,7 @@ fn a_copy_of_any_length_and_place_copies_that_and_nothing_else() {
     let lengths = if cfg!(miri) { vec![0, 1, 8, 77, 600] } else { (0..600).collect() };
     for ((from, to), len) in places.iter().flat_map(|at| lengths.iter().map(|n| (*at, *n))) {
         let mut memory = vec![0xeeu8; 700];
-        let span = Span::of_owned(&mut memory);
+        let span = Span::from_owned(&mut memory);
         span.write(to, &source[from..from + len]).unwrap();
         let mut back = vec![0; len];
         span.read(to, &mut back).unwrap();
@@ -73,7 +73,7 @@ fn a_timer_is_readable_from_its_time_on_and_not_when_it_is_stopped() {
 }
 
 #[test]
-fn who_was_woken_hears_how_often_once_and_is_not_heard_where_nobody_watches() {
+fn wakeups_are_counted_once_and_need_a_watching_poller() {
     let (poller, wakeup) = (Poller::new().unwrap(), Wakeup::new().unwrap());
     assert_eq!(wakeup.take(), 0);
     poller.add(wakeup.as_raw_fd()).unwrap();
@@ -89,7 +89,7 @@ fn who_was_woken_hears_how_often_once_and_is_not_heard_where_nobody_watches() {
 #[test]
 fn words_of_a_span_are_aligned_and_inside() {
     let mut words = [0u64; 2];
-    let span = Span::of_words(&mut words);
+    let span = Span::from_words(&mut words);
     assert_eq!(span.word32(12).map(|_| ()), Ok(()));
     assert_eq!(span.word32(13).map(|_| ()), Err(Status::OutOfRange));
     assert_eq!(span.word32(2).map(|_| ()), Err(Status::Misaligned));

@@ -33,7 +33,7 @@ type Number = (Option<u64>, u64);
 
 /// The announcements of one peer.
 #[derive(Default)]
-struct OfPeer {
+struct PeerAnnouncements {
     known: HashMap<Number, Rc<Announced>>,
     /// The bytes of their keys.
     bytes: usize,
@@ -43,7 +43,7 @@ struct OfPeer {
 pub(super) struct Announcements {
     /// The maximum for all peers together: their number, and the bytes of their keys. Beyond it each peer still has its share.
     most: (usize, usize),
-    peers: RefCell<HashMap<u32, OfPeer>>,
+    peers: RefCell<HashMap<u32, PeerAnnouncements>>,
     all: Cell<(usize, usize)>,
     /// By the transfer's number.
     pub(super) taking: RefCell<HashMap<Id, Taking>>,

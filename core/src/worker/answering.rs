@@ -89,7 +89,7 @@ impl Inner {
     }
 
     /// The peers that wait for an answer to a request that came over no circuit. Requests over a circuit end with the circuit.
-    pub(super) fn who_waits(&self) -> BTreeSet<u32> {
+    pub(super) fn waiting_peers(&self) -> BTreeSet<u32> {
         let mut who: BTreeSet<u32> = {
             let debts = self.owed.debts.borrow();
             debts.iter().filter(|debt| debt.to.circuit.is_none()).map(|debt| debt.to.peer).collect()

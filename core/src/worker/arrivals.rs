@@ -28,7 +28,7 @@ pub(super) fn speaks_of_peer(status: Status) -> bool {
 }
 
 /// The remedy for a connection that ended with this status.
-pub(super) fn what_helps(status: Status) -> &'static str {
+pub(super) fn remedy_for_status(status: Status) -> &'static str {
     match status {
         Status::PeerFailed => "start the peer again, and connect to its new address",
         Status::TimedOut => {
@@ -73,7 +73,7 @@ impl Inner {
         let label = address.as_ref().map_or_else(|| peer.to_string(), WorkerAddress::label);
         let words = String::from_utf8_lossy(payload(event)).into_owned();
         let why = if words.is_empty() { status.text().to_string() } else { words };
-        let error = Error::new(status, format!("{label} is gone"), why, what_helps(status));
+        let error = Error::new(status, format!("{label} is gone"), why, remedy_for_status(status));
         let Some(worker) = address.map(|address| address.entry.worker) else {
             return self.tell_of_failure(peer, &error);
         };

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_event_tells_of_is_looked_for_within_a_part_of_the_time_waited() {
+    fn nap_without_event_is_a_fraction_of_the_time_waited() {
         let backoff = backoff(1, 2);
         let mut wait = Wait::new(None, false);
         let start = Instant::now();
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_happens_begins_the_wait_anew_and_not_its_timeout() {
+    fn event_restarts_the_wait_but_not_its_timeout() {
         let backoff = backoff(1, 2);
         let mut wait = Wait::new(Some(US * 5000), true);
         let start = Instant::now();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn who_shares_a_processor_with_somebody_uncounted_stops_spinning_and_begins_again() {
+    fn worker_on_shared_processor_stops_spinning_and_resumes() {
         let (backoff, mut handed_over) = (backoff(1, 2), 0);
         assert!(!backoff.budget().is_zero());
         yields(&backoff, 2 * SAMPLE, &mut handed_over, 1);
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_is_told_of_another_thread_it_was_moved_to_is_no_yield_of_its_own() {
+    fn context_switches_of_previous_thread_are_not_counted() {
         let mut backoff = backoff(1, 2);
         for switches in [1_000, 2_000, 3_000] {
             let there = std::thread::spawn(move || {
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_pinned_to_a_processor_that_nobody_else_wants_spins_after_all() {
+    fn worker_pinned_to_unshared_processor_spins() {
         let (backoff, mut handed_over) = (backoff(2, 1), 0);
         assert!(backoff.budget().is_zero());
         yields(&backoff, (ALONE + 1) * SAMPLE, &mut handed_over, 0);
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_looks_more_often_between_two_yields() {
+    fn worker_alone_polls_more_often_between_yields() {
         let backoff = backoff(2, 1);
         yields(&backoff, (ALONE + 1) * SAMPLE, &mut 0, 0);
         let mut wait = Wait::new(None, true);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_wait_looks_once() {
+    fn wait_with_zero_timeout_polls_once() {
         let backoff = backoff(1, 2);
         assert_eq!(backoff.first_looks(Some(Duration::ZERO)), 1);
         assert_eq!(backoff.first_looks(Some(US)), LOOKS);

@@ -423,7 +423,7 @@ impl Inner {
             "keep the worker as long as its endpoints",
         )
         .of(Scope::Worker);
-        let waiting = self.who_waits();
+        let waiting = self.waiting_peers();
         let busy = (std::mem::take(&mut *self.busy.borrow_mut()), self.kept.take());
         let peers = self.peers.borrow_mut().take_replies();
         for endpoint in self.all_endpoints() {

@@ -139,15 +139,15 @@ impl Peers {
 
     /// The application's endpoints to a peer, oldest first.
     pub(super) fn endpoints_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
-        self.of_worker(&self.endpoints, number)
+        self.ids_to_worker(&self.endpoints, number)
     }
 
     /// The endpoints that the application has dropped and that still exist.
     pub(super) fn let_go_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
-        self.of_worker(&self.let_go, number)
+        self.ids_to_worker(&self.let_go, number)
     }
 
-    fn of_worker<'a>(
+    fn ids_to_worker<'a>(
         &self,
         endpoints: &'a HashMap<[u8; 16], BTreeSet<Id>>,
         number: u32,
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_connection_is_never_forgotten_and_who_has_none_is_after_a_thousand_others() {
+    fn connected_peer_is_kept_and_idle_one_forgotten_after_1024_others() {
         let mut peers = Peers::default();
         let (stays, goes) = (stranger(&mut peers), stranger(&mut peers));
         peers.arrived(stays);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_back_in_time_keeps_its_number_and_is_not_forgotten_for_its_earlier_absence() {
+    fn peer_that_reconnects_in_time_keeps_its_number() {
         let mut peers = Peers::default();
         let number = stranger(&mut peers);
         peers.arrived(number);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_application_is_told_once_that_a_peer_is_gone_and_again_after_it_came_back() {
+    fn peer_failure_is_reported_once_per_reconnection() {
         let mut peers = Peers::default();
         let number = stranger(&mut peers);
         peers.arrived(number);
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_first_of_a_lost_peer_is_kept_until_the_application_is_told() {
+    fn first_error_of_lost_peer_is_kept_until_reported() {
         let mut peers = Peers::default();
         let number = known(&mut peers, 7);
         assert!(peers.lost(&[7; 16]).is_none(), "nobody has said so");
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_leaves_or_is_lost_by_a_number_that_nobody_has() {
+    fn unknown_peer_number_neither_leaves_nor_fails() {
         let mut peers = Peers::default();
         let stranger = stranger(&mut peers);
         assert_eq!(peers.lose(stranger, &gone("here")), None, "its worker is not known");
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_has_one_number_while_it_is_remembered_and_another_after_it_was_forgotten() {
+    fn remembered_worker_keeps_its_number_and_forgotten_one_gets_another() {
         let mut peers = Peers::default();
         let first = known(&mut peers, 7);
         assert_eq!((known(&mut peers, 7), peers.known_number(&[7; 16])), (first, Some(first)));
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_endpoints_are_held_to_and_let_go_again_and_again_makes_nobody_be_forgotten() {
+    fn repeated_endpoints_to_one_peer_evict_no_other_peer() {
         let (mut peers, mut ids) = (Peers::default(), crate::op::slab::Slab::<()>::default());
         let (rests, number) = (stranger(&mut peers), known(&mut peers, 7));
         for _ in 0..2 * REMEMBERED {
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn who_an_endpoint_is_held_to_is_forgotten_a_thousand_others_after_that_was_let_go() {
+    fn peer_is_forgotten_1024_others_after_its_endpoint_was_dropped() {
         let (mut peers, mut ids) = (Peers::default(), crate::op::slab::Slab::<()>::default());
         let (number, id) = (known(&mut peers, 7), ids.insert(()).unwrap());
         peers.named([7; 16], id);
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_without_a_connection_are_remembered_and_the_first_of_them_goes_for_one_more() {
+    fn oldest_idle_peer_is_evicted_beyond_the_maximum() {
         let mut peers = Peers::default();
         let all: Vec<u32> = (0..REMEMBERED).map(|_| stranger(&mut peers)).collect();
         assert!(peers.get(all[0]).is_some() && peers.len() == REMEMBERED);

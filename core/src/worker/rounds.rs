@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_brings_nothing_rests_while_another_brings_something_and_wakes_by_what_it_brings() {
+    fn quiet_interface_becomes_idle_and_an_event_makes_it_active() {
         let (rounds, quiet) = rounds();
         for look in 0..=LOOKS {
             assert_eq!(indexes(rounds.awake()), [1, 2, 3, 4], "after {look} looks");

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_was_interrupted_for_minutes_silences_its_worker_for_a_second() {
+    fn long_interrupted_text_delays_the_next_by_one_second() {
         let shown = Shown::new(None, false);
         shown.written.set(5);
         shown.took.set(2_000_000);

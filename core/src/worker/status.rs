@@ -180,7 +180,7 @@ impl Inner {
         let mut known: HashSet<usize> = found.iter().map(|endpoint| endpoint.index).collect();
         let endpoints = self.endpoints.borrow();
         let ops = self.shared.ops.borrow();
-        let waits = ops.who_waits().filter_map(|index| endpoints.at(index));
+        let waits = ops.owners_with_open_operations().filter_map(|index| endpoints.at(index));
         let ids = waits.take(most).chain(endpoints.ids().take(most));
         for endpoint in ids.filter_map(|id| endpoints.cold(id)?.upgrade()) {
             if found.len() < most && known.insert(endpoint.index) {

@@ -24,7 +24,7 @@ fn over_shm(progress_thread: bool) -> Context {
 }
 
 #[test]
-fn a_worker_that_is_dropped_in_its_handler_has_left_although_an_endpoint_is_held() {
+fn worker_dropped_in_handler_leaves_while_endpoint_is_held() {
     let context = over_shm(false);
     let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
     let held = worker.connect(&peer.address().unwrap()).unwrap();
@@ -118,7 +118,7 @@ fn a_region_is_closed_within_any_time_also_one_without_end() {
 }
 
 #[test]
-fn an_endpoint_costs_the_same_to_open_and_to_drop_however_many_others_there_are() {
+fn cost_of_endpoint_does_not_depend_on_number_of_endpoints() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();
     let address = worker.address().unwrap();
@@ -140,7 +140,7 @@ fn an_endpoint_costs_the_same_to_open_and_to_drop_however_many_others_there_are(
 }
 
 #[test]
-fn an_operation_costs_the_same_to_take_back_however_many_endpoints_there_are() {
+fn cost_of_cancel_does_not_depend_on_number_of_endpoints() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();
     let address = worker.address().unwrap();
@@ -196,7 +196,7 @@ fn a_worker_whose_work_is_done_looks_for_none() {
 
 /// Interfaces that need a system call are polled less often, and interfaces without events to poll are not polled at all.
 #[test]
-fn what_is_polled_in_every_call_is_what_has_to_be_and_asks_no_kernel() {
+fn only_interfaces_without_system_calls_are_polled_in_every_call() {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm,shm-cma").open().unwrap();
     let worker = context.worker().unwrap();
     let slots = &worker.inner.shared.interfaces;
@@ -207,7 +207,7 @@ fn what_is_polled_in_every_call_is_what_has_to_be_and_asks_no_kernel() {
 }
 
 #[test]
-fn what_asks_the_kernel_is_polled_ever_more_seldom_while_nothing_comes() {
+fn quiet_slow_interface_is_polled_less_and_less_often() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();
     let polls_in = |calls: u32| {
@@ -297,7 +297,7 @@ fn in_a_forked_child_a_worker_refuses_everything_and_its_end_tells_nobody() {
 }
 
 #[test]
-fn what_comes_for_an_id_that_nobody_handles_is_named_in_the_report_with_its_sender() {
+fn message_with_unhandled_id_is_reported_with_its_sender() {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
     let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
     let out = worker.connect(&peer.address().unwrap()).unwrap();
@@ -319,7 +319,7 @@ fn what_comes_for_an_id_that_nobody_handles_is_named_in_the_report_with_its_send
 }
 
 #[test]
-fn a_wait_tells_time_that_is_up_from_an_event_and_from_a_wake_up_of_its_own() {
+fn wait_distinguishes_timeout_from_event_and_internal_wake_up() {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
     let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
     let most = Duration::from_millis(20);

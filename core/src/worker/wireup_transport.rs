@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_reaches_the_peer_the_first_two_say_why() {
+    fn error_names_first_two_carriers_if_none_reaches_peer() {
         let (ours, theirs) = ([("a1", true), ("a0", false)], [("b2", false)]);
         assert_eq!(best_pair(&ours, &theirs, |_, _| false), Some(("a1", "b2")));
         assert_eq!(best_pair(&ours, &[] as &[(&str, bool)], |_, _| true), None);

@@ -111,7 +111,7 @@ fn workers_of_a_context_answer_for_each_other_and_for_none_that_is_closed() -> R
 
 /// No worker is left that could answer, while the context stays open.
 #[test]
-fn with_the_last_worker_that_has_a_name_nobody_listens_until_one_has_again() -> Result<(), Error> {
+fn listener_closes_with_last_named_worker_and_reopens() -> Result<(), Error> {
     for thread in ["off", "on"] {
         let context = Context::builder().set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
         let context = context.set("TIELINE_PROGRESS_THREAD", thread).open()?;
@@ -133,10 +133,10 @@ const FEW_FILES: &str = "TIELINE_TEST_FEW_FILES";
 
 /// The situation of a process that resolves a thousand ranks concurrently.
 #[test]
-fn who_has_no_descriptor_left_is_not_told_that_nobody_is_there() -> Result<(), Error> {
+fn lookup_without_descriptors_does_not_report_missing_process() -> Result<(), Error> {
     if std::env::var_os(FEW_FILES).is_none() {
         let limited = "ulimit -n 96; exec \"$0\" --exact \"$1\"";
-        let test = "who_has_no_descriptor_left_is_not_told_that_nobody_is_there";
+        let test = "lookup_without_descriptors_does_not_report_missing_process";
         let mut shell = std::process::Command::new("sh");
         let _ = shell.args(["-c", limited]).arg(std::env::current_exe().unwrap()).arg(test);
         assert!(shell.env(FEW_FILES, "1").status().unwrap().success());
@@ -171,7 +171,7 @@ fn who_has_no_descriptor_left_is_not_told_that_nobody_is_there() -> Result<(), E
 
 /// As when it computes and has no progress thread.
 #[test]
-fn who_is_named_and_makes_no_progress_is_waited_for_no_longer_than_was_said() -> Result<(), Error> {
+fn lookup_of_idle_worker_times_out() -> Result<(), Error> {
     let (them, here) = (worker()?, Context::builder());
     let here = here.set("TIELINE_TCP_INTERFACES", "127.0.0.0/8");
     let us = here.set("TIELINE_CONNECT_TIMEOUT", "200ms").open()?.worker()?;

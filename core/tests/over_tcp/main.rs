@@ -116,7 +116,7 @@ fn messages_posted_before_the_connection_stands_arrive_first_and_in_order() {
 }
 
 #[test]
-fn both_sides_at_once_make_one_connection_and_two_endpoints_to_one_peer_make_two() {
+fn simultaneous_connects_share_connection_two_endpoints_make_two() {
     let Some(folder) = providers() else { return };
     let (here, there) = (open(&folder), open(&folder));
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
@@ -150,7 +150,7 @@ fn a_worker_sleeps_while_a_connection_forms() {
 }
 
 #[test]
-fn what_is_posted_ends_when_the_peer_goes() {
+fn posted_operations_end_when_peer_goes() {
     let Some(folder) = providers() else { return };
     for passive in [false, true] {
         let here = open(&folder);
@@ -185,7 +185,7 @@ fn what_is_posted_ends_when_the_peer_goes() {
 }
 
 #[test]
-fn a_worker_writes_to_itself_and_the_next_endpoint_takes_over_the_connection() {
+fn worker_writes_to_itself_and_next_endpoint_reuses_connection() {
     let Some(folder) = providers() else { return };
     let context = open(&folder);
     let worker = context.worker().unwrap();

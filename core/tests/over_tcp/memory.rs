@@ -87,7 +87,7 @@ fn bytes_that_lie_anywhere_are_put_by_the_module_and_are_free_at_once() {
 }
 
 #[test]
-fn a_put_that_completes_locally_needs_nothing_of_the_peer_and_a_flush_still_covers_it() {
+fn locally_completed_put_needs_no_peer_and_is_flushed() {
     let Some(folder) = providers() else { return };
     let (here, there) = (open(&folder), open(&folder));
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
@@ -122,7 +122,7 @@ fn a_put_that_completes_locally_needs_nothing_of_the_peer_and_a_flush_still_cove
 }
 
 #[test]
-fn transfers_posted_before_the_connection_stands_wait_for_it_and_are_not_emulated() {
+fn transfers_posted_before_connection_wait_and_are_not_emulated() {
     let Some(folder) = providers() else { return };
     let (here, there) = (open(&folder), open(&folder));
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
@@ -144,7 +144,7 @@ fn transfers_posted_before_the_connection_stands_wait_for_it_and_are_not_emulate
 }
 
 #[test]
-fn a_transfer_that_waits_for_a_connection_ends_with_it_when_it_does_not_come_about() {
+fn transfer_waiting_for_failed_connection_fails() {
     let Some(folder) = providers() else { return };
     let here = over_tcp(&folder).set("TIELINE_CONNECT_TIMEOUT", "300ms").open().unwrap();
     let there = open(&folder);

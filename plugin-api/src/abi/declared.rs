@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_provider_gets_wrong_is_not_the_users() {
+    fn invalid_declaration_is_reported_before_invalid_value() {
         let doc = |name| crate::ConfigDoc::count(name, "4", "");
         let nonsense = |vars: &[ConfigVar], words: &str| {
             // The value that is set is not valid either; the error of the list comes first.
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_values_that_are_none_the_first_is_told_and_good_ones_are_kept() {
+    fn first_invalid_value_is_reported_and_valid_ones_are_kept() {
         let declarations = Declarations::new();
         let doc = |name| crate::ConfigDoc::count(name, "4", "");
         let vars = list([doc("TIELINE_A"), doc("TIELINE_B"), doc("TIELINE_C")]);

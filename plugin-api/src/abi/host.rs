@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_host_says_of_a_variable_holds_and_what_it_refuses_is_a_failure() {
+    fn host_value_is_returned_and_refused_value_is_failure() {
         let set = |text: &'static str| {
             handle(played_host(move |_| Some(text.to_owned()))).unwrap().declare(VARIABLES)
         };

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_enters_and_who_looks_for_it_have_a_fence_behind_what_they_did_and_before_their_look() {
+    fn accessor_and_owner_fence_between_store_and_load() {
         use crate::announcements::STEPS;
         let owner = Announcements::new(&[8; 16]).unwrap();
         let accessor = open(&owner, [8; 16]).unwrap();
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn both_sides_say_how_many_pages_there_are_for_the_places_that_were_ever_taken() {
+    fn both_sides_report_pages_of_slots_ever_claimed() {
         let owner = Announcements::new(&[10; 16]).unwrap();
         assert_eq!(owner.bytes(), PAGE, "the header");
         // The first slot is the header.
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn of_owners_that_nobody_accesses_any_more_nothing_is_kept() {
+    fn files_of_owners_without_accessors_are_closed() {
         for n in 100..120 {
             let owner = Announcements::new(&[n; 16]).unwrap();
             let accessor = open(&owner, [n; 16]).unwrap();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_a_slot_up_takes_no_number_away_but_its_own() {
+    fn released_slot_clears_only_its_own_number() {
         let owner = Announcements::new(&[15; 16]).unwrap();
         let file = file_of(&owner, [15; 16]);
         let (first, second) = (file.claim().unwrap(), file.claim().unwrap());
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slot_said_of_who_was_there_before_says_nothing_of_who_takes_it() {
+    fn token_of_previous_holder_is_cleared_on_claim() {
         let owner = Announcements::new(&[16; 16]).unwrap();
         let (before, file) = (file_of(&owner, [16; 16]), file_of(&owner, [16; 16]));
         let slot = before.claim().unwrap();

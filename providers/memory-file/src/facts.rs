@@ -30,7 +30,7 @@ impl Facts {
 
     /// The facts of this process.
     #[must_use]
-    pub fn of_this_process() -> Facts {
+    pub fn current_process() -> Facts {
         let inode = |path| fs::metadata(path).map_or(0, |m| m.ino());
         Facts {
             pid: sys::own_pid(),
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn the_facts_of_this_process_are_found_and_survive_the_journey() {
-        let facts = Facts::of_this_process();
+        let facts = Facts::current_process();
         assert_eq!(facts.pid as u32, std::process::id());
         assert_eq!(start_time("self"), start_time(&facts.pid.to_string()));
         assert!(![facts.start_time, facts.pid_namespace, facts.user_namespace].contains(&0));
@@ -133,9 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_process_is_refused() {
+    fn facts_without_process_are_refused() {
         for pid in [0, -1, i32::MIN] {
-            let bytes = Facts { pid, ..Facts::of_this_process() }.encode();
+            let bytes = Facts { pid, ..Facts::current_process() }.encode();
             let failure = Facts::decode(&bytes).unwrap_err();
             assert_eq!(failure.status, Status::BadData);
             assert!(failure.text.contains(&pid.to_string()), "{failure}");
@@ -143,8 +143,8 @@ mod tests {
     }
 
     #[test]
-    fn other_kernels_and_namespaces_are_named_and_what_is_not_known_keeps_nobody_apart() {
-        let me = Facts::of_this_process();
+    fn other_kernel_or_namespace_is_refused_and_unknown_facts_are_ignored() {
+        let me = Facts::current_process();
         assert!(me.may_name(&me).is_ok());
         let mut peer = me;
         peer.boot_id[0] ^= 1;
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_number_that_was_reused_is_told_by_its_start() {
-        let me = Facts::of_this_process();
+        let me = Facts::current_process();
         assert!(!me.was_reused());
         assert!(Facts { start_time: me.start_time + 1, ..me }.was_reused());
         assert!(!Facts { start_time: 0, ..me }.was_reused(), "nothing is known");

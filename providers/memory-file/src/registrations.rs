@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_registration_is_read_until_it_is_revoked_and_its_entry_is_never_the_old_keys_again() {
+    fn registration_is_readable_until_revoked_and_old_key_stays_invalid() {
         let (owner, reader) = both();
         let first = owner.enter([1, 2, 3]).unwrap();
         let second = owner.enter([4, 5, 6]).unwrap();
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_have_as_many_words_as_their_provider_says_and_a_table_of_other_ones_is_refused() {
+    fn entry_size_is_chosen_by_provider_and_other_tables_are_refused() {
         let owner = Registrations::<5>::new(&[8; 16]).unwrap();
         let (pid, descriptor) = (sys::own_pid(), owner.descriptor());
         let reader = PeerRegistrations::<5>::open(pid, descriptor, &[8; 16]).unwrap();

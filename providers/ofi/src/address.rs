@@ -233,7 +233,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_address_says_where_its_process_is_watched_and_who_is_not_watched_does_not_fit() {
+    fn watch_contact_round_trips_and_unwatched_peer_is_unreachable() {
         let ip = std::net::Ipv4Addr::new(10, 0, 0, 1).into();
         let at = tieline_net::ListenAddress { ip, prefix: 24, port: 4000, speed_mbps: 0 };
         let contact = Contact {
@@ -255,7 +255,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_place_has_a_name_of_some_length_and_a_socket_address_that_of_its_kind() {
+    fn name_length_must_match_the_socket_address_family() {
         let of = |format, name: Vec<u8>| {
             let bytes = Address { format, name, ..address() }.pack();
             Address::unpack(&bytes).map_err(|failure| failure.text)
@@ -282,7 +282,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn of_a_network_that_does_not_route_the_fabrics_and_the_lengths_of_names_are_the_same() {
+    fn unrouted_network_requires_equal_fabrics_and_name_lengths() {
         let here = Address { format: 9, name: vec![1; 8], fabric: "one".into(), ..address() };
         assert_eq!(here.reaches(&here.clone()), Ok(()));
         let refused = |there: Address| here.reaches(&there).unwrap_err().text;
@@ -330,7 +330,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_talks_otherwise_or_is_of_another_family_is_told_so_in_the_same_words_from_both_sides() {
+    fn incompatible_peers_get_the_same_error_text_on_both_sides() {
         let (mut near, mut odd) = (address(), address());
         near.name[4] = 127;
         odd.name[0] = 77;

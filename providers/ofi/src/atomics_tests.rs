@@ -135,7 +135,7 @@ fn a_module_with_atomics_says_that_they_are_a_devices_and_which() {
 }
 
 #[test]
-fn atomics_that_a_provider_claims_and_does_not_do_are_found_out_and_not_used() {
+fn claimed_but_missing_atomics_are_detected_and_not_used() {
     begin(device(Atomics::FetchesRefused));
     let opened = domain(&settings()).unwrap();
     let attr = opened.modules().remove(0);
@@ -177,7 +177,7 @@ fn a_module_without_atomics_has_empty_masks_and_executes_none() {
 }
 
 #[test]
-fn what_does_nearly_what_it_is_called_is_found_out() {
+fn subtly_wrong_atomics_are_detected() {
     let one = |op: u32| 0xff & !(1 << op);
     let (max, untold) = (one(atomic_op::MAX), one(atomic_op::ADD));
     let signed = max & one(atomic_op::MIN);
@@ -196,7 +196,7 @@ fn what_does_nearly_what_it_is_called_is_found_out() {
 }
 
 #[test]
-fn what_a_provider_does_not_write_is_no_result_of_another_operation() {
+fn unwritten_atomic_result_does_not_leak_an_earlier_result() {
     begin(device(Atomics::KeepsResults));
     let mut memory = Words([7; 64]);
     let mut pair = pair_with(&trusting("atomics"), &mut memory.0);
@@ -207,7 +207,7 @@ fn what_a_provider_does_not_write_is_no_result_of_another_operation() {
 }
 
 #[test]
-fn what_one_context_believes_another_one_tries() {
+fn claims_trusted_by_one_context_are_still_tried_by_another() {
     let offer = |settings: &Settings| {
         let offers = crate::offers::offers(crate::load::library("").unwrap(), settings);
         offers.unwrap().used.remove(0)
@@ -233,7 +233,7 @@ fn what_one_context_believes_another_one_tries() {
 }
 
 #[test]
-fn what_a_busy_host_did_not_do_is_tried_again_and_what_was_wrong_is_not() {
+fn timed_out_trial_is_repeated_and_wrong_result_is_final() {
     let found_by = |tried: &Tried| {
         let offers = crate::offers::offers(crate::load::library("").unwrap(), &settings());
         tried.found(&offers.unwrap().used[0], &settings())
@@ -273,8 +273,7 @@ fn memory_of_a_trial_whose_registration_does_not_end_is_kept() {
 }
 
 #[test]
-fn a_provider_that_ends_no_atomic_is_waited_for_once_and_keeps_the_memory_that_it_may_still_write_to()
- {
+fn provider_without_atomic_completions_is_tried_once_and_memory_retained() {
     for stays_open in [false, true] {
         begin(Manners { hold_ways: true, stays_open, ..device(Atomics::Kept) });
         // Few operations are accepted at once.
@@ -290,7 +289,7 @@ fn a_provider_that_ends_no_atomic_is_waited_for_once_and_keeps_the_memory_that_i
 }
 
 #[test]
-fn who_believes_everything_opens_nothing_but_one_endpoint_to_ask() {
+fn trusting_every_claim_opens_a_single_endpoint() {
     begin(device(Atomics::Kept));
     let believing = trusting("delivery,atomics");
     assert_eq!(masks(&module(&believing)), [0xff; 4]);
@@ -307,7 +306,7 @@ fn a_question_about_atomics_that_fails_takes_no_provider_away() {
 }
 
 #[test]
-fn an_atomic_that_the_library_refuses_to_begin_is_unsupported_and_no_failure_of_its_endpoint() {
+fn refused_atomic_is_unsupported_and_endpoint_survives() {
     begin(device(Atomics::FetchesRefused));
     let mut memory = Words([0; 64]);
     let mut pair = pair_with(&trusting("atomics"), &mut memory.0);
@@ -321,7 +320,7 @@ fn an_atomic_that_the_library_refuses_to_begin_is_unsupported_and_no_failure_of_
 
 /// If a transfer's address begins at 0, only the owner knows the alignment of its words.
 #[test]
-fn a_word_that_is_not_aligned_in_its_owners_memory_is_refused_in_every_way_of_registration() {
+fn misaligned_atomic_is_refused_in_every_registration_mode() {
     for mr_mode in [0, FI_MR_VIRT_ADDR, FI_MR_ENDPOINT | FI_MR_LOCAL] {
         begin(Manners { mr_mode, ..device(Atomics::Kept) });
         let mut memory = Words([0; 64]);
@@ -336,7 +335,7 @@ fn a_word_that_is_not_aligned_in_its_owners_memory_is_refused_in_every_way_of_re
 
 /// A put may use another route. An atomic may not: its key determines its executor.
 #[test]
-fn an_atomic_by_a_key_that_is_older_than_the_interface_is_unsupported_and_not_declined() {
+fn atomic_with_key_older_than_interface_is_unsupported() {
     begin(Manners { mr_mode: FI_MR_ENDPOINT, ..device(Atomics::Kept) });
     let mut memory = Words([0; 64]);
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
@@ -354,7 +353,7 @@ fn an_atomic_by_a_key_that_is_older_than_the_interface_is_unsupported_and_not_de
 }
 
 #[test]
-fn atomics_are_asked_for_of_who_has_one_executor_and_where_they_cost_nothing_else() {
+fn atomics_are_requested_only_with_one_executor_and_no_other_cost() {
     for (provider, trust, claimed) in [
         (c"cxi", "", true),
         (c"sockets", "", true),

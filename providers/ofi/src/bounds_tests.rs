@@ -18,7 +18,7 @@ fn sides() -> (Side, Side) {
 }
 
 #[test]
-fn messages_are_as_long_as_the_setting_says_and_identities_as_one_packet_holds() {
+fn message_length_follows_setting_and_identity_fits_one_packet() {
     let (mut near, mut far) = sides();
     let eager = settings().eager;
     let endpoint = near.connected(&mut far, 7);
@@ -46,7 +46,7 @@ fn a_window_is_filled_to_its_last_byte() {
 }
 
 #[test]
-fn the_library_has_half_of_what_it_has_room_for_in_messages_and_a_quarter_of_that_for_one_peer() {
+fn messages_use_half_of_the_queue_and_one_peer_a_quarter_of_that() {
     let mut near = Side::new(&settings());
     let mut others: Vec<Side> = (0..5).map(|_| Side::new(&settings())).collect();
     let endpoints: Vec<_> =
@@ -98,7 +98,7 @@ fn filled(endpoint: &crate::OfiEndpoint, other: &Side, memory: &mut [u8]) -> usi
 }
 
 #[test]
-fn what_a_closed_endpoint_has_left_under_way_counts_against_its_peer_alone() {
+fn transfers_of_closed_endpoint_count_only_against_its_peer() {
     let mut near = Side::new(&settings());
     let mut others: Vec<Side> = (0..5).map(|_| Side::new(&settings())).collect();
     let mut memory = [0u8; 64];
@@ -130,7 +130,7 @@ fn what_a_closed_endpoint_has_left_under_way_counts_against_its_peer_alone() {
 }
 
 #[test]
-fn a_message_that_is_packed_within_another_goes_first_and_both_arrive_whole() {
+fn nested_packed_message_is_sent_first_and_both_arrive_complete() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     let mut outer = |to: *mut u8, _| {
@@ -159,7 +159,7 @@ fn a_message_that_is_packed_within_another_goes_first_and_both_arrive_whole() {
 }
 
 #[test]
-fn who_cannot_be_sent_to_fails_at_once_and_in_words_however_the_message_came() {
+fn send_to_unreachable_peer_fails_immediately_with_text() {
     for packed in [false, true] {
         let (mut near, mut far) = sides();
         let endpoint = near.connected(&mut far, 7);
@@ -177,7 +177,7 @@ fn who_cannot_be_sent_to_fails_at_once_and_in_words_however_the_message_came() {
 }
 
 #[test]
-fn a_peer_to_which_nothing_goes_and_that_takes_nothing_is_given_up_and_a_busy_one_is_not() {
+fn idle_peer_that_accepts_nothing_times_out_and_busy_peer_does_not() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     let mut there = [0u8; 64];
@@ -226,7 +226,7 @@ fn a_channel_with_a_gap_ends_once_however_much_comes_behind_it() {
 }
 
 #[test]
-fn the_end_of_a_region_waits_for_what_leads_there_and_not_for_what_leads_elsewhere() {
+fn revocation_waits_only_for_transfers_to_that_region() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     let (mut one, mut two) = ([0u8; 64], [0u8; 64]);
@@ -294,7 +294,7 @@ fn in_time(near: &mut Side, mut so: impl FnMut(&mut Side) -> bool) {
 }
 
 #[test]
-fn who_is_watched_and_ends_without_a_word_ends_every_channel_there_and_no_other() {
+fn death_of_watched_process_fails_exactly_its_channels() {
     let watched = Settings {
         watch: Some(crate::watch::Settings {
             net: tieline_net::Settings::default(),
@@ -342,7 +342,7 @@ fn who_is_watched_and_ends_without_a_word_ends_every_channel_there_and_no_other(
 }
 
 #[test]
-fn a_peer_is_asked_for_what_has_arrived_before_its_channel_has_a_place_for_another() {
+fn message_and_bye_in_one_read_are_both_delivered_and_acknowledged() {
     let (mut near, mut far) = sides();
     for n in 0..5 {
         let endpoint = near.connected(&mut far, n);
@@ -393,7 +393,7 @@ fn wakes(fd: RawFd, within: Duration) -> bool {
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn an_interface_sleeps_when_nothing_is_left_and_is_woken_for_what_nobody_tells_of() {
+fn interface_sleeps_when_idle_and_timer_wakes_it_for_unsignalled_work() {
     manners(|manners| (manners.provider, manners.waits) = (c"cxi", true));
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);

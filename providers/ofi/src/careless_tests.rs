@@ -26,7 +26,7 @@ fn exchange(near: &mut Side, far: &mut Side, endpoint: &crate::OfiEndpoint, coun
 }
 
 #[test]
-fn what_is_told_twice_ends_one_operation_and_no_other() {
+fn duplicate_completion_ends_one_operation_only() {
     manners(|manners| manners.provider = c"played;ofi_rxm");
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let (there, back) = (near.connected(&mut far, 7), far.connected(&mut near, 8));
@@ -48,7 +48,7 @@ fn what_is_told_twice_ends_one_operation_and_no_other() {
 }
 
 #[test]
-fn an_error_of_something_that_is_the_librarys_own_ends_no_operation_of_ours() {
+fn error_of_library_internal_operation_ends_no_operation_of_ours() {
     let mut own = Box::new([0u64; 64]);
     let context = core::ptr::from_mut(&mut *own).expose_provenance();
     for context in [context, context + 8, 1] {
@@ -72,7 +72,7 @@ fn an_error_of_something_that_is_the_librarys_own_ends_no_operation_of_ours() {
 }
 
 #[test]
-fn an_endpoint_that_does_not_become_whole_is_closed_only_where_that_is_safe() {
+fn partially_opened_endpoint_is_closed_only_if_that_is_safe() {
     let domain = crate::double::domain(&settings()).unwrap();
     for bindings in 0..2 {
         manners(|manners| manners.bindings = Some(bindings));
@@ -92,7 +92,7 @@ fn an_endpoint_that_does_not_become_whole_is_closed_only_where_that_is_safe() {
 }
 
 #[test]
-fn a_device_of_which_no_interface_can_be_opened_is_left_out_and_tried_again_by_the_next() {
+fn unopenable_device_is_left_out_and_next_context_retries() {
     manners(|manners| manners.bindings = Some(0));
     let failure = crate::double::domain(&settings()).err().unwrap();
     assert_eq!(failure.status, Status::NoDevice);
@@ -109,7 +109,7 @@ fn a_device_of_which_no_interface_can_be_opened_is_left_out_and_tried_again_by_t
 }
 
 #[test]
-fn messages_that_lie_in_the_queue_of_a_layer_are_taken_out_before_its_endpoint_closes() {
+fn completion_queue_of_layer_is_drained_before_endpoint_closes() {
     for provider in [c"played;ofi_rxm", c"played"] {
         manners(|manners| manners.provider = provider);
         let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
@@ -123,7 +123,7 @@ fn messages_that_lie_in_the_queue_of_a_layer_are_taken_out_before_its_endpoint_c
 }
 
 #[test]
-fn what_an_endpoint_stands_on_stays_with_one_that_does_not_close() {
+fn dependencies_of_unclosable_endpoint_are_retained() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let endpoint = near.connected(&mut far, 7);
     manners(|manners| manners.stays_open = true);
@@ -152,7 +152,7 @@ fn a_queue_has_room_for_what_peers_may_send_to_one_who_does_not_poll() {
 }
 
 #[test]
-fn no_more_receives_are_posted_than_the_library_takes_however_many_bytes_they_may_be() {
+fn posted_receives_never_exceed_the_library_limit() {
     for receives in [2, 20, 64] {
         manners(|manners| {
             (manners.provider, manners.receives) = (c"played;ofi_rxm", receives);
@@ -198,7 +198,7 @@ fn an_identity_that_no_module_may_say_is_not_handed_on() {
 }
 
 #[test]
-fn a_name_of_another_family_does_not_come_as_far_as_the_library_whatever_sockets_are_named() {
+fn name_of_foreign_address_family_never_reaches_the_library() {
     for format in [1, 2, 3, 4] {
         manners(|manners| manners.format = format);
         let mut far = Side::new(&settings());
@@ -213,7 +213,7 @@ fn a_name_of_another_family_does_not_come_as_far_as_the_library_whatever_sockets
 }
 
 #[test]
-fn a_device_that_ends_a_process_is_found_out_in_a_child_and_this_process_does_not_open_it() {
+fn device_that_kills_child_process_is_not_opened() {
     for (provider, delivery) in [(c"opx", true), (c"efa", true), (c"opx", false)] {
         manners(|manners| {
             (manners.provider, manners.delivery) = (provider, delivery);

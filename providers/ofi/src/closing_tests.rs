@@ -39,7 +39,7 @@ fn meanwhile(far: Side, mut act: impl FnMut(&mut Side, u32) + 'static) -> Rc<Ref
 }
 
 #[test]
-fn what_was_taken_is_handed_over_as_an_interface_closes() {
+fn accepted_messages_are_transmitted_when_interface_closes() {
     let (mut near, mut far) = (Side::new(&patient()), Side::new(&patient()));
     let endpoint = near.connected(&mut far, 7);
     for n in 0..5 {
@@ -62,7 +62,7 @@ fn what_was_taken_is_handed_over_as_an_interface_closes() {
 }
 
 #[test]
-fn an_interface_that_closes_waits_for_what_the_library_has_and_is_told_of_nothing_else() {
+fn closing_interface_waits_for_library_operations_only() {
     let (mut near, mut far) = (Side::new(&patient()), Side::new(&patient()));
     let endpoint = near.connected(&mut far, 7);
     manners(|manners| manners.late = true);
@@ -82,7 +82,7 @@ fn an_interface_that_closes_waits_for_what_the_library_has_and_is_told_of_nothin
 }
 
 #[test]
-fn an_interface_that_closes_waits_for_nobody_who_takes_nothing_and_has_nothing() {
+fn closing_interface_does_not_wait_for_unconnected_peer() {
     let (near, far) = (Side::new(&patient()), Side::new(&patient()));
     manners(|manners| manners.deaf = Some(FAR));
     let endpoint = near.interface.connect(&far.interface.address(), b"", 7).unwrap();
@@ -100,8 +100,7 @@ fn an_interface_that_closes_waits_for_nobody_who_takes_nothing_and_has_nothing()
 }
 
 #[test]
-fn an_endpoint_that_is_closed_has_its_memory_back_when_its_get_has_ended_and_the_interface_goes_on()
-{
+fn closing_endpoint_waits_for_its_get_and_interface_continues() {
     let (mut near, mut far) = (Side::new(&patient()), Side::new(&patient()));
     let mut there = vec![3u8; 20_000];
     let region = far.region(&mut there);
@@ -131,7 +130,7 @@ fn an_endpoint_that_is_closed_has_its_memory_back_when_its_get_has_ended_and_the
 }
 
 #[test]
-fn who_is_hung_up_on_is_not_heard_any_more_and_others_are() {
+fn disconnected_sender_is_ignored_and_other_senders_are_not() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let (first, second) = (near.connected(&mut far, 7), near.connected(&mut far, 8));
     let mut there = [0u8; 64];
@@ -162,7 +161,7 @@ fn who_is_hung_up_on_is_not_heard_any_more_and_others_are() {
 }
 
 #[test]
-fn who_breaks_down_tells_its_peers_and_owes_no_answer_of_its_own() {
+fn failing_interface_notifies_peers_and_owes_no_answers() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let (there, back) = (near.connected(&mut far, 7), far.connected(&mut near, 8));
     let mut memory = [0u8; 64];
@@ -186,8 +185,7 @@ fn who_breaks_down_tells_its_peers_and_owes_no_answer_of_its_own() {
 }
 
 #[test]
-fn what_waits_for_a_peer_goes_nowhere_once_the_connection_is_lost_and_a_new_channel_is_not_behind_it()
- {
+fn lost_connection_drops_queued_packets_and_new_channel_starts_clean() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let endpoint = near.connected(&mut far, 7);
     manners(|manners| manners.fail_send = Some(libc::ECONNRESET));
@@ -204,7 +202,7 @@ fn what_waits_for_a_peer_goes_nowhere_once_the_connection_is_lost_and_a_new_chan
 }
 
 #[test]
-fn the_second_channel_says_which_one_it_is_when_it_ends_before_it_was_answered() {
+fn bye_of_unanswered_second_channel_identifies_that_channel() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let first = near.connected(&mut far, 7);
     drop(near.interface.connect(&far.interface.address(), b"second", 8).unwrap());

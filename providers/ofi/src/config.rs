@@ -344,7 +344,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 #[cfg(test)]
 impl Settings {
     /// The defaults, with all devices admitted.
-    pub(crate) fn of_tests() -> Settings {
+    pub(crate) fn test_defaults() -> Settings {
         Settings {
             providers: String::new(),
             asked_for: true,
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_for_the_library_itself_is_told_in_order_and_in_one_line() {
+    fn library_variables_are_listed_in_order_on_one_line() {
         let set = |all: &[(&str, &str)]| {
             librarys_own(all.iter().map(|(name, value)| ((*name).into(), (*value).into())))
         };
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_layer_whose_connections_do_not_share_receives_is_told_what_to_set() {
+    fn layer_without_shared_receives_gets_advice() {
         let words = |provider, set: Option<&str>| super::dangers(provider, set.map(Into::into));
         let told = words("verbs;ofi_rxm", None).unwrap();
         assert!(told.contains("FI_OFI_RXM_USE_SRX=1"), "{told}");
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_used_and_a_value_that_is_none_is_named() {
+    fn set_values_are_used_and_invalid_values_are_named() {
         let defaults = read(&[]).unwrap();
         assert_eq!((defaults.format, defaults.progress), (Format::Any, 0));
         assert_eq!((defaults.window, defaults.eager), (256 << 10, 8 << 10));

@@ -41,7 +41,7 @@ fn complaints() -> Vec<String> {
 const FAR: usize = 1;
 
 #[test]
-fn over_layers_that_do_not_know_when_they_are_through_each_packet_has_its_own_buffer() {
+fn layers_without_reliable_release_get_one_buffer_per_packet() {
     manners(|manners| manners.provider = c"played;ofi_rxm");
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
@@ -65,8 +65,7 @@ fn a_completion_that_only_gives_a_buffer_back_is_no_packet() {
 }
 
 #[test]
-fn a_receive_that_fails_gives_no_buffer_back_unless_the_library_says_so_and_the_interface_goes_on_hearing()
- {
+fn failed_receive_replaces_unreleased_buffer_and_receiving_continues() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     for _ in 0..8 {
@@ -90,7 +89,7 @@ fn a_receive_that_fails_gives_no_buffer_back_unless_the_library_says_so_and_the_
 }
 
 #[test]
-fn an_error_of_no_operation_ends_the_interface_in_words_where_a_layer_says_so_of_all_it_does() {
+fn unattributed_error_of_layer_fails_the_interface_with_text() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     fail_receive(0, libc::EIO, false);
@@ -182,7 +181,7 @@ fn a_lost_last_message_is_told_by_the_end_of_its_channel_and_by_a_flush() {
 }
 
 #[test]
-fn what_a_peer_calls_its_refusal_is_one_of_few() {
+fn refusal_status_from_peer_is_restricted() {
     for (said, heard) in [
         (Status::ProviderFailed as i32, Status::PeerFailed),
         (Status::Again as i32, Status::PeerFailed),
@@ -260,7 +259,7 @@ fn acknowledgements_to_a_peer_that_takes_none_are_one() {
 }
 
 #[test]
-fn a_peer_without_room_is_alive_however_long_it_takes_where_its_process_is_watched() {
+fn watched_peer_without_room_never_times_out() {
     let mut watched = settings();
     watched.watch = Some(crate::watch::Settings {
         net: tieline_net::Settings::default(),
@@ -281,7 +280,7 @@ fn a_peer_without_room_is_alive_however_long_it_takes_where_its_process_is_watch
 }
 
 #[test]
-fn what_is_said_to_a_peer_that_was_lost_waits_no_longer_than_for_one_that_nobody_has_met() {
+fn packets_to_lost_peer_time_out_like_those_to_a_new_peer() {
     let mut watched = settings();
     watched.watch = Some(crate::watch::Settings {
         net: tieline_net::Settings::default(),
@@ -336,7 +335,7 @@ fn a_hello_or_its_answer_that_is_lost_is_said_again_and_makes_one_peer() {
 }
 
 #[test]
-fn a_hello_that_was_answered_is_not_said_again_and_one_that_waits_is_said_once() {
+fn answered_hello_is_not_repeated_and_waiting_hello_is_queued_once() {
     let (mut near, mut far) = sides();
     near.interface.say_hello_again();
     manners(|manners| manners.deaf = Some(FAR));
@@ -427,7 +426,7 @@ fn a_channel_says_its_end_behind_its_puts() {
 }
 
 #[test]
-fn what_a_peer_had_posted_on_a_channel_that_ended_here_keeps_its_region_until_it_has_landed() {
+fn region_outlives_transfers_posted_on_an_ended_channel() {
     let (mut near, mut far) = sides();
     let mut there = [0u8; 64];
     let region = far.region(&mut there);
@@ -453,7 +452,7 @@ fn what_a_peer_had_posted_on_a_channel_that_ended_here_keeps_its_region_until_it
 }
 
 #[test]
-fn who_has_one_key_does_not_know_the_next() {
+fn registration_keys_are_unpredictable() {
     let (_near, far) = sides();
     let mut memory = [[0u8; 64]; 16];
     let regions: Vec<_> = memory.iter_mut().map(|memory| far.region(memory)).collect();
@@ -464,7 +463,7 @@ fn who_has_one_key_does_not_know_the_next() {
 }
 
 #[test]
-fn an_interface_that_does_not_open_owes_no_answer_and_leaves_no_registration() {
+fn failed_interface_open_leaves_no_answers_or_registrations_behind() {
     for mode in [FI_MR_LOCAL, FI_MR_LOCAL | FI_MR_ENDPOINT] {
         manners(|manners| (manners.mr_mode, manners.registrations) = (mode, None));
         let (mut near, mut far) = sides();
@@ -491,8 +490,7 @@ fn an_interface_that_does_not_open_owes_no_answer_and_leaves_no_registration() {
 }
 
 #[test]
-fn providers_that_end_the_process_or_demand_what_nobody_gives_are_left_out_and_what_opx_says_is_understood()
- {
+fn dangerous_or_unsupported_providers_are_left_out_and_opx_is_not() {
     manners(|manners| manners.provider = c"psm3");
     assert!(domain(&settings()).err().unwrap().text.contains("it ends the process"));
     manners(|manners| (manners.provider, manners.mode) = (c"played", 1 << 58));
@@ -505,7 +503,7 @@ fn providers_that_end_the_process_or_demand_what_nobody_gives_are_left_out_and_w
 }
 
 #[test]
-fn nobody_is_taken_out_of_the_table_of_peers() {
+fn peers_are_never_removed_from_the_address_table() {
     let (mut near, mut far) = sides();
     for n in 0..200 {
         drop(near.connected(&mut far, n));
@@ -515,7 +513,7 @@ fn nobody_is_taken_out_of_the_table_of_peers() {
 }
 
 #[test]
-fn what_the_library_says_of_no_operation_ends_the_interface_in_words() {
+fn library_event_without_operation_fails_the_interface_with_text() {
     for has_notices in [true, false] {
         manners(|manners| (manners.has_notices, manners.trouble) = (has_notices, None));
         let (mut near, mut far) = sides();
@@ -536,7 +534,7 @@ fn what_the_library_says_of_no_operation_ends_the_interface_in_words() {
 }
 
 #[test]
-fn of_an_endpoint_that_does_not_close_nothing_is_given_back_that_the_library_may_write_to() {
+fn memory_of_unclosable_endpoint_is_retained() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     let mut there = vec![1u8; 20_000];

@@ -19,7 +19,7 @@ fn offered(provider: &'static CStr, format: u32) -> ModuleAttr {
 const OTHER: u32 = 9;
 
 #[test]
-fn each_provider_has_its_place_below_transports_of_our_own_for_what_they_drive() {
+fn each_libfabric_provider_has_its_expected_priority() {
     for (provider, format, priority) in [
         (c"cxi", OTHER, 55),
         (c"efa", OTHER, 55),
@@ -104,7 +104,7 @@ fn an_interface_says_how_much_memory_it_has_for_how_many_peers() {
 }
 
 #[test]
-fn receives_that_fail_one_behind_the_other_end_the_interface_and_those_between_others_do_not() {
+fn only_consecutive_receive_failures_fail_the_interface() {
     manners(|manners| manners.provider = c"played;ofi_rxm");
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let endpoint = near.connected(&mut far, 7);
@@ -161,7 +161,7 @@ fn told() -> Vec<String> {
 }
 
 #[test]
-fn a_domain_that_there_is_not_is_refused_by_its_name_and_one_that_keeps_less_says_so() {
+fn unknown_domain_is_refused_and_limited_domain_is_reported() {
     let ofi = provider(settings());
     let name = ofi.domains().unwrap().remove(0).name;
     for missing in ["tcp", "ofi:played", &format!("{name}0")] {
@@ -180,7 +180,7 @@ fn a_domain_that_there_is_not_is_refused_by_its_name_and_one_that_keeps_less_say
 }
 
 #[test]
-fn what_is_left_out_is_told_with_the_reason_and_a_library_with_nothing_says_what_it_had() {
+fn left_out_devices_are_reported_with_reasons() {
     manners(|manners| manners.provider = c"shm");
     let ofi = provider(settings());
     let refused = ofi.domains().err().unwrap();

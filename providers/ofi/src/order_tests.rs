@@ -11,7 +11,7 @@ fn sides() -> (Side, Side) {
 }
 
 #[test]
-fn messages_that_change_places_end_the_channel_and_none_is_handed_out_before_its_turn() {
+fn reordered_messages_fail_the_channel_and_are_not_delivered() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     assert!(endpoint.am_short(1, 10, b"").is_ok());
@@ -67,7 +67,7 @@ fn put_locally(endpoint: &OfiEndpoint, key: &RemoteKey, mut bytes: [u8; 8], offs
 }
 
 #[test]
-fn a_short_put_that_completes_locally_is_over_at_once_and_the_next_flush_waits_for_it() {
+fn local_short_put_completes_inline_and_flush_waits_for_it() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     let mut there = [0u8; 32];
@@ -99,7 +99,7 @@ fn a_short_put_that_completes_locally_is_over_at_once_and_the_next_flush_waits_f
 }
 
 #[test]
-fn what_became_of_a_put_that_nobody_hears_of_one_flush_tells_and_no_later_one() {
+fn failure_of_silent_put_is_reported_by_exactly_one_flush() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     let mut there = [0u8; 32];

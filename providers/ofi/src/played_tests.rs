@@ -26,7 +26,7 @@ fn send(
 }
 
 #[test]
-fn messages_keep_their_order_through_buffers_that_fill_and_windows_that_close() {
+fn message_order_survives_full_buffers_and_closed_windows() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     assert_eq!(far.told.arrived, [b"it is me"]);
@@ -57,7 +57,7 @@ fn a_receiver_that_does_not_poll_is_sent_no_more_than_a_window() {
 }
 
 #[test]
-fn a_receiver_says_what_it_has_handed_out_before_that_is_missed_and_when_it_is_asked() {
+fn receiver_acknowledges_in_time_and_on_request() {
     manners(|manners| (manners.provider, manners.waits) = (c"cxi", true));
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
@@ -90,7 +90,7 @@ fn a_receiver_says_what_it_has_handed_out_before_that_is_missed_and_when_it_is_a
 }
 
 #[test]
-fn what_finds_no_room_in_the_library_waits_in_order_or_is_refused_whole() {
+fn messages_without_library_room_queue_in_order_or_are_refused() {
     let (mut near, mut far) = sides();
     manners(|manners| manners.eagain = 5);
     let endpoint = near.connected(&mut far, 7);
@@ -136,7 +136,7 @@ fn a_flush_waits_for_messages_and_puts_and_for_late_completions_of_both() {
 }
 
 #[test]
-fn flushes_ask_the_receiver_once_of_the_same_messages_and_never_of_what_it_has_acknowledged() {
+fn flush_sends_one_sync_per_message_and_none_for_acknowledged_ones() {
     manners(|manners| (manners.provider, manners.waits) = (c"cxi", true));
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
@@ -193,7 +193,7 @@ fn an_error_of_a_message_ends_all_channels_with_that_peer_and_no_other() {
 }
 
 #[test]
-fn a_message_that_the_library_lost_behind_our_back_ends_its_channel_on_both_sides() {
+fn message_lost_by_library_fails_channel_on_both_sides() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     manners(|manners| manners.lose_send = true);
@@ -207,7 +207,7 @@ fn a_message_that_the_library_lost_behind_our_back_ends_its_channel_on_both_side
 }
 
 #[test]
-fn a_failed_put_ends_with_its_own_reason_and_a_lost_connection_with_the_endpoint() {
+fn failed_put_fails_alone_and_lost_connection_fails_endpoint() {
     let (mut near, mut far) = sides();
     let endpoint = near.connected(&mut far, 7);
     let mut there = [0u8; 64];
@@ -232,7 +232,7 @@ fn a_failed_put_ends_with_its_own_reason_and_a_lost_connection_with_the_endpoint
 }
 
 #[test]
-fn a_put_that_is_refused_as_it_is_posted_ends_the_endpoint_where_that_says_that_nobody_is_there() {
+fn refused_put_fails_endpoint_only_if_the_peer_is_gone() {
     for (provider, error, status, ends) in [
         (c"played", libc::ENOENT, Status::PeerFailed, true),
         (c"played", libc::ECONNRESET, Status::PeerFailed, true),
@@ -276,7 +276,7 @@ fn a_peer_that_closes_in_good_order_is_told_from_one_that_fails() {
 }
 
 #[test]
-fn who_is_hung_up_on_hears_it_and_nothing_more_of_it_is_handed_out() {
+fn disconnected_sender_is_notified_and_its_messages_are_dropped() {
     let (mut near, mut far) = sides();
     let (first, second) = (near.connected(&mut far, 7), near.connected(&mut far, 8));
     for endpoint in [&first, &second] {
@@ -315,8 +315,7 @@ fn a_connection_that_the_library_never_forms_ends_in_words() {
 }
 
 #[test]
-fn an_endpoint_that_is_closed_before_its_peer_has_answered_is_heard_of_and_gone_or_never_heard_of()
-{
+fn endpoint_closed_before_answer_arrives_and_leaves_or_never_arrives() {
     let (mut near, mut far) = sides();
     let address = far.interface.address();
     drop(near.interface.connect(&address, b"short", 7).unwrap());
@@ -330,7 +329,7 @@ fn an_endpoint_that_is_closed_before_its_peer_has_answered_is_heard_of_and_gone_
 }
 
 #[test]
-fn whoever_has_the_address_of_an_earlier_interface_is_refused() {
+fn connection_to_address_of_earlier_interface_is_refused() {
     let (mut near, far) = sides();
     let address = far.interface.address();
     drop(far);
@@ -401,7 +400,7 @@ fn a_library_without_completion_at_the_target_has_messages_only() {
 }
 
 #[test]
-fn a_provider_that_completes_puts_before_they_have_arrived_has_messages_only() {
+fn provider_with_early_put_completions_has_messages_only() {
     manners(|manners| manners.lies = true);
     let found = domain(&settings()).unwrap();
     use tieline_plugin_api::caps::{AM_SHORT, GET, PUT};

@@ -30,7 +30,7 @@ fn newer() -> Result<String, String> {
 
 fn settings(provider: &str) -> Settings {
     let interfaces = Filter::parse("lo").unwrap();
-    Settings { providers: provider.into(), interfaces, ..Settings::of_tests() }
+    Settings { providers: provider.into(), interfaces, ..Settings::test_defaults() }
 }
 
 fn first(library: &'static Library, settings: &Settings) -> Result<Offer, String> {
@@ -193,7 +193,7 @@ fn same<T: PartialEq + core::fmt::Debug>(
 ) {
     manners(|manners| set(manners));
     let library = crate::load::library("").unwrap();
-    let played = scenario(&first(library, &Settings::of_tests()).unwrap());
+    let played = scenario(&first(library, &Settings::test_defaults()).unwrap());
     for (file, provider) in against {
         let offer = file.clone().and_then(|file| real(&file, provider));
         match offer {
@@ -321,7 +321,7 @@ fn posts_to_nobody_are_refused_by_sockets_as_it_is_played() {
 }
 
 #[test]
-fn a_wrong_key_a_range_outside_and_a_missing_right_end_one_operation_as_they_are_played() {
+fn bad_key_range_or_right_fails_one_operation_as_simulated() {
     same(
         &[(debian(), "sockets")],
         |manners| manners.manual = false,
@@ -397,7 +397,7 @@ fn atomics_that_would_cost_the_provider_are_left_out_as_it_is_played() {
     let trusting = |provider: &str| Settings { trust: "atomics".into(), ..settings(provider) };
     manners(|manners| manners.atomics = Atomics::Dear);
     let library = crate::load::library("").unwrap();
-    let played = told(library, &Settings { trust: "atomics".into(), ..Settings::of_tests() });
+    let played = told(library, &Settings { trust: "atomics".into(), ..Settings::test_defaults() });
     let library = newer().and_then(|file| crate::load::real(&file).map_err(|why| why.text));
     match library {
         Err(why) => println!("skipped: {why}"),

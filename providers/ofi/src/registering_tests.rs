@@ -83,7 +83,7 @@ fn a_mode_that_is_not_understood_is_not_asked_for() {
 }
 
 #[test]
-fn a_key_that_has_to_be_mapped_is_given_up_behind_the_last_operation_that_goes_by_it() {
+fn mapped_key_is_unmapped_after_its_last_operation() {
     manners(|manners| (manners.mr_mode, manners.key_size) = (FI_MR_RAW | FI_MR_VIRT_ADDR, 24));
     let mapped = || world(|world| world.mapped.len());
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
@@ -178,7 +178,7 @@ fn memory_that_was_given_back_is_written_by_nothing_that_was_under_way() {
 }
 
 #[test]
-fn a_region_without_peers_ends_at_once_and_one_whose_peer_is_silent_after_a_while() {
+fn region_ends_immediately_without_peers_and_after_timeout_otherwise() {
     let mut patient = settings();
     patient.failure_timeout = core::time::Duration::ZERO;
     let (mut near, mut far) = (Side::new(&patient), Side::new(&patient));
@@ -198,7 +198,7 @@ fn a_region_without_peers_ends_at_once_and_one_whose_peer_is_silent_after_a_whil
 
 /// The holder of a key may write there as long as the library accepts it, and nothing can revoke it.
 #[test]
-fn a_registration_that_libfabric_does_not_end_leaves_its_memory_to_nobody_else() {
+fn failed_deregistration_reports_that_memory_stays_reachable() {
     for mode in [0, FI_MR_PROV_KEY, FI_MR_ENDPOINT] {
         manners(|manners| manners.mr_mode = mode);
         let far = Side::new(&settings());
@@ -237,7 +237,7 @@ fn an_interface_that_closes_owes_no_answer_any_more() {
 }
 
 #[test]
-fn a_registration_gives_the_library_the_rights_that_the_region_gives_and_no_others() {
+fn registration_grants_exactly_the_rights_of_its_region() {
     let far = Side::new(&settings());
     let mut memory = [0u8; 64];
     let own = FI_SEND | FI_RECV | FI_READ | FI_WRITE;
@@ -262,7 +262,7 @@ fn a_registration_gives_the_library_the_rights_that_the_region_gives_and_no_othe
 }
 
 #[test]
-fn a_key_has_room_for_eight_interfaces_where_registrations_belong_to_interfaces() {
+fn key_holds_eight_interfaces_with_per_interface_registrations() {
     manners(|manners| manners.mr_mode = FI_MR_ENDPOINT);
     let far = Side::new(&settings());
     let mut memory = [0u8; 64];
@@ -286,7 +286,7 @@ fn a_key_has_room_for_eight_interfaces_where_registrations_belong_to_interfaces(
 }
 
 #[test]
-fn a_key_that_is_older_than_every_interface_leads_to_none_and_is_one_all_the_same() {
+fn key_older_than_every_interface_is_valid_and_reaches_none() {
     manners(|manners| manners.mr_mode = FI_MR_ENDPOINT);
     let alone = domain(&settings()).unwrap();
     let mut memory = [0u8; 64];
@@ -310,7 +310,7 @@ fn a_key_that_is_older_than_every_interface_leads_to_none_and_is_one_all_the_sam
 
 /// The `tcp` provider of newer libraries fails if an endpoint closes while others on the same opening continue.
 #[test]
-fn interfaces_of_tcp_of_a_newer_library_have_each_an_opening_and_registrations_of_their_own() {
+fn newer_tcp_opens_and_registers_separately_for_each_interface() {
     manners(|manners| manners.provider = c"tcp");
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let mut there = [0u8; 64];
@@ -339,7 +339,7 @@ fn interfaces_of_tcp_of_a_newer_library_have_each_an_opening_and_registrations_o
 }
 
 #[test]
-fn a_transfer_is_as_long_and_has_as_many_pieces_as_the_library_takes_and_the_rights_of_its_key() {
+fn transfer_is_limited_by_library_length_pieces_and_key_rights() {
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let endpoint = near.connected(&mut far, 7);
     let attr = near.domain.modules()[0];

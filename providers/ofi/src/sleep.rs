@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_says_wakes_a_sleeper_and_after_many_polls_nobody_else() {
+    fn library_descriptor_wakes_sleeper_until_many_polls_without_sleep() {
         let (library, bell) = (Waker::new().unwrap(), Waker::new().unwrap());
         let fd = |waker: &Waker| waker.as_fd().as_raw_fd();
         let sleep = Sleep::new(fd(&library), &[fd(&bell)]).unwrap();

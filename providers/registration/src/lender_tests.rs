@@ -27,7 +27,7 @@ impl Device for Counting {
 }
 
 #[test]
-fn what_is_kept_goes_when_memory_is_short_and_stays_when_a_registration_fails_for_another_reason() {
+fn unused_registrations_are_evicted_only_on_lack_of_memory() {
     let limits = Limits { keep: true, bytes: 1 << 20, entries: 8 };
     let lender = Arc::new(Lender::new(Counting::default(), Some(limits)));
     let mut memory = [0u8; 64];

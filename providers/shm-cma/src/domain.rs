@@ -38,7 +38,7 @@ impl CmaDomain {
         let card = Card { descriptor: announcements.as_ref().map(|all| all.descriptor()) };
         Ok(CmaDomain {
             cookie,
-            facts: Facts::of_this_process(),
+            facts: Facts::current_process(),
             card: card.register(&cookie),
             announcements,
             may_set_ptracer,

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_an_entry_is_none() {
+    fn copy_of_an_entry_matches_no_key() {
         let registration = Registration::new(&COOKIE, 0x1000, 64, 3, None);
         let (mut key, copy) = (packed(&registration), Box::new(registration.image));
         let at = key.windows(8).position(|it| it == registration.address().to_ne_bytes()).unwrap();

@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_named_where_that_is_off_in_whatever_case() {
+    fn ptracer_is_not_set_when_off_in_any_letter_case() {
         let may = |text| may_set_ptracer(&PTRACER.read(text).unwrap());
         assert_eq!(["auto", "off", "OFF", " Off "].map(may), [true, false, false, false]);
     }

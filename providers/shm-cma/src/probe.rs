@@ -190,11 +190,11 @@ mod tests {
     use super::*;
 
     fn address() -> Address {
-        Address { facts: Facts::of_this_process(), cookie: [9; 16], cookie_at: 0x1234 }
+        Address { facts: Facts::current_process(), cookie: [9; 16], cookie_at: 0x1234 }
     }
 
     #[test]
-    fn an_address_survives_the_journey() {
+    fn address_survives_packing() {
         let bytes = address().encode();
         assert_eq!(bytes.len(), ADDRESS_LEN);
         assert_eq!(Address::decode(&bytes).unwrap(), address());
@@ -220,17 +220,17 @@ mod tests {
         let mut peer = address();
         peer.cookie = [4; 16];
         peer.cookie_at = cookie.as_ptr().expose_provenance() as u64;
-        let failure = reach(&Facts::of_this_process(), &peer).unwrap_err();
+        let failure = reach(&Facts::current_process(), &peer).unwrap_err();
         assert_eq!(failure.status, Status::PeerFailed);
         assert!(failure.text.contains("does not hold the peer's cookie"), "{failure}");
         peer.facts.start_time += 1;
-        let failure = reach(&Facts::of_this_process(), &peer).unwrap_err();
+        let failure = reach(&Facts::current_process(), &peer).unwrap_err();
         assert!(failure.text.contains("its number was reused"), "{failure}");
     }
 
     #[test]
-    fn every_refusal_says_what_to_do() {
-        let me = Facts::of_this_process();
+    fn every_refusal_names_a_remedy() {
+        let me = Facts::current_process();
         let other_user = Facts { uid: me.uid + 1, ..me };
         let other_ns = Facts { user_namespace: me.user_namespace + 1, ..me };
         assert!(why_refused(&me, &other_user, None).contains("run both as the same user"));

@@ -26,7 +26,7 @@ impl KnemDomain {
         let owner = Arc::new(Owner::new(kernel)?);
         let card = Card::new(&owner)?;
         let address = Address {
-            facts: Facts::of_this_process(),
+            facts: Facts::current_process(),
             nonce: owner.nonce,
             card: card.cookie(),
             table: owner.table.descriptor(),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_module_claims_copies_that_are_done_when_they_return_and_nothing_else() {
+    fn module_has_only_the_capabilities_of_synchronous_copies() {
         let modules = domain().modules();
         let [module] = &modules[..] else { panic!("{} modules", modules.len()) };
         let claimed = [
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn another_module_is_named_in_the_refusal_and_this_one_has_nothing_to_tell() {
+    fn unknown_module_is_refused_by_name_and_own_one_has_no_events() {
         let domain = domain();
         let refused = domain.open_interface("ring", [0; 16]).err().unwrap();
         assert_eq!(refused.status, Status::NoDevice);

@@ -223,14 +223,14 @@ mod tests {
     use tieline_testing::holds_in_child;
 
     #[test]
-    fn versions_whose_commands_are_other_ones_are_refused_by_number() {
+    fn incompatible_module_versions_are_refused_by_number() {
         assert!(known(0x0002_7004).is_ok() && known(0x0002_6005).is_ok());
         assert!(known(0x0002_5000).unwrap_err().text.contains("version 2.5.0"));
         assert!(known(0x0003_0000).is_err() && known(0).is_err());
     }
 
     #[test]
-    fn a_device_that_something_else_here_has_open_is_left_to_it_in_words() {
+    fn device_open_elsewhere_in_the_process_is_refused() {
         assert_eq!(can_be_opened(false, false), Ok(()));
         let refused = can_be_opened(false, true).unwrap_err();
         assert_eq!(refused.status, Status::Unsupported);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_device_open_is_found_among_the_descriptors() {
+    fn open_device_is_found_among_the_descriptors() {
         use std::os::fd::AsRawFd;
         // A device that nothing else in this process has open.
         let path = "/dev/full";
@@ -263,7 +263,7 @@ mod tests {
 
     // One test, because a process has one descriptor and tests run concurrently.
     #[test]
-    fn the_device_is_opened_by_the_first_lease_closed_with_the_last_and_once_more_after_that() {
+    fn device_is_opened_by_first_lease_closed_by_last_and_reopened() {
         let settings = Settings::of(|_| None).unwrap();
         let played = Arc::new(Played::default());
         let first = Lease::take_by(&settings, || Ok(played.clone())).unwrap();

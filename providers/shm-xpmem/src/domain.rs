@@ -37,7 +37,7 @@ impl XpmemDomain {
         let owner = Arc::new(Owner::new(lease, settings)?);
         let card = Card::new(&owner.lease, &owner.nonce, page)?;
         let address = Address {
-            facts: Facts::of_this_process(),
+            facts: Facts::current_process(),
             nonce: owner.nonce,
             card: card.segment(),
             table: owner.table.descriptor(),

@@ -195,7 +195,7 @@ mod tests {
         Costs { attach: 2000.0, fault: 5000.0, warm_byte: 0.1, call: 700.0, call_byte: 0.11 };
 
     #[test]
-    fn memory_is_warmed_once_it_would_have_saved_what_that_costs() {
+    fn memory_is_warmed_when_savings_reach_the_cost() {
         let mut accounts = Accounts::default();
         // Each access would save about 700 ns, and warming takes 7000.
         let uses = (1..100).find(|_| accounts.pays(&COSTS, &[(3, 8)]));
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn the_price_of_a_range_is_reckoned_from_what_its_parts_cost() {
+    fn cost_of_a_range_is_the_sum_of_its_parts() {
         let costs =
             Costs { attach: 100.0, fault: 10.0, warm_byte: 0.5, call: 20.0, call_byte: 0.25 };
         let reach = 33 * 4096;
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_things_cost_is_said_as_it_was_measured() {
+    fn costs_are_printed_as_measured() {
         let said = COSTS.to_string();
         for words in
             ["attaching 2000,", "a fault 5000,", "warm byte 0.10000,", "kernel 700 and 0.11000 a"]
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_have_accounts_of_their_own_and_an_access_to_several_pays_for_all() {
+    fn windows_record_savings_separately_and_are_warmed_together() {
         let mut accounts = Accounts::default();
         for _ in 0..10 {
             assert!(!accounts.pays(&COSTS, &[(1, 8)]));
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_save_nothing_is_never_warmed() {
+    fn window_without_savings_is_never_warmed() {
         let slow = Costs { warm_byte: 1.0, ..COSTS };
         let mut accounts = Accounts::default();
         assert!((0..10_000).all(|_| !accounts.pays(&slow, &[(1, 1 << 20)])));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_measured_where_the_kernel_copies_or_cold_memory_is_served() {
+    fn costs_are_not_measured_for_kernel_copies_or_served_cold_memory() {
         let played = crate::double::Played::default();
         played.take_any_address();
         let copying = crate::double::pair::settings();

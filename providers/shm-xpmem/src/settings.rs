@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenth_of_what_may_be_mapped_is_attached_where_nothing_else_is_said() {
+    fn default_attachment_limit_is_a_tenth_of_the_mappings() {
         assert_eq!(tenth_of_mappings(Some("65530\n".into())), 6553);
         assert_eq!(tenth_of_mappings(Some("5".into())), 1);
         assert_eq!(tenth_of_mappings(None), 6553);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_copies_unless_the_operator_says_otherwise() {
+    fn kernel_copy_is_the_default_access() {
         let reach = |text| {
             let set = Settings::of(|name| name.ends_with("ACCESS").then_some(text));
             set.map(|settings| settings.reach)
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn cold_memory_is_left_to_others_unless_it_is_to_be_served() {
+    fn cold_memory_is_declined_by_default() {
         let declines = |text| {
             let set = Settings::of(|name| name.ends_with("COLD").then_some(text));
             set.map(|settings| settings.declines)

@@ -81,7 +81,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     #[test]
-    fn what_waits_because_there_was_no_thread_is_closed_when_room_is_asked_for() {
+    fn sockets_waiting_for_a_thread_are_closed_when_room_is_queried() {
         let closer = Closer::default();
         lock(&closer.queue).waiting.extend((0..MOST).filter_map(|_| sys::spare().ok()));
         assert!(lock(&closer.queue).waiting.len() >= MOST);

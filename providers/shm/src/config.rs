@@ -92,7 +92,7 @@ impl Settings {
         let dir = value("TIELINE_SHM_DIR").text;
         Ok(Settings {
             dir: (!dir.is_empty()).then(|| PathBuf::from(dir)),
-            bases: Bases::of_this_process(),
+            bases: Bases::for_this_process(),
             threshold: value("TIELINE_SHM_FASTBOX_THRESHOLD").number,
             fastbox_max: value("TIELINE_SHM_FASTBOX_MAX").number,
             fastbox_size: fastbox_size.size(),

@@ -46,7 +46,7 @@ pub(crate) struct Bases {
 
 impl Bases {
     /// The places for this process. A process with raised rights ignores its environment.
-    pub(crate) fn of_this_process() -> Bases {
+    pub(crate) fn for_this_process() -> Bases {
         let variable = |name: &str| {
             let value = std::env::var_os(name).filter(|v| !v.is_empty() && !raised_rights());
             value.map(|v: OsString| (name.to_string(), PathBuf::from(v)))
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn what_somebody_else_has_put_in_its_place_is_not_used_and_keeps_nobody_out() {
+    fn planted_directory_entry_is_not_used_and_blocks_no_process() {
         for trap in ["link", "file", "open to all"] {
             let common = Common::new();
             match trap {

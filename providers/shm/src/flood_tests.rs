@@ -140,7 +140,7 @@ fn an_honest_peer_has_its_share_beside_those_that_fill_fast_boxes() {
 }
 
 #[test]
-fn an_honest_peer_has_its_share_beside_those_that_fill_rings_and_ring_bells() {
+fn honest_peer_gets_its_share_beside_flooding_peers() {
     honest_share(70, kind::INLINE, false, true);
 }
 
@@ -156,7 +156,7 @@ fn an_honest_peer_has_its_share_beside_those_that_write_no_messages() {
 }
 
 #[test]
-fn a_peer_that_hung_up_and_goes_on_writing_is_buried_and_does_not_come_first() {
+fn disconnected_peer_that_keeps_writing_is_ended_without_priority() {
     for fast in [false, true] {
         let interface = open(Settings::defaults());
         let mut gone: Vec<Flooder> =
@@ -195,7 +195,7 @@ fn a_peer_that_hung_up_and_goes_on_writing_is_buried_and_does_not_come_first() {
 }
 
 #[test]
-fn a_poll_reads_a_bounded_number_of_records_and_hears_every_socket_in_its_turn() {
+fn poll_reads_bounded_records_and_serves_sockets_in_turn() {
     const PEERS: usize = 150;
     let interface = open(Settings::defaults());
     let peers: Vec<Hostile> = (0..PEERS).map(|_| greet(&interface)).collect();
@@ -346,7 +346,7 @@ fn silent_connections_do_not_keep_an_honest_peer_out() {
 }
 
 #[test]
-fn nobody_is_accepted_while_too_many_have_not_said_a_word_yet() {
+fn no_connection_is_accepted_while_too_many_are_silent() {
     // On a busy machine the first of them may have timed out when the last one connects.
     let is_crowded = || {
         let interface = open(Settings::defaults());
@@ -362,7 +362,7 @@ fn nobody_is_accepted_while_too_many_have_not_said_a_word_yet() {
 }
 
 #[test]
-fn who_begins_with_something_else_than_a_greeting_hears_why_it_is_closed_and_is_counted() {
+fn connection_without_greeting_is_refused_with_reason_and_counted() {
     let interface = open(Settings::defaults());
     let address = Address::parse(&interface.address()).unwrap();
     for n in 1..4 {
@@ -391,7 +391,7 @@ fn peers_that_greet_between_two_polls_are_all_let_in() {
 }
 
 #[test]
-fn a_ring_that_was_full_when_its_bell_came_is_not_looked_at_any_more_once_the_bell_is_announced() {
+fn full_ring_leaves_direct_polling_once_its_bell_is_announced() {
     let unpromoted =
         || open(Settings { fastbox_max: 0, threshold: u64::MAX, ..Settings::defaults() });
     let (sender, receiver) = (unpromoted(), unpromoted());
@@ -442,7 +442,7 @@ fn a_descriptor_to_say_no_with_is_kept_free_again_once_there_is_one() {
 }
 
 #[test]
-fn as_many_peers_are_let_in_as_there_are_bells_and_the_last_one_is_heard_by_its_own() {
+fn admitted_peers_are_bounded_by_bells_and_the_last_bell_works() {
     let interface = open(Settings::defaults());
     let last = interface.leave_bells(1);
     let mut peer = Flooder::greet(&interface, kind::INLINE);

@@ -29,7 +29,7 @@ fn until(interface: &RingInterface, wanted: u32) -> (u64, i32) {
 }
 
 #[test]
-fn who_is_hung_up_on_hears_why_and_may_come_again() {
+fn rejected_peer_learns_reason_and_can_reconnect() {
     let (asker, owner) = (open(Settings::defaults()), open(Settings::defaults()));
     for round in 0..3 {
         let endpoint = asker.connect(&owner.address(), b"", round).unwrap();
@@ -50,7 +50,7 @@ fn who_is_hung_up_on_hears_why_and_may_come_again() {
 
 /// The kernel only reports that the connection was refused.
 #[test]
-fn who_meets_nobody_is_told_that_the_peer_has_exited() {
+fn connecting_to_missing_listener_reports_that_the_peer_has_exited() {
     let asker = open(Settings::defaults());
     let mut address = Address::parse(&asker.address()).unwrap();
     address.socket = format!("\0tieline-nobody-{}", std::process::id()).into();
@@ -120,13 +120,13 @@ fn go_on_elsewhere(count: usize, closes: bool, end: End) -> Vec<Option<u8>> {
 }
 
 #[test]
-fn what_was_sent_keeps_its_bytes_though_its_sender_closes_and_sends_to_others() {
+fn sent_payload_survives_sender_close_and_sends_to_others() {
     let got = go_on_elsewhere(25, true, |_, _| {});
     assert_eq!(got, Vec::from_iter((0..25).map(Some)));
 }
 
 #[test]
-fn what_a_peer_had_written_comes_before_the_failure_of_the_endpoint_to_it() {
+fn written_messages_arrive_before_endpoint_failure() {
     for count in [1, 10] {
         let (a, b) = (open(Settings::defaults()), open(Settings::defaults()));
         let ((_to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
@@ -158,7 +158,7 @@ fn around_the_failure(a: &RingInterface) -> (usize, usize) {
 }
 
 #[test]
-fn no_message_that_a_peer_had_written_comes_behind_the_failure_of_the_endpoint_to_it() {
+fn no_written_message_arrives_after_endpoint_failure() {
     for count in [0, 1, 14, 15, 16, 17, 31, 40, 200] {
         // Whether the sender reads its socket, and so changes its mode: to bells, to a fast box.
         for hears in [false, true] {
@@ -181,7 +181,7 @@ fn no_message_that_a_peer_had_written_comes_behind_the_failure_of_the_endpoint_t
 }
 
 #[test]
-fn what_peers_had_written_in_their_first_contact_comes_before_the_failures() {
+fn messages_of_first_contact_arrive_before_the_failures() {
     let a = open(Settings::defaults());
     let peers: Vec<_> = (0..40).map(|_| open(Settings::defaults())).collect();
     let there: Vec<_> = peers.iter().map(|b| meet(&a, b)).collect();
@@ -195,7 +195,7 @@ fn what_peers_had_written_in_their_first_contact_comes_before_the_failures() {
 }
 
 #[test]
-fn an_operation_does_not_tell_of_a_failure_before_what_the_peer_had_written_has_come() {
+fn operation_hides_failure_until_written_messages_have_arrived() {
     let (a, b) = (open(Settings::defaults()), open(Settings::defaults()));
     let ((to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
     send(&to_a, 20, 0);
@@ -225,13 +225,13 @@ fn a_failure_does_not_wait_for_rings_that_are_never_empty() {
 }
 
 #[test]
-fn what_was_handed_out_keeps_its_bytes_though_the_sender_is_hung_up_on() {
+fn delivered_payload_survives_disconnect_of_its_sender() {
     let got = go_on_elsewhere(8, false, |b, peer| b.hang_up(peer).unwrap());
     assert_eq!(got, Vec::from_iter((0..8).map(Some)));
 }
 
 #[test]
-fn what_waits_behind_nonsense_on_the_socket_keeps_its_bytes() {
+fn published_payload_survives_invalid_socket_record() {
     let [a, b, c] = [(); 3].map(|()| open(Settings::defaults()));
     let ((to_b, _), (to_c, _)) = (meet(&a, &b), meet(&a, &c));
     send(&to_b, 25, 0);
@@ -251,7 +251,7 @@ fn what_waits_behind_nonsense_on_the_socket_keeps_its_bytes() {
 }
 
 #[test]
-fn what_a_receiver_had_not_read_when_it_ended_comes_back_also_after_a_good_bye() {
+fn unread_chunks_of_ended_receiver_return_even_after_goodbye() {
     const POOL: usize = 256 << 10;
     let settings = || Settings { pool_max: POOL, window: POOL, ..Settings::defaults() };
     let [a, b, c] = [(); 3].map(|()| open(settings()));
@@ -270,7 +270,7 @@ fn what_a_receiver_had_not_read_when_it_ended_comes_back_also_after_a_good_bye()
 }
 
 #[test]
-fn a_newcomer_is_not_taken_for_a_peer_of_which_the_application_has_not_heard_that_it_left() {
+fn new_peer_does_not_reuse_number_before_leave_is_reported() {
     let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
     let (endpoints, mut there): (Vec<_>, Vec<_>) = (0..20).map(|_| meet(&a, &b)).unzip();
     drop(endpoints);
@@ -331,7 +331,7 @@ fn polls_look_at_sockets_now_and_then_when_nothing_is_owed_to_anybody() {
 }
 
 #[test]
-fn who_takes_the_place_of_one_that_was_hung_up_on_is_not_taken_for_that_one() {
+fn successor_of_disconnected_peer_is_a_distinct_peer() {
     // The goodbye arrives when the ring is empty, or when it holds more than one poll delivers.
     for count in [0, 25] {
         let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
@@ -362,7 +362,7 @@ fn who_takes_the_place_of_one_that_was_hung_up_on_is_not_taken_for_that_one() {
 }
 
 #[test]
-fn endpoints_that_were_closed_give_everything_back_when_their_peer_has_hung_up() {
+fn closed_endpoints_release_everything_when_peer_disconnects() {
     let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
     let (_first, _) = meet(&a, &b);
     let before = [&a, &b].map(RingInterface::memory);
@@ -380,7 +380,7 @@ fn endpoints_that_were_closed_give_everything_back_when_their_peer_has_hung_up()
 }
 
 #[test]
-fn what_a_channel_takes_is_told_at_both_ends_and_its_fast_box_once_there_is_one() {
+fn channel_memory_is_reported_at_both_ends_and_includes_fast_box() {
     let settings = || Settings { threshold: 1, ..Settings::defaults() };
     let (a, b) = (open(settings()), open(settings()));
     let none = a.memory();

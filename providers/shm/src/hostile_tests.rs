@@ -153,7 +153,7 @@ fn a_peer_that_keeps_asking_takes_one_fast_box_and_gives_it_back() {
 }
 
 #[test]
-fn who_asks_for_a_fast_box_where_there_is_none_left_is_refused_by_the_number_of_its_request() {
+fn exhausted_fast_boxes_are_refused_by_request_number() {
     let interface = open(Settings { fastbox_max: 0, ..Settings::defaults() });
     let hostile = greet(&interface);
     while poll(&interface).is_empty() {}
@@ -186,7 +186,7 @@ fn a_message_behind_the_note_that_the_bell_will_ring_needs_no_bell() {
 }
 
 #[test]
-fn a_segment_that_came_on_the_socket_is_there_for_the_message_that_names_it() {
+fn received_segment_is_mapped_for_the_message_that_names_it() {
     let interface = interface();
     let hostile = greet(&interface);
     while poll(&interface).is_empty() {}
@@ -203,7 +203,7 @@ fn a_segment_that_came_on_the_socket_is_there_for_the_message_that_names_it() {
 
 /// A descriptor and the slot that needs it use different routes.
 #[test]
-fn a_message_whose_segment_is_still_on_its_way_waits_and_is_not_taken_for_nonsense() {
+fn message_waits_for_its_segment_in_flight() {
     let interface = interface();
     let hostile = greet(&interface);
     while poll(&interface).is_empty() {}
@@ -219,7 +219,7 @@ fn a_message_whose_segment_is_still_on_its_way_waits_and_is_not_taken_for_nonsen
 }
 
 #[test]
-fn a_message_in_a_segment_that_does_not_come_or_beyond_its_end_is_nonsense() {
+fn message_in_missing_segment_or_beyond_its_end_is_invalid() {
     for (segment, at) in [(1, 64), (0, 8192 - 99), (0, u64::MAX - 50)] {
         let interface = interface();
         let hostile = greet(&interface);
@@ -330,7 +330,7 @@ proptest! {
 
 /// The peer's answer would find no endpoint.
 #[test]
-fn who_closes_asks_for_no_key_and_who_is_not_yet_heard_asks_again() {
+fn closing_endpoint_requests_no_key_and_unanswered_request_is_repeated() {
     let (here, there) = (interface(), interface());
     let to = here.connect(&there.address(), b"", 1).unwrap();
     let key = Key { domain: [5; 16], segment: 7, slot: 0, len: 1, access: 1 };
@@ -347,12 +347,12 @@ fn fences(step: impl FnOnce()) -> u32 {
 }
 
 /// The cost of a message if both sides have membarrier: no fence, if this machine has it.
-fn where_both_have_it() -> u32 {
+fn fences_with_membarrier_on_both_sides() -> u32 {
     u32::from(!sys::asymmetric())
 }
 
 #[test]
-fn a_sender_pays_for_its_fences_unless_both_sides_are_known_to_have_membarrier() {
+fn sender_uses_fences_unless_both_sides_have_membarrier() {
     let (here, there) = (interface(), interface());
     let to = here.connect(&there.address(), b"", 1).unwrap();
     let short = || assert_eq!(to.am_short(1, 0, b"news"), Ok(Posting::Done));
@@ -365,7 +365,7 @@ fn a_sender_pays_for_its_fences_unless_both_sides_are_known_to_have_membarrier()
     answer(false, &[]);
     assert_eq!((fences(short), fences(long)), (1, 1), "the peer has no membarrier");
     answer(true, &[]);
-    let each = where_both_have_it();
+    let each = fences_with_membarrier_on_both_sides();
     assert_eq!((fences(short), fences(long)), (each, each));
     // A note is written once in the life of a channel, and always has its own fence.
     let page = sys::memory_file(c"bells", sys::PAGE).unwrap();
@@ -376,9 +376,9 @@ fn a_sender_pays_for_its_fences_unless_both_sides_are_known_to_have_membarrier()
 }
 
 #[test]
-fn a_receiver_pays_for_a_fence_when_it_gives_room_back_unless_both_sides_have_membarrier() {
+fn receiver_uses_fence_for_room_unless_both_sides_have_membarrier() {
     let interface = interface();
-    for (asymmetric, each) in [(false, 1), (true, where_both_have_it())] {
+    for (asymmetric, each) in [(false, 1), (true, fences_with_membarrier_on_both_sides())] {
         let (socket, file, hello) = greeting(&interface, asymmetric);
         let channel = RecvChannel::accept(&hello, &file, socket, 0);
         let mut channel = channel.map_err(|(_, refusal)| refusal.text()).unwrap();

@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_copied_at_every_offset_at_which_all_of_one_lies_within_the_length() {
+    fn words_are_copied_at_every_offset_where_a_whole_word_fits() {
         let (mine, theirs) = page(true);
         let words = Words::of(&theirs, 19, true, true).unwrap();
         let mut value = 0x0102_0304_0506_0708_u64;
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_or_is_not_granted_is_left_to_who_can_say_why() {
+    fn fast_path_declines_pieces_that_are_no_granted_word() {
         let (_, theirs) = page(true);
         let mut value = 5;
         let words = Words::of(&theirs, 64, true, false).unwrap();

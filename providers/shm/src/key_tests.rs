@@ -65,7 +65,7 @@ fn an_answer_for_which_there_was_no_room_is_given_later() {
 }
 
 #[test]
-fn regions_whose_keys_were_dropped_before_the_answer_are_not_kept_when_their_owner_ends_them() {
+fn unclaimed_regions_are_unmapped_when_their_owner_ends_them() {
     let (asker, owner) = (open(Settings::defaults()), Owner::new());
     let to = asker.connect(&owner.interface.address(), b"", 1).unwrap();
     for _ in 0..200 {
@@ -103,7 +103,7 @@ fn many_who_ask_in_turn_all_get_their_regions() {
 }
 
 #[test]
-fn who_has_no_descriptors_for_a_region_hears_so_after_a_while_and_not_that_the_key_is_forged() {
+fn missing_descriptors_for_region_are_reported_and_not_as_forged_key() {
     let (asker, owner) = (open(Settings::defaults()), Owner::new());
     let to = asker.connect(&owner.interface.address(), b"", 1).unwrap();
     let region = owner.region();
@@ -147,7 +147,7 @@ fn imported(
 }
 
 #[test]
-fn a_pointer_leads_to_the_owners_memory_inside_its_range_and_until_it_is_revoked() {
+fn pointer_reaches_owner_memory_within_range_until_revoked() {
     let (asker, owner) = (open(Settings::defaults()), Owner::new());
     let both = access::REMOTE_READ | access::REMOTE_WRITE;
     let (to, key, region) = imported(&asker, &owner, both);
@@ -203,7 +203,7 @@ fn pieces_are_read_and_written_one_behind_the_other() {
 }
 
 #[test]
-fn pieces_that_are_longer_than_their_operation_are_refused_and_go_no_further() {
+fn pieces_longer_than_their_operation_are_refused() {
     let (_owner, _asker, to, key, _region) = filled();
     let (mut first, mut second) = ([7u8; 4], [7u8; 4]);
     let pieces = [Iov::new(first.as_mut_ptr(), 4), Iov::new(second.as_mut_ptr(), 4)];

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_used_to_its_end_and_a_place_that_is_given_back_is_the_next() {
+    fn key_table_fills_completely_and_freed_entry_is_reused_next() {
         let exports = Exports::default();
         let alloc = || exports.alloc([7; 16], 1, access::REMOTE_READ);
         assert_eq!(alloc().unwrap().key.slot, 0);

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_sought_in_our_directory_then_at_its_name_then_in_the_root_of_its_process() {
+    fn socket_lookup_tries_own_directory_then_name_then_process_root() {
         let names = |process, socket: &str, dir: Option<&str>| -> Vec<String> {
             let names = targets(&peer(process, socket.as_bytes()), dir.map(Path::new));
             names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect()
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_removes_what_the_dead_left_and_nothing_of_the_living_or_of_others() {
+    fn sweep_removes_only_sockets_of_dead_processes() {
         let folder = Folder::new();
         let old = folder.dead("tieline-2.new");
         make_old(&old);
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sees_that_a_peer_was_killed_removes_the_socket_that_it_left() {
+    fn socket_of_killed_peer_is_removed_by_its_observer() {
         use tieline_plugin_api::{Interface, Status, event};
         let folder = Folder::new();
         let interface = crate::hostile_tests::open(Settings::defaults());

@@ -237,7 +237,7 @@ mod tests {
 
     /// Peers map it by segments: a busy sender has few large ones, and none is larger than a peer maps.
     #[test]
-    fn a_pool_grows_by_as_much_as_it_has_up_to_the_largest_segment_and_its_bound() {
+    fn pool_doubles_up_to_largest_segment_and_its_limit() {
         const KIB: usize = 1 << 10;
         let pool = Pool::new(17 << 20);
         let mut committed = vec![0];

@@ -211,8 +211,7 @@ mod with_memory {
     }
 
     #[test]
-    fn what_was_consumed_is_counted_until_it_is_told_and_a_quarter_is_one_of_the_ring_that_is_in_use()
-     {
+    fn consumed_slots_count_until_published_and_quarter_fits_current_ring() {
         let (sender, mut receiver, map) = pair(1024);
         let cold = channel::COLD.count as u64;
         assert_eq!((receiver.quarter(), receiver.unpublished()), (cold / 4, 0));

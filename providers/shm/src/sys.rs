@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_out_of_a_set_is_not_ready_there_although_a_copy_is_open() {
+    fn removed_descriptor_is_not_reported_while_a_copy_is_open() {
         let (epoll, kept, removed) = (Epoll::new().unwrap(), spare().unwrap(), spare().unwrap());
         epoll.add(&kept, 7).unwrap();
         epoll.add(&removed, 8).unwrap();

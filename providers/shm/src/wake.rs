@@ -73,7 +73,7 @@ mod tests {
 
     /// Not visible to loom, which has no `membarrier`.
     #[test]
-    fn a_sleeper_pays_for_the_fences_of_its_senders_between_its_note_and_its_look() {
+    fn sleeper_runs_membarrier_between_its_note_and_its_check() {
         let before = BARRIERS.get();
         let steps = Cell::new(Vec::new());
         let step = |name: &'static str| {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn who_publishes_has_its_fence_before_it_tells_and_looks_for_the_note_last() {
+    fn publisher_fences_then_announces_then_checks_for_sleeper() {
         let (word, before) = (AtomicU64::new(0), FENCES.get());
         let pushed = Cell::new(false);
         for full in [false, true] {

@@ -278,7 +278,7 @@ fn a_killed_sender_is_reported_and_a_killed_receiver_fails_the_endpoint() {
 
 #[cfg(feature = "test-hooks")]
 #[test]
-fn a_sender_killed_between_writing_and_publishing_a_slot_stops_nobody_else() {
+fn sender_killed_before_publishing_a_slot_blocks_no_other_sender() {
     for at in [3, 40, 1000] {
         let provider = Provider::open(&[]).unwrap();
         let domain = provider.domain();
@@ -321,7 +321,7 @@ fn a_sender_killed_between_writing_and_publishing_a_slot_stops_nobody_else() {
 
 #[cfg(not(feature = "test-hooks"))]
 #[test]
-fn a_sender_killed_between_writing_and_publishing_a_slot_stops_nobody_else() {
+fn sender_killed_before_publishing_a_slot_blocks_no_other_sender() {
     println!("skipped: needs --features test-hooks");
 }
 

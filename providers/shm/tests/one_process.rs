@@ -167,7 +167,7 @@ fn a_bad_setting_is_an_error_when_the_provider_opens() {
 }
 
 #[test]
-fn what_was_sent_before_an_endpoint_closed_still_arrives_and_then_the_peer_left_in_order() {
+fn messages_before_close_arrive_and_then_peer_leaves_orderly() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
@@ -208,7 +208,7 @@ fn poll_until_next(interface: &Interface<'_>) -> Seen {
 }
 
 #[test]
-fn an_endpoint_fails_with_words_when_the_interface_that_it_leads_to_is_closed() {
+fn endpoint_fails_with_text_when_target_interface_closes() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
@@ -228,7 +228,7 @@ fn an_endpoint_fails_with_words_when_the_interface_that_it_leads_to_is_closed() 
 }
 
 #[test]
-fn who_waited_to_be_let_in_hears_that_the_interface_was_closed() {
+fn peer_awaiting_admission_learns_that_interface_closed() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
     for polls in [false, true] {
@@ -382,7 +382,7 @@ fn a_sender_that_found_no_room_is_woken_when_there_is_some() {
 }
 
 #[test]
-fn what_a_packer_sends_finds_no_room_and_its_own_message_goes_out() {
+fn nested_send_in_packer_finds_no_room_and_outer_message_is_sent() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
@@ -449,7 +449,7 @@ fn an_interface_with_nothing_to_do_may_sleep() {
 }
 
 #[test]
-fn who_has_something_in_a_ring_that_rang_its_bell_may_not_sleep() {
+fn interface_with_unread_ring_behind_a_bell_may_not_sleep() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
@@ -468,7 +468,7 @@ fn who_has_something_in_a_ring_that_rang_its_bell_may_not_sleep() {
 
 /// The first poll after a sleep clears the sleep flag, even if it does not check the clock.
 #[test]
-fn who_polls_again_is_not_woken_by_what_comes_then() {
+fn interface_that_polls_again_is_not_woken() {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());

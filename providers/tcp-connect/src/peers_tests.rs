@@ -155,7 +155,7 @@ fn wait_left(all: &mut [Peers]) -> (u64, Status, String) {
 }
 
 #[test]
-fn a_connector_that_closes_is_reported_as_closed_and_delivers_what_it_sent() {
+fn closing_connector_delivers_its_data_and_is_reported_closed() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
     all[1].send(&addresses[0], b"hello").expect("room");
@@ -173,7 +173,7 @@ fn a_connector_that_closes_is_reported_as_closed_and_delivers_what_it_sent() {
 
 /// A peer that has read all earlier data makes room for the rest, which is not written yet.
 #[test]
-fn what_waits_for_a_silent_peer_when_a_connector_closes_is_written_first() {
+fn closing_connector_first_writes_data_queued_for_silent_peer() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let there = all[1].own.clone();
     let datagram = [1; 1000];
@@ -219,7 +219,7 @@ fn a_connection_on_which_nothing_can_be_written_takes_nothing_more() {
 }
 
 #[test]
-fn nobody_at_an_address_is_reported_with_every_place_that_was_tried() {
+fn dead_address_is_reported_with_every_address_tried() {
     let gone = open(&settings(512)).own.clone();
     let contact = Contact::parse(&gone).expect("our own");
     let mut all = vec![open(&settings(512))];
@@ -370,7 +370,7 @@ fn taken(peers: &mut Peers, address: &[u8], datagram: &[u8]) -> usize {
 }
 
 #[test]
-fn what_waits_for_a_peer_is_bounded_in_bytes_and_in_number() {
+fn queue_of_peer_is_bounded_in_bytes_and_number() {
     for (datagram, most) in [(vec![1; MAX_DATAGRAM], QUEUE / MAX_DATAGRAM), (vec![1], WAITING)] {
         let mut peers = open(&settings(512));
         let (_listener, address) = silent(&peers.own);
@@ -382,7 +382,7 @@ fn what_waits_for_a_peer_is_bounded_in_bytes_and_in_number() {
 }
 
 #[test]
-fn what_waited_for_a_connection_that_broke_is_given_up_and_its_room_is_free() {
+fn queue_of_broken_connection_is_dropped_and_its_room_freed() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let there = all[1].own.clone();
     all[0].send(&there, b"hello").expect("room");
@@ -434,7 +434,7 @@ fn datagrams_that_the_core_does_not_take_stay_with_their_senders() {
 }
 
 #[test]
-fn of_too_many_connections_the_one_that_was_not_used_for_longest_is_closed() {
+fn longest_unused_of_too_many_connections_is_closed() {
     let mut all: Vec<Peers> = (0..4).map(|_| open(&settings(512))).collect();
     all[0].max_wires = 2;
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
@@ -454,7 +454,7 @@ fn of_too_many_connections_the_one_that_was_not_used_for_longest_is_closed() {
 }
 
 #[test]
-fn a_peer_that_connects_anew_has_lost_its_first_connection_and_what_came_on_it_is_heard_before() {
+fn data_of_lost_connection_is_delivered_before_that_of_new_one() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
     all[1].send(&addresses[0], b"hello").expect("room");
@@ -507,7 +507,7 @@ fn a_dial_that_nobody_answers_ends_at_its_deadline_and_wakes_who_sleeps() {
 }
 
 #[test]
-fn what_a_peer_may_say_depends_on_how_far_the_connection_is_closed_and_anything_else_ends_it() {
+fn frame_invalid_in_closing_phase_ends_connection() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let at = listener.local_addr().expect("bound");
     let hello = Some((None, "hello".to_owned()));

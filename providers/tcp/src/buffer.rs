@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_events_of_a_poll_point_to_stays_where_it_is_until_the_next_poll() {
+    fn event_payloads_stay_in_place_until_the_next_poll() {
         let mut buffer = Buffer::new();
         buffer.refresh(1);
         receive(&mut buffer, BUFFER - 10);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_beginning_of_a_frame_moves_to_the_front_when_there_is_less_room_than_half() {
+    fn partial_frame_moves_to_front_when_less_than_half_is_free() {
         let mut buffer = Buffer::new();
         buffer.refresh(1);
         receive(&mut buffer, BUFFER / 2);

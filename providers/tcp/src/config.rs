@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn rails_are_as_many_as_there_are_interfaces_and_streams_as_many_as_allowed() {
+    fn rails_are_bounded_by_interfaces_and_streams_by_maximum() {
         let settings = with("TIELINE_TCP_RAILS", "all").unwrap();
         assert_eq!((settings.streams(3), settings.rails(3)), (3, 3));
         assert_eq!(settings.streams(100), MAX_STREAMS);

@@ -257,7 +257,7 @@ impl World {
 }
 
 #[test]
-fn both_sides_end_with_the_same_one_connection_whatever_the_order_of_events() {
+fn both_sides_use_the_same_connection_in_every_event_order() {
     let mut seen: BTreeSet<World> = BTreeSet::new();
     let mut queue = VecDeque::from([World::new()]);
     let mut ends = 0;

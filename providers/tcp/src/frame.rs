@@ -337,7 +337,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_can_be_read(head in a_head(), key: [u64; 3], index: u32) {
+        fn packed_frame_round_trips(head in a_head(), key: [u64; 3], index: u32) {
             prop_assert_eq!(Head::parse(&head.pack()), Ok(head));
             let part = KeyPart { domain: key[0], tag: key[1], index, total: key[2] };
             let long = head.pack_with(&part);

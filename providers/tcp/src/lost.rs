@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_came_back_a_firewall_is_not_ruled_out() {
+    fn silent_host_text_mentions_a_firewall() {
         let text = said(&Found::Silence, 64, "10.50.0.2:34582");
         assert!(text.contains("to port 34582: it or the link is down, or a firewall"), "{text}");
         let text = said(&Found::Nowhere("No route to host"), 64, "10.50.0.2:1");
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_drops_large_packets_is_said_only_where_a_whole_segment_is_missing() {
+    fn mtu_advice_requires_a_missing_full_segment() {
         let whole = said(&Found::Answers, 1448, "10.50.0.2:34582");
         assert!(whole.contains("of up to 1500 bytes (MTU)"), "{whole}");
         let part = said(&Found::Answers, 1447, "10.50.0.2:34582");
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_broke_says_between_whom_and_what_its_probe_found_against_the_last_try() {
+    fn broken_stream_text_names_both_ends_and_the_probe_result() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let there = listener.local_addr().unwrap();
         let socket = std::net::TcpStream::connect(there).unwrap();

@@ -78,7 +78,7 @@ fn the_end_of_a_put_is_believed_once_and_only_where_it_was_sent() {
 }
 
 #[test]
-fn the_answer_to_a_flush_counts_for_those_before_it_and_for_none_that_waits() {
+fn flush_answer_completes_earlier_flushes_and_no_unsent_one() {
     let mut ops = Ops { last_flush: 3, ..Ops::default() };
     ops.flushes.extend((1..=3).map(|n| flush(n, 0, 0)));
     ops.bulk.extend([uncut(1), BulkOp::Flush { number: 3 }]);
@@ -100,7 +100,7 @@ fn a_put_is_refused_once_and_not_before_it_was_sent() {
 }
 
 #[test]
-fn a_put_that_was_read_to_its_end_completes_once_and_only_if_that_was_asked() {
+fn fully_read_put_completes_once_and_only_if_local_was_requested() {
     let mut ops = Ops::default();
     ops.puts.extend([PutOp { local: true, ..put(1) }, put(2), PutOp { local: true, ..put(3) }]);
     assert_eq!((ops.put_read(2), ops.put_read(9)), (None, None));
@@ -110,7 +110,7 @@ fn a_put_that_was_read_to_its_end_completes_once_and_only_if_that_was_asked() {
 }
 
 #[test]
-fn a_fence_holds_back_until_the_gets_before_it_ended_and_the_puts_went_or_ended() {
+fn fence_waits_for_earlier_gets_and_for_sent_or_ended_puts() {
     let fence = Some(Fence { last_put: 2, last_get: 5 });
     // On one stream, frames arrive in the order in which they were sent.
     let mut ops = Ops { fence, ..Ops::default() };
@@ -133,7 +133,7 @@ fn a_fence_holds_back_until_the_gets_before_it_ended_and_the_puts_went_or_ended(
 }
 
 #[test]
-fn what_a_peer_gets_and_what_is_put_take_turns() {
+fn serves_and_puts_alternate() {
     let mut ops = Ops::default();
     let turns = |ops: &mut Ops| [(); 4].map(|()| ops.serves_turn());
     assert_eq!(turns(&mut ops), [false; 4]);
@@ -152,7 +152,7 @@ fn what_a_peer_gets_and_what_is_put_take_turns() {
 }
 
 #[test]
-fn a_flush_says_the_first_failure_of_what_it_waits_for_and_of_nothing_else() {
+fn flush_reports_first_failure_of_its_own_operations_only() {
     let mut ops = Ops::default();
     ops.flushes.extend([flush(1, 5, 1), flush(2, 6, 2)]);
     assert!(ops.covers_put(5) && ops.covers_put(6) && !ops.covers_put(7));

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_that_nobody_asked_for_between_two_visits_are_given_back_and_others_kept() {
+    fn buffers_unused_between_two_trims_are_freed_and_others_kept() {
         let mut pool = Pool::default();
         let visit = |pool: &mut Pool| (0..TRIM_EVERY).for_each(|_| pool.trim());
         let taken = [(); 3].map(|()| pool.take());
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_used_again_after_the_next_poll_began_up_to_a_bound() {
+    fn returned_buffers_are_reused_after_next_poll_up_to_a_bound() {
         let mut pool = Pool::default();
         let mut first = pool.take();
         first.received(5);

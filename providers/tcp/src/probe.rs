@@ -101,7 +101,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn who_takes_a_connection_and_who_refuses_it_have_answered_and_nobody_elsewhere_has() {
+    fn accepted_or_refused_probe_counts_as_answer_and_silence_does_not() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = listener.local_addr().unwrap();
         let answer = |peer| {

@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revoked_region_is_found_by_nobody_and_stays_in_its_place_until_it_is_deregistered() {
+    fn revoked_region_is_not_found_and_keeps_its_slot_until_deregistered() {
         let regions = Regions::new(7, None);
         let register = || {
             let base = std::ptr::without_provenance_mut(4096);

@@ -345,7 +345,7 @@ fn frames_that_are_kept_are_bounded_by_what_the_peer_holds_of_them() {
 }
 
 #[test]
-fn a_frame_waits_until_a_stream_has_begun_it_and_is_written_when_all_of_it_is_with_the_kernel() {
+fn frame_waits_until_begun_and_is_written_when_kernel_has_all() {
     for retain in [false, true] {
         let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
         // Another frame precedes it.
@@ -371,7 +371,7 @@ fn a_frame_waits_until_a_stream_has_begun_it_and_is_written_when_all_of_it_is_wi
 }
 
 #[test]
-fn a_put_is_read_to_its_end_when_the_kernel_has_its_last_piece_and_nothing_is_sent_again() {
+fn put_is_fully_read_when_kernel_has_last_piece_without_resends() {
     for retain in [false, true] {
         let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
         let payload = vec![1; 1000];
@@ -389,8 +389,7 @@ fn a_put_is_read_to_its_end_when_the_kernel_has_its_last_piece_and_nothing_is_se
 }
 
 #[test]
-fn a_region_that_is_gone_when_its_bytes_are_to_be_sent_again_ends_the_session_and_zeros_keep_the_length()
- {
+fn region_gone_at_resend_fails_session_and_zeros_fill_the_frame() {
     let regions = crate::regions::Regions::new(7, None);
     const LEN: usize = 150_000;
     let mut memory = vec![7u8; LEN];
@@ -448,7 +447,7 @@ fn offered(outbox: &mut Outbox, track: &Track) -> Vec<u8> {
 }
 
 #[test]
-fn short_messages_that_are_not_kept_share_a_frame_until_it_is_long_or_begun() {
+fn unretained_short_messages_merge_until_frame_is_long_or_begun() {
     const LONG: usize = 16 << 10;
     // The lengths of frames, the number of bytes that a stream takes before the last one is added, and the resulting number of
     // frames.
@@ -480,7 +479,7 @@ fn short_messages_that_are_not_kept_share_a_frame_until_it_is_long_or_begun() {
 }
 
 #[test]
-fn what_is_sent_from_an_operations_memory_is_copied_before_that_is_given_back() {
+fn in_place_payloads_are_copied_before_operation_memory_is_released() {
     let (mut outbox, mut track) = (Outbox::new(ROOM, true), Track::new(0));
     let mut memory: Vec<u8> = (0..100).collect();
     let pieces = vec![sys::piece(&memory[..30]), sys::piece(&memory[50..])];
@@ -496,7 +495,7 @@ fn what_is_sent_from_an_operations_memory_is_copied_before_that_is_given_back() 
 }
 
 #[test]
-fn of_frames_without_a_number_the_latest_is_sent_unless_one_has_begun_and_none_splits_another() {
+fn latest_unnumbered_frame_is_sent_and_splits_no_other_frame() {
     let (mut outbox, mut track) = (Outbox::new(ROOM, true), Track::new(0));
     message(&mut outbox, 100);
     assert_eq!(take(&mut outbox, &mut track, 10, 0), 10);

@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_take_turns_on_the_rails_that_are_used_and_fall_back_on_all_others() {
+    fn streams_rotate_over_used_rails_and_fall_back_on_the_others() {
         let order = |number: usize, most: usize| {
             let routes = [Some("eth0"), Some("eth1"), Some("eth0"), None];
             let routes = routes.iter().zip(1..).map(|(name, port)| route(*name, port)).collect();

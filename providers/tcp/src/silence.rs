@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_answer_is_silent_since_the_first_thing_that_it_was_sent() {
+    fn silence_starts_at_first_unanswered_data() {
         let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
         // Idle for an hour; then data was sent, 1 s ago.
         let marked = start;
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_sent_again_is_missed_although_the_acknowledgement_is_the_youngest_event() {
+    fn failed_retransmission_is_detected_after_a_recent_acknowledgement() {
         const MS: Duration = Duration::from_millis(1);
         let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
         // The device went down 4 ms after an acknowledgement. The kernel tries at 200, 600, 1400 and 3000 ms, and doubles its
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_is_not_through_keeps_a_stream_busy_and_probes_have_their_time() {
+    fn unfinished_work_keeps_stream_busy_and_probes_get_their_time() {
         for (in_flight, waits, asked) in
             [(true, false, false), (false, true, false), (false, false, true)]
         {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_should_have_sent_again_is_overdue_once_its_timers_may_be_no_later() {
+    fn retransmission_is_overdue_after_timer_tolerance() {
         let nanosecond = Duration::from_nanos(1);
         let at = |since_ack, since_sent| {
             let seen = seen(true, false, false, 0, 0);

@@ -175,7 +175,7 @@ fn break_it(how: usize, a: &mut Side, b: &mut Side, at_a: VerbsEndpoint, at_b: V
 }
 
 #[test]
-fn two_hundred_connections_that_break_cost_no_adapter_a_receive_buffer() {
+fn two_hundred_broken_connections_leak_no_receive_on_any_adapter() {
     // The remaining connection must not need a keepalive while the network is cut.
     const NARROW: [(&str, &str); 3] = [
         ("TIELINE_VERBS_WINDOW", "16"),
@@ -208,7 +208,7 @@ fn two_hundred_connections_that_break_cost_no_adapter_a_receive_buffer() {
 }
 
 #[test]
-fn eighty_endpoints_that_all_use_their_sends_share_the_completion_queue_of_every_adapter() {
+fn eighty_busy_endpoints_share_completion_queue_on_every_adapter() {
     each(|nature| {
         let settings = [("TIELINE_VERBS_CONNECTIONS", "100")];
         let (mut a, mut b) = (side(&settings), side(&settings));

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_is_named_in_whatever_case() {
+    fn cache_setting_ignores_letter_case() {
         let cache = |text: &'static str| {
             Settings::of(|n| (n == "TIELINE_VERBS_CACHE").then(|| text.into())).unwrap().cache
         };
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn timers_are_rounded_up_to_what_the_device_knows() {
+    fn timers_are_rounded_up_to_device_values() {
         assert_eq!(ack_exponent(Duration::from_millis(67)), 14);
         assert_eq!(ack_exponent(Duration::from_secs(1)), 18);
         assert_eq!(ack_exponent(Duration::ZERO), 1);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_used_and_empty_items_of_a_list_are_none() {
+    fn settings_are_applied_and_empty_list_items_ignored() {
         let read = |name: &str, text: &str| {
             let (name, text) = (name.to_string(), text.to_string());
             Settings::of(move |n| (n == name).then(|| text.clone())).unwrap()

@@ -351,7 +351,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_machine_without_rdma_is_told_in_one_line() {
+    fn machine_without_rdma_is_reported_in_one_line() {
         let failure = list(Path::new("/nonexistent/infiniband"), "").unwrap_err();
         assert_eq!(failure.text, "no device in /nonexistent/infiniband");
         let class = FakeClass::new("empty");
@@ -450,7 +450,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn ports_and_tables_come_in_the_order_of_their_numbers_whatever_the_folder_says() {
+    fn ports_and_tables_are_sorted_by_number() {
         let class = FakeClass::new("order");
         for n in [3, 10, 0, 11, 7, 1, 9, 4, 8, 2, 6, 5] {
             class.file(&format!("b/ports/{}/state", n + 1), "4: ACTIVE\n");
@@ -467,8 +467,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_partition_with_full_membership_goes_before_others_and_a_missing_one_is_said_with_the_table()
-     {
+    fn full_partition_is_preferred_and_missing_one_reports_the_table() {
         let class = FakeClass::new("members");
         for (index, key) in [(0, "0x7fff"), (1, "0x0001"), (2, "0x8001"), (3, "0x8003")] {
             class.file(&format!("rxe0/ports/1/pkeys/{index}"), key);
@@ -515,7 +514,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_address_that_peers_know_and_that_is_another_now_is_said_unless_it_is_only_away() {
+    fn changed_address_is_reported_unless_it_is_only_absent() {
         let class = FakeClass::new("published");
         let at = "rxe0/ports/1";
         let first = [("gids/3", "fe80:0::1\n"), ("pkeys/2", "0x8001\n"), ("lid", "0x4\n")];

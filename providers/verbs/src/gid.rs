@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_that_are_alike_the_one_of_no_vlan_comes_first() {
+    fn gid_without_vlan_is_preferred() {
         let mut gids = vec![gid(0, "10.0.0.1", RoceV2), gid(1, "10.0.1.1", RoceV2)];
         gids[0].vlan = true;
         assert_eq!(choose(&gids, true, None, &[], |_| true, "p").unwrap().index, 1);
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_link_local_address_is_no_better_than_an_ipv6_one_that_routes() {
+    fn routable_ipv6_gid_is_preferred_over_link_local_ipv4() {
         let gids = [gid(1, "169.254.1.1", RoceV2), gid(2, "fd00::1", RoceV2)];
         assert_eq!(choose(&gids, true, None, &[], |_| true, "p").unwrap().index, 2);
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wanted_index_is_used_or_refused_with_what_there_is() {
+    fn requested_gid_index_is_used_or_refused_with_the_available_ones() {
         let gids = [gid(0, "fe80::1", IbOrRoceV1), gid(3, "10.0.0.1", RoceV2)];
         assert_eq!(choose(&gids, true, Some(0), &[], |_| true, "p").unwrap().index, 0);
         let failure = choose(&gids, true, Some(1), &[], |_| true, "rxe0 port 1").unwrap_err();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_work_here_is_passed_over_on_ethernet_alone_and_taken_where_nothing_works() {
+    fn unusable_gid_is_skipped_on_ethernet_unless_all_are_unusable() {
         let gids = [gid(0, "10.0.0.1", RoceV2), gid(1, "10.0.0.2", RoceV2)];
         let chosen = |ethernet: bool, works: u32| {
             choose(&gids, ethernet, None, &[], |gid| gid.index == works, "p").map(|gid| gid.index)

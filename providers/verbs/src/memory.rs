@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_for_want_of_memory_says_how_to_raise_the_limit() {
+    fn refusal_for_lack_of_memory_explains_how_to_raise_the_limit() {
         let failure = refusal(4096, libc::ENOMEM);
         assert_eq!(failure.status, Status::NoMemory);
         assert!(failure.text.starts_with("registering 4096 bytes"), "{}", failure.text);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn only_refusals_that_the_limit_can_explain_are_told_as_a_lack_of_memory() {
+    fn only_refusals_caused_by_the_limit_report_lack_of_memory() {
         use libc::{EAGAIN, EFAULT, EINVAL, ENOMEM, EPERM};
         for (errno, lacks) in
             [(ENOMEM, true), (EAGAIN, true), (EPERM, true), (EINVAL, false), (EFAULT, false)]
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_range_is_not_registered() {
+    fn invalid_range_is_not_registered() {
         let domain = crate::double::domain(&[]).unwrap();
         let registry = &domain.state.registry;
         let at = core::ptr::without_provenance_mut;

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_room_goes_at_once_and_what_finds_none_is_not_lost() {
+    fn events_are_delivered_with_room_and_queued_without() {
         let mut notices = Notices::<u8>::default();
         let all = |notices: &mut Notices<u8>, events: &mut Events<'_>| {
             notices.message(message(1), 11, Some(&mut *events));

@@ -235,7 +235,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_separates_two_ports_is_said_in_words() {
+    fn unreachable_ports_report_the_reason() {
         let words = |a: Port, b: Port| a.reaches(&b, Router::None).unwrap_err().text;
         assert!(words(ethernet(1), infiniband(1)).contains("the peer's is InfiniBand"));
         let subnets = words(infiniband(1), infiniband(2));
@@ -256,7 +256,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_router_leads_to_other_subnets_by_its_lid_or_by_the_one_in_their_prefix() {
+    fn router_is_addressed_by_its_lid_or_by_the_prefix_lid() {
         let site = |lid: u16, subnet: u8| {
             let mut port = infiniband(subnet);
             port.gid[..8].copy_from_slice(&[0xfe, 0xc0, 0, 0, 0, 0, 0, subnet]);

@@ -42,7 +42,7 @@ fn open(domain: &VerbsDomain, module: &str) -> VerbsInterface {
 }
 
 #[test]
-fn a_port_reaches_those_of_its_own_subnet_and_names_both_of_all_others() {
+fn port_reaches_its_own_subnet_and_names_both_subnets_otherwise() {
     play(INFINIBAND);
     let here: Vec<_> = (0..4).map(|subnet| domain_in(subnet, &[])).collect();
     let there: Vec<_> = (0..4).map(|subnet| domain_in(subnet, &[])).collect();
@@ -71,7 +71,7 @@ fn a_port_reaches_those_of_its_own_subnet_and_names_both_of_all_others() {
 }
 
 #[test]
-fn a_router_takes_what_leaves_the_subnet_and_nothing_else() {
+fn router_is_used_only_for_packets_that_leave_the_subnet() {
     play(INFINIBAND);
     // The subnets of both sides, the router setting, and the destination of the first side's packets.
     for (subnets, router, way) in [
@@ -168,7 +168,7 @@ fn subnets_in_use() -> Vec<([u8; 8], [u8; 8])> {
 }
 
 #[test]
-fn ports_of_two_subnets_are_used_each_within_its_own_whatever_they_are_called() {
+fn ports_are_paired_within_their_subnets_regardless_of_names() {
     play(INFINIBAND);
     const LEN: usize = 4 << 20;
     for far_ports in [[0, 1], [1, 0]] {
@@ -205,7 +205,7 @@ fn ports_of_two_subnets_are_used_each_within_its_own_whatever_they_are_called() 
 }
 
 #[test]
-fn peers_with_no_subnet_in_common_are_told_so() {
+fn peers_without_common_subnet_get_an_error() {
     play(INFINIBAND);
     let ((a, _near), (b, _far)) = (worker([0, 1]), worker([2, 3]));
     let failure = a.connect(&b.address().unwrap()).err().unwrap().to_string();
@@ -214,7 +214,7 @@ fn peers_with_no_subnet_in_common_are_told_so() {
 
 /// Whichever side lacks the memory, nothing has been sent yet, so the other port serves.
 #[test]
-fn a_port_that_cannot_be_used_when_it_is_needed_first_leaves_its_peer_to_another_one() {
+fn port_without_memory_at_first_use_fails_over_to_another_port() {
     play(INFINIBAND);
     for (at_near, at_far) in [(1, 0), (0, 1), (0, 0)] {
         let ((a, _near), (b, far)) = (worker([0, 1]), worker([0, 1]));

@@ -68,7 +68,7 @@ fn full() -> (Half, Half, Endpoint) {
 }
 
 #[test]
-fn nobody_is_told_that_a_peer_left_or_failed_that_is_served_by_the_reserve() {
+fn peer_served_by_the_reserve_causes_no_failure_events() {
     let (near, first, _served) = full();
     let second = Half::open();
     let all = [&near, &first, &second];
@@ -101,7 +101,7 @@ fn nobody_is_told_that_a_peer_left_or_failed_that_is_served_by_the_reserve() {
 }
 
 #[test]
-fn who_is_refused_a_connection_goes_by_the_reserve_and_its_peer_by_one_of_its_own() {
+fn refused_side_uses_the_reserve_and_its_peer_uses_rc() {
     let (near, far) = (Half::open(), Half::open());
     let all = [&near, &far];
     let (at_far, at_near) = (numbers(&far, 3), numbers(&near, 3));
@@ -144,7 +144,7 @@ fn who_is_refused_a_connection_goes_by_the_reserve_and_its_peer_by_one_of_its_ow
 }
 
 #[test]
-fn an_endpoint_may_be_closed_while_it_is_open_who_carries_it() {
+fn endpoint_can_be_closed_before_its_module_is_chosen() {
     for how in ["flush", "cancel", "drop", "cancel one"] {
         let (near, first, served) = full();
         let second = Half::open();
@@ -190,7 +190,7 @@ fn an_endpoint_may_be_closed_while_it_is_open_who_carries_it() {
 }
 
 #[test]
-fn endpoints_that_come_and_go_leave_nothing_behind() {
+fn reopened_endpoints_leave_nothing_behind() {
     let (near, first, _served) = full();
     let second = Half::open();
     let all = [&near, &first, &second];
@@ -239,7 +239,7 @@ struct Way {
 }
 
 #[test]
-fn whatever_is_posted_while_connections_are_refused_arrives_once_and_in_order() {
+fn operations_posted_during_refusals_arrive_once_and_in_order() {
     for seed in 1..9u64 {
         stressed(seed);
     }

@@ -96,7 +96,7 @@ impl Crowd {
 }
 
 #[test]
-fn of_many_reliable_peers_that_flood_each_is_heard_and_one_that_says_little_is_not_kept_waiting() {
+fn flooding_reliable_peers_do_not_starve_a_low_rate_peer() {
     for (flooders, windows) in [(4, "64"), (24, "16")] {
         let settings = [("TIELINE_VERBS_WINDOW", windows), ("TIELINE_VERBS_MAX_WINDOW", windows)];
         let mut crowd = Crowd::reliable(flooders + 1, &settings);
@@ -111,8 +111,7 @@ fn of_many_reliable_peers_that_flood_each_is_heard_and_one_that_says_little_is_n
 }
 
 #[test]
-fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_little_is_not_shut_out()
-{
+fn flooding_datagram_peers_do_not_starve_a_low_rate_peer() {
     for flooders in [4, 24] {
         let mut crowd = Crowd::datagrams(flooders + 1, &[]);
         let polls = 1000;
@@ -137,7 +136,7 @@ fn of_many_peers_that_flood_with_datagrams_each_is_heard_and_one_that_says_littl
 }
 
 #[test]
-fn a_peer_that_sends_beyond_its_window_is_cut_off_and_the_others_go_on() {
+fn peer_exceeding_its_window_is_disconnected_and_others_continue() {
     let settings = [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
     let mut crowd = Crowd::reliable(3, &settings);
     // Two senders with more credits than the receiver has buffers.
@@ -176,7 +175,7 @@ fn a_peer_that_sends_beyond_its_window_is_cut_off_and_the_others_go_on() {
 
 /// Every sender has lost its first datagram and sent the rest of its window.
 #[test]
-fn what_waits_for_lost_datagrams_leaves_receives_for_what_is_awaited() {
+fn early_datagrams_leave_receives_for_expected_ones() {
     const SENDERS: usize = 8;
     let mut crowd = Crowd::datagrams(SENDERS, &[]);
     crowd.lose_first();
@@ -204,7 +203,7 @@ fn what_waits_for_lost_datagrams_leaves_receives_for_what_is_awaited() {
 }
 
 #[test]
-fn what_waits_for_datagrams_of_peers_that_are_silent_for_long_frees_its_receives_and_comes_again() {
+fn early_datagrams_of_silent_peers_are_dropped_and_retransmitted() {
     let mut crowd = Crowd::datagrams(5, &[("TIELINE_FAILURE_TIMEOUT", "1s")]);
     crowd.lose_first();
     (0..20).for_each(|_| crowd.receiver.poll());
@@ -229,7 +228,7 @@ fn what_waits_for_datagrams_of_peers_that_are_silent_for_long_frees_its_receives
 }
 
 #[test]
-fn who_sends_by_roce_v1_does_not_reach_v2_and_both_are_named() {
+fn roce_v1_and_v2_do_not_reach_each_other_and_are_named() {
     let (v1, v2) = (side(&[("TIELINE_VERBS_GID_INDEX", "2")]), side(&[]));
     for (from, to, words) in [(&v1, &v2, "v1, the peer's v2"), (&v2, &v1, "v2, the peer's v1")] {
         let refused = from.interface.reachable(&to.interface.address()).unwrap_err();

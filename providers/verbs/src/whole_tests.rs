@@ -66,7 +66,7 @@ impl Pair {
 
 /// The device accepts up to its queue's depth, the endpoint queues the rest up to its limit, and none overtakes another.
 #[test]
-fn short_puts_that_find_no_room_wait_their_turn_and_arrive_in_order() {
+fn short_puts_without_room_are_queued_and_arrive_in_order() {
     let pair = Pair::new();
     fault(|faults| faults.stuck = true);
     let (mut taken, mut done, mut open) = (0, 0, Vec::new());
@@ -94,7 +94,7 @@ fn short_puts_that_find_no_room_wait_their_turn_and_arrive_in_order() {
 }
 
 #[test]
-fn the_failure_of_a_put_that_was_over_the_next_flush_tells_whenever_that_comes() {
+fn failure_of_done_put_is_reported_by_the_next_flush() {
     for after_the_end in [false, true] {
         let pair = Pair::new();
         fault(|faults| faults.cut = true);
@@ -111,7 +111,7 @@ fn the_failure_of_a_put_that_was_over_the_next_flush_tells_whenever_that_comes()
 }
 
 #[test]
-fn a_worker_that_is_closed_names_puts_that_were_over_and_did_not_arrive() {
+fn closing_worker_reports_done_puts_that_did_not_arrive() {
     let Pair { endpoint, key, here, there, near, far } = Pair::new();
     fault(|faults| faults.cut = true);
     let put = endpoint.put_with(&here, 0..8, &key, 0, Completion::Local).unwrap();
@@ -125,7 +125,7 @@ fn a_worker_that_is_closed_names_puts_that_were_over_and_did_not_arrive() {
 
 /// The target's memory is gone or not accessible with this key: nothing is written, and the failure is reported.
 #[test]
-fn a_short_put_to_memory_that_is_no_more_is_told_by_its_flush() {
+fn failure_of_short_put_to_freed_memory_is_reported_by_flush() {
     for completion in [Completion::Local, Completion::Remote] {
         let Pair { endpoint, key, here, there, near, far } = Pair::new();
         drop(there);
@@ -151,7 +151,7 @@ fn until(halves: &[&Half], mut so: impl FnMut() -> bool) {
 
 /// Without a free connection at either end, datagrams carry the messages, and puts and atomics as messages.
 #[test]
-fn peers_beyond_the_bound_on_connections_are_served_by_datagrams() {
+fn peers_beyond_the_connection_limit_are_served_by_datagrams() {
     let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
     let others = [Half::open(), Half::open(), Half::open()];
     let all = [&near, &others[0], &others[1], &others[2]];
@@ -189,7 +189,7 @@ fn peers_beyond_the_bound_on_connections_are_served_by_datagrams() {
 
 /// Messages queued while `rc` connects go over `ud`: in order, exactly once, even if a datagram is too short for one.
 #[test]
-fn what_waited_for_a_connection_goes_by_datagrams_in_its_order() {
+fn messages_queued_for_connecting_rc_go_over_ud_in_order() {
     let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
     let (first, second) = (Half::open(), Half::open());
     let all = [&near, &first, &second];
@@ -222,7 +222,7 @@ fn what_waited_for_a_connection_goes_by_datagrams_in_its_order() {
 /// If the user of either end excludes a module from data, it carries none. Without a free `rc` connection such a peer gets no
 /// service.
 #[test]
-fn datagrams_carry_no_messages_where_the_user_of_either_end_lets_them_only_connect() {
+fn connect_only_datagram_module_carries_no_messages() {
     let barred = [
         ("TIELINE_VERBS_CONNECTIONS", "1"),
         ("TIELINE_MODULES", "^verbs:double0/ud"),
@@ -246,7 +246,7 @@ fn datagrams_carry_no_messages_where_the_user_of_either_end_lets_them_only_conne
 
 /// The peer did not answer over either device, so datagrams of neither device carry its messages.
 #[test]
-fn a_peer_that_is_silent_on_two_devices_is_not_served_by_datagrams_of_either() {
+fn peer_silent_on_two_devices_is_not_served_by_datagrams() {
     let two = ("TIELINE_VERBS_DEVICES", "double0,double1");
     let near = Half::with(&[two, ("TIELINE_CONNECT_TIMEOUT", "50ms")]);
     let far = Half::with(&[two]);
@@ -271,7 +271,7 @@ fn finish(all: &[&Half], at: &Half, outcome: Outcome) {
 
 /// A message posted before its module is known becomes a rendezvous message if datagrams turn out too short for it.
 #[test]
-fn a_message_that_no_datagram_carries_arrives_although_it_was_posted_while_rc_was_to_carry_it() {
+fn message_too_long_for_ud_arrives_as_rendezvous() {
     let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
     let others = [Half::open(), Half::open()];
     let all = [&near, &others[0], &others[1]];
@@ -308,7 +308,7 @@ fn moves(pair: &Pair, number: usize) -> bool {
 }
 
 #[test]
-fn a_forked_child_opens_the_device_anew_and_leaves_its_parents_as_it_is() {
+fn forked_child_opens_its_own_device_and_keeps_its_parents_intact() {
     let mut pair = Some(Pair::new());
     assert!(pair.as_ref().is_some_and(|pair| moves(pair, 1)));
     assert!(holds_in_child(|| {

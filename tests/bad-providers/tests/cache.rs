@@ -55,7 +55,7 @@ fn a_crash_is_remembered_until_the_file_changes() {
 }
 
 #[test]
-fn a_crash_is_believed_for_a_day_and_only_from_a_file_that_nobody_else_can_write() {
+fn cached_crash_is_valid_for_a_day_and_only_from_private_file() {
     let (directory, cache) = (Directory::new(), Directory::new());
     let _ = directory.compile("segv", &["CONSTRUCTOR=raise(SIGSEGV)"]);
     assert_eq!(ask(&directory, &cache, "on"), [false, true]);

@@ -42,7 +42,7 @@ fn a_constructor_that_hangs_is_killed() {
 }
 
 #[test]
-fn an_entry_function_that_crashes_hangs_or_ends_the_process_costs_a_line_of_text() {
+fn crashing_hanging_or_exiting_entry_function_costs_one_report_line() {
     let directory = Directory::new();
     let _ = directory.compile("segv", &["ENTRY=raise(SIGSEGV)"]);
     let _ = directory.compile("exits", &["ENTRY=exit(3)"]);
@@ -103,7 +103,7 @@ fn that_declares(names: &[&str], expected: &str) -> String {
 }
 
 #[test]
-fn of_a_list_of_variables_with_a_slip_nothing_is_taken() {
+fn list_of_variables_with_one_mistake_is_refused_as_a_whole() {
     let directory = Directory::new();
     let names = ["TIELINE_HALFWAY_A", "TIELINE_OTHER_B"];
     let _ = directory.compile("halfway", &[&that_declares(&names, "TIELINE_PROVIDER_FAILED")]);
@@ -116,7 +116,7 @@ fn of_a_list_of_variables_with_a_slip_nothing_is_taken() {
 }
 
 #[test]
-fn records_of_variables_of_a_senseless_length_or_a_later_minor_are_refused_with_that() {
+fn variable_records_of_bad_length_or_later_minor_are_refused() {
     let directory = Directory::new();
     let declares = |size: &str| {
         format!(
@@ -154,7 +154,7 @@ fn a_name_belongs_to_the_provider_whose_name_it_fits_best() {
 }
 
 #[test]
-fn a_value_that_a_provider_refuses_ends_the_open_and_says_where_it_was_set() {
+fn refused_value_fails_the_open_and_error_names_its_source() {
     let open = |settings: &[(&str, &str)]| {
         let builder = tieline::Context::builder()
             .set("TIELINE_SHM_FASTBOX_SIZE", "5k")
@@ -222,7 +222,7 @@ fn the_entry_symbol_of_a_dependency_is_not_the_providers() {
 }
 
 #[test]
-fn what_an_init_says_when_it_fails_is_in_the_record() {
+fn error_text_of_failed_init_is_in_the_record() {
     let directory = Directory::new();
     let says = "INIT_ERROR=\"no card in any slot\"";
     let _ = directory.compile("broken", &[says, "INIT_STATUS=TIELINE_IO"]);
@@ -263,7 +263,7 @@ fn tables_that_are_missing_are_refused() {
 }
 
 #[test]
-fn what_a_filter_leaves_out_is_never_opened() {
+fn providers_left_out_by_filter_are_never_opened() {
     let directory = Directory::new();
     let _ = directory.compile("segv", &["CONSTRUCTOR=raise(SIGSEGV)"]);
     let settings = [("TIELINE_PROVIDERS", "^segv"), ("TIELINE_PROBE", "off")];

@@ -16,7 +16,7 @@ const NOBODY: u32 = 65534;
 const TAKEN: i32 = 77;
 
 /// A directory that belongs to another user; none if this user cannot change the owner.
-fn of_another_user() -> Option<Directory> {
+fn directory_of_other_user() -> Option<Directory> {
     let directory = Directory::new();
     match chown(directory.path(), Some(NOBODY), Some(NOBODY)) {
         Ok(()) => Some(directory),
@@ -29,7 +29,7 @@ fn of_another_user() -> Option<Directory> {
 
 #[test]
 fn a_directory_below_one_of_another_user_is_refused() {
-    let Some(his) = of_another_user() else { return };
+    let Some(his) = directory_of_other_user() else { return };
     let ours = his.inner("ours");
     let _ = ours.compile("trap", &["CONSTRUCTOR=raise(SIGSEGV)"]);
     let context = open(&[&ours]);
@@ -40,7 +40,7 @@ fn a_directory_below_one_of_another_user_is_refused() {
 
 #[test]
 fn a_link_leads_to_no_file_in_a_place_of_another_user() {
-    let Some(his) = of_another_user() else { return };
+    let Some(his) = directory_of_other_user() else { return };
     let (inner, ours) = (his.inner("inner"), Directory::new());
     let file = inner.compile("linked", &["CONSTRUCTOR=raise(SIGSEGV)"]);
     symlink(file, ours.file("linked")).unwrap();
@@ -65,7 +65,7 @@ fn a_link_to_a_file_of_ours_is_followed() {
 
 /// The constructor replaces the file, in the child that tries it.
 #[test]
-fn what_was_loaded_is_the_file_that_was_checked_or_it_is_refused() {
+fn loaded_file_is_the_checked_one_or_is_refused() {
     let directory = Directory::new();
     let inner = directory.inner("inner");
     let other = inner.path().join("other.so");
@@ -81,7 +81,7 @@ fn what_was_loaded_is_the_file_that_was_checked_or_it_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_replaced_while_it_is_in_use_stays_in_use_and_that_is_said() {
+fn replaced_file_stays_in_use_and_is_reported() {
     let directory = Directory::new();
     let _ = directory.compile("good", &["VERSION=\"1.0.0\""]);
     let first = open(&[&directory]);
@@ -99,17 +99,17 @@ fn a_file_that_is_replaced_while_it_is_in_use_stays_in_use_and_that_is_said() {
 /// The role of this program when the test starts it again, and the directory for that role.
 const ROLE: &str = "TIELINE_TEST_ROLE";
 const PLACE: &str = "TIELINE_TEST_PLACE";
-const RACE: &str = "whoever_swaps_a_directory_on_the_way_gets_no_code_into_the_process";
+const RACE: &str = "swapped_parent_directory_brings_no_code_into_the_process";
 
 #[test]
-fn whoever_swaps_a_directory_on_the_way_gets_no_code_into_the_process() {
+fn swapped_parent_directory_brings_no_code_into_the_process() {
     let place = std::env::var(PLACE).unwrap_or_default();
     match std::env::var(ROLE).as_deref() {
         Ok("swap") => return swap(Path::new(&place)),
         Ok("open") => return open_at(&place),
         _ => {}
     }
-    let Some(his) = of_another_user() else { return };
+    let Some(his) = directory_of_other_user() else { return };
     // The victim names a directory of its own, in a place where the other user may rename it.
     let current = his.inner("current");
     let _ = current.compile("good", &[]);

@@ -21,7 +21,7 @@ fn said(program: &Path, user: u32, variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn under_raised_rights_the_environment_names_no_code_no_file_and_no_directory() {
+fn environment_names_no_code_or_files_under_raised_rights() {
     let (home, place) = (Directory::new(), Directory::new());
     let program = place.path().join("program");
     let _ = fs::copy(Directory::example_program("bad_rights"), &program).expect("a copy");

@@ -21,7 +21,7 @@ fn subject(directory: &Directory) -> String {
 }
 
 #[test]
-fn a_directory_that_everybody_can_write_is_refused_and_the_others_are_searched() {
+fn world_writable_directory_is_refused_and_others_are_searched() {
     let (open_to_all, fine) = (Directory::new(), Directory::new());
     let _ = open_to_all.compile("trap", &["CONSTRUCTOR=raise(SIGSEGV)"]);
     let _ = fine.compile("good", &[]);
@@ -63,7 +63,7 @@ fn a_directory_that_is_not_there_is_recorded() {
 const DIRECTORIES: &str = "TIELINE_TEST_DIRECTORIES";
 
 #[test]
-fn a_directory_that_cannot_be_read_is_recorded_and_the_others_are_searched() {
+fn unreadable_directory_is_recorded_and_others_are_searched() {
     if let Ok(directories) = std::env::var(DIRECTORIES) {
         return without_rights(&directories);
     }
@@ -74,7 +74,7 @@ fn a_directory_that_cannot_be_read_is_recorded_and_the_others_are_searched() {
     let directories = format!("{}:{}", subject(&closed), subject(&fine));
     // Root can read every directory: the test runs again as another user.
     let is_root = fs::read_dir(closed.path()).is_ok();
-    let name = "a_directory_that_cannot_be_read_is_recorded_and_the_others_are_searched";
+    let name = "unreadable_directory_is_recorded_and_others_are_searched";
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);
     let _ = command.args(["--exact", name, "--nocapture"]).env(DIRECTORIES, directories);

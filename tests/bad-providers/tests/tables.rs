@@ -66,7 +66,7 @@ fn refused_of(context: &tieline::Context, name: &str) -> (String, String) {
 /// Each is a mistake that a vendor could make. The refusal names the file, the expected and the found value, and a provider without
 /// the mistake beside it works.
 #[test]
-fn what_cannot_be_in_a_table_or_record_is_refused_with_the_files_name() {
+fn impossible_table_or_record_is_refused_with_name_of_file() {
     let slips: [(&str, &str, &str, &str); 20] = [
         (
             "short",
@@ -176,7 +176,7 @@ fn a_module_that_moves_memory_of_a_domain_without_any_is_refused() {
 }
 
 #[test]
-fn a_module_without_room_behind_the_heads_of_emulated_operations_is_refused() {
+fn module_without_room_behind_emulation_heads_is_refused() {
     let directory = Directory::new();
     let caps = "CAPS=(TIELINE_CAP_AM_SHORT | TIELINE_CAP_AM_PACKED)";
     let _ = directory.compile("narrow", &[caps, "MAX_PACKED=24"]);

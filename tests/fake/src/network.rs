@@ -24,7 +24,7 @@ impl Chance {
         if bound == 0 { 0 } else { (self.0 >> 11) % bound }
     }
 
-    fn of_a_thousand(&mut self, many: u32) -> bool {
+    fn per_mille_chance(&mut self, many: u32) -> bool {
         self.below(1000) < u64::from(many)
     }
 }
@@ -163,14 +163,14 @@ impl State {
         let again = self.lanes[lane].again;
         if verdict == Verdict::Go
             && Slot::POSTING.contains(&call.slot)
-            && self.chance.of_a_thousand(again)
+            && self.chance.per_mille_chance(again)
         {
             verdict = Verdict::Act(Act::Refuse(Status::Again));
         }
         let lane = &self.lanes[lane];
         if verdict == Verdict::Go && matches!(call.slot, Slot::Put | Slot::PutNotify | Slot::Get) {
             let (declines, from) = (lane.declines, lane.declines_from);
-            if call.len >= from || (declines > 0 && self.chance.of_a_thousand(declines)) {
+            if call.len >= from || (declines > 0 && self.chance.per_mille_chance(declines)) {
                 verdict = Verdict::Act(Act::Refuse(Status::Declined));
             }
         }

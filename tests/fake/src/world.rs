@@ -182,7 +182,7 @@ impl Lane {
 
     /// Moves the lane to the provider `other`.
     #[must_use]
-    pub fn of_the_other(self) -> Lane {
+    pub fn on_other_provider(self) -> Lane {
         Lane { provider: 1, ..self }
     }
 

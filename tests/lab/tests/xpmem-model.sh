@@ -8,7 +8,7 @@ h0() {
     built examples/single_copy libtieline_shm_xpmem.so
     load xpmem
     yama 0
-    "$TARGET/debug/examples/single_copy" what_was_measured || fail "see above"
+    "$TARGET/debug/examples/single_copy" measured_costs || fail "see above"
     nothing_attached
     unload xpmem
 }

@@ -37,7 +37,7 @@ pub fn with(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
 /// A worker's address as later minor versions of the record and of the messages may write it: with unknown bytes behind the known
 /// ones.
 #[must_use]
-pub fn of_a_later_minor(address: &[u8]) -> Vec<u8> {
+pub fn with_later_minor(address: &[u8]) -> Vec<u8> {
     let mut later = address[..address.len() - CHECKSUM].to_vec();
     (later[MAJOR + 1], later[MESSAGES + 1]) = (99, 99);
     later.extend_from_slice(b"what nobody knows yet");

@@ -21,7 +21,7 @@ static LOGS: Mutex<Vec<(String, Log)>> = Mutex::new(Vec::new());
 
 /// The text for the report of a failed test.
 #[must_use]
-pub fn what_was_said() -> String {
+pub fn collected_reports() -> String {
     let mut text = String::new();
     for (name, log) in LOGS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
         for line in log.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -32,7 +32,7 @@ pub fn what_was_said() -> String {
 }
 
 /// Resets the reports before the next test.
-pub fn forget_what_was_said() {
+pub fn forget_reports() {
     LOGS.lock().unwrap_or_else(PoisonError::into_inner).clear();
     exchange::forget();
 }

@@ -107,13 +107,13 @@ fn run_tests(tests: &[&Test]) -> ExitCode {
                 println!("test {name} ... ignored");
             }
             Err(_) => {
-                println!("{}", peer::what_was_said());
+                println!("{}", peer::collected_reports());
                 println!("test {name} ... FAILED");
                 failed.push(name);
             }
         }
         println!("    {seconds:.1} s");
-        peer::forget_what_was_said();
+        peer::forget_reports();
     }
     let result = if failed.is_empty() { "ok" } else { "FAILED" };
     println!(
@@ -130,7 +130,7 @@ fn expired(name: &'static str) {
     let built = std::env::current_exe().unwrap_or_default();
     let built = built.ancestors().nth(2).unwrap_or(Path::new("/"));
     print!("{}", hang::told(std::process::id(), built));
-    println!("{}", peer::what_was_said());
+    println!("{}", peer::collected_reports());
     hang::end(std::process::id());
     // This call returns before that limit: the test may end meanwhile, and the next one begin.
     let _ = std::thread::spawn(move || {

@@ -403,7 +403,7 @@ impl Memory {
     ///
     /// # Errors
     /// Those of the system.
-    pub fn of_huge_pages() -> io::Result<Memory> {
+    pub fn with_huge_pages() -> io::Result<Memory> {
         Memory::sealed_of(libc::MFD_HUGETLB, 2 << 20)
     }
 

@@ -6,7 +6,7 @@ use tieline_processes::{Host, Hosts, Node, Test, Verdict, named, or_skip};
 
 pub(crate) const TESTS: &[Test] = named![
     a_list_for_one_provider_stands_for_the_general_one_on_both_sides,
-    sides_without_a_connection_module_in_common_hear_what_each_has,
+    sides_without_common_connector_over_tcp_learn_what_each_has,
     a_network_that_nothing_may_connect_is_an_error_that_lists_the_reasons,
 ];
 
@@ -35,7 +35,7 @@ fn a_list_for_one_provider_stands_for_the_general_one_on_both_sides() -> Verdict
     Verdict::Passed
 }
 
-fn sides_without_a_connection_module_in_common_hear_what_each_has() -> Verdict {
+fn sides_without_common_connector_over_tcp_learn_what_each_has() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let mut a = carrying(&hosts[0], "a", "TIELINE_CONNECT=oob");
     let mut b = hosts[1].node("b", &[NETWORK]);

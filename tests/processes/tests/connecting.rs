@@ -7,19 +7,19 @@ use tieline_processes::random::spin;
 use tieline_processes::{BOUND_MS, Hosts, Node, Random, Test, Verdict, named, or_skip, sys};
 
 pub(crate) const TESTS: &[Test] = named![
-    two_processes_that_connect_at_once_two_hundred_times_form_one_connection_each_time,
+    crossing_connects_form_one_connection_two_hundred_times,
     a_thousand_connections_between_two_processes_come_about_at_once,
     sixty_four_processes_on_four_hosts_connect_all_to_all_at_once,
     connections_come_about_while_links_flap,
     a_peer_that_makes_progress_late_is_waited_for,
     a_peer_that_never_makes_progress_is_an_error_that_names_it,
-    a_peer_that_nobody_can_reach_is_an_error_that_names_it,
+    unreachable_peer_is_error_that_names_it,
     a_wrong_secret_is_refused_and_a_right_one_is_not,
-    a_peer_that_was_restarted_at_the_same_port_is_not_taken_for_the_old_one,
+    restarted_peer_at_same_port_is_recognized_as_new,
     connecting_and_closing_may_cross,
 ];
 
-fn two_processes_that_connect_at_once_two_hundred_times_form_one_connection_each_time() -> Verdict {
+fn crossing_connects_form_one_connection_two_hundred_times() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let (mut a, mut b) = (hosts[0].node("a", &[NETWORK]), hosts[1].node("b", &[NETWORK]));
     let mut early = Vec::new();
@@ -195,7 +195,7 @@ fn a_peer_that_never_makes_progress_is_an_error_that_names_it() -> Verdict {
     Verdict::Passed
 }
 
-fn a_peer_that_nobody_can_reach_is_an_error_that_names_it() -> Verdict {
+fn unreachable_peer_is_error_that_names_it() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let mut a = hosts[0].node("a", &[NETWORK, "TIELINE_CONNECT_TIMEOUT=2s"]);
     let mut b = hosts[1].node("b", &[NETWORK]);
@@ -240,7 +240,7 @@ fn a_wrong_secret_is_refused_and_a_right_one_is_not() -> Verdict {
     Verdict::Passed
 }
 
-fn a_peer_that_was_restarted_at_the_same_port_is_not_taken_for_the_old_one() -> Verdict {
+fn restarted_peer_at_same_port_is_recognized_as_new() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     // As many ports as providers listen on: the new process reuses those of the old one.
     let settings = &[NETWORK, "TIELINE_TCP_PORTS=20000-20001", "TIELINE_CONNECT_TIMEOUT=5s"];

@@ -9,17 +9,17 @@ pub(crate) const TESTS: &[Test] = named![
     a_private_empty_or_full_dev_shm_does_not_matter,
     messages_and_memory_cross_a_network_namespace,
     messages_and_memory_cross_a_mount_namespace_without_a_common_directory,
-    a_peer_that_shares_neither_files_nor_process_numbers_is_told_what_it_needs,
+    peer_without_shared_files_or_pids_learns_what_is_missing,
     messages_and_memory_cross_a_user_namespace,
     everything_at_once_as_in_a_container,
     a_socket_directory_is_empty_again_when_a_process_in_it_was_killed,
-    what_killed_processes_left_the_next_one_of_their_user_removes,
+    next_process_of_same_user_removes_leftovers_of_killed_ones,
     a_directory_that_does_not_exist_is_an_error_and_is_not_made,
     a_process_that_does_not_know_its_kernel_reaches_its_peers,
     an_exhausted_address_space_is_an_error_of_the_call_that_needs_it,
     an_exhausted_descriptor_table_is_an_error_that_says_so,
-    who_is_not_taken_in_for_want_of_descriptors_hears_so,
-    an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_has_some_again,
+    peer_refused_for_lack_of_descriptors_learns_reason,
+    owner_without_descriptors_disconnects_and_answers_later,
 ];
 
 const LEN: usize = 50_000;
@@ -177,7 +177,7 @@ fn messages_and_memory_cross_a_mount_namespace_without_a_common_directory() -> V
     end([outside, inside])
 }
 
-fn a_peer_that_shares_neither_files_nor_process_numbers_is_told_what_it_needs() -> Verdict {
+fn peer_without_shared_files_or_pids_learns_what_is_missing() -> Verdict {
     let own = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc"];
     if let Err(why) = can(&own) {
         return Verdict::Skipped(why);
@@ -276,7 +276,7 @@ fn sockets() -> usize {
     std::fs::read_dir(directory).map_or(0, Iterator::count)
 }
 
-fn what_killed_processes_left_the_next_one_of_their_user_removes() -> Verdict {
+fn next_process_of_same_user_removes_leftovers_of_killed_ones() -> Verdict {
     let mut living = Node::start("living");
     let mut killed: Vec<Node> = (0..5).map(|n| Node::start(&format!("killed-{n}"))).collect();
     assert_eq!(sockets(), 6);
@@ -422,7 +422,7 @@ fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
     end([rich, other])
 }
 
-fn who_is_not_taken_in_for_want_of_descriptors_hears_so() -> Verdict {
+fn peer_refused_for_lack_of_descriptors_learns_reason() -> Verdict {
     // The time limit for the route back.
     let settings = ["TIELINE_PROVIDERS=shm", "TIELINE_CONNECT_TIMEOUT=200ms"];
     let mut rich = Node::with("rich", &settings);
@@ -460,8 +460,7 @@ fn who_is_not_taken_in_for_want_of_descriptors_hears_so() -> Verdict {
     panic!("64 descriptors do not suffice");
 }
 
-fn an_owner_without_descriptors_for_the_way_back_hangs_up_and_answers_when_it_has_some_again()
--> Verdict {
+fn owner_without_descriptors_disconnects_and_answers_later() -> Verdict {
     // Requests go by messages, and this is the time limit for the route back.
     let settings = ["TIELINE_PROVIDERS=^shm-cma", "TIELINE_CONNECT_TIMEOUT=500ms"];
     let (mut asker, mut owner) = (Node::with("asker", &settings), Node::with("owner", &settings));

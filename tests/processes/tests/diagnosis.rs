@@ -23,14 +23,14 @@ use tieline_processes::interpreter::MIXED_REGION;
 use tieline_processes::{Hosts, Launch, Node, Test, Verdict, leftovers, named, or_skip};
 
 pub(crate) const TESTS: &[Test] = named![
-    a_program_that_nobody_changed_writes_what_it_found_which_lanes_it_uses_and_what_failed,
-    a_firewall_that_drops_what_comes_to_the_ports_is_named_with_address_interface_and_repair,
-    a_link_that_drops_large_packets_alone_is_told_from_one_that_is_down,
-    an_interface_that_leads_nowhere_is_named_with_the_address_that_was_used_instead,
-    a_mistyped_value_of_a_provider_is_an_error_that_says_who_set_it,
-    a_transport_whose_connections_were_left_out_is_the_first_cause_that_is_named,
-    a_transport_that_cannot_be_opened_is_told_while_another_one_serves,
-    a_link_that_leads_nowhere_and_a_variable_that_is_nearly_ours_are_told,
+    unmodified_program_reports_devices_lanes_and_failures,
+    firewall_that_drops_packets_is_named_with_address_and_remedy,
+    link_dropping_large_packets_is_distinguished_from_dead_link,
+    dead_interface_is_named_with_address_used_instead,
+    mistyped_provider_value_is_error_that_names_its_source,
+    missing_connection_module_of_transport_is_named_first,
+    unopenable_transport_is_reported_while_another_serves,
+    dangling_link_and_misspelt_variable_are_reported,
 ];
 
 /// A file of this test, whose directory is removed after the test.
@@ -49,8 +49,7 @@ fn line_with<'a>(lines: &'a [String], words: &[&str]) -> &'a str {
     found.unwrap_or_else(|| panic!("no line has {words:?}: {lines:#?}"))
 }
 
-fn a_program_that_nobody_changed_writes_what_it_found_which_lanes_it_uses_and_what_failed()
--> Verdict {
+fn unmodified_program_reports_devices_lanes_and_failures() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let report = file("report-%p");
     let setting = format!("TIELINE_REPORT={}", report.display());
@@ -101,8 +100,7 @@ fn told(from: &mut Node, to: &mut Node) -> String {
     failed.text
 }
 
-fn a_firewall_that_drops_what_comes_to_the_ports_is_named_with_address_interface_and_repair()
--> Verdict {
+fn firewall_that_drops_packets_is_named_with_address_and_remedy() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let ports = "TIELINE_TCP_PORTS=20000-20003";
     let mut a = hosts[0].node("a", &[NETWORK, "TIELINE_CONNECT_TIMEOUT=2s"]);
@@ -119,7 +117,7 @@ fn a_firewall_that_drops_what_comes_to_the_ports_is_named_with_address_interface
     Verdict::Passed
 }
 
-fn a_link_that_drops_large_packets_alone_is_told_from_one_that_is_down() -> Verdict {
+fn link_dropping_large_packets_is_distinguished_from_dead_link() -> Verdict {
     for large_alone in [true, false] {
         let hosts = or_skip!(Hosts::two());
         let settings = [NETWORK, "TIELINE_FAILURE_TIMEOUT=2s"];
@@ -146,7 +144,7 @@ fn a_link_that_drops_large_packets_alone_is_told_from_one_that_is_down() -> Verd
     Verdict::Passed
 }
 
-fn an_interface_that_leads_nowhere_is_named_with_the_address_that_was_used_instead() -> Verdict {
+fn dead_interface_is_named_with_address_used_instead() -> Verdict {
     let hosts = or_skip!(Hosts::with_rails(2));
     let report = file("report");
     let a = hosts[0].launch("a").env("TIELINE_REPORT", report.display());
@@ -178,13 +176,13 @@ fn does_not_open(settings: &str) -> String {
     failed.text
 }
 
-fn a_mistyped_value_of_a_provider_is_an_error_that_says_who_set_it() -> Verdict {
+fn mistyped_provider_value_is_error_that_names_its_source() -> Verdict {
     let text = does_not_open("TIELINE_SHM_FASTBOX_SIZE=5k");
     assert!(text.starts_with("TIELINE_SHM_FASTBOX_SIZE=5k (program) is not valid"), "{text}");
     Verdict::Passed
 }
 
-fn a_transport_whose_connections_were_left_out_is_the_first_cause_that_is_named() -> Verdict {
+fn missing_connection_module_of_transport_is_named_first() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let mut node = Node::bare(hosts[0].launch("node"));
     let settings = "open TIELINE_PROVIDERS=tcp TIELINE_CONNECT=^tcp-connect";
@@ -202,7 +200,7 @@ fn a_transport_whose_connections_were_left_out_is_the_first_cause_that_is_named(
     Verdict::Passed
 }
 
-fn a_transport_that_cannot_be_opened_is_told_while_another_one_serves() -> Verdict {
+fn unopenable_transport_is_reported_while_another_serves() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let mut thief = hosts[0].stranger();
     let _ = thief.must("listen [::]:20000");
@@ -222,7 +220,7 @@ fn a_transport_that_cannot_be_opened_is_told_while_another_one_serves() -> Verdi
     Verdict::Passed
 }
 
-fn a_link_that_leads_nowhere_and_a_variable_that_is_nearly_ours_are_told() -> Verdict {
+fn dangling_link_and_misspelt_variable_are_reported() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let (mine, report) = (file("providers"), file("report"));
     let link = mine.join("libtieline_gone.so");

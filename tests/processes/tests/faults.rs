@@ -6,7 +6,7 @@ use tieline_testing::built;
 pub(crate) const TESTS: &[Test] = named![
     memory_without_the_rights_of_peers_is_refused_when_it_is_registered,
     access_to_memory_that_has_gone_fails_alone_and_says_where,
-    a_put_in_several_messages_fails_with_any_of_them_and_tells_nobody,
+    put_of_several_messages_fails_with_any_and_does_not_notify,
     a_long_message_from_memory_that_has_gone_fails_on_both_sides,
 ];
 
@@ -128,7 +128,7 @@ fn access_to_memory_that_has_gone_fails_alone_and_says_where() -> Verdict {
     Verdict::Passed
 }
 
-fn a_put_in_several_messages_fails_with_any_of_them_and_tells_nobody() -> Verdict {
+fn put_of_several_messages_fails_with_any_and_does_not_notify() -> Verdict {
     for (over, mut caller, mut owner) in pairs() {
         let _ = caller.must(&format!("register here {LEN}"));
         let _ = owner.must(&format!("place memory {LEN} plain"));

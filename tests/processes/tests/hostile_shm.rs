@@ -7,8 +7,8 @@ use tieline_processes::{BOUND_MS, Launch, Node, Test, Verdict, named, sys};
 pub(crate) const TESTS: &[Test] = named![
     four_hundred_peers_that_greet_between_two_polls_all_arrive,
     silent_connections_do_not_keep_an_honest_peer_out,
-    peers_that_hung_up_and_go_on_writing_are_buried,
-    a_peer_that_says_that_it_is_another_ends_nothing_of_that_ones,
+    disconnected_peers_that_keep_writing_are_reaped,
+    impostor_cannot_end_endpoints_of_another_peer,
     floods_of_records_and_messages_do_not_stop_a_conversation,
     unusual_descriptors_do_not_stop_a_conversation,
     messages_in_huge_pages_are_refused,
@@ -80,7 +80,7 @@ fn silent_connections_do_not_keep_an_honest_peer_out() -> Verdict {
     end([hostile, friend, victim])
 }
 
-fn peers_that_hung_up_and_go_on_writing_are_buried() -> Verdict {
+fn disconnected_peers_that_keep_writing_are_reaped() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
     let mut hostile = attacker(&mut victim);
     let _ = hostile.must("greet 30");
@@ -102,7 +102,7 @@ fn peers_that_hung_up_and_go_on_writing_are_buried() -> Verdict {
     end([hostile, friend, victim])
 }
 
-fn a_peer_that_says_that_it_is_another_ends_nothing_of_that_ones() -> Verdict {
+fn impostor_cannot_end_endpoints_of_another_peer() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
     victim.connect(&mut friend);
     let _ = victim.must("send friend 1 0 8");

@@ -4,14 +4,14 @@ use tieline_processes::node::milliseconds;
 use tieline_processes::{BOUND_MS, Node, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
-    a_peer_killed_while_idle_is_noticed_and_every_operation_to_it_is_refused,
+    peer_killed_while_idle_is_noticed_and_operations_are_refused,
     a_peer_that_never_wrote_is_reported_when_it_is_killed,
     a_peer_killed_in_the_middle_of_a_message_stream_ends_the_stream,
-    a_sender_killed_in_the_middle_of_its_stream_is_reported_to_the_receiver,
+    sender_killed_in_mid_stream_is_reported_to_receiver,
     a_peer_killed_in_the_middle_of_a_1_gib_put_by_single_copy_ends_it,
     a_peer_killed_in_the_middle_of_an_emulated_1_gib_put_ends_it,
-    a_process_killed_in_the_middle_of_its_own_put_leaves_the_target_at_work,
-    a_peer_killed_before_it_accepts_a_connection_fails_what_was_posted,
+    target_continues_after_process_killed_in_mid_put,
+    peer_killed_before_accept_fails_posted_operations,
     a_peer_killed_before_anybody_connects_is_refused_as_gone,
 ];
 
@@ -87,7 +87,7 @@ fn everything_is_refused(survivor: &mut Node) {
     assert!(survivor.must("error victim").starts_with("PeerFailed"));
 }
 
-fn a_peer_killed_while_idle_is_noticed_and_every_operation_to_it_is_refused() -> Verdict {
+fn peer_killed_while_idle_is_noticed_and_operations_are_refused() -> Verdict {
     let (mut survivor, mut victim) = pair(&[]);
     let mut bystanders = Bystanders::start(&mut victim);
     survivor.peer.tell("failures 1");
@@ -136,7 +136,7 @@ fn a_peer_killed_in_the_middle_of_a_message_stream_ends_the_stream() -> Verdict 
     Verdict::Passed
 }
 
-fn a_sender_killed_in_the_middle_of_its_stream_is_reported_to_the_receiver() -> Verdict {
+fn sender_killed_in_mid_stream_is_reported_to_receiver() -> Verdict {
     let (mut survivor, mut victim) = pair(&[]);
     victim.peer.tell("stream survivor 1000000000 100");
     let _ = victim.peer.expect("streaming");
@@ -192,7 +192,7 @@ fn a_peer_killed_in_the_middle_of_an_emulated_1_gib_put_ends_it() -> Verdict {
     Verdict::Passed
 }
 
-fn a_process_killed_in_the_middle_of_its_own_put_leaves_the_target_at_work() -> Verdict {
+fn target_continues_after_process_killed_in_mid_put() -> Verdict {
     for settings in [&[][..], &["TIELINE_PROVIDERS=^shm-cma"]] {
         let (mut survivor, mut victim) = pair(settings);
         let mut bystanders = Bystanders::start(&mut survivor);
@@ -217,7 +217,7 @@ fn a_process_killed_in_the_middle_of_its_own_put_leaves_the_target_at_work() -> 
     Verdict::Passed
 }
 
-fn a_peer_killed_before_it_accepts_a_connection_fails_what_was_posted() -> Verdict {
+fn peer_killed_before_accept_fails_posted_operations() -> Verdict {
     let (mut survivor, mut victim) = (Node::start("survivor"), Node::start("victim"));
     survivor.connect(&mut victim);
     let _ = victim.must("passive");

@@ -4,9 +4,9 @@ use tieline_processes::interpreter::{EXITS, KEPT};
 use tieline_processes::{Node, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
-    a_peer_that_leaves_over_shared_memory_is_no_dead_peer_whatever_it_holds,
+    peer_leaving_over_shared_memory_is_not_reported_dead,
     a_peer_that_leaves_over_tcp_is_no_dead_peer_whatever_it_holds,
-    a_process_that_exits_with_nothing_unsent_has_left_and_with_something_unsent_has_not,
+    exit_counts_as_leave_only_without_unsent_data,
     a_killed_peer_is_reported_in_the_same_words_over_shared_memory_and_tcp,
 ];
 
@@ -69,7 +69,7 @@ fn leaves_in_good_order(setting: &str) {
     }
 }
 
-fn a_peer_that_leaves_over_shared_memory_is_no_dead_peer_whatever_it_holds() -> Verdict {
+fn peer_leaving_over_shared_memory_is_not_reported_dead() -> Verdict {
     leaves_in_good_order(SHM);
     leaves_in_good_order(CMA);
     Verdict::Passed
@@ -89,8 +89,7 @@ enum Exit {
     Unsent,
 }
 
-fn a_process_that_exits_with_nothing_unsent_has_left_and_with_something_unsent_has_not() -> Verdict
-{
+fn exit_counts_as_leave_only_without_unsent_data() -> Verdict {
     for setting in [SHM, CMA, TCP] {
         for exit in [Exit::Idle, Exit::InHandler, Exit::WithThread, Exit::Unsent] {
             let thread = if exit == Exit::WithThread { "on" } else { "off" };

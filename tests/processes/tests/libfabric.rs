@@ -15,12 +15,12 @@ pub(crate) const TESTS: &[Test] = named![
     a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not,
     everything_crosses_between_two_hosts_over_libfabric,
     memory_of_every_kind_is_right_over_libfabric,
-    atomics_that_the_owner_leaves_to_libfabric_are_done_there_between_two_hosts,
+    device_atomics_are_executed_by_libfabric_between_two_hosts,
     killed_processes_leave_two_survivors_at_work_over_libfabric,
-    a_peer_over_libfabric_that_computes_for_longer_than_the_stated_time_is_not_given_up,
-    a_host_that_vanishes_is_given_up_within_the_stated_time_over_libfabric,
-    everything_crosses_between_two_hosts_over_libfabric_2_5_and_a_death_is_told,
-    hosts_with_different_libraries_talk_where_their_protocols_fit_and_say_where_not,
+    libfabric_peer_computing_beyond_timeout_is_not_declared_dead,
+    vanished_host_is_reported_within_timeout_over_libfabric,
+    all_operations_and_death_reports_work_over_libfabric_2_5,
+    different_libraries_interoperate_or_report_protocol_mismatch,
     large_puts_are_shared_by_two_devices_of_libfabric,
     without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job,
 ];
@@ -154,7 +154,7 @@ fn memory_of_every_kind_is_right_over_libfabric() -> Verdict {
 
 /// `sockets` has its own atomics, which the owner of the memory requests. `tcp;ofi_rxm` has none that a single executor carries
 /// out.
-fn atomics_that_the_owner_leaves_to_libfabric_are_done_there_between_two_hosts() -> Verdict {
+fn device_atomics_are_executed_by_libfabric_between_two_hosts() -> Verdict {
     let _ = or_skip!(plugins::libfabric());
     let hosts = or_skip!(Hosts::two());
     let (mut a, mut b) = pair(&hosts, &["TIELINE_OFI_PROVIDERS=sockets", "TIELINE_ATOMICS=device"]);
@@ -240,8 +240,7 @@ fn killed_processes_leave_two_survivors_at_work_over_libfabric() -> Verdict {
     Verdict::Passed
 }
 
-fn a_peer_over_libfabric_that_computes_for_longer_than_the_stated_time_is_not_given_up() -> Verdict
-{
+fn libfabric_peer_computing_beyond_timeout_is_not_declared_dead() -> Verdict {
     let _ = or_skip!(plugins::libfabric());
     for provider in PROVIDERS {
         let hosts = or_skip!(Hosts::two());
@@ -299,7 +298,7 @@ fn library(file: &std::path::Path) -> String {
     format!("TIELINE_OFI_LIBRARY={}", file.display())
 }
 
-fn everything_crosses_between_two_hosts_over_libfabric_2_5_and_a_death_is_told() -> Verdict {
+fn all_operations_and_death_reports_work_over_libfabric_2_5() -> Verdict {
     let _ = or_skip!(plugins::libfabric());
     let newer = library(&or_skip!(libfabric::newer()));
     let hosts = or_skip!(Hosts::two());
@@ -314,7 +313,7 @@ fn everything_crosses_between_two_hosts_over_libfabric_2_5_and_a_death_is_told()
     Verdict::Passed
 }
 
-fn hosts_with_different_libraries_talk_where_their_protocols_fit_and_say_where_not() -> Verdict {
+fn different_libraries_interoperate_or_report_protocol_mismatch() -> Verdict {
     let _ = or_skip!(plugins::libfabric());
     let newer = library(&or_skip!(libfabric::newer()));
     let hosts = or_skip!(Hosts::two());
@@ -423,7 +422,7 @@ fn without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job() -> Ver
     Verdict::Passed
 }
 
-fn a_host_that_vanishes_is_given_up_within_the_stated_time_over_libfabric() -> Verdict {
+fn vanished_host_is_reported_within_timeout_over_libfabric() -> Verdict {
     let _ = or_skip!(plugins::libfabric());
     for provider in PROVIDERS {
         let hosts = or_skip!(Hosts::two());

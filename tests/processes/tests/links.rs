@@ -8,16 +8,16 @@ use tieline_processes::{BOUND_MS, Failed, Host, Hosts, Node, Test, Verdict, name
 use tieline_testing::Wait;
 
 pub(crate) const TESTS: &[Test] = named![
-    a_link_that_is_cut_in_silence_and_restored_in_time_loses_and_doubles_nothing,
+    silently_cut_link_restored_in_time_loses_and_duplicates_nothing,
     a_link_that_goes_down_and_comes_up_in_time_loses_and_doubles_nothing,
     a_link_that_stays_cut_ends_every_operation_within_the_stated_time,
-    a_link_that_is_cut_while_nothing_is_said_is_noticed_by_the_next_operation,
+    link_cut_while_idle_is_noticed_by_next_operation,
     a_host_whose_processes_are_killed_is_noticed_at_once,
-    a_host_that_vanishes_is_given_up_within_the_stated_time,
-    a_peer_that_computes_for_longer_than_the_stated_time_is_not_given_up,
-    one_direction_in_which_nobody_can_call_does_not_matter,
-    who_alone_can_call_is_answered_over_its_own_connection,
-    who_cannot_call_and_is_not_called_is_told_in_time,
+    vanished_host_is_reported_within_timeout,
+    peer_computing_beyond_timeout_is_not_declared_dead,
+    connections_work_if_one_direction_is_blocked,
+    one_way_connectable_peer_is_answered_over_its_own_connection,
+    peer_without_connection_in_either_direction_times_out,
     one_of_two_rails_is_lost_and_the_other_one_carries_on,
 ];
 
@@ -97,7 +97,7 @@ fn restored_in_time(hosts: &Hosts, cut: impl Fn(), restore: impl Fn()) {
     b.end();
 }
 
-fn a_link_that_is_cut_in_silence_and_restored_in_time_loses_and_doubles_nothing() -> Verdict {
+fn silently_cut_link_restored_in_time_loses_and_duplicates_nothing() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     for host in [0, 1] {
         let link = hosts[host].link(0);
@@ -173,7 +173,7 @@ fn a_link_that_stays_cut_ends_every_operation_within_the_stated_time() -> Verdic
     Verdict::Passed
 }
 
-fn a_link_that_is_cut_while_nothing_is_said_is_noticed_by_the_next_operation() -> Verdict {
+fn link_cut_while_idle_is_noticed_by_next_operation() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let (mut a, mut b) = pair(&hosts, &[STATED_SETTING]);
     let _ = a.must("ping b");
@@ -211,7 +211,7 @@ fn a_host_whose_processes_are_killed_is_noticed_at_once() -> Verdict {
     Verdict::Passed
 }
 
-fn a_host_that_vanishes_is_given_up_within_the_stated_time() -> Verdict {
+fn vanished_host_is_reported_within_timeout() -> Verdict {
     for order in ["mixed b theirs until-told", "exact b 1000000000 5000"] {
         let hosts = or_skip!(Hosts::two());
         let (mut a, b) = pair(&hosts, &[STATED_SETTING]);
@@ -227,7 +227,7 @@ fn a_host_that_vanishes_is_given_up_within_the_stated_time() -> Verdict {
     Verdict::Passed
 }
 
-fn a_peer_that_computes_for_longer_than_the_stated_time_is_not_given_up() -> Verdict {
+fn peer_computing_beyond_timeout_is_not_declared_dead() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let (mut a, mut b) = pair(&hosts, &["TIELINE_FAILURE_TIMEOUT=500ms"]);
     let _ = a.must("ping b");
@@ -246,7 +246,7 @@ fn a_peer_that_computes_for_longer_than_the_stated_time_is_not_given_up() -> Ver
     Verdict::Passed
 }
 
-fn one_direction_in_which_nobody_can_call_does_not_matter() -> Verdict {
+fn connections_work_if_one_direction_is_blocked() -> Verdict {
     for deaf in [0, 1] {
         let hosts = or_skip!(Hosts::two());
         or_skip!(hosts[deaf].drop_incoming_calls());
@@ -274,7 +274,7 @@ fn one_direction_in_which_nobody_can_call_does_not_matter() -> Verdict {
     Verdict::Passed
 }
 
-fn who_alone_can_call_is_answered_over_its_own_connection() -> Verdict {
+fn one_way_connectable_peer_is_answered_over_its_own_connection() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     or_skip!(hosts[0].drop_incoming_calls());
     let (mut a, mut b) = (hosts[0].node("a", &[NETWORK]), hosts[1].node("b", &[NETWORK]));
@@ -297,7 +297,7 @@ fn who_alone_can_call_is_answered_over_its_own_connection() -> Verdict {
     Verdict::Passed
 }
 
-fn who_cannot_call_and_is_not_called_is_told_in_time() -> Verdict {
+fn peer_without_connection_in_either_direction_times_out() -> Verdict {
     for refuses in [false, true] {
         let hosts = or_skip!(Hosts::two());
         or_skip!(match refuses {

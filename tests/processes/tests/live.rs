@@ -4,19 +4,19 @@ use tieline::live::{Doing, Status, WorkerStatus, of_process};
 use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip, sys};
 
 pub(crate) const TESTS: &[Test] = named![
-    a_queue_that_stands_because_a_peer_is_stopped_is_shown_with_the_peer_and_since_when,
+    status_shows_queue_blocked_by_stopped_peer_and_duration,
     a_worker_that_is_not_called_is_shown_as_that_to_who_waits_for_it,
     an_operation_that_has_ended_is_not_shown_as_one_that_waits,
-    a_message_that_was_announced_and_is_not_taken_is_what_its_sender_waits_for,
-    a_program_that_waits_for_what_never_comes_is_shown_with_how_long_it_has,
-    a_threads_number_stands_for_its_process,
+    status_shows_sender_waiting_for_unreceived_rendezvous_message,
+    status_shows_duration_of_endless_wait,
+    thread_number_finds_its_process,
     a_process_that_was_killed_shows_nothing_and_leaves_nothing,
     a_forked_child_is_told_from_its_parent,
-    a_process_without_a_context_says_so_and_so_does_one_that_wants_not_to_be_looked_at,
+    status_of_process_without_context_or_with_status_off_says_so,
     another_user_is_refused_in_words,
     the_progress_thread_is_shown_beside_the_application,
-    a_connection_that_nobody_answers_is_shown_while_it_is_being_formed,
-    what_is_shown_can_be_read_where_files_are_limited,
+    unanswered_connection_is_shown_while_it_is_forming,
+    status_is_readable_under_file_size_limit,
 ];
 
 fn look(node: &Node) -> Status {
@@ -47,8 +47,7 @@ fn longest_wait(status: &Status) -> Option<u64> {
     endpoints.filter_map(|endpoint| Some(endpoint.waits.as_ref()?.ms)).max()
 }
 
-fn a_queue_that_stands_because_a_peer_is_stopped_is_shown_with_the_peer_and_since_when() -> Verdict
-{
+fn status_shows_queue_blocked_by_stopped_peer_and_duration() -> Verdict {
     let (mut a, mut b) = (Node::start("a"), Node::start("b"));
     a.connect(&mut b);
     let _ = a.must("ping b");
@@ -138,7 +137,7 @@ fn an_operation_that_has_ended_is_not_shown_as_one_that_waits() -> Verdict {
     Verdict::Passed
 }
 
-fn a_message_that_was_announced_and_is_not_taken_is_what_its_sender_waits_for() -> Verdict {
+fn status_shows_sender_waiting_for_unreceived_rendezvous_message() -> Verdict {
     let (mut a, mut b) = (Node::start("a"), Node::start("b"));
     a.connect(&mut b);
     let _ = a.must("ping b");
@@ -157,7 +156,7 @@ fn a_message_that_was_announced_and_is_not_taken_is_what_its_sender_waits_for() 
     Verdict::Passed
 }
 
-fn a_program_that_waits_for_what_never_comes_is_shown_with_how_long_it_has() -> Verdict {
+fn status_shows_duration_of_endless_wait() -> Verdict {
     let (mut a, mut b) = (Node::start("a"), Node::start("b"));
     a.connect(&mut b);
     let _ = a.must("ping b");
@@ -170,7 +169,7 @@ fn a_program_that_waits_for_what_never_comes_is_shown_with_how_long_it_has() -> 
     Verdict::Passed
 }
 
-fn a_threads_number_stands_for_its_process() -> Verdict {
+fn thread_number_finds_its_process() -> Verdict {
     let node = Node::with("node", &["TIELINE_PROGRESS_THREAD=on"]);
     let status = look(&node);
     let thread = status.workers.iter().find(|worker| worker.service).expect("the thread's").thread;
@@ -211,7 +210,7 @@ fn a_forked_child_is_told_from_its_parent() -> Verdict {
     Verdict::Passed
 }
 
-fn a_process_without_a_context_says_so_and_so_does_one_that_wants_not_to_be_looked_at() -> Verdict {
+fn status_of_process_without_context_or_with_status_off_says_so() -> Verdict {
     let bare = Node::bare(Launch::new("bare", "node"));
     let silent = Node::with("silent", &["TIELINE_LIVE=off"]);
     for node in [&bare, &silent] {
@@ -255,7 +254,7 @@ fn the_progress_thread_is_shown_beside_the_application() -> Verdict {
     Verdict::Passed
 }
 
-fn a_connection_that_nobody_answers_is_shown_while_it_is_being_formed() -> Verdict {
+fn unanswered_connection_is_shown_while_it_is_forming() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let mut a = hosts[0].node("a", &[]);
     let mut b = hosts[1].node("b", &[]);
@@ -274,7 +273,7 @@ fn a_connection_that_nobody_answers_is_shown_while_it_is_being_formed() -> Verdi
     Verdict::Passed
 }
 
-fn what_is_shown_can_be_read_where_files_are_limited() -> Verdict {
+fn status_is_readable_under_file_size_limit() -> Verdict {
     let mut node = Node::bare(Launch::new("node", "node"));
     // Above the one place that it takes, and below the size of a file with all places.
     let _ = node.must("limit file-size 1000000");

@@ -6,8 +6,8 @@ use tieline_testing::built;
 
 pub(crate) const TESTS: &[Test] = named![
     long_messages_are_taken_refused_and_taken_back_between_processes,
-    who_sends_a_long_message_outlives_its_receiver_at_every_step,
-    who_receives_a_long_message_outlives_its_sender_at_every_step,
+    sender_of_long_message_survives_death_of_receiver_at_every_step,
+    receiver_of_long_message_survives_death_of_sender_at_every_step,
 ];
 
 /// Longer than any lane carries in one message, and long enough for a kill in the middle.
@@ -78,7 +78,7 @@ fn long_messages_are_taken_refused_and_taken_back_between_processes() -> Verdict
     Verdict::Passed
 }
 
-fn who_sends_a_long_message_outlives_its_receiver_at_every_step() -> Verdict {
+fn sender_of_long_message_survives_death_of_receiver_at_every_step() -> Verdict {
     for step in ["unseen", "announced", "taken in part", "refused"] {
         for (mut survivor, mut victim) in pairs() {
             if step == "unseen" {
@@ -115,7 +115,7 @@ fn who_sends_a_long_message_outlives_its_receiver_at_every_step() -> Verdict {
     Verdict::Passed
 }
 
-fn who_receives_a_long_message_outlives_its_sender_at_every_step() -> Verdict {
+fn receiver_of_long_message_survives_death_of_sender_at_every_step() -> Verdict {
     for step in ["announced", "taken in part"] {
         for (mut survivor, mut victim) in pairs() {
             let _ = victim.must(&format!("long survivor {LEN} 3"));

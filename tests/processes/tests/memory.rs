@@ -6,22 +6,22 @@ use tieline_processes::{Launch, Node, Test, Verdict, named};
 use tieline_testing::{Wait, built};
 
 pub(crate) const TESTS: &[Test] = named![
-    memory_that_was_closed_is_unmapped_although_a_long_put_of_it_was_queued,
+    closed_memory_is_unmapped_although_long_put_was_queued,
     memory_of_every_kind_is_right_whatever_forks_beside_it,
     closing_ends_what_peers_may_do,
     two_processes_take_turns_by_loads_and_stores,
     a_pointer_outlives_key_endpoint_region_and_owner,
-    what_no_module_maps_has_no_pointer,
+    memory_without_mapping_module_has_no_pointer,
     a_peer_in_the_middle_of_a_copy_keeps_memory_open_until_it_is_through,
     memory_that_peers_cannot_map_is_given_where_memory_files_are_forbidden,
-    a_limit_on_the_size_of_files_ends_nobody,
+    file_size_limit_ends_no_process,
     keys_come_by_their_handles_between_processes,
-    who_is_asked_for_a_key_answers_while_it_computes_or_is_outlived,
+    key_request_to_computing_or_dead_owner_ends,
 ];
 
 const LONG: usize = 8 << 20;
 
-fn memory_that_was_closed_is_unmapped_although_a_long_put_of_it_was_queued() -> Verdict {
+fn closed_memory_is_unmapped_although_long_put_was_queued() -> Verdict {
     let settings = ["TIELINE_PROVIDERS=^shm-cma"];
     let (mut caller, mut target) =
         (Node::with("caller", &settings), Node::with("target", &settings));
@@ -137,7 +137,7 @@ fn a_pointer_outlives_key_endpoint_region_and_owner() -> Verdict {
     Verdict::Passed
 }
 
-fn what_no_module_maps_has_no_pointer() -> Verdict {
+fn memory_without_mapping_module_has_no_pointer() -> Verdict {
     for (settings, make) in [
         (&[][..], "register"),
         (&["TIELINE_PROVIDERS=^shm-cma"][..], "register"),
@@ -229,7 +229,7 @@ fn memory_that_peers_cannot_map_is_given_where_memory_files_are_forbidden() -> V
     Verdict::Passed
 }
 
-fn a_limit_on_the_size_of_files_ends_nobody() -> Verdict {
+fn file_size_limit_ends_no_process() -> Verdict {
     let mut node = Node::start("node");
     let _ = node.must("alloc before 4096");
     let _ = node.must(&format!("limit file-size {}", 1 << 20));
@@ -295,7 +295,7 @@ fn keys_come_by_their_handles_between_processes() -> Verdict {
     Verdict::Passed
 }
 
-fn who_is_asked_for_a_key_answers_while_it_computes_or_is_outlived() -> Verdict {
+fn key_request_to_computing_or_dead_owner_ends() -> Verdict {
     for thread in ["on", "off"] {
         let settings = ["TIELINE_PROVIDERS=shm", &format!("TIELINE_PROGRESS_THREAD={thread}")];
         let (mut caller, mut target) = (Node::start("caller"), Node::with("target", &settings));

@@ -7,9 +7,9 @@ pub(crate) const TESTS: &[Test] = named![
     a_wrong_range_right_or_alignment_is_an_error_of_that_operation_alone,
     a_deregistered_region_is_refused_also_when_its_place_is_taken_again,
     no_forged_key_reaches_other_memory,
-    a_message_that_is_too_long_or_has_a_reserved_id_is_refused_and_an_unknown_id_is_counted,
-    what_is_left_of_a_closed_worker_answers_closed,
-    a_forked_child_is_refused_and_its_end_disturbs_nobody,
+    too_long_or_reserved_message_is_refused_and_unknown_id_is_counted,
+    objects_of_closed_worker_return_closed,
+    forked_child_is_refused_and_its_end_affects_no_peer,
 ];
 
 const LEN: usize = 4096;
@@ -187,8 +187,7 @@ fn no_forged_key_reaches_other_memory() -> Verdict {
     Verdict::Passed
 }
 
-fn a_message_that_is_too_long_or_has_a_reserved_id_is_refused_and_an_unknown_id_is_counted()
--> Verdict {
+fn too_long_or_reserved_message_is_refused_and_unknown_id_is_counted() -> Verdict {
     let (mut caller, mut target) = caller_and_target(&WAYS[0]);
     let max: usize = caller.must("max-message target").parse().expect("a number");
     // The message is announced, and its handler does not receive it.
@@ -210,7 +209,7 @@ fn a_message_that_is_too_long_or_has_a_reserved_id_is_refused_and_an_unknown_id_
     Verdict::Passed
 }
 
-fn what_is_left_of_a_closed_worker_answers_closed() -> Verdict {
+fn objects_of_closed_worker_return_closed() -> Verdict {
     for way in &WAYS {
         let (mut caller, mut target) = caller_and_target(way);
         let statuses = caller.must("close-worker target target.middle here");
@@ -228,7 +227,7 @@ fn what_is_left_of_a_closed_worker_answers_closed() -> Verdict {
     Verdict::Passed
 }
 
-fn a_forked_child_is_refused_and_its_end_disturbs_nobody() -> Verdict {
+fn forked_child_is_refused_and_its_end_affects_no_peer() -> Verdict {
     let served: (&[&str], _, _) = (&["TIELINE_PROGRESS_THREAD=on"], WAYS[1].1, WAYS[1].2);
     for way in WAYS.iter().chain([&served]) {
         let (mut caller, mut target) = caller_and_target(way);

@@ -6,9 +6,9 @@ use tieline_testing::built;
 
 pub(crate) const TESTS: &[Test] = named![
     a_name_of_48_bytes_leads_to_a_process_whatever_carries_the_data,
-    who_is_named_is_reached_while_it_computes,
-    who_has_another_secret_learns_nothing_by_a_name,
-    a_name_leads_to_another_host_by_either_family_and_past_a_link_that_is_cut,
+    named_worker_is_reached_while_it_computes,
+    peer_with_other_secret_cannot_resolve_name,
+    name_resolves_over_ipv4_ipv6_and_around_cut_link,
 ];
 
 const LOOPBACK: &str = "TIELINE_TCP_INTERFACES=127.0.0.0/8";
@@ -52,7 +52,7 @@ fn a_name_of_48_bytes_leads_to_a_process_whatever_carries_the_data() -> Verdict 
     Verdict::Passed
 }
 
-fn who_is_named_is_reached_while_it_computes() -> Verdict {
+fn named_worker_is_reached_while_it_computes() -> Verdict {
     // Without single copy, the target's process has to carry out the caller's memory operations.
     const SHM: &str = "TIELINE_PROVIDERS=shm";
     let thread = [SHM, LOOPBACK, "TIELINE_PROGRESS_THREAD=on"];
@@ -72,7 +72,7 @@ fn who_is_named_is_reached_while_it_computes() -> Verdict {
     Verdict::Passed
 }
 
-fn who_has_another_secret_learns_nothing_by_a_name() -> Verdict {
+fn peer_with_other_secret_cannot_resolve_name() -> Verdict {
     let (mut caller, mut target) = (
         Node::with("caller", &[SHM, LOOPBACK, "TIELINE_SECRET=one"]),
         Node::with("target", &[SHM, LOOPBACK, "TIELINE_SECRET=two"]),
@@ -85,7 +85,7 @@ fn who_has_another_secret_learns_nothing_by_a_name() -> Verdict {
     Verdict::Passed
 }
 
-fn a_name_leads_to_another_host_by_either_family_and_past_a_link_that_is_cut() -> Verdict {
+fn name_resolves_over_ipv4_ipv6_and_around_cut_link() -> Verdict {
     for interfaces in ["10.0.0.0/8", "fd00::/8"] {
         let hosts = or_skip!(Hosts::with_rails(2));
         let only = format!("TIELINE_TCP_INTERFACES={interfaces}");

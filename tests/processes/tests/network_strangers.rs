@@ -4,7 +4,7 @@ use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Host, Hosts, Node, Test, Verdict, named, or_skip};
 
 pub(crate) const TESTS: &[Test] =
-    named![garbage_on_every_port_disturbs_nobody, slow_senders_disturb_nobody_and_are_sent_away,];
+    named![garbage_on_every_port_has_no_effect, slow_clients_have_no_effect_and_are_disconnected,];
 
 fn talking(hosts: &Hosts) -> (Node, Node) {
     let (mut a, mut b) = (hosts[0].node("a", &[NETWORK]), hosts[1].node("b", &[NETWORK]));
@@ -37,7 +37,7 @@ fn answering(host: &Host, port: u16, stranger: &mut Node) -> String {
     place.expect("somebody listens there")
 }
 
-fn garbage_on_every_port_disturbs_nobody() -> Verdict {
+fn garbage_on_every_port_has_no_effect() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let (mut a, mut b) = talking(&hosts);
     let before: u64 = b.must("descriptors").parse().expect("a number");
@@ -65,7 +65,7 @@ fn garbage_on_every_port_disturbs_nobody() -> Verdict {
     Verdict::Passed
 }
 
-fn slow_senders_disturb_nobody_and_are_sent_away() -> Verdict {
+fn slow_clients_have_no_effect_and_are_disconnected() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let (mut a, mut b) = talking(&hosts);
     let mut stranger = hosts[0].stranger();

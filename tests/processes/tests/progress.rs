@@ -6,13 +6,13 @@ use tieline_testing::is_whole;
 
 pub(crate) const TESTS: &[Test] = named![
     puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing,
-    small_puts_and_gets_go_by_messages_to_a_process_that_promised_to_poll_and_to_no_other,
-    emulated_operations_reach_a_silent_target_only_through_its_progress_thread,
+    small_operations_use_messages_only_to_peer_that_promised_to_poll,
+    silent_target_serves_emulated_operations_by_progress_thread_only,
     two_processes_on_one_processor_make_progress_when_they_wait,
     peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers,
     a_large_transfer_is_copied_by_both_ends_when_both_make_progress,
     a_large_transfer_needs_no_help,
-    a_helper_that_stops_and_dies_with_a_piece_in_its_hands_fails_the_transfer,
+    transfer_fails_when_helper_dies_with_claimed_piece,
     processes_with_and_without_single_copy_agree,
 ];
 
@@ -67,8 +67,7 @@ fn emulated(node: &mut Node) -> u64 {
     counter(node, "emulated: ")
 }
 
-fn small_puts_and_gets_go_by_messages_to_a_process_that_promised_to_poll_and_to_no_other() -> Verdict
-{
+fn small_operations_use_messages_only_to_peer_that_promised_to_poll() -> Verdict {
     const UP_TO: usize = 2048;
     let mut caller = Node::start("caller");
     let mut polls = Node::with("polls", &["TIELINE_POLLS_OFTEN=on"]);
@@ -123,7 +122,7 @@ fn small_puts_and_gets_go_by_messages_to_a_process_that_promised_to_poll_and_to_
     Verdict::Passed
 }
 
-fn emulated_operations_reach_a_silent_target_only_through_its_progress_thread() -> Verdict {
+fn silent_target_serves_emulated_operations_by_progress_thread_only() -> Verdict {
     let without = "TIELINE_PROVIDERS=^shm-cma";
     let mut caller = Node::with("caller", &[without]);
     let mut lazy = Node::with("lazy", &[without]);
@@ -298,7 +297,7 @@ fn a_large_transfer_needs_no_help() -> Verdict {
     Verdict::Passed
 }
 
-fn a_helper_that_stops_and_dies_with_a_piece_in_its_hands_fails_the_transfer() -> Verdict {
+fn transfer_fails_when_helper_dies_with_claimed_piece() -> Verdict {
     let rounds = if is_whole() { 20 } else { 8 };
     for round in 0..rounds {
         let (mut caller, mut target) = large_pair();

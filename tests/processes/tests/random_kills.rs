@@ -5,7 +5,7 @@ use tieline_processes::random::spin;
 use tieline_processes::{Launch, Node, Random, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
-    two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind,
+    two_survivors_continue_after_two_hundred_random_kills,
     a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody,
 ];
 
@@ -25,7 +25,7 @@ fn work(random: &mut Random, victim: &str) -> String {
     }
 }
 
-fn two_hundred_random_kills_leave_two_survivors_at_work_and_nothing_else_behind() -> Verdict {
+fn two_survivors_continue_after_two_hundred_random_kills() -> Verdict {
     let mut random = Random::for_this_run();
     let mut survivors = [Node::start("left"), Node::start("right")];
     let [left, right] = &mut survivors;

@@ -6,8 +6,8 @@ use tieline_testing::built;
 pub(crate) const TESTS: &[Test] = named![
     a_peer_that_can_make_no_memory_files_any_more_is_reached_over_tcp,
     a_process_that_can_make_no_memory_files_offers_no_shm,
-    a_peer_without_another_way_is_refused_and_its_report_says_what_is_missing,
-    descriptors_that_run_out_refuse_every_way_and_do_so_no_longer_when_there_are_some,
+    peer_without_fallback_is_refused_and_report_names_missing_part,
+    all_paths_are_refused_until_descriptors_are_available_again,
 ];
 
 const LOCAL: &[&str] = &[
@@ -110,7 +110,7 @@ fn a_process_that_can_make_no_memory_files_offers_no_shm() -> Verdict {
     Verdict::Passed
 }
 
-fn a_peer_without_another_way_is_refused_and_its_report_says_what_is_missing() -> Verdict {
+fn peer_without_fallback_is_refused_and_report_names_missing_part() -> Verdict {
     let only = &["TIELINE_PROVIDERS=shm"];
     let report = leftovers::current().1.join("tmp").join("refusals");
     let launch = Launch::new("poor", "node").env("TIELINE_REPORT", report.display());
@@ -136,7 +136,7 @@ fn a_peer_without_another_way_is_refused_and_its_report_says_what_is_missing() -
     Verdict::Passed
 }
 
-fn descriptors_that_run_out_refuse_every_way_and_do_so_no_longer_when_there_are_some() -> Verdict {
+fn all_paths_are_refused_until_descriptors_are_available_again() -> Verdict {
     let mut nodes = Vec::new();
     for name in ["rich", "poor"] {
         nodes.push(or_return!(node(name, false, "")));

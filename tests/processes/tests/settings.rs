@@ -4,12 +4,12 @@ use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Hosts, Node, Test, Verdict, named, or_skip};
 
 pub(crate) const TESTS: &[Test] = named![
-    two_sides_that_have_no_way_of_connecting_in_common_are_told_what_each_has,
-    a_side_without_tcp_is_told_what_each_has,
+    sides_without_common_connection_module_learn_what_each_has,
+    side_without_tcp_learns_what_each_has,
     sides_with_other_providers_agree_on_what_both_have,
     a_port_that_is_taken_is_an_error_that_names_it,
     a_range_of_ports_that_is_used_up_is_an_error_that_names_it,
-    descriptors_that_run_out_while_connecting_are_an_error_of_the_call_that_needs_them,
+    lack_of_descriptors_while_connecting_fails_the_call,
 ];
 
 /// The error of an attempt that cannot succeed: of the connect, or of the first message.
@@ -25,7 +25,7 @@ fn refused(from: &mut Node, to: &mut Node) -> String {
     failed.text
 }
 
-fn two_sides_that_have_no_way_of_connecting_in_common_are_told_what_each_has() -> Verdict {
+fn sides_without_common_connection_module_learn_what_each_has() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let mut a = hosts[0].node("a", &[NETWORK]);
     let mut b = Node::bare(hosts[1].launch("b"));
@@ -38,7 +38,7 @@ fn two_sides_that_have_no_way_of_connecting_in_common_are_told_what_each_has() -
     Verdict::Passed
 }
 
-fn a_side_without_tcp_is_told_what_each_has() -> Verdict {
+fn side_without_tcp_learns_what_each_has() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let mut a = hosts[0].node("a", &[]);
     let mut b = hosts[1].node("b", &["TIELINE_PROVIDERS=^tcp"]);
@@ -116,7 +116,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_that_names_it() -> Verdict {
     Verdict::Passed
 }
 
-fn descriptors_that_run_out_while_connecting_are_an_error_of_the_call_that_needs_them() -> Verdict {
+fn lack_of_descriptors_while_connecting_fails_the_call() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let settings = [NETWORK, "TIELINE_CONNECT_TIMEOUT=3s"];
     let mut rich = hosts[1].node("rich", &settings);

@@ -12,12 +12,12 @@ use tieline_testing::built;
 
 pub(crate) const TESTS: &[Test] = named![
     processes_of_other_versions_refuse_each_other_and_both_name_both,
-    a_provider_of_another_version_is_named_and_another_one_carries_the_data,
-    a_later_minor_hinders_nobody,
+    provider_version_mismatch_is_named_and_other_provider_is_used,
+    later_minor_version_is_accepted,
     providers_of_another_release_and_the_same_wire_work_together,
     a_listener_and_a_dialler_of_other_versions_both_name_both,
-    datagrams_of_another_version_of_the_wire_up_are_refused_in_words_on_both_sides,
-    a_greeting_of_another_version_over_shared_memory_is_refused_and_disturbs_nobody,
+    wire_up_version_mismatch_is_reported_on_both_sides,
+    shm_greeting_of_other_version_is_refused_without_disturbance,
     ranks_of_other_versions_are_named_on_both_sides_of_a_rendezvous,
 ];
 
@@ -100,7 +100,7 @@ fn node_end(mut node: Node) -> String {
     pending
 }
 
-fn a_provider_of_another_version_is_named_and_another_one_carries_the_data() -> Verdict {
+fn provider_version_mismatch_is_named_and_other_provider_is_used() -> Verdict {
     let (mut a, mut b) = (or_skip!(node("a", BOTH)), or_skip!(node("b", BOTH)));
     let (changed, words) = next_of(&unhex(&b.must("address")), "shm");
     let _ = a.must(&format!("connect b {}", hex(&changed)));
@@ -113,11 +113,11 @@ fn a_provider_of_another_version_is_named_and_another_one_carries_the_data() -> 
     Verdict::Passed
 }
 
-fn a_later_minor_hinders_nobody() -> Verdict {
+fn later_minor_version_is_accepted() -> Verdict {
     for providers in [SHM, NETWORK] {
         let (mut a, mut b) = (or_skip!(node("a", providers)), or_skip!(node("b", providers)));
         let [of_a, of_b] =
-            [&mut a, &mut b].map(|node| forge::of_a_later_minor(&unhex(&node.must("address"))));
+            [&mut a, &mut b].map(|node| forge::with_later_minor(&unhex(&node.must("address"))));
         let _ = a.must(&format!("connect b {}", hex(&of_b)));
         let _ = b.must(&format!("connect a {}", hex(&of_a)));
         a.peer.tell("exact b 100 8 5000");
@@ -237,7 +237,7 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
     Verdict::Passed
 }
 
-fn datagrams_of_another_version_of_the_wire_up_are_refused_in_words_on_both_sides() -> Verdict {
+fn wire_up_version_mismatch_is_reported_on_both_sides() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     exchange::set_fate(Fate::OfTheNextVersion);
     let carrying = |at: usize, name: &str| {
@@ -261,7 +261,7 @@ fn datagrams_of_another_version_of_the_wire_up_are_refused_in_words_on_both_side
     Verdict::Passed
 }
 
-fn a_greeting_of_another_version_over_shared_memory_is_refused_and_disturbs_nobody() -> Verdict {
+fn shm_greeting_of_other_version_is_refused_without_disturbance() -> Verdict {
     let (mut victim, mut friend) = (Node::with("victim", &[SHM]), Node::with("friend", &[SHM]));
     friend.connect(&mut victim);
     let _ = friend.must("ping victim");

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_the_kernel_is_told_with_the_descriptor() {
+    fn syscall_line_is_reported_with_its_descriptor() {
         let named = |descriptor: u64| format!("pipe:[{descriptor}]");
         assert_eq!(waits_for("running", named), "runs");
         if cfg!(target_arch = "x86_64") {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_is_dropped_in_time_does_nothing_and_one_that_passes_does_it_once() {
+    fn dropped_limit_does_nothing_and_passed_one_runs_once() {
         let (sender, receiver) = channel();
         let again = sender.clone();
         drop(Limit::new(Duration::from_secs(1000), move || sender.send("never").unwrap()));

@@ -23,11 +23,11 @@ impl Date {
         let named =
             std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
-        Date::of_second(named.unwrap_or(now))
+        Date::from_second(named.unwrap_or(now))
     }
 
     /// That of so many seconds after the beginning of 1970; what is later than the year 9999 is written as its last day.
-    fn of_second(second: u64) -> Date {
+    fn from_second(second: u64) -> Date {
         Date::of((second / 86400).min(LAST_DAY))
     }
 
@@ -85,7 +85,7 @@ mod tests {
             assert_eq!(Date::of(days).rpm(), rpm);
         }
         for later in [LAST_DAY * 86400, u64::MAX] {
-            assert_eq!(Date::of_second(later).rpm(), "Fri Dec 31 9999");
+            assert_eq!(Date::from_second(later).rpm(), "Fri Dec 31 9999");
         }
         assert_eq!(Date::of(20_782).debian(), "Wed, 25 Nov 2026 12:00:00 +0000");
     }

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_it_is_a_name_and_an_address_and_either_may_be_said_with_the_other() {
+    fn author_has_a_name_and_an_address_and_each_may_be_set_alone() {
         let some = |word: &str| Some(word.to_owned());
         assert_eq!(named(None, None), "Your Name <you@example.org>");
         assert_eq!(named(some("A"), some("a@example.org")), "A <a@example.org>");

@@ -72,14 +72,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_disturbed_has_no_words_and_both_kinds_are_named() {
+    fn undisturbed_test_has_no_words_and_both_kinds_of_disturbance_are_named() {
         assert_eq!(Disturbed::default().words(), None);
         let both = Disturbed { preempted: 3, stolen_ms: 20 };
         assert_eq!(both.words().unwrap(), "preempted 3 times, 20 ms stolen");
     }
 
     #[test]
-    fn who_shares_a_processor_with_a_second_thread_is_preempted() {
+    fn thread_that_shares_a_processor_is_preempted() {
         if std::thread::spawn(|| sys::pin(0)).join().unwrap().is_err() {
             return println!("skipped: processor 0 is not for this process");
         }

@@ -57,7 +57,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
             }
         };
         results.add(Record::new(test, size, path.into(), samples))?;
-        if results.nobody_reads(args) {
+        if results.output_is_closed(args) {
             return Ok(ExitCode::SUCCESS);
         }
     }
@@ -110,7 +110,7 @@ fn measure_between(
         let legs = if matches!(test, Test::AmLat | Test::PutLat) { 2 } else { 1 };
         let record = Record::new(test, size, measured.path, measured.samples.summary(size, legs));
         results.add(record.with(disturbed, side.endpoint()?.hindrances()))?;
-        if results.nobody_reads(args) {
+        if results.output_is_closed(args) {
             break;
         }
     }
@@ -177,7 +177,7 @@ impl Results {
     }
 
     /// Whether nothing that is measured from now on is read.
-    fn nobody_reads(&self, args: &Args) -> bool {
+    fn output_is_closed(&self, args: &Args) -> bool {
         self.closed && args.plot.is_none()
     }
 

@@ -200,8 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_a_better_path_away_stands_once_under_the_first_line_and_what_came_between_in_its_own()
-     {
+    fn hindrances_stand_once_under_the_first_line_and_disturbances_in_theirs() {
         let mut out = Vec::new();
         let mut output = Output::Table { headed: true, told: Vec::new() };
         let not = "shm-cma/copy: the kernel forbids it".to_string();

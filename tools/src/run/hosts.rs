@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_seated_is_said() {
+    fn ranks_without_a_slot_are_reported() {
         assert!(seated("a:1,b:1", 3).unwrap_err().contains("the hosts take 2"));
         for hosts in ["a:x", "a:0", "", "-oProxyCommand=x", "a b", "a\x1b[2J", &"x".repeat(256)] {
             assert!(seated(hosts, 1).is_err(), "{hosts}");

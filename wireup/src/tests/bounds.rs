@@ -33,7 +33,7 @@ fn connect_and_close(machine: &mut Machine, to: WorkerId) -> u32 {
 }
 
 #[test]
-fn peers_without_a_connection_are_remembered_until_they_are_too_many_and_the_longest_unused_go() {
+fn longest_idle_quarter_of_peers_is_evicted_beyond_limit() {
     let mut machine = machine(Limits::default());
     // The peer that was idle longest has used the highest number.
     for n in 1..=7 {
@@ -91,7 +91,7 @@ fn next(machine: &mut Machine) -> Result<ConnectionKey, (ReasonKind, String)> {
 }
 
 #[test]
-fn a_peer_may_begin_so_many_connections_and_no_more_and_one_that_is_claimed_makes_room() {
+fn unfinished_connections_per_peer_are_bounded_and_claim_makes_room() {
     let mut machine = machine(Limits { max_unfinished_per_peer: 3, ..Limits::default() });
     for n in 1..=3 {
         ask(&mut machine, peer(1), n);

@@ -101,7 +101,7 @@ fn bound(machine: &mut Machine) -> ConnectionKey {
 }
 
 #[test]
-fn what_is_for_another_worker_or_another_life_begins_nothing_and_is_said_to_who_can_be_told() {
+fn message_for_another_worker_or_life_is_rejected_or_counted() {
     let mut machine = machine();
     let _ = asked(&mut machine);
     let (me, other) = (short(&id(0)), short(&id(9)));
@@ -129,7 +129,7 @@ fn what_is_for_another_worker_or_another_life_begins_nothing_and_is_said_to_who_
 }
 
 #[test]
-fn of_another_version_a_request_is_answered_a_rejection_of_ours_ends_it_and_the_rest_is_counted() {
+fn message_of_another_version_is_answered_or_counted() {
     let mut machine = machine();
     let _ = asked(&mut machine);
     let mut in_version_2 = |header: &Header<'_>, body: &Body<'_>| {
@@ -157,7 +157,7 @@ fn of_another_version_a_request_is_answered_a_rejection_of_ours_ends_it_and_the_
 }
 
 #[test]
-fn who_asks_hears_each_message_once() {
+fn requesting_side_acts_on_each_message_once() {
     let mut machine = machine();
     let key = asked(&mut machine);
     // The peer is still making its endpoint: the next request comes later.
@@ -193,7 +193,7 @@ fn who_asks_hears_each_message_once() {
 }
 
 #[test]
-fn who_is_bound_and_then_ready_answers_what_it_has_heard_and_turns_away_the_rest() {
+fn bound_and_ready_side_answers_duplicates_and_rejects_others() {
     let mut machine = machine();
     let key = bound(&mut machine);
     assert_eq!(
@@ -229,7 +229,7 @@ fn who_is_bound_and_then_ready_answers_what_it_has_heard_and_turns_away_the_rest
 }
 
 #[test]
-fn what_a_peer_begins_is_made_here_and_refused_in_the_same_words_again() {
+fn refused_request_of_peer_gets_the_same_words_when_repeated() {
     let mut machine = machine();
     let first = Header { to_epoch: 0, ..header(1) };
     assert_eq!(about(&mut machine, &first, &request(THEIRS)), ["create 1", "requests 1, early 1"]);
@@ -257,7 +257,7 @@ fn what_a_peer_begins_is_made_here_and_refused_in_the_same_words_again() {
 
 /// A claimed connection that the peer ends before it is ready begins again, a limited number of times.
 #[test]
-fn a_connection_that_the_peer_ends_goes_on_under_other_numbers_until_it_has_failed() {
+fn connection_ended_by_peer_is_renumbered_up_to_limit() {
     let limits = Limits { max_renumbered: 2, ..Limits::default() };
     let mut machine = Machine::new(id(0), 5, vec![0], limits);
     let _ = asked(&mut machine);
@@ -278,7 +278,7 @@ fn a_connection_that_the_peer_ends_goes_on_under_other_numbers_until_it_has_fail
 }
 
 #[test]
-fn what_is_not_ready_in_time_is_asked_for_ever_more_seldom_and_fails_with_how_far_it_was() {
+fn request_is_retried_with_backoff_and_times_out_with_its_phase() {
     let limits = Limits {
         first_retry: 100 * MS,
         last_retry: 300 * MS,

@@ -48,7 +48,7 @@ fn says(text: &str, words: &[&str]) {
 }
 
 #[test]
-fn who_asked_and_was_asked_and_then_did_not_connect_says_that_a_request_came_and_when() {
+fn timeout_while_binding_reports_time_of_peers_request() {
     let mut world = two();
     world.connect(A, B);
     world.connect(B, A);
@@ -61,7 +61,7 @@ fn who_asked_and_was_asked_and_then_did_not_connect_says_that_a_request_came_and
 }
 
 #[test]
-fn who_was_asked_while_it_made_its_endpoint_says_so() {
+fn timeout_while_making_reports_peers_request() {
     let mut world = two();
     world.sides[0].prompt = false;
     world.connect(A, B);
@@ -74,7 +74,7 @@ fn who_was_asked_while_it_made_its_endpoint_says_so() {
 }
 
 #[test]
-fn who_was_asked_first_says_when_that_was() {
+fn timeout_of_peers_connection_reports_time_of_request() {
     let mut world = two();
     world.connect(B, A);
     world.tick(A, S);
@@ -110,7 +110,7 @@ fn a_reply_is_what_was_heard_of_who_has_connected() {
 }
 
 #[test]
-fn who_is_connected_and_hears_no_more_says_how_often_it_told_the_peer() {
+fn timeout_while_bound_reports_number_of_replies_sent() {
     let mut world = two();
     world.connect(A, B);
     deliver(&mut world, B);
@@ -126,7 +126,7 @@ fn who_is_connected_and_hears_no_more_says_how_often_it_told_the_peer() {
 }
 
 #[test]
-fn a_peer_that_still_makes_its_endpoint_is_not_asked_as_often_and_is_named_as_at_work() {
+fn peer_making_its_endpoint_slows_retries_and_is_reported() {
     let mut world = two();
     world.connect(A, B);
     let request = world.wire.first().cloned().expect("a request").1;

@@ -107,7 +107,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_among_several_workers_ends_and_nothing_is_wrong_on_the_way(
+    fn random_runs_of_several_workers_end_and_keep_invariants(
         (workers, events) in (3..6_u8).prop_flat_map(|workers| {
             (Just(workers), proptest::collection::vec(event(workers), 1..250))
         }),

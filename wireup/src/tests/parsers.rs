@@ -100,7 +100,7 @@ fn every_truncation_is_refused_and_every_flipped_bit_does_no_harm() {
 }
 
 #[test]
-fn what_is_too_long_is_no_message() {
+fn too_long_identity_or_address_is_malformed() {
     let header =
         Header { from: id(1), to: id(0), from_epoch: 5, to_epoch: 0, module: MODULE, n: 1 };
     for (identity, address, fits) in [

@@ -247,7 +247,7 @@ fn a_storm_of_requests_costs_bounded_memory() {
 }
 
 #[test]
-fn a_connection_that_nobody_can_make_is_rejected_in_the_same_words_each_time() {
+fn rejection_of_failed_endpoint_repeats_its_words() {
     let mut world = two();
     world.connect(A, B);
     let (_, request) = world.wire.first().cloned().unwrap();
@@ -348,7 +348,7 @@ fn a_broken_transport_makes_the_next_try_come_soon() {
 }
 
 #[test]
-fn what_the_application_lets_go_of_can_be_claimed_again() {
+fn unclaimed_connection_can_be_claimed_again() {
     let mut world = two();
     world.connect(A, B);
     world.settle();

@@ -173,7 +173,7 @@ fn a_lost_peer_ends_what_it_asked_and_what_was_asked_of_it() {
 
 /// A client that comes back restarts its tokens: an earlier answer does not belong to them.
 #[test]
-fn an_answer_to_a_lost_peer_is_not_given_to_the_next_question_of_that_number() {
+fn reused_token_of_lost_peer_gets_no_old_answer() {
     let mut two = Two::new();
     two.server.listen("store", 5).unwrap();
     let token = two.client.ask(0, id(SERVER), "store", b"from the client").unwrap();
@@ -222,7 +222,7 @@ fn a_closed_service_refuses_who_waits() {
 }
 
 #[test]
-fn what_is_too_much_is_refused_at_home() {
+fn oversized_or_excess_request_is_refused_locally() {
     let mut two = Two::new();
     assert!(two.client.ask(0, id(SERVER), "store", &[0; 1025]).is_err());
     assert!(two.client.ask(0, id(SERVER), "", b"").is_err());

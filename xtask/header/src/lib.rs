@@ -383,7 +383,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_committed_headers_are_what_the_source_makes_and_hold_what_is_frozen() {
+    fn committed_headers_are_fresh_and_keep_frozen_abi() {
         check().unwrap();
     }
 

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_in_the_readme_is_one_that_this_bench_writes() {
+    fn published_bench_table_matches_comparisons() {
         let readme = std::fs::read_to_string(crate::sh::root().join("docs/benchmarks.md")).unwrap();
         let (_, rest) = readme.split_once("<!-- bench table -->\n").unwrap();
         let (table, _) = rest.split_once("<!-- end of bench table -->").unwrap();

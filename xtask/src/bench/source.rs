@@ -48,7 +48,7 @@ pub(crate) fn tieline(
     quick: bool,
 ) -> Outcome<f64> {
     let seconds = if quick { "0.2" } else { "0.5" };
-    let mut perf = of_this_build(settings);
+    let mut perf = built_here(settings);
     let _ = perf.args(["perf", "--json", "--cpus", "0,1", "--seconds", seconds]);
     let _ = perf.args(["--test", test, "--size", size]).args(more.split_whitespace());
     let out = capture(&mut perf)?;
@@ -56,7 +56,7 @@ pub(crate) fn tieline(
 }
 
 /// `tieline` with settings: where its rival has a loopback of its own, it has one too.
-fn of_this_build(settings: &[Setting]) -> Command {
+fn built_here(settings: &[Setting]) -> Command {
     let over_libfabric = settings.contains(&OVER_LIBFABRIC[0]);
     let mut tieline =
         if over_libfabric { on_a_loopback_of_its_own(program()) } else { command(program(), &[]) };
@@ -95,14 +95,14 @@ pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f6
 
 /// `tieline footprint`, with settings.
 pub(crate) fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
-    let out = capture(of_this_build(settings).arg("footprint"))?;
+    let out = capture(built_here(settings).arg("footprint"))?;
     number(out.trim(), field)
 }
 
 /// The time of a command that shows what is here, from its start to its end: `tieline` of this build, or a rival in PATH.
 pub(crate) fn shows(name: &str, args: &[&str]) -> Outcome<f64> {
-    let of_this_build = name == "tieline";
-    let program = if of_this_build { program() } else { PathBuf::from(name) };
+    let built_here = name == "tieline";
+    let program = if built_here { program() } else { PathBuf::from(name) };
     let began = Instant::now();
     let said = capture(&mut command(program, args))?;
     let took = began.elapsed();

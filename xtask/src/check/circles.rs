@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_use_each_other_are_found_through_lists_children_and_re_exports() {
+    fn cycles_are_found_through_lists_children_and_re_exports() {
         let a = ("a.rs", "use crate::b::{self, deep::{Thing}};\n");
         let b = ("b/mod.rs", "mod deep;\npub(crate) use deep::Thing;\nuse std::fmt;\n");
         assert!(circle(&[a, b, ("b/deep.rs", "pub struct Thing;")]).is_empty());

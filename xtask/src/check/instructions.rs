@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_clock_calls_for_is_told_apart_from_the_operation() {
+    fn work_of_the_clock_is_separated_from_the_operation() {
         let file = "summary: 1000\n\nfn=(1) poll\n7 300\ncfn=(2) State::slow_progress\ncalls=4 0\n\
                     8 250\ncfn=(3) push\ncalls=9 0\n9 100\n\nfn=(2)\n5 50\ncfn=(4) maintain\n\
                     calls=4 0\n6 200\n\nfn=(1)\ncfn=(2)\ncalls=1 0\n8 50\n\ntotals: 1000\n";
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_played_counts_once_however_much_of_it_calls_itself() {
+    fn double_counts_once_however_often_it_calls_itself() {
         let file = "summary: 900\n\nfn=(1) send\n7 300\ncfn=(2) double::sys::sendmsg\ncalls=4 0\n\
                     8 500\n\nfn=(2)\n5 50\ncfn=(3) double::sys::deliver\ncalls=4 0\n6 450\n\n\
                     fn=(3)\n6 450\n\nfn=(4) poll\n6 90\ncfn=(3)\ncalls=1 0\n9 10\n\ntotals: 900\n";

@@ -22,11 +22,11 @@ pub(super) fn check() -> Count {
         return Count::skip(format!("a vendor's provider: there is no {program} here"));
     }
     let checked = Kit::laid(target().join("kit")).map(|kit| {
-        let mut total = Count::one(kit.of_c().map_err(|text| format!("in C: {text}")));
-        total.add(Count::one(kit.of_rust().map_err(|text| format!("in Rust: {text}"))));
+        let mut total = Count::one(kit.provider_in_c().map_err(|text| format!("in C: {text}")));
+        total.add(Count::one(kit.provider_in_rust().map_err(|text| format!("in Rust: {text}"))));
         total.add(match kit.prefix.to_string_lossy().contains(' ') {
             true => Count::skip("docs/c.md: its lines have no quotes for a prefix with a space"),
-            false => Count::one(kit.of_docs().map_err(|text| format!("docs/c.md: {text}"))),
+            false => Count::one(kit.lines_of_docs().map_err(|text| format!("docs/c.md: {text}"))),
         });
         total
     });
@@ -71,7 +71,7 @@ impl Kit {
         Ok(place.join(format!("tieline-provider-{NAME}")))
     }
 
-    fn of_c(&self) -> Outcome {
+    fn provider_in_c(&self) -> Outcome {
         let made = self.written("c", &[])?;
         let _ = capture(&mut self.command("make", &["check"], &made))?;
         let laid = self.folder.join("c-installed");
@@ -82,7 +82,7 @@ impl Kit {
         self.is_found(&laid.join(place).join("lib/tieline-1/providers"), &made)
     }
 
-    fn of_rust(&self) -> Outcome {
+    fn provider_in_rust(&self) -> Outcome {
         let api = self.prefix.join("share/tieline/plugin-api");
         let made = self.written("rust", &["--plugin-api", &api.display().to_string()])?;
         // The versions that are at hand, of what it needs; nothing is fetched.
@@ -125,7 +125,7 @@ impl Kit {
     }
 
     /// Runs the lines of docs/c.md after the installation itself, with this prefix.
-    fn of_docs(&self) -> Outcome {
+    fn lines_of_docs(&self) -> Outcome {
         let text = read(root().join("docs/c.md"))?;
         let lines = text.split("```sh\n").find_map(|block| {
             let (block, _) = block.split_once("```")?;

@@ -23,8 +23,8 @@ const SAFE: &[(&str, &str, &str)] = &[
         "it looks the address up, and does not follow it",
     ),
     ("core/src/registry/sys.rs", "file_at", "it looks the address up, and does not follow it"),
-    ("core/src/sys.rs", "of_owned", "tests"),
-    ("core/src/sys.rs", "of_words", "tests"),
+    ("core/src/sys.rs", "from_owned", "tests"),
+    ("core/src/sys.rs", "from_words", "tests"),
     ("core/src/worker/abi.rs", "each_of", "it lends events to a call during which none can poll"),
 ];
 
@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(wrong(right), 0, "{right}");
         }
         assert!(misusable(&file("core/src/op/table.rs", payload)).is_empty());
-        let excepted = "    pub(crate) fn of_owned(buffer: &mut [u8]) -> Span {\n";
+        let excepted = "    pub(crate) fn from_owned(buffer: &mut [u8]) -> Span {\n";
         assert!(misusable(&file("core/src/sys.rs", excepted)).is_empty());
         // No caller's word makes one right.
         let trusted = "    pub(crate) fn part(&self) -> Result<Span, Status> {\n";

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn every_source_of_the_modules_says_its_licence_and_is_named_in_their_makefile() {
+    fn every_module_source_states_its_licence_and_is_in_the_makefile() {
         let sources = sources().unwrap();
         let makefile = &sources.iter().find(|(name, _)| name == "Makefile").unwrap().1;
         assert!(sources.len() > 5);

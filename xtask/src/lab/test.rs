@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn one_silent_machine_of_a_run_is_booted_anew_and_a_second_one_is_a_failure() {
+    fn one_silent_machine_is_booted_anew_and_a_second_is_a_failure() {
         let mut chance = Chance::default();
         let silent = verdict(&[Part::Ended(0), Part::Silent]);
         assert_eq!(silent, Verdict::Silent("h1 does not end: the machine hangs".into()));
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_test_with_a_part_that_is_skipped_is_skipped_once_all_parts_have_ended() {
+    fn test_with_a_skipped_part_is_skipped_once_all_parts_have_ended() {
         let reason = || Some("no rping\n".to_owned());
         let of = |parts: &[Part]| Verdict::on(parts, 0, reason(), None);
         assert_eq!(of(&[Part::Ended(77), Part::Ended(0)]), Verdict::Skipped("no rping".into()));

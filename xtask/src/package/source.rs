@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_source_is_what_git_knows_and_of_a_crate_that_nobody_needs_the_manifest_alone() {
+    fn source_holds_tracked_files_and_only_manifests_of_unneeded_crates() {
         match known_to_git() {
             Ok(files) => {
                 for file in [".cargo/config.toml", "Cargo.lock", "packaging/debian/rules"] {

@@ -63,7 +63,7 @@ impl Tree<'_> {
 
     /// Pages, settings, documentation.
     fn words(&self) -> Outcome {
-        self.of_the_tool()?;
+        self.with_the_tool()?;
         for page in ["README.md", "ARCHITECTURE.md", "SECURITY.md", "LICENSE-MIT", "LICENSE-APACHE"]
         {
             self.put(&root().join(page), &format!("/usr/share/doc/tieline/{page}"), 0o644)?;
@@ -78,7 +78,7 @@ impl Tree<'_> {
     }
 
     /// The settings for all users: the tool that is packaged writes them.
-    fn of_the_tool(&self) -> Outcome {
+    fn with_the_tool(&self) -> Outcome {
         let tieline = self.0.join("usr/bin/tieline");
         // The variables name the providers that are packaged, and nothing that this machine has set or installed. The environment
         // takes precedence over configuration files, and staged files are found before installed ones.
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_narrow_or_a_wide_umask_has_made_is_read_by_all_and_written_by_its_owner() {
+    fn files_are_readable_by_all_and_writable_by_the_owner_for_any_umask() {
         let folder = std::env::temp_dir().join(format!("tieline-modes-{}", std::process::id()));
         let (narrow, wide) = (folder.join("narrow"), folder.join("wide"));
         std::fs::create_dir_all(&narrow).unwrap();

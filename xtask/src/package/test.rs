@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_step_runs_in_a_directory_of_its_own_that_is_gone_afterwards_or_not_at_all() {
+    fn step_runs_in_its_own_directory_which_is_removed_or_not_at_all() {
         let words = format!("{SCRATCH}; pwd; false");
         let (count, said) = step(&mut command("bash", &["-eu", "-c", &words]));
         assert_eq!(count.failed.len(), 1);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slip_in_a_name_is_refused_with_the_names_and_a_root_by_half_is_a_failure() {
+    fn misspelt_name_is_refused_with_all_names_and_half_a_root_is_a_failure() {
         assert_eq!(known(&["bookworm", "rpm"]), Ok(()));
         let slip = run(&["bookwrm"]);
         assert_eq!(slip.failed, ["`bookwrm` cannot be tried: bookworm, trixie, rpm, source can"]);

@@ -21,7 +21,7 @@ fn composed_with(candidates: &[FoundModule], set: &[(&str, &str)]) -> Compositio
 
 fn line(composition: &Composition, domain: &str) -> String {
     let path = composition.paths.iter().find(|path| path.domain == domain);
-    composed::of_domain(path.expect("the domain has a path"), composition)
+    composed::composed_line(path.expect("the domain has a path"), composition)
 }
 
 /// The modules of a host with `rxe0`.
@@ -41,7 +41,7 @@ const WIRED_BY_TCP: &str = "{message rc, RMA rc, atomic rc, connect tcp-connect 
                             can carry a connection)}";
 
 #[test]
-fn rc_is_wired_by_tcp_connect_where_ud_is_left_out_and_where_the_device_has_none() {
+fn tcp_connect_wires_rc_if_ud_is_excluded_or_missing() {
     let (rc, ud) = (on_rxe0(rc()), on_rxe0(ud()));
     let left_out = composed_with(&[rc.clone(), ud, tcp_connect()], &[("TIELINE_MODULES", "^*/ud")]);
     assert_eq!(line(&left_out, "verbs:rxe0"), WIRED_BY_TCP);
@@ -57,7 +57,7 @@ fn rc_is_wired_by_tcp_connect_where_ud_is_left_out_and_where_the_device_has_none
 }
 
 #[test]
-fn what_is_emulated_is_named() {
+fn emulated_operations_are_named_in_path() {
     let mut plain = on_rxe0(rc());
     plain.facts.caps &= !caps::ATOMICS;
     plain.facts.fetching_atomics = false;
@@ -134,7 +134,7 @@ fn rc_without_any_connection_module_is_disabled_and_tcp_stays() {
 }
 
 #[test]
-fn a_list_for_one_domain_beats_the_providers_and_that_beats_the_general_one() {
+fn connect_list_of_domain_beats_provider_and_general_list() {
     let mut other = rc();
     other.at.domain = "verbs:rxe1".into();
     let all = [on_rxe0(rc()), other, tcp_connect(), out_of_band_candidate()];

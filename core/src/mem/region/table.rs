@@ -157,7 +157,7 @@ mod tests {
     fn a_handle_stands_for_its_regions_key_until_the_region_is_removed() {
         let table = Table::default();
         let mut memory = vec![0u8; 16];
-        let span = Span::of_owned(&mut memory);
+        let span = Span::from_owned(&mut memory);
         let (id, old) = table.insert(Exposed::new(span, false), Access::ALL);
         let first = table.handle(id, old, &[1], || 5).unwrap();
         assert_eq!((first, table.handle(id, old, &[1], || 6)), (5, Some(5)));
@@ -175,11 +175,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_no_table_goes_while_somebody_is_inside_of_something_else() {
+    fn unregistered_region_is_removed_while_another_is_in_use() {
         let table = Arc::new(Table::default());
         let mut memory = vec![0u8; 16];
         let (id, generation) =
-            table.insert(Exposed::new(Span::of_owned(&mut memory), false), Access::ALL);
+            table.insert(Exposed::new(Span::from_owned(&mut memory), false), Access::ALL);
         let (other, (tell, hear)) = (table.clone(), std::sync::mpsc::channel());
         let inside = table.reach(id, generation, (0, 1), Access::READ, |_, _| {
             let _ = std::thread::spawn(move || {
@@ -195,7 +195,7 @@ mod tests {
     fn a_removed_region_is_refused_also_when_its_number_is_used_again() {
         let table = Table::default();
         let mut memory = vec![0u8; 16];
-        let span = Span::of_owned(&mut memory);
+        let span = Span::from_owned(&mut memory);
         let (id, old) = table.insert(Exposed::new(span, false), Access::ALL);
         table.remove(id);
         let (again, new) = table.insert(Exposed::new(span, false), Access::READ);

@@ -119,7 +119,7 @@ fn after_the_first_attempt_peers_are_refused_and_no_new_key_is_given_out() {
 
 /// Otherwise the put would land in memory whose owner has asked for it back.
 #[test]
-fn after_the_first_attempt_peers_are_refused_that_reach_the_memory_without_us() {
+fn direct_access_by_peers_is_refused_after_first_close_attempt() {
     let (owner, peer) = (Context::open().unwrap(), Context::open().unwrap());
     let (worker, other) = (owner.worker().unwrap(), peer.worker().unwrap());
     let there = other.connect(&worker.address().unwrap()).unwrap();
@@ -209,7 +209,7 @@ fn a_context_ends_while_a_peer_is_inside_and_leaves_it_the_memory() {
 }
 
 #[test]
-fn memory_of_a_dropped_region_is_kept_for_good_when_its_provider_does_not_know_who_is_inside() {
+fn memory_of_dropped_region_in_unknown_state_is_leaked() {
     for last in [Status::Again, Status::Io] {
         let answers: &Answers = Box::leak(Box::new(Answers::new(last as i32)));
         let context = Context::open().unwrap();
@@ -240,7 +240,7 @@ fn a_provider_that_does_not_know_leaves_the_memory_in_doubt_for_good() {
 }
 
 #[test]
-fn memory_that_a_domain_gives_stays_while_a_peer_is_inside_by_another_domain() {
+fn domain_memory_is_kept_while_peer_uses_another_domain() {
     static ANSWERS: Answers = Answers::new(Status::Again as i32);
     let context = Context::open().unwrap();
     let not = not_closed(given_and_known_to(&context, &ANSWERS));
@@ -258,7 +258,7 @@ fn memory_that_a_domain_gives_stays_while_a_peer_is_inside_by_another_domain() {
 }
 
 #[test]
-fn memory_that_a_domain_gives_stays_for_good_when_another_domain_does_not_know_who_is_inside() {
+fn domain_memory_is_leaked_if_another_domain_is_in_unknown_state() {
     for last in [Status::Again, Status::Io] {
         let answers: &Answers = Box::leak(Box::new(Answers::new(last as i32)));
         let context = Context::open().unwrap();
@@ -282,7 +282,7 @@ fn part_known_to(context: &Context, whole: &Region, answers: &'static Answers) -
 }
 
 #[test]
-fn a_context_ends_while_a_peer_is_inside_a_part_of_a_region_and_leaves_it_the_memory() {
+fn memory_of_part_in_use_by_peer_survives_context() {
     let regions: [fn(&Context) -> Region; 2] =
         [|c| c.alloc(64 << 20).unwrap(), |c| c.register(vec![0; 64 << 20]).unwrap()];
     for region in regions {
@@ -345,7 +345,7 @@ fn a_region_ends_when_the_last_peer_is_out_of_its_parts() {
 }
 
 #[test]
-fn a_copy_whose_memory_is_in_doubt_for_good_counts_for_its_endpoint_no_more() {
+fn leaked_copy_stops_counting_against_endpoint() {
     for last in [Status::Again, Status::Io] {
         let answers: &Answers = Box::leak(Box::new(Answers::new(last as i32)));
         let context = Context::open().unwrap();
@@ -363,7 +363,7 @@ fn a_copy_whose_memory_is_in_doubt_for_good_counts_for_its_endpoint_no_more() {
 }
 
 #[test]
-fn a_region_that_was_given_no_buffer_is_as_it_was_behind_the_question_for_it() {
+fn into_buffer_without_buffer_leaves_region_unchanged() {
     let tcp = tieline_testing::built::folder(&tieline_testing::built::TCP);
     if let Err(reason) = &tcp {
         println!("skipped: ordinary memory: {reason}");
@@ -394,7 +394,7 @@ fn a_region_that_was_given_no_buffer_is_as_it_was_behind_the_question_for_it() {
 }
 
 #[test]
-fn a_forked_child_drops_its_regions_whatever_its_parents_threads_were_doing() {
+fn forked_child_drops_regions_in_any_state_of_parents_threads() {
     let context = Context::open().unwrap();
     let regions = [context.alloc(100).unwrap(), context.register(vec![1u8; 100]).unwrap()];
     let twin = context.clone();

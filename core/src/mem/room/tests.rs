@@ -58,7 +58,7 @@ fn address_space_is_bounded_by_what_is_in_use_already() {
 }
 
 #[test]
-fn of_nested_groups_the_smallest_room_counts() {
+fn smallest_room_of_nested_control_groups_counts() {
     let machine = Machine::new(
         "nested",
         &[
@@ -113,7 +113,7 @@ fn a_container_of_version_one_sees_its_group_at_the_mount() {
 
 /// File pages that the kernel could drop count as room, including those of running programs.
 #[test]
-fn the_last_part_of_a_limit_is_not_given_away_however_small_the_pieces_are() {
+fn reserve_below_limit_is_kept_for_small_allocations_too() {
     const LIMIT: u64 = 256 << 20;
     let group = "sys/fs/cgroup/rank";
     let machine = Machine::new(
@@ -145,7 +145,7 @@ fn the_last_part_of_a_limit_is_not_given_away_however_small_the_pieces_are() {
 }
 
 #[test]
-fn what_does_not_fit_is_refused_in_words_and_what_fits_is_not() {
+fn allocation_beyond_room_is_refused_with_text() {
     let room = Room { bytes: 3200, by: "a bound".into() };
     assert!(fits(3200, Some(room.clone())).is_ok());
     let error = fits(3201, Some(room)).unwrap_err();
@@ -156,7 +156,7 @@ fn what_does_not_fit_is_refused_in_words_and_what_fits_is_not() {
 }
 
 #[test]
-fn pieces_are_looked_at_together_where_there_is_room_and_one_by_one_near_a_bound() {
+fn allocations_share_checks_unless_limit_is_near() {
     let bound: u64 = 1 << 30;
     for piece in [1 << 10, 1 << 20, UNSEEN, 3 * UNSEEN] {
         let (gauge, looks, mut taken) = (Gauge::default(), Cell::new(0), 0);
@@ -180,7 +180,7 @@ fn pieces_are_looked_at_together_where_there_is_room_and_one_by_one_near_a_bound
 }
 
 #[test]
-fn where_nothing_is_known_everything_fits() {
+fn every_allocation_fits_if_no_limit_is_known() {
     let gauge = Gauge::default();
     for len in [0, 1, UNSEEN, usize::MAX] {
         assert!(gauge.check_by(len, || None).is_ok(), "{len}");

@@ -26,7 +26,7 @@ impl Table {
     }
 
     /// The indices of the endpoints that have open operations.
-    pub(crate) fn who_waits(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(crate) fn owners_with_open_operations(&self) -> impl Iterator<Item = usize> + '_ {
         let all = 0..self.lists.len().max(self.apart.len());
         all.filter(|owner| self.open_of(*owner) + self.announced_of(*owner) > 0)
     }

@@ -300,7 +300,7 @@ mod tests {
     }
     /// It moved to this endpoint's list when another one took over the open operations, see `hand_over`.
     #[test]
-    fn what_a_flush_behind_one_ends_leaves_its_memory_to_who_says_so() {
+    fn memory_of_operation_ended_by_next_flush_is_released_by_caller() {
         let mut table = Table::new(8);
         let whole = table.open(7, Kind::Whole).unwrap();
         let memory = crate::op::Memory::Bytes([1; 8].into());

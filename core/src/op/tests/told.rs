@@ -36,7 +36,7 @@ fn a_counter_counts_each_end_and_knows_the_first_failure() {
 }
 
 #[test]
-fn what_is_told_is_asked_for_by_nobody_and_comes_in_the_order_of_its_end() {
+fn tracked_operations_are_listed_in_order_of_completion() {
     let mut table = Table::new(100);
     let [first, second, asked] = [0; 3].map(|_| table.open(0, Kind::Put).unwrap());
     table.track(first, 11);
@@ -71,25 +71,24 @@ fn an_end_brings_its_value_unless_it_is_to_bring_none() {
 }
 
 #[test]
-fn the_oldest_operation_is_the_first_that_is_open_and_an_announced_one_only_where_there_is_no_other()
- {
+fn oldest_operation_is_first_open_one_and_rendezvous_only_if_alone() {
     let mut table = Table::new(100);
     let oldest = |table: &Table| table.oldest_of(3).map(|it| (it.id, it.kind, it.posted_to));
-    assert_eq!((oldest(&table), table.who_waits().count()), (None, 0));
+    assert_eq!((oldest(&table), table.owners_with_open_operations().count()), (None, 0));
     let announced = table.open_announced(3).unwrap();
     assert_eq!(oldest(&table), Some((announced, Kind::Announced, None)));
     let put = table.open(3, Kind::Put).unwrap();
     let native = posted(&mut table, 3, 2);
     let _other = table.open(5, Kind::Put).unwrap();
     assert_eq!(oldest(&table), Some((put, Kind::Put, None)));
-    assert_eq!(table.who_waits().collect::<Vec<_>>(), [3, 5]);
+    assert_eq!(table.owners_with_open_operations().collect::<Vec<_>>(), [3, 5]);
     assert!(table.part(put, Ok(0)));
     assert_eq!(oldest(&table), Some((native, Kind::Native, Some(2))));
     assert_eq!((table.posted_at(native), table.posted_at(announced)), (Some(2), None));
     assert!(table.completed(native.raw(), 2, Ok(0)));
     assert_eq!((oldest(&table).map(|it| it.0), table.posted_at(native)), (Some(announced), None));
     assert!(table.part(announced, Ok(0)));
-    assert_eq!(table.who_waits().collect::<Vec<_>>(), [5]);
+    assert_eq!(table.owners_with_open_operations().collect::<Vec<_>>(), [5]);
 }
 
 #[test]
@@ -129,7 +128,7 @@ fn a_transfer_that_is_watched_is_due_once_when_it_has_ended() {
 }
 
 #[test]
-fn puts_that_went_elsewhere_stand_before_an_operation_and_nothing_else_does() {
+fn only_puts_of_other_interfaces_count_as_other_puts_before() {
     use Kind::{Atomic, Copy, Fetch, Flush, Get, Ping, Put, Send, Whole};
     for (kind, is_put) in [
         (Put, true),
@@ -176,7 +175,7 @@ fn parts_are_those_that_a_whole_waits_for() {
 }
 
 #[test]
-fn what_was_wanted_back_is_told_to_who_wanted_it_and_to_no_flush() {
+fn canceled_operation_is_reported_to_caller_and_to_no_flush() {
     let canceled = || bare(Status::Canceled);
     for wanted in [true, false] {
         let mut table = Table::new(100);
@@ -200,7 +199,7 @@ fn what_was_wanted_back_is_told_to_who_wanted_it_and_to_no_flush() {
 }
 
 #[test]
-fn what_is_withdrawn_has_not_been() {
+fn withdrawn_operation_leaves_no_trace() {
     let mut table = Table::new(100);
     let id = table.open(0, Kind::Put).unwrap();
     let waits = flush(&mut table, 0);
@@ -247,7 +246,7 @@ fn lanes_that_are_lost_are_told_by_the_flushes_that_cover_something_there() {
 }
 
 #[test]
-fn a_failure_that_is_given_back_is_the_next_flushs_and_the_first_one_stays() {
+fn returned_failure_goes_to_next_flush_and_first_one_is_kept() {
     let mut table = Table::new(100);
     table.keep_late(2, bare(Status::Io));
     table.keep_late(2, bare(Status::NoDevice));
@@ -260,7 +259,7 @@ fn unfinished(id: Id, interface: usize) -> Unfinished {
 }
 
 #[test]
-fn held_memory_is_free_when_all_that_it_went_through_is_closed_or_its_provider_has_done_with_it() {
+fn held_memory_is_free_after_close_or_completion() {
     let mut table = Table::new(100);
     let [one, two, endpoint] = [0; 3].map(|_| table.open(0, Kind::Put).unwrap());
     let mut held = Held::default();

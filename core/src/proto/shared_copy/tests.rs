@@ -55,7 +55,7 @@ fn a_peer_that_writes_into_the_claims_does_not_keep_us_copying() {
 }
 
 #[test]
-fn there_is_a_free_slot_until_all_are_taken_and_again_once_one_is_given_back() {
+fn slots_run_out_and_returned_slot_is_free_again() {
     let slots = Slots::default();
     for slot in 0..SLOTS as u16 {
         assert!(slots.has_free());
@@ -113,7 +113,7 @@ fn a_slot_that_was_given_back_twice_is_no_others() {
 
 /// A slot of zeros is an unwritten one.
 #[test]
-fn the_number_of_a_transfer_is_that_of_the_one_before_until_a_peer_was_asked_and_never_0() {
+fn sequence_advances_only_after_request_and_is_never_0() {
     let slots = Slots::default();
     assert_eq!((slots.next_sequence(), slots.next_sequence()), (1, 1));
     slots.used(1);

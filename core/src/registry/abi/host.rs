@@ -215,7 +215,7 @@ impl Services {
         // SAFETY: the caller's promise.
         let declared = unsafe {
             self.declarations.declare(vars, count, |variable| {
-                if let Some(known) = settings.of_the_core(&variable.name) {
+                if let Some(known) = settings.core_declaration(&variable.name) {
                     *variable = known;
                 } else if !settings.may_declare(provider, &variable.name) {
                     return Err(Failure::new(

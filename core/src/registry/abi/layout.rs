@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_on_one_side_may_have_a_name_on_the_other_in_the_same_place() {
+    fn reserved_field_may_be_named_on_other_side() {
         let named = <drifted::ProviderOps as StableAbi>::LAYOUT;
         assert_eq!(compare(ours("ProviderOps"), named), None);
         // The other direction: a newer core with an older provider.

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(buffer.put_with(5, |room| room.len() + 1), Err(Status::Invalid));
         assert_eq!(buffer.put_with(usize::MAX, |_| 0), Err(Status::TooLarge));
         let mut bytes = *b"0123456789";
-        let span = Span::of_owned(&mut bytes);
+        let span = Span::from_owned(&mut bytes);
         assert_eq!(buffer.put_span(&span, 9, 2), Err(Status::OutOfRange));
         assert_eq!(buffer.put_span(&span, 0, 6), Err(Status::TooLarge));
         assert_eq!(buffer.put_span(&span, 2, 3), Ok(()));

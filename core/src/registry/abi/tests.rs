@@ -26,7 +26,7 @@ impl Settings for NoSettings {
     fn all(&self) -> Vec<(String, Set)> {
         Vec::new()
     }
-    fn of_the_core(&self, name: &str) -> Option<Declared> {
+    fn core_declaration(&self, name: &str) -> Option<Declared> {
         let doc = ConfigDoc::duration("TIELINE_OF_THE_CORE", "20s", "The core's.");
         (name == doc.name).then(|| (&doc).into())
     }
@@ -181,7 +181,7 @@ fn a_provider_without_a_domain_table_is_refused() {
 }
 
 #[test]
-fn of_the_providers_own_table_as_much_counts_as_it_says_that_it_has() {
+fn only_claimed_part_of_provider_table_is_used() {
     /// Writes the whole record and claims that it ends after `open_domain`.
     unsafe extern "C" fn shorter(host: *const Host, out: *mut ProviderOps) -> i32 {
         // SAFETY: the core's arguments.
@@ -220,7 +220,7 @@ fn a_table_with_a_senseless_size_is_refused() {
 }
 
 #[test]
-fn a_provider_without_its_device_is_not_used_and_its_words_are_in_the_record() {
+fn provider_without_device_is_unused_and_its_text_is_recorded() {
     unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
         // SAFETY: the core's table.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
@@ -307,7 +307,7 @@ fn a_recycled_host_table_drops_calls_of_its_earlier_provider() {
 }
 
 #[test]
-fn a_value_that_a_variable_does_not_accept_is_refused_with_the_hosts_words() {
+fn invalid_value_of_variable_is_refused_with_text_of_host() {
     unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
         const VARIABLES: &[ConfigDoc] =
             &[ConfigDoc::size("TIELINE_TEST_SET", "4k", "One.").between(1 << 10, 32 << 10)];
@@ -328,7 +328,7 @@ fn a_value_that_a_variable_does_not_accept_is_refused_with_the_hosts_words() {
 }
 
 #[test]
-fn what_the_core_says_of_its_own_variable_holds_whatever_a_provider_declares() {
+fn core_declaration_of_variable_overrides_providers() {
     const VARIABLES: &[ConfigDoc] =
         &[ConfigDoc::count("TIELINE_OF_THE_CORE", "7", "Mine.").between(1, 9)];
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
@@ -383,7 +383,7 @@ fn a_failure_that_comes_after_a_refused_value_has_its_own_words() {
 }
 
 #[test]
-fn who_declares_anothers_variable_is_refused_alone_and_leaves_nothing_behind() {
+fn declaring_foreign_variable_refuses_only_that_list() {
     unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
         const VARIABLES: &[ConfigDoc] = &[
             ConfigDoc::size("TIELINE_TEST_UNSET", "4k", "Its own."),
@@ -402,7 +402,7 @@ fn who_declares_anothers_variable_is_refused_alone_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_happens_to_a_device_is_logged_with_its_name() {
+fn device_event_is_logged_with_device_name() {
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
         // SAFETY: the core's arguments.
         let (code, table) = unsafe { (old_entry(host, out), &*host) };
@@ -441,7 +441,7 @@ fn what_happens_to_a_device_is_logged_with_its_name() {
 }
 
 #[test]
-fn what_the_filter_leaves_out_is_never_opened() {
+fn filtered_provider_is_never_opened() {
     unsafe extern "C" fn entry(_: *const Host, _: *mut ProviderOps) -> i32 {
         panic!("opened all the same")
     }

@@ -185,7 +185,7 @@ fn each_segment_lies_in_the_file_to_its_last_byte() {
 }
 
 #[test]
-fn a_note_is_found_by_its_owner_and_type_wherever_it_stands_in_its_segment() {
+fn note_is_found_by_owner_and_type_anywhere_in_segment() {
     let found = |run: &[u8], align: u64, len: u64| {
         let segments = [load(0, 0), dynamic(), notes(behind(3), len, align)];
         said(&file(&segments, run))

@@ -25,7 +25,7 @@ fn no_is_believed_for_a_day_and_not_before_it_was_found_and_yes_for_ever() {
 }
 
 #[test]
-fn what_a_trial_says_against_a_file_has_its_words() {
+fn failed_trial_has_its_text() {
     let said = |trial| fault(Ok(trial)).map(|fault| fault.unwrap_or_else(|| "nothing".into()));
     let (loading, starting) =
         ("a child process that loaded it", "a child process that called its entry function");

@@ -39,7 +39,7 @@ fn a_service_accepts_later_and_both_sides_then_have_endpoints() {
 }
 
 #[test]
-fn a_request_that_is_dropped_is_rejected_and_an_unknown_service_refuses_with_words() {
+fn dropped_request_and_unknown_service_are_rejected_with_text() {
     let context = Context::open().unwrap();
     let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
     server.listen("nobody", 4, drop).unwrap();
@@ -158,7 +158,7 @@ fn after_the_time_of(whose: &Worker, workers: &[&Worker]) {
 
 /// A sleep of the client ends at the time limit, too.
 #[test]
-fn who_asks_a_server_that_makes_no_progress_gives_up() {
+fn request_to_server_without_progress_times_out() {
     let context = Context::open().unwrap();
     let (server, client) = (context.worker().unwrap(), context.worker().unwrap());
     let limits = ServiceLimits { asking: 1_000_000, ..ServiceLimits::default() };

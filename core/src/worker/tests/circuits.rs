@@ -19,10 +19,10 @@ fn tcp_folder() -> Option<String> {
 }
 
 fn over_tcp() -> Option<Context> {
-    Some(of_tcp()?.open().unwrap())
+    Some(tcp_context_builder()?.open().unwrap())
 }
 
-fn of_tcp() -> Option<ContextBuilder> {
+fn tcp_context_builder() -> Option<ContextBuilder> {
     let context = Context::builder()
         .set("TIELINE_PROVIDER_PATH", &tcp_folder()?)
         .set("TIELINE_PROVIDERS", "tcp,tcp-connect")
@@ -77,7 +77,7 @@ fn an_answer_goes_back_over_the_circuit_that_the_question_came_by() {
 }
 
 #[test]
-fn a_dead_circuit_carries_no_answers_though_an_endpoint_that_used_it_is_held() {
+fn dead_circuit_carries_no_replies_while_its_endpoint_is_held() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
     let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
     let there = asks.connect(&answers.address().unwrap()).unwrap();
@@ -133,7 +133,7 @@ fn an_answer_counts_only_over_the_circuit_that_the_question_went_by() {
 
 /// Two workers of one process. The second has no circuit yet and may be alive.
 #[test]
-fn a_circuit_that_fails_ends_the_endpoint_that_uses_it_and_tells_of_its_worker() {
+fn failed_circuit_ends_its_endpoint_and_reports_its_worker() {
     for status in [Status::PeerFailed, Status::TimedOut] {
         let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
         let asks = here.worker().unwrap();
@@ -206,7 +206,7 @@ fn a_peer_stands_elsewhere_when_a_circuit_to_it_stands_in_another_domain() {
 
 /// The peer's schemes for a candidate, in any order of its address.
 #[test]
-fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_taken() {
+fn datagram_carrier_with_highest_rank_of_peer_is_chosen() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
     let worker = here.worker().unwrap();
     let [peer, beside] = [0, 1].map(|_| {
@@ -232,9 +232,11 @@ fn of_several_that_carry_datagrams_to_a_peer_the_one_of_its_highest_rank_is_take
 
 /// Its peer waits for the datagram, although no endpoint of the worker does.
 #[test]
-fn a_worker_is_not_closed_before_the_datagrams_that_found_no_room_have_left() {
-    let by_hand =
-        || of_tcp().map(|of| of.set("TIELINE_CONNECT", "oob").out_of_band(true).open().unwrap());
+fn worker_closes_only_after_waiting_datagrams_are_sent() {
+    let by_hand = || {
+        tcp_context_builder()
+            .map(|of| of.set("TIELINE_CONNECT", "oob").out_of_band(true).open().unwrap())
+    };
     let (Some(here), Some(there)) = (by_hand(), by_hand()) else { return };
     let (asks, answers) = (here.worker().unwrap(), there.worker().unwrap());
     let requests: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
@@ -264,7 +266,7 @@ fn a_worker_is_not_closed_before_the_datagrams_that_found_no_room_have_left() {
 /// A peer could not answer a truncated address, and the request would time out.
 #[test]
 fn an_address_that_no_request_carries_is_said_at_once_and_nobody_is_asked() {
-    let Some(builder) = of_tcp() else { return };
+    let Some(builder) = tcp_context_builder() else { return };
     let context = builder.set("TIELINE_CONNECT", "oob").out_of_band(true).open().unwrap();
     let (asks, answers) = (context.worker().unwrap(), context.worker().unwrap());
     let never = |_: &[u8], _: &[u8]| -> bool { panic!("nothing is sent") };
@@ -281,7 +283,7 @@ fn an_address_that_no_request_carries_is_said_at_once_and_nobody_is_asked() {
 
 /// Counts accesses to entries of tables and to circuits.
 #[test]
-fn an_endpoint_over_circuits_costs_the_same_to_open_and_to_drop_however_many_others_there_are() {
+fn cost_of_circuit_endpoint_does_not_depend_on_number_of_endpoints() {
     let Some(context) = over_tcp() else { return };
     let worker = context.worker().unwrap();
     let address = worker.address().unwrap();
@@ -306,7 +308,7 @@ fn an_endpoint_over_circuits_costs_the_same_to_open_and_to_drop_however_many_oth
 }
 
 #[test]
-fn who_is_answered_is_found_at_the_same_cost_however_many_endpoints_there_are() {
+fn cost_of_finding_requester_does_not_depend_on_number_of_endpoints() {
     let context = over_shm(false);
     let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
     let there = worker.connect(&peer.address().unwrap()).unwrap();

@@ -8,8 +8,7 @@ fn waits(status: &Shown) -> bool {
 }
 
 #[test]
-fn a_loop_on_the_descriptor_shows_what_it_waits_for_however_soon_after_the_last_text_it_was_posted()
-{
+fn descriptor_loop_publishes_wait_begun_soon_after_last_text() {
     let (context, there) = (over_shm(false), over_shm(false));
     let (worker, receiver) = (context.worker().unwrap(), there.worker().unwrap());
     let endpoint = worker.connect(&receiver.address().unwrap()).unwrap();
@@ -41,7 +40,7 @@ fn a_loop_on_the_descriptor_shows_what_it_waits_for_however_soon_after_the_last_
 }
 
 #[test]
-fn what_has_ended_just_before_a_sleep_is_not_shown_for_as_long_as_that_as_what_waits() {
+fn operation_ended_just_before_sleep_is_not_shown_as_waiting() {
     let (context, there) = (over_shm(false), over_shm(false));
     let (worker, receiver) = (context.worker().unwrap(), there.worker().unwrap());
     let endpoint = worker.connect(&receiver.address().unwrap()).unwrap();
@@ -65,7 +64,7 @@ fn what_has_ended_just_before_a_sleep_is_not_shown_for_as_long_as_that_as_what_w
 }
 
 #[test]
-fn in_a_handler_that_a_sleep_was_ended_for_the_worker_is_not_shown_as_asleep() {
+fn worker_in_handler_after_sleep_is_not_shown_as_asleep() {
     let (context, there) = (over_shm(false), over_shm(false));
     let (worker, sender) = (context.worker().unwrap(), there.worker().unwrap());
     let endpoint = sender.connect(&worker.address().unwrap()).unwrap();

@@ -23,7 +23,7 @@ fn in_a_forked_child_a_waker_wakes_nobody_and_a_remote_takes_nothing() {
 }
 
 #[test]
-fn a_child_that_drops_a_worker_whose_tasks_somebody_holds_locked_does_not_wait() {
+fn forked_child_drops_worker_with_locked_task_queue() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();
     let remote = worker.remote(4, ()).unwrap();
@@ -61,7 +61,7 @@ fn a_set_is_readable_for_what_comes_between_arming_and_the_sleep() {
 }
 
 #[test]
-fn who_has_polled_for_long_is_watched_no_more_and_is_woken_all_the_same() {
+fn unwatched_polling_worker_is_still_woken() {
     let context = over_shm(false);
     let (worker, sender) = (context.worker().unwrap(), context.worker().unwrap());
     worker.on_message(1, |_| {}).unwrap();
@@ -87,7 +87,7 @@ fn who_has_polled_for_long_is_watched_no_more_and_is_woken_all_the_same() {
 }
 
 #[test]
-fn who_cannot_be_watched_anew_naps_and_is_watched_when_that_is_possible_again() {
+fn worker_naps_until_its_descriptors_can_be_watched_again() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();
     let inner = &worker.inner;
@@ -155,7 +155,7 @@ fn a_forked_child_changes_nothing_in_its_parents_set() {
 }
 
 #[test]
-fn what_a_panicking_task_leaves_behind_keeps_its_worker_awake() {
+fn tasks_behind_a_panic_keep_the_worker_awake() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();
     let remote = worker.remote(8, Cell::new(0)).unwrap();
@@ -248,7 +248,7 @@ fn a_panic_in_what_a_worker_lets_go_of_leaves_no_way_for_tasks_open() {
 }
 
 #[test]
-fn the_state_of_a_way_that_a_task_opened_and_gave_up_may_do_anything_when_it_goes() {
+fn state_of_remote_opened_by_task_may_call_anything_when_dropped() {
     struct Uses(Rc<Inner>, Rc<RefCell<Option<Worker>>>);
     impl Drop for Uses {
         fn drop(&mut self) {
@@ -293,7 +293,7 @@ fn a_worker_that_sleeps_is_woken_when_nobody_can_hand_it_tasks_any_more() {
 }
 
 #[test]
-fn a_wait_that_something_else_keeps_awake_says_all_the_same_that_it_was_woken() {
+fn wait_kept_awake_otherwise_still_reports_wake_up() {
     let context = over_shm(false);
     let worker = context.worker().unwrap();
     let waker = worker.waker().unwrap();

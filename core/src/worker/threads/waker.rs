@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_the_order_of_their_steps_no_wake_is_lost_and_none_wakes_for_ever() {
+    fn no_wake_up_is_lost_or_repeated_in_any_interleaving() {
         const STEPS: u32 = 10;
         for order in 0..3u32.pow(STEPS) {
             let mut play = Play::new();

@@ -290,7 +290,7 @@ impl Inner {
             key,
             pair,
             owned,
-            limits: LaneLimits::of_module(&slot.attr),
+            limits: LaneLimits::from_module(&slot.attr),
             peer,
             state: State::Forming,
             transport,

@@ -7,7 +7,7 @@ use crate::shared::End;
 use crate::wireup::{self, ConnectionKey, Reason, ReasonKind};
 use crate::worker::Inner;
 use crate::worker::abi::{Polls, each_of};
-use crate::worker::arrivals::what_helps;
+use crate::worker::arrivals::remedy_for_status;
 use crate::worker::wireup_transports::WireupTransport;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -236,7 +236,7 @@ impl Inner {
             Status::Closed => format!("{} closed the connection", peer.label()),
             _ => format!("the connection to {} failed", peer.label()),
         };
-        Error::new(status, what, why, what_helps(status))
+        Error::new(status, what, why, remedy_for_status(status))
     }
 
     /// The reason why a connection was not formed.

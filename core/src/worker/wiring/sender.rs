@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_counts_only_when_it_comes_from_the_worker_that_it_speaks_for() {
+    fn datagram_is_valid_only_from_the_worker_it_speaks_for() {
         let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
         let workers = [(); 3].map(|()| context.worker().unwrap());
         let [me, honest, liar] = [0, 1, 2].map(|n: usize| &workers[n].inner);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_speaks_from_its_own_connectors_and_only_its_successor_says_that_it_is_gone() {
+    fn known_worker_speaks_from_own_connectors_or_through_its_successor() {
         let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
         let (worker, other) = (context.worker().unwrap(), context.worker().unwrap());
         let me = &worker.inner;
@@ -153,7 +153,7 @@ mod tests {
             key: Some(key.clone()),
             pair: ModulePair { interface: 0, candidate: 0 },
             owned: OwnedEndpoint::nowhere(),
-            limits: LaneLimits::of_module(&ModuleAttr::empty()),
+            limits: LaneLimits::from_module(&ModuleAttr::empty()),
             peer: Rc::new(known.clone()),
             state: State::Forming,
             transport: None,

@@ -219,7 +219,7 @@ fn bytes_of_no_place_are_none_and_so_are_none_of_any_place() {
 }
 
 #[test]
-fn what_was_posted_crosses_the_boundary_as_its_code() {
+fn posting_crosses_boundary_as_its_code() {
     assert_eq!(posted(Ok(Posting::Done)), i64::from(OK));
     assert_eq!(posted(Ok(Posting::Pending)), i64::from(PENDING));
     for status in Status::ALL {

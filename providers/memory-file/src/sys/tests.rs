@@ -108,7 +108,7 @@ fn the_file_system_of_a_descriptor_without_seals_is_asked_nothing() {
 }
 
 #[test]
-fn what_is_populated_are_whole_pages_of_the_kernels_whatever_their_size() {
+fn populated_range_is_rounded_to_kernel_pages_of_any_size() {
     assert_eq!(around(2 * PAGE, PAGE, 4096), (2 * PAGE, PAGE));
     assert_eq!(around(2 * PAGE, PAGE, 16384), (0, 16384));
     assert_eq!(around(3 * PAGE, 2 * PAGE, 16384), (0, 32768));
@@ -137,7 +137,7 @@ fn only_a_number_that_nobody_has_is_no_process() {
 }
 
 #[test]
-fn what_nobody_can_guess_is_of_any_length_and_not_the_same_twice() {
+fn random_bytes_have_any_length_and_differ() {
     assert_eq!(random::<0>(), Ok([]));
     assert_ne!(random::<16>(), random::<16>());
     let long = random::<256>().unwrap();
@@ -247,7 +247,7 @@ fn another_process_sees_the_lock_of_a_process_and_its_owner_does_not() {
 }
 
 #[test]
-fn whose_file_length_or_right_is_refused_says_so() {
+fn invalid_file_lengths_are_refused() {
     let long = memory_file(c"test", usize::MAX).unwrap_err();
     assert_eq!(long.status, Status::TooLarge, "{long:?}");
     let file = memory_file(c"test", PAGE).unwrap();

@@ -63,7 +63,7 @@ pub(crate) struct Side {
 const MANY: usize = 10_000;
 
 pub(crate) fn settings() -> Settings {
-    Settings::of_tests()
+    Settings::test_defaults()
 }
 
 pub(crate) fn domain(settings: &Settings) -> Result<OfiDomain, Failure> {

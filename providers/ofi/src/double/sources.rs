@@ -138,7 +138,7 @@ const MANNERS: &[(&str, Source, Against)] = &[
     ("registrations", Page("getrlimit(2), RLIMIT_MEMLOCK, by which verbs is bound"), HARDWARE),
     (
         "atomics",
-        Run("see `of_atomics`"),
+        Run("see `atomics_source`"),
         Test("atomics_that_would_cost_the_provider_are_left_out_as_it_is_played"),
     ),
     (
@@ -171,7 +171,7 @@ const MANNERS: &[(&str, Source, Against)] = &[
 
 /// The source of each simulated behaviour of atomics. Defects are invented: each is that of an implementation that confuses two
 /// things.
-fn of_atomics(atomics: Atomics) -> Source {
+fn atomics_source(atomics: Atomics) -> Source {
     let defect = Invented("a defect that the trial at open has to find");
     match atomics {
         Atomics::None => Run("tcp of 2.5, which has none of its own"),
@@ -192,7 +192,7 @@ fn of_atomics(atomics: Atomics) -> Source {
 }
 
 #[test]
-fn each_way_of_behaving_that_is_played_names_its_source_and_what_compares_it() {
+fn every_simulated_behaviour_names_source_and_comparison() {
     let shown = format!("{:#?}", Manners::default());
     let fields = shown.lines().filter_map(|line| line.strip_prefix("    ")?.split_once(": "));
     let fields: Vec<&str> =
@@ -210,5 +210,5 @@ fn each_way_of_behaving_that_is_played_names_its_source_and_what_compares_it() {
             assert!(compared.contains(&format!("fn {by}()")), "{name}: there is no test {by}");
         }
     }
-    assert!(matches!(of_atomics(Atomics::Kept), Run(_)));
+    assert!(matches!(atomics_source(Atomics::Kept), Run(_)));
 }

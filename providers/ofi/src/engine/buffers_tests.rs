@@ -16,7 +16,7 @@ fn drain(buffers: &mut Buffers) -> Vec<usize> {
 }
 
 #[test]
-fn buffers_are_as_many_and_as_long_as_their_bytes_the_packets_and_the_library_allow() {
+fn buffer_count_and_length_respect_bytes_packets_and_library_limit() {
     let side = Side::new(&settings());
     let arena = arena(&side, 64 << 20);
     for (many, packet, bytes, most, count, len) in [
@@ -65,7 +65,7 @@ fn a_packet_lies_in_the_buffer_that_it_is_said_to_lie_in() {
 }
 
 #[test]
-fn a_buffer_is_posted_again_when_the_library_and_every_packet_are_through_with_it() {
+fn buffer_is_reposted_when_library_and_all_packets_released_it() {
     let side = Side::new(&settings());
     let arena = arena(&side, 1 << 20);
     let mut buffers = Buffers::new(&arena, true, 1024, 16_384, 2).unwrap();
@@ -88,7 +88,7 @@ fn a_buffer_is_posted_again_when_the_library_and_every_packet_are_through_with_i
 }
 
 #[test]
-fn an_interface_ends_when_too_many_buffers_are_lost_or_fail_in_a_row_and_not_before() {
+fn interface_fails_only_after_too_many_lost_or_failed_buffers() {
     let side = Side::new(&settings());
     let many = |bytes| Buffers::new(&arena(&side, bytes), true, 1000, 16_000, 0).unwrap();
     let is_broken = |mishap| matches!(mishap, Mishap::Broken);

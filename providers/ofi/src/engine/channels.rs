@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_waits_for_messages_and_transfers_before_it_and_for_nothing_behind() {
+    fn flush_waits_only_for_earlier_messages_and_transfers() {
         let mut channel = channel();
         let (first, second) = (channel.began(), channel.began());
         channel.next = 5;
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_of_ended_regions_and_dropped_keys_is_bounded() {
+    fn memory_of_ended_regions_and_dropped_keys_is_bounded() {
         let mut channel = channel();
         for generation in 0..5000 {
             drop(channel.import(key(generation), None));

@@ -431,7 +431,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_does_not_form_is_given_up_after_its_time_if_it_was_asked_for_all_along() {
+    fn unformed_connection_times_out_only_if_tried_continuously() {
         const PATIENCE: Duration = Duration::from_secs(5);
         let begun = Instant::now();
         let at = |ms| begun + Duration::from_millis(ms);
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_library_refuses_for_good_is_said_in_the_systems_words() {
+    fn permanent_send_refusal_reports_the_system_error_text() {
         let words = "libfabric cannot send to this peer: No such file or directory (os error 2)";
         assert_eq!(not_posted(libc::ENOENT), Failure::new(Status::PeerFailed, words));
     }

@@ -320,18 +320,18 @@ mod tests {
     }
 
     fn one(device: &'static CStr, provider: &str) -> Offer {
-        let offer = offered(device, &Settings::of_tests()).used.remove(0);
+        let offer = offered(device, &Settings::test_defaults()).used.remove(0);
         Offer { provider: provider.into(), ..offer }
     }
 
     /// Why a provider of this name is left out.
     fn why(provider: &str) -> Option<String> {
-        refusal(&one(c"eth0", provider), &Settings::of_tests())
+        refusal(&one(c"eth0", provider), &Settings::test_defaults())
     }
 
     #[test]
-    fn what_is_left_out_is_said_once_for_each_provider_and_reason_with_its_devices() {
-        let (mut all, settings) = (Offers::default(), Settings::of_tests());
+    fn left_out_devices_are_grouped_by_provider_and_reason() {
+        let (mut all, settings) = (Offers::default(), Settings::test_defaults());
         for (device, provider) in [
             (c"eth0", "shm"),
             (c"eth1", "shm"),
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_addresses_of_a_device_infinibands_own_is_the_last() {
+    fn infiniband_address_of_device_is_the_last_choice() {
         let mut formats = [FI_SOCKADDR_IB, FI_SOCKADDR_IN6, 9, FI_SOCKADDR_IN];
         formats.sort_by_key(|format| rank(*format));
         assert_eq!(formats, [9, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB]);
@@ -373,19 +373,19 @@ mod tests {
             assert!(why(name).unwrap().contains(words), "{name}");
         }
         assert_eq!(why("tcp;ofi_rxm"), None);
-        let settings = Settings { providers: "efa".into(), ..Settings::of_tests() };
+        let settings = Settings { providers: "efa".into(), ..Settings::test_defaults() };
         let refused = refusal(&one(c"eth0", "played"), &settings);
         assert_eq!(refused.as_deref(), Some("by TIELINE_OFI_PROVIDERS=efa"));
     }
 
     #[test]
-    fn the_version_that_is_asked_for_is_the_librarys_at_most_and_what_the_library_is_asked_for() {
+    fn requested_api_version_is_bounded_by_the_library_version() {
         // The simulated library is 2.0.
         for (api, used) in
             [(API, true), (version(1, 20), true), (version(2, 0), true), (version(2, 1), false)]
         {
             manners(|manners| manners.api = api);
-            let settings = Settings { api, ..Settings::of_tests() };
+            let settings = Settings { api, ..Settings::test_defaults() };
             let found = offers(crate::load::library("").unwrap(), &settings);
             assert_eq!(found.is_ok(), used, "{api:#x}");
             if let Err(failure) = found {
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_granted_less_order_than_was_asked_for_does_without_that_provider() {
+    fn provider_without_granted_message_order_is_left_out() {
         for (orders, used) in [
             ((FI_ORDER_SAS, FI_ORDER_SAS), true),
             ((FI_ORDER_SAS | 1, FI_ORDER_SAS | 2), true),
@@ -406,7 +406,7 @@ mod tests {
             ((!FI_ORDER_SAS, !FI_ORDER_SAS), false),
         ] {
             manners(|manners| manners.orders = orders);
-            let found = offered(c"eth0", &Settings::of_tests());
+            let found = offered(c"eth0", &Settings::test_defaults());
             assert_eq!(!found.used.is_empty(), used, "{orders:?}");
             assert_eq!(found.left_out().concat().contains("FI_ORDER_SAS"), !used, "{orders:?}");
         }
@@ -416,7 +416,7 @@ mod tests {
     fn devices_that_nobody_means_are_used_only_by_name() {
         let with = |filter: &str| Settings {
             interfaces: Filter::parse(filter).unwrap(),
-            ..Settings::of_tests()
+            ..Settings::test_defaults()
         };
         for private in [c"lo", c"docker0", c"virbr0"] {
             let found = offered(private, &with(""));
@@ -433,12 +433,12 @@ mod tests {
     }
 
     #[test]
-    fn a_device_whose_name_is_too_long_for_a_domain_costs_nobody_else_anything() {
+    fn device_with_too_long_name_does_not_affect_other_devices() {
         // `ofi:played:` has 11 bytes.
         let (fits, long) = (CString::new("d".repeat(52)), CString::new("d".repeat(53)));
         let [fits, long] = [fits, long].map(|name| &*Box::leak(name.unwrap().into_boxed_c_str()));
-        assert_eq!(offered(fits, &Settings::of_tests()).used.len(), 1);
-        let found = offered(long, &Settings::of_tests());
+        assert_eq!(offered(fits, &Settings::test_defaults()).used.len(), 1);
+        let found = offered(long, &Settings::test_defaults());
         assert!(found.used.is_empty());
         assert!(found.left_out()[0].ends_with("longer than the 63 bytes of a domain's"));
     }
@@ -457,7 +457,7 @@ mod tests {
             (Format::Ipv6, other, true),
         ] {
             manners(|manners| manners.format = kind);
-            let found = offered(c"eth0", &Settings { format, ..Settings::of_tests() });
+            let found = offered(c"eth0", &Settings { format, ..Settings::test_defaults() });
             assert_eq!(!found.used.is_empty(), used, "{format:?} {kind}");
             assert_eq!(found.left_out(), [] as [String; 0]);
         }

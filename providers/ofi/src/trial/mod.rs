@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_no_is_believed_for_a_day_and_a_yes_for_as_long_as_the_file_is_the_same() {
+    fn cached_no_expires_after_a_day_and_yes_lasts_until_file_changes() {
         let key = "1 2 3 4 5";
         let (yes, no) = ("1 2 3 4 5 1000 answers", "1 2 3 4 5 1000 ended without an answer");
         assert_eq!(answer(yes, key, 1000 + 10 * NO_LASTS_SECONDS), Some(Ok(())));
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_a_child_does_not_survive_is_not_opened_and_remembered_for_its_file_alone() {
+    fn deadly_device_is_not_opened_and_cached_for_its_library_file() {
         let place = Place::new("devices");
         let known = |file: &str| Some((file.to_owned(), place.0.join("tieline/ofi-trials")));
         let tried = |file: &str, device: &str, act: &dyn Fn() -> bool| {

@@ -80,7 +80,7 @@ fn an_interface_that_closes_in_good_order_is_told_from_one_that_dies() {
 }
 
 #[test]
-fn who_has_come_to_us_is_not_dialled() {
+fn connected_peer_is_not_dialled() {
     let (here, mut there) = connected();
     there.join(1, Some(&here.contact()));
     assert!(!there.is_dialling());
@@ -88,8 +88,7 @@ fn who_has_come_to_us_is_not_dialled() {
 }
 
 #[test]
-fn a_connection_is_kept_for_the_next_channel_and_the_end_of_a_peer_without_channels_is_told_to_nobody()
- {
+fn idle_watch_is_kept_and_end_of_peer_without_channels_is_silent() {
     let (mut here, mut there) = connected();
     here.leave(2);
     assert_eq!(here.streams(2), 1);
@@ -104,7 +103,7 @@ fn a_connection_is_kept_for_the_next_channel_and_the_end_of_a_peer_without_chann
 }
 
 #[test]
-fn a_connection_that_is_closed_for_want_of_channels_is_made_again_where_there_is_one() {
+fn watch_closed_as_unused_is_reconnected_if_a_channel_exists() {
     let (mut here, mut there) = connected();
     // The far side does not know of the channel from the near side.
     there.leave(1);
@@ -116,7 +115,7 @@ fn a_connection_that_is_closed_for_want_of_channels_is_made_again_where_there_is
 }
 
 #[test]
-fn of_many_processes_without_channels_the_oldest_are_let_go() {
+fn oldest_watches_without_channels_are_evicted() {
     let mut here = opened(&settings(), 1);
     let mut there: Vec<Watch> =
         (0..KEPT as u64 + 2).map(|n| opened(&settings(), 100 + n)).collect();
@@ -132,7 +131,7 @@ fn of_many_processes_without_channels_the_oldest_are_let_go() {
 }
 
 #[test]
-fn a_process_that_is_gone_or_does_not_know_the_secret_is_not_watched_and_that_is_told_in_words() {
+fn unwatchable_process_is_reported_with_text() {
     let (mut here, there) = (opened(&settings(), 1), opened(&settings(), 2));
     let contact = there.contact();
     drop(there);
@@ -158,7 +157,7 @@ fn an_interface_does_not_watch_itself() {
 
 /// No side dials: the peer should have.
 #[test]
-fn a_peer_that_never_comes_to_be_watched_is_given_up_when_its_time_is_over() {
+fn peer_that_never_connects_to_be_watched_times_out() {
     let mut here = opened(&settings(), 1);
     let joined = Instant::now();
     here.join(2, None);
@@ -170,7 +169,7 @@ fn a_peer_that_never_comes_to_be_watched_is_given_up_when_its_time_is_over() {
 }
 
 #[test]
-fn a_peer_is_missed_from_the_end_of_its_time_on_and_dialled_again_when_its_pause_is_over() {
+fn missing_peer_times_out_and_failed_dial_is_retried_after_pause() {
     const NANO: Duration = Duration::from_nanos(1);
     for connect in [30, 200] {
         let settings = Settings { connect_timeout: Duration::from_secs(connect), ..settings() };
@@ -202,7 +201,7 @@ fn a_peer_is_missed_from_the_end_of_its_time_on_and_dialled_again_when_its_pause
 }
 
 #[test]
-fn who_leaves_calls_unanswered_is_called_again_until_its_time_is_over() {
+fn unanswered_dial_is_retried_until_timeout() {
     const NANO: Duration = Duration::from_nanos(1);
     let (mut here, silent) = (opened(&settings(), 1), opened(&settings(), 2));
     let call = |here: &mut Watch, after: Duration| {
@@ -225,7 +224,7 @@ fn who_leaves_calls_unanswered_is_called_again_until_its_time_is_over() {
 }
 
 #[test]
-fn of_processes_that_come_and_say_nothing_else_only_so_many_are_taken_in_and_of_known_ones_all() {
+fn unknown_watchers_are_bounded_and_known_ones_always_accepted() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let from = listener.local_addr().unwrap();
     let mut here = opened(&settings(), 1);

@@ -155,7 +155,7 @@ fn many_pieces_share_few_registrations_and_little_waits_for_nobody() {
 }
 
 #[test]
-fn where_a_large_area_is_refused_one_is_made_for_the_piece_alone() {
+fn refused_large_area_is_replaced_by_one_for_the_piece() {
     let counting = Counting { longest: 12 << 10, ..Counting::default() };
     let arena = arena(&counting, 1 << 30);
     let pieces: Vec<_> = (0..10).map(|_| arena.take(8 << 10, 64).unwrap()).collect();
@@ -182,7 +182,7 @@ fn a_bound_is_whole_pages() {
 }
 
 #[test]
-fn what_the_lender_keeps_without_need_makes_room_for_buffers() {
+fn unused_registrations_of_lender_are_evicted_for_buffers() {
     let counting = Counting { most: 64 << 10, ..Counting::default() };
     let arena = arena(&counting, 1 << 30);
     let mut memory = vec![0u8; 32 << 10];
@@ -196,7 +196,7 @@ fn what_the_lender_keeps_without_need_makes_room_for_buffers() {
 }
 
 #[test]
-fn who_finds_a_piece_does_not_wait_for_another_thread_that_makes_an_area() {
+fn available_piece_is_taken_while_another_thread_creates_area() {
     let (begun, has_begun) = mpsc::channel();
     let (go_on, may_go_on) = mpsc::channel();
     let made = Mutex::new((begun, may_go_on));
@@ -222,7 +222,7 @@ fn who_finds_a_piece_does_not_wait_for_another_thread_that_makes_an_area() {
 }
 
 #[test]
-fn threads_that_need_areas_at_the_same_time_make_them_no_larger_for_each_other() {
+fn concurrent_area_creation_does_not_inflate_area_sizes() {
     const THREADS: usize = 16;
     const LEN: usize = 270 << 10;
     let together = std::sync::Barrier::new(THREADS);

@@ -22,7 +22,7 @@ fn take(
 }
 
 #[test]
-fn operations_under_way_at_once_share_a_registration_which_ends_with_the_last() {
+fn concurrent_operations_share_registration_until_last_one_ends() {
     let mut cache = Cache::new(Limits { keep: false, ..KEEP });
     let (first, ..) = take(&mut cache, 1, 100, 200, true).unwrap();
     let (second, name, _) = take(&mut cache, 2, 120, 180, false).unwrap();
@@ -33,7 +33,7 @@ fn operations_under_way_at_once_share_a_registration_which_ends_with_the_last() 
 }
 
 #[test]
-fn a_registration_is_found_only_while_an_operation_on_all_of_it_vouches_for_its_memory() {
+fn registration_is_reused_only_during_operation_on_all_of_it() {
     let mut cache = Cache::new(Limits { keep: false, ..KEEP });
     let (first, ..) = take(&mut cache, 1, 0, 10, true).unwrap();
     let (again, name, _) = take(&mut cache, 2, 0, 10, true).unwrap();
@@ -50,7 +50,7 @@ fn a_registration_is_found_only_while_an_operation_on_all_of_it_vouches_for_its_
 }
 
 #[test]
-fn what_is_kept_is_found_again_and_the_longest_unused_goes_first() {
+fn kept_registrations_are_reused_and_evicted_by_last_use() {
     let mut cache = Cache::new(KEEP);
     for name in 1..=3 {
         let start = u64::from(name) * 100;
@@ -64,7 +64,7 @@ fn what_is_kept_is_found_again_and_the_longest_unused_goes_first() {
 }
 
 #[test]
-fn what_is_in_use_is_never_evicted_and_what_does_not_fit_is_said() {
+fn used_registrations_are_not_evicted_and_lack_of_room_is_reported() {
     let mut cache = Cache::new(KEEP);
     let held: Vec<Ticket> = (1..=3)
         .map(|n| take(&mut cache, n, 1000 * u64::from(n), 1000 * u64::from(n) + 9, true).unwrap().0)
@@ -79,7 +79,7 @@ fn what_is_in_use_is_never_evicted_and_what_does_not_fit_is_said() {
 }
 
 #[test]
-fn what_is_gone_has_left_its_room_to_others_however_it_went() {
+fn removed_registrations_free_their_room_in_any_case() {
     let mut cache = Cache::new(KEEP);
     for name in 1..=20 {
         let (ticket, found, gone) = take(&mut cache, name, 0, 900, false).unwrap();
@@ -95,7 +95,7 @@ fn what_is_gone_has_left_its_room_to_others_however_it_went() {
 }
 
 #[test]
-fn forgotten_memory_is_registered_anew_even_while_an_old_operation_is_under_way() {
+fn forgotten_memory_is_registered_anew_during_old_operation() {
     let mut cache = Cache::new(KEEP);
     let (under_way, ..) = take(&mut cache, 1, 100, 200, true).unwrap();
     let (idle, ..) = take(&mut cache, 2, 300, 400, true).unwrap();

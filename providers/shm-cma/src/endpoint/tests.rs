@@ -36,7 +36,7 @@ fn op(iov: &[Iov], offset: u64) -> RmaOp<'_> {
 
 proptest::proptest! {
     #[test]
-    fn any_cut_and_any_limit_moves_the_same_bytes(
+    fn any_split_and_any_limit_moves_the_same_bytes(
         len in 0usize..3000,
         offset in 0usize..100,
         lengths in proptest::collection::vec(0usize..400, 0..100),
@@ -89,7 +89,7 @@ fn empty_pieces_in_front_do_not_stop_a_transfer() {
 }
 
 #[test]
-fn a_peer_that_registers_and_drops_a_hundred_thousand_regions_costs_what_it_has_at_once() {
+fn memory_for_100000_short_lived_regions_is_bounded() {
     let (owner, here) = (CmaDomain::new(false).unwrap(), CmaDomain::new(false).unwrap());
     let there = owner.open_interface(crate::MODULE, [0; 16]).unwrap();
     let interface = here.open_interface(crate::MODULE, [1; 16]).unwrap();
@@ -201,7 +201,7 @@ fn a_closed_domain_is_a_failed_peer() {
 }
 
 #[test]
-fn faults_are_told_apart_by_side() {
+fn faults_are_attributed_to_the_right_side() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
     // A registration of unmapped memory: the target violated its contract.

@@ -47,7 +47,7 @@ fn leads_to_the_owner(holder: Option<&Holder>, kind: Kind, filled: bool, fork: F
 }
 
 #[test]
-fn a_plain_reference_to_held_pages_leads_to_what_their_owner_stores() {
+fn reference_to_held_pages_sees_the_owners_stores() {
     let _alone = alone();
     let Some(holder) = holder(Forks::Allowed) else { return };
     let mut astray = 0;
@@ -67,7 +67,7 @@ fn a_plain_reference_to_held_pages_leads_to_what_their_owner_stores() {
 }
 
 #[test]
-fn without_forks_the_owner_only_has_to_have_its_own_pages_first() {
+fn without_forks_populated_pages_are_enough() {
     let _alone = alone();
     let Some(holder) = holder(Forks::Never) else { return };
     for kind in KINDS {
@@ -133,7 +133,7 @@ fn a_long_range_is_held_in_pieces_and_a_full_ring_is_followed_by_another() {
 }
 
 #[test]
-fn pages_are_memory_like_any_other_once_they_are_released() {
+fn released_pages_are_ordinary_memory() {
     let _alone = alone();
     let Some(holder) = holder(Forks::Allowed) else { return };
     let memory = Memory::of(Kind::Anonymous, 2);
@@ -158,7 +158,7 @@ fn pages_are_memory_like_any_other_once_they_are_released() {
 }
 
 #[test]
-fn why_nothing_can_hold_pages_is_said_with_what_to_do() {
+fn missing_page_holder_is_reported_with_the_remedy() {
     let all = [
         (libc::ENOSYS, Status::Permission, "io_uring_disabled"),
         (libc::EPERM, Status::Permission, "io_uring_disabled"),

@@ -83,7 +83,7 @@ fn puts_and_gets_of_many_pieces_move_their_bytes_in_order() {
 }
 
 #[test]
-fn what_leaves_the_region_or_its_rights_is_refused_before_the_driver_is_asked() {
+fn access_beyond_region_or_rights_is_refused_without_driver_call() {
     let mut pair = Pair::new(100);
     let (_region, key) = pair.offered(access::REMOTE_READ);
     let calls = pair.played.calls();
@@ -100,8 +100,7 @@ fn what_leaves_the_region_or_its_rights_is_refused_before_the_driver_is_asked() 
 }
 
 #[test]
-fn a_revoked_key_is_refused_though_the_driver_would_copy_and_the_region_ends_with_its_registration()
-{
+fn revoked_key_is_refused_although_the_driver_would_copy() {
     let mut pair = Pair::new(64);
     let cards = pair.played.regions();
     let (region, key) = pair.offered(BOTH);
@@ -122,7 +121,7 @@ fn a_revoked_key_is_refused_though_the_driver_would_copy_and_the_region_ends_wit
 }
 
 #[test]
-fn memory_is_pinned_with_its_first_key_and_not_before_and_not_after_it_was_revoked() {
+fn memory_is_pinned_at_its_first_key_but_not_after_revocation() {
     let mut pair = Pair::new(64);
     let cards = pair.played.regions();
     let local = pair.register(BOTH).unwrap();
@@ -140,7 +139,7 @@ fn memory_is_pinned_with_its_first_key_and_not_before_and_not_after_it_was_revok
 }
 
 #[test]
-fn an_access_under_way_keeps_the_region_busy() {
+fn access_in_progress_keeps_the_region_busy() {
     let mut pair = Pair::new(64);
     let (region, key) = pair.offered(BOTH);
     let inside = pair.endpoint.accessor().enter(key.place.generation);
@@ -150,7 +149,7 @@ fn an_access_under_way_keeps_the_region_busy() {
 }
 
 #[test]
-fn what_the_driver_answers_becomes_a_status_that_is_true() {
+fn driver_results_map_to_statuses() {
     let mut pair = Pair::new(64);
     let (_region, key) = pair.offered(BOTH);
     let mut local = [0u8; 8];
@@ -175,7 +174,7 @@ fn what_the_driver_answers_becomes_a_status_that_is_true() {
 }
 
 #[test]
-fn a_peer_that_registers_and_drops_a_hundred_thousand_regions_costs_what_it_has_at_once() {
+fn memory_for_100000_short_lived_regions_is_bounded() {
     let mut pair = Pair::new(64);
     let cards = pair.played.regions();
     let here = KnemDomain::new(pair.played.clone()).unwrap();
@@ -242,7 +241,7 @@ fn malformed_keys_and_addresses_are_refused() {
 }
 
 #[test]
-fn a_region_that_nobody_may_touch_is_not_pinned_and_its_key_gives_nothing() {
+fn region_without_rights_is_not_pinned_and_its_key_has_no_access() {
     let mut pair = Pair::new(64);
     let before = pair.played.regions();
     let (_region, key) = pair.offered(0);
@@ -258,7 +257,7 @@ fn a_region_that_nobody_may_touch_is_not_pinned_and_its_key_gives_nothing() {
 }
 
 #[test]
-fn memory_that_is_not_pinned_is_refused_in_words_and_nothing_is_left() {
+fn refused_pinning_is_reported_and_leaves_nothing_behind() {
     let mut pair = Pair::new(64);
     let before = pair.played.regions();
     pair.played.refuse(libc::EFAULT);
@@ -274,7 +273,7 @@ fn memory_that_is_not_pinned_is_refused_in_words_and_nothing_is_left() {
 }
 
 #[test]
-fn a_peer_whose_card_is_not_there_or_not_ours_to_read_is_told_why() {
+fn unreadable_card_is_reported_with_the_reason() {
     let pair = Pair::new(64);
     let interface = pair.owner.open_interface(MODULE, [1; 16]).unwrap();
     let address = interface.address();
@@ -297,7 +296,7 @@ fn a_peer_whose_card_is_not_there_or_not_ours_to_read_is_told_why() {
 }
 
 #[test]
-fn a_driver_that_does_not_do_what_it_should_on_ourselves_is_found_out_step_by_step() {
+fn self_test_detects_a_faulty_driver_at_each_step() {
     let played = Played::default();
     assert!(on_oneself(&played).is_ok());
     assert_eq!(played.regions(), 0);
@@ -313,7 +312,7 @@ fn a_driver_that_does_not_do_what_it_should_on_ourselves_is_found_out_step_by_st
 }
 
 #[test]
-fn memory_that_is_not_held_gets_no_key_and_what_is_held_is_held_until_its_region_has_ended() {
+fn memory_without_hold_gets_no_key_and_holds_outlive_regions() {
     let mut pair = Pair::new(64);
     let (regions, holds) = (pair.played.regions(), pair.played.holds());
     assert_eq!(regions, holds, "the cards are held, too");
@@ -334,7 +333,7 @@ fn memory_that_is_not_held_gets_no_key_and_what_is_held_is_held_until_its_region
 }
 
 #[test]
-fn a_region_that_the_driver_refuses_is_not_held_either() {
+fn region_refused_by_the_driver_is_not_held() {
     let mut pair = Pair::new(64);
     let holds = pair.played.holds();
     let region = pair.register(BOTH).unwrap();

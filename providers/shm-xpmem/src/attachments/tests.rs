@@ -92,7 +92,7 @@ fn a_registration_at_the_end_of_the_address_space_has_a_last_window() {
 }
 
 #[test]
-fn beyond_the_number_that_goes_which_was_used_least_recently() {
+fn least_recently_used_window_is_evicted_at_the_count_limit() {
     let table = table(3, u64::MAX);
     let place = table.place(1, WINDOW, 100 * WINDOW);
     for window in 1..=3 {
@@ -116,7 +116,7 @@ fn beyond_the_number_that_goes_which_was_used_least_recently() {
 }
 
 #[test]
-fn beyond_the_bytes_as_many_go_as_make_room() {
+fn enough_windows_are_evicted_at_the_byte_limit() {
     let table = table(100, 2 * WINDOW);
     let one_page = |n: u64| table.place(n, n * WINDOW, PAGE);
     for n in 1..=8 {
@@ -130,7 +130,7 @@ fn beyond_the_bytes_as_many_go_as_make_room() {
 }
 
 #[test]
-fn what_is_in_use_stays_and_one_more_ends_with_its_access() {
+fn attachments_in_use_stay_and_an_excess_one_ends_with_its_access() {
     let table = table(2, u64::MAX);
     let place = table.place(1, WINDOW, 100 * WINDOW);
     let held: Vec<_> =
@@ -146,7 +146,7 @@ fn what_is_in_use_stays_and_one_more_ends_with_its_access() {
 }
 
 #[test]
-fn what_was_forgotten_while_somebody_uses_it_ends_with_that_use() {
+fn forgotten_attachment_in_use_ends_with_that_use() {
     let table = table(10, u64::MAX);
     let (one, two) = (table.place(1, WINDOW, WINDOW), table.place(2, 2 * WINDOW, WINDOW));
     let used = table.attachments.attach(one, WINDOW).unwrap();
@@ -161,7 +161,7 @@ fn what_was_forgotten_while_somebody_uses_it_ends_with_that_use() {
 }
 
 #[test]
-fn the_last_endpoint_to_an_owner_takes_its_attachments_and_permits_along() {
+fn last_endpoint_to_an_owner_releases_attachments_and_permits() {
     let table = table(10, u64::MAX);
     let place = table.place(1, WINDOW, WINDOW);
     let other = Where { owner: [2; 16], card: table.card_of([2; 16]), ..place };
@@ -181,7 +181,7 @@ fn the_last_endpoint_to_an_owner_takes_its_attachments_and_permits_along() {
 }
 
 #[test]
-fn where_the_process_has_no_mapping_left_the_others_go_and_it_is_tried_once_more() {
+fn attach_without_mappings_evicts_others_and_retries_once() {
     let table = table(100, u64::MAX);
     let place = table.place(1, WINDOW, 100 * WINDOW);
     let held = table.attachments.attach(place, WINDOW).unwrap();
@@ -199,7 +199,7 @@ fn where_the_process_has_no_mapping_left_the_others_go_and_it_is_tried_once_more
 }
 
 #[test]
-fn a_permit_that_is_refused_is_asked_for_again_and_one_whose_attachment_failed_is_given_back() {
+fn refused_permit_is_retried_and_unused_permit_is_released() {
     let table = table(100, u64::MAX);
     let place = table.place(1, WINDOW, WINDOW);
     table.played.fail(Command::Get, libc::EACCES);
@@ -211,7 +211,7 @@ fn a_permit_that_is_refused_is_asked_for_again_and_one_whose_attachment_failed_i
 }
 
 #[test]
-fn a_hundred_thousand_registrations_that_end_leave_nothing_but_what_is_bounded() {
+fn ended_registrations_leave_only_bounded_state() {
     let table = table(50, u64::MAX);
     for n in 1..=100_000u64 {
         let place = table.place(n, (n % 1000 + 1) * WINDOW, PAGE);
@@ -225,7 +225,7 @@ fn a_hundred_thousand_registrations_that_end_leave_nothing_but_what_is_bounded()
 }
 
 #[test]
-fn all_of_a_registration_is_attached_for_its_key_counts_like_windows_and_is_never_let_go() {
+fn whole_attachment_counts_against_limits_and_is_never_evicted() {
     let table = table(3, u64::MAX);
     let place = table.place(1, WINDOW + 100, 3 * WINDOW);
     let whole = table.attachments.attach_whole(place).unwrap();
@@ -251,7 +251,7 @@ fn all_of_a_registration_is_attached_for_its_key_counts_like_windows_and_is_neve
 }
 
 #[test]
-fn a_registration_that_is_longer_than_the_cache_costs_nobody_what_is_attached() {
+fn registration_longer_than_the_cache_evicts_nothing() {
     let table = table(100, 4 * WINDOW);
     let place = table.place(1, WINDOW, 100 * WINDOW);
     for n in 1..=4 {
@@ -268,7 +268,7 @@ fn a_registration_that_is_longer_than_the_cache_costs_nobody_what_is_attached() 
 }
 
 #[test]
-fn what_is_attached_for_a_key_ends_in_order_after_the_last_endpoint_to_its_owner() {
+fn whole_attachment_may_outlive_the_last_endpoint_to_its_owner() {
     let table = table(10, u64::MAX);
     table.attachments.join(&OWNER);
     let first = table.attachments.attach_whole(table.place(1, WINDOW, 2 * WINDOW)).unwrap();
@@ -297,7 +297,7 @@ fn a_segment_is_its_owners_only_while_the_owners_card_is_there() {
 }
 
 #[test]
-fn contexts_with_windows_of_their_own_attach_each_what_they_need() {
+fn contexts_with_different_windows_attach_separately() {
     let table = table(10, u64::MAX);
     let place = table.place(1, WINDOW, 100 * WINDOW);
     let small = Where { window: PAGE, ..place };
@@ -307,7 +307,7 @@ fn contexts_with_windows_of_their_own_attach_each_what_they_need() {
 }
 
 #[test]
-fn what_ends_leaves_neither_its_place_in_the_order_nor_a_permit_that_nobody_has() {
+fn ended_attachments_leave_no_order_entry_and_no_permit() {
     let table = table(4, u64::MAX);
     for n in 1..=200 {
         let segment = table.played.make(0, u64::MAX).unwrap();
@@ -327,7 +327,7 @@ fn what_ends_leaves_neither_its_place_in_the_order_nor_a_permit_that_nobody_has(
 }
 
 #[test]
-fn a_registration_may_fill_the_cache_and_one_beyond_the_number_is_not_asked_for() {
+fn registration_may_fill_the_cache_but_not_exceed_the_count() {
     let table = table(1, 4 * WINDOW);
     let all = table.attachments.attach_whole(table.place(1, WINDOW, 4 * WINDOW)).unwrap();
     let asked = table.played.asked(Command::Attach);

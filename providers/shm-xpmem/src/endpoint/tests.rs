@@ -19,7 +19,7 @@ fn atomic(kind: u32, width: u32, offset: u64, operand: u64, compare: u64) -> Ato
 }
 
 #[test]
-fn loads_and_stores_move_every_byte_across_windows_without_a_copy_of_the_kernels() {
+fn direct_access_moves_every_byte_across_windows_without_kernel_copy() {
     let mut pair = direct(20 * PAGE);
     let (_region, key) = pair.offered(BOTH);
     let copies = pair.played.asked(Command::Copy);
@@ -43,7 +43,7 @@ fn loads_and_stores_move_every_byte_across_windows_without_a_copy_of_the_kernels
 }
 
 #[test]
-fn what_direct_access_offers_stands_in_the_capabilities_and_copies_offer_none_of_it() {
+fn direct_access_has_capabilities_that_copies_lack() {
     let modules = |pair: &Pair| pair.owner.modules()[0];
     let (copy, direct) = (modules(&Pair::new(8)), modules(&direct(8)));
     let more = caps::ATOMICS | caps::KEY_POINTER | caps::DIES_WITH_OWNER;
@@ -75,7 +75,7 @@ fn what_direct_access_offers_stands_in_the_capabilities_and_copies_offer_none_of
 }
 
 #[test]
-fn atomics_act_on_words_of_either_width_and_check_right_range_and_alignment() {
+fn atomics_of_both_widths_check_rights_range_and_alignment() {
     let mut pair = direct(4096);
     // The region begins on a word boundary, like memory of the allocator.
     pair.memory[..16].fill(0);
@@ -106,7 +106,7 @@ fn atomics_act_on_words_of_either_width_and_check_right_range_and_alignment() {
 }
 
 #[test]
-fn a_pointer_leads_to_the_region_for_as_long_as_its_key_is_there() {
+fn pointer_stays_valid_as_long_as_its_key() {
     let mut pair = direct(20 * PAGE);
     let (region, key) = pair.offered(BOTH);
     let base = pair.memory.as_mut_ptr().expose_provenance();
@@ -132,7 +132,7 @@ fn a_pointer_leads_to_the_region_for_as_long_as_its_key_is_there() {
 }
 
 #[test]
-fn no_pointer_leads_into_a_segment_that_outlives_its_region() {
+fn no_pointer_is_given_into_a_shared_segment() {
     let mut pair = direct(64);
     let _two = [pair.offered(BOTH), pair.offered(BOTH)];
     let (_third, key) = pair.offered(BOTH);
@@ -145,7 +145,7 @@ fn no_pointer_leads_into_a_segment_that_outlives_its_region() {
 }
 
 #[test]
-fn cold_memory_is_declined_until_it_pays_and_warm_memory_never() {
+fn cold_memory_is_declined_until_warming_pays_off() {
     let mut pair = direct(20 * PAGE);
     let costs =
         Costs { attach: 1500.0, fault: 500.0, warm_byte: 0.1, call: 1000.0, call_byte: 0.1 };
@@ -185,7 +185,7 @@ fn cold_memory_is_declined_until_it_pays_and_warm_memory_never() {
 }
 
 #[test]
-fn a_key_that_was_revoked_is_refused_and_not_declined() {
+fn revoked_key_is_refused_instead_of_declined() {
     let mut pair = direct(64);
     let costs = Costs { attach: 1e9, fault: 0.0, warm_byte: 0.1, call: 1000.0, call_byte: 0.1 };
     pair.endpoint.set_costs(costs);
@@ -202,7 +202,7 @@ fn a_key_that_was_revoked_is_refused_and_not_declined() {
 }
 
 #[test]
-fn a_copy_that_ends_after_its_owner_or_its_region_is_not_through_and_lets_go_of_both() {
+fn copy_ending_after_its_owner_or_region_fails_and_releases_both() {
     let mut pair = Pair::new(64);
     let before = pair.attached();
     let (region, key) = pair.offered(BOTH);
@@ -230,7 +230,7 @@ fn a_copy_that_ends_after_its_owner_or_its_region_is_not_through_and_lets_go_of_
 }
 
 #[test]
-fn what_an_endpoint_uses_again_stays_and_what_it_has_not_used_for_longest_goes() {
+fn reused_window_stays_and_least_recently_used_one_is_evicted() {
     let settings = Settings { attachments: 2, ..settings() };
     let mut pair = Pair::with(40 * PAGE, &settings);
     let (_region, key) = pair.offered(BOTH);
@@ -253,7 +253,7 @@ fn what_an_endpoint_uses_again_stays_and_what_it_has_not_used_for_longest_goes()
 }
 
 #[test]
-fn an_owner_is_counted_once_however_many_endpoints_lead_to_it_and_ends_with_the_last() {
+fn owner_counts_once_for_all_its_endpoints_until_the_last_ends() {
     let mut pair = Pair::new(64);
     let other = Pair::new(64);
     let (_region, key) = pair.offered(BOTH);

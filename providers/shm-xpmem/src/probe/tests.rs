@@ -63,7 +63,7 @@ fn a_window_is_attached_once_and_counted_until_the_endpoint_is_dropped() {
 }
 
 #[test]
-fn what_leaves_the_region_or_its_rights_is_refused_before_anything_is_attached() {
+fn access_beyond_region_or_rights_is_refused_before_attaching() {
     let mut pair = Pair::new(100);
     let (_region, key) = pair.offered(access::REMOTE_READ);
     let before = pair.played.asked(Command::Attach);
@@ -80,7 +80,7 @@ fn what_leaves_the_region_or_its_rights_is_refused_before_anything_is_attached()
 }
 
 #[test]
-fn a_revoked_key_is_refused_though_its_memory_is_attached_and_lets_go_of_it() {
+fn revoked_key_is_refused_and_releases_its_attachment() {
     let mut pair = Pair::new(64);
     let before = pair.played.there();
     let (region, key) = pair.offered(BOTH);
@@ -102,7 +102,7 @@ fn a_revoked_key_is_refused_though_its_memory_is_attached_and_lets_go_of_it() {
 }
 
 #[test]
-fn a_key_that_is_dropped_after_its_registration_lets_go_of_what_was_attached() {
+fn key_dropped_after_its_registration_releases_attachments() {
     let mut pair = Pair::new(64);
     let before = pair.attached();
     let (region, key) = pair.offered(BOTH);
@@ -116,7 +116,7 @@ fn a_key_that_is_dropped_after_its_registration_lets_go_of_what_was_attached() {
 }
 
 #[test]
-fn an_access_under_way_keeps_the_region_busy() {
+fn access_in_progress_keeps_the_region_busy() {
     let mut pair = Pair::new(64);
     let (region, key) = pair.offered(BOTH);
     let inside = pair.endpoint.accessor().enter(key.place.generation);
@@ -126,7 +126,7 @@ fn an_access_under_way_keeps_the_region_busy() {
 }
 
 #[test]
-fn what_the_kernel_answers_becomes_a_status_that_is_true() {
+fn kernel_errors_map_to_statuses() {
     let mut pair = Pair::new(64);
     let (_region, key) = pair.offered(BOTH);
     let mut local = [0u8; 8];
@@ -169,7 +169,7 @@ fn what_the_kernel_answers_becomes_a_status_that_is_true() {
 }
 
 #[test]
-fn memory_that_cannot_be_attached_for_want_of_mappings_is_declined_unless_it_has_begun() {
+fn attach_without_mappings_is_declined_unless_operation_has_begun() {
     let mut pair = Pair::new(16 * PAGE);
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 16 * PAGE];
@@ -193,7 +193,7 @@ fn memory_that_cannot_be_attached_for_want_of_mappings_is_declined_unless_it_has
 }
 
 #[test]
-fn a_hole_and_an_owner_that_has_closed_the_device_are_told_apart() {
+fn hole_and_closed_device_have_different_statuses() {
     let mut pair = Pair::new(16 * PAGE);
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 8 * PAGE];
@@ -210,7 +210,7 @@ fn a_hole_and_an_owner_that_has_closed_the_device_are_told_apart() {
 }
 
 #[test]
-fn few_registrations_have_segments_of_their_own_and_the_others_share_one_of_all_memory() {
+fn first_registrations_have_own_segments_and_others_share_one() {
     let mut pair = Pair::new(64);
     let before = pair.played.there().segments;
     // Two of them have a segment of their own (`settings`).
@@ -235,7 +235,7 @@ fn few_registrations_have_segments_of_their_own_and_the_others_share_one_of_all_
 }
 
 #[test]
-fn where_the_module_has_no_number_left_a_registration_lies_in_the_segment_of_all_memory() {
+fn registration_without_segment_number_uses_the_shared_segment() {
     let mut pair = Pair::new(64);
     let before = pair.played.there().segments;
     pair.played.fail(Command::Make, libc::EBUSY);
@@ -249,7 +249,7 @@ fn where_the_module_has_no_number_left_a_registration_lies_in_the_segment_of_all
 }
 
 #[test]
-fn a_program_that_came_after_the_owner_is_not_written_to_by_an_old_key() {
+fn old_key_never_writes_to_the_program_after_exec() {
     let mut pair = Pair::new(8 * PAGE);
     let (_region, key) = pair.offered(BOTH);
     let mut others = vec![7u8; 16 * PAGE];
@@ -265,7 +265,7 @@ fn a_program_that_came_after_the_owner_is_not_written_to_by_an_old_key() {
 }
 
 #[test]
-fn a_hole_where_the_owner_has_called_exec_is_nobodys_fault_but_its_end() {
+fn hole_after_exec_of_the_owner_is_unreachable() {
     let mut pair = Pair::new(8 * PAGE);
     let (_region, key) = pair.offered(BOTH);
     let mut local = [1u8; 8];
@@ -330,7 +330,7 @@ fn malformed_keys_and_addresses_are_refused() {
 }
 
 #[test]
-fn entries_that_make_no_sense_lead_nowhere() {
+fn invalid_entries_are_rejected() {
     let pair = Pair::new(64);
     let lease = Lease::played(pair.played.clone(), settings());
     let owner = Owner::new(lease.clone(), settings()).unwrap();
@@ -360,7 +360,7 @@ fn entries_that_make_no_sense_lead_nowhere() {
 }
 
 #[test]
-fn a_region_that_nobody_may_touch_has_no_segment_and_its_key_gives_nothing() {
+fn region_without_rights_has_no_segment_and_its_key_no_access() {
     let mut pair = Pair::new(64);
     let before = pair.played.there().segments;
     let (_region, key) = pair.offered(0);
@@ -376,7 +376,7 @@ fn a_region_that_nobody_may_touch_has_no_segment_and_its_key_gives_nothing() {
 }
 
 #[test]
-fn memory_without_a_segment_is_refused_in_words_and_nothing_is_left() {
+fn refused_segment_is_reported_and_leaves_nothing_behind() {
     let mut pair = Pair::new(64);
     let before = pair.played.there();
     pair.played.fail(Command::Make, libc::EINVAL);
@@ -398,7 +398,7 @@ fn memory_without_a_segment_is_refused_in_words_and_nothing_is_left() {
 }
 
 #[test]
-fn a_peer_whose_card_is_not_there_or_not_ours_to_read_is_told_why_and_nothing_is_left() {
+fn unreadable_card_makes_peer_unreachable_with_the_reason() {
     let pair = Pair::new(64);
     let interface = pair.owner.open_interface(MODULE, [1; 16]).unwrap();
     let address = interface.address();
@@ -431,8 +431,8 @@ fn a_peer_whose_card_is_not_there_or_not_ours_to_read_is_told_why_and_nothing_is
 }
 
 #[test]
-fn a_peer_that_is_gone_is_told_from_another_process_of_its_number() {
-    let own = Facts::of_this_process();
+fn vanished_peer_is_distinguished_from_a_reused_number() {
+    let own = Facts::current_process();
     assert!(why_gone(&own, false).ends_with("has ended"));
     assert!(why_gone(&own, true).contains("has closed the domain"));
     let earlier = Facts { start_time: own.start_time.wrapping_sub(1), ..own };
@@ -443,7 +443,7 @@ fn a_peer_that_is_gone_is_told_from_another_process_of_its_number() {
 type Answer = (Command, Option<Errno>);
 
 #[test]
-fn a_module_that_does_not_do_what_it_should_on_ourselves_is_found_out_step_by_step() {
+fn self_test_detects_a_faulty_module_at_each_step() {
     let played = Played::default();
     let tried = |answers: &[Answer]| {
         for (command, answer) in answers {

@@ -17,7 +17,7 @@ fn can_copy() -> bool {
 }
 
 #[test]
-fn copies_go_on_where_the_first_thread_has_ended_which_is_told() {
+fn copies_work_and_end_of_first_thread_is_detected() {
     assert!(can_copy() && !first_thread_has_ended());
     // SAFETY: the child has only this thread, which starts another one and ends.
     let child = unsafe { libc::fork() };

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_wait_as_long_as_less_is_left_and_else_for_a_bounded_number_of_polls() {
+    fn failures_wait_during_progress_and_else_for_bounded_polls() {
         for channels in [0, 1, 100] {
             let polls = WITHOUT_PROGRESS + 2 * channels;
             let mut telling = Telling { left: u64::MAX, ..Telling::default() };

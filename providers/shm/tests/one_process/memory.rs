@@ -50,7 +50,7 @@ fn memory_of_another_domain_is_reached_by_put_get_and_atomics() {
 
 /// In the cold ring and in the fast box, with bytes and without.
 #[test]
-fn a_word_comes_behind_the_bytes_of_its_put_and_a_put_without_room_for_its_word_writes_nothing() {
+fn put_word_follows_its_bytes_and_without_room_nothing_is_written() {
     let provider = Provider::open(&[]).unwrap();
     let (here, there) = (provider.domain(), provider.domain());
     let (a, b) = (here.interface().unwrap(), there.interface().unwrap());

@@ -81,7 +81,7 @@ fn one_stream_that_keeps_what_it_sends_comes_back_after_a_cut() {
 }
 
 #[test]
-fn a_stream_that_stalls_is_given_up_and_what_was_on_it_arrives_on_the_other() {
+fn stalled_stream_is_closed_and_its_frames_arrive_on_the_other() {
     let variables = [("TIELINE_TCP_STREAMS", "2"), ("TIELINE_TCP_STALL", "100ms")];
     let mut sides = pair(&variables);
     await_streams(&mut sides, 2);
@@ -108,7 +108,7 @@ fn a_stream_that_stalls_is_given_up_and_what_was_on_it_arrives_on_the_other() {
 
 /// Nothing more arrives, and neither does an end: only its own send reports the failure.
 #[test]
-fn what_came_before_a_stream_could_not_be_written_to_is_read_and_then_it_has_failed() {
+fn data_received_before_write_error_is_read_before_failure() {
     let mut sides = pair(&[]);
     await_streams(&mut sides, 1);
     let fd = streams_of(&sides[0])[0];
@@ -132,7 +132,7 @@ fn what_came_before_a_stream_could_not_be_written_to_is_read_and_then_it_has_fai
 }
 
 #[test]
-fn without_reconnecting_a_cut_fails_the_endpoint_in_words_and_everything_under_way() {
+fn cut_without_reconnect_fails_endpoint_and_pending_operations() {
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
     await_streams(&mut sides, 1);

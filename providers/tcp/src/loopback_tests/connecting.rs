@@ -45,7 +45,7 @@ fn both_directions_opened_at_once_end_as_one_connection_per_stream() {
 }
 
 #[test]
-fn the_smaller_number_of_streams_is_used_when_the_two_sides_ask_for_different_ones() {
+fn smaller_requested_stream_count_is_used() {
     let domains =
         [domain(&[("TIELINE_TCP_STREAMS", "3")]), domain(&[("TIELINE_TCP_STREAMS", "2")])];
     let mut sides = pair_in([&domains[0], &domains[1]]);
@@ -95,7 +95,7 @@ fn a_goodbye_is_closed_and_what_was_sent_before_arrives() {
 
 /// If a socket with unread received data is closed, it sends a reset, and the peer loses the data that is still in the kernel.
 #[test]
-fn what_the_kernel_has_arrives_though_its_sender_has_no_time_to_close_and_has_not_read_all() {
+fn data_in_kernel_arrives_despite_short_close_timeout_and_unread_data() {
     let mut sides = pair(&[("TIELINE_CLOSE_TIMEOUT", "0ms")]);
     send(&mut sides, 0, b"first");
     let _ = receive(&mut sides);
@@ -178,7 +178,7 @@ fn a_peer_that_never_connects_its_endpoint_is_given_up_in_words() {
 }
 
 #[test]
-fn an_address_that_makes_no_sense_is_refused_in_words_and_so_is_a_second_one() {
+fn invalid_address_and_second_connect_are_refused_with_text() {
     let domain = domain(&[]);
     let sides = [Side::new(&domain), Side::new(&domain)];
     let good = sides[1].endpoint().address();

@@ -91,7 +91,7 @@ fn asking(sides: &mut [Side; 2], memory: &mut [u8]) -> u32 {
 }
 
 #[test]
-fn get_data_that_was_not_asked_for_touches_nothing_and_ends_the_connection() {
+fn unrequested_get_data_is_not_written_and_ends_connection() {
     // The offsets and lengths of the pieces of an answer.
     let lies: [&[(u64, usize)]; 9] = [
         &[(0, 1001)],
@@ -120,7 +120,7 @@ fn get_data_that_was_not_asked_for_touches_nothing_and_ends_the_connection() {
 }
 
 #[test]
-fn the_end_of_a_get_counts_only_behind_all_of_its_data_and_data_behind_it_has_no_place() {
+fn get_end_requires_all_data_and_later_data_is_discarded() {
     let mut sides = stand();
     let mut memory = vec![0xaa; 2000];
     let number = asking(&mut sides, &mut memory);
@@ -146,7 +146,7 @@ fn the_end_of_a_get_counts_only_behind_all_of_its_data_and_data_behind_it_has_no
 }
 
 #[test]
-fn data_that_is_landing_when_its_get_is_ended_on_another_stream_goes_nowhere() {
+fn landing_data_of_get_ended_on_another_stream_is_discarded() {
     let mut sides = pair(&[("TIELINE_TCP_STREAMS", "2")]);
     await_streams(&mut sides, 2);
     let mut memory = vec![0xaa; 2000];
@@ -256,7 +256,7 @@ fn answers_that_were_given_already_end_the_connection() {
 }
 
 #[test]
-fn puts_and_gets_of_a_peer_stay_within_the_region_and_the_rights_of_their_key() {
+fn peer_puts_and_gets_stay_within_region_and_key_rights() {
     let mine = domain(&[]);
     let mut sides = pair_in([&mine, &domain(&[])]);
     await_streams(&mut sides, 1);
@@ -365,7 +365,7 @@ fn connections_that_come_before_the_peers_address_are_bounded() {
 }
 
 #[test]
-fn a_frame_out_of_order_on_the_only_stream_ends_the_connection_and_is_not_held() {
+fn out_of_order_frame_on_single_stream_ends_connection() {
     for ahead in [1, 5, WINDOW - 1, WINDOW, 1 << 31, u32::MAX] {
         let mut sides = stand();
         let seq = sides[1].endpoint().conn().inner.borrow_mut().outbox.take_seq();
@@ -378,7 +378,7 @@ fn a_frame_out_of_order_on_the_only_stream_ends_the_connection_and_is_not_held()
 }
 
 #[test]
-fn what_is_held_for_a_peer_ends_at_the_window_and_is_told() {
+fn frames_held_for_a_peer_are_bounded_by_window_and_reported() {
     let mut sides = pair(&[("TIELINE_TCP_STREAMS", "2")]);
     await_streams(&mut sides, 2);
     let first = sides[1].endpoint().conn().inner.borrow_mut().outbox.take_seq();

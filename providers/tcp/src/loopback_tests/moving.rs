@@ -36,7 +36,7 @@ fn a_slow_receiver_stops_the_sender_with_bounded_memory_and_loses_nothing() {
 
 /// The kernel takes the message that fills its buffer in part; the rest is sent from a copy.
 #[test]
-fn what_is_sent_from_where_it_lies_arrives_whole_when_the_kernel_takes_a_part_of_it() {
+fn in_place_send_arrives_complete_after_partial_kernel_write() {
     let mut sides = pair(&[]);
     await_streams(&mut sides, 1);
     let payload = |n: u64| pattern(50_000 + n as usize, n + 1);
@@ -58,7 +58,7 @@ fn what_is_sent_from_where_it_lies_arrives_whole_when_the_kernel_takes_a_part_of
 
 /// Like any other message.
 #[test]
-fn what_is_gathered_behind_something_that_waits_is_taken_and_comes_after_it() {
+fn gathered_message_behind_queued_data_is_accepted_and_ordered() {
     let mut sides = pair(&[]);
     await_streams(&mut sides, 1);
     let bytes = pattern(3000, 7);
@@ -74,7 +74,7 @@ fn what_is_gathered_behind_something_that_waits_is_taken_and_comes_after_it() {
 }
 
 #[test]
-fn the_fifth_of_a_burst_of_short_messages_waits_for_company_until_the_next_poll() {
+fn fifth_short_message_of_burst_is_gathered_until_next_poll() {
     let mut sides = pair(&[]);
     await_streams(&mut sides, 1);
     for n in 0..10 {
@@ -355,7 +355,7 @@ fn a_reply_acknowledges_what_it_answers() {
 }
 
 #[test]
-fn sixty_four_frames_or_kilobytes_are_acknowledged_by_the_poll_that_brings_the_last_of_them() {
+fn sixty_four_frames_or_kilobytes_are_acknowledged_in_the_same_poll() {
     for in_frames in [true, false] {
         let domain = domain(&[("TIELINE_TCP_RECONNECT", "on")]);
         let mut sides = pair_in([&domain, &domain]);
@@ -391,7 +391,7 @@ fn sixty_four_frames_or_kilobytes_are_acknowledged_by_the_poll_that_brings_the_l
 }
 
 #[test]
-fn half_a_kilobyte_is_short_and_waits_for_company_and_a_byte_more_leaves_at_once() {
+fn message_of_half_a_kilobyte_is_gathered_and_longer_is_sent_inline() {
     let mut sides = pair(&[]);
     await_streams(&mut sides, 1);
     for n in 0..10 {
@@ -421,7 +421,7 @@ fn half_a_kilobyte_is_short_and_waits_for_company_and_a_byte_more_leaves_at_once
 }
 
 #[test]
-fn puts_gets_and_flushes_under_way_are_bounded_and_the_next_is_taken_when_one_has_ended() {
+fn pending_operations_are_bounded_and_a_completion_admits_the_next() {
     use crate::ops::{MAX_FLUSHES, MAX_GETS, MAX_PUTS};
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
@@ -499,7 +499,7 @@ fn a_put_that_was_complete_here_and_is_refused_there_is_told_by_one_flush() {
 }
 
 #[test]
-fn what_the_peer_has_put_is_answered_also_by_an_endpoint_that_closes() {
+fn closing_endpoint_answers_completed_puts_of_the_peer() {
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
     await_streams(&mut sides, 1);
@@ -524,7 +524,7 @@ fn what_the_peer_has_put_is_answered_also_by_an_endpoint_that_closes() {
 }
 
 #[test]
-fn what_an_interface_holds_is_told_by_what_it_is_for() {
+fn memory_report_is_split_by_purpose() {
     use crate::{conn::Conn, link::Link, poll::State, shared::Shared, stream::Stream};
     let domain = domain(&[("TIELINE_CLOSE_TIMEOUT", "1ms")]);
     let interface = domain.open_interface(MODULE, [0; 16]).unwrap();

@@ -86,7 +86,7 @@ fn a_put_that_is_refused_tells_nobody_and_the_next_one_does() {
 
 /// Also for a put that has completed locally and is still under way.
 #[test]
-fn what_was_taken_is_told_by_an_endpoint_that_closes() {
+fn closing_endpoint_delivers_accepted_notifications() {
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
     await_streams(&mut sides, 1);

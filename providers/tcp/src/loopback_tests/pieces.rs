@@ -24,7 +24,7 @@ fn a_piece_of_an_operation_may_be_empty() {
 
 /// The bytes of a short get arrive together, after the frame that announces them.
 #[test]
-fn what_is_got_into_more_pieces_than_are_filled_at_once_is_in_all_of_them() {
+fn get_into_many_pieces_fills_all_of_them() {
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
     await_streams(&mut sides, 1);

@@ -88,7 +88,7 @@ fn a_peer_that_floods_does_not_keep_another_one_from_being_heard() {
 }
 
 #[test]
-fn of_many_peers_that_flood_each_has_its_turn_and_one_that_says_little_has_more() {
+fn flooding_peers_and_a_quiet_peer_all_get_their_turns() {
     let (flooders, polls) = (24, 400);
     let shares = polls_with_a_message(flooders, &[1; 1000], polls);
     // Four of them are served in a poll.
@@ -99,7 +99,7 @@ fn of_many_peers_that_flood_each_has_its_turn_and_one_that_says_little_has_more(
 }
 
 #[test]
-fn what_needs_no_event_is_read_though_all_events_are_taken() {
+fn frames_without_events_are_read_when_event_array_is_full() {
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
     await_streams(&mut sides, 1);
@@ -130,7 +130,7 @@ fn a_message_that_found_no_room_is_the_first_of_the_next_poll() {
 }
 
 #[test]
-fn what_was_read_before_there_was_room_for_it_is_answered_though_nothing_more_comes() {
+fn data_read_without_event_room_is_answered_without_further_data() {
     for reconnect in ["off", "on"] {
         let mut sides = pair(&[("TIELINE_TCP_RECONNECT", reconnect)]);
         await_streams(&mut sides, 1);
@@ -181,7 +181,7 @@ fn put_at_once(side: &Side, key: &Key, source: &mut [u8]) {
 }
 
 #[test]
-fn a_completion_is_told_beside_messages_that_fill_every_poll_and_before_anybody_sleeps() {
+fn completion_is_reported_despite_message_flood_and_before_sleep() {
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
     await_streams(&mut sides, 1);

@@ -87,7 +87,7 @@ fn words(side: &mut Side) -> (Status, String) {
 }
 
 #[test]
-fn the_lower_side_dials_at_once_and_the_upper_one_when_it_was_not_dialled_for_a_while() {
+fn lower_side_dials_immediately_and_upper_side_after_delay() {
     let (_listener, port) = silent();
     let (lower, _) = towards(port, true, &[]);
     assert_eq!(has(&lower), (false, true));
@@ -106,7 +106,7 @@ fn the_lower_side_dials_at_once_and_the_upper_one_when_it_was_not_dialled_for_a_
 }
 
 #[test]
-fn where_nobody_listens_is_dialled_ever_more_rarely_and_counts_as_gone_after_a_second() {
+fn missing_listener_backs_off_dials_and_is_gone_after_a_second() {
     let (_socket, port) = nobody();
     let began = Instant::now();
     let (mut side, _) = towards(port, true, &[]);
@@ -140,7 +140,7 @@ fn where_nobody_listens_is_dialled_ever_more_rarely_and_counts_as_gone_after_a_s
 }
 
 #[test]
-fn a_connection_that_does_not_come_about_is_given_up_after_the_connect_timeout() {
+fn unformed_connection_fails_after_connect_timeout() {
     let (_listener, port) = silent();
     let before = Instant::now();
     let (mut side, _) = towards(port, true, &[("TIELINE_CONNECT_TIMEOUT", "7s")]);
@@ -155,7 +155,7 @@ fn a_connection_that_does_not_come_about_is_given_up_after_the_connect_timeout()
 }
 
 #[test]
-fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_sign_of_life() {
+fn broken_connection_fails_failure_timeout_after_last_sign_of_life() {
     // A reset proves that the peer's host is alive.
     for status in [Status::PeerFailed, Status::TimedOut] {
         let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s"), BRIEF];
@@ -189,7 +189,7 @@ fn a_connection_that_broke_is_given_up_after_the_failure_timeout_since_its_last_
 
 /// The peer's host has lost its addresses.
 #[test]
-fn a_connection_that_broke_and_has_no_way_back_is_given_up_in_the_words_of_that() {
+fn broken_connection_without_route_fails_with_that_text() {
     let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s"), BRIEF];
     let mut sides = pair(&variables);
     await_streams(&mut sides, 1);
@@ -209,7 +209,7 @@ fn a_connection_that_broke_and_has_no_way_back_is_given_up_in_the_words_of_that(
 
 /// A new connection proves that the peer is alive, even before any data arrives on it.
 #[test]
-fn a_connection_that_is_made_is_a_sign_of_life_however_old_its_interface_is() {
+fn new_connection_counts_as_sign_of_life() {
     let (_listener, port) = silent();
     let variables = [("TIELINE_TCP_RECONNECT", "on"), ("TIELINE_FAILURE_TIMEOUT", "7s"), BRIEF];
     let (side, greeting) = towards(port, true, &variables);
@@ -228,7 +228,7 @@ fn a_connection_that_is_made_is_a_sign_of_life_however_old_its_interface_is() {
 }
 
 #[test]
-fn who_broke_dials_again_at_once_as_the_lower_side_and_later_as_the_upper_one() {
+fn broken_stream_is_redialled_immediately_by_lower_side_only() {
     let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on"), BRIEF]);
     await_streams(&mut sides, 1);
     for side in &sides {
@@ -245,7 +245,7 @@ fn who_broke_dials_again_at_once_as_the_lower_side_and_later_as_the_upper_one() 
 }
 
 #[test]
-fn a_connection_in_reserve_is_taken_when_the_own_dial_hangs_and_not_before() {
+fn reserve_connection_is_used_only_when_own_dial_hangs() {
     let (_listener, port) = silent();
     let (side, greeting) = towards(port, true, &[]);
     let before = Instant::now();
@@ -298,7 +298,7 @@ fn connections_that_wait_to_be_chosen_are_bounded_and_the_latest_are_kept() {
 }
 
 #[test]
-fn a_closed_endpoint_waits_for_a_goodbye_for_five_seconds_once_the_peers_kernel_has_everything() {
+fn closed_endpoint_waits_five_seconds_for_goodbye() {
     let mut sides = pair(&[]);
     await_streams(&mut sides, 1);
     let conn = Rc::clone(sides[0].endpoint().conn());
@@ -354,7 +354,7 @@ fn a_closed_endpoint_is_visited_until_nobody_answers_its_goodbye() {
 }
 
 #[test]
-fn a_connection_that_keeps_what_it_sends_asks_for_visits_until_all_is_acknowledged() {
+fn retaining_connection_is_visited_until_all_is_acknowledged() {
     let mut sides = pair(&[("TIELINE_TCP_RECONNECT", "on"), BRIEF]);
     await_streams(&mut sides, 1);
     let asks = |side: &Side| inner(side).tick(Instant::now());
@@ -374,7 +374,7 @@ fn a_connection_that_keeps_what_it_sends_asks_for_visits_until_all_is_acknowledg
 }
 
 #[test]
-fn whoever_has_sent_something_is_woken_to_see_whether_the_peers_kernel_answers() {
+fn sender_is_woken_to_check_for_answer_of_peer_kernel() {
     let large = pattern(20_000, 1);
     for reconnect in ["off", "on"] {
         let variables = [("TIELINE_TCP_RECONNECT", reconnect), ("TIELINE_FAILURE_TIMEOUT", "8s")];
@@ -408,8 +408,7 @@ fn whoever_has_sent_something_is_woken_to_see_whether_the_peers_kernel_answers()
 }
 
 #[test]
-fn a_stream_is_given_up_when_it_was_silent_for_the_stall_and_others_have_answered_in_its_second_half()
- {
+fn stalled_stream_is_closed_only_if_other_streams_answered() {
     let variables = [("TIELINE_TCP_STREAMS", "2"), ("TIELINE_TCP_STALL", "1s"), BRIEF];
     let mut sides = pair(&variables);
     await_streams(&mut sides, 2);
@@ -448,7 +447,7 @@ fn a_stream_is_given_up_when_it_was_silent_for_the_stall_and_others_have_answere
 }
 
 #[test]
-fn an_active_stream_is_read_and_does_not_wait_for_its_turn_while_epoll_is_not_asked() {
+fn active_stream_is_read_directly_between_epoll_queries() {
     let mut sides = pair(&[]);
     send(&mut sides, 1, b"a word");
     let _ = receive(&mut sides);
@@ -465,7 +464,7 @@ fn an_active_stream_is_read_and_does_not_wait_for_its_turn_while_epoll_is_not_as
 }
 
 #[test]
-fn a_stream_that_was_active_for_nothing_keeps_its_buffer_for_so_many_polls_and_no_more() {
+fn idle_hot_stream_keeps_its_buffer_for_bounded_polls() {
     let mut sides = pair(&[]);
     // The second time, counting starts anew.
     for word in 0..2 {

@@ -14,7 +14,7 @@ enum Asked {
 }
 
 #[test]
-fn whoever_asks_over_a_stream_that_is_damaged_is_not_left_waiting() {
+fn requester_on_damaged_stream_is_notified() {
     let domain = domain(&[]);
     let mut target = vec![0u8; 64];
     let (region, packed) = key_of(&domain, &mut target);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pool_has_taken_is_told_in_whole_buffers_free_or_not() {
+    fn pool_reports_committed_bytes_of_free_and_used_buffers() {
         let domain = domain(&[]).unwrap();
         let mut pool = Pool::new(&domain.state.buffers, 100, 4, 8);
         assert_eq!(pool.committed(), 0, "nothing before it is needed");
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn who_finds_no_memory_waits_for_buffers_on_their_way_and_without_any_is_told() {
+    fn take_without_memory_returns_again_or_fails_if_pool_is_empty() {
         let domain = domain(&[]).unwrap();
         let pool = || Pool::new(&domain.state.buffers, 4096, 4, 64);
         let (mut some, mut none) = (pool(), pool());

@@ -106,7 +106,7 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
-fn datagrams_of_every_length_arrive_whole_in_order_and_from_whom_they_say() {
+fn datagrams_of_every_length_arrive_in_order_with_their_sender() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     let lens = [0, 1, 4093, 4094, 4095, 8188, 8189, MAX_DATAGRAM - 1, MAX_DATAGRAM];
     for (from, to) in [(&a, &b), (&b, &a)] {
@@ -124,7 +124,7 @@ fn datagrams_of_every_length_arrive_whole_in_order_and_from_whom_they_say() {
 }
 
 #[test]
-fn more_than_the_other_side_has_buffers_for_arrives_as_it_takes_them() {
+fn datagrams_beyond_the_peers_buffers_arrive_as_it_reads() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     let hash = address_hash(&a.address());
     let (mut sent, mut came) = (0usize, 0usize);
@@ -141,7 +141,7 @@ fn more_than_the_other_side_has_buffers_for_arrives_as_it_takes_them() {
 }
 
 #[test]
-fn two_that_dial_each_other_at_once_hear_everything_once_and_in_order() {
+fn simultaneous_dials_deliver_everything_once_and_in_order() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     for n in 0..20 {
         a.send(&b.address(), &[n]).unwrap();
@@ -159,7 +159,7 @@ fn two_that_dial_each_other_at_once_hear_everything_once_and_in_order() {
 }
 
 #[test]
-fn who_proves_itself_in_the_last_moment_stays_beyond_the_time_that_it_had_for_that() {
+fn proof_at_the_deadline_is_accepted_and_connection_stays() {
     let (mut a, mut b) = (wires_at("10.77.0.1", &[]), wires_at("10.77.0.2", &[]));
     let _ = a.dial(&b.own);
     let until = Instant::now() + Duration::from_secs(60);
@@ -184,7 +184,7 @@ fn who_proves_itself_in_the_last_moment_stays_beyond_the_time_that_it_had_for_th
 }
 
 #[test]
-fn a_connector_that_closes_is_told_of_by_its_peers_and_takes_its_queue_pairs_with_it() {
+fn closing_connector_is_reported_and_frees_its_queue_pairs() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     let hash = address_hash(&a.address());
     a.send(&b.address(), b"hello").unwrap();
@@ -196,7 +196,7 @@ fn a_connector_that_closes_is_told_of_by_its_peers_and_takes_its_queue_pairs_wit
 }
 
 #[test]
-fn a_peer_that_is_gone_is_said_to_be_gone_and_one_without_a_way_to_be_unreachable() {
+fn vanished_peer_is_failed_and_peer_without_route_is_unreachable() {
     let a = connector("10.77.0.1", &[]);
     let gone = connector("10.77.0.2", &[]).address();
     a.send(&gone, b"hello").unwrap();
@@ -226,7 +226,7 @@ fn a_peer_that_is_gone_is_said_to_be_gone_and_one_without_a_way_to_be_unreachabl
 }
 
 #[test]
-fn who_has_another_secret_is_refused_on_both_sides() {
+fn peer_with_other_secret_is_refused_on_both_sides() {
     let a = connector("10.77.0.1", &[("TIELINE_SECRET", "ours")]);
     let b = connector("10.77.0.2", &[("TIELINE_SECRET", "theirs")]);
     a.send(&b.address(), b"let me in").unwrap();
@@ -236,7 +236,7 @@ fn who_has_another_secret_is_refused_on_both_sides() {
 }
 
 #[test]
-fn a_host_that_remembers_an_earlier_connection_is_asked_again() {
+fn stale_connection_on_the_peers_host_is_retried() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     fault(|faults| faults.rejections.extend([10, 10, 10]));
     a.send(&b.address(), b"at last").unwrap();
@@ -245,7 +245,7 @@ fn a_host_that_remembers_an_earlier_connection_is_asked_again() {
 }
 
 #[test]
-fn a_request_that_nobody_answers_is_given_up_in_time() {
+fn unanswered_request_times_out() {
     let settings = [("TIELINE_CONNECT_TIMEOUT", "60ms")];
     let (a, b) = (connector("10.77.0.1", &settings), connector("10.77.0.2", &[]));
     fault(|faults| faults.silent = true);
@@ -260,7 +260,7 @@ fn a_request_that_nobody_answers_is_given_up_in_time() {
 }
 
 #[test]
-fn who_proves_nothing_takes_no_more_than_its_share_and_others_come_in_after_it() {
+fn unproven_connections_are_bounded_and_newcomers_still_connect() {
     let (a, b) = (connector("10.77.0.1", &[]), wires_at("10.77.0.2", &[]));
     let b = RdmaCm::new(b);
     // Dialled and accepted, then silent.
@@ -283,7 +283,7 @@ fn who_proves_nothing_takes_no_more_than_its_share_and_others_come_in_after_it()
 }
 
 #[test]
-fn a_request_that_does_not_begin_the_handshake_is_rejected_without_a_queue_pair() {
+fn request_without_handshake_is_rejected_without_queue_pair() {
     let b = connector("10.77.0.2", &[]);
     let channel = Channel::new().unwrap();
     let contact = super::address::parse(&b.address()).unwrap();
@@ -301,7 +301,7 @@ fn a_request_that_does_not_begin_the_handshake_is_rejected_without_a_queue_pair(
 }
 
 #[test]
-fn a_connection_that_nobody_uses_is_closed_and_made_again_when_it_is_needed() {
+fn idle_connection_is_closed_and_reopened_on_demand() {
     let settings = [("TIELINE_VERBS_CM_IDLE", "1ms")];
     let (a, b) = (connector("10.77.0.1", &settings), connector("10.77.0.2", &[]));
     let hash = address_hash(&a.address());
@@ -314,7 +314,7 @@ fn a_connection_that_nobody_uses_is_closed_and_made_again_when_it_is_needed() {
 }
 
 #[test]
-fn beyond_the_most_connections_the_longest_unused_one_is_closed() {
+fn least_recently_used_connection_is_closed_above_the_limit() {
     let a = connector("10.77.0.1", &[("TIELINE_VERBS_CM_CONNECTIONS", "2")]);
     let others: Vec<RdmaCm> = (2..6).map(|n| connector(&format!("10.77.0.{n}"), &[])).collect();
     let hash = address_hash(&a.address());
@@ -330,7 +330,7 @@ fn beyond_the_most_connections_the_longest_unused_one_is_closed() {
 }
 
 #[test]
-fn a_device_that_is_removed_ends_connections_and_the_connector() {
+fn removed_device_fails_connections_and_connector() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     a.send(&b.address(), b"hello").unwrap();
     let _ = only(&[&a, &b]);
@@ -346,7 +346,7 @@ fn a_device_that_is_removed_ends_connections_and_the_connector() {
 }
 
 #[test]
-fn a_manager_that_cannot_be_asked_any_more_ends_the_connector() {
+fn unusable_event_channel_fails_the_connector() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     a.send(&b.address(), b"hello").unwrap();
     let _ = only(&[&a, &b]);
@@ -357,7 +357,7 @@ fn a_manager_that_cannot_be_asked_any_more_ends_the_connector() {
 }
 
 #[test]
-fn the_type_of_service_is_set_where_one_is_asked_for() {
+fn type_of_service_is_set_if_configured() {
     let b = connector("10.77.0.2", &[]);
     for (class, set) in [("0", vec![]), ("96", vec![96])] {
         let a = connector("10.77.0.1", &[("TIELINE_VERBS_TRAFFIC_CLASS", class)]);
@@ -368,7 +368,7 @@ fn the_type_of_service_is_set_where_one_is_asked_for() {
 }
 
 #[test]
-fn an_address_that_leads_to_another_device_is_not_listened_at() {
+fn address_of_another_device_gets_no_listener() {
     let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
     fault(|faults| faults.port = Some(2));
     let here = [local("10.77.0.1")];
@@ -380,7 +380,7 @@ fn an_address_that_leads_to_another_device_is_not_listened_at() {
 }
 
 #[test]
-fn what_the_manager_and_the_device_tell_wakes_who_sleeps() {
+fn manager_and_device_events_wake_a_sleeper() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     let readable = |connector: &RdmaCm| is_readable(connector.event_fd().unwrap());
     poll_until(&[&b], || b.arm() == Ok(Armed::Sleep));
@@ -395,7 +395,7 @@ fn what_the_manager_and_the_device_tell_wakes_who_sleeps() {
 }
 
 #[test]
-fn two_that_ask_to_close_at_once_agree_and_lose_nothing() {
+fn simultaneous_close_requests_agree_and_lose_nothing() {
     let settings = [("TIELINE_VERBS_CM_IDLE", "1ms")];
     let (a, b) = (connector("10.77.0.1", &settings), connector("10.77.0.2", &settings));
     let hash = address_hash(&a.address());
@@ -412,7 +412,7 @@ fn two_that_ask_to_close_at_once_agree_and_lose_nothing() {
 }
 
 #[test]
-fn a_peer_whose_device_acknowledges_nothing_is_given_up() {
+fn peer_with_silent_device_times_out() {
     let settings = [("TIELINE_FAILURE_TIMEOUT", "100ms")];
     for is_cut in [true, false] {
         let (a, b) = (connector("10.77.0.1", &settings), connector("10.77.0.2", &[]));
@@ -435,7 +435,7 @@ fn a_peer_whose_device_acknowledges_nothing_is_given_up() {
 }
 
 #[test]
-fn who_waits_in_vain_for_its_goodbye_to_be_taken_closes_all_the_same() {
+fn connector_closes_although_its_goodbye_is_not_acknowledged() {
     let (a, b) = (connector("10.77.0.1", &[]), connector("10.77.0.2", &[]));
     a.send(&b.address(), b"hello").unwrap();
     let _ = only(&[&a, &b]);
@@ -448,7 +448,7 @@ fn who_waits_in_vain_for_its_goodbye_to_be_taken_closes_all_the_same() {
 }
 
 #[test]
-fn an_operator_is_told_of_those_who_proved_nothing_and_again_when_they_have_doubled() {
+fn unproven_connections_are_logged_again_when_their_count_doubles() {
     let b = connector("10.77.0.2", &[]);
     let contact = super::address::parse(&b.address()).unwrap();
     let to = (contact.addresses[0].ip, contact.addresses[0].port).into();
@@ -473,7 +473,7 @@ fn an_operator_is_told_of_those_who_proved_nothing_and_again_when_they_have_doub
 }
 
 #[test]
-fn what_the_caller_has_no_room_for_is_told_by_the_next_poll() {
+fn events_beyond_the_room_are_delivered_by_the_next_poll() {
     let a = connector("10.77.0.1", &[]);
     let (own, hash) = (a.address(), address_hash(&a.address()));
     for n in 0..5 {
@@ -504,7 +504,7 @@ fn a_listener_that_can_make_no_queue_pair_refuses() {
 }
 
 #[test]
-fn who_speaks_another_version_is_told_which_one_is_spoken_here() {
+fn peer_with_other_version_learns_the_local_version() {
     let b = connector("10.77.0.2", &[]);
     let contact = super::address::parse(&b.address()).unwrap();
     let to = (contact.addresses[0].ip, contact.addresses[0].port).into();

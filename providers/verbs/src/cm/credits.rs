@@ -111,7 +111,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn two_sides_never_overrun_each_other_and_never_both_stop(
+        fn two_sides_neither_overrun_each_other_nor_deadlock(
             steps in prop::collection::vec((0usize..2, 0u8..4), 0..400),
             notes in 0usize..5,
         ) {
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_invents_credits_is_found_out() {
+    fn invented_credits_are_detected() {
         let mut credits = Credits::default();
         assert!(credits.received(1).is_err());
         let _ = credits.send();
@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_sends_without_credits_is_found_out() {
+    fn frames_without_credits_are_detected() {
         let mut credits = Credits::default();
         let taken = (0..100).take_while(|_| credits.received(0).is_ok()).count();
         assert_eq!(taken, usize::from(WINDOW));
     }
 
     #[test]
-    fn the_last_credits_are_for_notes_and_for_credits_and_half_of_them_are_told_alone() {
+    fn last_credits_are_reserved_and_half_a_window_is_returned_alone() {
         let mut credits = Credits::default();
         for have in (0..=WINDOW).rev() {
             let allowed =

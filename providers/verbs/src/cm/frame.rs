@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_is_too_long_is_refused_before_it_is_kept() {
+    fn oversized_datagram_is_refused_before_it_is_stored() {
         let mut reader = Reader::default();
         let part = vec![7; MAX_PAYLOAD];
         let kept = (0..100).take_while(|_| reader.part(&part).is_ok()).count();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_datagram_arrives_and_what_is_no_frame_is_refused_in_words() {
+    fn longest_datagram_arrives_and_invalid_frames_are_refused() {
         let longest = vec![7; MAX_DATAGRAM];
         let mut reader = Reader::default();
         let cuts: Vec<(Kind, &[u8])> = cut(&longest).collect();

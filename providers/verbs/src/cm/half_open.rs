@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_who_say_nothing_make_room_for_whoever_comes_after_them() {
+    fn silent_strangers_make_room_for_newcomers() {
         let begun = Instant::now();
         let heard = |n: u64| (n, begun + Duration::from_millis(n));
         let all = HALF_OPEN as u64;

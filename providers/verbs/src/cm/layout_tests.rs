@@ -21,6 +21,6 @@ pub(crate) fn claims() -> Vec<(String, u64)> {
 }
 
 #[test]
-fn the_records_of_the_connection_manager_are_those_of_the_installed_headers() {
+fn connection_manager_records_match_installed_headers() {
     compare("rdma/rdma_cma.h", "librdmacm-dev", &claims());
 }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_one_link_are_left_out() {
+    fn link_local_addresses_are_omitted() {
         assert!(is_of_one_link("fe80::1".parse().expect("an address")));
         assert!(!is_of_one_link("fd00::1".parse().expect("an address")));
         assert!(!is_of_one_link("169.254.1.1".parse().expect("an address")));

@@ -127,7 +127,7 @@ mod tests {
     use tieline_testing::holds_in_child;
 
     #[test]
-    fn a_forked_child_does_without_the_library_that_its_parent_has_loaded() {
+    fn forked_child_refuses_the_library_loaded_by_its_parent() {
         assert!(library().is_ok());
         assert!(holds_in_child(|| {
             let refused = library().err();
@@ -137,14 +137,14 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_the_connection_manager_is_said_in_one_line() {
+    fn kernel_without_connection_manager_is_reported_in_one_line() {
         let failure = device(Path::new("/nonexistent/rdma_cm")).expect_err("there is none");
         assert_eq!(failure.text, "there is no /nonexistent/rdma_cm: `modprobe rdma_ucm`");
         assert_eq!(failure.status, Status::NoDevice);
     }
 
     #[test]
-    fn a_library_that_is_missing_is_said_with_its_package() {
+    fn missing_library_is_reported_with_its_package() {
         let failure = load(c"librdmacm.so.99").err().expect("there is none");
         assert!(failure.text.contains("librdmacm1"), "{}", failure.text);
         assert!(!failure.text.contains('\n'), "{}", failure.text);

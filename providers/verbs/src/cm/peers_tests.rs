@@ -197,7 +197,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn everything_arrives_once_and_in_order_however_connections_come_and_go(
+    fn datagrams_arrive_once_and_in_order_across_reconnections(
         most in 1usize..4,
         steps in prop::collection::vec((0u8..8, 0usize..4, 0usize..4), 0..300),
     ) {
@@ -231,7 +231,7 @@ proptest! {
 }
 
 #[test]
-fn two_that_dial_each_other_at_once_lose_nothing() {
+fn simultaneous_dials_lose_nothing() {
     let mut world = World::new(2, 8);
     for _ in 0..5 {
         world.send(0, 1);
@@ -251,7 +251,7 @@ fn after_a_look(world: &mut World, ms: u64, who: &[usize]) -> [usize; 2] {
 }
 
 #[test]
-fn a_connection_is_closed_when_it_was_not_used_for_as_long_as_the_setting_says() {
+fn connection_is_closed_after_the_configured_idle_time() {
     let mut world = World::new(2, 8);
     world.send(0, 1);
     world.deliver_all();
@@ -265,7 +265,7 @@ fn a_connection_is_closed_when_it_was_not_used_for_as_long_as_the_setting_says()
 }
 
 #[test]
-fn who_was_dialled_waits_half_as_long_again_before_it_asks_to_close() {
+fn dialled_side_waits_half_as_long_again_before_closing() {
     let mut world = World::new(2, 8);
     world.send(0, 1);
     world.deliver_all();
@@ -275,7 +275,7 @@ fn who_was_dialled_waits_half_as_long_again_before_it_asks_to_close() {
 
 /// Received data counts as use.
 #[test]
-fn who_only_receives_keeps_its_connection_as_long_as_something_comes() {
+fn receiving_peer_keeps_its_connection_while_data_arrives() {
     let mut world = World::new(2, 8);
     world.send(0, 1);
     world.deliver_all();
@@ -295,7 +295,7 @@ fn left(peers: &mut Peers) -> Vec<(u64, Status)> {
 }
 
 #[test]
-fn a_peer_that_cannot_be_reached_is_reported_once_and_may_be_tried_again() {
+fn unreachable_peer_is_reported_once_and_can_be_retried() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: true };
     let peers = &mut world.connectors[0];
@@ -310,7 +310,7 @@ fn a_peer_that_cannot_be_reached_is_reported_once_and_may_be_tried_again() {
 }
 
 #[test]
-fn a_connection_that_breaks_is_reported_and_the_next_datagram_makes_another() {
+fn broken_connection_is_reported_and_next_datagram_reconnects() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: true };
     let peers = &mut world.connectors[0];
@@ -324,7 +324,7 @@ fn a_connection_that_breaks_is_reported_and_the_next_datagram_makes_another() {
 }
 
 #[test]
-fn what_was_queued_for_a_peer_that_left_is_neither_sent_nor_counted_when_it_comes_again() {
+fn messages_queued_for_departed_peer_are_dropped() {
     let lost = |link| Event::Lost { link, status: Status::PeerFailed, words: String::new() };
     let gone = |link| Event::Note { link, note: Kind::Gone };
     for end in [lost, gone] {
@@ -350,7 +350,7 @@ fn what_was_queued_for_a_peer_that_left_is_neither_sent_nor_counted_when_it_come
 }
 
 #[test]
-fn what_was_queued_for_a_peer_to_whom_no_way_leads_is_not_counted_when_one_opens() {
+fn datagrams_queued_for_unreachable_peer_are_dropped() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: false };
     let peers = &mut world.connectors[0];
@@ -364,7 +364,7 @@ fn what_was_queued_for_a_peer_to_whom_no_way_leads_is_not_counted_when_one_opens
 }
 
 #[test]
-fn what_was_queued_for_a_connection_that_broke_is_not_counted_for_the_one_that_is_left() {
+fn queue_of_broken_connection_is_dropped_and_accepts_more() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: false };
     let peers = &mut world.connectors[0];
@@ -381,7 +381,7 @@ fn what_was_queued_for_a_connection_that_broke_is_not_counted_for_the_one_that_i
 }
 
 #[test]
-fn a_flood_without_room_is_answered_again() {
+fn flood_without_room_gets_again() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: false };
     let taken =
@@ -390,7 +390,7 @@ fn a_flood_without_room_is_answered_again() {
 }
 
 #[test]
-fn so_many_datagrams_wait_for_a_peer_or_for_ourselves_however_short_they_are() {
+fn queued_datagrams_are_bounded_by_count_for_peers_and_self() {
     let mut world = World::new(2, 8);
     let mut net = Member { network: &mut world.network, me: 0, room: false };
     let peers = &mut world.connectors[0];

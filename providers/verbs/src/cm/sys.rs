@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_manager_refuses_is_not_taken_for_done() {
+    fn refusals_of_the_connection_manager_are_errors() {
         use crate::cm::double::sys::{asked, fault};
         let id = Id::new(&Channel::new().expect("it is played")).expect("it is played");
         type Call<'a> = &'a dyn Fn() -> Result<(), Failure>;

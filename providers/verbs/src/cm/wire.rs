@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_a_request_says_whose_it_is() {
+    fn request_id_identifies_its_connection() {
         for (wire, buffer, is_send) in
             [(1, 0, true), (0x7fff_ffff, u32::MAX, false), (77, 12, true)]
         {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_closes_says_so_and_gives_its_buffers_back() {
+    fn closing_connection_disconnects_and_releases_its_buffers() {
         use crate::cm::{BUFFER, double::sys::asked, sys::Channel};
         let domain = crate::double::domain(&[]).expect("it is played");
         let pool = || Pool::new(&domain.state.buffers, BUFFER, 2, 2);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_request_says_whose_fault_it_is() {
+    fn failed_request_status_identifies_the_cause() {
         assert_eq!(trouble(IBV_WC_RETRY_EXC_ERR).0, Status::PeerFailed);
         assert_eq!(trouble(IBV_WC_WR_FLUSH_ERR).0, Status::Closed);
         let (status, words) = trouble(9);
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_says_what_to_make_of_it() {
+    fn connect_errors_map_to_statuses() {
         let status = |kind, status| reason(kind, status).0;
         assert_eq!(status(RDMA_CM_EVENT_REJECTED, 8), Status::PeerFailed);
         assert_eq!(status(RDMA_CM_EVENT_REJECTED, 10), Status::Busy, "it is tried again");
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_are_words() {
+    fn connect_errors_have_texts() {
         let words = |kind, status| reason(kind, status).1;
         assert!(words(RDMA_CM_EVENT_REJECTED, 8).contains("nobody listens"));
         assert!(words(RDMA_CM_EVENT_ADDR_ERROR, -libc::ETIMEDOUT).contains("timed out"));

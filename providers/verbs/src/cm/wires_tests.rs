@@ -32,7 +32,7 @@ fn local(ip: &str) -> LocalAddress {
 }
 
 #[test]
-fn a_completion_queue_that_cannot_be_polled_ends_every_connection_and_every_dial() {
+fn unpollable_completion_queue_fails_all_connections_and_dials() {
     let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
     let here = vec![local("10.77.0.2"), local("fd00::2")];
     let mut wires = Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap();
@@ -79,7 +79,7 @@ fn a_completion_queue_that_cannot_be_polled_ends_every_connection_and_every_dial
 }
 
 #[test]
-fn what_the_device_has_said_is_read_before_sleep_since_it_would_wake_at_once() {
+fn device_events_are_read_before_sleep() {
     let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
     let mut wires =
         Wires::new(domain.state.clone(), channel, Vec::new(), Default::default()).unwrap();
@@ -100,7 +100,7 @@ fn what_the_device_has_said_is_read_before_sleep_since_it_would_wake_at_once() {
 }
 
 #[test]
-fn whoever_sleeps_is_woken_often_while_something_is_formed_and_else_as_peers_need_it() {
+fn sleeper_wakes_often_during_wireup_and_rarely_afterwards() {
     let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
     let here = vec![local("10.77.0.2")];
     let mut wires = Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap();
@@ -125,7 +125,7 @@ fn whoever_sleeps_is_woken_often_while_something_is_formed_and_else_as_peers_nee
 }
 
 #[test]
-fn who_waits_for_a_peer_hears_it_when_the_connector_cannot_go_on() {
+fn pending_dials_fail_when_the_connector_breaks() {
     let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
     let here = vec![local("10.77.0.2")];
     let wires = Wires::new(domain.state.clone(), channel, here, Default::default()).unwrap();
@@ -171,7 +171,7 @@ fn fail_all_routes(status: Status) -> (usize, Status, String) {
 }
 
 #[test]
-fn a_dial_that_is_given_up_says_what_became_of_every_route() {
+fn failed_dial_reports_every_route() {
     let (times, status, words) = fail_all_routes(Status::TimedOut);
     assert_eq!((times, status), (2, Status::TimedOut));
     let routes: Vec<&str> = words.split("; ").collect();
@@ -185,14 +185,14 @@ fn a_dial_that_is_given_up_says_what_became_of_every_route() {
 }
 
 #[test]
-fn a_route_whose_other_end_remembers_an_earlier_connection_is_tried_three_times_more() {
+fn stale_route_is_retried_three_times() {
     let (times, status, words) = fail_all_routes(Status::Busy);
     assert_eq!((times, status), (5, Status::Busy));
     assert_eq!(words.split("; ").count(), 2, "it is named once: {words}");
 }
 
 #[test]
-fn a_listener_that_had_no_room_is_asked_once_more_and_not_at_every_look_at_the_clock() {
+fn full_listener_is_retried_once_after_the_pause() {
     let mut wires = wires();
     manager::fault(|faults| faults.silent = true);
     let _ = wires.dial(&address::pack(&contact(1)));
@@ -207,7 +207,7 @@ fn a_listener_that_had_no_room_is_asked_once_more_and_not_at_every_look_at_the_c
 }
 
 #[test]
-fn a_connection_in_which_nothing_waits_is_finished_at_once() {
+fn quiet_connection_finishes_immediately() {
     let mut wires = wires();
     let (link, id) = (wires.number(), Id::new(&wires.channel).unwrap());
     let _ = wires.ids.insert(id.key(), link);
@@ -252,7 +252,7 @@ fn has_come(wires: &mut Wires, link: u64) -> bool {
 }
 
 #[test]
-fn a_proof_is_read_piece_by_piece_though_it_came_in_one_frame() {
+fn proof_in_one_frame_is_read_in_steps() {
     let mut wires = wires();
     let (key, target) = (wires.key.clone(), wires.contact.target);
     let (link, proof) = newcomer(&mut wires, &key, target);
@@ -261,7 +261,7 @@ fn a_proof_is_read_piece_by_piece_though_it_came_in_one_frame() {
 }
 
 #[test]
-fn who_does_not_know_the_address_or_means_another_one_does_not_come_in() {
+fn peer_with_wrong_key_or_target_is_refused() {
     let mut wires = wires();
     let (key, target) = (wires.key.clone(), wires.contact.target);
     let stranger = Key::derive(b"", &[77; 16]);

@@ -5,7 +5,7 @@ use crate::double::domain;
 use crate::double::world::announce;
 
 #[test]
-fn why_a_send_failed_is_said_of_the_operation_and_of_the_connection() {
+fn send_errors_have_texts_for_operation_and_connection() {
     use Status::*;
     let domain = domain(&[]).unwrap();
     let state = &domain.state;
@@ -43,7 +43,7 @@ fn why_a_send_failed_is_said_of_the_operation_and_of_the_connection() {
 }
 
 #[test]
-fn what_the_device_says_of_a_queue_pair_tells_who_was_to_blame() {
+fn queue_pair_events_map_to_statuses() {
     for (kind, status, words) in [
         (IBV_EVENT_QP_ACCESS_ERR, Status::KeyRejected, "the peer used a remote key"),
         (IBV_EVENT_QP_REQ_ERR, Status::Io, "the peer sent what"),
@@ -56,7 +56,7 @@ fn what_the_device_says_of_a_queue_pair_tells_who_was_to_blame() {
 }
 
 #[test]
-fn completions_of_what_is_out_of_use_take_places_until_the_queue_was_read_to_its_end() {
+fn stale_completions_take_entries_until_the_queue_is_drained() {
     let mut cleanup = Cleanup::default();
     cleanup.destroy(None, 24);
     cleanup.reset(1, 8);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_one_of_two_ends_repeats_its_hello() {
+    fn exactly_one_end_retransmits_its_hello() {
         assert_ne!(end(1).repeats_hello(&end(2)), end(2).repeats_hello(&end(1)));
         assert!(end(1).repeats_hello(&end(1)), "an end that is connected to itself");
     }
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_refused_in_words() {
+    fn impossible_numbers_are_refused_with_the_reason() {
         let said = |address: EndpointAddress| {
             EndpointAddress::unpack(&address.pack()).map_err(|failure| failure.text)
         };

@@ -40,7 +40,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn everything_that_was_accepted_ends_once(steps in proptest::collection::vec(step(), 0..150)) {
+    fn accepted_operations_end_exactly_once(steps in proptest::collection::vec(step(), 0..150)) {
         fault(|faults| *faults = Faults::default());
         let settings = [("TIELINE_VERBS_WINDOW", "4"), ("TIELINE_VERBS_TX_DEPTH", "16")];
         let (mut a, mut b) = (side(&settings), side(&settings));

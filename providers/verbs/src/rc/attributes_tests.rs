@@ -21,7 +21,7 @@ fn bandwidths(of: &ModuleAttr, classes: &[usize]) -> Vec<f64> {
 }
 
 #[test]
-fn each_module_says_what_it_carries_out_and_nothing_else() {
+fn module_capabilities_match_supported_operations() {
     let modules = domain(&[]).unwrap().modules();
     assert_eq!(modules.len(), 3);
     let (rc, ud) = (module(&modules, RC), module(&modules, UD));
@@ -89,7 +89,7 @@ fn each_class_that_a_module_serves_has_its_cost() {
 }
 
 #[test]
-fn a_module_that_there_is_not_is_refused_with_those_that_there_are() {
+fn unknown_module_is_refused_with_the_list_of_modules() {
     let domain = domain(&[]).unwrap();
     let refused = domain.open_interface("dc", [0; 16]).err().unwrap();
     assert_eq!(refused.status, Status::NoDevice);
@@ -99,7 +99,7 @@ fn a_module_that_there_is_not_is_refused_with_those_that_there_are() {
 }
 
 #[test]
-fn the_bytes_of_a_connection_are_those_of_its_queues() {
+fn connection_memory_is_that_of_its_queues() {
     for (inline, pieces) in [(0, 4), (60, 4), (61, 5), (188, 12), (189, 13), (268, 17), (1024, 17)]
     {
         assert_eq!(pieces_beside(inline), pieces, "{inline}");
@@ -134,7 +134,7 @@ fn the_bytes_of_a_connection_are_those_of_its_queues() {
 }
 
 #[test]
-fn a_peer_takes_messages_as_long_as_its_receives_and_an_interface_as_many_peers_as_was_said() {
+fn message_length_and_connection_count_are_limited_by_settings() {
     assert_eq!((fits(1024, 1024), fits(1024, 1025)), (Ok(()), Ok(())));
     let refused = fits(1025, 1024).unwrap_err();
     assert_eq!(refused.status, Status::Unreachable);

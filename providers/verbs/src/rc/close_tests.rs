@@ -14,7 +14,7 @@ fn arrived(at: &mut Side) -> Vec<u64> {
 }
 
 #[test]
-fn what_was_sent_before_an_endpoint_closed_arrives_though_its_last_word_found_no_room() {
+fn earlier_sends_arrive_although_the_goodbye_had_no_room() {
     // The interface stays open, or is closed as well.
     for lives in [true, false] {
         let settings = [("TIELINE_VERBS_WINDOW", "64")];
@@ -39,7 +39,7 @@ fn what_was_sent_before_an_endpoint_closed_arrives_though_its_last_word_found_no
 }
 
 #[test]
-fn a_packed_message_that_the_device_had_no_memory_for_goes_before_the_last_word() {
+fn refused_packed_message_is_sent_before_the_goodbye() {
     for lives in [true, false] {
         let (mut a, mut b) = (side(&[]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -59,7 +59,7 @@ fn a_packed_message_that_the_device_had_no_memory_for_goes_before_the_last_word(
 }
 
 #[test]
-fn an_endpoint_that_could_not_be_made_is_never_heard_of_again() {
+fn failed_endpoint_creation_causes_no_later_events() {
     let mut a = side(&[]);
     let before = pairs().len();
     fault(|faults| faults.refuse_receives = libc::ENOMEM);
@@ -72,7 +72,7 @@ fn an_endpoint_that_could_not_be_made_is_never_heard_of_again() {
 }
 
 #[test]
-fn endpoints_that_are_tried_while_the_port_is_down_do_not_pile_up() {
+fn endpoint_attempts_on_a_down_port_do_not_accumulate() {
     let mut a = side(&[]);
     announce(IBV_EVENT_PORT_ERR);
     (0..200).for_each(|_| a.poll());
@@ -98,7 +98,7 @@ fn endpoints_that_are_tried_while_the_port_is_down_do_not_pile_up() {
 
 /// A device has few protection domains. Contexts that leaked them would exhaust it.
 #[test]
-fn what_was_made_of_a_device_is_given_back_with_what_was_opened_on_it() {
+fn device_objects_are_released_with_their_interfaces() {
     for module in [RC, UD] {
         let (mut a, mut b) = (side_of(module, &[]), side_of(module, &[]));
         let ends = match module {

@@ -339,7 +339,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_number_of_a_completion_says_what_it_is_about() {
+    fn completion_id_identifies_its_request() {
         for (slot, generation, number) in [(0, 0, 0), (0x7f_ffff, 255, u32::MAX), (9, 1, 77)] {
             let id = send_id(slot, generation, number);
             assert_eq!(about(id), About::Send { slot, generation, number });

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sender_stops_at_the_window_and_goes_on_when_half_was_taken() {
+    fn sender_stops_at_the_window_and_resumes_after_half_is_credited() {
         let (mut sender, mut receiver) = (Credits::new(8), Credits::new(8));
         assert!(!sender.may_send(), "before the connection stands");
         sender.open(8);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn credits_that_nobody_used_are_malformed() {
+    fn unused_credits_are_malformed() {
         let mut credits = Credits::new(8);
         credits.open(8);
         credits.sent();
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_with_credits_counts_as_one_and_the_other_do_or_changes_nothing() {
+    fn message_with_credits_counts_both_or_changes_nothing() {
         let mut credits = Credits::new(2);
         credits.open(8);
         (0..3).for_each(|_| credits.sent());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_has_grown_is_used_once_the_sender_was_told() {
+    fn grown_window_is_used_after_the_sender_learns_of_it() {
         let (mut sender, mut receiver) = (Credits::new(4), Credits::new(4));
         sender.open(4);
         (0..4).for_each(|_| sender.sent());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn every_window_gives_its_credits_back() {
+    fn every_window_returns_its_credits() {
         for window in 2..70 {
             let (mut sender, mut receiver) = (Credits::new(window), Credits::new(window));
             sender.open(window);

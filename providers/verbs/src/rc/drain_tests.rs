@@ -37,7 +37,7 @@ fn flood(at: &VerbsEndpoint) {
 }
 
 #[test]
-fn receives_that_a_peer_had_taken_when_its_connection_ended_are_posted_again() {
+fn prefetched_receives_of_ended_connection_are_reposted() {
     // Cases: whether the device reports a queue pair's last receive, and which side ends the connection.
     for (mute, closes) in [(false, false), (false, true), (true, false), (true, true)] {
         fault(|faults| *faults = Faults { mute, ..Faults::default() });
@@ -90,7 +90,7 @@ fn states() -> Vec<u32> {
 }
 
 #[test]
-fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_reset() {
+fn operation_ends_only_after_its_memory_is_flushed_or_reset() {
     for hung in [false, true] {
         fault(|faults| *faults = Faults { hung, ..Faults::default() });
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
@@ -125,7 +125,7 @@ fn an_operation_has_ended_only_when_the_device_has_given_its_memory_back_or_was_
 }
 
 #[test]
-fn an_endpoint_that_is_closed_leaves_the_applications_memory_alone_though_the_device_hangs() {
+fn closed_endpoint_never_touches_application_memory() {
     // A device with a short delay is not reset, because a reset would lose its prefetched receives.
     for (hung, late) in [(false, 0), (false, 3), (true, 0)] {
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
@@ -146,7 +146,7 @@ fn an_endpoint_that_is_closed_leaves_the_applications_memory_alone_though_the_de
 
 /// The device does not report the unsignalled send itself. The signalled send behind it marks the end.
 #[test]
-fn a_connection_whose_last_send_went_well_in_silence_ends_without_the_device_using_up_its_time() {
+fn connection_with_unsignalled_last_send_ends_without_timeout() {
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
     let (at_a, at_b) = connect(&mut a, &mut b);
     assert_eq!(at_b.am_short(1, 1, b"x"), Ok(Posting::Done));
@@ -157,7 +157,7 @@ fn a_connection_whose_last_send_went_well_in_silence_ends_without_the_device_usi
 }
 
 #[test]
-fn nothing_is_said_of_an_end_before_its_words() {
+fn calls_return_again_until_the_failure_event() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
     // The send is unsignalled: when the peer's goodbye is read, it is still in the send queue.
@@ -188,7 +188,7 @@ fn nothing_is_said_of_an_end_before_its_words() {
 }
 
 #[test]
-fn peers_that_come_and_go_again_and_again_use_up_neither_queue_pairs_nor_receives() {
+fn reconnecting_peers_exhaust_neither_queue_pairs_nor_receives() {
     // Cases: whether the device reports a queue pair's last receive; if not, each one is kept for a second.
     for mute in [false, true] {
         fault(|faults| *faults = Faults { mute, ..Faults::default() });
@@ -220,7 +220,7 @@ fn peers_that_come_and_go_again_and_again_use_up_neither_queue_pairs_nor_receive
 }
 
 #[test]
-fn receives_that_brought_nothing_of_use_or_came_for_nobody_are_posted_again() {
+fn useless_and_unclaimed_receives_are_reposted() {
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let before = receives();
@@ -238,7 +238,7 @@ fn receives_that_brought_nothing_of_use_or_came_for_nobody_are_posted_again() {
 }
 
 #[test]
-fn where_the_device_has_no_room_for_a_queue_pair_those_that_are_ending_go_first() {
+fn retired_queue_pairs_make_room_for_a_new_one() {
     fault(|faults| *faults = Faults { mute: true, ..Faults::default() });
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
     drop(connect(&mut a, &mut b));
@@ -256,7 +256,7 @@ fn where_the_device_has_no_room_for_a_queue_pair_those_that_are_ending_go_first(
 
 /// The device reports the last shared receive before it flushes the sends.
 #[test]
-fn the_queue_pair_of_a_closed_endpoint_stays_until_its_sends_have_come_back() {
+fn queue_pair_of_closed_endpoint_stays_until_sends_are_flushed() {
     let (mut a, b) = (side(&[]), side(&[]));
     let at_a = a.interface.connect(&[], &[], 1).unwrap();
     let at_b = b.interface.connect(&[], &[], 2).unwrap();
@@ -271,7 +271,7 @@ fn the_queue_pair_of_a_closed_endpoint_stays_until_its_sends_have_come_back() {
 }
 
 #[test]
-fn a_connection_whose_last_send_went_well_ends_with_it_where_the_device_takes_none_in_err() {
+fn connection_ends_with_last_send_if_no_marker_can_be_posted() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (_at_a, at_b) = connect(&mut a, &mut b);
     assert_eq!(at_b.am_short(1, 1, b"x"), Ok(Posting::Done));

@@ -21,7 +21,7 @@ fn made() -> ((usize, usize), usize, usize) {
 }
 
 #[test]
-fn the_device_makes_nothing_for_an_interface_before_somebody_connects() {
+fn no_device_objects_exist_before_the_first_connection() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     assert!(a.interface.reachable(&b.interface.address()).is_ok());
     for _ in 0..1000 {
@@ -61,7 +61,7 @@ fn the_device_makes_nothing_for_an_interface_before_somebody_connects() {
 
 /// Another thread may already be asleep when the first connection is made. It could not arm a queue that did not exist.
 #[test]
-fn who_sleeps_while_the_first_connection_is_made_is_woken_by_what_it_brings() {
+fn sleeper_during_first_connection_is_woken_by_its_arrivals() {
     let a = side(&[]);
     assert_eq!(a.interface.arm(), Ok(Armed::Sleep));
     let before = counts().asks;
@@ -83,7 +83,7 @@ fn refusals() -> [(Faults, &'static str); 4] {
 }
 
 #[test]
-fn a_device_that_refuses_at_the_first_connection_says_why_and_the_next_connection_tries_again() {
+fn refusal_at_first_connection_is_reported_and_retried_at_the_next() {
     for (refusal, words) in refusals() {
         let (mut a, mut b) = (side(&[]), side(&[]));
         for _ in 0..3 {
@@ -116,7 +116,7 @@ fn a_device_that_refuses_at_the_first_connection_says_why_and_the_next_connectio
 
 /// If memory is short, the core takes another lane and reports the device's error text.
 #[test]
-fn memory_that_is_there_for_queues_and_not_for_buffers_is_asked_for_again() {
+fn missing_buffer_memory_is_requested_again_later() {
     let a = side(&[]);
     fault(|faults| faults.locked = Some(0));
     assert_eq!(a.interface.connect(&[], &[], 1).err().unwrap().status, Status::NoMemory);
@@ -129,7 +129,7 @@ fn memory_that_is_there_for_queues_and_not_for_buffers_is_asked_for_again() {
 }
 
 #[test]
-fn a_device_that_has_failed_before_its_first_use_is_not_asked_for_anything() {
+fn device_that_failed_before_first_use_gets_no_requests() {
     for polls in [0, 200] {
         let mut a = side(&[]);
         announce(IBV_EVENT_DEVICE_FATAL);
@@ -151,7 +151,7 @@ fn a_device_that_has_failed_before_its_first_use_is_not_asked_for_anything() {
 }
 
 #[test]
-fn interfaces_of_one_domain_open_each_for_itself() {
+fn interfaces_of_one_domain_open_queues_independently() {
     let domain = domain(&[]).unwrap();
     let open = |module| domain.open_interface(module, [0; 16]).unwrap();
     let (first, second, datagrams) = (open(RC), open(RC), open(UD));

@@ -19,7 +19,7 @@ fn key_of(owner: &Side, region: &Region, user: &VerbsEndpoint) -> RemoteKey {
 }
 
 #[test]
-fn an_error_in_the_middle_of_sends_that_nobody_waits_for_ends_those_before_it_well() {
+fn error_among_unsignalled_sends_completes_the_earlier_ones() {
     for status in [IBV_WC_REM_ACCESS_ERR, IBV_WC_RETRY_EXC_ERR, IBV_WC_LOC_QP_OP_ERR] {
         let (mut a, mut b) = (side(&[]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -55,7 +55,7 @@ fn an_error_in_the_middle_of_sends_that_nobody_waits_for_ends_those_before_it_we
 }
 
 #[test]
-fn buffers_of_a_queue_pair_that_the_device_does_not_let_go_of_are_used_for_nothing_else() {
+fn buffers_of_undestroyable_queue_pair_are_never_reused() {
     for keeps in [false, true] {
         let before = registrations();
         let other = domain(&[]).unwrap();
@@ -72,7 +72,7 @@ fn buffers_of_a_queue_pair_that_the_device_does_not_let_go_of_are_used_for_nothi
 }
 
 #[test]
-fn memory_of_another_device_is_named_by_its_descriptor_and_never_touched_by_the_processor() {
+fn dma_buffer_is_registered_by_descriptor_and_never_touched() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let (mut ours, mut theirs) = (vec![7u64; 4096], vec![0u64; 4096]);
@@ -125,7 +125,7 @@ fn memory_of_another_device_is_named_by_its_descriptor_and_never_touched_by_the_
 }
 
 #[test]
-fn writes_may_pass_each_other_on_the_bus_only_where_the_region_or_the_operator_says_so() {
+fn relaxed_ordering_needs_the_region_or_the_setting() {
     let hint = register_flags::RELAXED_ORDERING;
     for (setting, flags, relaxed) in
         [("off", 0, false), ("off", hint, true), ("on", 0, true), ("on", hint, true)]
@@ -143,7 +143,7 @@ fn writes_may_pass_each_other_on_the_bus_only_where_the_region_or_the_operator_s
 }
 
 #[test]
-fn ten_thousand_peers_have_bounded_memory_each_and_what_they_share_is_enough_for_traffic() {
+fn ten_thousand_peers_use_bounded_memory_and_exchange_messages() {
     const PEERS: usize = 10_000;
     let settings = [("TIELINE_VERBS_CONNECTIONS", "10002")];
     let (mut a, mut b) = (side(&settings), side(&[]));
@@ -185,7 +185,7 @@ fn ten_thousand_peers_have_bounded_memory_each_and_what_they_share_is_enough_for
 }
 
 #[test]
-fn an_interface_that_nobody_has_connected_leaves_the_device_alone() {
+fn unconnected_interface_makes_no_device_requests() {
     let (mut a, _b) = (side(&[]), side(&[]));
     fault(|faults| faults.polls_fail = true);
     (0..100).for_each(|_| a.poll());

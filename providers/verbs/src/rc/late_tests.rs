@@ -14,7 +14,7 @@ const MS: Duration = Duration::from_millis(1);
 const FAILURE: (&str, &str) = ("TIELINE_FAILURE_TIMEOUT", "100ms");
 
 #[test]
-fn an_answer_that_lay_unread_while_nobody_polled_is_read_before_its_peer_is_given_up() {
+fn unread_completion_is_read_before_its_peer_times_out() {
     for arms in [false, true] {
         let (mut a, mut b) = (side(&[FAILURE]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -34,7 +34,7 @@ fn an_answer_that_lay_unread_while_nobody_polled_is_read_before_its_peer_is_give
 }
 
 #[test]
-fn a_send_whose_end_the_device_was_not_asked_to_tell_is_no_sign_of_a_dead_peer() {
+fn unsignalled_send_does_not_count_as_stalled() {
     let (mut a, mut b) = (side(&[FAILURE]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
     for n in 0..10 {
@@ -52,7 +52,7 @@ fn a_send_whose_end_the_device_was_not_asked_to_tell_is_no_sign_of_a_dead_peer()
 }
 
 #[test]
-fn a_peer_that_came_while_nobody_polled_has_come_in_time() {
+fn peer_that_connected_between_polls_is_in_time() {
     let settings = [("TIELINE_CONNECT_TIMEOUT", "100ms")];
     let (mut a, b) = (side(&settings), side(&[]));
     let at_a = a.interface.connect(&[], &[], 1).unwrap();
@@ -68,7 +68,7 @@ fn a_peer_that_came_while_nobody_polled_has_come_in_time() {
 }
 
 #[test]
-fn a_peer_that_sends_without_a_pause_keeps_nobody_from_going_on() {
+fn continuous_sender_does_not_block_progress() {
     for module in [RC, UD] {
         let (mut a, mut b) = (side_of(module, &[]), side_of(module, &[]));
         let _ends = (module == RC).then(|| connect(&mut a, &mut b));
@@ -83,7 +83,7 @@ fn a_peer_that_sends_without_a_pause_keeps_nobody_from_going_on() {
 }
 
 #[test]
-fn a_peer_that_never_comes_is_given_up_when_the_time_is_over_and_not_before() {
+fn absent_peer_times_out_exactly_at_the_connect_timeout() {
     let settings = [("TIELINE_CONNECT_TIMEOUT", "100ms")];
     let (mut a, b) = (side(&settings), side(&[]));
     // One end of a connection retransmits its hello, the other end waits for it.
@@ -107,7 +107,7 @@ fn a_peer_that_never_comes_is_given_up_when_the_time_is_over_and_not_before() {
 
 /// If the peer did receive the first hello, its device drops the next packet with that number as a duplicate.
 #[test]
-fn who_waits_for_the_peers_hello_says_its_own_before_anything_else() {
+fn waiting_side_sends_its_hello_before_anything_else() {
     let (mut a, b) = (side(&[]), side(&[]));
     let at_a = a.interface.connect(&[], &[], 1).unwrap();
     let at_b = b.interface.connect(&[], &[], 2).unwrap();
@@ -124,7 +124,7 @@ fn who_waits_for_the_peers_hello_says_its_own_before_anything_else() {
 
 /// Without the hello the peer would never learn that it was heard.
 #[test]
-fn who_cannot_say_its_own_hello_when_the_peer_has_come_fails_and_says_why() {
+fn failed_hello_fails_the_connection_with_the_reason() {
     let (mut a, b) = (side(&[]), side(&[]));
     let at_a = a.interface.connect(&[], &[], 1).unwrap();
     let at_b = b.interface.connect(&[], &[], 2).unwrap();
@@ -139,7 +139,7 @@ fn who_cannot_say_its_own_hello_when_the_peer_has_come_fails_and_says_why() {
 }
 
 #[test]
-fn peers_are_asked_for_a_sign_of_life_at_once_when_the_port_loses_its_link() {
+fn link_loss_triggers_keepalives_to_all_peers() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let _ends = connect(&mut a, &mut b);
     (0..200).for_each(|_| a.poll());
@@ -152,7 +152,7 @@ fn peers_are_asked_for_a_sign_of_life_at_once_when_the_port_loses_its_link() {
 }
 
 #[test]
-fn whoever_sleeps_is_woken_as_often_as_peers_and_messages_need_it_and_else_never() {
+fn sleeper_wakes_only_while_peers_or_messages_need_timers() {
     let armed = |side: &mut Side| {
         let sleeps = |_| {
             side.poll();
@@ -191,7 +191,7 @@ fn whoever_sleeps_is_woken_as_often_as_peers_and_messages_need_it_and_else_never
 }
 
 #[test]
-fn a_peer_that_was_asked_for_a_sign_of_life_is_not_asked_again_before_it_has_answered() {
+fn no_second_keepalive_before_the_first_is_acknowledged() {
     let (mut a, mut b) = (side(&[("TIELINE_FAILURE_TIMEOUT", "4s")]), side(&[]));
     let _ends = connect(&mut a, &mut b);
     fault(|faults| faults.stuck = true);
@@ -204,7 +204,7 @@ fn a_peer_that_was_asked_for_a_sign_of_life_is_not_asked_again_before_it_has_ans
 }
 
 #[test]
-fn a_peer_that_speaks_is_not_asked_for_a_sign_of_life() {
+fn active_peer_gets_no_keepalive() {
     let (mut a, mut b) = (side(&[("TIELINE_FAILURE_TIMEOUT", "400ms")]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let before = counts().sends;
@@ -222,7 +222,7 @@ fn a_peer_that_speaks_is_not_asked_for_a_sign_of_life() {
 }
 
 #[test]
-fn closing_waits_for_the_goodbye_as_long_as_the_setting_says() {
+fn close_waits_for_goodbye_up_to_the_close_timeout() {
     let settings = [("TIELINE_CLOSE_TIMEOUT", "10ms")];
     let (mut a, mut b) = (side(&settings), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -235,7 +235,7 @@ fn closing_waits_for_the_goodbye_as_long_as_the_setting_says() {
 }
 
 #[test]
-fn nobody_sleeps_while_something_is_there_that_was_not_handed_out() {
+fn arm_is_refused_while_events_are_undelivered() {
     for module in [RC, UD] {
         let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
         let (mut a, mut b) = (side_of(module, &settings), side_of(module, &settings));
@@ -264,7 +264,7 @@ fn nobody_sleeps_while_something_is_there_that_was_not_handed_out() {
 
 /// The device had no memory for the credits when the messages were released, and no later message carries them.
 #[test]
-fn room_that_could_not_be_told_of_is_told_of_before_anybody_sleeps() {
+fn unsent_credits_are_sent_before_sleep() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut sent = 0;

@@ -48,7 +48,7 @@ fn pack(at: &VerbsEndpoint, len: usize, packed: Result<usize, Status>) -> Result
 }
 
 #[test]
-fn a_message_that_is_as_long_as_a_segment_is_taken_and_one_byte_more_is_refused() {
+fn message_of_segment_size_is_sent_and_longer_one_refused() {
     const SEGMENT: usize = 2 << 10;
     let settings = [("TIELINE_VERBS_SEGMENT_SIZE", "2k")];
     let (mut a, mut b) = (side(&settings), side(&settings));
@@ -67,7 +67,7 @@ fn a_message_that_is_as_long_as_a_segment_is_taken_and_one_byte_more_is_refused(
 }
 
 #[test]
-fn what_goes_inline_is_less_for_good_only_where_the_device_does_not_do_more() {
+fn inline_limit_is_lowered_for_good_only_by_a_device_limit() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let mut inlined = || {
         let (at_a, at_b) = connect(&mut a, &mut b);
@@ -83,7 +83,7 @@ fn what_goes_inline_is_less_for_good_only_where_the_device_does_not_do_more() {
 }
 
 #[test]
-fn as_many_pieces_as_the_device_takes_are_gathered_and_one_more_or_another_sum_is_refused() {
+fn excess_pieces_or_wrong_total_length_are_refused() {
     const MOST: usize = 11;
     const WORDS: usize = 8;
     let (mut a, mut b) = (side(&[]), side(&[]));
@@ -124,7 +124,7 @@ fn as_many_pieces_as_the_device_takes_are_gathered_and_one_more_or_another_sum_i
 }
 
 #[test]
-fn what_the_device_does_not_take_now_gives_back_what_was_held_for_it() {
+fn refused_post_releases_its_resources() {
     let (mut a, mut b) = (side(&[FEW]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let (mut target, mut source) = (vec![0u64; 4096], vec![1u64; 4096]);
@@ -159,7 +159,7 @@ fn what_the_device_does_not_take_now_gives_back_what_was_held_for_it() {
 }
 
 #[test]
-fn what_buffers_take_is_reported_as_they_are_made() {
+fn buffer_memory_is_reported_as_it_is_allocated() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 8];
@@ -175,7 +175,7 @@ fn what_buffers_take_is_reported_as_they_are_made() {
 }
 
 #[test]
-fn connections_that_end_while_a_message_is_packed_say_so_and_keep_no_buffer() {
+fn connection_ending_during_packing_is_reported_without_leaks() {
     let settings = [FEW, ("TIELINE_VERBS_WINDOW", "64")];
     let (mut a, mut b) = (side(&settings), side(&settings));
     for _ in 0..40 {
@@ -210,7 +210,7 @@ fn connections_that_end_while_a_message_is_packed_say_so_and_keep_no_buffer() {
 }
 
 #[test]
-fn windows_that_grow_leave_half_of_the_receives_to_peers_that_are_still_to_come() {
+fn growing_windows_leave_half_of_the_receives_to_new_peers() {
     let settings = [("TIELINE_VERBS_WINDOW", "8"), ("TIELINE_VERBS_RX_BUFFERS", "256")];
     let (mut a, mut b) = (side(&settings), side(&settings));
     let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -226,7 +226,7 @@ fn windows_that_grow_leave_half_of_the_receives_to_peers_that_are_still_to_come(
 }
 
 #[test]
-fn an_endpoint_for_which_there_is_no_memory_for_receives_shares_those_that_are_there() {
+fn endpoint_without_memory_for_receives_shares_existing_ones() {
     let settings = [("TIELINE_VERBS_WINDOW", "1024"), ("TIELINE_VERBS_RX_BUFFERS", "32768")];
     let (mut a, mut b) = (side(&settings), side(&settings));
     let small = [a.interface.connect(&[], &[], 8), b.interface.connect(&[], &[], 8)];
@@ -246,7 +246,7 @@ fn an_endpoint_for_which_there_is_no_memory_for_receives_shares_those_that_are_t
 }
 
 #[test]
-fn as_many_operations_as_the_setting_says_are_on_the_way_and_a_goodbye_beside_them() {
+fn outstanding_operations_reach_depth_and_goodbye_still_fits() {
     let settings = [("TIELINE_VERBS_TX_DEPTH", "16")];
     let (mut a, mut b) = (side(&settings), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -264,7 +264,7 @@ fn as_many_operations_as_the_setting_says_are_on_the_way_and_a_goodbye_beside_th
 }
 
 #[test]
-fn completions_of_all_endpoints_have_room_however_late_they_are_read() {
+fn completion_queue_holds_all_endpoints_even_if_read_late() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let ends: Vec<_> = (0..20).map(|_| connect(&mut a, &mut b)).collect();
     let mut target = vec![0u64; 8];
@@ -285,7 +285,7 @@ fn completions_of_all_endpoints_have_room_however_late_they_are_read() {
 }
 
 #[test]
-fn a_get_into_many_pieces_has_room_however_many_endpoints_share_the_completion_queue() {
+fn get_into_many_pieces_has_room_in_a_shared_completion_queue() {
     // Every read has one piece, and the completion queue is small.
     let few = Nature { pieces_read: 1, resizes: false, ..MLX5 };
     play(few);
@@ -337,7 +337,7 @@ fn as_many_as_there_may_be(a: &mut Side, b: &mut Side) -> Vec<(VerbsEndpoint, Ve
 }
 
 #[test]
-fn a_completion_queue_of_fixed_size_holds_the_receives_of_every_endpoints_own_queue() {
+fn fixed_completion_queue_holds_receives_of_all_own_queues() {
     play(Nature { shares_receives: false, resizes: false, ..MLX5 });
     fault(|faults| faults.most_completions = Some(1500));
     let settings = [
@@ -393,7 +393,7 @@ fn a_completion_queue_grows_before_an_endpoint_is_refused() {
 }
 
 #[test]
-fn an_endpoint_whose_completions_the_device_has_no_queue_for_is_refused_with_what_to_do() {
+fn endpoint_beyond_completion_queue_is_refused_with_advice() {
     fault(|faults| faults.most_completions = Some(1060));
     let settings = [("TIELINE_VERBS_TX_DEPTH", "2048")];
     let a = domain(&settings).unwrap().open_interface(RC, [0; 16]).unwrap();
@@ -406,7 +406,7 @@ fn an_endpoint_whose_completions_the_device_has_no_queue_for_is_refused_with_wha
 }
 
 #[test]
-fn memory_that_is_registered_in_part_or_not_said_to_be_is_lent_to_the_device() {
+fn partly_or_unregistered_memory_is_registered_transiently() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 4096];
@@ -443,7 +443,7 @@ fn memory_that_is_registered_in_part_or_not_said_to_be_is_lent_to_the_device() {
 }
 
 #[test]
-fn an_atomic_that_the_device_does_not_do_or_that_lies_elsewhere_is_refused_before_it_is_posted() {
+fn unsupported_or_misplaced_atomic_is_refused_before_posting() {
     let (a, b) = (&mut side(&[]), &mut side(&[]));
     let (at_a, _at_b) = connect(a, b);
     let mut words = [0u64; 4];

@@ -24,7 +24,7 @@ fn refusal(class: &FakeClass, settings: &[(&str, &str)]) -> Failure {
 }
 
 #[test]
-fn what_peers_know_of_a_port_ends_its_connections_when_it_changes_until_it_is_back() {
+fn changed_port_address_fails_connections_until_it_returns() {
     for (nature, name, before, after, kind, words) in [
         (
             INFINIBAND,
@@ -73,7 +73,7 @@ fn what_peers_know_of_a_port_ends_its_connections_when_it_changes_until_it_is_ba
 }
 
 #[test]
-fn a_gid_that_is_away_for_a_moment_has_not_moved() {
+fn briefly_absent_gid_does_not_count_as_changed() {
     const AWAY: &str = "0000:0000:0000:0000:0000:0000:0000:0000\n";
     const BACK: &str = "0000:0000:0000:0000:0000:ffff:0a00:0001\n";
     let class = class();
@@ -99,7 +99,7 @@ fn a_gid_that_is_away_for_a_moment_has_not_moved() {
 }
 
 #[test]
-fn a_gid_with_which_nothing_can_be_sent_from_here_is_passed_over() {
+fn unusable_gid_is_skipped() {
     let class = class();
     // The second GID is the best, an IPv4 address. It may belong to another network namespace.
     for (dead, taken) in [(&[][..], 1), (&[1][..], 0), (&[0, 1][..], 2), (&[0, 1, 2][..], 1)] {
@@ -112,7 +112,7 @@ fn a_gid_with_which_nothing_can_be_sent_from_here_is_passed_over() {
 }
 
 #[test]
-fn a_gid_lies_in_a_subnet_that_the_operator_named_or_there_is_none() {
+fn gid_outside_configured_subnets_is_refused() {
     let class = class();
     let within = |subnets: &str| [("TIELINE_VERBS_SUBNET", subnets.to_string())];
     for (subnets, taken) in [
@@ -138,7 +138,7 @@ fn a_gid_lies_in_a_subnet_that_the_operator_named_or_there_is_none() {
 }
 
 #[test]
-fn of_two_partition_keys_the_one_with_full_membership_is_taken_though_it_comes_second() {
+fn partition_with_full_membership_is_selected_over_earlier_one() {
     let class = class();
     file(&class, "pkeys/0", "0x7fff\n");
     file(&class, "pkeys/1", "0xffff\n");
@@ -156,8 +156,7 @@ fn of_two_partition_keys_the_one_with_full_membership_is_taken_though_it_comes_s
 }
 
 #[test]
-fn a_device_that_speaks_neither_infiniband_nor_roce_or_whose_driver_lacks_too_much_is_refused_by_its_name()
- {
+fn unsupported_device_is_refused_by_name() {
     let class = class();
     for (kind, words) in [
         ("4: RNIC\n", "double0 is an iWARP device"),
@@ -179,7 +178,7 @@ fn a_device_that_speaks_neither_infiniband_nor_roce_or_whose_driver_lacks_too_mu
 }
 
 #[test]
-fn packets_have_a_global_header_on_ethernet_and_where_the_port_says_that_it_needs_one() {
+fn packets_have_global_header_on_ethernet_or_if_port_requires_it() {
     for nature in ADAPTERS {
         play(*nature);
         let (mut a, mut b) = (side(&[]), side(&[]));
@@ -195,7 +194,7 @@ fn packets_have_a_global_header_on_ethernet_and_where_the_port_says_that_it_need
 }
 
 #[test]
-fn what_had_arrived_before_a_queue_failed_is_delivered_before_its_connections_end() {
+fn arrivals_before_queue_failure_precede_connection_failures() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     for header in 0..3 {

@@ -23,7 +23,7 @@ fn put_notify(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], word: u32)
 }
 
 #[test]
-fn a_word_comes_whole_and_behind_the_bytes_of_its_put() {
+fn notification_word_arrives_intact_after_its_puts_data() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 2000];
@@ -46,7 +46,7 @@ fn a_word_comes_whole_and_behind_the_bytes_of_its_put() {
 
 /// Each notification consumes a shared receive. The peer's window limits notifications and messages together.
 #[test]
-fn notifications_and_messages_share_the_window_and_a_target_that_looks_lets_them_go_on() {
+fn notifications_and_messages_share_the_window() {
     let settings = [("TIELINE_VERBS_WINDOW", "8"), ("TIELINE_VERBS_MAX_WINDOW", "8")];
     let (mut a, mut b) = (side(&settings), side(&settings));
     let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -78,7 +78,7 @@ fn notifications_and_messages_share_the_window_and_a_target_that_looks_lets_them
 }
 
 #[test]
-fn a_put_that_is_refused_tells_nobody() {
+fn refused_put_sends_no_notification() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 8];
@@ -95,7 +95,7 @@ fn a_put_that_is_refused_tells_nobody() {
 
 /// The immediate value identifies the connection of a message. An arrival without one is ignored.
 #[test]
-fn what_arrives_without_a_number_is_nobodys_and_its_receive_is_there_for_the_next() {
+fn arrival_without_immediate_is_ignored_and_receive_reposted() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     fault(|faults| faults.no_number = true);

@@ -19,7 +19,7 @@ fn put(at: &VerbsEndpoint, key: &RemoteKey, iov: &[Iov]) -> Posted {
 }
 
 #[test]
-fn the_device_copies_at_once_what_is_as_long_as_it_allows_and_nothing_longer() {
+fn data_up_to_the_inline_limit_is_inlined_and_longer_is_not() {
     const MOST: usize = 64;
     let settings = [("TIELINE_VERBS_INLINE", "64")];
     let (mut a, mut b) = (side(&settings), side(&settings));
@@ -57,7 +57,7 @@ fn the_device_copies_at_once_what_is_as_long_as_it_allows_and_nothing_longer() {
 }
 
 #[test]
-fn a_fence_holds_for_what_is_posted_next_and_for_nothing_else() {
+fn fence_applies_only_to_the_next_operation() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 8];
@@ -75,7 +75,7 @@ fn a_fence_holds_for_what_is_posted_next_and_for_nothing_else() {
 }
 
 #[test]
-fn every_wake_up_that_is_taken_from_a_device_is_acknowledged() {
+fn every_notification_read_is_acknowledged() {
     for module in [RC, UD] {
         let side = side_of(module, &[]);
         let endpoint = (module == RC).then(|| side.interface.connect(&[], &[], 1).unwrap());
@@ -89,7 +89,7 @@ fn every_wake_up_that_is_taken_from_a_device_is_acknowledged() {
 }
 
 #[test]
-fn a_queue_that_failed_ends_the_connections_of_its_own_worker_and_no_others() {
+fn failed_queue_ends_only_connections_of_its_worker() {
     for kind in [IBV_EVENT_CQ_ERR, IBV_EVENT_SRQ_ERR] {
         let domain = domain(&[]).unwrap();
         let open = |module, number| domain.open_interface(module, [number; 16]).unwrap();
@@ -112,7 +112,7 @@ fn a_queue_that_failed_ends_the_connections_of_its_own_worker_and_no_others() {
 }
 
 #[test]
-fn a_completion_queue_that_cannot_be_polled_ends_every_endpoint_at_once() {
+fn unpollable_completion_queue_fails_every_endpoint_immediately() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (one, _other) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 8];
@@ -136,7 +136,7 @@ fn a_completion_queue_that_cannot_be_polled_ends_every_endpoint_at_once() {
 }
 
 #[test]
-fn a_datagram_queue_pair_that_failed_ends_the_channels_of_its_own_interface_and_no_others() {
+fn failed_datagram_queue_pair_ends_only_its_own_channels() {
     let domain = domain(&[("TIELINE_CLOSE_TIMEOUT", "1ms")]).unwrap();
     let open = |number| domain.open_interface(UD, [number; 16]).unwrap();
     let (first, second) = (open(1), open(2));
@@ -157,7 +157,7 @@ fn a_datagram_queue_pair_that_failed_ends_the_channels_of_its_own_interface_and_
 }
 
 #[test]
-fn a_device_that_takes_no_receives_any_more_ends_every_endpoint_with_the_reason() {
+fn refused_receives_fail_every_endpoint_with_the_reason() {
     for (module, reason) in
         [(RC, "the device accepts no more receives"), (UD, "posting receives: ")]
     {
@@ -186,7 +186,7 @@ fn a_device_that_takes_no_receives_any_more_ends_every_endpoint_with_the_reason(
 }
 
 #[test]
-fn a_device_that_copies_nothing_at_once_sends_from_buffers_and_they_come_back() {
+fn device_without_inline_sends_from_buffers_that_are_released() {
     // An inline limit of a header, which covers messages without payload, and of nothing.
     for (inline, copies) in [("16", true), ("0", false)] {
         let settings = [("TIELINE_VERBS_INLINE", inline), ("TIELINE_VERBS_TX_BUFFERS", "32")];
@@ -220,7 +220,7 @@ fn a_device_that_copies_nothing_at_once_sends_from_buffers_and_they_come_back() 
 }
 
 #[test]
-fn what_the_device_says_of_a_queue_pair_ends_its_connection_and_no_other_of_the_worker() {
+fn queue_pair_event_fails_only_its_own_connection() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (_first, first) = connect(&mut a, &mut b);
     let (second, there) = connect(&mut a, &mut b);
@@ -239,7 +239,7 @@ fn what_the_device_says_of_a_queue_pair_ends_its_connection_and_no_other_of_the_
 
 /// Peers know the seal and can forge keys.
 #[test]
-fn the_device_gives_peers_no_right_to_a_region_that_was_not_asked_for() {
+fn device_grants_peers_only_the_requested_rights() {
     for (right, taken) in [(access::REMOTE_READ, false), (access::REMOTE_WRITE, true)] {
         let (mut a, mut b) = (side(&[]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -278,7 +278,7 @@ fn puts(at: &VerbsEndpoint, key: &RemoteKey, source: &mut [u64], words: usize) -
 }
 
 #[test]
-fn a_device_is_told_once_of_what_was_posted_with_more_to_follow() {
+fn operations_with_more_flag_share_one_doorbell() {
     for words in [SHORT, LONG] {
         let (mut a, mut b) = (side(&[]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -295,7 +295,7 @@ fn a_device_is_told_once_of_what_was_posted_with_more_to_follow() {
 }
 
 #[test]
-fn a_device_is_told_by_the_next_call_whatever_it_returns_or_the_next_poll() {
+fn held_operations_are_posted_by_the_next_call_or_poll() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 8];
@@ -324,8 +324,7 @@ fn a_device_is_told_by_the_next_call_whatever_it_returns_or_the_next_poll() {
 }
 
 #[test]
-fn what_a_device_does_not_take_of_many_sends_it_takes_later_in_their_order_or_it_ends_with_the_connection()
- {
+fn refused_batched_sends_are_retried_in_order_or_fail_connection() {
     for (refusal, words) in [(libc::ENOMEM, SHORT), (libc::ENOMEM, LONG), (libc::EINVAL, LONG)] {
         let (mut a, mut b) = (side(&[]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -349,7 +348,7 @@ fn what_a_device_does_not_take_of_many_sends_it_takes_later_in_their_order_or_it
 }
 
 #[test]
-fn nothing_that_was_held_is_read_once_its_endpoint_is_closed() {
+fn held_operations_are_not_read_after_their_endpoint_closes() {
     for words in [SHORT, LONG] {
         let (mut a, mut b) = (side(&[]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -370,7 +369,7 @@ fn nothing_that_was_held_is_read_once_its_endpoint_is_closed() {
 }
 
 #[test]
-fn what_makes_no_event_is_told_of_only_when_it_fails_and_ends_with_what_follows_it() {
+fn silent_operation_is_reported_only_on_failure() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 8];

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_ends_with_a_word_alone_is_told_until_there_is_no_room_or_more_ends() {
+    fn plain_sends_retire_until_room_ends_or_a_send_is_not_plain() {
         let mut queue = SendQueue::new(16);
         queue.push(user(1), false);
         queue.push(Ends { foreign: true, ..Ends::default() }, false);
@@ -314,8 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_are_counted_for_what_is_on_the_way_and_what_keeps_the_connection_going_beside_it()
-     {
+    fn completion_entries_cover_outstanding_sends_and_reserve() {
         let mut queue = SendQueue::new(16);
         assert_eq!(queue.completions(), 16 + RESERVE);
         (0..16).for_each(|cookie| queue.push(user(cookie), true));
@@ -326,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_go_round_without_harm() {
+    fn send_numbers_wrap_around_safely() {
         let mut queue = SendQueue::new(16);
         queue.first = u32::MAX - 1;
         for cookie in 0..4 {
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_on_its_way_keeps_its_order_while_its_room_grows() {
+    fn send_queue_keeps_order_while_it_grows() {
         let mut queue = SendQueue::new(1000);
         queue.first = u32::MAX - 20;
         let mut retired = 0;
@@ -358,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_always_holds_a_send_that_asked_for_a_completion() {
+    fn full_queue_always_holds_a_signalled_send() {
         for depth in [16, 17, 128] {
             let mut queue = SendQueue::new(depth);
             let mut signalled = 0;
@@ -373,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn room_reserve_and_requests_for_a_completion_are_counted_to_the_last_place() {
+    fn room_reserve_and_signalling_are_exact_to_the_last_entry() {
         let mut queue = SendQueue::new(16);
         let mut asked = Vec::new();
         for cookie in 0..16 {
@@ -397,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_filled_by_sends_whose_end_nobody_tells_says_so() {
+    fn queue_reports_being_full_of_unsignalled_sends() {
         let mut queue = SendQueue::new(16);
         assert!(!queue.awaits_completion() && !queue.touches_application());
         queue.push(Ends { foreign: true, ..user(0) }, false);

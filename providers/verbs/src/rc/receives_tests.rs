@@ -24,7 +24,7 @@ fn numbers(side: &Side) -> Vec<u32> {
 }
 
 #[test]
-fn a_message_of_a_connection_that_is_over_gives_no_receive_to_who_has_its_place_now() {
+fn message_of_ended_connection_gives_no_receive_to_new_slot_owner() {
     own_queues();
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
     let (at_a, at_b) = connect(&mut a, &mut b);
@@ -62,7 +62,7 @@ fn a_message_of_a_connection_that_is_over_gives_no_receive_to_who_has_its_place_
 }
 
 #[test]
-fn a_queue_pair_that_takes_no_receives_ends_its_connection_and_the_others_lose_none() {
+fn refused_own_receives_fail_only_that_connection() {
     own_queues();
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
     let ends: Vec<_> = (0..3).map(|_| connect(&mut a, &mut b)).collect();
@@ -92,7 +92,7 @@ fn a_queue_pair_that_takes_no_receives_ends_its_connection_and_the_others_lose_n
 }
 
 #[test]
-fn receives_that_the_shared_queue_did_not_take_are_posted_when_it_takes_some_again() {
+fn receives_refused_by_shared_queue_are_posted_later() {
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
     drop(connect(&mut a, &mut b));
     let settle = |a: &mut Side, b: &mut Side| {
@@ -127,7 +127,7 @@ fn receives_that_the_shared_queue_did_not_take_are_posted_when_it_takes_some_aga
 }
 
 #[test]
-fn a_receive_that_came_back_from_a_queue_pair_in_error_is_not_posted_there_again() {
+fn flushed_receive_is_not_reposted_to_failed_queue_pair() {
     own_queues();
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
     let (at_a, _at_b) = connect(&mut a, &mut b);

@@ -30,7 +30,7 @@ fn longest(side: &Side) -> usize {
 }
 
 #[test]
-fn bytes_of_a_short_put_are_taken_when_it_returns_also_where_a_queue_pair_inlines_less() {
+fn short_put_copies_its_bytes_at_any_inline_limit() {
     for (inline, settings) in [(256, "188"), (64, "188"), (0, "96")] {
         play(Nature { inline, ..MLX5 });
         let settings = [("TIELINE_VERBS_INLINE", settings)];
@@ -63,7 +63,7 @@ fn bytes_of_a_short_put_are_taken_when_it_returns_also_where_a_queue_pair_inline
 }
 
 #[test]
-fn puts_that_are_over_never_overrun_a_queue_and_few_of_them_ask_for_a_completion() {
+fn done_puts_never_overrun_the_queue_and_few_are_signalled() {
     const PUTS: usize = 5_000;
     for depth in [16, 120] {
         let settings = [("TIELINE_VERBS_TX_DEPTH", &*depth.to_string())];
@@ -104,7 +104,7 @@ fn puts_that_are_over_never_overrun_a_queue_and_few_of_them_ask_for_a_completion
 }
 
 #[test]
-fn the_failure_of_a_put_that_was_over_ends_its_endpoint_and_the_flush_behind_it() {
+fn failure_of_done_put_fails_endpoint_and_following_flush() {
     for flushes in [true, false] {
         let (mut a, mut b) = (side(&[]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -134,7 +134,7 @@ fn the_failure_of_a_put_that_was_over_ends_its_endpoint_and_the_flush_behind_it(
 
 /// All lengths, from any address, for every inline limit.
 #[test]
-fn short_puts_and_what_is_just_longer_arrive_whole_and_in_order_over_every_adapter() {
+fn puts_around_the_short_limit_arrive_in_order_on_every_adapter() {
     for nature in ADAPTERS {
         fault(|faults| *faults = Faults::default());
         play(*nature);
@@ -184,7 +184,7 @@ fn short_puts_and_what_is_just_longer_arrive_whole_and_in_order_over_every_adapt
 
 /// Earlier puts succeed. Puts with local completion cause no event. Every other operation fails with the connection's error.
 #[test]
-fn an_error_in_the_middle_is_told_to_what_waits_behind_it_and_to_nothing_before() {
+fn error_among_short_puts_fails_only_the_later_operations() {
     for (inline, status, told) in [
         (256, IBV_WC_REM_ACCESS_ERR, Status::Io),
         (256, IBV_WC_RETRY_EXC_ERR, Status::TimedOut),
@@ -227,7 +227,7 @@ fn an_error_in_the_middle_is_told_to_what_waits_behind_it_and_to_nothing_before(
 }
 
 #[test]
-fn what_the_device_does_not_take_is_not_taken_and_its_buffer_is_free_again() {
+fn refused_short_put_returns_again_and_frees_its_buffer() {
     for inline in [256, 0] {
         play(Nature { inline, ..MLX5 });
         let settings = [("TIELINE_VERBS_TX_BUFFERS", "64")];
@@ -261,7 +261,7 @@ fn what_the_device_does_not_take_is_not_taken_and_its_buffer_is_free_again() {
 
 /// The endpoint closes right after the posts, also before the device has executed any of them.
 #[test]
-fn short_puts_arrive_though_their_endpoint_and_interface_close_right_behind_them() {
+fn short_puts_arrive_although_endpoint_closes_immediately() {
     for (inline, whole) in [(256, false), (0, false), (256, true)] {
         play(Nature { inline, ..MLX5 });
         let (mut a, mut b) = (side(&[]), side(&[]));
@@ -288,7 +288,7 @@ fn short_puts_arrive_though_their_endpoint_and_interface_close_right_behind_them
 }
 
 #[test]
-fn a_short_put_goes_behind_what_the_device_was_not_told_of_yet_and_tells_it() {
+fn short_put_follows_held_operations_and_posts_them() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 8];
@@ -307,7 +307,7 @@ fn a_short_put_goes_behind_what_the_device_was_not_told_of_yet_and_tells_it() {
 /// A revoked key fails the connection. A put with local completion has no event of its own, and a later flush returns the
 /// connection's status.
 #[test]
-fn a_short_put_to_memory_that_is_gone_ends_its_connection_and_writes_nothing() {
+fn short_put_to_revoked_memory_fails_connection_without_writing() {
     for flags in [0, REMOTE] {
         let (mut a, mut b) = (side(&[]), side(&[]));
         let (at_a, _at_b) = connect(&mut a, &mut b);

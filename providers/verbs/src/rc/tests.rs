@@ -25,7 +25,7 @@ fn get(at: &VerbsEndpoint, key: &RemoteKey, words: &mut [u64], cookie: u64) -> P
 }
 
 #[test]
-fn messages_come_once_in_order_and_a_receiver_that_does_not_look_stops_its_sender() {
+fn messages_arrive_in_order_and_idle_receiver_stops_its_sender() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let (mut sent, mut stopped) = (0u64, 0);
@@ -53,7 +53,7 @@ fn messages_come_once_in_order_and_a_receiver_that_does_not_look_stops_its_sende
 }
 
 #[test]
-fn the_window_of_a_stream_grows_to_its_bound_and_that_of_a_ping_pong_does_not() {
+fn window_grows_for_a_stream_but_not_for_a_ping_pong() {
     let settings = [("TIELINE_VERBS_WINDOW", "8"), ("TIELINE_VERBS_MAX_WINDOW", "40")];
     let (mut a, mut b) = (side(&settings), side(&settings));
     let (at_a, at_b) = connect(&mut a, &mut b);
@@ -82,7 +82,7 @@ fn the_window_of_a_stream_grows_to_its_bound_and_that_of_a_ping_pong_does_not() 
 }
 
 #[test]
-fn short_messages_ask_for_a_completion_only_now_and_then_and_receives_are_posted_in_chains() {
+fn short_messages_are_rarely_signalled_and_receives_are_chained() {
     let settings = [("TIELINE_VERBS_WINDOW", "64"), ("TIELINE_VERBS_MAX_WINDOW", "64")];
     let (mut a, mut b) = (side(&settings), side(&settings));
     let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -106,7 +106,7 @@ fn short_messages_ask_for_a_completion_only_now_and_then_and_receives_are_posted
 }
 
 #[test]
-fn a_message_that_was_packed_is_sent_though_the_device_has_no_memory_for_it_now() {
+fn packed_message_is_sent_later_if_device_lacks_memory() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let packed = std::cell::Cell::new(0);
@@ -150,7 +150,7 @@ fn a_message_that_was_packed_is_sent_though_the_device_has_no_memory_for_it_now(
 
 /// The application's packer may send messages and make progress.
 #[test]
-fn a_packer_may_send_on_other_connections_and_make_progress_and_its_own_has_no_room_meanwhile() {
+fn packer_may_send_elsewhere_while_its_connection_is_blocked() {
     let (mut a, mut b, mut c) = (side(&[]), side(&[]), side(&[]));
     let (to_b, _at_b) = connect(&mut a, &mut b);
     let (to_c, _at_c) = connect(&mut a, &mut c);
@@ -179,7 +179,7 @@ fn a_packer_may_send_on_other_connections_and_make_progress_and_its_own_has_no_r
 }
 
 #[test]
-fn put_get_and_atomics_reach_registered_memory_and_every_operation_ends_once() {
+fn put_get_and_atomics_reach_memory_and_end_exactly_once() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let (mut target, mut source) = (vec![0u64; 4096], vec![0x55u64; 4096]);
@@ -233,7 +233,7 @@ fn operations_on_the_same_memory_share_a_registration_that_ends_with_them() {
 
 /// Registered as a region or not: a read-only mapping can be the target of a peer's get and the source of a put.
 #[test]
-fn a_get_into_memory_that_is_mapped_to_be_read_is_refused_and_its_connection_lives() {
+fn get_into_read_only_memory_is_refused_and_connection_survives() {
     let (mut a, mut b) = (side(&[("TIELINE_VERBS_CACHE", "keep")]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let (mut target, mut constant) = (vec![0u64; 4096], vec![7u64; 4096]);
@@ -269,7 +269,7 @@ fn a_get_into_memory_that_is_mapped_to_be_read_is_refused_and_its_connection_liv
 }
 
 #[test]
-fn a_program_that_promises_not_to_unmap_pays_once_and_ending_a_region_forgets() {
+fn kept_registration_is_reused_until_its_region_ends() {
     let settings = [("TIELINE_VERBS_CACHE", "keep"), ("TIELINE_VERBS_CACHE_ENTRIES", "2")];
     let (mut a, mut b) = (side(&settings), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
@@ -295,7 +295,7 @@ fn a_program_that_promises_not_to_unmap_pays_once_and_ending_a_region_forgets() 
 }
 
 #[test]
-fn a_revoked_key_fails_its_operation_and_ends_the_connection_and_a_new_one_can_be_made() {
+fn revoked_key_fails_connection_and_peer_can_reconnect() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let (mut target, mut kept) = (vec![0u64; 64], vec![0u64; 64]);
@@ -356,7 +356,7 @@ fn keys_of_others_and_changed_ones_are_refused_before_anything_is_posted() {
 }
 
 #[test]
-fn a_peer_that_is_gone_fails_everything_under_way_in_words() {
+fn vanished_peer_fails_outstanding_operations_with_the_reason() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 64];
@@ -375,7 +375,7 @@ fn a_peer_that_is_gone_fails_everything_under_way_in_words() {
 }
 
 #[test]
-fn a_peer_that_is_gone_while_nothing_is_sent_is_noticed_and_one_that_is_silent_is_not_gone() {
+fn vanished_idle_peer_is_detected_and_silent_live_peer_is_kept() {
     let settings = [("TIELINE_FAILURE_TIMEOUT", "100ms")];
     let (mut a, mut b) = (side(&settings), side(&[]));
     let (_at_a, _at_b) = connect(&mut a, &mut b);
@@ -397,7 +397,7 @@ fn a_peer_that_is_gone_while_nothing_is_sent_is_noticed_and_one_that_is_silent_i
 }
 
 #[test]
-fn a_send_that_the_device_does_not_take_is_tried_again_or_ends_the_endpoint() {
+fn refused_send_is_retried_or_fails_the_endpoint() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     fault(|faults| faults.refuse_sends = libc::ENOMEM);
@@ -414,7 +414,7 @@ fn a_send_that_the_device_does_not_take_is_tried_again_or_ends_the_endpoint() {
 }
 
 #[test]
-fn a_device_that_is_removed_ends_every_endpoint_and_takes_no_new_one() {
+fn removed_device_fails_every_endpoint_and_refuses_new_ones() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (first, _b1) = connect(&mut a, &mut b);
     let (_second, _b2) = connect(&mut a, &mut b);
@@ -436,7 +436,7 @@ fn a_device_that_is_removed_ends_every_endpoint_and_takes_no_new_one() {
 }
 
 #[test]
-fn sends_that_neither_complete_nor_fail_are_given_up_sooner_when_the_port_is_down() {
+fn stuck_sends_time_out_sooner_while_the_port_is_down() {
     for (down, words) in [(true, "port 1 is down"), (false, "neither completed nor failed")] {
         let settings = [("TIELINE_FAILURE_TIMEOUT", "100ms")];
         let (mut a, mut b) = (side(&settings), side(&[]));
@@ -461,7 +461,7 @@ fn sends_that_neither_complete_nor_fail_are_given_up_sooner_when_the_port_is_dow
 }
 
 #[test]
-fn too_little_locked_memory_is_said_where_it_is_met() {
+fn lack_of_locked_memory_is_reported_by_the_failing_call() {
     fault(|faults| faults.locked = Some(64 << 10));
     let domain = domain(&[]).unwrap();
     let interface = domain.open_interface(RC, [0; 16]).unwrap();
@@ -481,7 +481,7 @@ fn too_little_locked_memory_is_said_where_it_is_met() {
 }
 
 #[test]
-fn what_the_cache_keeps_makes_room_for_what_the_program_registers() {
+fn cached_registrations_make_room_for_regions() {
     let (mut a, mut b) = (side(&[("TIELINE_VERBS_CACHE", "keep")]), side(&[]));
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let (mut target, mut source) = (vec![0u64; 4096], vec![1u64; 4096]);
@@ -529,7 +529,7 @@ fn the_smaller_mtu_of_two_sides_is_used() {
 }
 
 #[test]
-fn the_owner_of_a_revoked_key_hears_why_its_own_operations_end() {
+fn owner_of_revoked_key_learns_why_its_operations_failed() {
     let (mut a, mut b) = (side(&[]), side(&[]));
     let (at_a, at_b) = connect(&mut a, &mut b);
     let (mut target, mut other) = (vec![0u64; 64], vec![0u64; 64]);
@@ -550,7 +550,7 @@ fn the_owner_of_a_revoked_key_hears_why_its_own_operations_end() {
 }
 
 #[test]
-fn a_peer_that_takes_only_shorter_messages_is_not_reached_and_the_setting_is_named() {
+fn peer_with_shorter_segment_is_unreachable_and_setting_is_named() {
     let of_size = |size: &str| side(&[("TIELINE_VERBS_SEGMENT_SIZE", size)]);
     let (long, short) = (of_size("16k"), of_size("4k"));
     let failure = long.interface.reachable(&short.interface.address()).unwrap_err();
@@ -561,7 +561,7 @@ fn a_peer_that_takes_only_shorter_messages_is_not_reached_and_the_setting_is_nam
 }
 
 #[test]
-fn the_modules_of_a_port_say_what_they_carry_out() {
+fn module_attributes_of_a_port_are_complete() {
     use tieline_plugin_api::caps;
     let domain = domain(&[]).unwrap();
     let modules = Domain::modules(&domain);

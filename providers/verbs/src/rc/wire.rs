@@ -59,7 +59,7 @@ impl Header {
 
     /// Parses the header and returns the payload, if it is an application message.
     #[inline(always)]
-    pub(crate) fn of_message(bytes: &[u8]) -> Option<(Header, &[u8])> {
+    pub(crate) fn parse_message(bytes: &[u8]) -> Option<(Header, &[u8])> {
         let (head, payload) = bytes.split_first_chunk::<HEADER_LEN>()?;
         let is_message = head[14] == Kind::Message as u8;
         is_message.then(|| (Header::read(head, Kind::Message), payload))
@@ -89,10 +89,10 @@ mod tests {
             let header = Header { header: 0x1122_3344_5566_7788, id: 9, grant, kind };
             assert_eq!(Header::unpack(&header.pack()), Ok(header));
             let message = (kind == Kind::Message).then_some((header, &[7][..]));
-            assert_eq!(Header::of_message(&[&header.pack()[..], &[7]].concat()), message);
+            assert_eq!(Header::parse_message(&[&header.pack()[..], &[7]].concat()), message);
         }
         assert_eq!(Header::unpack(&[1; 15]), Err(Status::BadData));
-        assert_eq!(Header::of_message(&[1; 15]), None);
+        assert_eq!(Header::parse_message(&[1; 15]), None);
         for kind in [0, 5, 255] {
             let grant = Grant::default();
             let mut bytes = Header { header: 0, id: 0, grant, kind: Kind::Message }.pack();

@@ -37,7 +37,7 @@ fn a_peer_arrives_with_its_identity_and_messages_come_once_in_order() {
 }
 
 #[test]
-fn all_of_the_word_that_tells_interfaces_apart_is_random() {
+fn interface_cookie_is_fully_random() {
     let words: Vec<u64> = (0..8)
         .map(|_| side_of(UD, &[]).interface.address())
         .map(|address| Address::unpack(&address).unwrap().target.cookie)
@@ -49,7 +49,7 @@ fn all_of_the_word_that_tells_interfaces_apart_is_random() {
 }
 
 #[test]
-fn a_packer_may_send_on_other_channels_and_make_progress_and_its_own_has_no_room_meanwhile() {
+fn packer_may_send_elsewhere_while_its_channel_is_blocked() {
     let (mut a, mut b, mut c) = (side_of(UD, &[]), side_of(UD, &[]), side_of(UD, &[]));
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
     let to_c = a.interface.connect(&c.interface.address(), b"a", 2).unwrap();
@@ -84,7 +84,7 @@ fn a_packer_may_send_on_other_channels_and_make_progress_and_its_own_has_no_room
 }
 
 #[test]
-fn an_end_that_comes_while_a_message_is_packed_is_the_answer_whatever_was_packed() {
+fn channel_failure_during_packing_overrides_the_packed_result() {
     for packed in [Ok(3), Err(Status::Invalid)] {
         let (mut a, b) = (side_of(UD, &[]), side_of(UD, &[]));
         let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
@@ -101,7 +101,7 @@ fn an_end_that_comes_while_a_message_is_packed_is_the_answer_whatever_was_packed
 }
 
 #[test]
-fn where_a_window_is_full_nobody_packs_until_the_peer_acknowledges() {
+fn full_window_blocks_packing_until_an_acknowledgement() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
     let mut sent = 0;
@@ -127,7 +127,7 @@ fn where_a_window_is_full_nobody_packs_until_the_peer_acknowledges() {
 }
 
 #[test]
-fn what_nobody_acknowledges_fails_the_endpoint_when_the_time_is_over() {
+fn unacknowledged_message_fails_the_endpoint_at_the_timeout() {
     let settings = [("TIELINE_FAILURE_TIMEOUT", "200ms")];
     let (mut a, b) = (side_of(UD, &settings), side_of(UD, &[]));
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
@@ -148,7 +148,7 @@ fn what_nobody_acknowledges_fails_the_endpoint_when_the_time_is_over() {
 }
 
 #[test]
-fn what_nobody_acknowledges_while_the_port_is_down_is_said_to_be_for_that() {
+fn unacknowledged_message_on_down_port_reports_the_port() {
     let settings = [("TIELINE_FAILURE_TIMEOUT", "200ms")];
     let (mut a, b) = (side_of(UD, &settings), side_of(UD, &[]));
     let _to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
@@ -165,7 +165,7 @@ fn what_nobody_acknowledges_while_the_port_is_down_is_said_to_be_for_that() {
 
 /// All of them are lost, and their buffers are released.
 #[test]
-fn datagrams_that_the_device_does_not_take_are_sent_later_however_many_they_were() {
+fn datagrams_refused_by_the_device_are_sent_later() {
     let settings = [("TIELINE_FAILURE_TIMEOUT", "1h")];
     let (mut a, mut b) = (side_of(UD, &settings), side_of(UD, &[]));
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
@@ -198,7 +198,7 @@ fn datagrams_that_the_device_does_not_take_are_sent_later_however_many_they_were
 
 /// Before the other side has answered the Hello, and while the network is cut.
 #[test]
-fn what_was_taken_before_a_channel_with_a_full_window_was_closed_arrives_and_then_the_last_word() {
+fn closed_full_channel_delivers_everything_before_the_goodbye() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let address = b.interface.address();
     for (turn, answered) in [false, true].into_iter().enumerate() {
@@ -229,7 +229,7 @@ fn what_was_taken_before_a_channel_with_a_full_window_was_closed_arrives_and_the
 
 /// The peer may have failed or been killed: no goodbye will ever arrive.
 #[test]
-fn a_place_of_a_peer_that_is_silent_for_long_is_free_for_another_when_there_is_no_other() {
+fn slot_of_silent_peer_is_reused_if_no_other_is_free() {
     // Closing must not wait for acknowledgements that silent peers never send.
     let settings = [("TIELINE_CLOSE_TIMEOUT", "1ms")];
     let (mut a, mut b) = (side_of(UD, &settings), side_of(UD, &[]));
@@ -264,7 +264,7 @@ fn a_place_of_a_peer_that_is_silent_for_long_is_free_for_another_when_there_is_n
 }
 
 #[test]
-fn a_channel_that_was_closed_leaves_nothing_once_its_last_word_is_acknowledged() {
+fn closed_channel_leaves_nothing_after_goodbye_acknowledgement() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let address = b.interface.address();
     let (first, begun) = (a.interface.memory().peer_bytes, Instant::now());
@@ -286,7 +286,7 @@ fn a_channel_that_was_closed_leaves_nothing_once_its_last_word_is_acknowledged()
 }
 
 #[test]
-fn a_device_that_is_removed_ends_every_channel_and_takes_no_new_one() {
+fn removed_device_fails_every_channel_and_refuses_new_ones() {
     let (mut a, b) = (side_of(UD, &[]), side_of(UD, &[]));
     let address = b.interface.address();
     let first = a.interface.connect(&address, b"a", 1).unwrap();
@@ -307,7 +307,7 @@ fn a_device_that_is_removed_ends_every_channel_and_takes_no_new_one() {
 }
 
 #[test]
-fn what_is_as_long_as_it_may_be_arrives_and_one_byte_more_is_refused() {
+fn longest_message_and_identity_arrive_and_longer_are_refused() {
     const MTU: (&str, &str) = ("TIELINE_VERBS_PATH_MTU", "256");
     let (mut a, mut b) = (side_of(UD, &[MTU]), side_of(UD, &[MTU]));
     let (address, most) = (b.interface.address(), max_message(1));
@@ -337,7 +337,7 @@ fn what_is_as_long_as_it_may_be_arrives_and_one_byte_more_is_refused() {
 }
 
 #[test]
-fn peers_of_unequal_mtu_talk_in_packets_that_both_take() {
+fn peers_with_different_mtu_use_the_smaller_packets() {
     for (narrow, code) in [("256", 1), ("1024", 3), ("2048", 4)] {
         let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[("TIELINE_VERBS_PATH_MTU", narrow)]));
         let to_b = a.interface.connect(&b.interface.address(), &[7; MAX_IDENTITY], 1).unwrap();
@@ -372,7 +372,7 @@ fn peers_of_unequal_mtu_talk_in_packets_that_both_take() {
 }
 
 #[test]
-fn a_datagram_that_could_not_be_sent_is_sent_again_and_so_is_what_follows_it() {
+fn failed_datagram_and_its_successors_are_retransmitted() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
     while b.told.arrived.is_empty() {

@@ -35,7 +35,7 @@ const BRIEF: (&str, &str) = ("TIELINE_CLOSE_TIMEOUT", "1ms");
 const LONG: Duration = Duration::from_secs(21);
 
 #[test]
-fn an_acknowledgement_that_lay_unread_while_nobody_polled_is_read_before_its_peer_is_given_up() {
+fn unread_acknowledgement_is_read_before_its_peer_times_out() {
     for arms in [false, true] {
         let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
         let to_b = channel(&mut a, &mut b);
@@ -59,7 +59,7 @@ fn an_acknowledgement_that_lay_unread_while_nobody_polled_is_read_before_its_pee
 }
 
 #[test]
-fn what_was_lost_while_nobody_polled_is_sent_again_before_its_peer_is_given_up() {
+fn lost_packet_is_retransmitted_before_its_peer_times_out() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let to_b = channel(&mut a, &mut b);
     fault(|faults| faults.cut = true);
@@ -80,7 +80,7 @@ fn what_was_lost_while_nobody_polled_is_sent_again_before_its_peer_is_given_up()
 }
 
 #[test]
-fn a_peer_that_is_dialled_late_in_the_life_of_an_interface_has_as_long_to_answer() {
+fn late_dialled_peer_has_the_full_time_to_answer() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     pass(LONG);
     fault(|faults| faults.cut = true);
@@ -98,8 +98,7 @@ fn a_peer_that_is_dialled_late_in_the_life_of_an_interface_has_as_long_to_answer
 
 /// The message before the goodbye was lost.
 #[test]
-fn a_goodbye_that_comes_early_waits_for_its_turn_and_nothing_is_told_of_what_a_closed_channel_awaited()
- {
+fn early_goodbye_waits_and_closed_channel_reports_no_flush() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let to_b = channel(&mut a, &mut b);
     let before = receives();
@@ -120,7 +119,7 @@ fn a_goodbye_that_comes_early_waits_for_its_turn_and_nothing_is_told_of_what_a_c
 }
 
 #[test]
-fn a_stranger_to_whom_no_way_leads_is_not_looked_for_whenever_it_says_hello() {
+fn unresolvable_stranger_is_not_resolved_at_every_hello() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
     fault(|faults| faults.no_way = true);
@@ -155,7 +154,7 @@ fn close_unheard(channel: VerbsEndpoint, b: &mut Side) {
 }
 
 #[test]
-fn whoever_was_closed_last_is_answered_and_however_many_were_closed_few_are_kept() {
+fn recently_closed_channels_answer_and_few_are_kept() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));
     let mut kept = Vec::new();
     for n in 1..=MANY {
@@ -181,7 +180,7 @@ fn whoever_was_closed_last_is_answered_and_however_many_were_closed_few_are_kept
 
 /// The peer was killed before it had sent its identity, so no goodbye will ever arrive.
 #[test]
-fn a_place_of_a_peer_that_began_and_never_went_on_is_anothers_before_there_is_a_new_one() {
+fn slot_of_unfinished_silent_peer_is_reused_before_a_new_one() {
     let (a, mut b) = (side_of(UD, &[BRIEF]), side_of(UD, &[]));
     let mut c = side_of(UD, &[BRIEF]);
     let address = b.interface.address();

@@ -105,7 +105,7 @@ fn a_perfect_wire_delivers_everything_in_order() {
 }
 
 #[test]
-fn a_window_that_is_full_has_no_room_until_something_is_acknowledged() {
+fn full_window_has_no_room_until_an_acknowledgement() {
     let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(1));
     let mut sent = 0;
     sender.start(Duration::ZERO, &mut |_| sent += 1);
@@ -122,7 +122,7 @@ fn a_window_that_is_full_has_no_room_until_something_is_acknowledged() {
 }
 
 #[test]
-fn a_peer_that_never_answers_is_given_up_in_time() {
+fn silent_peer_times_out() {
     let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(3));
     let (mut now, mut sent) = (Duration::ZERO, 0);
     sender.start(now, &mut |_| sent += 1);
@@ -136,7 +136,7 @@ fn a_peer_that_never_answers_is_given_up_in_time() {
 }
 
 #[test]
-fn a_peer_that_got_further_a_moment_ago_has_all_of_its_time_again() {
+fn progress_restarts_the_timeout_of_a_peer() {
     let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(1));
     // The channel starts late in the life of its interface.
     let mut now = Duration::from_secs(10);
@@ -158,7 +158,7 @@ fn a_peer_that_got_further_a_moment_ago_has_all_of_its_time_again() {
 }
 
 #[test]
-fn what_comes_early_is_kept_until_its_turn_and_then_goes_on_in_order() {
+fn early_messages_are_kept_and_delivered_in_order() {
     let mut receiver = Receiver::default();
     let verdicts = [2, 1, 2, 1 + WINDOW as u32].map(|number| {
         let verdict = receiver.accept(number);
@@ -178,7 +178,7 @@ fn what_comes_early_is_kept_until_its_turn_and_then_goes_on_in_order() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn every_wire_that_lets_some_packets_through_delivers_everything_once_and_in_order(
+    fn lossy_wire_delivers_everything_once_and_in_order(
         mut fates in proptest::collection::vec(
             prop_oneof![
                 1 => Just(vec![]),
@@ -209,7 +209,7 @@ fn due_at(sender: &mut Sender, at: Duration) -> Result<usize, Status> {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_sent_again_after_times_that_double_up_to_a_second() {
+fn retransmission_interval_doubles_up_to_one_second() {
     let mut sender = Sender::new(SENDER, 5, b"", MS * 9260);
     sender.start(MS * 10, &mut |_| {});
     let mut at = MS * 10;
@@ -224,7 +224,7 @@ fn what_is_not_acknowledged_is_sent_again_after_times_that_double_up_to_a_second
 }
 
 #[test]
-fn a_peer_is_given_up_only_after_three_repetitions_however_short_its_time_was() {
+fn peer_times_out_only_after_three_retransmissions() {
     let mut sender = Sender::new(SENDER, 5, b"", MS);
     sender.start(Duration::ZERO, &mut |_| {});
     let ends = [20, 60, 140, 300].map(|at| due_at(&mut sender, MS * at));
@@ -232,7 +232,7 @@ fn a_peer_is_given_up_only_after_three_repetitions_however_short_its_time_was() 
 }
 
 #[test]
-fn a_gap_is_filled_once_with_what_is_missing_and_the_clock_begins_anew() {
+fn gap_is_repaired_once_and_restarts_the_timer() {
     let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(20));
     let mut wire = Vec::new();
     let mut carry = |bytes: &[u8]| wire.push(Packet::unpack(bytes).unwrap().0.sequence);
@@ -260,7 +260,7 @@ fn a_gap_is_filled_once_with_what_is_missing_and_the_clock_begins_anew() {
 }
 
 #[test]
-fn a_peer_makes_the_window_as_narrow_as_one_message_and_no_wider_than_it_is() {
+fn peer_can_narrow_the_window_to_one_but_never_widen_it() {
     for (said, window) in [(0, WINDOW), (1, 1), (2, 2), (32, 32), (33, WINDOW)] {
         let mut sender = Sender::new(SENDER, 5, b"", Duration::from_secs(20));
         sender.allow(said);
@@ -274,7 +274,7 @@ fn a_peer_makes_the_window_as_narrow_as_one_message_and_no_wider_than_it_is() {
 }
 
 #[test]
-fn what_is_a_window_ahead_is_too_far_and_what_lies_behind_came_before() {
+fn sequence_beyond_window_is_gap_and_earlier_one_is_duplicate() {
     let mut receiver = Receiver::<u8>::default();
     let mut accept = |sequence| (receiver.accept(sequence), receiver.gap);
     let far = WINDOW as u32;

@@ -22,7 +22,7 @@ fn rings(inbox: &Inbox) -> bool {
 }
 
 #[test]
-fn a_timer_that_has_run_up_wakes_a_sleeper_once_and_goes_on() {
+fn expired_timer_wakes_a_sleeper_once_and_continues() {
     let domain = domain(&[]).unwrap();
     let cq = Cq::new(&domain.state.device, 16).unwrap();
     let sleep = Sleep::new(&domain.state.watch, Some(&cq)).unwrap();
@@ -47,7 +47,7 @@ fn a_timer_that_has_run_up_wakes_a_sleeper_once_and_goes_on() {
 }
 
 #[test]
-fn who_has_taken_an_event_that_another_thread_brought_is_not_woken_again() {
+fn event_read_from_another_thread_causes_no_second_wake_up() {
     const ROUNDS: usize = 1_000;
     let domain = domain(&[]).unwrap();
     let watch = &domain.state.watch;
@@ -79,7 +79,7 @@ fn who_has_taken_an_event_that_another_thread_brought_is_not_woken_again() {
 }
 
 #[test]
-fn what_the_device_says_of_a_queue_pair_is_for_its_owner_alone() {
+fn queue_pair_event_is_delivered_only_to_its_owner() {
     let domain = domain(&[]).unwrap();
     let (watch, device) = (&domain.state.watch, &domain.state.device);
     let queues = [Cq::new(device, 16).unwrap(), Cq::new(device, 16).unwrap()];
@@ -105,7 +105,7 @@ fn what_the_device_says_of_a_queue_pair_is_for_its_owner_alone() {
 }
 
 #[test]
-fn the_link_of_another_port_is_none_of_ours_and_whoever_left_is_told_nothing() {
+fn other_ports_link_events_are_ignored_and_closed_inbox_gets_none() {
     let domain = domain(&[]).unwrap();
     let watch = &domain.state.watch;
     let sleep = || Sleep::new(watch, Some(&Cq::new(&domain.state.device, 16).unwrap())).unwrap();
@@ -125,7 +125,7 @@ fn the_link_of_another_port_is_none_of_ours_and_whoever_left_is_told_nothing() {
 }
 
 #[test]
-fn a_device_whose_entry_vanishes_is_gone_though_it_says_nothing() {
+fn vanished_entry_means_removed_device_without_an_event() {
     let folder = FakeClass::new("vanishes");
     folder.file("uverbs0/ibdev", "double0\n");
     let entry = folder.0.join("uverbs0");
@@ -151,7 +151,7 @@ fn a_device_whose_entry_vanishes_is_gone_though_it_says_nothing() {
 }
 
 #[test]
-fn the_host_hears_once_that_the_port_or_the_device_is_gone() {
+fn host_is_notified_once_of_lost_port_or_device() {
     let domain = domain(&[]).unwrap();
     let watch = &domain.state.watch;
     let sleep = || Sleep::new(watch, Some(&Cq::new(&domain.state.device, 16).unwrap())).unwrap();

@@ -8,7 +8,7 @@ use common::{assert_refused, is_found, open};
 use tieline_bad_providers::Directory;
 
 #[test]
-fn crashes_and_hangs_are_told_apart_whatever_the_application_does_with_its_children() {
+fn crashes_and_hangs_are_distinguished_under_any_sigchld_handling() {
     let directory = Directory::new();
     let _ = directory.compile("segv", &["CONSTRUCTOR=raise(SIGSEGV)"]);
     let _ = directory.compile("hangs", &["CONSTRUCTOR=for (;;) pause()"]);

@@ -126,7 +126,7 @@ impl State {
                 };
                 let now = caps & caps::SYNCHRONOUS != 0
                     || verdict == Verdict::Act(Act::AtOnce)
-                    || self.chance.of_a_thousand(at_once);
+                    || self.chance.per_mille_chance(at_once);
                 if now && free {
                     *result = self.carry_out(endpoint, &op)?;
                     return Ok(Posting::Done);

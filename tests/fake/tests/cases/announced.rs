@@ -77,7 +77,7 @@ fn assert_untouched(memory: Region) {
 }
 
 cases! {
-    fn what_makes_no_sense_is_counted_and_no_handler_hears_of_it() {
+    fn malformed_rts_is_counted_and_not_dispatched() {
         let liar = Liar::new();
         let whole = announce(5, 100, &[1; 80]);
         for end in 0..whole.len() {
@@ -90,7 +90,7 @@ cases! {
         assert!(liar.came.borrow().is_empty());
     }
 
-    fn what_is_announced_twice_is_handed_on_once_and_counted() {
+    fn duplicate_rts_is_dispatched_once_and_counted() {
         let liar = Liar::new();
         for _ in 0..3 {
             liar.says(ANNOUNCE, 9, &announce(5, 100, &[1; 80]));
@@ -105,7 +105,7 @@ cases! {
         assert_eq!(liar.came.borrow().len(), 1);
     }
 
-    fn announcements_of_a_peer_that_left_are_dropped_without_a_way_to_it() {
+    fn rts_of_departed_peer_are_dropped_without_route_to_it() {
         // The most RTS of one peer that a worker keeps by default.
         let count = if tieline_testing::is_whole() { 65_536 } else { 1000 };
         for status in [0, Status::PeerFailed as i32] {
@@ -135,7 +135,7 @@ cases! {
         }
     }
 
-    fn announcements_over_a_circuit_that_ended_are_answered_to_nobody() {
+    fn rts_of_ended_circuit_are_not_answered() {
         for status in [Status::Io, Status::PeerFailed] {
             let stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
             let came = kept_at_b(&stage, 5);
@@ -155,7 +155,7 @@ cases! {
         }
     }
 
-    fn all_peers_together_may_announce_so_much_and_what_comes_beyond_is_refused() {
+    fn rts_beyond_bound_of_all_peers_are_refused() {
         let bounds = [("TIELINE_ANNOUNCED", "70"), ("TIELINE_ANNOUNCED_BYTES", "inf")];
         let stage = Stage::with(vec![Lane::whole("all")], &bounds);
         let liar = Liar { came: kept_at_b(&stage, 5), stage };
@@ -209,7 +209,7 @@ cases! {
         assert!(stage.ba.error().is_none(), "nothing of this ends a connection");
     }
 
-    fn who_serves_less_than_was_announced_serves_nothing() {
+    fn sender_whose_region_is_shorter_than_announced_serves_nothing() {
         let liar = Liar::new();
         let short = liar.stage.local(vec![7; 1000]);
         let memory = liar.untouched();
@@ -225,7 +225,7 @@ cases! {
         assert!(got[..10].iter().chain(&got[1010..]).all(|byte| *byte == 0xee));
     }
 
-    fn more_than_was_announced_is_not_taken_although_the_key_leads_further() {
+    fn receive_beyond_announced_length_is_refused() {
         let liar = Liar::new();
         let longer = liar.stage.local(vec![7; 1000]);
         let memory = liar.untouched();
@@ -237,7 +237,7 @@ cases! {
         assert_untouched(memory);
     }
 
-    fn what_was_not_announced_is_not_withdrawn_and_who_finishes_it_is_counted() {
+    fn unknown_rts_cannot_be_canceled_and_its_finish_is_counted() {
         let liar = Liar::new();
         let stage = &liar.stage;
         liar.says(WITHDRAW, 1, &[]);
@@ -254,7 +254,7 @@ cases! {
         assert_untouched(memory);
     }
 
-    fn a_receivers_word_ends_one_message_once() {
+    fn answer_of_receiver_completes_one_message_once() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let came = kept_at_b(&stage, 5);
         let long = vec![3; stage.ab.max_message().unwrap() + 1];
@@ -270,7 +270,7 @@ cases! {
         assert_eq!((stage.a.counters().malformed, stage.b.counters().malformed), (0, 0));
     }
 
-    fn the_senders_word_waits_for_the_end_of_the_transfer_however_late_that_is() {
+    fn senders_cancel_waits_for_end_of_late_transfer() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let came = kept_at_b(&stage, 5);
         let long = vec![3; stage.ab.max_message().unwrap() + 1];
@@ -306,7 +306,7 @@ cases! {
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 65_536);
     }
-    fn the_keys_of_what_waits_take_a_bounded_number_of_bytes() {
+    fn keys_of_queued_operations_are_bounded_in_bytes() {
         let liar = Liar::new();
         let payload = announce(5, 100, &vec![1; 32 << 10]);
         for token in 1..=1100u64 {
@@ -322,7 +322,7 @@ cases! {
         assert_eq!(liar.came.borrow().len(), 1001);
     }
 
-    fn a_worker_that_closes_in_the_middle_of_a_take_tells_the_sender_so_whoever_keeps_the_request() {
+    fn receiver_that_closes_in_mid_receive_notifies_sender() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let came = kept_at_b(&stage, 5);
         let long = vec![3; stage.ab.max_message().unwrap() + 1];
@@ -339,7 +339,7 @@ cases! {
         drop(taken);
     }
 
-    fn what_the_receiver_gives_up_in_the_middle_of_a_take_was_not_canceled_by_the_sender() {
+    fn receive_abandoned_by_receiver_is_not_reported_as_canceled_by_sender() {
         for wanted_back in [false, true] {
             let stage = Stage::new(vec![Lane::whole("all")]);
             let came = kept_at_b(&stage, 5);
@@ -361,7 +361,7 @@ cases! {
         }
     }
 
-    fn what_ended_with_its_sender_is_no_mistake_of_who_takes_it_also_where_that_shows_at_once() {
+    fn receive_after_end_of_sender_is_canceled_and_not_invalid() {
         let stage = Stage::new(vec![Lane::whole("all").synchronous()]);
         let came = kept_at_b(&stage, 5);
         let long = vec![3; stage.ab.max_message().unwrap() + 1];
@@ -378,7 +378,7 @@ cases! {
         assert!(matches!(ended, CompletionError::Refused(_)), "{ended}");
     }
 
-    fn the_word_of_a_peer_counts_although_a_lane_to_its_memory_says_first_that_it_is_no_more() {
+    fn peers_message_decides_although_lane_reports_its_death_first() {
         let stage = Stage::new(vec![Lane::messages("wire"), Lane::memory("memory").synchronous()]);
         let came = kept_at_b(&stage, 5);
         let long = vec![3; stage.ab.max_message().unwrap() + 1];
@@ -400,7 +400,7 @@ cases! {
         assert!(stage.until(|| stage.ab.error().is_some()));
     }
 
-    fn nobody_reads_what_an_endpoint_has_left_behind_that_was_dropped_or_closed() {
+    fn rts_of_dropped_or_closed_endpoint_is_not_read() {
         for dropped in [false, true] {
             let stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
             let came = kept_at_b(&stage, 5);

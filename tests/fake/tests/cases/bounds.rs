@@ -70,16 +70,16 @@ fn again_at_the_bound(act: Act) {
 }
 
 cases! {
-    fn what_waits_for_room_in_a_provider_is_bounded() {
+    fn operations_that_wait_for_room_are_bounded() {
         again_at_the_bound(Act::Refuse(Status::Again));
     }
 
-    fn what_a_provider_has_is_bounded() {
+    fn operations_in_flight_are_bounded() {
         again_at_the_bound(Act::Hold);
     }
 
     /// A queued operation counts with its copied bytes and with its bookkeeping.
-    fn what_is_copied_until_there_is_room_is_bounded_in_bytes() {
+    fn queued_copies_are_bounded_in_bytes() {
         const LEN: usize = 1000;
         const BOUND: usize = 64 << 10;
         let posts: [(&str, Vec<Lane>, Post); 3] = [
@@ -144,7 +144,7 @@ cases! {
     }
 
     /// The requester learns that there is no room long before its peer would disconnect it for requesting without reading answers.
-    fn who_asks_a_peer_that_has_no_room_for_answers_is_not_cut_off() {
+    fn requester_is_not_disconnected_when_responder_has_no_room() {
         const MOST: usize = 20_000;
         let posts: [Post; 5] = [
             |ba, local, key| ba.get(local, 0..8, key, 0),
@@ -227,7 +227,7 @@ cases! {
     }
 
     /// Each progress call sends only a part of the backlog, however long that is.
-    fn one_progress_call_gives_a_bounded_number_of_messages_and_of_answers() {
+    fn progress_call_sends_bounded_messages_and_answers() {
         const MANY: usize = 200;
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -288,7 +288,7 @@ cases! {
 
     /// The last owed answer is sent inside a handler and exceeds the bound. The disconnect is reported to the application after
     /// that handler.
-    fn a_handler_in_which_a_peer_is_given_up_ends_before_the_application_hears_of_it() {
+    fn peer_failure_inside_handler_is_reported_after_that_handler() {
         const BOUND: u64 = 65_536;
         let settings = [("TIELINE_CONNECT_TIMEOUT", "1h")];
         let stage = Stage::with(vec![Lane::messages("am").over_circuits()], &settings);
@@ -316,7 +316,7 @@ cases! {
     }
 
     /// Refusals for a peer that requests services without end and reads nothing are kept up to a bound; then it is disconnected.
-    fn what_is_owed_for_services_to_a_peer_that_takes_nothing_is_bounded() {
+    fn service_refusals_owed_to_peer_that_reads_nothing_are_bounded() {
         const SERVICE: u32 = 0xf008;
         const BOUND: usize = 65_536;
         let stage = Stage::new(vec![Lane::messages("am")]);

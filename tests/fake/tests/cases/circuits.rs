@@ -26,7 +26,7 @@ fn no_room_for_answers(stage: &Stage, at: usize) {
 }
 
 cases! {
-    fn what_goes_over_circuits_arrives_and_is_answered() {
+    fn messages_over_circuits_arrive_and_are_answered() {
         let stage = over_circuits();
         let log = stage.log_at_b(5);
         let (target, key) = stage.target(vec![0; 64]);
@@ -40,7 +40,7 @@ cases! {
     }
 
     /// The application's endpoint is closed while answers still wait for room on its circuit.
-    fn a_circuit_that_its_last_user_closes_takes_its_answers_along() {
+    fn answers_of_circuit_end_with_close_of_its_last_user() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
         no_room_for_answers(&stage, at);
@@ -58,7 +58,7 @@ cases! {
     }
 
     /// As above, within one call: a dropped endpoint with queued messages fails.
-    fn a_circuit_whose_dropped_user_fails_takes_its_answers_along() {
+    fn answers_of_circuit_end_with_failure_of_its_dropped_user() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
         no_room_for_answers(&stage, at);
@@ -95,7 +95,7 @@ cases! {
     }
 
     /// The circuit has long failed when the last user of the peer is dropped.
-    fn a_peer_is_forgotten_with_what_is_left_of_a_circuit_to_it() {
+    fn peer_is_forgotten_with_rest_of_its_circuit() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (_target, key) = stage.target(vec![0; 8]);
         assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
@@ -124,7 +124,7 @@ cases! {
 
     /// The endpoint was dropped, and the worker keeps the connection. The provider's operations end with the connection at the
     /// latest.
-    fn operations_of_a_dropped_endpoint_end_with_what_they_go_over() {
+    fn operations_of_dropped_endpoint_end_with_their_connection() {
         type End = fn(&Stage);
         let circuit: End = |stage| {
             let (a, b) = (stage.world.interface(0, "rma"), stage.world.interface(1, "rma"));
@@ -142,7 +142,7 @@ cases! {
         };
         let ends = [(circuit, Status::Io), (provider, Status::ProviderFailed), (worker, Status::Closed)];
         for (end, status) in ends {
-            let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_circuits()];
+            let lanes = vec![Lane::messages("am"), Lane::memory("rma").on_other_provider().over_circuits()];
             let stage = Stage::new(lanes);
             let (target, _) = stage.target(vec![0; 8]);
             let dropped = stage.a.connect(&stage.b.address().unwrap()).unwrap();
@@ -185,11 +185,11 @@ cases! {
     }
 
     /// An interface that is out of use reports nothing about a peer that had a connection there.
-    fn a_peer_that_fails_is_told_where_another_interface_is_out_of_use() {
+    fn peer_failure_is_reported_beside_interface_out_of_use() {
         for status in [Status::ProviderFailed, Status::Io] {
             let lanes = vec![
                 Lane::messages("am").over_circuits(),
-                Lane::memory("rma").of_the_other().over_circuits(),
+                Lane::memory("rma").on_other_provider().over_circuits(),
             ];
             let stage = Stage::new(lanes);
             let at = |nth, lane| stage.world.interface(nth, lane);
@@ -214,7 +214,7 @@ cases! {
     }
 
     fn a_provider_that_broke_is_not_called_over_its_lines() {
-        let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other().over_circuits()];
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma").on_other_provider().over_circuits()];
         let stage = Stage::new(lanes);
         let (_target, key) = stage.target(vec![0; 8]);
         assert_eq!(stage.finish(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()), Ok(0));
@@ -243,7 +243,7 @@ cases! {
     }
 
     /// The application still holds an endpoint of the same connection and has not learned that it failed.
-    fn who_asks_a_worker_that_is_closed_hears_of_it_at_once() {
+    fn request_to_closed_worker_fails_immediately() {
         let stage = over_circuits();
         let (_target, _key) = stage.target(vec![0; 8]);
         stage.a.close(PATIENCE).unwrap();
@@ -291,7 +291,7 @@ cases! {
     }
 
     /// The answer was still pending, and the application holds an endpoint of the connection.
-    fn who_asked_a_worker_before_it_was_closed_hears_of_it() {
+    fn request_pending_at_worker_close_is_answered_closed() {
         for lane in [Lane::whole("all").over_circuits(), Lane::whole("all")] {
             let stage = Stage::new(vec![lane]);
             no_room_for_answers(&stage, stage.world.interface(0, "all"));
@@ -306,7 +306,7 @@ cases! {
     }
 
     /// The same for an answer that no route leads back for.
-    fn who_is_owed_an_answer_by_a_worker_that_is_closed_hears_of_it() {
+    fn requester_without_route_back_learns_of_worker_close() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let third = crate::stage::context(stage.world, &[]);
         let c = third.worker().unwrap();
@@ -329,7 +329,7 @@ cases! {
     }
 
     /// The answer to the first request has the reason: no retry is needed.
-    fn who_asks_for_a_connection_that_cannot_be_made_hears_why_at_once() {
+    fn impossible_connection_is_refused_with_reason_in_first_answer() {
         let stage = over_circuits();
         let said: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
         let words = said.clone();
@@ -351,7 +351,7 @@ cases! {
     }
 
     /// Requests that the application has kept, and requests that arrive afterwards.
-    fn who_asks_a_closed_worker_for_a_service_hears_of_it() {
+    fn service_request_to_closed_worker_is_answered_closed() {
         for over_circuits in [true, false] {
             let stage = Stage::new(vec![Lane { to_endpoint: over_circuits, ..Lane::whole("all") }]);
             let kept: Rc<RefCell<Vec<ServiceRequest>>> = Rc::default();

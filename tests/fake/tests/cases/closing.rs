@@ -66,7 +66,7 @@ cases! {
 
     /// A peer that has closed had everything it wanted, whether its lane reports that to a flush or later. A peer that broke may
     /// have lost messages.
-    fn who_closes_behind_a_peer_that_has_closed_loses_nothing() {
+    fn close_after_close_of_peer_loses_nothing() {
         for (status, is_lost) in [(Status::Closed, false), (Status::Io, true)] {
             for act in [Act::Refuse(status), Act::FailLater(status)] {
                 let stage = Stage::new(vec![Lane::whole("all")]);
@@ -82,7 +82,7 @@ cases! {
     }
 
     /// The message is posted after the lanes were asked to confirm delivery.
-    fn what_a_handler_posts_while_its_worker_is_closed_is_asked_about_too() {
+    fn messages_posted_by_handler_during_close_are_flushed_too() {
         thread_local! {
             static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
             static HANDLED: Cell<bool> = const { Cell::new(false) };
@@ -127,7 +127,7 @@ cases! {
         }
     }
 
-    fn what_a_closed_worker_could_not_deliver_is_named() {
+    fn undelivered_messages_of_closed_worker_are_reported() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
         let (_target, key) = stage.target(vec![0; 8]);
@@ -143,7 +143,7 @@ cases! {
     }
 
     /// The transport has accepted the message and does not confirm its delivery.
-    fn what_the_transport_does_not_confirm_is_named() {
+    fn unconfirmed_messages_of_closed_worker_are_reported() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);
             stage.world.hold(Slot::Flush);
@@ -160,7 +160,7 @@ cases! {
     }
 
     /// A flush would have reported the failure. The owner of the request can still test it.
-    fn a_failure_that_nobody_was_told_of_is_told_when_the_worker_is_closed() {
+    fn unreported_failure_is_reported_by_worker_close() {
         for (lanes, way) in [
             (vec![Lane::whole("all").late(3)], "said pending"),
             (vec![Lane::messages("am")], "said done"),
@@ -268,7 +268,7 @@ cases! {
 
     /// The last reference is an endpoint, an operation or a message. The provider keeps memory as long as the endpoint on which it
     /// was posted.
-    fn what_is_held_last_of_a_dropped_worker_keeps_its_interfaces_open() {
+    fn last_reference_to_dropped_worker_keeps_its_interfaces_open() {
         for which in 0..3 {
             let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
             let kept = Rc::new(RefCell::new(None));

@@ -23,7 +23,7 @@ fn told(worker: &Worker) -> Vec<Told> {
 }
 
 cases! {
-    fn tracked_operations_are_told_in_the_order_in_which_they_ended_with_their_words() {
+    fn tracked_operations_are_reported_in_completion_order_with_their_tags() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target([[0; 24], [5; 24]].concat());
         stage.world.hold(Slot::Put);
@@ -61,7 +61,7 @@ cases! {
         assert_eq!(seen, (0..10).collect::<Vec<u64>>());
     }
 
-    fn who_is_told_may_post_track_and_take() {
+    fn completion_handler_may_post_track_and_take() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (target, key) = stage.target(vec![0; 64]);
         stage.a.track(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), 1).unwrap();
@@ -93,7 +93,7 @@ cases! {
         assert_eq!(*seen.borrow(), [(11, Ok(0))]);
     }
 
-    fn how_a_tracked_operation_failed_is_told_once_and_with_words() {
+    fn failure_of_tracked_operation_is_reported_once_with_text() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
         let fails = Rule::every(Slot::Put, Act::FailLater(Status::OutOfRange));
@@ -110,7 +110,7 @@ cases! {
         assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "it has been told");
     }
 
-    fn what_ends_with_its_endpoint_or_is_taken_back_is_told_too() {
+    fn failed_and_canceled_operations_are_reported_too() {
         let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
         let other = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let (target, key) = stage.target(vec![0; 64]);
@@ -129,7 +129,7 @@ cases! {
         assert_eq!(told(&stage.a), [(2, Err(Status::Canceled))]);
     }
 
-    fn what_is_told_is_not_asked_for_and_told_in_one_place() {
+    fn tracked_operation_has_no_request_and_one_destination() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
         let (counter, theirs) = (stage.a.completion_counter().unwrap(), stage.b.completion_counter().unwrap());
@@ -155,7 +155,7 @@ cases! {
         assert_eq!((counter.done(), counter.failed(), counter.pending()), (1, 0, 0));
     }
 
-    fn a_counter_says_how_many_ended_well_how_many_failed_and_how_the_first_did() {
+    fn counter_reports_successes_failures_and_first_failure() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
         let counter = stage.a.completion_counter().unwrap();
@@ -185,7 +185,7 @@ cases! {
         assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "the counter had told it");
     }
 
-    fn the_failure_of_what_a_dropped_counter_counted_is_for_the_next_flush() {
+    fn failure_counted_by_dropped_counter_is_reported_by_next_flush() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
         let counter = stage.a.completion_counter().unwrap();
@@ -201,7 +201,7 @@ cases! {
         assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
     }
 
-    fn who_waits_does_not_sleep_while_something_tracked_has_not_been_taken() {
+    fn wait_does_not_sleep_while_completions_are_untaken() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         stage.settle();
         assert_ne!(stage.a.wait(Some(Duration::ZERO)), Ok(Waited::Moved));
@@ -213,7 +213,7 @@ cases! {
         assert_eq!(stage.a.arm(), Ok(true));
     }
 
-    fn who_waits_hears_of_a_flush_that_ends_without_an_event() {
+    fn wait_returns_when_flush_ends_without_event() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         stage.settle();
         [Slot::Short, Slot::Packed].iter().for_each(|slot| stage.world.rule(Rule::every(*slot, Act::Refuse(Status::Again))));
@@ -226,7 +226,7 @@ cases! {
     }
 
     /// An untaken completion must not keep every later wait awake.
-    fn who_waits_for_something_else_sleeps_while_something_tracked_lies_untaken() {
+    fn wait_for_request_sleeps_although_completions_are_untaken() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         stage.settle();
         stage.a.track(&Outcome::Done(0), 1).unwrap();
@@ -235,7 +235,7 @@ cases! {
         assert_eq!(told(&stage.a), [(1, Ok(0))]);
     }
 
-    fn what_is_tracked_while_others_are_told_is_for_the_next_call() {
+    fn completion_tracked_during_drain_is_for_next_call() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.a.track(&Outcome::Done(0), 0).unwrap();
         let again = |user: u64, _| stage.a.track(&Outcome::Done(0), user + 1).unwrap();
@@ -246,7 +246,7 @@ cases! {
         }
     }
 
-    fn a_wait_brings_the_value_that_was_looked_for_or_none_when_the_time_is_up() {
+    fn wait_returns_value_or_none_at_timeout() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         let mut looks = 0;
         let found = stage.a.wait_for(|| { looks += 1; (looks == 7).then_some("seven") }, None);
@@ -254,7 +254,7 @@ cases! {
         assert_eq!(stage.a.wait_for(|| None::<u8>, Some(Duration::ZERO)), Ok(None));
     }
 
-    fn what_a_close_ends_can_be_taken_behind_it() {
+    fn completions_of_close_can_be_taken_afterwards() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
         let counter = stage.a.completion_counter().unwrap();
@@ -267,7 +267,7 @@ cases! {
         assert!(matches!(stage.a.completion_counter(), Err(error) if error.status() == Status::Closed));
     }
 
-    fn what_is_not_taken_ends_with_its_worker_and_a_counter_may_outlive_it() {
+    fn untaken_completions_end_with_worker_and_counter_may_outlive_it() {
         let Stage { ab, ba, a, b, at_a, at_b, world, .. } = Stage::new(vec![Lane::whole("all")]);
         let counter = a.completion_counter().unwrap();
         a.track(&Outcome::Done(0), 1).unwrap();

@@ -61,7 +61,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn who_waits_for_a_connector_that_breaks_hears_it_at_once() {
+    fn wait_fails_immediately_when_its_connector_breaks() {
         for slot in [Slot::Datagram, Slot::Collect] {
             let lanes = vec![Lane::whole("all").over_circuits(), Lane::connector("mail")];
             let stage = Stage::new(lanes);
@@ -85,7 +85,7 @@ cases! {
         }
     }
 
-    fn a_worker_that_nobody_can_connect_to_is_not_opened_and_says_what_could_not_be_opened() {
+    fn unreachable_worker_is_not_opened_and_error_names_failed_modules() {
         let stage = Stage::new(vec![Lane::whole("all").over_circuits(), Lane::connector("mail")]);
         stage.world.rule(Rule::next(Slot::OpenConnector, Act::Refuse(Status::NoMemory)));
         let error = stage.at_a.worker().err().expect("nothing forms connections");
@@ -94,8 +94,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn a_module_that_breaks_where_a_worker_goes_to_sleep_is_taken_out_and_no_other() {
-        let lanes = vec![Lane::messages("am").sleeping(), Lane::memory("rma").sleeping().of_the_other()];
+    fn module_that_breaks_while_arming_is_taken_out_alone() {
+        let lanes = vec![Lane::messages("am").sleeping(), Lane::memory("rma").sleeping().on_other_provider()];
         let stage = Stage::new(lanes);
         let log = stage.log_at_b(5);
         stage.world.hold(Slot::Put);
@@ -112,8 +112,8 @@ cases! {
         assert!(stage.until(|| log.borrow().contains(&9)));
     }
 
-    fn the_progress_thread_goes_on_without_a_module_that_breaks_where_it_goes_to_sleep() {
-        let lanes = vec![Lane::memory("rma"), Lane::messages("am").of_the_other()];
+    fn progress_thread_continues_without_module_that_breaks_while_arming() {
+        let lanes = vec![Lane::memory("rma"), Lane::messages("am").on_other_provider()];
         let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
         // The progress thread's worker was the second to open an interface.
         let serves = stage.world.interface(1, "rma");
@@ -138,7 +138,7 @@ cases! {
     }
 
     /// The connector's descriptor is readable and is not read any more.
-    fn who_sleeps_after_a_connector_broke_is_not_woken_by_its_descriptor() {
+    fn descriptor_of_broken_connector_wakes_no_sleep() {
         let stage = Stage::new(formed_by_a_connector());
         stage.world.rule(Rule::every(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
         for _ in 0..5_000 {
@@ -150,7 +150,7 @@ cases! {
     }
 
     fn a_provider_whose_connector_breaks_is_not_posted_to_any_more() {
-        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits(), Lane::connector("mail")];
+        let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits(), Lane::connector("mail")];
         let stage = Stage::new(lanes);
         stage.world.rule(Rule::next(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
         assert!(stage.until(|| stage.world.was_refused(Slot::Collect)));
@@ -162,9 +162,9 @@ cases! {
     }
 
     /// The provider is not called again, not even to close the module that carried the datagram.
-    fn a_module_that_breaks_while_it_carries_a_datagram_is_taken_out_of_use() {
+    fn module_that_breaks_while_carrying_datagram_is_taken_out_of_use() {
         const WIREUP: u32 = 0xf007;
-        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits()];
+        let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits()];
         let stage = Stage::with(lanes, &[("TIELINE_CONNECT", "other")]);
         let at = stage.world.interface(0, "am");
         for slot in [Slot::Short, Slot::Packed] {
@@ -184,10 +184,10 @@ cases! {
     }
 
     /// Connections are formed over the messages of a provider that works.
-    fn what_carries_datagrams_carries_them_on_when_another_provider_breaks() {
+    fn datagrams_continue_when_another_provider_breaks() {
         const WIREUP: u32 = 0xf007;
-        let more = Lane { priority: 0, ..Lane::memory("more").of_the_other().over_circuits() };
-        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits(), more];
+        let more = Lane { priority: 0, ..Lane::memory("more").on_other_provider().over_circuits() };
+        let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits(), more];
         let stage = Stage::with(lanes, &[("TIELINE_CONNECT", "other")]);
         let log = stage.log_at_b(5);
         let (target, key) = stage.target(vec![0; 64]);
@@ -213,10 +213,10 @@ cases! {
     }
 
     /// The endpoint's messages go over that lane, so the endpoint has ended before the next lane would be tried.
-    fn what_ended_with_its_provider_is_posted_nowhere_else() {
+    fn operation_that_ended_with_its_provider_is_not_reposted() {
         for get in [false, true] {
             let slot = if get { Slot::Get } else { Slot::Put };
-            let other = Lane { priority: 0, ..Lane::memory("rma2").of_the_other() };
+            let other = Lane { priority: 0, ..Lane::memory("rma2").on_other_provider() };
             let stage = Stage::new(vec![Lane::whole("all"), other]);
             let (_target, key) = stage.target(vec![0; 64]);
             let local = stage.local(vec![1; 8]);

@@ -46,7 +46,7 @@ cases! {
         drop(target);
     }
 
-    fn what_waits_is_refused_inside_every_handler_and_progress_does_nothing() {
+    fn waits_are_refused_in_handlers_and_progress_does_nothing_there() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let second = Rc::new(stage.at_b.worker().unwrap());
         let me = Rc::new(second.connect(&second.address().unwrap()).unwrap());
@@ -150,7 +150,7 @@ cases! {
     }
 
     /// A datagram may be due in any call; the application's carrier may call the worker.
-    fn what_carries_datagrams_may_use_its_worker() {
+    fn datagram_carrier_may_use_its_worker() {
         let world = World::new(1, vec![Lane::whole("all").over_circuits()]);
         let (at_a, at_b) = (crate::stage::context(world, &[]), crate::stage::context(world, &[]));
         let (a, b) = (Rc::new(at_a.worker().unwrap()), Rc::new(at_b.worker().unwrap()));
@@ -235,7 +235,7 @@ cases! {
     }
 
     /// A lane that completes inline keeps no memory, and its puts and gets need no local registration, so they work without it.
-    fn local_memory_of_another_context_is_refused_by_what_may_keep_it_or_go_in_parts() {
+    fn local_region_of_other_context_is_refused_by_deferring_or_split_posts() {
         let at_once = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let telling = vec![Lane::whole("all").late(3).telling(32)];
         for lanes in [at_once, telling, vec![Lane::messages("am")]] {

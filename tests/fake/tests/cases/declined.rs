@@ -44,7 +44,7 @@ fn post(
 }
 
 cases! {
-    fn what_a_lane_declines_the_next_one_does_and_the_lane_stays_the_best() {
+    fn declined_operation_goes_to_next_lane_for_this_time_only() {
         for character in [late, Lane::synchronous] {
             for slot in [Slot::Put, Slot::Get] {
                 let stage = two(character);
@@ -80,7 +80,7 @@ cases! {
         }
     }
 
-    fn what_all_lanes_decline_goes_over_messages_and_each_was_asked_once() {
+    fn operation_declined_by_each_lane_once_goes_over_messages() {
         for character in [late, Lane::synchronous] {
             for slot in [Slot::Put, Slot::Get] {
                 let stage = two(character);
@@ -99,7 +99,7 @@ cases! {
         }
     }
 
-    fn of_a_cut_transfer_that_is_declined_in_the_middle_only_the_rest_goes_elsewhere() {
+    fn only_rest_of_split_transfer_declined_midway_goes_elsewhere() {
         for character in [late, Lane::synchronous] {
             for slot in [Slot::Put, Slot::Get] {
                 let stage = Stage::new(vec![
@@ -125,7 +125,7 @@ cases! {
     }
 
     /// The operation waits for room and is then declined: it stops waiting and asks no lane twice.
-    fn what_waits_for_room_may_be_declined_then() {
+    fn operation_that_waits_for_room_may_then_be_declined() {
         let stage = two(late);
         stage.world.rule(Rule { times: 3, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a") });
         stage.world.rule(Rule::every(Slot::Put, DECLINES).on("a"));
@@ -162,7 +162,7 @@ cases! {
     }
 
     /// The lane that a fence relies on declines a later operation: another lane must not overtake.
-    fn what_is_declined_behind_a_fence_does_not_overtake_what_the_fence_put_before_it() {
+    fn operation_declined_behind_fence_does_not_overtake_earlier_ones() {
         for again in [0, 2] {
             let stage = two(late);
             let (target, key) = stage.target(vec![0; 64]);
@@ -182,7 +182,7 @@ cases! {
     }
 
     /// The same for an operation that only its lane tracks, because it has completed locally.
-    fn what_is_declined_behind_a_fence_does_not_overtake_what_completed_locally() {
+    fn declined_operation_behind_fence_waits_for_locally_completed_ones() {
         for over_messages in [false, true] {
             // The bytes leave, and arrive when the target polls.
             let stage = two(|lane| Lane { caps: lane.caps & !PASSIVE_TARGET, ..lane });
@@ -207,7 +207,7 @@ cases! {
     }
 
     /// Bytes that another lane carried do not tie the operation to a lane that has ended.
-    fn what_is_left_of_a_declined_transfer_leaves_a_lane_that_has_ended_as_well() {
+    fn rest_of_declined_transfer_also_leaves_ended_lane() {
         for why in [Status::Closed, Status::Unreachable] {
             let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a") };
             let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b")]);
@@ -224,10 +224,10 @@ cases! {
     }
 
     /// A peer may help to copy what the best lane has declined; that lane takes no part.
-    fn what_the_best_lane_declines_is_copied_by_the_one_that_copies() {
+    fn transfer_declined_by_best_lane_goes_to_copying_lane() {
         const LONG: usize = 200 << 10;
         let a = Lane { priority: 9, declines_from: 1000, ..Lane::memory("a").late(3) };
-        let lanes = vec![Lane::messages("am"), a, copying().of_the_other()];
+        let lanes = vec![Lane::messages("am"), a, copying().on_other_provider()];
         let stage = Stage::with(lanes, &[("TIELINE_PROVIDERS", "fake,shm,other")]);
         let (target, key) = stage.target(vec![0; LONG]);
         assert!(stage.until(|| !key.is_settling()));

@@ -42,7 +42,7 @@ fn all_refused(endpoint: &Endpoint, key: &RemoteKey, local: &tieline::Region) {
 }
 
 cases! {
-    fn an_endpoint_that_was_closed_posts_nothing_more_and_what_was_posted_arrives() {
+    fn closed_endpoint_refuses_posts_and_delivers_earlier_ones() {
         for lanes in lanes() {
             for used in [true, false] {
                 let stage = Stage::new(lanes.clone());
@@ -76,7 +76,7 @@ cases! {
         }
     }
 
-    fn an_endpoint_that_is_dropped_behind_its_close_is_kept_until_it_has_flushed() {
+    fn endpoint_dropped_after_close_is_kept_until_flushed() {
         let mut stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (target, key) = stage.target(vec![0; 8]);
         let local = stage.local(vec![3; 8]);
@@ -99,7 +99,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn what_is_pending_on_an_endpoint_that_is_closed_with_cancel_ends_at_once_and_its_memory_when_nobody_has_it() {
+    fn cancel_close_ends_pending_operations_and_frees_unused_memory() {
         for flushes in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
             let (_target, key) = stage.target(vec![0; 64]);
@@ -135,7 +135,7 @@ cases! {
         }
     }
 
-    fn answers_that_come_after_a_cancel_are_no_faults_and_the_peer_is_still_answered() {
+    fn late_answers_after_cancel_are_accepted_and_peer_is_still_answered() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (_target, key) = stage.target(vec![5; 64]);
         let local = stage.local(vec![0; 64]);
@@ -200,7 +200,7 @@ cases! {
 
     /// The endpoint exists while one of its messages waits to be received, or while a key is held. Requests of its peer are
     /// answered over it and need no other connection.
-    fn an_endpoint_that_nobody_holds_answers_its_peer_as_long_as_it_is_there() {
+    fn unheld_endpoint_answers_its_peer_while_it_exists() {
         for by_a_key in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am")]);
             let third = crate::stage::context(stage.world, &[]);

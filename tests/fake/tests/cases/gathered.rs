@@ -27,7 +27,7 @@ fn told(stage: &Stage) -> Rc<RefCell<Vec<Came>>> {
 }
 
 cases! {
-    fn pieces_are_taken_from_where_they_lie_and_kept_until_the_message_has_ended() {
+    fn gathered_pieces_are_not_copied_and_kept_until_completion() {
         let stage = Stage::new(vec![lane()]);
         let told = told(&stage);
         let (one, two) = (stage.local(vec![1; 64]), stage.local(vec![2; 64]));
@@ -114,7 +114,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn what_its_endpoint_had_when_that_broke_stays_the_transports_until_it_is_closed() {
+    fn gathered_memory_of_failed_endpoint_is_retained_until_close() {
         let stage = Stage::new(vec![lane()]);
         let local = stage.local(vec![1; 64]);
         stage.world.hold(Slot::Zcopy);

@@ -23,7 +23,7 @@ fn goes_on(stage: &Stage, request: &Request, why: &str) {
 }
 
 cases! {
-    fn what_waits_in_the_queue_is_taken_out_and_nothing_else_is_disturbed() {
+    fn canceled_queued_operation_is_removed_without_affecting_others() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (target, key) = stage.target(vec![0; 64]);
         let (local, seen) = (stage.local(vec![7; 64]), stage.log_at_b(5));
@@ -54,7 +54,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn a_flush_that_waits_for_what_is_taken_back_ends_well() {
+    fn flush_covering_canceled_operation_succeeds() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
         stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Again)));
@@ -66,7 +66,7 @@ cases! {
         assert_eq!(stage.ended(stage.ab.flush()), Ok(0));
     }
 
-    fn what_is_done_by_messages_is_taken_back_while_none_was_sent() {
+    fn emulated_operation_is_cancelable_until_its_first_message() {
         let stage = Stage::new(vec![Lane::messages("talk")]);
         let region = stage.at_b.register_with(vec![3; 64], Access::ALL).unwrap();
         let key = stage.ab.import_key(&region.remote_key().unwrap()).unwrap();
@@ -113,7 +113,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn who_never_gives_anything_back_is_named_and_not_asked() {
+    fn cancel_names_lane_without_cancel_and_does_not_call_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
         stage.world.hold(Slot::Put);
@@ -125,7 +125,7 @@ cases! {
         assert!(stage.b.cancel(&put).is_err(), "another worker's");
     }
 
-    fn what_may_be_partly_done_is_not_taken_back() {
+    fn partly_executed_operation_cannot_be_canceled() {
         let rail = |name| Lane { module: "rail", ..Lane::memory(name) };
         let stage = Stage::new(vec![Lane::messages("talk"), rail("one"), rail("two")]);
         const LEN: usize = 512 << 10;
@@ -150,7 +150,7 @@ cases! {
     }
 
     /// None of it is posted, whichever lane it waits for and whichever lane has declined it.
-    fn what_waits_for_a_lane_that_ends_with_the_call_is_taken_out_of_the_queue() {
+    fn operation_queued_for_synchronous_lane_can_be_canceled() {
         let lanes = |at_once: fn(Lane) -> Lane| {
             let lane = |name, priority| at_once(Lane { priority, max_put: 16, ..Lane::memory(name) });
             vec![Lane::messages("talk"), lane("a", 9), lane("b", 1)]
@@ -181,7 +181,7 @@ cases! {
     }
 
     /// The put is an operation of the endpoint to the peer's service worker, and waits on this side.
-    fn what_a_fence_keeps_from_going_to_a_service_worker_is_taken_out_of_the_queue() {
+    fn operation_held_by_fence_from_service_worker_can_be_canceled() {
         for thread in ["off", "on"] {
             let on = [("TIELINE_PROGRESS_THREAD", thread)];
             let stage = Stage::with(vec![Lane::messages("am"), Lane::memory("rma")], &on);
@@ -223,7 +223,7 @@ cases! {
     }
 
     /// The application requested no cancellation.
-    fn what_a_provider_ends_as_canceled_of_its_own_accord_flushes_tell() {
+    fn unrequested_cancel_by_provider_is_reported_by_flush() {
         let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
         let (_target, key) = stage.target(vec![0; 64]);
         for wanted_back in [false, true] {
@@ -240,7 +240,7 @@ cases! {
     }
 
     /// The fake records a fault if memory is released that such an operation uses.
-    fn memory_of_an_operation_whose_end_nobody_knows_stays_until_its_endpoint_is_closed() {
+    fn memory_of_operation_with_unknown_outcome_is_retained_until_close() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);
             let (_target, key) = stage.target(vec![0; 64]);

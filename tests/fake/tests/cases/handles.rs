@@ -41,7 +41,7 @@ fn never_given() -> KeyHandle {
 }
 
 cases! {
-    fn a_key_comes_by_its_handle_and_is_asked_for_once() {
+    fn key_is_resolved_by_handle_with_one_request() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let target = stage.at_b.register(vec![0; 64]).unwrap();
         let handle = target.handle().unwrap();
@@ -71,7 +71,7 @@ cases! {
     }
 
     /// A handle of a region that was closed, and one that never existed.
-    fn what_stands_for_nothing_is_refused_and_no_flush_tells_of_it() {
+    fn handle_of_no_region_is_refused_and_not_reported_by_flush() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let target = stage.at_b.register(vec![0; 8]).unwrap();
         let closed = target.handle().unwrap();
@@ -105,7 +105,7 @@ cases! {
     }
 
     /// The refusal comes by message, or from a lane that checks keys itself.
-    fn what_was_kept_is_handed_out_no_more_after_the_first_refusal() {
+    fn cached_key_is_not_returned_after_first_refusal() {
         for lanes in [vec![Lane::messages("all")], vec![Lane::whole("all")], vec![Lane::whole("all").synchronous()]] {
             let stage = Stage::new(lanes);
             let (one, other) = (stage.at_b.register(vec![0; 8]).unwrap(), stage.at_b.register(vec![0; 8]).unwrap());
@@ -137,7 +137,7 @@ cases! {
     }
 
     /// Emulated operations go over a separate endpoint there.
-    fn a_refusal_by_the_progress_thread_is_heard_too() {
+    fn refusal_by_progress_thread_is_handled_too() {
         let stage = with_threads();
         let target = stage.at_b.register(vec![0; 8]).unwrap();
         let handle = target.handle().unwrap();
@@ -152,7 +152,7 @@ cases! {
         assert_eq!(ended(&asked(stage.ab.key_by_handle(handle))), Err(Status::KeyRejected));
     }
 
-    fn only_who_was_asked_says_what_a_handle_stands_for() {
+    fn only_responder_resolves_handle() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let third = context(stage.world, &[]);
         let c = third.worker().unwrap();
@@ -194,7 +194,7 @@ cases! {
         assert_eq!(stage.end_of(&request), Some(Ok(0)));
     }
 
-    fn an_answer_that_is_no_key_of_the_peers_ends_the_question_and_is_kept_for_nobody() {
+    fn answer_with_foreign_key_fails_lookup_and_is_not_cached() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let own = stage.local(vec![0; 8]).remote_key().unwrap();
         let mut damaged = own.clone();
@@ -245,7 +245,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn an_endpoint_lets_its_keys_go_with_the_last_handle_that_the_application_has() {
+    fn endpoint_releases_keys_with_last_application_handle() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let target = stage.at_b.register(vec![0; 8]).unwrap();
         let (handle, before) = (target.handle().unwrap(), stage.world.left());
@@ -273,7 +273,7 @@ cases! {
         assert_eq!(stage.ab.key_by_handle(never_given()).unwrap_err().status(), Status::PeerFailed);
     }
 
-    fn a_question_can_be_taken_back_and_asked_again() {
+    fn key_request_can_be_canceled_and_repeated() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let target = stage.at_b.register(vec![0; 8]).unwrap();
         let handle = target.handle().unwrap();

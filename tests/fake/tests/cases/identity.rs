@@ -55,7 +55,7 @@ impl Drop for Again {
 }
 
 cases! {
-    fn clones_are_one_endpoint_and_two_to_one_peer_are_two() {
+    fn clones_are_one_endpoint_and_separate_connects_are_two() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let clone = stage.ab.clone();
@@ -71,7 +71,7 @@ cases! {
         assert_eq!(next.user(), 0);
     }
 
-    fn a_message_names_the_endpoint_back_to_its_sender_if_the_application_has_one() {
+    fn message_names_endpoint_back_to_sender_if_one_exists() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let Stage { b, ba, .. } = &stage;
         let (seen, number) = (senders_at_b(&stage), ba.peer());
@@ -111,7 +111,7 @@ cases! {
     }
 
     /// Two thousand other peers come and go, of whom a thousand are remembered.
-    fn a_peer_that_an_endpoint_leads_to_keeps_its_number_whoever_else_comes() {
+    fn peer_with_endpoint_keeps_its_number_among_many_peers() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let third = crate::stage::context(stage.world, &[]);
         let c = third.worker().unwrap();
@@ -126,7 +126,7 @@ cases! {
         assert_ne!(anew.peer(), numbers.1, "nobody led there");
     }
 
-    fn an_endpoint_that_fails_is_told_once_with_its_word_and_before_its_peer() {
+    fn endpoint_failure_is_reported_once_and_before_its_peers() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let dropped = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let (_target, key) = stage.target(vec![0; 8]);
@@ -152,7 +152,7 @@ cases! {
     }
 
     /// The user data may be an address whose object is gone with the endpoint.
-    fn one_that_was_dropped_with_something_queued_is_neither_named_nor_told() {
+    fn dropped_endpoint_with_queue_is_neither_named_nor_reported() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (from, to) = (stage.world.interface(1, "all"), stage.world.interface(0, "all"));
         let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
@@ -176,7 +176,7 @@ cases! {
         assert_eq!(world.left(), [0; 5]);
     }
 
-    fn one_that_answers_go_through_is_named_while_the_application_holds_it_too() {
+    fn answering_endpoint_is_named_only_while_application_holds_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let seen = senders_at_b(&stage);
         let Stage { ab, ba, a, b, at_a, at_b, world, .. } = stage;
@@ -199,7 +199,7 @@ cases! {
         drop((own, ab, a, b, at_a, at_b));
     }
 
-    fn who_connects_anew_in_vain_is_told_once_in_a_progress_call() {
+    fn failed_reconnect_is_reported_once_per_progress_call() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (address, count, held) = (stage.b.address().unwrap(), Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
         let worker = Rc::new(stage.at_a.worker().unwrap());
@@ -236,7 +236,7 @@ cases! {
         assert_ne!(stage.ba.peer(), number);
     }
 
-    fn who_is_told_of_an_endpoint_may_drop_it_and_connect_anew() {
+    fn failure_handler_may_drop_endpoint_and_reconnect() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let address = stage.b.address().unwrap();
         let held = Rc::new(RefCell::new(Some(stage.a.connect(&address).unwrap())));
@@ -260,7 +260,7 @@ cases! {
         let _ = after.send(5, 0, b"").unwrap();
     }
 
-    fn a_handler_whose_end_registers_others_is_let_go_when_nothing_is_borrowed() {
+    fn handler_whose_drop_registers_handlers_is_dropped_without_borrow() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (worker, count) = (Rc::new(stage.at_a.worker().unwrap()), Rc::new(Cell::new(0)));
         let held = || Again(Rc::downgrade(&worker), count.clone());

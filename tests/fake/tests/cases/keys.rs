@@ -29,7 +29,7 @@ fn calls(stage: &Stage) -> [usize; 4] {
 
 cases! {
     /// The promise is not an access right: keys and peers do not carry it.
-    fn who_promises_not_to_look_for_puts_in_memory_tells_that_with_the_registration_alone() {
+    fn relaxed_ordering_is_passed_with_registration_only() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         for (access, flags) in [
             (Access::ALL, 0),
@@ -47,7 +47,7 @@ cases! {
     }
 
     /// The provider keeps its state of a key once per interface, and not per endpoint.
-    fn one_import_serves_all_endpoints_to_a_peer_and_the_last_of_them_lets_it_go() {
+    fn one_key_import_serves_all_endpoints_and_last_one_drops_it() {
         let stage = Stage::new(vec![Lane::whole("all").with(INTERFACE_KEYS)]);
         let target = stage.at_b.register(vec![0; 64]).unwrap();
         let mut all = endpoints(&stage, &target.remote_key().unwrap());
@@ -112,8 +112,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn memory_of_which_a_domain_gives_no_key_is_reached_by_the_others_and_the_owner_says_so() {
-        let stage = Stage::new(vec![Lane::messages("talk"), Lane::memory("rma").of_the_other()]);
+    fn region_without_key_of_one_domain_uses_others_and_owner_reports_it() {
+        let stage = Stage::new(vec![Lane::messages("talk"), Lane::memory("rma").on_other_provider()]);
         stage.world.rule(Rule::next(Slot::PackKey, Act::Refuse(Status::NoMemory)));
         let (target, key) = stage.target(vec![0; 64]);
         assert_eq!(key.path(), "emulated over fake:talk/talk");
@@ -127,7 +127,7 @@ cases! {
     }
 
     fn nothing_of_a_provider_that_broke_is_called_for_its_keys() {
-        let stage = Stage::new(vec![Lane::messages("talk"), Lane::memory("rma").of_the_other().with(INTERFACE_KEYS)]);
+        let stage = Stage::new(vec![Lane::messages("talk"), Lane::memory("rma").on_other_provider().with(INTERFACE_KEYS)]);
         let target = stage.at_b.register_with(vec![0; 64], Access::ALL).unwrap();
         let all = endpoints(&stage, &target.remote_key().unwrap());
         stage.world.rule(Rule::next(Slot::Put, Act::Panic));

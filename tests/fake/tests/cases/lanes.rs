@@ -48,7 +48,7 @@ cases! {
         }
     }
 
-    fn what_the_provider_says_of_a_failed_operation_is_in_its_error() {
+    fn error_of_failed_operation_has_providers_text() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
         let (_target, key) = stage.target(vec![0; 64]);
         stage.world.rule(Rule::next(Slot::Put, Act::FailLater(Status::KeyRejected)));
@@ -130,7 +130,7 @@ cases! {
         assert_eq!(stage.finish(stage.ab.flush().unwrap()), Ok(0));
     }
 
-    fn what_is_longer_than_a_module_takes_is_cut() {
+    fn transfer_longer_than_module_limit_is_split() {
         let lane = Lane { max_put: 100, max_get: 70, ..Lane::whole("all").late(5) };
         let stage = Stage::new(vec![lane]);
         let (target, key) = stage.target(vec![0; 1000]);
@@ -203,7 +203,7 @@ cases! {
     }
 
     /// The next flush reports the failure of a native put that had completed locally, too.
-    fn a_native_put_that_failed_after_it_had_ended_locally_is_told_by_the_flush() {
+    fn failure_of_locally_completed_native_put_is_reported_by_flush() {
         let stage = Stage::new(vec![Lane::whole("all").late(5)]);
         let (target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
@@ -269,7 +269,7 @@ cases! {
     }
 
     /// The operation has ended for the application but not for the device: only the provider's completion frees the memory.
-    fn a_region_is_closed_when_the_provider_says_how_an_operation_of_a_failed_endpoint_ended() {
+    fn region_of_failed_endpoint_closes_after_providers_completion() {
         for slot in [Slot::Put, Slot::Get] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
             stage.world.hold(slot);
@@ -356,7 +356,7 @@ cases! {
     }
 
     /// A key import that a provider deferred is retried in the course of operations.
-    fn operations_take_a_better_way_once_its_provider_has_it() {
+    fn operations_use_better_lane_once_provider_has_it() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         let stage = Stage::new(vec![Lane::messages("am"), lane("good", 9), lane("plain", 1)]);
         let wait = Rule::every(Slot::ImportKey, Act::Refuse(Status::Again)).on("good");
@@ -404,7 +404,7 @@ cases! {
     }
 
     /// The kernel may at any time refuse access that it has allowed before.
-    fn a_way_that_has_become_unreachable_is_left_for_another_and_not_tried_again() {
+    fn lane_that_became_unreachable_is_abandoned_and_not_retried() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         for slot in [Slot::Put, Slot::Get] {
             let stage = Stage::new(vec![Lane::messages("am"), lane("good", 9), lane("plain", 1)]);
@@ -432,7 +432,7 @@ cases! {
     }
 
     /// An operation waits for a lane without room; it does not switch to another lane.
-    fn what_waits_for_room_on_a_lane_goes_over_that_lane() {
+    fn operation_that_waits_for_room_stays_on_its_lane() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
@@ -454,7 +454,7 @@ cases! {
     }
 
     /// A provider completes operations with a status only, and reports the reason with the endpoint's failure.
-    fn the_words_of_an_endpoints_failure_are_those_of_what_it_ended() {
+    fn operations_fail_with_text_of_endpoint_failure() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
         let (_target, key) = stage.target(vec![0; 64]);

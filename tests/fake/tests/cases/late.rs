@@ -86,7 +86,7 @@ fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
 
 cases! {
     /// The older flush flushes the lane for both, and the lane reports the failure once.
-    fn a_failure_that_an_older_flush_finds_out_the_younger_one_tells_that_covers_it() {
+    fn failure_found_by_older_flush_is_reported_by_covering_younger_one() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
         let (gone, refused) = stage.target(vec![0; 64]);
@@ -105,7 +105,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn a_lane_that_dies_while_an_older_flush_asks_it_is_told_by_the_younger_one_too() {
+    fn lane_death_during_older_flush_is_reported_by_younger_one_too() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (_target, key) = stage.target(vec![0; 64]);
         put_locally(&stage, &stage.ab, &key);
@@ -127,7 +127,7 @@ cases! {
     }
 
     /// A lane that refuses the flush itself fails both flushes, too.
-    fn a_lane_that_refuses_to_be_asked_is_told_by_every_flush_that_covers_something_there() {
+    fn lane_that_refuses_flush_fails_every_flush_that_covers_it() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
         put_locally(&stage, &stage.ab, &key);
@@ -146,7 +146,7 @@ cases! {
     }
 
     /// A put that leaves the lane of a fence flushes that lane first, long before the open flush may.
-    fn a_failure_that_a_put_finds_out_as_it_leaves_a_lane_the_open_flush_tells() {
+    fn failure_found_by_put_leaving_its_lane_is_reported_by_open_flush() {
         for report in [0, 40] {
             let stage = two();
             let (_target, key) = stage.target(vec![0; 64]);
@@ -167,7 +167,7 @@ cases! {
     }
 
     /// If no flush is open, the next one reports it.
-    fn a_failure_that_a_put_finds_out_as_it_leaves_a_lane_the_next_flush_tells() {
+    fn failure_found_by_put_leaving_its_lane_is_reported_by_next_flush() {
         let stage = two();
         let (_target, key) = stage.target(vec![0; 64]);
         stage.world.rule(Rule::next(Slot::Put, REFUSED).on("a"));
@@ -182,7 +182,7 @@ cases! {
     }
 
     /// That flush stands before the leaving put, and its flush of the lane was posted behind.
-    fn what_leaves_the_lane_of_a_fence_waits_for_a_flush_that_asks_that_lane() {
+    fn put_leaving_lane_of_fence_waits_for_running_flush_of_that_lane() {
         let stage = two();
         let (target, key) = stage.target(vec![0; 64]);
         // This put is carried out last: its bytes have left.
@@ -212,7 +212,7 @@ cases! {
     }
 
     /// The notification fails as well, but it is not a flush: the next flush still reports the failure.
-    fn a_failure_that_a_notification_finds_out_the_next_flush_tells_too() {
+    fn failure_found_by_notification_is_reported_by_next_flush_too() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
         stage.world.rule(Rule::next(Slot::Put, REFUSED));
@@ -225,7 +225,7 @@ cases! {
     }
 
     /// The connection reports the failure to the first endpoint that flushes, which did not post the put.
-    fn a_failure_that_another_endpoint_finds_out_over_a_shared_connection_is_told_by_the_puts_own_flush() {
+    fn failure_found_by_other_endpoint_is_reported_by_puts_own_flush() {
         for open in [false, true] {
             let (stage, other, _target, [key, theirs]) = sharing();
             let local = stage.local(vec![1; 8]);
@@ -257,7 +257,7 @@ cases! {
     }
 
     /// The connection outlives the endpoint that posted the put, and reports the failure to the next endpoint that flushes.
-    fn a_failure_of_a_dropped_endpoints_put_is_not_told_to_who_takes_its_connection_over() {
+    fn failure_of_dropped_endpoints_put_is_not_reported_to_successor() {
         for no_room in [0, 1, 3] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
             let (target, _) = stage.target(vec![0; 64]);

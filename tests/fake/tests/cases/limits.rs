@@ -56,7 +56,7 @@ cases! {
     }
 
     /// An endpoint of a circuit may not know its limits yet, and is asked once more when it is connected.
-    fn an_endpoint_is_asked_behind_its_connect_and_when_it_stands_and_never_again() {
+    fn endpoint_limits_are_read_after_connect_and_when_connected() {
         for (lane, times) in [(narrow(), 1), (narrow().over_circuits(), 2)] {
             let stage = Stage::new(vec![lane]);
             let asked = |stage: &Stage| {
@@ -74,7 +74,7 @@ cases! {
     }
 
     /// The limit is negotiated while the connection forms.
-    fn what_an_endpoint_knows_only_when_it_stands_counts() {
+    fn limits_known_only_after_connection_are_used() {
         for max_packed in [100, 63] {
             let limits = EndpointLimits { max_packed, ..LESS };
             let late = Lane { limits, ..Lane::whole("late").over_circuits() };
@@ -104,7 +104,7 @@ cases! {
     }
 
     /// The module's limit for inline sends is higher.
-    fn one_that_packs_less_than_its_module_sends_at_once_promises_what_it_packs() {
+    fn endpoint_with_lower_packed_limit_reports_that_limit() {
         let limits = EndpointLimits { max_packed: 64, ..EndpointLimits::empty() };
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![Lane { limits, max_short: 128, ..lane }]);
@@ -124,7 +124,7 @@ cases! {
     }
 
     /// A message that waits for a connection was checked against the module's limit.
-    fn a_message_that_was_queued_and_is_too_long_for_the_endpoint_ends_as_such() {
+    fn queued_message_too_long_for_endpoint_fails_as_too_large() {
         let stage = Stage::new(vec![narrow()]);
         let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         stage.world.rule(Rule::every(Slot::Connect, Act::Refuse(Status::Again)));
@@ -161,7 +161,7 @@ cases! {
     /// Wire-up datagrams are messages too.
     fn an_endpoint_that_cannot_carry_them_carries_no_datagrams() {
         const WIREUP: u32 = 0xf007;
-        let lanes = vec![Lane::messages("am").of_the_other(), Lane::memory("rma").over_circuits()];
+        let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits()];
         let stage = Stage::with(lanes, &[("TIELINE_CONNECT", "other")]);
         let target = stage.at_b.register(vec![0; 64]).unwrap();
         let at = stage.world.interface(0, "am");

@@ -52,7 +52,7 @@ fn ways() -> Vec<(&'static str, Vec<Lane>)> {
 }
 
 /// The address of a worker whose protocol has this minor version.
-pub(crate) fn of_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
+pub(crate) fn with_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
     let (place, end) = (5 + 16 + 1, address.len() - 4);
     address[place] = minor;
     let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193);
@@ -62,7 +62,7 @@ pub(crate) fn of_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
 }
 
 cases! {
-    fn a_notification_comes_once_and_behind_its_bytes_whatever_way_the_put_goes() {
+    fn notification_arrives_once_and_after_its_bytes_on_every_route() {
         const LEN: usize = 300 << 10;
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
@@ -133,7 +133,7 @@ cases! {
         }
     }
 
-    fn a_put_as_long_as_the_lane_takes_is_told_by_the_lane_itself() {
+    fn put_up_to_lane_limit_is_notified_by_lane() {
         let lane = Lane { max_put: 100, ..Lane::memory("rma").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), lane]);
         let (target, key) = stage.target(vec![0; 200]);
@@ -151,7 +151,7 @@ cases! {
     }
 
     /// The fence waits for the operations before it, and not for the notification.
-    fn a_put_that_tells_behind_a_fence_ends() {
+    fn notifying_put_behind_fence_completes() {
         for telling in [true, false] {
             let a = Lane { priority: 9, ..Lane::memory("a") };
             let b = if telling { Lane::memory("b").telling(32) } else { Lane::memory("b") };
@@ -173,7 +173,7 @@ cases! {
     }
 
     /// The fence stops tracking operations that are still in flight.
-    fn a_put_that_tells_before_a_fence_waits_for_what_went_another_way() {
+    fn notifying_put_before_fence_waits_for_other_routes() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b")]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -199,8 +199,8 @@ cases! {
     }
 
     /// The provider may have delivered the notification before it failed.
-    fn what_a_provider_broke_in_is_not_told_by_another_lane() {
-        let others = [Lane::messages("am"), Lane::memory("b")].map(Lane::of_the_other);
+    fn notification_in_failing_provider_is_not_resent_on_another_lane() {
+        let others = [Lane::messages("am"), Lane::memory("b")].map(Lane::on_other_provider);
         let stage = Stage::new([vec![Lane::memory("a").telling(32)], others.into()].concat());
         let (target, key) = stage.target(vec![0; 64]);
         let told = told_at_b(&stage, &target);
@@ -215,7 +215,7 @@ cases! {
     }
 
     /// The bytes go in messages as there is room, and take room in the queue only while they wait.
-    fn bytes_that_are_longer_than_the_queue_may_be_are_put_and_told() {
+    fn notifying_put_longer_than_queue_bound_completes() {
         const LONG: usize = 40_000;
         let lanes = vec![Lane::messages("am"), Lane::memory("rma")];
         let stage = Stage::with(lanes, &[("TIELINE_QUEUE_BYTES", "16k")]);
@@ -227,7 +227,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn pieces_tell_as_well_however_many_a_lane_takes() {
+    fn put_of_pieces_notifies_for_any_piece_limit() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
             let (target, key) = stage.target(vec![0; 64]);
@@ -246,7 +246,7 @@ cases! {
         }
     }
 
-    fn pieces_that_a_lane_takes_at_once_are_put_and_told_in_one_call_and_more_of_them_are_not() {
+    fn put_of_pieces_notifies_in_one_call_up_to_lane_limit() {
         let rma = Lane { max_iov: 4, ..Lane::memory("rma").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), rma]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -266,7 +266,7 @@ cases! {
     }
 
     /// When the lane fails, queued puts go by another lane, which does not notify by itself.
-    fn a_notification_whose_lane_is_lost_comes_another_way() {
+    fn notification_of_lost_lane_takes_another_route() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b").late(9)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -287,7 +287,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn a_put_that_fails_tells_nobody() {
+    fn failed_put_does_not_notify() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
             let (target, key) = stage.target(vec![0; 64]);
@@ -311,7 +311,7 @@ cases! {
     }
 
     /// The notification goes its own route, and outlives its endpoint.
-    fn what_said_done_is_told_also_when_its_endpoint_is_dropped() {
+    fn notification_of_done_put_arrives_although_endpoint_is_dropped() {
         for (way, lanes) in ways() {
             let mut stage = Stage::new(lanes);
             let (target, key) = stage.target(vec![0; 64]);
@@ -357,7 +357,7 @@ cases! {
         }
     }
 
-    fn who_handles_no_notifications_drops_and_counts_them() {
+    fn notifications_without_handler_are_dropped_and_counted() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
             let (target, key) = stage.target(vec![0; 64]);
@@ -371,7 +371,7 @@ cases! {
     }
 
     /// As with messages of an unknown peer: they are dispatched, and cannot be answered.
-    fn a_notification_of_nobody_comes_from_nobody_and_a_word_that_is_none_is_dropped() {
+    fn notification_of_unknown_peer_has_no_peer_and_bad_word_is_dropped() {
         let stage = Stage::new(vec![Lane::whole("all").telling(32)]);
         let (target, _key) = stage.target(vec![0; 8]);
         let told = told_at_b(&stage, &target);
@@ -408,7 +408,7 @@ cases! {
         }
     }
 
-    fn a_handler_may_put_and_tell_back() {
+    fn handler_may_put_and_notify_back() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
             let (_target, key) = stage.target(vec![0; 64]);
@@ -429,12 +429,12 @@ cases! {
     }
 
     /// The peer would drop the unknown message, and the notification would be lost.
-    fn a_peer_that_knows_no_notifications_is_told_none_over_messages() {
+    fn older_peer_gets_no_notification_over_messages() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
             let (target, _key) = stage.target(vec![0; 512]);
             let told = told_at_b(&stage, &target);
-            let older = of_minor(stage.b.address().unwrap(), 0);
+            let older = with_minor(stage.b.address().unwrap(), 0);
             let endpoint = stage.a.connect(&older).unwrap();
             let key = endpoint.import_key(&target.remote_key().unwrap()).unwrap();
             let local = stage.local(vec![7; 512]);
@@ -457,7 +457,7 @@ cases! {
         }
     }
 
-    fn a_worker_that_is_closed_tells_what_said_done() {
+    fn closing_worker_delivers_notifications_of_done_puts() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
             let (target, key) = stage.target(vec![0; 64]);
@@ -475,7 +475,7 @@ cases! {
     }
 
     /// An operation went to the service worker, and has ended.
-    fn a_put_that_tells_goes_by_its_lane_again_once_the_service_worker_has_nothing_more() {
+    fn notifying_put_returns_to_its_lane_when_service_worker_is_idle() {
         let rma = Lane::memory("rma").telling(32).without_atomics();
         let on = [("TIELINE_PROGRESS_THREAD", "on")];
         let stage = Stage::with(vec![Lane::messages("am"), rma], &on);
@@ -495,7 +495,7 @@ cases! {
     }
 
     /// The service worker has a lane of its own to memory, whose notifications arrive at that worker.
-    fn a_lane_to_the_service_worker_tells_nobody() {
+    fn lane_to_service_worker_delivers_no_notification() {
         let rma = Lane::memory("rma").telling(32);
         let served = Lane { caps: rma.caps & !caps::PASSIVE_TARGET, ..rma };
         for lanes in [vec![Lane::messages("am"), served], vec![Lane::messages("am")]] {

@@ -35,7 +35,7 @@ const BEHIND: [(&str, Behind); 5] = [
 
 cases! {
     /// The wait ends with an event: polling before the sleep finds nothing.
-    fn who_waits_behind_a_fence_sleeps() {
+    fn wait_for_operation_behind_fence_sleeps() {
         let rma = Lane::memory("rma").without_atomics().sleeping();
         let stage = Stage::new(vec![Lane::messages("am").sleeping(), rma]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -56,7 +56,7 @@ cases! {
     }
 
     /// Any operation ends once the other lane is done, whether or not others wait before it.
-    fn what_goes_another_way_behind_a_fence_waits_for_the_first_and_ends() {
+    fn operation_on_other_route_behind_fence_waits_and_completes() {
         for waits in [false, true] {
             for (name, post) in BEHIND {
                 let stage = two_memories();
@@ -108,7 +108,7 @@ cases! {
     }
 
     /// It was queued for the lane of the operations before the fence, which then refuses it.
-    fn what_leaves_its_lane_does_not_overtake_what_a_fence_put_before_it() {
+    fn operation_leaving_its_lane_does_not_overtake_fence() {
         for then_fence in [false, true] {
             let stage = two_memories();
             let (target, key) = stage.target(vec![0; 64]);
@@ -133,9 +133,9 @@ cases! {
     }
 
     /// An operation that falls back to messages keeps its place in the queue, before later fences.
-    fn what_has_no_lane_any_more_goes_over_messages_whatever_fences_are_behind_it() {
+    fn operation_without_lane_falls_back_to_messages_before_later_fences() {
         for fenced in [false, true] {
-            let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").of_the_other()]);
+            let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);
             let (target, key) = stage.target(vec![0; 64]);
             stage.world.rule(Rule::next(Slot::Put, Act::Hold).on("rma"));
             let first = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
@@ -180,7 +180,7 @@ cases! {
     }
 
     /// The operation, or a flush behind it, had failed before its request was dropped.
-    fn a_failure_that_nobody_asked_for_is_told_by_the_next_flush() {
+    fn failure_of_dropped_request_is_reported_by_next_flush() {
         for (flushed, asked) in [(false, false), (false, true), (true, false), (true, true)] {
             let stage = Stage::new(vec![Lane::whole("all")]);
             let (_target, key) = stage.target(vec![0; 8]);

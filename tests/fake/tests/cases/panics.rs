@@ -55,10 +55,10 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
 }
 
 /// Two lanes, of two providers.
-fn of_two_providers() -> Vec<Lane> {
+fn two_provider_lanes() -> Vec<Lane> {
     vec![
         Lane { lends: true, ..Lane::messages("am").late(2) },
-        Lane::memory("rma").of_the_other().late(4),
+        Lane::memory("rma").on_other_provider().late(4),
     ]
 }
 
@@ -118,7 +118,7 @@ fn everything(
 
 /// A provider fails in calls of this slot, on this lane, during a mix of operations. Returns whether the slot was called.
 fn breaks_in(mut rule: Rule, lane: &'static str) -> bool {
-    let stage = Stage::new(of_two_providers());
+    let stage = Stage::new(two_provider_lanes());
     let log = stage.log_at_b(5);
     let (target, key) = stage.target(vec![0; 64]);
     let local = stage.local(vec![1; 64]);
@@ -214,7 +214,7 @@ fn panics_until(
 
 cases! {
     /// In the middle of a post: only the datagram is lost, as any datagram may be.
-    fn a_panic_of_what_carries_datagrams_comes_out_of_progress() {
+    fn panic_of_datagram_carrier_propagates_from_progress() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let mail = panics_at(&stage, b"rma");
         let (target, key) = stage.target(vec![0; 8]);
@@ -224,7 +224,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn a_panic_of_what_carries_datagrams_is_not_lost_with_a_worker_that_closes() {
+    fn panic_of_datagram_carrier_is_reported_when_worker_closes() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let _mail = panics_at(&stage, b"rma");
         let (_target, _key) = stage.target(vec![0; 8]);
@@ -233,9 +233,9 @@ cases! {
     }
 
     /// The same while an endpoint opens its next lane: it gets another turn.
-    fn an_endpoint_in_whose_turn_what_carries_datagrams_panics_goes_on() {
+    fn endpoint_continues_after_panic_of_datagram_carrier() {
         let second = Lane { priority: 0, ..Lane::messages("second") };
-        let second = second.of_the_other().over_circuits();
+        let second = second.on_other_provider().over_circuits();
         let stage = Stage::new(vec![Lane::messages("first").over_circuits(), second]);
         let log = stage.log_at_b(5);
         let mail = panics_at(&stage, b"other|other:second");
@@ -248,7 +248,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn a_panic_in_a_handler_loses_nothing_of_its_batch() {
+    fn panic_in_handler_loses_no_event_of_its_batch() {
         nothing_behind_a_panic_is_lost(Lane::whole("all").sleeping());
     }
 
@@ -266,7 +266,7 @@ cases! {
         for slot in [Slot::Put, Slot::Get, Slot::Atomic] {
             let stage = Stage::new(vec![
                 Lane::messages("am"),
-                Lane::memory("rma").synchronous().of_the_other(),
+                Lane::memory("rma").synchronous().on_other_provider(),
             ]);
             let (_target, key) = stage.target(vec![0; 64]);
             let local = stage.local(vec![1; 8]);
@@ -287,7 +287,7 @@ cases! {
 
     /// Messages go through one provider, memory operations through another one, which fails.
     fn a_provider_that_panics_is_taken_out_and_no_other() {
-        let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other()];
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()];
         let stage = Stage::new(lanes);
         let log = stage.log_at_b(5);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -333,7 +333,7 @@ cases! {
     }
 
     fn a_provider_that_fails_in_poll_is_taken_out_and_no_other() {
-        let lanes = vec![Lane::messages("am"), Lane::memory("rma").of_the_other()];
+        let lanes = vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()];
         let stage = Stage::new(lanes);
         let log = stage.log_at_b(5);
         stage.world.hold(Slot::Put);
@@ -402,11 +402,11 @@ cases! {
     }
 
     /// Whichever slot it is, all operations in flight end, and so do later ones.
-    fn a_provider_that_breaks_in_any_slot_hangs_nobody() {
+    fn provider_that_breaks_in_any_slot_causes_no_hang() {
         in_every_slot(1);
     }
 
-    fn a_provider_that_stays_broken_in_any_slot_hangs_nobody() {
+    fn provider_that_stays_broken_in_any_slot_causes_no_hang() {
         in_every_slot(u64::MAX);
     }
 
@@ -415,7 +415,7 @@ cases! {
         let mut list = Vec::new();
         for slot in SLOTS {
             for lane in ["am", "rma"] {
-                let stage = Stage::new(of_two_providers());
+                let stage = Stage::new(two_provider_lanes());
                 let (target, key) = stage.target(vec![0; 64]);
                 let local = stage.local(vec![1; 64]);
                 let log = stage.log_at_b(5);
@@ -451,8 +451,8 @@ cases! {
         assert!(list.is_empty(), "{}", list.join("\n"));
     }
 
-    fn what_interfaces_hold_is_shown_and_one_that_broke_is_not_asked_for_it() {
-        let stage = Stage::new(of_two_providers());
+    fn memory_of_interfaces_is_reported_without_calling_broken_ones() {
+        let stage = Stage::new(two_provider_lanes());
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
         let held = |at: usize| {
@@ -502,7 +502,7 @@ cases! {
     }
 
     /// The last error text of this thread is about something else.
-    fn what_broke_a_provider_in_another_thread_is_told_in_the_words_that_it_left_there() {
+    fn provider_failure_in_other_thread_is_reported_with_its_text() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.rule(Rule::next(Slot::Register, Act::Refuse(Status::NoMemory)));
         drop(stage.at_a.register(vec![0; 64]));
@@ -533,7 +533,7 @@ cases! {
     }
 
     /// The payload is released neither by the panic nor by the worker's end.
-    fn a_payload_that_a_handler_kept_before_it_panicked_goes_back_with_what_it_kept() {
+    fn payload_kept_by_panicked_handler_is_released_with_its_guard() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
         let keeps = kept.clone();
@@ -558,7 +558,7 @@ cases! {
     }
 
     /// The payload of the RTS was lent, and is released before the handler runs, which may keep the announcement and panic.
-    fn an_announcement_that_was_lent_goes_back_once_whatever_its_handler_does() {
+    fn lent_rts_is_released_once_for_any_handler() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
         let keeps = kept.clone();

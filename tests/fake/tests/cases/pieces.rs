@@ -147,7 +147,7 @@ cases! {
     }
 
     /// Each byte is one of those that were requested for it, and no other memory is written.
-    fn a_get_into_pieces_that_overlap_leaves_one_of_the_bytes_that_were_to_go_there() {
+    fn get_into_overlapping_pieces_leaves_one_of_the_requested_bytes() {
         for manner in MANNERS {
             let lane = Lane { max_iov: 1, ..manner(Lane::memory("rma")) };
             let stage = Stage::new(vec![Lane::messages("am"), lane]);
@@ -264,7 +264,7 @@ cases! {
     }
 
     /// None of it was posted, and there is a message lane.
-    fn a_transfer_that_waits_for_a_lane_that_ends_goes_over_messages_where_it_was_the_last() {
+    fn transfer_queued_for_last_lane_falls_back_to_messages_at_its_end() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("a")]);
         let (target, key) = stage.target(vec![0; 8]);
         stage.world.rule(Rule::next(Slot::Put, Act::Refuse(Status::Again)));

@@ -63,7 +63,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn a_lane_that_gives_way_to_another_keeps_what_pointers_lead_to() {
+    fn replaced_lane_keeps_memory_of_pointers() {
         let (best, next) = (Lane::memory("best"), Lane::memory("next"));
         let best = Lane { priority: 9, ..best.synchronous().with(KEY_POINTER) };
         let stage = Stage::new(vec![Lane::messages("talk"), best, next]);
@@ -82,7 +82,7 @@ cases! {
     }
 
     fn nothing_of_a_provider_that_broke_is_called_for_a_pointer() {
-        let stage = Stage::new(vec![Lane::messages("talk"), Lane::memory("map").of_the_other().with(KEY_POINTER)]);
+        let stage = Stage::new(vec![Lane::messages("talk"), Lane::memory("map").on_other_provider().with(KEY_POINTER)]);
         let (target, key) = stage.target(vec![1; 64]);
         let pointer = key.pointer().unwrap();
         stage.world.rule(Rule::next(Slot::Put, Act::Panic));
@@ -96,7 +96,7 @@ cases! {
         drop(target);
     }
 
-    fn without_a_lane_that_maps_there_is_no_pointer_and_the_words_say_what_reaches_the_memory() {
+    fn without_mapping_lane_pointer_is_refused_and_error_names_lanes() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (_target, key) = stage.target(vec![1; 64]);
         let error = key.pointer().unwrap_err();
@@ -116,7 +116,7 @@ cases! {
         assert!(stage.world.calls(Slot::Pointer).is_empty());
     }
 
-    fn a_provider_that_fetches_the_memory_is_asked_again_and_one_that_refuses_is_quoted() {
+    fn pointer_is_retried_while_mapping_and_refusal_is_quoted() {
         let stage = Stage::new(vec![mapping()]);
         stage.world.rule(Rule { times: 2, ..Rule::every(Slot::ImportKey, Act::Refuse(Status::Again)) });
         let (_target, key) = stage.target(vec![1; 64]);

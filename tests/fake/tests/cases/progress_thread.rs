@@ -51,7 +51,7 @@ cases! {
         assert_eq!((stage.a.test(&put), target.to_vec(0..64).unwrap()), (Some(Ok(0)), vec![7; 64]));
     }
 
-    fn its_owner_hears_that_it_has_stopped_from_every_worker_and_from_everything_new() {
+    fn stopped_thread_is_reported_by_every_worker_and_new_object() {
         let stage = with_threads();
         let before = stage.b.address().unwrap();
         // The thread's worker was the second to open an interface.
@@ -79,7 +79,7 @@ cases! {
     }
 
     /// By an existing endpoint, and by one made from an address issued before.
-    fn what_goes_over_messages_is_served_by_the_workers_progress_once_it_has_stopped() {
+    fn worker_progress_serves_emulated_operations_after_thread_stop() {
         for met in [false, true] {
             let stage = with_threads();
             let address = stage.b.address().unwrap();
@@ -103,7 +103,7 @@ cases! {
     }
 
     /// Over connections the stop is detected when they are formed; fences and flushes wait for the operations that wait for that.
-    fn what_waits_for_a_connection_to_it_goes_to_the_worker_where_it_has_stopped() {
+    fn operations_waiting_for_stopped_thread_go_to_worker() {
         let lanes = vec![Lane::messages("am").over_circuits(), Lane::connector("mail")];
         let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
         let (target, key) = stage.target(vec![0; 24]);
@@ -126,7 +126,7 @@ cases! {
     }
 
     /// A close does not count operations as lost that another endpoint has taken over and delivered.
-    fn a_closing_worker_delivers_what_waited_for_a_thread_that_has_stopped() {
+    fn closing_worker_delivers_operations_queued_for_stopped_thread() {
         thread_local! {
             static B: RefCell<Option<Worker>> = const { RefCell::new(None) };
         }
@@ -153,7 +153,7 @@ cases! {
     }
 
     /// Locally completed puts may be lost with the connection to the service worker, which another connection replaces.
-    fn a_flush_says_what_was_lost_with_the_connection_to_the_service_worker() {
+    fn flush_reports_puts_lost_with_service_connection() {
         for again in [false, true] {
             let memory = Lane::memory("rma");
             let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };
@@ -181,7 +181,7 @@ cases! {
     }
 
     /// The replacement connection does not know of the lost puts. The notification flushes the lane, or waits for another put.
-    fn nobody_is_told_of_a_put_that_was_lost_with_the_connection_to_the_service_worker() {
+    fn notification_is_not_delivered_for_put_lost_with_service_connection() {
         for waits in [false, true] {
             let memory = Lane::memory("rma");
             let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, priority: 9, ..memory };
@@ -222,7 +222,7 @@ cases! {
     }
 
     /// Operations in flight through it must not be left pending when it fails.
-    fn what_is_under_way_to_the_service_worker_ends_with_the_connection_to_it() {
+    fn operations_in_flight_end_with_connection_to_service_worker() {
         for circuits in [false, true] {
             let memory = Lane::memory("rma");
             let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, to_endpoint: circuits, ..memory };
@@ -250,7 +250,7 @@ cases! {
     }
 
     /// Keys that were imported before continue through its other lanes.
-    fn what_goes_through_a_connection_to_the_service_worker_that_has_failed_ends_too() {
+    fn operations_through_failed_service_connection_end_too() {
         let memory = Lane::memory("rma");
         let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };
         let stage = Stage::with(vec![Lane::messages("am"), memory], &[("TIELINE_PROGRESS_THREAD", "on")]);

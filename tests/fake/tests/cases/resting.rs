@@ -5,7 +5,7 @@ use crate::stage::{Stage, pending};
 use tieline_fake::Lane;
 
 cases! {
-    fn what_rests_brings_what_it_has_within_eight_calls_and_is_polled_in_every_one_from_then_on() {
+    fn idle_interface_delivers_within_eight_calls_and_is_active_again() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
         stage.a.on_message(9, |_| ()).unwrap();

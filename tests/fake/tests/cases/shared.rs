@@ -56,7 +56,7 @@ pub(crate) fn over_three(world: &'static World) -> Context {
 
 /// A message lane whose wire the test can read, and a copying lane.
 pub(crate) fn over_wire() -> Vec<Lane> {
-    vec![Lane::messages("wire"), copying().of_the_other()]
+    vec![Lane::messages("wire"), copying().on_other_provider()]
 }
 
 /// A put of [`LEN`] bytes that is pending because the peer, on its own thread, has stopped while it copies a part.
@@ -278,7 +278,7 @@ fn met(a: &Worker, b: &Worker, far: &Region) -> (Endpoint, RemoteKey) {
 }
 
 cases! {
-    fn a_flush_waits_for_what_a_helper_still_copies() {
+    fn flush_waits_for_copies_of_helper() {
         while_the_helper_stands_still(|Standing { a, ab, put, .. }| {
             let flush = pending(ab.flush());
             some_progress(a);
@@ -288,7 +288,7 @@ cases! {
         });
     }
 
-    fn an_atomic_behind_a_fence_waits_for_what_a_helper_still_copies() {
+    fn atomic_behind_fence_waits_for_copies_of_helper() {
         while_the_helper_stands_still(|Standing { a, ab, put, word: (word_key, word), .. }| {
             ab.fence().unwrap();
             let atomic = ab.fetch_add(word_key, 8, 5);
@@ -301,7 +301,7 @@ cases! {
     }
 
     /// At some moment the kernel starts to refuse copies that it has allowed before, or the lane declines.
-    fn a_copy_that_is_refused_while_a_helper_has_a_part_of_it_goes_another_way() {
+    fn refused_copy_takes_another_route_while_helper_copies() {
         for why in [Status::Unreachable, Status::Declined] {
             let refused = Rule::every(Slot::Put, Act::Refuse(why));
             while_it_stands_still_and(Some(refused), |Standing { a, ab, put, word, .. }| {
@@ -324,7 +324,7 @@ cases! {
     }
 
     /// The helper will report in the slot of the transfer, whatever became of the transfer, and it still reads the memory.
-    fn a_transfer_that_ended_early_leaves_its_slot_and_its_memory_to_the_helper() {
+    fn transfer_that_ended_early_leaves_slot_and_memory_to_helper() {
         const PATIENCE: Duration = Duration::from_secs(60);
         while_the_helper_stands_still(|standing| {
             let Standing { world, at_a, a, put, local, there, .. } = standing;
@@ -353,7 +353,7 @@ cases! {
 
     /// The connection is gone, but only the kernel knows whether the process is. Without a lane that could ask the kernel, the
     /// connection decides.
-    fn a_helper_whose_connection_is_gone_has_its_slot_until_its_process_is_gone() {
+    fn disconnected_helper_keeps_slot_until_its_process_is_gone() {
         for says in [Status::PeerFailed, Status::Declined, Status::Unreachable] {
             while_the_helper_stands_still(|standing| {
                 let Standing { world, a, put, local, there, .. } = standing;
@@ -385,7 +385,7 @@ cases! {
     }
 
     /// The word with the claims of both sides lies in memory that the peer can write.
-    fn a_peer_that_gives_pieces_back_is_found_out() {
+    fn peer_that_resets_claims_is_detected() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
@@ -442,9 +442,9 @@ cases! {
     }
 
     /// A request for help holds two keys, and is longer than the messages of some modules.
-    fn a_peer_that_hears_only_short_messages_is_not_asked_for_help() {
+    fn peer_with_short_messages_only_is_not_asked_for_help() {
         let wire = Lane { max_packed: 64, max_short: 64, ..Lane::messages("wire") };
-        let world = World::new(1, vec![wire, copying().of_the_other()]);
+        let world = World::new(1, vec![wire, copying().on_other_provider()]);
         let (at_a, at_b) = (over_three(world), over_three(world));
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
         let target = at_b.register_with(vec![0; LEN], Access::ALL).unwrap();
@@ -465,7 +465,7 @@ cases! {
     }
 
     /// A number is reused after 65 535 requests. Not more than that can be unread, if requests that were never sent use up none.
-    fn a_peer_that_cannot_be_asked_leaves_the_copy_alone_and_uses_up_no_number() {
+    fn unreachable_helper_uses_up_no_request_number() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
@@ -502,7 +502,7 @@ cases! {
     }
 
     /// One call copies a bounded number of pieces and the next one continues, however many transfers need help.
-    fn one_progress_call_copies_a_bounded_part_of_what_peers_want_help_with() {
+    fn progress_call_copies_bounded_part_of_help_requests() {
         // The most pieces in progress, and the most chunks of a piece.
         const BOUND: u64 = 8 * 16;
         let asked = Asked::new();
@@ -547,7 +547,7 @@ cases! {
     }
 
     /// The peer names the place that a helper copies to, and the sum of its numbers may overflow.
-    fn who_asks_for_help_beyond_the_end_of_memory_gets_none() {
+    fn help_request_beyond_end_of_memory_is_ignored() {
         let asked = Asked::new();
         asked.target.write(0, &vec![5; LEN]).unwrap();
         // The first claim is at the back, and would lie at 0 if the sum overflowed.

@@ -40,7 +40,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn one_that_completes_locally_is_over_with_the_call_and_a_flush_waits_for_it() {
+    fn short_put_completes_locally_inline_and_flush_waits_for_it() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 64]);
@@ -75,7 +75,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn the_failure_of_one_that_was_over_is_the_next_flushes_and_told_once() {
+    fn failure_of_completed_short_put_is_reported_by_next_flush_once() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
@@ -106,7 +106,7 @@ cases! {
 
     /// A short put that the module refuses waits in the queue, keeps its order behind a fence, and fails with the same errors as
     /// any other.
-    fn what_a_short_put_cannot_do_at_once_it_does_as_a_long_one() {
+    fn short_put_that_cannot_be_inline_behaves_as_long_one() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![7; 64]);
@@ -129,7 +129,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn what_is_open_of_them_ends_with_its_endpoint() {
+    fn open_short_puts_end_with_their_endpoint() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
         stage.world.hold(Slot::Put);
@@ -145,7 +145,7 @@ cases! {
     }
 
     /// The memory was the caller's all the time: nothing is kept, and a late completion by the provider is ignored.
-    fn what_is_open_of_them_can_be_given_up_and_their_late_end_harms_nobody() {
+    fn open_short_puts_can_be_abandoned_and_late_completion_is_ignored() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
@@ -166,7 +166,7 @@ cases! {
     }
 
     /// Its request is gone: the next flush reports the failure, as for any other operation.
-    fn the_failure_of_one_that_nobody_asks_for_is_the_next_flushes() {
+    fn failure_of_unasked_short_put_is_reported_by_next_flush() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
         for before in [true, false] {
@@ -183,7 +183,7 @@ cases! {
         stage.assert_no_faults();
     }
     /// Its connection is lost before a flush. Messages take another lane, and so do later operations.
-    fn one_that_was_over_when_its_connection_was_lost_is_told_by_the_next_flush() {
+    fn short_put_lost_after_completion_is_reported_by_next_flush() {
         for held in [true, false] {
             let rma = Lane { max_short_put: MOST, ..Lane::memory("rma").over_circuits() };
             let stage = Stage::new(vec![Lane::messages("am"), rma]);
@@ -208,7 +208,7 @@ cases! {
     }
 
     /// A fence within one lane, and a fence across two lanes: an operation on the other lane waits for a flush of the first.
-    fn none_of_them_overtakes_what_a_fence_put_before_it_on_another_lane() {
+    fn short_puts_do_not_overtake_fence_on_another_lane() {
         for keeps in [true, false] {
             let lane = |name, priority| {
                 Lane { priority, max_short_put: MOST, ..Lane::memory(name).late(40) }
@@ -235,7 +235,7 @@ cases! {
         }
     }
 
-    fn their_values_and_ends_are_told_by_whatever_tells_of_others() {
+    fn short_puts_are_reported_like_other_operations() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
         let counter = stage.a.completion_counter().unwrap();
@@ -257,7 +257,7 @@ cases! {
         assert_eq!(stage.a.pending(), 0);
         stage.assert_no_faults();
     }
-    fn a_lane_that_declines_one_or_has_no_room_is_not_asked_again_before_its_turn() {
+    fn lane_that_declines_or_has_no_room_is_not_retried_early() {
         let lane = |name, priority| {
             Lane { priority, max_short_put: MOST, ..Lane::memory(name) }
         };
@@ -284,7 +284,7 @@ cases! {
             (0, Status::Io),
         ] {
             let whole = Lane { priority: 9, max_short_put: short, ..Lane::whole("first") };
-            let stage = Stage::new(vec![whole, Lane::memory("late").of_the_other()]);
+            let stage = Stage::new(vec![whole, Lane::memory("late").on_other_provider()]);
             let busy = Rule::every(Slot::ImportKey, Act::Refuse(Status::Again));
             stage.world.rule(Rule { times: 2, ..busy }.on("late"));
             let (target, key) = stage.target(vec![0; 64]);

@@ -2,7 +2,7 @@
 //! reaches the target's memory. Without that promise they never do.
 
 use crate::cases;
-use crate::notify::of_minor;
+use crate::notify::with_minor;
 use crate::stage::{Stage, pending, posts_until_again};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -129,7 +129,7 @@ cases! {
         }
     }
 
-    fn who_promised_is_in_the_report_with_the_costs_that_decide() {
+    fn report_names_promise_of_peer_and_deciding_costs() {
         let stage = promised();
         let told = stage.ab.report().iter().map(|r| r.verdict.to_string()).collect::<Vec<_>>();
         let why = "used for RMA of up to 64 bytes: the peer polls often; 8 bytes in 486 ns, by fake:rma/rma in 668 ns";
@@ -234,7 +234,7 @@ cases! {
     }
 
     /// The notification is in the message with the bytes, unless an earlier operation takes another route.
-    fn a_small_put_that_notifies_is_one_message_and_waits_for_what_goes_another_way() {
+    fn small_notifying_put_is_one_message_and_waits_for_other_routes() {
         let lanes = vec![Lane::messages("am"), Lane { priority: 9, ..slow() }, Lane::memory("late")];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
         let (target, key) = stage.target(vec![0; 100]);
@@ -263,7 +263,7 @@ cases! {
     }
 
     /// Earlier operations that completed inline need not be waited for.
-    fn small_puts_that_notify_wait_for_no_answers_also_behind_a_long_put_and_when_many_are_unanswered() {
+    fn small_notifying_puts_wait_for_no_answers() {
         const MANY: usize = 40;
         let stage = promised();
         let (target, key) = stage.target(vec![0; 8 * MANY]);
@@ -287,7 +287,7 @@ cases! {
     }
 
     /// The target promised to poll and does not: operations that need no answer do not wait for one.
-    fn a_target_that_pauses_holds_up_few_small_ones_and_nothing_else() {
+    fn pausing_target_delays_few_small_operations_only() {
         let stage = promised();
         let (target, key) = stage.target(vec![0; 200]);
         let (local, back) = (stage.local(vec![1; 200]), stage.local(vec![0; 200]));
@@ -314,7 +314,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn what_the_message_lane_has_no_room_for_goes_by_the_module_and_holds_nothing_up() {
+    fn small_operation_without_message_room_goes_by_module() {
         let stage = promised();
         let (target, key) = stage.target(vec![0; 200]);
         let told = told_at_b(&stage, &target);
@@ -348,7 +348,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn small_ones_are_among_the_operations_that_may_be_open_and_go_by_the_module_beyond() {
+    fn small_operations_beyond_bound_go_by_module() {
         let of_a = [("TIELINE_QUEUE_BYTES", "1k")];
         let lanes = vec![Lane::messages("am"), slow()];
         let stage = Stage::with_each(lanes, &of_a, &[PROMISE]);
@@ -372,7 +372,7 @@ cases! {
     }
 
     /// The lane is opened once, and message lanes can still be selected.
-    fn a_message_lane_that_cannot_be_opened_leaves_what_is_small_to_the_module() {
+    fn unopenable_message_lane_leaves_small_operations_to_module() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
         let (target, _) = stage.target(vec![0; 100]);
@@ -396,7 +396,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn what_is_small_waits_for_no_connection_of_messages() {
+    fn small_operations_do_not_wait_for_message_connection() {
         let stage = promised();
         let (target, _) = stage.target(vec![0; 100]);
         let (ab, key) = another(&stage, &target);
@@ -424,7 +424,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    fn what_is_small_is_no_longer_than_the_message_lane_carries_once_it_is_open() {
+    fn small_operations_fit_limit_of_opened_message_lane() {
         let limits = EndpointLimits { max_packed: 80, ..EndpointLimits::empty() };
         let lanes = vec![Lane { limits, ..Lane::messages("am") }, slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -445,13 +445,13 @@ cases! {
     }
 
     /// Two facts about the peer: its address says that it polls often, and its protocol version which messages it understands.
-    fn a_peer_that_polls_often_and_knows_no_notifications_is_told_by_the_lane_alone() {
+    fn older_peer_that_polls_often_is_notified_by_lane_only() {
         for telling in [true, false] {
             let memory = if telling { slow().telling(32) } else { slow() };
             let stage = with(memory);
             let (target, _) = stage.target(vec![0; 64]);
             let told = told_at_b(&stage, &target);
-            let ab = stage.a.connect(&of_minor(stage.b.address().unwrap(), 0)).unwrap();
+            let ab = stage.a.connect(&with_minor(stage.b.address().unwrap(), 0)).unwrap();
             let key = ab.import_key(&target.remote_key().unwrap()).unwrap();
             assert_eq!(key.path(), BY_BOTH);
             assert_eq!(stage.ended(ab.put_bytes(&[1; 8], &key, 8)), Ok(0));

@@ -56,7 +56,7 @@ fn copied(from: &[u8], at: Blocks, mut to: Vec<u8>, there: Blocks) -> Vec<u8> {
 }
 
 cases! {
-    fn blocks_arrive_as_if_they_were_copied_byte_by_byte_whatever_carries_them() {
+    fn blocks_arrive_as_in_bytewise_copy_on_every_route() {
         for lanes in lanes() {
             let stage = Stage::new(lanes);
             let (target, key) = stage.target(bytes(1));
@@ -80,7 +80,7 @@ cases! {
         }
     }
 
-    fn blocks_that_lie_in_no_region_or_are_unequal_are_refused_before_one_is_posted() {
+    fn invalid_or_unequal_blocks_are_refused_before_any_post() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").synchronous()]);
         let (target, key) = stage.target(vec![0; BYTES]);
         let local = stage.local(bytes(0));
@@ -113,7 +113,7 @@ cases! {
         assert_eq!(around.ranges(0..3).count(), 0);
     }
 
-    fn more_runs_than_an_endpoint_has_operations_are_refused_and_where_others_stand_before_them_they_wait() {
+    fn runs_beyond_operation_bound_are_refused_or_wait_for_earlier_ones() {
         let lane = Lane::memory("rma");
         let stage = Stage::with(vec![Lane::messages("am"), lane], &[("TIELINE_QUEUE_BYTES", "1024")]);
         let (_target, key) = stage.target(vec![0; BYTES]);
@@ -132,7 +132,7 @@ cases! {
         assert_eq!(stage.ended(stage.ab.put_strided(&local, runs(15), &key, runs(15))), Ok(0));
     }
 
-    fn more_runs_than_one_operation_counts_are_refused_however_many_an_endpoint_may_have() {
+    fn runs_beyond_counter_of_one_operation_are_refused() {
         let stage = Stage::with(vec![Lane::messages("am"), Lane::memory("rma")], &[("TIELINE_QUEUE_BYTES", "8m")]);
         let (_target, key) = stage.target(vec![0; 1 << 17]);
         let local = stage.local(vec![1; 1 << 17]);
@@ -144,7 +144,7 @@ cases! {
         stage.world.forget_rules();
     }
 
-    fn more_local_blocks_than_a_list_has_are_refused_where_the_peers_are_one_run() {
+    fn local_blocks_beyond_list_length_are_refused_for_single_remote_run() {
         const MOST: usize = 1 << 20;
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").synchronous()]);
         let (_target, key) = stage.target(vec![0; MOST + 1]);
@@ -157,8 +157,8 @@ cases! {
         assert_eq!(stage.world.calls(Slot::Put), []);
     }
 
-    fn blocks_that_fail_with_the_one_that_is_refused_behind_them_are_told_by_a_flush() {
-        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").of_the_other()]);
+    fn failure_of_blocks_before_refused_one_is_reported_by_flush() {
+        let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);
         let (_target, key) = stage.target(vec![0; BYTES]);
         let local = stage.local(bytes(0));
         let runs = Blocks { offset: 0, block: 8, stride: 16, count: 4 };
@@ -172,7 +172,7 @@ cases! {
         assert_eq!(stage.ended(stage.ab.flush()), Ok(0), "it is told once");
     }
 
-    fn one_block_that_fails_is_the_failure_of_all_of_them_and_of_no_flush_behind() {
+    fn failed_block_fails_the_transfer_and_not_the_next_flush() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
         let (_target, key) = stage.target(vec![0; BYTES]);
         let local = stage.local(bytes(0));

@@ -56,7 +56,7 @@ fn word(bytes: &[u8], at: usize, width: Width) -> u64 {
 }
 
 cases! {
-    fn every_operation_of_every_width_is_made_of_swaps_and_touches_nothing_beside_its_word() {
+    fn atomics_of_all_widths_are_composed_of_swaps_within_their_word() {
         let n = 0x0102_0304_8506_0708;
         for at_once in [false, true] {
             let stage = stage(at_once);
@@ -148,7 +148,7 @@ cases! {
     }
 
     /// A peer without the right to use atomics needs no key of the device that provides them.
-    fn memory_without_atomics_has_a_key_where_the_device_of_atomics_gives_none() {
+    fn region_without_atomics_has_key_although_atomic_device_gives_none() {
         let stage = stage(false);
         stage.world.rule(Rule::every(Slot::PackKey, Act::Refuse(Status::Unsupported)));
         let atomic = stage.at_b.register_with(vec![0; 8], Access::ALL).unwrap();

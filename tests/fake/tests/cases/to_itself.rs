@@ -28,7 +28,7 @@ fn log_at_a(stage: &Stage) -> Rc<RefCell<Vec<u64>>> {
 
 cases! {
     /// The connection fails by a report of its provider, or by a refused answer.
-    fn a_connection_that_died_when_nobody_used_it_is_not_the_next_ones() {
+    fn connection_that_died_while_idle_is_not_reused() {
         for by_an_answer in [false, true] {
             let stage = over_circuits();
             let (log, at) = (log_at_a(&stage), stage.world.interface(0, "all"));
@@ -113,7 +113,7 @@ cases! {
     }
 
     /// The next user of the connection flushes the operations of its previous user, as soon as there is room for a flush.
-    fn what_a_dropped_endpoint_left_on_a_connection_is_not_told_to_who_takes_it() {
+    fn failures_of_dropped_endpoint_are_not_reported_to_next_user() {
         let lane = Lane { max_short_put: 64, ..Lane::whole("all") };
         let stage = Stage::new(vec![lane.over_circuits()]);
         let (log, at) = (log_at_a(&stage), stage.world.interface(0, "all"));

@@ -19,13 +19,13 @@ fn stage() -> Stage {
 }
 
 /// A rule for the messages that cases send from `a`.
-fn of_sends(stage: &Stage, act: Act) -> Rule {
+fn rule_for_sends(stage: &Stage, act: Act) -> Rule {
     Rule::every(Slot::Short, act).at(stage.world.interface(0, "all")).id(5)
 }
 
 /// The number of messages that the queue can hold.
 fn room(stage: &Stage) -> usize {
-    stage.world.rule(of_sends(stage, FULL));
+    stage.world.rule(rule_for_sends(stage, FULL));
     let (taken, requests) = posts_until_again(MANY, || stage.ab.send(5, 0, b""));
     requests.iter().for_each(|request| stage.a.cancel(request).unwrap());
     stage.world.forget_rules();
@@ -93,7 +93,7 @@ cases! {
         let (log, counter) = (stage.log_at_b(5), stage.a.completion_counter().unwrap());
         let bound = room(&stage);
         for round in 0..40 {
-            stage.world.rule(of_sends(&stage, FULL));
+            stage.world.rule(rule_for_sends(&stage, FULL));
             let line = line(&stage, &counter, round * 100);
             assert!(stage.a.test(&line.flush).is_none());
             stage.world.forget_rules();
@@ -116,15 +116,15 @@ cases! {
 
     /// It fails alone, and later messages are sent. The flush behind it reports the failure if its request was dropped, and also if
     /// it was tracked or counted.
-    fn one_that_its_lane_refuses_after_it_has_waited_fails_alone_and_is_told_once() {
+    fn queued_message_refused_by_lane_fails_alone_and_is_reported_once() {
         for skip in 0..20 {
             let stage = stage();
             let (log, counter) = (stage.log_at_b(5), stage.a.completion_counter().unwrap());
             let bound = room(&stage);
-            stage.world.rule(of_sends(&stage, FULL));
+            stage.world.rule(rule_for_sends(&stage, FULL));
             let line = line(&stage, &counter, 0);
             stage.world.forget_rules();
-            let refused = Rule { skip, times: 1, ..of_sends(&stage, Act::Refuse(Status::NoMemory)) };
+            let refused = Rule { skip, times: 1, ..rule_for_sends(&stage, Act::Refuse(Status::NoMemory)) };
             stage.world.rule(refused);
             stage.settle();
             let sent: Vec<u64> = (0..25).filter(|n| n % 5 != 4).collect();
@@ -154,14 +154,14 @@ cases! {
         }
     }
 
-    fn those_behind_one_that_ends_the_endpoint_end_with_it_and_those_before_it_well() {
+    fn messages_behind_fatal_one_end_with_endpoint_and_earlier_succeed() {
         for skip in 0..20 {
             let stage = stage();
             let (log, counter) = (stage.log_at_b(5), stage.a.completion_counter().unwrap());
-            stage.world.rule(of_sends(&stage, FULL));
+            stage.world.rule(rule_for_sends(&stage, FULL));
             let line = line(&stage, &counter, 0);
             stage.world.forget_rules();
-            let refused = Rule { skip, times: 1, ..of_sends(&stage, Act::Refuse(Status::Io)) };
+            let refused = Rule { skip, times: 1, ..rule_for_sends(&stage, Act::Refuse(Status::Io)) };
             stage.world.rule(refused);
             stage.settle();
             let sent: Vec<u64> = (0..25).filter(|n| n % 5 != 4).collect();
@@ -189,18 +189,18 @@ cases! {
     }
 
     /// No provider has the operation: neither while it is queued, nor after it has left and its slot has been reused.
-    fn a_provider_that_ends_what_waits_or_has_left_ends_nothing() {
+    fn forged_completion_of_queued_or_sent_message_is_ignored() {
         let stage = stage();
         let at = stage.world.interface(0, "all");
         let log = stage.log_at_b(5);
-        stage.world.rule(of_sends(&stage, FULL));
+        stage.world.rule(rule_for_sends(&stage, FULL));
         let left = pending(stage.ab.send(5, 0, b"left"));
         let taken_back = pending(stage.ab.send(5, 1, b"taken back"));
         stage.a.cancel(&taken_back).unwrap();
         stage.world.forget_rules();
         let before = number(&left);
         assert_eq!((stage.end_of(&left), number(&taken_back) > before), (Some(Ok(0)), true));
-        stage.world.rule(of_sends(&stage, FULL));
+        stage.world.rule(rule_for_sends(&stage, FULL));
         let [waits, tracked] = [2, 3].map(|n| pending(stage.ab.send(5, n, b"waits")));
         stage.a.track(&Outcome::Pending(tracked), 17).unwrap();
         let flush = pending(stage.ab.flush());
@@ -225,11 +225,11 @@ cases! {
     }
 
     /// Inside a handler of the same worker: a dropped endpoint sends its queue first, a closed one ends it.
-    fn an_endpoint_that_goes_inside_a_handler_takes_its_queue_along_or_sends_it() {
+    fn endpoint_removed_in_handler_sends_or_ends_its_queue() {
         for closes in [false, true] {
             let stage = stage();
             let log = stage.log_at_b(5);
-            stage.world.rule(of_sends(&stage, FULL));
+            stage.world.rule(rule_for_sends(&stage, FULL));
             let goes = stage.a.connect(&stage.b.address().unwrap()).unwrap();
             let mut sent: Vec<Request> = (0..20).map(|n| pending(goes.send(5, n, b""))).collect();
             let flush = pending(goes.flush());
@@ -266,7 +266,7 @@ cases! {
     }
 
     /// Queued messages among puts in flight, some of which have completed locally: a flush waits for all of them.
-    fn a_flush_waits_for_messages_of_the_queue_and_puts_in_whichever_order_they_end() {
+    fn flush_waits_for_queued_messages_and_puts_in_any_order() {
         for first in ["message", "put"] {
             let stage = stage();
             let (target, key) = stage.target(vec![0; 64]);
@@ -274,7 +274,7 @@ cases! {
             let log = stage.log_at_b(5);
             let at = stage.world.interface(0, "all");
             let held = || stage.world.rule(Rule::every(Slot::Put, Act::Hold).at(at));
-            stage.world.rule(of_sends(&stage, FULL));
+            stage.world.rule(rule_for_sends(&stage, FULL));
             held();
             let before = pending(stage.ab.send(5, 0, b""));
             let put = stage.ab.put(&local, 0..8, &key, 0).unwrap();
@@ -287,7 +287,7 @@ cases! {
             match first {
                 "message" => held(),
                 _ => {
-                    stage.world.rule(of_sends(&stage, FULL));
+                    stage.world.rule(rule_for_sends(&stage, FULL));
                     stage.world.release_held();
                 }
             }
@@ -307,10 +307,10 @@ cases! {
         }
     }
 
-    fn what_waited_when_its_worker_was_closed_is_counted_whoever_was_to_hear_of_it() {
+    fn queued_messages_at_worker_close_are_counted_in_every_form() {
         let stage = stage();
         let counter = stage.a.completion_counter().unwrap();
-        stage.world.rule(of_sends(&stage, FULL));
+        stage.world.rule(rule_for_sends(&stage, FULL));
         let line = line(&stage, &counter, 0);
         let undelivered = stage.a.close(std::time::Duration::ZERO).unwrap_err();
         let operations: usize = undelivered.losses.iter().map(|loss| loss.operations).sum();

@@ -12,7 +12,7 @@ const REPLY: u32 = 0xf004;
 
 cases! {
     /// The requester is answered although the answer waited for room on an endpoint that has failed.
-    fn an_answer_that_waited_on_an_endpoint_that_failed_goes_another_way() {
+    fn answer_queued_on_failed_endpoint_takes_another_route() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let at = stage.world.interface(0, "am");
         for slot in [Slot::Short, Slot::Packed] {
@@ -29,7 +29,7 @@ cases! {
     }
 
     /// And although that very answer makes the endpoint fail.
-    fn an_answer_that_waited_and_is_refused_for_good_goes_another_way() {
+    fn permanently_refused_answer_takes_another_route() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let at = stage.world.interface(0, "am");
         let refuse = |status| {
@@ -71,7 +71,7 @@ cases! {
         assert_eq!(target.to_vec(0..8).unwrap(), [5; 8]);
     }
 
-    fn a_flush_of_what_has_ended_is_done_at_once_also_where_a_thread_was_asked() {
+    fn flush_without_pending_operations_is_done_inline_after_service_use() {
         let stage = with_threads();
         let (_target, key) = stage.target(vec![0; 8]);
         let put = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
@@ -84,7 +84,7 @@ cases! {
     }
 
     /// The flush asks once about operations that completed locally at the thread, and not again.
-    fn a_flush_waits_for_what_a_thread_still_has_and_the_next_one_for_nothing() {
+    fn flush_waits_for_service_thread_and_next_one_is_inline() {
         let stage = with_threads();
         let (target, key) = stage.target(vec![0; 8]);
         let local = stage.local(vec![3; 8]);

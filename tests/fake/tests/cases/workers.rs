@@ -43,7 +43,7 @@ cases! {
         assert!(refused.why().contains("rma belongs to the thread"), "{refused}");
     }
 
-    fn a_set_waits_as_long_as_it_is_told_also_where_a_module_has_nothing_to_sleep_on() {
+    fn wait_set_honors_timeout_although_module_has_no_descriptor() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         stage.settle();
         let mut set = WaitSet::new().unwrap();
@@ -66,7 +66,7 @@ cases! {
     /// Otherwise a waiting worker would never sleep again.
     fn a_module_that_fails_at_every_poll_is_news_once() {
         for status in [Status::Io, Status::ProviderFailed] {
-            let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").of_the_other()]);
+            let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);
             stage.settle();
             stage.world.rule(Rule::every(Slot::Poll, Act::Refuse(status)).on("rma"));
             assert!(stage.a.progress() > 0, "nobody heard of it");
@@ -155,7 +155,7 @@ cases! {
     }
 
     /// The rules for calls from handlers do not depend on the speed of the lane.
-    fn what_a_handler_may_wait_for_does_not_depend_on_the_provider() {
+    fn rules_for_waiting_in_handlers_do_not_depend_on_provider() {
         let results = |lane: Lane| {
             let stage = Stage::new(vec![lane]);
             let said: Rc<RefCell<Vec<Option<Status>>>> = Rc::default();
@@ -183,7 +183,7 @@ cases! {
     }
 
     /// The handler's message refers to the payload, whatever happens to the kept copy.
-    fn a_lent_payload_goes_back_once_when_neither_the_handler_nor_what_it_kept_has_it() {
+    fn lent_payload_is_released_once_after_handler_and_kept_copy() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::messages("am") }]);
         let read: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
@@ -218,7 +218,7 @@ cases! {
     }
 
     /// Short payloads lie inside the kept object, longer ones beside it, and both move with it.
-    fn what_is_kept_has_the_bytes_that_came_however_many_and_wherever_it_goes() {
+    fn kept_payload_has_its_bytes_at_any_length_and_place() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
         let keeps = kept.clone();
@@ -240,7 +240,7 @@ cases! {
     }
 
     /// Once, when the last of its connections is closed, and after all of its messages.
-    fn a_peer_that_leaves_in_good_order_is_told_without_an_error() {
+    fn orderly_leave_of_peer_is_reported_without_error() {
         let stage = Stage::new(vec![Lane::whole("all").late(3)]);
         let second = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let told: Rc<RefCell<Vec<(&str, String)>>> = Rc::default();
@@ -265,7 +265,7 @@ cases! {
     }
 
     /// It has no endpoint there: only the peer uses the connection.
-    fn a_peer_that_leaves_is_told_to_who_only_receives_over_its_connection() {
+    fn leave_of_peer_is_reported_to_pure_receiver() {
         let mut stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
         let told: Rc<RefCell<Vec<(&str, String)>>> = Rc::default();
         let (left, failed, came) = (told.clone(), told.clone(), told.clone());
@@ -290,11 +290,11 @@ cases! {
     }
 
     /// A refused connection, or one that is still forming, never belonged to the peer.
-    fn a_peer_that_leaves_is_told_where_a_connection_to_it_did_not_come_about() {
+    fn leave_of_peer_is_reported_without_connection_to_it() {
         for refused in [true, false] {
             let stage = Stage::new(vec![
                 Lane::messages("am").over_circuits(),
-                Lane::memory("rma").of_the_other().over_circuits(),
+                Lane::memory("rma").on_other_provider().over_circuits(),
             ]);
             let told: Rc<RefCell<Vec<&str>>> = Rc::default();
             let (left, failed) = (told.clone(), told.clone());
@@ -322,7 +322,7 @@ cases! {
     }
 
     /// Over lanes that observe processes, and over network lanes.
-    fn a_peer_that_never_wrote_is_told_of_when_it_is_gone() {
+    fn death_of_silent_peer_is_reported() {
         for local in [0, caps::LOCAL_ONLY] {
             let whole = Lane::whole("all");
             let stage = Stage::new(vec![Lane { caps: whole.caps | local, ..whole }]);
@@ -345,7 +345,7 @@ cases! {
 
     /// A third party's report about a process on this host is passed on once this side has observed the end, or has no endpoint
     /// left that observes the process.
-    fn a_peer_is_told_of_as_gone_when_no_endpoint_that_sees_it_stands() {
+    fn peer_is_reported_gone_after_its_last_observing_endpoint() {
         for end in [None, Some(Status::PeerFailed), Some(Status::Closed)] {
             let whole = Lane::whole("all");
             let stage = Stage::new(vec![Lane { caps: whole.caps | caps::LOCAL_ONLY, ..whole }]);
@@ -438,7 +438,7 @@ cases! {
     }
 
     /// A handler drops an endpoint and connects another one, and the same poll delivered the failure of the first.
-    fn the_failure_of_an_endpoint_that_is_gone_is_not_the_next_ones() {
+    fn failure_of_removed_endpoint_is_not_passed_to_next_one() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let a = Rc::new(stage.at_a.worker().unwrap());
         let address = stage.b.address().unwrap();
@@ -496,7 +496,7 @@ cases! {
         assert_eq!(target.to_vec(0..8).unwrap(), [1; 8]);
     }
 
-    fn a_wait_for_a_condition_polls_where_a_lane_cannot_wake_anybody() {
+    fn wait_for_condition_polls_lane_without_wake_up() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let log = stage.log_at_b(5);
         stage.world.change("all", |lane| lane.delay = 6_000);
@@ -539,7 +539,7 @@ cases! {
     }
 
     /// Its cause may be the end of one worker, or a peer that claims to be another one: neither ends the other endpoints.
-    fn a_connection_whose_other_end_is_gone_ends_alone() {
+    fn connection_with_dead_other_end_fails_alone() {
         let stage = Stage::new(vec![Lane::whole("all").synchronous()]);
         let (target, key) = stage.target(vec![0; 8]);
         let second = stage.at_b.worker().unwrap();
@@ -565,7 +565,7 @@ cases! {
     }
 
     /// The handler that reports the failure panics: the connection has ended nevertheless.
-    fn a_peer_that_failed_is_gone_also_when_nobody_could_be_told() {
+    fn failed_peer_is_gone_although_its_handler_panics() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let left = Rc::new(RefCell::new(0));
         let count = left.clone();

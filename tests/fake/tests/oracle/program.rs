@@ -359,7 +359,7 @@ impl Program {
                 vec![first.of(Lane::messages("am")), second.of(memory)]
             }
             Shape::TwoProviders => {
-                let memory = Lane::memory("rma").of_the_other();
+                let memory = Lane::memory("rma").on_other_provider();
                 vec![first.of(Lane::messages("am")), second.of(memory)]
             }
             Shape::TwoMemories => {

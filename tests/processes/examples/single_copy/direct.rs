@@ -5,10 +5,9 @@ use crate::provider::DIRECT;
 use std::os::unix::process::ExitStatusExt;
 use tieline_processes::{Node, Test, Verdict, named};
 
-pub(crate) const TESTS: &[Test] =
-    named![who_is_in_the_middle_of_direct_access_dies_with_its_peer_and_nobody_else];
+pub(crate) const TESTS: &[Test] = named![only_process_in_mid_direct_access_dies_with_its_peer];
 
-fn who_is_in_the_middle_of_direct_access_dies_with_its_peer_and_nobody_else() -> Verdict {
+fn only_process_in_mid_direct_access_dies_with_its_peer() -> Verdict {
     if let Some(why) = DIRECT.is_missing() {
         return Verdict::Skipped(why);
     }

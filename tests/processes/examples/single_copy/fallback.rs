@@ -6,15 +6,15 @@ use crate::provider::{
 use tieline_processes::{Launch, Node, Test, Verdict, named};
 
 pub(crate) const TESTS: &[Test] = named![
-    a_pair_falls_back_by_one_lane_for_each_provider_that_either_side_leaves_out,
+    pair_falls_back_by_one_lane_per_left_out_provider,
     xpmem_is_first_where_the_operator_lets_it_load_and_store,
     a_pair_falls_back_where_yama_forbids_it_and_pairs_that_it_allows_stay,
     a_key_falls_back_when_yama_forbids_meanwhile_what_it_was_imported_for,
     a_pair_falls_back_where_yama_forbids_cma_until_the_next_boot,
     a_pair_falls_back_whose_processes_are_of_two_users,
     a_pair_falls_back_whose_processes_are_in_two_user_namespaces,
-    a_pair_falls_back_by_one_lane_for_each_device_that_went_after_one_of_them_had_opened_it,
-    a_process_falls_back_by_one_lane_for_each_module_that_was_unloaded_between_two_of_its_contexts,
+    pair_falls_back_by_one_lane_per_device_gone_after_one_side_opened,
+    process_falls_back_by_one_lane_per_module_unloaded_in_between,
 ];
 
 const LEN: usize = 100_000;
@@ -96,7 +96,7 @@ fn end<const N: usize>(nodes: [Node; N]) -> Verdict {
     Verdict::Passed
 }
 
-fn a_pair_falls_back_by_one_lane_for_each_provider_that_either_side_leaves_out() -> Verdict {
+fn pair_falls_back_by_one_lane_per_left_out_provider() -> Verdict {
     let here: Vec<&SingleCopy> =
         IN_ORDER.iter().copied().filter(|one| one.is_missing().is_none()).collect();
     // A list that only excludes providers keeps the default order of the others.
@@ -240,8 +240,7 @@ fn a_pair_falls_back_whose_processes_are_in_two_user_namespaces() -> Verdict {
     end([a, b, inside])
 }
 
-fn a_pair_falls_back_by_one_lane_for_each_device_that_went_after_one_of_them_had_opened_it()
--> Verdict {
+fn pair_falls_back_by_one_lane_per_device_gone_after_one_side_opened() -> Verdict {
     if let Some(why) = one_is_missing() {
         return Verdict::Skipped(why);
     }
@@ -270,8 +269,7 @@ fn a_pair_falls_back_by_one_lane_for_each_device_that_went_after_one_of_them_had
     end([a, b])
 }
 
-fn a_process_falls_back_by_one_lane_for_each_module_that_was_unloaded_between_two_of_its_contexts()
--> Verdict {
+fn process_falls_back_by_one_lane_per_module_unloaded_in_between() -> Verdict {
     if let Some(why) = one_is_missing() {
         return Verdict::Skipped(why);
     }

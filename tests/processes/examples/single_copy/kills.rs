@@ -5,17 +5,16 @@ use tieline_processes::node::nothing_leaks;
 use tieline_processes::{Node, Test, Verdict, named, sys};
 
 pub(crate) const TESTS: &[Test] = named![
-    kills_at_every_step_of_copies_by_knem_leave_survivors_at_work_and_nothing_pinned,
-    kills_at_every_step_of_copies_by_xpmem_leave_survivors_at_work_and_nothing_attached,
+    kills_in_copies_by_knem_leave_survivors_and_nothing_pinned,
+    kills_in_copies_by_xpmem_leave_survivors_and_nothing_attached,
     kills_at_every_step_of_copies_by_cma_leave_survivors_at_work,
 ];
 
-fn kills_at_every_step_of_copies_by_knem_leave_survivors_at_work_and_nothing_pinned() -> Verdict {
+fn kills_in_copies_by_knem_leave_survivors_and_nothing_pinned() -> Verdict {
     kills(&KNEM, ROUNDS)
 }
 
-fn kills_at_every_step_of_copies_by_xpmem_leave_survivors_at_work_and_nothing_attached() -> Verdict
-{
+fn kills_in_copies_by_xpmem_leave_survivors_and_nothing_attached() -> Verdict {
     kills(&XPMEM, ROUNDS)
 }
 

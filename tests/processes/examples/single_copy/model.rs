@@ -4,10 +4,9 @@
 use crate::provider::{CMA, COLD, launch, make_faults_longer, open};
 use tieline_processes::{Node, Test, Verdict, named};
 
-pub(crate) const TESTS: &[Test] =
-    named![cold_memory_is_attached_when_that_would_have_paid_by_what_was_measured_here];
+pub(crate) const TESTS: &[Test] = named![cold_memory_is_attached_according_to_measured_costs];
 
-fn cold_memory_is_attached_when_that_would_have_paid_by_what_was_measured_here() -> Verdict {
+fn cold_memory_is_attached_according_to_measured_costs() -> Verdict {
     if let Some(why) = COLD.is_missing() {
         return Verdict::Skipped(why);
     }

@@ -149,7 +149,7 @@ impl Hostile {
             }
             // Messages on every channel from a file of huge pages, into which a hole is punched meanwhile.
             ["huge"] => {
-                let huge = Memory::of_huge_pages()?;
+                let huge = Memory::with_huge_pages()?;
                 for channel in &mut self.channels {
                     channel.say(&wire::first_segment(huge.len()), &[huge.file()])?;
                     let body = [0, 64 << 32, 0]; // 64 bytes at the beginning

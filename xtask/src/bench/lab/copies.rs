@@ -67,7 +67,7 @@ pub(super) fn measure(rounds: usize) -> Outcome<Vec<Measured>> {
         println!("{why}");
     }
     let results = hosts.results("gets-within-a-host");
-    Ok(SIZES.iter().map(|size| of_size(*size, rounds, &results)).collect())
+    Ok(SIZES.iter().map(|size| at_size(*size, rounds, &results)).collect())
 }
 
 fn script(rounds: usize) -> String {
@@ -80,7 +80,7 @@ fn script(rounds: usize) -> String {
     )
 }
 
-fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> Measured {
+fn at_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> Measured {
     let mut all = Vec::new();
     for program in ["tieline", "bare"] {
         for way in WAYS {
@@ -113,9 +113,9 @@ fn of_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> 
 fn figure(said: &str, size: u64, way: &str) -> Option<f64> {
     said.lines().find_map(|line| {
         let mut words = line.strip_prefix("figure ")?.splitn(3, ' ');
-        let of_size = words.next()?.parse() == Ok(size);
+        let at_size = words.next()?.parse() == Ok(size);
         let time = words.next()?.parse().ok()?;
-        (of_size && words.next()? == way).then_some(time)
+        (at_size && words.next()? == way).then_some(time)
     })
 }
 
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn every_way_is_held_against_a_bare_loop_and_names_what_is_measured() {
-        let one = of_size(SIZES[0], 1, Path::new("/nowhere"));
+        let one = at_size(SIZES[0], 1, Path::new("/nowhere"));
         assert_eq!(one.group.comparisons.len(), WAYS.len() + BESIDE.len());
         for comparison in &one.group.comparisons {
             for label in [comparison.ours, comparison.rival] {

@@ -132,7 +132,7 @@ pub(crate) fn registered(span: Span, answers: &'static Answers) -> Registered {
 }
 
 #[test]
-fn a_registration_without_a_handle_is_refused_and_the_provider_is_out_of_use() {
+fn registration_without_handle_disables_provider() {
     let builtin = [Builtin { name: "answers", version: "1.0.0", entry }];
     let path = SearchPath::named(None);
     let found = discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| Ok(()));

@@ -197,7 +197,7 @@ impl State {
             return false;
         }
         let bytes = self.receives.bytes(buffer, wc.byte_len as usize);
-        let Some((head, payload)) = Header::of_message(bytes) else { return false };
+        let Some((head, payload)) = Header::parse_message(bytes) else { return false };
         if !connection.credits.message(head.grant) {
             return false;
         }

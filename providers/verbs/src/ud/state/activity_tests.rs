@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn the_receives_are_shared_by_those_who_speak_and_some_are_left_for_others() {
+fn receives_are_divided_among_active_channels_with_a_reserve() {
     for (channels, share) in [(0, 32), (1, 32), (6, 32), (7, 27), (96, 2), (97, 1), (1000, 1)] {
         let active = Activity { active: channels, ..Activity::default() };
         let before = Activity { before: channels, ..Activity::default() };
@@ -12,7 +12,7 @@ fn the_receives_are_shared_by_those_who_speak_and_some_are_left_for_others() {
 }
 
 #[test]
-fn a_span_ends_when_enough_has_come_to_have_heard_all_or_after_a_second() {
+fn span_ends_after_enough_messages_or_after_a_second() {
     let mut activity = Activity::default();
     let mut channels = [0; 3];
     for _ in 0..2 {

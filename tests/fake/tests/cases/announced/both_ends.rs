@@ -3,7 +3,7 @@
 use super::*;
 
 cases! {
-    fn a_sender_that_helps_with_a_take_is_given_what_was_given_for_it_and_nothing_beside_or_behind_it() {
+    fn helping_sender_writes_only_granted_range_during_receive() {
         let Copying { world, at_a, at_b, a, b, ab, came, .. } = &Copying::new();
         let turn = || a.progress() + b.progress();
         let (len, from) = (1 << 20, 4160);
@@ -66,7 +66,7 @@ cases! {
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
 
-    fn messages_that_are_taken_together_are_copied_by_both_ends_and_each_is_where_it_belongs() {
+    fn concurrent_receives_copied_by_both_ends_arrive_in_place() {
         let Copying { world, at_a, at_b, a, b, ab, came, .. } = &Copying::new();
         let len = 1 << 20;
         let registered = || world.calls(Slot::Register).len();
@@ -148,7 +148,7 @@ cases! {
         assert!(room.into_buffer().unwrap().iter().all(|byte| *byte == 7));
     }
 
-    fn a_take_whose_lane_has_no_room_in_the_middle_goes_on_later() {
+    fn receive_without_room_midway_continues_later() {
         let copying = Copying::new();
         let len = 8 << 20;
         let out = copying.at_a.lend(vec![7; len]).unwrap();
@@ -165,7 +165,7 @@ cases! {
     }
 
     /// As after an hour of computing: the number of an unread request for help has been reused.
-    fn a_request_for_help_that_is_read_so_late_that_its_number_is_another_transfers_changes_nothing() {
+    fn stale_help_request_with_reused_number_changes_nothing() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, b, ba, .. } = &copying;
         let len = 8 << 20;
@@ -220,7 +220,7 @@ cases! {
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
 
-    fn a_take_that_both_ends_copy_ends_with_its_sender_and_gives_the_memory_back() {
+    fn receive_copied_by_both_ends_ends_with_sender_and_releases_memory() {
         let Copying { at_a, at_b, a, b, ab, ba, came, world } = Copying::new();
         let len = 8 << 20;
         let out = at_a.lend(vec![7; len]).unwrap();

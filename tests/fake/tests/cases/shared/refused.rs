@@ -4,7 +4,7 @@ use super::*;
 
 cases! {
     /// A transfer that is refused immediately gets no help: a large transfer falls back as a small one does.
-    fn a_large_transfer_that_is_refused_goes_another_way() {
+    fn refused_large_transfer_takes_another_route() {
         let (gone, declined) = (Status::Unreachable, Status::Declined);
         for (slot, why) in [Slot::Put, Slot::Get].into_iter().flat_map(|s| [(s, gone), (s, declined)]) {
             let world = World::new(1, over_wire());
@@ -39,7 +39,7 @@ cases! {
     }
 
     /// As with an unassisted transfer: an error of the kernel, or of a copying device, is not the end of the peer.
-    fn a_large_transfer_that_fails_for_another_reason_than_the_peer_leaves_the_endpoint_as_it_was() {
+    fn failed_large_transfer_leaves_endpoint_usable_if_peer_lives() {
         for (slot, why) in [Slot::Put, Slot::Get].map(|s| [(s, Status::Io), (s, Status::Closed)]).concat() {
             let (world, [at_a, at_b]) = two_contexts();
             let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
@@ -63,7 +63,7 @@ cases! {
     }
 
     /// A part of it may have been written, so it cannot be reported as not done.
-    fn a_large_transfer_that_its_lane_has_no_room_for_in_the_middle_goes_on_later() {
+    fn large_transfer_without_room_midway_continues_later() {
         for slot in [Slot::Put, Slot::Get] {
             let (world, [at_a, at_b]) = two_contexts();
             let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
@@ -86,7 +86,7 @@ cases! {
 
     /// Also for memory that peers can access anyway: numbers are reused, and a helper that reads an old request late may match a
     /// new transfer.
-    fn what_a_helper_is_given_is_the_bytes_of_one_transfer_and_ends_with_it() {
+    fn helpers_grant_covers_one_transfer_and_ends_with_it() {
         let (world, [at_a, at_b]) = two_contexts();
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
         let far = at_b.register_with(vec![0; LEN], Access::ALL).unwrap();
