@@ -640,7 +640,7 @@ class Endpoint(_Posting):
         return _bytes_of(lib.tieline_endpoint_path, self._handle.value).decode()
 
     def close(self):
-        """Releases the endpoint; pending operations go on."""
+        """Releases the endpoint. Queued operations are still sent; others end as canceled, or complete if the connection stays."""
         self._handle.close()
 
 
