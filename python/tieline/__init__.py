@@ -632,7 +632,9 @@ class Endpoint(_Posting):
         return Key(self, _opened(lib.tieline_endpoint_import_key, self._handle.value, key, len(key)))
 
     def flush(self, timeout=None):
-        """Waits until earlier puts and gets are complete at the peer, and messages in the transport's hands. Raises failures of dropped requests."""
+        """Waits until earlier puts and gets are complete at the peer, and messages are in the transport's hands.
+
+        Raises failures of dropped requests."""
         self._post(None, lib.tieline_endpoint_flush).wait(timeout)
 
     def path(self):
