@@ -508,7 +508,7 @@ class Request:
             self._worker._lent.append(lent)
 
     def done(self):
-        """Whether the operation has ended; raises its failure. It makes no progress."""
+        """Whether the operation has ended; raises its failure. The call makes no progress."""
         if not self._number:
             return True
         status = lib.tieline_worker_test(self._worker._handle.value, self._number, None)
@@ -632,7 +632,9 @@ class Endpoint(_Posting):
         return Key(self, _opened(lib.tieline_endpoint_import_key, self._handle.value, key, len(key)))
 
     def flush(self, timeout=None):
-        """Waits until earlier puts and gets are complete at the peer and messages are sent. Raises failures of dropped requests."""
+        """Waits until earlier puts and gets are complete at the peer, and messages are in the transport's hands.
+
+        Raises failures of dropped requests."""
         self._post(None, lib.tieline_endpoint_flush).wait(timeout)
 
     def path(self):
@@ -640,7 +642,7 @@ class Endpoint(_Posting):
         return _bytes_of(lib.tieline_endpoint_path, self._handle.value).decode()
 
     def close(self):
-        """Releases the endpoint; pending operations go on."""
+        """Releases the endpoint. Queued operations are still sent; others end as canceled, or complete if the connection stays."""
         self._handle.close()
 
 
