@@ -79,6 +79,8 @@ use std::rc::Rc;
 
 /// A route to one peer, for messages, puts, gets and atomics.
 ///
+/// An endpoint has one or more lanes: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
+///
 /// Clones are the same endpoint, and its remote keys hold it as well. Dropping the last of them closes the endpoint. Operations
 /// that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with `Canceled`, or
 /// complete normally without the endpoint if the connection stays.
@@ -274,8 +276,9 @@ impl Endpoint {
     /// As for [`Endpoint::send`]. [`PostError::Correct`] in a handler.
     ///
     /// The flush completes with the first failure among the operations it waited for. Transports report failures of puts that had
-    /// completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it, or
-    /// by another endpoint over the same connection. The flush after that put reports the failure as well.
+    /// completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it, but
+    /// before the transport was asked, or by another endpoint over the same connection. The flush after that put reports the
+    /// failure as well.
     pub fn flush(&self) -> Result<Outcome, PostError> {
         self.inner.flush().map_err(|error| self.inner.refused(error))
     }

@@ -139,7 +139,7 @@ pub struct EndpointStatus {
     pub lanes: Vec<String>,
     /// Open operations.
     pub open: usize,
-    /// The open operations that no lane has taken yet, and the bytes that were copied for them.
+    /// The open operations that no lane has accepted yet.
     pub queued: usize,
     /// The bytes that were copied for the queued operations.
     pub queued_bytes: usize,
