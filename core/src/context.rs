@@ -265,8 +265,8 @@ impl ContextBuilder {
         self.set(vars::POLLS_OFTEN, if on { "on" } else { "off" })
     }
 
-    /// Sets whether the application carries the few datagrams that form a connection, as [`Worker::set_out_of_band`] describes. The
-    /// connection module `oob` then takes its place in `TIELINE_CONNECT`.
+    /// Sets whether the application carries the few datagrams that establish a connection, as [`Worker::set_out_of_band`]
+    /// describes. The connection module `oob` then takes its place in `TIELINE_CONNECT`.
     pub fn out_of_band(mut self, on: bool) -> ContextBuilder {
         self.out_of_band = on;
         self

@@ -80,7 +80,7 @@ pub enum CompletionError {
     Pending(Error),
 }
 
-/// The reason why a connection cannot be formed, or why it ended, and the way to get one.
+/// The reason why a connection cannot be established, or why it ended, and the way to get one.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ConnectError {
     /// The same call may succeed, possibly later: it timed out, the peer was busy, the peer closed the connection, or its transport

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tieline::endpoint::{AtOnce, Tried};
 use tieline::{Close, Endpoint, Outcome, PostError, Status};
 
-/// The connection of one worker to one peer.
+/// A route from one worker to one peer.
 pub struct EndpointHandle(());
 
 /// Shared by the handle and by the keys of this endpoint.
@@ -247,8 +247,8 @@ pub unsafe extern "C" fn tieline_send_pieces(
     }))
 }
 
-/// Completes when every put, get and atomic posted before is complete at the target, and every message posted before is in the
-/// transport's hands. TIELINE_BUSY in a handler.
+/// Completes when every put, get and atomic posted before is complete at the target, and the transport has accepted every
+/// message posted before. TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_flush(
     endpoint: *const EndpointHandle,
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle)
     done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))
 }
 
-/// Closes the connection, as an operation: TIELINE_CLOSE_*. The handle stays until it is dropped.
+/// Closes the endpoint, as an operation: TIELINE_CLOSE_*. The handle stays until it is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_close(
     endpoint: *const EndpointHandle,

@@ -1,6 +1,6 @@
 //! Endpoints: messages, put, get and atomics to one peer.
 //!
-//! The first operation forms the connection. Operations without room in the transport are queued in order, up to
+//! The first operation establishes the connection. Operations without room in the transport are queued in order, up to
 //! `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again` and posts nothing.
 
 mod abi;
@@ -262,7 +262,7 @@ impl Endpoint {
     /// too long ends as `TooLarge`.
     ///
     /// # Errors
-    /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be formed.
+    /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be established.
     pub fn max_message(&self) -> Result<usize, PostError> {
         let ep = &*self.inner;
         let _ = ep.ready_or_opened()?;

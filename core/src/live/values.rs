@@ -86,7 +86,7 @@ pub struct WorkerStatus {
     pub endpoints: Vec<EndpointStatus>,
     /// Endpoints that did not fit.
     pub more_endpoints: usize,
-    /// Connections being formed.
+    /// Connections being established.
     pub forming: Vec<FormingStatus>,
     /// Its open modules.
     pub interfaces: Vec<InterfaceStatus>,
@@ -167,7 +167,7 @@ pub struct Waits {
     pub ms: u64,
 }
 
-/// A connection being formed.
+/// A connection being established.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

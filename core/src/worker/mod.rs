@@ -108,9 +108,8 @@ use std::sync::Arc;
 ///
 /// # Inside a handler
 ///
-/// Handlers run one at a time and never nest. The library holds no borrow of the worker's state that a handler could meet. A
-/// handler may therefore call any method: post, connect, register handlers, and drop endpoints, requests, kept messages or the
-/// worker itself. Four rules differ from the outside:
+/// Handlers run one at a time and never nest. A handler may call any method: post, connect, register handlers, and drop endpoints,
+/// requests, kept messages or the worker itself. Four rules differ from the outside:
 ///
 /// * Calls that wait return `Busy`, including a flush of an endpoint.
 /// * [`progress`](Worker::progress) does nothing and returns 0.
@@ -139,9 +138,10 @@ use std::sync::Arc;
 ///
 /// # In a forked child
 ///
-/// The worker belongs to the parent. Calls that can fail return `Invalid`, and [`progress`](Worker::progress) returns 0. Dropping
-/// the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the child holds the
-/// parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its death until then.
+/// The worker belongs to the parent. Calls that can fail return `Invalid` in the child, and [`progress`](Worker::progress) returns
+/// 0. Dropping the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the child
+/// holds the parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its death
+/// until then.
 ///
 /// # Closing and dropping
 ///
@@ -299,11 +299,11 @@ impl Worker {
         }
     }
 
-    /// Returns an endpoint to the worker with this address. The first operation on the endpoint forms the connection.
+    /// Returns an endpoint to the worker with this address. The first operation on the endpoint establishes the connection.
     ///
     /// # Errors
     /// [`ConnectError::Correct`] for bytes that are not an address. [`ConnectError::Configure`] if there is no route, with the
-    /// reason for each module. If the connection cannot be formed later, the first operation reports it.
+    /// reason for each module. If the connection cannot be established later, the first operation reports it.
     pub fn connect(&self, address: &[u8]) -> Result<Endpoint, ConnectError> {
         let address = WorkerAddress::parse(address).inspect_err(|error| {
             if let Some(journal) = self.inner.shared.core.journal() {

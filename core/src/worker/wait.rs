@@ -31,7 +31,7 @@ pub enum Waited {
     /// There were events, a tracked operation has ended and was not taken, or another thread has woken the worker.
     Moved,
     /// There were no events, and the timeout has not expired. The sleep ended for an internal reason (a timer, a connection that is
-    /// being formed, a retried operation) or because of a signal. Check the condition and wait again.
+    /// being established, a retried operation) or because of a signal. Check the condition and wait again.
     Roused,
     /// The timeout has expired without an event.
     TimeIsUp,
