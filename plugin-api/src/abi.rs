@@ -116,7 +116,7 @@ pub struct Host {
     pub abi_minor: u32,
     /// The first argument of every function below.
     pub context: *mut c_void,
-    /// Log one line: `(context, TIELINE_LOG_*, text, length)`.
+    /// Logs one line: `(context, TIELINE_LOG_*, text, length)`.
     pub log: Option<
         unsafe extern "C" fn(context: *mut c_void, level: u32, text: *const u8, text_len: usize),
     >,
