@@ -175,9 +175,10 @@ impl Context {
     /// returned `Ok`, or until the process ends, regardless of what is dropped before. Memory that is only a source of puts and
     /// messages needs to be valid for reads alone.
     ///
-    /// After an operation has succeeded, no device or peer writes there any more. After an operation has failed, one may still
-    /// write until its endpoint is dropped; `close` reports when that is over. If the memory was sent as a rendezvous message, a
-    /// receiver that violates the protocol may continue to read it until then, even after it has reported that it is finished.
+    /// After an operation has succeeded, no device or peer writes there any more. After an operation has failed, a device or peer
+    /// may still write until the operation's endpoint is dropped; `close` reports when that is over. If the memory was sent as a
+    /// rendezvous message, a receiver that violates the protocol may read it until `close` returns `Ok`, even after that receiver
+    /// has reported that it is finished.
     ///
     /// While an operation writes the memory, no other code may access it. While an operation reads the memory, no other code may
     /// write it.
@@ -249,8 +250,8 @@ impl ContextBuilder {
     ///   workers. If the target breaks its promise, the operation waits for the target's next progress call.
     /// - After a fence, a small put waits for the answer to the small put before it, and for progress on this side. The module
     ///   would have needed neither.
-    /// - Without a fence, nothing waits. While 16 requests are unanswered, or the message lane has no room, small operations use
-    ///   the module.
+    /// - Without a fence, no operation waits for these messages. While 16 requests are unanswered, or the message lane (the module
+    ///   that carries messages to this peer) has no room, small operations use the module that reaches the memory.
     /// - Modules that complete asynchronously keep their small operations, because many of them can be in flight together.
     ///
     /// The first small put or get opens the message lane to the peer, even on an endpoint that sends no messages. From then on the
@@ -264,15 +265,15 @@ impl ContextBuilder {
         self.set(vars::POLLS_OFTEN, if on { "on" } else { "off" })
     }
 
-    /// Sets whether the application carries the few datagrams that form a connection, as [`Worker::set_out_of_band`] describes. The
-    /// connection module `oob` then takes its place in `TIELINE_CONNECT`.
+    /// Sets whether the application carries the few datagrams that establish a connection, as [`Worker::set_out_of_band`]
+    /// describes. The connection module `oob` then takes its place in `TIELINE_CONNECT`.
     pub fn out_of_band(mut self, on: bool) -> ContextBuilder {
         self.out_of_band = on;
         self
     }
 
-    /// Returns what a context with this configuration finds and chooses, without opening it, and the error that makes it unusable,
-    /// if any. For diagnostic tools.
+    /// Returns the report of a context with this configuration, also if the context is unusable; then with the error for which it
+    /// cannot be opened. For diagnostic tools.
     ///
     /// # Errors
     /// [`OpenError::Configure`]: a malformed variable or file.

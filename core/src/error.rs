@@ -40,8 +40,8 @@ use std::ops::Deref;
 
 /// The reason why an operation was not posted.
 ///
-/// Two exceptions: a large put that is written immediately, in pieces, may have reached the peer in part. If a provider failed
-/// during this very call, the operation may have been executed in whole or in part.
+/// No part of the operation was executed, with two exceptions. A large put that is written immediately, in pieces, may have reached
+/// the peer in part. If a provider failed during this very call, the operation may have been executed in whole or in part.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PostError {
     /// Nothing was posted. The same call may succeed after progress. Status: `Again`.
@@ -51,8 +51,8 @@ pub enum PostError {
     /// `KeyRejected`, `OutOfRange`, `TooLarge`, `Misaligned`, `Unsupported`, `UnsupportedParam`, `Busy`, `Permission` (memory of
     /// the target is missing or protected).
     Correct(Error),
-    /// The endpoint or its worker has ended, or the route of this operation failed. Any other status, and every status once
-    /// [`Endpoint::error`](crate::Endpoint::error) returns it.
+    /// The endpoint or its worker has ended, or the route of this operation failed. Status: any that no other variant has; any
+    /// status at all once [`Endpoint::error`](crate::Endpoint::error) returns an error.
     Reconnect(ConnectError),
     /// A bounded resource of this process ran out: release some of it. Status: `NoMemory`.
     Release(Error),
@@ -68,7 +68,7 @@ pub enum CompletionError {
     Refused(Error),
     /// The connection or the provider failed together with the operation. The operation may have been executed, may not have been,
     /// or may still be executed later. Reconnect as the [`ConnectError`] says, and repeat only operations that may be executed
-    /// twice. Any other status, and every status of an operation that ended with its connection.
+    /// twice. Status: any that no other variant has; any status at all if the operation ended with its connection.
     Unknown(ConnectError),
     /// This process abandoned the operation. After [`Worker::cancel`](crate::Worker::cancel), no part of it has been executed.
     /// After its endpoint was dropped or its worker closed, it may have been executed. Status: `Canceled`, or `Closed` once the
@@ -80,7 +80,7 @@ pub enum CompletionError {
     Pending(Error),
 }
 
-/// The reason why a connection cannot be formed, or why it ended, and the way to get one.
+/// The reason why a connection cannot be established, or why it ended, and the way to get one.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ConnectError {
     /// The same call may succeed, possibly later: it timed out, the peer was busy, the peer closed the connection, or its transport
@@ -91,27 +91,27 @@ pub enum ConnectError {
     /// forked child, or the worker is closed. Status: `BadData`, `Invalid`, `Closed`, `Busy`, `KeyRejected`, `OutOfRange`,
     /// `TooLarge`, `Misaligned`, `UnsupportedParam`.
     Correct(Error),
-    /// The peer is gone, or another process has taken its place: exchange addresses again. Status: `PeerFailed`.
+    /// The peer is gone, or another one has taken its place: exchange addresses again. Status: `PeerFailed`.
     Exchange(Error),
-    /// The two sides have no route in common, or incompatible versions. `tieline info --why` on both hosts shows the modules of
-    /// each. Status: `Unreachable`, `Unsupported`, `Permission`, `NoDevice`; for an endpoint that has ended also `BadData`,
-    /// `Invalid`, `TooLarge`, `UnsupportedParam`.
+    /// The two sides have no route in common, or do not understand each other, for example because their versions are incompatible.
+    /// `tieline info --why` on both hosts shows the modules of each. Status: `Unreachable`, `Unsupported`, `Permission`,
+    /// `NoDevice`; for an endpoint that has ended also `BadData`, `Invalid`, `TooLarge`, `UnsupportedParam`.
     Configure(Error),
     /// A bounded resource of this process ran out: release some of it. Status: `NoMemory`.
     Release(Error),
 }
 
-/// The reason why a context or a worker could not be opened, or memory not be allocated or registered.
+/// The reason why a context or a worker could not be opened, or why memory could not be allocated or registered.
 #[derive(Clone, PartialEq, Eq)]
 pub enum OpenError {
-    /// A setting is wrong ([`ConfigureError::setting`] names it), or the machine lacks a device or permission; `tieline info --why`
-    /// shows that. Any other status.
+    /// A setting is wrong ([`ConfigureError::setting`] names it), or the things that this machine has and permits are not
+    /// sufficient; `tieline info --why` shows them. Status: any that no other variant has.
     Configure(ConfigureError),
     /// Memory, descriptors or another bounded resource ran out: request less, or release some of it. Status: `NoMemory`, `Again`,
     /// `Busy`.
     Release(Error),
-    /// This context cannot open anything more: its progress thread has stopped, or this is a forked child. Open a new context. Any
-    /// status.
+    /// This context cannot open anything more: its progress thread has stopped, or this is a forked child. Open a new context.
+    /// Status: any.
     Reopen(Error),
 }
 

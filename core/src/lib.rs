@@ -1,6 +1,7 @@
 //! Tieline: a transport library that finds its transports at run time.
 //!
-//! It offers active messages, put, get, atomics and registered memory with completions, over connections that are formed on demand.
+//! It offers active messages, put, get, atomics and registered memory with completions, over connections that are established on
+//! demand.
 //! With no provider installed, shared memory works:
 //!
 //! ```

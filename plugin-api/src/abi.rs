@@ -116,7 +116,7 @@ pub struct Host {
     pub abi_minor: u32,
     /// The first argument of every function below.
     pub context: *mut c_void,
-    /// Log one line: `(context, TIELINE_LOG_*, text, length)`.
+    /// Logs one line: `(context, TIELINE_LOG_*, text, length)`.
     pub log: Option<
         unsafe extern "C" fn(context: *mut c_void, level: u32, text: *const u8, text_len: usize),
     >,
@@ -124,7 +124,7 @@ pub struct Host {
     /// record's size is the distance between records. The entry function calls it before anything else. The records
     /// and their texts are borrowed for the call. `INVALID`: a variable is set to a value that it does not accept. The host
     /// keeps the error text, with the place of the setting, and the entry function returns that status. `PROVIDER_FAILED`: the
-    /// list contradicts itself. `UNSUPPORTED_PARAM`: it has something that only a newer host knows.
+    /// list is malformed or contradicts itself. `UNSUPPORTED_PARAM`: it has something that only a newer host knows.
     pub config_declare: Option<
         unsafe extern "C" fn(context: *mut c_void, vars: *const ConfigVar, count: usize) -> i32,
     >,

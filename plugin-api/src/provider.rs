@@ -389,7 +389,7 @@ pub trait Endpoint: Sized + 'static {
     }
 
     /// The address at which `len` bytes from `offset` on are mapped in this process, until the key is dropped. After the owner has
-    /// ended its region, the mapping leads to memory without an owner.
+    /// ended its region, the mapping leads to memory without an owner, where loads and stores have no meaning.
     ///
     /// # Errors
     /// [`Status::OutOfRange`], [`Status::KeyRejected`], or the reason why there is no such address.

@@ -82,7 +82,7 @@ status_table! {
     Canceled, CANCELED = -19, "cancelled";
     /// An address or offset lacks the alignment that the operation needs.
     Misaligned, MISALIGNED = -21, "misaligned";
-    /// Nothing happened, and another lane serves this operation better: memory is cold, or the device does not suit the size.
+    /// Nothing happened, and another lane serves this operation better: memory is cold, or the size does not suit the device.
     Declined, DECLINED = -22, "not by this lane: nothing happened, ask the next one";
     /// It is unknown whether the operation has happened, or how much of it. A device may access its memory until the endpoint is
     /// closed.

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use tieline::endpoint::{AtOnce, Tried};
 use tieline::{Close, Endpoint, Outcome, PostError, Status};
 
-/// The connection of one worker to one peer.
+/// A route from one worker to one peer.
 pub struct EndpointHandle(());
 
 /// Shared by the handle and by the keys of this endpoint.
@@ -137,7 +137,8 @@ pub unsafe extern "C" fn tieline_worker_connect(
     }))
 }
 
-/// Releases an endpoint. Messages in its queue are still sent, posted operations end as canceled, and its keys become useless.
+/// Releases an endpoint. Its queued operations are still sent. Operations that were already posted end as canceled, or complete
+/// normally if the connection stays. Its keys become useless.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_drop(endpoint: *mut EndpointHandle) -> i32 {
     done(guarded(|| {
@@ -155,8 +156,9 @@ pub unsafe extern "C" fn tieline_endpoint_drop(endpoint: *mut EndpointHandle) ->
 }
 
 /// Sends a message of any length: `id` selects the handler at the peer, which receives `header` and the payload. The payload is
-/// copied. TIELINE_OK: it is in the transport's hands. TIELINE_PENDING: it is queued, or long enough to be sent as a rendezvous
-/// message. TIELINE_AGAIN: nothing was sent; make progress and try again. `how` and `request` may be null.
+/// copied. TIELINE_OK: the transport has accepted it. TIELINE_PENDING: it is queued, or it is a rendezvous message: it is longer
+/// than max_message (tieline_endpoint_limits), so the peer requests its bytes later. TIELINE_AGAIN: nothing was sent; make progress
+/// and try again. `how` and `request` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_send(
     endpoint: *const EndpointHandle,
@@ -228,7 +230,7 @@ fn send_further(
 }
 
 /// Sends a message gathered from pieces of regions, which must not change until the operation completes. A message that is longer
-/// than max_message becomes a rendezvous message; if it is a single piece, the peer reads it in place.
+/// than max_message is a rendezvous message, as for tieline_send; if it is a single piece, the peer reads it in place.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_send_pieces(
     endpoint: *const EndpointHandle,
@@ -245,8 +247,8 @@ pub unsafe extern "C" fn tieline_send_pieces(
     }))
 }
 
-/// Completes when every put, get and atomic posted before is complete at the target, and every message posted before is in the
-/// transport's hands. TIELINE_BUSY in a handler.
+/// Completes when every put, get and atomic posted before is complete at the target, and the transport has accepted every
+/// message posted before. TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_flush(
     endpoint: *const EndpointHandle,
@@ -278,7 +280,7 @@ pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle)
     done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))
 }
 
-/// Closes the connection, as an operation: TIELINE_CLOSE_*. The handle stays until it is dropped.
+/// Closes the endpoint, as an operation: TIELINE_CLOSE_*. The handle stays until it is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_close(
     endpoint: *const EndpointHandle,

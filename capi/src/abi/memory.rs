@@ -126,9 +126,9 @@ pub unsafe extern "C" fn tieline_context_register(
     }))
 }
 
-/// Registers memory of the caller's as the local side of operations only (a transient registration). It has no key, and a device
-/// registers it only if needed, while an operation lasts. When all operations have completed successfully, the bytes may be reused.
-/// To free the memory, close the region first.
+/// Makes a region of the caller's memory that serves only as the local side of operations (a transient registration). It has no
+/// key. If a device needs a registration, the library makes one for the duration of each operation. When all operations have
+/// completed successfully, the bytes may be reused. To free the memory, close the region first.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_lend(
     context: *const ContextHandle,

@@ -1,12 +1,12 @@
 //! Every named number of the header except statuses, which come from the provider ABI.
 
-/// Status: an operation, an endpoint, a name query or a worker has ended because its time was up. tieline_error.kind states its
-/// outcome. TIELINE_TIMED_OUT ends only a wait: the awaited operation goes on.
+/// Status: an operation, an endpoint, a name query or a worker has ended because its time was up. tieline_error.kind states the
+/// outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation goes on.
 pub const TIELINE_EXPIRED: i32 = -100;
 
 /// A thread of the library serves peers' accesses to this context's memory while the application computes.
 pub const TIELINE_CONTEXT_PROGRESS_THREAD: u64 = 1;
-/// Promises peers that all workers make progress frequently (TIELINE_POLLS_OFTEN).
+/// Promises peers that all workers make progress continuously (TIELINE_POLLS_OFTEN).
 pub const TIELINE_CONTEXT_POLLS_OFTEN: u64 = 2;
 /// The caller carries the datagrams that establish connections (tieline_worker_set_out_of_band).
 pub const TIELINE_CONTEXT_OUT_OF_BAND: u64 = 4;

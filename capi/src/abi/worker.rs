@@ -262,7 +262,7 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
 }
 
 /// Releases a worker immediately: pending operations end, and may be lost. A handler may call it, and is then the last one that
-/// runs: later events are not reported.
+/// runs: events that have arrived and were not reported yet are discarded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
     done(guarded(|| {

@@ -188,8 +188,8 @@ impl RemoteKey {
     }
 
     /// Returns the path that puts and gets with this key use at present: `shm/ring`, `shm-cma/copy`, or `emulated over shm/ring`.
-    /// If its connection is still forming, operations wait for it. If the peer has promised to poll often (`TIELINE_POLLS_OFTEN`),
-    /// the result may be `shm-cma/copy, up to 2048 bytes emulated over shm/ring`.
+    /// If its connection is still being established, operations wait for it. If the peer has promised to poll often
+    /// (`TIELINE_POLLS_OFTEN`), the result may be `shm-cma/copy, up to 2048 bytes emulated over shm/ring`.
     #[must_use]
     pub fn path(&self) -> String {
         let key = &*self.inner;

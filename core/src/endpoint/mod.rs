@@ -1,6 +1,6 @@
 //! Endpoints: messages, put, get and atomics to one peer.
 //!
-//! The first operation forms the connection. Operations without room in the transport are queued in order, up to
+//! The first operation establishes the connection. Operations without room in the transport are queued in order, up to
 //! `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again` and posts nothing.
 
 mod abi;
@@ -78,6 +78,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 /// A route to one peer, for messages, puts, gets and atomics.
+///
+/// An endpoint has one or more lanes: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
 ///
 /// Clones are the same endpoint, and its remote keys hold it as well. Dropping the last of them closes the endpoint. Operations
 /// that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with `Canceled`, or
@@ -260,7 +262,7 @@ impl Endpoint {
     /// too long ends as `TooLarge`.
     ///
     /// # Errors
-    /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be formed.
+    /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be established.
     pub fn max_message(&self) -> Result<usize, PostError> {
         let ep = &*self.inner;
         let _ = ep.ready_or_opened()?;
@@ -274,8 +276,9 @@ impl Endpoint {
     /// As for [`Endpoint::send`]. [`PostError::Correct`] in a handler.
     ///
     /// The flush completes with the first failure among the operations it waited for. Transports report failures of puts that had
-    /// completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it, or
-    /// by another endpoint over the same connection. The flush after that put reports the failure as well.
+    /// completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it, but
+    /// before the transport was asked, or by another endpoint over the same connection. The flush after that put reports the
+    /// failure as well.
     pub fn flush(&self) -> Result<Outcome, PostError> {
         self.inner.flush().map_err(|error| self.inner.refused(error))
     }

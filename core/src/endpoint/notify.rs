@@ -27,7 +27,7 @@ impl Endpoint {
     /// Like [`Endpoint::put`], and then notifies the peer. The peer's handler for notifications
     /// ([`Worker::on_notification`](crate::Worker::on_notification)) runs once with `word`. By then all bytes of this put are in
     /// the peer's memory, and so are the bytes of every earlier put on this endpoint that has not failed. An empty range only
-    /// notifies; the key need not be valid then.
+    /// notifies; the target need not check the key then.
     ///
     /// The operation is complete when the bytes are visible at the target and the notification has been sent. Like a message that
     /// returned `Done`, the notification reaches a peer that is alive and makes progress, even if this endpoint is dropped or its

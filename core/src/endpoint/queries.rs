@@ -75,7 +75,7 @@ impl Endpoint {
     /// smaller if that lane is abandoned before the first message was sent.
     ///
     /// # Errors
-    /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be formed.
+    /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be established.
     pub fn limits(&self) -> Result<EndpointLimits, PostError> {
         let ep = &*self.inner;
         let max_message = self.max_message()?;

@@ -86,7 +86,7 @@ pub struct WorkerStatus {
     pub endpoints: Vec<EndpointStatus>,
     /// Endpoints that did not fit.
     pub more_endpoints: usize,
-    /// Connections being formed.
+    /// Connections being established.
     pub forming: Vec<FormingStatus>,
     /// Its open modules.
     pub interfaces: Vec<InterfaceStatus>,
@@ -139,7 +139,7 @@ pub struct EndpointStatus {
     pub lanes: Vec<String>,
     /// Open operations.
     pub open: usize,
-    /// The open operations that no lane has taken yet, and the bytes that were copied for them.
+    /// The open operations that no lane has accepted yet.
     pub queued: usize,
     /// The bytes that were copied for the queued operations.
     pub queued_bytes: usize,
@@ -167,7 +167,7 @@ pub struct Waits {
     pub ms: u64,
 }
 
-/// A connection being formed.
+/// A connection being established.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]

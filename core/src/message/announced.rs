@@ -174,7 +174,7 @@ impl Announcement {
         }
     }
 
-    /// Refuses the message: the sender's operation ends with an error.
+    /// Refuses the message: the sender's operation ends with [`CompletionError::Refused`](crate::CompletionError::Refused).
     pub fn refuse(self) {}
 }
 

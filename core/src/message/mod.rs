@@ -23,9 +23,9 @@ pub(crate) const ANNOUNCED: u32 = u32::MAX;
 ///
 /// The payload lies in the transport's buffer and is not copied. A handler that needs it longer calls [`Message::keep`].
 ///
-/// A message that is too long for its lane is a rendezvous message: it arrives without its payload ([`Message::is_announced`]), and
-/// [`Message::announcement`] returns the object by which its bytes are received. A handler that does not call `announcement`
-/// refuses the message.
+/// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without its payload
+/// ([`Message::is_announced`]), and [`Message::announcement`] returns the object by which its bytes are received. A handler that
+/// does not call `announcement` refuses the message.
 pub struct Message<'a> {
     event: &'a Polled,
     shared: &'a Rc<Shared>,

@@ -69,8 +69,8 @@ impl From<Error> for Undelivered {
 }
 
 impl Worker {
-    /// Delivers all operations posted before, and all answers owed to peers, and closes the worker. `Ok` means that all of them
-    /// have arrived at the peers, except for failed operations whose requests the application still holds.
+    /// Delivers all operations posted before, and all answers owed to peers, and closes the worker. `Ok` means that the peers'
+    /// sides have all of them, except for failed operations whose requests the application still holds.
     ///
     /// Operations that are not delivered within `timeout` are lost and are listed in the error. The error also lists a failure that
     /// has not been reported yet and that the next flush would have reported. The call makes progress meanwhile: handlers run, and

@@ -11,9 +11,9 @@ pub struct Counters {
     pub emulated: u64,
     /// Pieces of peers' large puts and gets that this worker copied for them.
     pub assisted_chunks: u64,
-    /// Connections formed with peers by modules that connect to an endpoint.
+    /// Connections established with peers by modules that connect to an endpoint.
     pub connections: u64,
-    /// Connections of this kind that could not be formed.
+    /// Connections of this kind that could not be established.
     pub failed_connections: u64,
     /// Wire-up messages that were retransmitted because no answer arrived.
     pub wireup_retransmissions: u64,

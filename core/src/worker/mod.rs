@@ -108,9 +108,8 @@ use std::sync::Arc;
 ///
 /// # Inside a handler
 ///
-/// Handlers run one at a time and never nest. The library holds no borrow of the worker's state that a handler could meet. A
-/// handler may therefore call any method: post, connect, register handlers, and drop endpoints, requests, kept messages or the
-/// worker itself. Four rules differ from the outside:
+/// Handlers run one at a time and never nest. A handler may call any method: post, connect, register handlers, and drop endpoints,
+/// requests, kept messages or the worker itself. Four rules differ from the outside:
 ///
 /// * Calls that wait return `Busy`, including a flush of an endpoint.
 /// * [`progress`](Worker::progress) does nothing and returns 0.
@@ -139,9 +138,10 @@ use std::sync::Arc;
 ///
 /// # In a forked child
 ///
-/// The worker belongs to the parent. Calls that can fail return `Invalid`, and [`progress`](Worker::progress) returns 0. Dropping
-/// the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the child holds the
-/// parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its death until then.
+/// The worker belongs to the parent. Calls that can fail return `Invalid` in the child, and [`progress`](Worker::progress) returns
+/// 0. Dropping the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the child
+/// holds the parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its death
+/// until then.
 ///
 /// # Closing and dropping
 ///
@@ -192,8 +192,9 @@ impl Worker {
     /// Registers the handler for messages with one id. It runs inside [`Worker::progress`], on the worker's thread. It may send,
     /// but not make progress.
     ///
-    /// A message that is too long for its lane is a rendezvous message: it arrives without a payload, and with an
-    /// [`Announcement`](crate::Announcement) to receive it by ([`Message::announcement`]). A payload is always complete.
+    /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without a payload,
+    /// and with an [`Announcement`](crate::Announcement) to receive it by ([`Message::announcement`]). A payload is always
+    /// complete.
     ///
     /// The handler replaces the previous handler of this id. The previous one is dropped with everything that it captured:
     /// immediately, or, if this is called inside a handler, when the running progress call has ended.
@@ -242,10 +243,9 @@ impl Worker {
     /// Registers the handler for peers that have failed. A peer is a worker that has sent messages to this worker or has a
     /// connection with it.
     ///
-    /// The handler runs if a connection reports that the process at its other end is gone, or if the last route between the two
-    /// workers has failed. It runs once per failure, with the first reason, regardless of the number of connections. It runs again
-    /// only if the peer has reconnected in between. If a process with several workers dies, the handler runs once for each of these
-    /// workers.
+    /// The handler runs if a connection reports that its other end is gone, or if the last route between the two workers has
+    /// failed. It runs once per failure, with the first reason, regardless of the number of connections. It runs again only if the
+    /// peer has reconnected in between. If a process with several workers dies, the handler runs once for each of these workers.
     ///
     /// The handler does not run if a peer closes its connections in good order, if one of the peer's several devices fails, or if
     /// one of several connections is faulty. For a peer on this host it runs only after the endpoints that observe the peer's
@@ -257,9 +257,9 @@ impl Worker {
         }
     }
 
-    /// Returns the failure of the last peer if no peer is connected: a peer has failed, no other peer has a connection to this worker, and
-    /// no endpoint of the application leads to a live peer. A wait that times out can report it as the reason. `None` after another peer
-    /// has connected or has left in good order.
+    /// Returns the failure of the last peer if no peer is left: a peer has failed, no other peer has a connection to this worker,
+    /// and no usable endpoint of the application exists. A program whose wait has timed out can report it as the reason. `None`
+    /// after another peer has connected or has left in good order.
     #[must_use]
     pub fn last_peer_failure(&self) -> Option<Error> {
         let failure = self.inner.peers.borrow().last_failure().cloned()?;
@@ -299,11 +299,11 @@ impl Worker {
         }
     }
 
-    /// Returns an endpoint to the worker with this address. The first operation on the endpoint forms the connection.
+    /// Returns an endpoint to the worker with this address. The first operation on the endpoint establishes the connection.
     ///
     /// # Errors
     /// [`ConnectError::Correct`] for bytes that are not an address. [`ConnectError::Configure`] if there is no route, with the
-    /// reason for each module. If the connection cannot be formed later, the first operation reports it.
+    /// reason for each module. If the connection cannot be established later, the first operation reports it.
     pub fn connect(&self, address: &[u8]) -> Result<Endpoint, ConnectError> {
         let address = WorkerAddress::parse(address).inspect_err(|error| {
             if let Some(journal) = self.inner.shared.core.journal() {

@@ -200,7 +200,7 @@ impl Inner {
 
 impl Worker {
     /// Returns the worker's state: every endpoint with its queue and the reason its oldest operation waits, connections being
-    /// formed, open interfaces, and counters. `tieline info --pid` shows the same from another process ([`crate::live`]).
+    /// established, open interfaces, and counters. `tieline info --pid` shows the same from another process ([`crate::live`]).
     ///
     /// The call changes nothing. It examines every endpoint, so do not call it in every iteration of a loop. The time that an
     /// operation has waited is measured from the first examination that found it waiting, by this call or by the published state.

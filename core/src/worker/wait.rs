@@ -31,7 +31,7 @@ pub enum Waited {
     /// There were events, a tracked operation has ended and was not taken, or another thread has woken the worker.
     Moved,
     /// There were no events, and the timeout has not expired. The sleep ended for an internal reason (a timer, a connection that is
-    /// being formed, a retried operation) or because of a signal. Check the condition and wait again.
+    /// being established, a retried operation) or because of a signal. Check the condition and wait again.
     Roused,
     /// The timeout has expired without an event.
     TimeIsUp,
@@ -49,9 +49,9 @@ impl Worker {
     /// Returns a descriptor for poll(2) or epoll. It is readable if there may be work for the worker, provided that [`Worker::arm`]
     /// returned `true` before.
     ///
-    /// The descriptor is level-triggered: it stays readable until the worker has made progress. With `EPOLLET`, make progress until
-    /// it returns 0 before the next `arm`. The descriptor stays the same for the worker's life and belongs to the library: do not
-    /// read from it or close it.
+    /// The descriptor is level-triggered: it stays readable until the worker has made progress. With `EPOLLET`, call
+    /// [`Worker::progress`] until it returns 0 before the next `arm`. The descriptor stays the same for the worker's life and
+    /// belongs to the library: do not read from it or close it.
     ///
     /// The library's own time limits, such as the one for a silent peer, make it readable as well. A sleep on it therefore needs no
     /// timeout for their sake. `capi/examples/event_loop.c` uses it beside a socket.
@@ -162,10 +162,11 @@ impl Worker {
     /// The call spins, yields and sleeps like [`wait_until`](Worker::wait_until). While it spins or yields, it sees every write
     /// immediately.
     ///
-    /// The end of a sleep depends on the lane. Writes that arrive over this worker's descriptors (`tcp`, emulation by messages) end
-    /// it, and so does a thread of this process that uses a [`Waker`](crate::Waker). A peer's store (`shm`), a device's write
-    /// (`verbs`) and a write executed by a progress thread produce no event. They are seen at the end of a nap: an eighth of the
-    /// time waited, at most 10 ms. To wake immediately over every lane, use [`Endpoint::put_notify`](crate::Endpoint::put_notify).
+    /// The end of a sleep depends on the module that carries the write. Writes that arrive over this worker's descriptors (`tcp`,
+    /// emulation by messages) end it, and so does a thread of this process that uses a [`Waker`](crate::Waker). A peer's store
+    /// (`shm`), a device's write (`verbs`) and a write executed by a progress thread produce no event. They are seen at the end of
+    /// a nap: an eighth of the time waited, at most 10 ms. To wake immediately over every module, use
+    /// [`Endpoint::put_notify`](crate::Endpoint::put_notify).
     ///
     /// # Errors
     /// As for [`Worker::wait`]. `OutOfRange` and `Misaligned` for an invalid offset.

@@ -64,8 +64,8 @@ impl Declarations {
     ///
     /// # Errors
     /// `INVALID`: the first value that is not valid, in a sentence; the other variables are still added. `UNSUPPORTED_PARAM`: the
-    /// list has something that only a newer minor defines. `PROVIDER_FAILED`: the list contradicts itself. In these two cases no
-    /// variable is added.
+    /// list has something that only a newer minor defines. `PROVIDER_FAILED`: the list is malformed or contradicts itself. In these
+    /// two cases no variable is added.
     ///
     /// # Safety
     /// `vars` points to `count` records, each as long as the first one's `size`, with texts that can be read.

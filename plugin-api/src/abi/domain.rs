@@ -32,7 +32,7 @@ pub struct DomainParams {
     pub name: *const u8,
     /// Its length.
     pub name_len: usize,
-    /// A number that is different for every context on the machine. It distinguishes one life of a process from the next.
+    /// A number that is different for every context on the machine. A context that is opened again has another one.
     pub context_id: [u8; 16],
     /// None yet.
     pub flags: u64,
@@ -44,7 +44,7 @@ pub struct DomainParams {
 pub struct Cost {
     /// Time of the calling CPU, ns.
     pub overhead_ns: f64,
-    /// Time on the wire, ns.
+    /// Transit time, ns.
     pub latency_ns: f64,
     /// Bytes per second; 0 if the cost does not depend on the size.
     pub bytes_per_second: f64,

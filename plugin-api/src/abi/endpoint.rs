@@ -202,7 +202,7 @@ pub struct EndpointOps {
     >,
     /// CAP_KEY_POINTER: the address at which `len` bytes from `offset` on are mapped in this process. Loads and stores there access
     /// the peer's memory. The mapping stays until the key is dropped. After the owner has ended its region, the mapping leads to
-    /// memory without an owner.
+    /// memory without an owner, where loads and stores have no meaning.
     pub key_pointer: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,

@@ -319,7 +319,7 @@ impl Owner {
     }
 }
 
-/// Values that stay until the process ends. They are added without a lock, and stay usable in a forked child.
+/// Values that stay until the process ends, in no order. They are added without a lock, and stay usable in a forked child.
 pub struct Kept<T: 'static> {
     newest: AtomicPtr<Link<T>>,
 }

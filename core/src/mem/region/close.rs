@@ -21,8 +21,8 @@ pub struct NotClosed {
     /// The region, to be closed again. Its remote keys are refused already. Exception: if one registration of a device serves
     /// operations of this process as well, its keys are refused from the last such operation on (docs/abi.md).
     pub region: Region,
-    /// The user of the region and the remedy. `Busy`: the next attempt may succeed. With any other status it will not, and the
-    /// memory has to stay unchanged for the rest of the process.
+    /// The remaining use of the region, and the remedy. `Busy`: the next attempt may succeed. With any other status it will not,
+    /// and the memory must stay valid for the rest of the process.
     pub error: Error,
 }
 
@@ -68,10 +68,10 @@ impl Region {
     /// ```
     ///
     /// # Errors
-    /// [`NotClosed`] returns the region, with an error of status `Busy` that names its user: another handle, pending operations, or
-    /// a peer in the middle of a copy. Pending operations include those of other workers. They also include operations of a failed
-    /// endpoint, until their provider has reported how they ended or the endpoint is dropped. A provider's own error means that it
-    /// cannot tell. `Invalid`: a forked child.
+    /// [`NotClosed`] returns the region, with an error of status `Busy` that names the remaining use: another handle, pending
+    /// operations, or a peer in the middle of a copy. Pending operations include those of other workers. They also include
+    /// operations of a failed endpoint, until their provider has reported how they ended or the endpoint is dropped. A provider's
+    /// own error means that it cannot tell. `Invalid`: a forked child.
     pub fn close(self) -> Result<(), NotClosed> {
         let mut region = self;
         match region.try_close() {
