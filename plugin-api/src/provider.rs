@@ -132,7 +132,7 @@ pub trait Domain: Sized + Send + Sync + 'static {
     }
 
     /// Registers memory of this process, which stays mapped until [`Domain::deregister`]. A provider that supports only host memory
-    /// refuses other kinds with [`RegisterParams::of_host`].
+    /// refuses other kinds with [`RegisterParams::host_memory`].
     ///
     /// # Errors
     /// The reason why it could not be registered.

@@ -51,7 +51,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
 
 /// Every context of a running process.
 fn running(pid: u32, json: bool) -> Result<String, Error> {
-    let contexts = tieline::live::of_process(pid)?;
+    let contexts = tieline::live::status_of(pid)?;
     if json {
         let all: Vec<String> = contexts.iter().map(tieline::live::Status::to_json).collect();
         return Ok(format!("[{}]\n", all.join(",\n")));

@@ -1,6 +1,6 @@
 //! A process that publishes as much as possible, to keep its observers busy.
 
-use super::read::of_process;
+use super::read::status_of;
 use super::sys::{Mapped, memory_file};
 use super::*;
 use std::os::fd::OwnedFd;
@@ -85,7 +85,7 @@ fn a_look_at_a_hostile_process_ends_within_its_time_and_memory() {
 fn a_look_from_another_process() {
     let pid = std::env::var(ASKED).unwrap().parse().unwrap();
     let begun = Instant::now();
-    let all = of_process(pid).unwrap();
+    let all = status_of(pid).unwrap();
     let printed: usize = all.iter().map(|status| status.to_string().len()).sum();
     let json: usize = all.iter().map(|status| status.to_json().len()).sum();
     let took = begun.elapsed().as_millis();

@@ -1,7 +1,7 @@
 //! The state that a running process publishes for outside observers: `tieline info --pid`.
 //!
 //! ```no_run
-//! for context in tieline::live::of_process(4242)? {
+//! for context in tieline::live::status_of(4242)? {
 //!     print!("{context}");        // what `tieline info --pid 4242` prints
 //! }
 //! # Ok::<(), tieline::Error>(())
@@ -40,8 +40,10 @@ mod text;
 mod values;
 
 pub(crate) use file::{File, Page};
+#[expect(deprecated, reason = "an earlier name")]
 pub use read::of_process;
 pub(crate) use read::own;
+pub use read::status_of;
 pub(crate) use sys::{now_ns, thread_id};
 pub use values::{
     Doing, EndpointStatus, FormingStatus, InterfaceStatus, PeerStatus, Status, Waits, WorkerStatus,

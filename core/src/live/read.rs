@@ -31,7 +31,7 @@ const TRIES: usize = 100;
 /// # Errors
 /// `Invalid`: there is no such process, or it has no open context; `Permission`: this user may not inspect it; `TimedOut`: it has
 /// so many descriptors that none of a context was found in that time.
-pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
+pub fn status_of(pid: u32) -> Result<Vec<Status>, Error> {
     let process = Process::of(pid)?;
     let mut room = Room::for_a_look();
     let first = looks(&process, &mut room)?;
@@ -62,6 +62,15 @@ pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     }
     all.iter_mut().for_each(|status| status.incomplete = room.has_ended());
     Ok(all)
+}
+
+/// The earlier name of [`status_of`].
+///
+/// # Errors
+/// As [`status_of`].
+#[deprecated(since = "0.2.0", note = "renamed to `status_of`")]
+pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
+    status_of(pid)
 }
 
 /// The state that a context of this process publishes, by one observation; `None` in a forked child.

@@ -323,10 +323,10 @@ fn waiting_operations_come_first_with_their_duration() {
 
 #[test]
 fn a_process_that_is_not_there_and_one_without_a_context_are_told_apart() {
-    let error = of_process(u32::MAX).unwrap_err();
+    let error = status_of(u32::MAX).unwrap_err();
     assert!(error.to_string().contains("is not there"), "{error}");
     // Process 1 has no context of this library, regardless of the right to inspect it.
-    let error = of_process(1).unwrap_err();
+    let error = status_of(1).unwrap_err();
     let words = error.to_string();
     assert!(words.contains("cannot be looked into") || words.contains("shows nothing"), "{words}");
 }

@@ -100,11 +100,20 @@ impl AllocParams {
     ///
     /// # Errors
     /// [`Status::Unsupported`] for any other kind.
-    pub fn of_host(&self) -> Result<(usize, u64), Failure> {
+    pub fn host_memory(&self) -> Result<(usize, u64), Failure> {
         match self.kind {
             memory_kind::HOST => Ok((self.len, self.access)),
             kind => Err(unsupported(&format!("memory of kind {kind}"))),
         }
+    }
+
+    /// The earlier name of `host_memory`.
+    ///
+    /// # Errors
+    /// As `host_memory`.
+    #[deprecated(since = "0.2.0", note = "renamed to `host_memory`")]
+    pub fn of_host(&self) -> Result<(usize, u64), Failure> {
+        self.host_memory()
     }
 }
 
@@ -119,12 +128,21 @@ impl RegisterParams {
     ///
     /// # Errors
     /// [`Status::Unsupported`] for any other kind, and for a DMA buffer.
-    pub fn of_host(&self) -> Result<(*mut u8, usize, u64), Failure> {
+    pub fn host_memory(&self) -> Result<(*mut u8, usize, u64), Failure> {
         match (self.kind, self.flags & register_flags::DMABUF) {
             (memory_kind::HOST, 0) => Ok((self.base, self.len, self.access)),
             (memory_kind::HOST, _) => Err(unsupported("a DMA buffer")),
             (kind, _) => Err(unsupported(&format!("memory of kind {kind}"))),
         }
+    }
+
+    /// The earlier name of `host_memory`.
+    ///
+    /// # Errors
+    /// As `host_memory`.
+    #[deprecated(since = "0.2.0", note = "renamed to `host_memory`")]
+    pub fn of_host(&self) -> Result<(*mut u8, usize, u64), Failure> {
+        self.host_memory()
     }
 }
 

@@ -164,7 +164,7 @@ impl Domain for OfiDomain {
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Region, Failure> {
-        let (base, len, access) = memory.of_host()?;
+        let (base, len, access) = memory.host_memory()?;
         self.registry.register(base, len, access)
     }
 

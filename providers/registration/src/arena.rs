@@ -130,7 +130,7 @@ impl<D: Device> Area<D> {
             Ok(Area { registration, memory, free: Mutex::new(FreeList::new(len)) })
         };
         // Reserved huge pages may not be available to this process; the registration shows whether they are.
-        let huge = Mapping::of_huge_pages(len).map(over);
+        let huge = Mapping::with_huge_pages(len).map(over);
         match huge {
             Some(Ok(area)) => Ok(area),
             _ => over(Mapping::new(len)?),

@@ -40,7 +40,7 @@ impl Mapping {
     }
 
     /// Zeroed memory in reserved huge pages, if it fills them and there are enough.
-    pub(crate) fn of_huge_pages(len: usize) -> Option<Mapping> {
+    pub(crate) fn with_huge_pages(len: usize) -> Option<Mapping> {
         let flags = libc::MAP_HUGETLB | (21 << libc::MAP_HUGE_SHIFT);
         if len % HUGE == 0 { Mapping::map(len, flags).ok() } else { None }
     }

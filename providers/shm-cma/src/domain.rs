@@ -90,7 +90,7 @@ impl Domain for CmaDomain {
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {
-        let (base, len, access) = memory.of_host()?;
+        let (base, len, access) = memory.host_memory()?;
         let start = base.expose_provenance() as u64;
         if start == 0 || start.checked_add(len as u64).is_none() {
             return Err(Failure::new(

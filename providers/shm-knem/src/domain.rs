@@ -80,7 +80,7 @@ impl Domain for KnemDomain {
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Registration, Failure> {
-        let (base, len, rights) = memory.of_host()?;
+        let (base, len, rights) = memory.host_memory()?;
         let start = base.expose_provenance() as u64;
         if start == 0 || start.checked_add(len as u64).is_none() {
             return Err(Failure::new(

@@ -113,7 +113,7 @@ impl Domain for ShmDomain {
     }
 
     fn alloc(&self, wanted: &AllocParams) -> Result<Allocation<Region>, Failure> {
-        let (len, access) = wanted.of_host()?;
+        let (len, access) = wanted.host_memory()?;
         let region = self.state.exports.alloc(self.state.id, len, access)?;
         Ok(Allocation { base: region.base(), len, region })
     }

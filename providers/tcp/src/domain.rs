@@ -95,7 +95,7 @@ impl Domain for TcpDomain {
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Arc<Region>, Failure> {
-        let (base, len, access) = memory.of_host()?;
+        let (base, len, access) = memory.host_memory()?;
         self.regions.register(base, len, access)
     }
 

@@ -157,7 +157,7 @@ impl Domain for VerbsDomain {
         if memory.flags & register_flags::DMABUF != 0 {
             return self.state.registry.register_dmabuf(memory);
         }
-        let (base, len, access) = memory.of_host()?;
+        let (base, len, access) = memory.host_memory()?;
         let relaxed = memory.flags & register_flags::RELAXED_ORDERING != 0;
         self.state.registry.register(base, len, access, relaxed)
     }

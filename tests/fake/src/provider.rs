@@ -170,7 +170,7 @@ impl Domain for FakeDomain {
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<FakeRegion, Failure> {
-        let (base, len, access) = memory.of_host()?;
+        let (base, len, access) = memory.host_memory()?;
         let (interface, flags) = (usize::MAX, memory.flags);
         let call =
             Call { slot: Slot::Register, interface, cookie: 0, id: 0, len, flags, refused: false };

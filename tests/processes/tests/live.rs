@@ -1,6 +1,6 @@
 //! The live status of running processes, as seen from another process.
 
-use tieline::live::{Doing, Status, WorkerStatus, of_process};
+use tieline::live::{Doing, Status, WorkerStatus, status_of};
 use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip, sys};
 
 pub(crate) const TESTS: &[Test] = named![
@@ -21,7 +21,7 @@ pub(crate) const TESTS: &[Test] = named![
 
 fn look(node: &Node) -> Status {
     let pid = node.peer.pid();
-    let mut shown = of_process(pid).unwrap_or_else(|error| panic!("{}: {error}", node.peer.name));
+    let mut shown = status_of(pid).unwrap_or_else(|error| panic!("{}: {error}", node.peer.name));
     assert_eq!(shown.len(), 1);
     shown.remove(0)
 }
@@ -173,7 +173,7 @@ fn thread_number_finds_its_process() -> Verdict {
     let node = Node::with("node", &["TIELINE_PROGRESS_THREAD=on"]);
     let status = look(&node);
     let thread = status.workers.iter().find(|worker| worker.service).expect("the thread's").thread;
-    let by_thread = of_process(thread).unwrap();
+    let by_thread = status_of(thread).unwrap();
     assert_eq!((by_thread.len(), by_thread[0].pid), (1, node.peer.pid()));
     node.end();
     Verdict::Passed
@@ -184,7 +184,7 @@ fn a_process_that_was_killed_shows_nothing_and_leaves_nothing() -> Verdict {
     let pid = node.peer.pid();
     assert_eq!(only(&look(&node)).pending, 0);
     let _ = node.kill();
-    let error = of_process(pid).unwrap_err().to_string();
+    let error = status_of(pid).unwrap_err().to_string();
     assert!(error.starts_with(&format!("process {pid} is not there")), "{error}");
     Verdict::Passed
 }
@@ -197,7 +197,7 @@ fn a_forked_child_is_told_from_its_parent() -> Verdict {
     let _ = node.must("fork-aside r 3");
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     if let Some(child) = children.ok().and_then(|all| all.split_whitespace().next()?.parse().ok()) {
-        let error = of_process(child).unwrap_err().to_string();
+        let error = status_of(child).unwrap_err().to_string();
         assert!(error.contains(&format!("it was forked by process {pid}")), "{error}");
         assert!(error.contains(&format!("ask process {pid}")), "{error}");
     } else {
@@ -214,7 +214,7 @@ fn status_of_process_without_context_or_with_status_off_says_so() -> Verdict {
     let bare = Node::bare(Launch::new("bare", "node"));
     let silent = Node::with("silent", &["TIELINE_LIVE=off"]);
     for node in [&bare, &silent] {
-        let error = of_process(node.peer.pid()).unwrap_err().to_string();
+        let error = status_of(node.peer.pid()).unwrap_err().to_string();
         assert!(error.contains("shows nothing: it has no context of Tieline open"), "{error}");
     }
     bare.end();

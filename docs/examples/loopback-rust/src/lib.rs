@@ -136,7 +136,7 @@ impl Domain for LoopbackDomain {
     }
 
     fn register(&self, memory: &RegisterParams) -> Result<Registered, Failure> {
-        let (base, len, access) = memory.of_host()?;
+        let (base, len, access) = memory.host_memory()?;
         Ok(self.table.register(base, len, access))
     }
 

@@ -71,7 +71,7 @@ impl Node {
             ["forbid", call] => sys::forbid(call).to_string(),
             // The live status of another process.
             ["look", process] => {
-                let shown = tieline::live::of_process(number(process) as u32)?;
+                let shown = tieline::live::status_of(number(process) as u32)?;
                 shown.iter().map(ToString::to_string).collect()
             }
             ["status"] => self.worker().status().to_string(),
