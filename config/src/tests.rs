@@ -268,12 +268,12 @@ fn the_program_may_set_only_variables() {
 #[test]
 fn launcher_variable_outside_environment_is_warned_about() {
     let config =
-        env(&[("TIELINE_RANK", "0")]).set("TIELINE_RENDEZVOUS_TIMEOUT", "300s").build().unwrap();
+        env(&[("TIELINE_RANK", "0")]).set("TIELINE_BOOTSTRAP_TIMEOUT", "300s").build().unwrap();
     let warnings = config.check(&[]).unwrap();
     assert_eq!(
         warnings,
         [
-            "TIELINE_RENDEZVOUS_TIMEOUT (program) has no effect: it is read from the environment alone"
+            "TIELINE_BOOTSTRAP_TIMEOUT (program) has no effect: it is read from the environment alone"
         ]
     );
     assert!(config.check(&[]).unwrap().is_empty());

@@ -20,7 +20,7 @@ fn socket() -> std::io::Result<(UdpSocket, SocketAddr)> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.set_nonblocking(true)?;
     // The route to the bootstrap address selects the interface; nothing is sent.
-    let towards = std::env::var("TIELINE_RENDEZVOUS").unwrap_or_else(|_| "127.0.0.1:9".into());
+    let towards = std::env::var("TIELINE_BOOTSTRAP").unwrap_or_else(|_| "127.0.0.1:9".into());
     let probe = UdpSocket::bind("0.0.0.0:0")?;
     probe.connect(towards)?;
     let at = SocketAddr::new(probe.local_addr()?.ip(), socket.local_addr()?.port());

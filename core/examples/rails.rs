@@ -3,7 +3,7 @@
 //!
 //! `tieline run -n 2 -- target/release/examples/rails`, or between two hosts for ten seconds, with the same command for rank 1:
 //!
-//! `TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 rails 10`
+//! `TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 rails 10`
 //!
 //! `rails 10 1` continues until it has survived one failure, however long the detection takes.
 //!

@@ -153,7 +153,7 @@ impl Context {
     /// # let me = worker.connect(&worker.address()?)?;
     /// # let there = context.alloc(64)?;
     /// # let key = me.import_key(&there.remote_key()?)?;
-    /// let block = context.lend(vec![7; 64])?;
+    /// let block = context.register_transient(vec![7; 64])?;
     /// let put = me.put(&block, 0..64, &key, 0)?;
     /// worker.finish(put)?;
     /// let buffer: Box<[u8]> = block.into_buffer()?; // the same buffer
@@ -163,12 +163,21 @@ impl Context {
     ///
     /// # Errors
     /// [`OpenError::Reopen`] in a forked child.
-    pub fn lend(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
+    pub fn register_transient(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
         let buffer = OwnedBuffer::new(buffer.into());
         Ok(self.core.memory.lend_owned(buffer)?)
     }
 
-    /// Like [`Context::lend`], for memory that the application keeps and owns.
+    /// The earlier name of [`Context::register_transient`].
+    ///
+    /// # Errors
+    /// As [`Context::register_transient`].
+    #[deprecated(since = "0.2.0", note = "renamed to `register_transient`")]
+    pub fn lend(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
+        self.register_transient(buffer)
+    }
+
+    /// Like [`Context::register_transient`], for memory that the application keeps and owns.
     ///
     /// # Safety
     /// As for [`Context::register_raw`]: `base` must be valid for reads and writes of `len` bytes until [`Region::close`] has
@@ -184,12 +193,30 @@ impl Context {
     /// write it.
     ///
     /// # Errors
-    /// As for [`Context::lend`].
+    /// As for [`Context::register_transient`].
     #[allow(unsafe_code)] // the caller upholds the contract
-    pub unsafe fn lend_raw(&self, base: *mut u8, len: usize) -> Result<Region, OpenError> {
+    pub unsafe fn register_transient_raw(
+        &self,
+        base: *mut u8,
+        len: usize,
+    ) -> Result<Region, OpenError> {
         // SAFETY: the caller upholds this function's contract.
         let span = unsafe { Span::new(base, len) };
         Ok(self.core.memory.lend(span, Backing::Borrowed)?)
+    }
+
+    /// The earlier name of [`Context::register_transient_raw`].
+    ///
+    /// # Safety
+    /// As [`Context::register_transient_raw`].
+    ///
+    /// # Errors
+    /// As [`Context::register_transient`].
+    #[allow(unsafe_code)] // the promise is the caller's
+    #[deprecated(since = "0.2.0", note = "renamed to `register_transient_raw`")]
+    pub unsafe fn lend_raw(&self, base: *mut u8, len: usize) -> Result<Region, OpenError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.register_transient_raw(base, len) }
     }
 
     /// Returns the state of the context's workers and the operations they wait for. `tieline info --pid` shows the same from

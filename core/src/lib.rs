@@ -72,7 +72,9 @@ pub use endpoint::{
 };
 pub use error::{CompletionError, ConfigureError, ConnectError, Error, OpenError, PostError};
 pub use job::Job;
-pub use message::{Announcement, KeptMessage, Message, PeerId, Untaken};
+#[expect(deprecated, reason = "earlier names")]
+pub use message::{Announcement, Untaken};
+pub use message::{KeptMessage, Message, NotReceived, PeerId, Rendezvous};
 pub use names::WorkerName;
 pub use region::{Access, KeyHandle, NotClosed, Region};
 pub use report::Report;

@@ -233,7 +233,7 @@ unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     // SAFETY: the caller's promise; words are used where both sides are aligned.
     unsafe {
-        use std::sync::atomic::AtomicU8;
+        use std::sync::atomic::{AtomicU8, Ordering};
         let alike = from as usize % 8 == to as usize % 8;
         let mut at = 0;
         while at < len {

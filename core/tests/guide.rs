@@ -35,7 +35,7 @@ fn hello() -> Result<()> {
 
 #[test]
 fn ranks() -> Result<()> {
-    let job = tieline::Job::from_env()?; // tieline run, mpirun, srun or TIELINE_RENDEZVOUS; alone: rank 0 of 1
+    let job = tieline::Job::from_env()?; // tieline run, mpirun, srun or TIELINE_BOOTSTRAP; alone: rank 0 of 1
     let context = Context::open()?;
     let worker = context.worker()?;
     job.publish(1, &worker.address()?)?; // does not wait for the other ranks
@@ -135,18 +135,18 @@ fn any_length() -> Result<()> {
     let arrived = Rc::new(RefCell::new(None));
     let slot = arrived.clone();
     worker.on_message(BLOCK, move |message| {
-        // A message above `max_message` has an announcement here and no payload.
-        *slot.borrow_mut() = message.announcement();
+        // A message above `max_message` is a rendezvous message: it has no payload yet.
+        *slot.borrow_mut() = message.rendezvous();
     })?;
     let me = worker.connect(&worker.address()?)?;
 
-    // Both sides register a buffer for the transfer (`lend`): the library makes no copy in between.
-    let block = context.lend(vec![5; 10 << 20])?;
+    // Both sides register a buffer for the transfer (`register_transient`): the library makes no copy in between.
+    let block = context.register_transient(vec![5; 10 << 20])?;
     let sent = me.send_regions(BLOCK, 0, &[(&block, 0..block.len())])?;
 
     let announced = worker.wait_for(|| arrived.borrow_mut().take(), None)?.unwrap();
-    let room = context.lend(vec![0; announced.len()])?;
-    let taken = announced.take_into(&room, 0..room.len())?;
+    let room = context.register_transient(vec![0; announced.len()])?;
+    let taken = announced.receive_into(&room, 0..room.len())?;
     let _ = worker.finish(taken)?;
     let _ = worker.finish(sent)?; // the block may be reused
     assert_eq!(room.into_buffer()?[..], [5; 10 << 20]);
@@ -211,7 +211,7 @@ fn memory() -> Result<()> {
 
     let window = context.alloc(1 << 20)?; // peers on this host load and store it
     let table = context.register_with(vec![0; 4096], Access::READ)?; // an existing buffer; peers may read
-    let scratch = context.lend(vec![7; 4096])?; // local use only: no key for peers
+    let scratch = context.register_transient(vec![7; 4096])?; // local use only: no key for peers
 
     let key = me.import_key(&window.remote_key()?)?;
     let put = me.put(&scratch, 0..4096, &key, 0)?;
@@ -332,7 +332,7 @@ fn from_ucp() -> Result<()> {
     let memory = context.alloc(1 << 16)?; // ucp_mem_map with UCP_MEM_MAP_ALLOCATE
     let packed = memory.remote_key()?; // ucp_rkey_pack
     let key = peer.import_key(&packed)?; // ucp_ep_rkey_unpack
-    let local = context.lend(vec![1; 4096])?; // the buffer that ucp_put_nbx is given
+    let local = context.register_transient(vec![1; 4096])?; // the buffer that ucp_put_nbx is given
 
     let put = peer.put_with(&local, 0..4096, &key, 0, Completion::Local)?; // ucp_put_nbx
     match put {

@@ -23,7 +23,7 @@ impl Pair {
     fn new() -> Pair {
         let (here, there) = (open(), open());
         let (sender, receiver) = (here.worker().unwrap(), there.worker().unwrap());
-        receiver.on_message(ID, |message| drop(message.announcement())).unwrap();
+        receiver.on_message(ID, |message| drop(message.rendezvous())).unwrap();
         let endpoint = sender.connect(&receiver.address().unwrap()).unwrap();
         let _ = endpoint.send(ID, 0, b"first").unwrap();
         let mut pair = Pair { endpoint, sender, receiver, here, _there: there };
@@ -37,7 +37,7 @@ impl Pair {
 
     /// Makes a rendezvous message wait that is not received.
     fn announce(&self) -> tieline::Region {
-        let memory = self.here.lend(vec![1; 1 << 20]).unwrap();
+        let memory = self.here.register_transient(vec![1; 1 << 20]).unwrap();
         let sent = self.endpoint.send_regions(ID, 0, &[(&memory, 0..1 << 20)]).unwrap();
         assert!(matches!(sent, tieline::Outcome::Pending(_)));
         memory
@@ -54,7 +54,7 @@ fn among_many_endpoints_the_one_that_waits_comes_first() {
     let address = pair.receiver.address().unwrap();
     let others: Vec<Endpoint> = (0..2000).map(|_| pair.sender.connect(&address).unwrap()).collect();
     let last = &others[1999];
-    let memory = pair.here.lend(vec![1; 1 << 20]).unwrap();
+    let memory = pair.here.register_transient(vec![1; 1 << 20]).unwrap();
     let _ = last.send_regions(ID, 0, &[(&memory, 0..1 << 20)]).unwrap();
     last.set_user(77);
     while !waits(&pair.here.status()) {

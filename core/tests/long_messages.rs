@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
-    Announcement, Close, CompletionError, Context, Endpoint, Outcome, PostError, Request, Status,
+    Close, CompletionError, Context, Endpoint, Outcome, PostError, Rendezvous, Request, Status,
     Worker,
 };
 use tieline_testing::built;
@@ -34,7 +34,7 @@ fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
 #[derive(Debug)]
 enum Came {
     Whole(u64, Vec<u8>),
-    Announced(Announcement),
+    Announced(Rendezvous),
 }
 
 /// A sender and a receiver in separate contexts, driven by one thread.
@@ -61,10 +61,10 @@ impl Pair {
         let log = came.clone();
         receiver
             .on_message(ID, move |message| {
-                let next = match message.announcement() {
+                let next = match message.rendezvous() {
                     Some(announcement) => {
-                        assert!(message.is_announced() && message.payload().is_empty());
-                        assert!(message.announcement().is_none(), "it is given once");
+                        assert!(message.is_rendezvous() && message.payload().is_empty());
+                        assert!(message.rendezvous().is_none(), "it is given once");
                         assert_eq!(message.len(), announcement.len());
                         assert_eq!(message.header(), announcement.header());
                         assert_eq!((message.id(), announcement.id()), (ID, ID));
@@ -98,7 +98,7 @@ impl Pair {
     }
 
     /// The next message, which must be a rendezvous message.
-    fn announced(&self) -> Announcement {
+    fn announced(&self) -> Rendezvous {
         let next = || {
             let mut came = self.came.borrow_mut();
             if came.is_empty() { None } else { Some(came.remove(0)) }
@@ -161,8 +161,8 @@ fn messages_of_any_length_arrive_in_order_in_receivers_buffers() {
                 Came::Announced(announcement) => {
                     assert!(len > max && announcement.header() == at, "{name}: {announcement:?}");
                     assert_eq!(announcement.len(), len);
-                    let memory = pair.there.lend(vec![0xee; len + 32]).unwrap();
-                    let taken = announcement.take_into(&memory, 16..len + 16).unwrap();
+                    let memory = pair.there.register_transient(vec![0xee; len + 32]).unwrap();
+                    let taken = announcement.receive_into(&memory, 16..len + 16).unwrap();
                     let _ = pair.end(&pair.receiver, taken).unwrap();
                     let all = memory.into_buffer().unwrap();
                     assert!(all[..16].iter().chain(&all[len + 16..]).all(|byte| *byte == 0xee));
@@ -185,13 +185,13 @@ fn transient_buffer_is_sent_in_place_and_returned_after_receive() {
         let pair = Pair::new(&settings);
         let buffer = bytes(1, 1 << 20).into_boxed_slice();
         let at = buffer.as_ptr();
-        let lent = pair.here.lend(buffer).unwrap();
+        let lent = pair.here.register_transient(buffer).unwrap();
         let sent = pair.endpoint().send_regions(ID, 5, &[(&lent, 1000..901_000)]).unwrap();
         let announcement = pair.announced();
         let not = lent.into_buffer().unwrap_err();
         assert_eq!(not.error.status(), Status::Busy, "{name}: {not}");
         let memory = pair.there.alloc(900_000).unwrap();
-        let taken = announcement.take_into(&memory, 0..900_000).unwrap();
+        let taken = announcement.receive_into(&memory, 0..900_000).unwrap();
         let _ = pair.end(&pair.receiver, taken).unwrap();
         let _ = pair.end(&pair.sender, sent).unwrap();
         let back = not.region.into_buffer().unwrap();
@@ -205,13 +205,16 @@ fn gathered_pieces_form_one_long_message() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let (one, two) = (bytes(1, 200_000), bytes(2, 100_000));
-        let regions = (pair.here.lend(&one[..]).unwrap(), pair.here.register(&two[..]).unwrap());
+        let regions = (
+            pair.here.register_transient(&one[..]).unwrap(),
+            pair.here.register(&two[..]).unwrap(),
+        );
         let pieces = [(&regions.0, 7..199_999), (&regions.1, 1..100_000), (&regions.0, 0..1)];
         let sent = pair.endpoint().send_regions(ID, 0, &pieces).unwrap();
         let announcement = pair.announced();
         let len = announcement.len();
-        let memory = pair.there.lend(vec![0; len]).unwrap();
-        let taken = announcement.take_into(&memory, 0..len).unwrap();
+        let memory = pair.there.register_transient(vec![0; len]).unwrap();
+        let taken = announcement.receive_into(&memory, 0..len).unwrap();
         let _ = pair.end(&pair.receiver, taken).unwrap();
         let _ = pair.end(&pair.sender, sent).unwrap();
         let all = [&one[7..199_999], &two[1..100_000], &one[..1]].concat();
@@ -224,7 +227,7 @@ fn sender_of_rejected_rendezvous_is_notified_and_regains_its_memory() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         let send = |id| {
-            let lent = pair.here.lend(vec![3; 1 << 20]).unwrap();
+            let lent = pair.here.register_transient(vec![3; 1 << 20]).unwrap();
             let sent = pair.endpoint().send_regions(id, 0, &[(&lent, 0..1 << 20)]).unwrap();
             (lent, sent)
         };
@@ -247,7 +250,7 @@ fn a_handler_that_panics_has_refused_what_was_announced() {
     for (name, settings) in transports() {
         let pair = Pair::new(&settings);
         pair.receiver
-            .on_message(9, |message| assert!(!message.is_announced(), "too long"))
+            .on_message(9, |message| assert!(!message.is_rendezvous(), "too long"))
             .unwrap();
         let sent = pending(pair.endpoint().send(9, 0, &bytes(1, 1 << 20)).unwrap());
         let mut panics = 0;
@@ -274,14 +277,14 @@ fn rendezvous_canceled_by_sender_ends_on_both_sides_before_receive() {
         pair.sender.cancel(&sent).unwrap(); // reported once
         let ended = pair.until(|| pair.sender.test(&sent)).unwrap_err();
         assert!(matches!(ended, CompletionError::Canceled(_)), "{name}: {ended}");
-        let memory = pair.there.lend(vec![0; 1 << 20]).unwrap();
-        let taken = announcement.take_into(&memory, 0..1 << 20).unwrap();
+        let memory = pair.there.register_transient(vec![0; 1 << 20]).unwrap();
+        let taken = announcement.receive_into(&memory, 0..1 << 20).unwrap();
         let ended = pair.end(&pair.receiver, taken).unwrap_err();
         assert!(matches!(ended, CompletionError::Canceled(_)), "{name}: {ended}");
 
         let sent = pending(pair.endpoint().send(ID, 0, &bytes(2, 1 << 20)).unwrap());
         let announcement = pair.announced();
-        let taken = announcement.take_into(&memory, 0..1 << 20).unwrap();
+        let taken = announcement.receive_into(&memory, 0..1 << 20).unwrap();
         pair.sender.cancel(&sent).unwrap();
         let _ = pair.end(&pair.receiver, taken).unwrap();
         let _ = pair.until(|| pair.sender.test(&sent)).unwrap();
@@ -318,16 +321,16 @@ fn receiver_may_take_prefix_or_nothing_but_not_more() {
         let pair = Pair::new(&settings);
         let send = |mark| pair.endpoint().send(ID, 0, &bytes(mark, 1 << 20)).unwrap();
         let (first, second) = (send(1), send(2));
-        let memory = pair.there.lend(vec![0; 2 << 20]).unwrap();
-        let not = pair.announced().take_into(&memory, 0..(1 << 20) + 1).unwrap_err();
+        let memory = pair.there.register_transient(vec![0; 2 << 20]).unwrap();
+        let not = pair.announced().receive_into(&memory, 0..(1 << 20) + 1).unwrap_err();
         assert!(matches!(not.error, PostError::Correct(_)), "{name}: {not}");
-        let not = not.announcement.take_into(&memory, (2 << 20) - 1..2 << 20 | 1).unwrap_err();
+        let not = not.announcement.receive_into(&memory, (2 << 20) - 1..2 << 20 | 1).unwrap_err();
         assert!(matches!(not.error, PostError::Correct(_)), "{name}: {not}");
-        let taken = not.announcement.take_into(&memory, 10..1010).unwrap();
+        let taken = not.announcement.receive_into(&memory, 10..1010).unwrap();
         let _ = pair.end(&pair.receiver, taken).unwrap();
         assert_eq!(memory.to_vec(10..1011).unwrap(), [&bytes(1, 1000)[..], &[0]].concat());
         let _ = pair.end(&pair.sender, first).unwrap();
-        let taken = pair.announced().take_into(&memory, 0..0).unwrap();
+        let taken = pair.announced().receive_into(&memory, 0..0).unwrap();
         let _ = pair.end(&pair.receiver, taken).unwrap();
         let _ = pair.end(&pair.sender, second).unwrap();
     }
@@ -342,8 +345,8 @@ fn rendezvous_ends_with_senders_endpoint_and_receive_is_canceled() {
         pair.endpoint = None;
         let ended = pair.until(|| pair.sender.test(&sent)).unwrap_err();
         assert!(matches!(ended, CompletionError::Canceled(_)), "{name}: {ended}");
-        let memory = pair.there.lend(vec![0; 1 << 20]).unwrap();
-        let status = match announcement.take_into(&memory, 0..1 << 20) {
+        let memory = pair.there.register_transient(vec![0; 1 << 20]).unwrap();
+        let status = match announcement.receive_into(&memory, 0..1 << 20) {
             Err(not) => not.error.status(),
             Ok(taken) => pair.end(&pair.receiver, taken).unwrap_err().status(),
         };
@@ -357,7 +360,7 @@ fn sender_regains_memory_when_receiver_closes_its_worker() {
     for (name, settings) in transports() {
         for drops in [true, false] {
             let Pair { came, endpoint, sender, receiver, here, there } = Pair::new(&settings);
-            let lent = here.lend(vec![3; 1 << 20]).unwrap();
+            let lent = here.register_transient(vec![3; 1 << 20]).unwrap();
             let endpoint = endpoint.unwrap();
             let sent = pending(endpoint.send_regions(ID, 0, &[(&lent, 0..1 << 20)]).unwrap());
             while came.borrow().is_empty() {
@@ -376,8 +379,8 @@ fn sender_regains_memory_when_receiver_closes_its_worker() {
             assert!(ended.is_err(), "{name}");
             assert_eq!(lent.into_buffer().unwrap().len(), 1 << 20, "{name}");
             let Some(Came::Announced(announcement)) = came.borrow_mut().pop() else { panic!() };
-            let memory = there.lend(vec![0; 8]).unwrap();
-            let not = announcement.take_into(&memory, 0..8).unwrap_err();
+            let memory = there.register_transient(vec![0; 8]).unwrap();
+            let not = announcement.receive_into(&memory, 0..8).unwrap_err();
             assert_eq!(not.error.status(), Status::Closed, "{name}");
         }
     }
@@ -425,8 +428,8 @@ fn rendezvous_is_received_without_endpoint_to_sender() {
         let sent = pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap();
         let announcement = pair.announced();
         let closed = back.close(Close::Flush).unwrap();
-        let memory = pair.there.lend(vec![0; 1 << 20]).unwrap();
-        let taken = announcement.take_into(&memory, 0..1 << 20).unwrap();
+        let memory = pair.there.register_transient(vec![0; 1 << 20]).unwrap();
+        let taken = announcement.receive_into(&memory, 0..1 << 20).unwrap();
         let _ = pair.end(&pair.receiver, taken).unwrap();
         let _ = pair.end(&pair.receiver, closed).unwrap();
         let _ = pair.end(&pair.sender, sent).unwrap();
@@ -448,8 +451,8 @@ fn receiver_confirms_last_message_before_immediate_close() {
                     break announcement;
                 }
             };
-            let memory = there.lend(vec![0; 300_000]).unwrap();
-            let taken = announcement.take_into(&memory, 0..300_000).unwrap();
+            let memory = there.register_transient(vec![0; 300_000]).unwrap();
+            let taken = announcement.receive_into(&memory, 0..300_000).unwrap();
             if let Outcome::Pending(request) = taken {
                 while receiver.test(&request).is_none() {
                     let _ = (sender.progress(), receiver.progress());
@@ -471,9 +474,9 @@ fn puts_and_gets_use_lent_memory_in_place_and_it_has_no_key() {
         let target = pair.there.register(vec![0; 1 << 20]).unwrap();
         let key = pair.endpoint().import_key(&target.remote_key().unwrap()).unwrap();
         for len in [1, 100, 10_000, 1 << 20] {
-            let from = pair.here.lend(bytes(len as u64, len)).unwrap();
+            let from = pair.here.register_transient(bytes(len as u64, len)).unwrap();
             assert_eq!(from.remote_key().unwrap_err().status(), Status::Invalid);
-            let into = pair.here.lend(vec![0; len + 2]).unwrap();
+            let into = pair.here.register_transient(vec![0; len + 2]).unwrap();
             let put = pair.endpoint().put(&from, 0..len, &key, 0).unwrap();
             let _ = pair.end(&pair.sender, put).unwrap();
             let get = pair.endpoint().get(&into, 1..len + 1, &key, 0).unwrap();
@@ -482,7 +485,7 @@ fn puts_and_gets_use_lent_memory_in_place_and_it_has_no_key() {
             assert!(got[1..=len] == from.into_buffer().unwrap()[..], "{name}: {len} bytes");
             assert_eq!((got[0], got[len + 1]), (0, 0));
         }
-        let empty = pair.here.lend(Vec::new()).unwrap();
+        let empty = pair.here.register_transient(Vec::new()).unwrap();
         let put = pair.endpoint().put(&empty, 0..0, &key, 0).unwrap();
         let _ = pair.end(&pair.sender, put).unwrap();
         assert!(empty.into_buffer().unwrap().is_empty());
@@ -516,8 +519,8 @@ fn rendezvous_is_received_after_sender_closes_and_drops_endpoint() {
                 let ended = pair.end(&pair.sender, Outcome::Pending(sent));
                 assert!(matches!(ended, Err(CompletionError::Refused(_))), "{name}: {ended:?}");
             } else {
-                let memory = pair.there.lend(vec![0; 200_000]).unwrap();
-                let taken = announcement.take_into(&memory, 0..200_000).unwrap();
+                let memory = pair.there.register_transient(vec![0; 200_000]).unwrap();
+                let taken = announcement.receive_into(&memory, 0..200_000).unwrap();
                 let _ = pair.end(&pair.receiver, taken).unwrap();
                 assert_eq!(pair.end(&pair.sender, Outcome::Pending(sent)), Ok(0), "{name}");
                 assert!(memory.into_buffer().unwrap()[..] == bytes(3, 200_000), "{name}");

@@ -25,7 +25,7 @@ fn pair_that_serves(providers: &str, by_thread: &str) -> Pair {
     let here = builder().open().unwrap();
     let there = builder().set("TIELINE_PROGRESS_THREAD", by_thread).open().unwrap();
     let (sender, receiver) = (here.worker().unwrap(), there.worker().unwrap());
-    receiver.on_message(ID, |message| drop(message.announcement())).unwrap();
+    receiver.on_message(ID, |message| drop(message.rendezvous())).unwrap();
     let endpoint = sender.connect(&receiver.address().unwrap()).unwrap();
     Pair { endpoint, sender, receiver, here, there }
 }
@@ -67,7 +67,7 @@ fn limits_are_those_that_calls_keep() {
     let _ = pair.endpoint.send(ID, 0, &vec![1; limits.max_message]).unwrap();
     assert_eq!(pair.endpoint.counters().announced, 0);
     pair.until(|| pair.sender.pending() == 0);
-    let memory = pair.here.lend(vec![1; limits.max_message + 1]).unwrap();
+    let memory = pair.here.register_transient(vec![1; limits.max_message + 1]).unwrap();
     let pieces = [(&memory, 0..limits.max_message + 1)];
     let sent = pair.endpoint.send_regions(ID, 0, &pieces).unwrap();
     assert_eq!(pair.endpoint.counters().announced, 1);

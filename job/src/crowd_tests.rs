@@ -1,7 +1,7 @@
 //! Ranks that join while very many foreign clients connect to the same port.
 
 use super::server::Server;
-use super::{Deadline, Exchange, host, rendezvous::Rendezvous, sys};
+use super::{Deadline, Exchange, bootstrap::Bootstrap, host, sys};
 use crowd::{Crowd, percentile_95, size, ways};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ fn ranks_join_despite_slow_reconnecting_crowd() {
                 let begun = Instant::now();
                 let secret = || Ok(SECRET.to_vec());
                 let at = to.to_string();
-                let place = Rendezvous::new(at, "TIELINE_RENDEZVOUS", &secret).unwrap();
+                let place = Bootstrap::new(at, "TIELINE_BOOTSTRAP", &secret).unwrap();
                 let hello = host::hello(rank, honest, "j");
                 let deadline = Deadline::new(PATIENCE);
                 // The rank has joined when it gets an answer.
@@ -75,7 +75,7 @@ fn six_hundred_ranks_join_together_from_one_address() {
     server.listen_tcp(listener, SECRET).unwrap();
     let joined = |rank| {
         let secret = || Ok(SECRET.to_vec());
-        let place = Rendezvous::new(at.clone(), "TIELINE_RENDEZVOUS", &secret).unwrap();
+        let place = Bootstrap::new(at.clone(), "TIELINE_BOOTSTRAP", &secret).unwrap();
         let deadline = Deadline::new(PATIENCE);
         let link = place.join(host::hello(rank, SIZE, "j"), &deadline).unwrap();
         let all = link.allgather(&rank.to_le_bytes(), &deadline).unwrap();

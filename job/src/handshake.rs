@@ -129,10 +129,10 @@ fn refused(refusal: Refusal) -> Error {
         _ => (
             Status::BadData,
             "something else listens there".to_owned(),
-            "choose another port in TIELINE_RENDEZVOUS, or end what listens on this one",
+            "choose another port in TIELINE_BOOTSTRAP, or end what listens on this one",
         ),
     };
-    Error::new(status, "cannot join the rendezvous", why, fix)
+    Error::new(status, "cannot join the bootstrap", why, fix)
 }
 
 fn nonce() -> Result<[u8; 32], String> {

@@ -15,7 +15,7 @@
 //! The first match in the environment is used:
 //!
 //! 1. `TIELINE_RANK` and `TIELINE_SIZE` with `TIELINE_EXCHANGE`, which `tieline run` sets: the launcher's own socket;
-//! 2. `TIELINE_RENDEZVOUS=host:port`: a bootstrap over TCP, where rank 0 listens. Rank and size are TIELINE_RANK and TIELINE_SIZE,
+//! 2. `TIELINE_BOOTSTRAP=host:port`: a bootstrap over TCP, where rank 0 listens. Rank and size are TIELINE_RANK and TIELINE_SIZE,
 //!    or those of Slurm, Open MPI, PMI or torchrun;
 //! 3. PMIx (`PMIX_NAMESPACE`), which mpirun, prun and `srun --mpi=pmix` provide;
 //! 4. a step of Slurm: a bootstrap on its first node;
@@ -34,6 +34,7 @@ use tieline_config::{Config, Error};
 use tieline_plugin_api::{Status, raised_rights};
 
 mod alone;
+mod bootstrap;
 mod connection;
 #[cfg(test)]
 mod crowd_tests;
@@ -47,7 +48,6 @@ mod local;
 mod lookup_tests;
 mod pmix;
 mod process_info;
-mod rendezvous;
 mod seats;
 pub mod server;
 mod slurm;
@@ -59,11 +59,11 @@ mod waiting;
 pub mod wire;
 
 use alone::Alone;
-use process_info::{Get, ProcessInfo, Secret, refuse};
-use rendezvous::Rendezvous;
+use bootstrap::Bootstrap;
+use process_info::{BOOTSTRAP, Get, ProcessInfo, Secret, refuse, renamed};
 use waiting::Waiting;
 
-/// The default deadline of joining and of each exchange. `TIELINE_RENDEZVOUS_TIMEOUT` or [`Job::set_deadline`] overrides it.
+/// The default deadline of joining and of each exchange. `TIELINE_BOOTSTRAP_TIMEOUT` or [`Job::set_deadline`] overrides it.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
 /// This process's place in its job.
@@ -141,29 +141,23 @@ impl Job {
         let spoken = get("TIELINE_EXCHANGE");
         let mut job = if let (Some(info), Some(spoken)) = (&own, &spoken) {
             Job::from_launcher(info, spoken, secret, &deadline)?
-        } else if let Some(addresses) = get("TIELINE_RENDEZVOUS") {
+        } else if let Some((name, addresses)) = renamed(get, BOOTSTRAP) {
             let info =
                 own.map_or_else(|| ProcessInfo::from_any_launcher(get), |own| Ok(Some(own)))?;
             let info = info.ok_or_else(|| {
-                refuse(
-                    "TIELINE_RENDEZVOUS is set, and TIELINE_RANK and TIELINE_SIZE are not".into(),
-                )
+                refuse(format!("{name} is set, and TIELINE_RANK and TIELINE_SIZE are not"))
             })?;
-            Job::at_rendezvous(
-                &info,
-                &Rendezvous::new(addresses, "TIELINE_RENDEZVOUS", secret)?,
-                &deadline,
-            )?
+            Job::from_bootstrap(&info, &Bootstrap::new(addresses, name, secret)?, &deadline)?
         } else if let Some(info) = own {
             match info.size {
                 1 => Job::new(ProcessInfo::alone(), Box::new(Alone::default())),
-                _ => return Err(rendezvous::unknown_exchange("")),
+                _ => return Err(bootstrap::unknown_exchange("")),
             }
         } else if pmix::is_there(get) {
             let (info, pmix) = pmix::Pmix::join(&deadline, raised_rights)?;
             Job::new(info, Box::new(pmix))
         } else if let Some(info) = ProcessInfo::from_slurm(get)? {
-            Job::at_rendezvous(&info, &slurm::rendezvous(get, &info, secret)?, &deadline)?
+            Job::from_bootstrap(&info, &slurm::bootstrap(get, &info, secret)?, &deadline)?
         } else {
             Job::new(ProcessInfo::alone(), Box::new(Alone::default()))
         };
@@ -187,25 +181,25 @@ impl Job {
                 Box::new(link::launcher(name, hello, deadline)?)
             }
             Some(("tcp", addresses)) => {
-                let rendezvous = Rendezvous::new(addresses.to_owned(), "TIELINE_EXCHANGE", secret)?;
-                Box::new(rendezvous.join(hello, deadline)?)
+                let bootstrap = Bootstrap::new(addresses.to_owned(), "TIELINE_EXCHANGE", secret)?;
+                Box::new(bootstrap.join(hello, deadline)?)
             }
-            _ => return Err(rendezvous::unknown_exchange(spoken)),
+            _ => return Err(bootstrap::unknown_exchange(spoken)),
         };
         Ok(Job::new(info.clone(), exchange))
     }
 
     /// Rank 0 serves. The first exchange finds the processes that share a host.
-    fn at_rendezvous(
+    fn from_bootstrap(
         info: &ProcessInfo,
-        rendezvous: &Rendezvous,
+        bootstrap: &Bootstrap,
         deadline: &Deadline,
     ) -> Result<Job, Error> {
         let hello = host::hello(info.rank, info.size, &info.id);
         let exchange: Box<dyn Exchange> = match (info.size, info.rank) {
             (1, _) => Box::new(Alone::default()),
-            (_, 0) => Box::new(rendezvous.serve(hello, deadline)?),
-            _ => Box::new(rendezvous.join(hello, deadline)?),
+            (_, 0) => Box::new(bootstrap.serve(hello, deadline)?),
+            _ => Box::new(bootstrap.join(hello, deadline)?),
         };
         let facts = exchange.allgather(&host::facts(), deadline)?;
         let (local_rank, local_size) = host::local_place(&facts, info.rank);
@@ -259,7 +253,7 @@ impl Job {
         &self.id
     }
 
-    /// Sets the deadline of each exchange or lookup; `TIELINE_RENDEZVOUS_TIMEOUT` or [`DEADLINE`] by default. The first process
+    /// Sets the deadline of each exchange or lookup; `TIELINE_BOOTSTRAP_TIMEOUT` or [`DEADLINE`] by default. The first process
     /// whose deadline passes ends the exchange for all. A lookup ends for the requester only.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;

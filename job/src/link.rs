@@ -345,7 +345,7 @@ pub(super) fn late_lookup(rank: u32, key: u32, why: &str) -> Error {
         Status::TimedOut,
         format!("rank {rank} has not published {key} in time"),
         why,
-        "see that every rank publishes what others look up; TIELINE_RENDEZVOUS_TIMEOUT or the job's deadline gives it longer",
+        "see that every rank publishes what others look up; TIELINE_BOOTSTRAP_TIMEOUT or the job's deadline gives it longer",
     )
 }
 
@@ -377,7 +377,7 @@ pub(super) fn late(why: &str) -> Error {
         "the exchange did not end in time",
         why,
         "see that every rank was started, and that all call exchange and barrier equally often; \
-         TIELINE_RENDEZVOUS_TIMEOUT or Job::set_deadline gives them longer",
+         TIELINE_BOOTSTRAP_TIMEOUT or Job::set_deadline gives them longer",
     )
 }
 

@@ -67,7 +67,7 @@ impl Pmix {
                 Status::Permission,
                 "cannot join the job that PMIx started",
                 "this process runs with raised rights, and libpmix loads what the environment names",
-                "unset PMIX_NAMESPACE and PMIX_RANK, or set TIELINE_RENDEZVOUS",
+                "unset PMIX_NAMESPACE and PMIX_RANK, or set TIELINE_BOOTSTRAP",
             ));
         }
         let library = Library::load().map_err(|why| {
@@ -75,7 +75,7 @@ impl Pmix {
                 Status::NoDevice,
                 "cannot join the job that PMIx started",
                 why,
-                "install libpmix2 (Debian) or pmix (others), or set TIELINE_RENDEZVOUS",
+                "install libpmix2 (Debian) or pmix (others), or set TIELINE_BOOTSTRAP",
             )
         })?;
         if !OWNER.take() {

@@ -25,7 +25,7 @@ pub(super) struct ProcessInfo {
     pub(super) id: String,
 }
 
-/// The variables of other launchers for rank, size, local rank, local size. They are used with TIELINE_RENDEZVOUS, which has the
+/// The variables of other launchers for rank, size, local rank, local size. They are used with TIELINE_BOOTSTRAP, which has the
 /// address.
 const OTHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""],
@@ -132,13 +132,27 @@ pub(super) fn check_id(id: &str) -> Result<(), Error> {
     }
 }
 
+/// A variable and its name before it was renamed, which is read if the new one is not set.
+pub(super) type Renamed = (&'static str, &'static str);
+
+/// The address at which ranks meet.
+pub(super) const BOOTSTRAP: Renamed = ("TIELINE_BOOTSTRAP", "TIELINE_RENDEZVOUS");
+/// The port of rank 0 under Slurm.
+pub(super) const PORT: Renamed = ("TIELINE_BOOTSTRAP_PORT", "TIELINE_RENDEZVOUS_PORT");
+const TIMEOUT: Renamed = ("TIELINE_BOOTSTRAP_TIMEOUT", "TIELINE_RENDEZVOUS_TIMEOUT");
+
+/// The name that is set, and its value.
+pub(super) fn renamed(get: Get<'_>, (new, old): Renamed) -> Option<(&'static str, String)> {
+    let read = |name| Some((name, get(name)?));
+    read(new).or_else(|| read(old))
+}
+
 /// The deadline of joining and of each exchange.
 pub(super) fn timeout(get: Get<'_>) -> Result<Duration, Error> {
-    const NAME: &str = "TIELINE_RENDEZVOUS_TIMEOUT";
-    match get(NAME) {
+    match renamed(get, TIMEOUT) {
         None => Ok(super::DEADLINE),
-        Some(text) => tieline_plugin_api::units::time_limit(text.trim()).ok_or_else(|| {
-            refuse(format!("{NAME}: `{text}` is no duration: write 500ms, 20s or 2min"))
+        Some((name, text)) => tieline_plugin_api::units::time_limit(text.trim()).ok_or_else(|| {
+            refuse(format!("{name}: `{text}` is no duration: write 500ms, 20s or 2min"))
         }),
     }
 }
@@ -220,12 +234,24 @@ mod tests {
     }
 
     #[test]
+    fn earlier_name_of_a_variable_counts_if_the_new_one_is_not_set() {
+        let read = |set: &'static [&'static str]| {
+            renamed(&|name| set.contains(&name).then(|| name.to_lowercase()), BOOTSTRAP)
+        };
+        let (new, old) = BOOTSTRAP;
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&["TIELINE_RENDEZVOUS"]), Some((old, "tieline_rendezvous".to_owned())));
+        let both = &["TIELINE_RENDEZVOUS", "TIELINE_BOOTSTRAP"];
+        assert_eq!(read(both), Some((new, "tieline_bootstrap".to_owned())));
+    }
+
+    #[test]
     fn how_long_is_waited_is_a_duration_or_the_usual_one() {
         let of = |text: Option<&str>| timeout(&|_| text.map(str::to_owned));
         assert_eq!(of(None), Ok(super::super::DEADLINE));
         assert_eq!(of(Some(" 500ms ")), Ok(Duration::from_millis(500)));
         let why = of(Some("20")).map_err(|error| error.why().to_owned());
-        let words = "TIELINE_RENDEZVOUS_TIMEOUT: `20` is no duration: write 500ms, 20s or 2min";
+        let words = "TIELINE_BOOTSTRAP_TIMEOUT: `20` is no duration: write 500ms, 20s or 2min";
         assert_eq!(why, Err(words.into()));
     }
 }

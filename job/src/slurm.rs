@@ -1,8 +1,8 @@
 //! A step of Slurm without PMIx: its nodes and its number determine a common address for the bootstrap, and the job's identity.
 
+use super::bootstrap::Bootstrap;
 use super::gather::SLURM;
-use super::process_info::{Get, ProcessInfo, Secret, check_id, refuse};
-use super::rendezvous::Rendezvous;
+use super::process_info::{Get, PORT, ProcessInfo, Secret, check_id, refuse, renamed};
 use crate::Error;
 
 /// The ports of bootstraps: one of these, by the numbers of job and step.
@@ -25,17 +25,17 @@ pub(super) fn identity(get: Get<'_>, own: &str) -> Result<String, Error> {
 
 /// The bootstrap of the step. On one node it is a local socket, whose ends check each other's user: it needs no secret, and no port
 /// that another step might use.
-pub(super) fn rendezvous(
+pub(super) fn bootstrap(
     get: Get<'_>,
     info: &ProcessInfo,
     secret: Secret<'_>,
-) -> Result<Rendezvous, Error> {
+) -> Result<Bootstrap, Error> {
     let address = if info.size > 1 { address(get)? } else { "127.0.0.1:1".into() };
     if get("SLURM_STEP_NUM_NODES").as_deref() == Some("1") {
         let name = format!("{address}-{:016x}", digest(info.id.as_bytes()));
-        return Ok(Rendezvous::on_this_host(address, NODES, &name));
+        return Ok(Bootstrap::on_this_host(address, NODES, &name));
     }
-    Rendezvous::new(address, NODES, secret)
+    Bootstrap::new(address, NODES, secret)
 }
 
 /// FNV-1a: a short name for an identity. Their hellos distinguish two identities with the same hash.
@@ -44,14 +44,15 @@ fn digest(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_RENDEZVOUS_PORT or a port derived from the step.
+/// `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_BOOTSTRAP_PORT or a port derived from the step.
 fn address(get: Get<'_>) -> Result<String, Error> {
-    let port = match get("TIELINE_RENDEZVOUS_PORT") {
-        Some(text) => {
-            text.trim().parse::<u16>().ok().filter(|port| *port > 0).ok_or_else(|| {
-                refuse(format!("TIELINE_RENDEZVOUS_PORT is `{text}`, and should be a port"))
-            })?
-        }
+    let port = match renamed(get, PORT) {
+        Some((name, text)) => text
+            .trim()
+            .parse::<u16>()
+            .ok()
+            .filter(|port| *port > 0)
+            .ok_or_else(|| refuse(format!("{name} is `{text}`, and should be a port")))?,
         None => {
             let number = |name| get(name).and_then(|text| text.parse::<u64>().ok());
             let (Some(job), step) = (number("SLURM_JOB_ID"), number("SLURM_STEP_ID")) else {
@@ -123,7 +124,7 @@ mod tests {
                 ("SLURM_STEP_ID", step.to_owned()),
                 (NODES, "n[1-2]".to_owned()),
                 ("SLURM_STEP_NUM_NODES", nodes.to_owned()),
-                ("TIELINE_RENDEZVOUS_PORT", port.to_owned()),
+                ("TIELINE_BOOTSTRAP_PORT", port.to_owned()),
             ];
             address(&move |name| {
                 let found = set.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());

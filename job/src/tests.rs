@@ -136,7 +136,7 @@ fn variables_that_contradict_each_other_are_refused_by_name() {
         (&[("TIELINE_RANK", "0")][..], "TIELINE_SIZE is not set"),
         (&[("TIELINE_RANK", "x"), ("TIELINE_SIZE", "2")], "TIELINE_RANK is `x`"),
         (&[("TIELINE_RANK", "2"), ("TIELINE_SIZE", "2")], "ranks run from 0"),
-        (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "2")], "TIELINE_RENDEZVOUS is not set"),
+        (&[("TIELINE_RANK", "0"), ("TIELINE_SIZE", "2")], "TIELINE_BOOTSTRAP is not set"),
     ] {
         let error = join(&variables(set)).unwrap_err();
         assert_eq!(error.status(), Status::Invalid);
@@ -162,7 +162,7 @@ fn a_number_beyond_reason_is_an_error_that_names_its_variable() {
             "SLURM_LOCALID",
         ),
     ] {
-        let meet = [("TIELINE_RENDEZVOUS", "127.0.0.1:9"), ("TIELINE_RENDEZVOUS_TIMEOUT", "1s")];
+        let meet = [("TIELINE_BOOTSTRAP", "127.0.0.1:9"), ("TIELINE_BOOTSTRAP_TIMEOUT", "1s")];
         let error = join(&variables(&[set, &step, &meet].concat())).unwrap_err();
         assert_eq!(error.status(), Status::Invalid);
         assert!(error.to_string().contains(says), "{error}");
@@ -205,7 +205,7 @@ fn local_process_count_is_known_before_and_after_joining() {
         .args(["--exact", name, "--nocapture"])
         .envs([(ROLE, "1"), ("TIELINE_RANK", "0"), ("TIELINE_SIZE", "1")])
         .envs([("TIELINE_LOCAL_RANK", "0"), ("TIELINE_LOCAL_SIZE", "3")])
-        .env("TIELINE_RENDEZVOUS", "127.0.0.1:9")
+        .env("TIELINE_BOOTSTRAP", "127.0.0.1:9")
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

@@ -216,7 +216,7 @@ fn slurm_without_pmix_meets_at_the_first_node() {
     // The address may be set by hand; the rest still comes from Slurm.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    let given = ("TIELINE_RENDEZVOUS", address.as_str());
+    let given = ("TIELINE_BOOTSTRAP", address.as_str());
     let output = slurm.srun(&["--mpi=none", "-N2", "-n4"], &test, &[given]);
     assert!(output.status.success(), "{}", text(&output));
 }

@@ -47,7 +47,7 @@ impl Copy {
         let _ = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env("TIELINE_TEST_RANK", rank.to_string())
-            .env("TIELINE_RENDEZVOUS_TIMEOUT", "3s")
+            .env("TIELINE_BOOTSTRAP_TIMEOUT", "3s")
             .envs(set.iter().copied())
             .current_dir("/")
             .stdin(Stdio::null())
@@ -98,7 +98,7 @@ fn ranks_of_two_users_do_not_become_one_job_whoever_serves() {
             let set = [
                 ("TIELINE_RANK", &number[..]),
                 ("TIELINE_SIZE", "2"),
-                ("TIELINE_RENDEZVOUS", &address),
+                ("TIELINE_BOOTSTRAP", &address),
             ];
             let user = if (rank == 0) == (serving == 0) { 0 } else { STRANGER };
             copy.rank(name, rank, &set).uid(user).spawn().unwrap()
@@ -139,7 +139,7 @@ fn another_user_in_the_place_of_rank_0_is_refused_and_named() {
             let error = Job::from_env().unwrap_err();
             let says = if rank == 0 { "in use" } else { "user 65534" };
             assert!(error.to_string().contains(says), "{error}");
-            assert!(error.to_string().contains("TIELINE_RENDEZVOUS"), "{error}");
+            assert!(error.to_string().contains("TIELINE_BOOTSTRAP"), "{error}");
             if rank == 1 {
                 assert_eq!(error.status(), Status::Permission, "{error}");
             }
@@ -161,11 +161,8 @@ fn another_user_in_the_place_of_rank_0_is_refused_and_named() {
     assert!(lines.any(|line| line.unwrap().contains("squatting")));
     let ranks = [1, 0].map(|rank| {
         let number = rank.to_string();
-        let set = [
-            ("TIELINE_RANK", &number[..]),
-            ("TIELINE_SIZE", "2"),
-            ("TIELINE_RENDEZVOUS", &address),
-        ];
+        let set =
+            [("TIELINE_RANK", &number[..]), ("TIELINE_SIZE", "2"), ("TIELINE_BOOTSTRAP", &address)];
         copy.rank(name, rank, &set).spawn().unwrap()
     });
     let outcome = std::panic::catch_unwind(|| ends_well(ranks.into()));
@@ -203,7 +200,7 @@ fn two_steps_of_slurm_whose_numbers_give_one_port_run_side_by_side() {
     let ranks = [("1", "0"), ("626", "1"), ("1", "1"), ("626", "0")];
     let ranks = ranks.map(|(job, rank)| {
         copy.rank(name, rank.parse().unwrap(), &step(job, rank, "1"))
-            .env("TIELINE_RENDEZVOUS_TIMEOUT", "60s")
+            .env("TIELINE_BOOTSTRAP_TIMEOUT", "60s")
             .spawn()
             .unwrap()
     });
@@ -226,7 +223,7 @@ fn a_rank_of_another_step_is_turned_away_though_it_knows_the_secret() {
     let ranks = [("1", "0"), ("626", "1")].map(|(job, rank)| {
         copy.rank(name, rank.parse().unwrap(), &step(job, rank, "2"))
             .env("TIELINE_SECRET", "sesame")
-            .env("TIELINE_RENDEZVOUS_PORT", &port)
+            .env("TIELINE_BOOTSTRAP_PORT", &port)
             .spawn()
             .unwrap()
     });

@@ -253,7 +253,7 @@ impl Source {
     }
 }
 
-/// Joins the job that the environment describes (tieline run, mpirun, srun, TIELINE_RENDEZVOUS); without one it is rank 0 of 1. If
+/// Joins the job that the environment describes (tieline run, mpirun, srun, TIELINE_BOOTSTRAP); without one it is rank 0 of 1. If
 /// `own` is not null, the caller's exchange is used instead.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut JobHandle) -> i32 {

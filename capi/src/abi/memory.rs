@@ -141,7 +141,7 @@ pub unsafe extern "C" fn tieline_context_lend(
         let context = &object::<ContextObject, _>(context)?.context;
         let memory = given(memory, len)?;
         // SAFETY: the caller promises that the memory stays until the region is closed.
-        let region = unsafe { context.lend_raw(memory, len)? };
+        let region = unsafe { context.register_transient_raw(memory, len)? };
         out.set(keep(RegionObject { region })?.to_c());
         Ok(())
     }))

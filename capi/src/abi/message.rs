@@ -13,7 +13,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
-use tieline::{Announcement, KeptMessage, Message, Status, Untaken};
+use tieline::{KeptMessage, Message, NotReceived, Rendezvous, Status};
 
 /// A message, valid during the handler. The handler may copy the record. After the handler has returned, the record and its copies
 /// are refused with TIELINE_INVALID, and `payload` must not be read.
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn tieline_worker_on_message(
                             return;
                         }
                         let arrival = arrivals.get();
-                        if message.is_announced() {
+                        if message.is_rendezvous() {
                             return arrival.tell_announced(message, handler, user);
                         }
                         // SAFETY: handlers run one at a time and never nested, and this one stays alive until it has returned.
@@ -253,7 +253,7 @@ impl Object for KeptObject {
 pub struct AnnouncementHandle(());
 
 struct AnnouncementObject {
-    announcement: Announcement,
+    announcement: Rendezvous,
     worker: Arc<WorkerState>,
 }
 
@@ -305,7 +305,7 @@ pub unsafe extern "C" fn tieline_message_announcement(
     done(guarded(|| {
         let out = out_handle(announcement)?;
         let (message, state) = message(arrived)?;
-        let taken = message.announcement().ok_or_else(|| {
+        let taken = message.rendezvous().ok_or_else(|| {
             let why = "it is no rendezvous message, or this call was made before";
             Fault::new(Status::Invalid, "an announcement", why, "check is_announced, call once")
         })?;
@@ -333,8 +333,8 @@ pub unsafe extern "C" fn tieline_announcement_take(
         worker.mark.post(|| {
             how::no_number(request);
             let take = |AnnouncementObject { announcement, worker }| {
-                announcement.take_into(local, range(offset, len)).map_err(|untaken| {
-                    let Untaken { announcement, error } = untaken;
+                announcement.receive_into(local, range(offset, len)).map_err(|untaken| {
+                    let NotReceived { announcement, error } = untaken;
                     (AnnouncementObject { announcement, worker }, error.into())
                 })
             };

@@ -17,7 +17,7 @@ use super::fast_path::FastPath;
 use super::key::ImportedKey;
 use super::queued::GatheredMessage;
 use super::record::RmaRecord;
-use super::{Inner, Lane};
+use super::{EndpointState, Lane};
 use crate::Status;
 use crate::op::{LocalBuffer, Memory};
 use crate::sys::Span;
@@ -91,7 +91,7 @@ impl FastPath {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Posts a message of pieces to the message lane with these capabilities and this interface. The operation holds the pieces
     /// from here on.
     pub(super) fn gather_now(

@@ -5,7 +5,7 @@
 //! that it has finished reading. If that report never arrives, because the endpoint ended, closing the region keeps the memory.
 
 use super::queued::QueuedOp;
-use super::{Inner, MAX_MESSAGE_ID, State};
+use super::{EndpointState, MAX_MESSAGE_ID, State};
 use crate::address::{ANNOUNCEMENTS, EXITS};
 use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
 use crate::proto::announce::{Announce, NO_ANSWER};
@@ -16,7 +16,7 @@ use crate::request::Outcome;
 use crate::{Error, Status};
 use std::sync::atomic::Ordering;
 
-impl Inner {
+impl EndpointState {
     /// Sends a copy of these bytes as a rendezvous message.
     #[cold]
     pub(super) fn announce_bytes(

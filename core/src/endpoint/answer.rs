@@ -1,6 +1,6 @@
 //! Sending answers to a peer's requests, whole or in pieces.
 
-use super::Inner;
+use super::EndpointState;
 use crate::Status;
 use crate::proto::emulate::{Answer, GET_DATA_HEAD, Target, data_head, refusal_words, reply_bytes};
 use crate::proto::id;
@@ -9,7 +9,7 @@ use crate::registry::abi::PackBuffer;
 use crate::sys::Refusal;
 use std::cell::Cell;
 
-impl Inner {
+impl EndpointState {
     /// Sends an answer, or as much of it as the transport accepts now.
     pub(crate) fn send_answer(&self, answer: &mut Answer) -> Result<(), Status> {
         match answer {

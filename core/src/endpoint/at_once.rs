@@ -4,7 +4,7 @@
 //! functions do not unwind. An operation that did not complete continues where [`Tried`] says.
 
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
-use super::{Endpoint, Inner, MAX_MESSAGE_ID, RemoteKey, State};
+use super::{Endpoint, EndpointState, MAX_MESSAGE_ID, RemoteKey, State};
 use crate::PostError;
 use crate::proto::emulate::AtomicCall;
 use crate::request::Outcome;
@@ -58,7 +58,7 @@ pub struct AtomicNumbers {
     pub compare: u64,
 }
 
-impl Inner {
+impl EndpointState {
     /// Whether a put, get or atomic may be tried: as `may_post_memory`, in the endpoint's own process.
     #[inline(always)]
     fn may_try_memory(&self) -> bool {

@@ -5,7 +5,7 @@
 //! otherwise the target is asked by a message. A device: every peer posts to that device. Operations that it lacks (other
 //! operations, 32 bits) are done by compare-and-swap on the 64-bit word.
 
-use super::Inner;
+use super::EndpointState;
 use super::key::{ImportedKey, KeyInner, RemoteKey};
 use super::order::way;
 use super::post::Posted;
@@ -91,7 +91,7 @@ impl KeyInner {
     }
 }
 
-impl Inner {
+impl EndpointState {
     #[cold]
     pub(super) fn atomic_slow(
         self: &Rc<Self>,

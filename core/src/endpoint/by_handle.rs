@@ -15,7 +15,7 @@
 use super::key::RemoteKey;
 use super::known_keys::Key;
 use super::queued::QueuedOp;
-use super::{Endpoint, Inner};
+use super::{Endpoint, EndpointState};
 use crate::address::HANDLES;
 use crate::mem::key::KeyRecord;
 use crate::proto::handles::key_request;
@@ -94,7 +94,7 @@ impl Endpoint {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Parses a key and checks that it belongs to this endpoint's peer.
     pub(super) fn key_of_peer(&self, bytes: &[u8]) -> Result<KeyRecord, Error> {
         let record = KeyRecord::parse(bytes)?;

@@ -1,6 +1,6 @@
 //! Canceling operations: one that has not begun is removed from the queue; for others the provider is asked.
 
-use super::Inner;
+use super::EndpointState;
 use super::queued::QueuedOp;
 use crate::op::Id;
 use crate::proto::id;
@@ -25,7 +25,7 @@ impl QueuedOp {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Whether an operation waits in this queue and has not begun.
     pub(crate) fn could_leave_out(&self, id: Id) -> bool {
         self.queue.borrow().iter().any(|op| op.could_be_left_out(id))

@@ -1,7 +1,7 @@
 //! Closing an endpoint by the application: after its posted operations, or immediately.
 
 use super::queued::QueuedOp;
-use super::{Endpoint, Inner, State};
+use super::{Endpoint, EndpointState, State};
 use crate::error::Scope;
 use crate::registry::abi::RawEndpoint;
 use crate::request::Outcome;
@@ -59,7 +59,7 @@ impl Endpoint {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Whether the application may post: the endpoint is usable and was not closed.
     pub(super) fn check_open(&self) -> Result<(), Error> {
         self.check_alive()?;

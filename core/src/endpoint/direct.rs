@@ -1,7 +1,7 @@
 //! Puts and gets of one range that a module completes later, without a choice: one lane carries all of it, the queue is empty, and
 //! no better lane may be found. Most transfers over a network are of this kind.
 
-use super::Inner;
+use super::EndpointState;
 use super::fast_path::FastPath;
 use super::key::ImportedKey;
 use super::post::{Local, Transfer};
@@ -24,7 +24,7 @@ impl FastPath {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Posts one. The operation holds its memory from before the module is called until it has ended.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Puts and gets over messages, for memory that no provider of this pair can access.
 
-use super::Inner;
+use super::EndpointState;
 use super::order::way;
 use super::post::Transfer;
 use super::queued::{EmulatedPut, NativeOp, QueuedOp};
@@ -12,7 +12,7 @@ use crate::request::Outcome;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-impl Inner {
+impl EndpointState {
     /// Posts a put or get that no provider executes.
     pub(super) fn emulate_transfer(
         self: &Rc<Self>,
@@ -25,7 +25,7 @@ impl Inner {
     /// The same over the endpoint that it uses. `notify`: the notification of a put.
     pub(super) fn emulate_over(
         self: &Rc<Self>,
-        control: &Rc<Inner>,
+        control: &Rc<EndpointState>,
         transfer: &Transfer<'_>,
         notify: Option<u32>,
     ) -> Result<Outcome, Error> {
@@ -62,16 +62,16 @@ impl Inner {
         QueuedOp::ask(id::GET, request, bytes)
     }
 
-    /// The endpoint that emulated operations use, checked before an operation is opened: see [`Inner::may_go`]. It is determined
+    /// The endpoint that emulated operations use, checked before an operation is opened: see [`EndpointState::may_go`]. It is determined
     /// first, because connecting may call the application, whose fences clear routes that are not open yet.
-    pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
+    pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<EndpointState>, Error> {
         let control = self.emulates()?;
         let _ = self.may_go(way::EMULATED);
         Ok(control)
     }
 
     /// The same for operations that no fence orders.
-    pub(super) fn emulates(self: &Rc<Self>) -> Result<Rc<Inner>, Error> {
+    pub(super) fn emulates(self: &Rc<Self>) -> Result<Rc<EndpointState>, Error> {
         if let Some(control) = self.control()? {
             // This call may be the first to find that the service worker is gone.
             if control.ready_or_opened().is_ok() {

@@ -2,7 +2,7 @@
 
 use super::flush::ends_service;
 use super::queued::{Failed, QueuedOp};
-use super::{Inner, Owner, State};
+use super::{EndpointState, Owner, State};
 use crate::error::Scope;
 use crate::op::held::Through;
 use crate::proto::emulate::{KEEP_MAPPED, refused};
@@ -11,7 +11,7 @@ use crate::sys::Refusal;
 use crate::{Error, Status};
 use std::rc::{Rc, Weak};
 
-impl Inner {
+impl EndpointState {
     pub(crate) fn check_alive(&self) -> Result<(), Error> {
         self.shared.core.check_process("an endpoint")?;
         match self.state.get() {
@@ -157,10 +157,10 @@ impl Inner {
     }
 
     /// The endpoint that uses this endpoint to a peer's service worker.
-    pub(crate) fn user(&self) -> Option<Rc<Inner>> {
+    pub(crate) fn user(&self) -> Option<Rc<EndpointState>> {
         // Even if another one has replaced it: keys imported before still use its lanes.
-        let is_this = |control: &Rc<Inner>| std::ptr::eq(&**control, self);
-        let serves = |of: &Rc<Inner>| {
+        let is_this = |control: &Rc<EndpointState>| std::ptr::eq(&**control, self);
+        let serves = |of: &Rc<EndpointState>| {
             of.open_control().is_some_and(|control| is_this(&control))
                 || of.past_controls.borrow().iter().any(is_this)
         };
@@ -229,7 +229,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for EndpointState {
     fn drop(&mut self) {
         self.withdraw_all();
         self.state.set(State::Closed);

@@ -11,7 +11,7 @@
 use super::order::way;
 use super::post::Posted;
 use super::queued::QueuedOp;
-use super::{Inner, ModulePair, State, WorkerCalls};
+use super::{EndpointState, ModulePair, State, WorkerCalls};
 use crate::op::{Id, Kind};
 use crate::registry::abi::RawEndpoint;
 use crate::request::{Outcome, Request};
@@ -24,7 +24,7 @@ use tieline_plugin_api::{OK, caps};
 /// The time for which the peer's own worker serves after its service worker could not be reached.
 const UNSERVED: Duration = Duration::from_secs(60);
 
-impl Inner {
+impl EndpointState {
     /// Called before an operation uses these lanes. `false`: no lane alone can keep an earlier fence, so the operation has to be
     /// queued behind it. Open the operation after this call, because the fence waits for every operation that is open.
     #[inline]
@@ -112,7 +112,7 @@ impl Inner {
     /// Whether an operation of this endpoint is pending.
     pub(super) fn has_pending(&self) -> bool {
         let ops = self.shared.ops.borrow();
-        let of_control = |control: Rc<Inner>| ops.open_of(control.index) > 0;
+        let of_control = |control: Rc<EndpointState>| ops.open_of(control.index) > 0;
         ops.open_of(self.index) > 0 || self.open_control().is_some_and(of_control)
     }
 
@@ -205,7 +205,7 @@ impl Inner {
     /// Other endpoints may use the connection that is flushed here. It reports a failure only once, so the result is passed on to
     /// their flushes.
     fn ask_for_others(&self, ask: Id, interface: usize, raw: &RawEndpoint) {
-        let shared = |one: &Inner| self.worker.is_shared(one, interface);
+        let shared = |one: &EndpointState| self.worker.is_shared(one, interface);
         let past = self.past_controls.borrow();
         if !shared(self) && !self.open_control().iter().chain(past.iter()).any(|one| shared(one)) {
             return;
@@ -227,7 +227,7 @@ impl Inner {
         let bit = way::lane(rank);
         let noted = (self.order.local.get() | self.order.covered.get()) & bit != 0;
         let past = self.past_controls.borrow();
-        let leads = |one: &Inner| one.is_own(interface, raw);
+        let leads = |one: &EndpointState| one.is_own(interface, raw);
         let there = noted
             && (leads(self) || self.open_control().iter().chain(past.iter()).any(|one| leads(one)));
         there.then_some(bit)
@@ -335,7 +335,7 @@ impl Inner {
     }
 
     /// The destination of emulated operations: the peer's service worker if it has one, otherwise the peer's own worker.
-    pub(crate) fn control(&self) -> Result<Option<Rc<Inner>>, Error> {
+    pub(crate) fn control(&self) -> Result<Option<Rc<EndpointState>>, Error> {
         let address = self.address.service_address().filter(|_| self.has_service());
         let Some(address) = address else { return Ok(None) };
         let there = self.open_control();
@@ -388,7 +388,12 @@ impl Inner {
     /// The endpoint to the peer's service worker has failed, or has lost its lanes over one interface. Operations in flight on
     /// these lanes end. Operations that had completed locally on them may not have arrived, and the replacement has no record of
     /// them.
-    pub(super) fn control_failed(&self, control: &Inner, only: Option<usize>, error: &Error) {
+    pub(super) fn control_failed(
+        &self,
+        control: &EndpointState,
+        only: Option<usize>,
+        error: &Error,
+    ) {
         let through = |pair: &ModulePair| {
             only.is_none_or(|only| only == pair.interface) && self.pair_of(control, pair).is_some()
         };
@@ -460,7 +465,7 @@ pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) -> usize {
 /// Passes the result of a connection's flush on to these endpoints, if they have operations in flight on that connection.
 pub(crate) fn ask_for<'a>(
     shared: &Shared,
-    endpoints: impl Iterator<Item = &'a Rc<Inner>>,
+    endpoints: impl Iterator<Item = &'a Rc<EndpointState>>,
     ask: Id,
     interface: usize,
     raw: &RawEndpoint,

@@ -1,11 +1,11 @@
 //! Messages gathered from regions.
 
-use super::Inner;
+use super::EndpointState;
 use super::post::Posted;
 use super::queued::{Failed, GatheredMessage};
 use crate::Status;
 
-impl Inner {
+impl EndpointState {
     /// Sends a message of pieces: in place if its lane accepts all of them at a time, otherwise packed.
     pub(crate) fn attempt_gather(&self, op: &GatheredMessage) -> Result<bool, Failed> {
         let &GatheredMessage { id, header, ref pieces, len, request } = op;

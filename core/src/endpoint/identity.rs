@@ -1,6 +1,6 @@
 //! The identity of endpoints: for the program that holds them, and for incoming messages.
 
-use super::{Endpoint, Inner};
+use super::{Endpoint, EndpointState};
 use crate::interface::PeerId;
 use std::fmt;
 use std::rc::Rc;
@@ -23,7 +23,7 @@ impl fmt::Display for EndpointId {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Whether the application holds it.
     pub(crate) fn is_named(&self) -> bool {
         self.handles.named.get()
@@ -32,7 +32,7 @@ impl Inner {
 
 impl Endpoint {
     /// A handle for the application.
-    pub(crate) fn new(inner: Rc<Inner>) -> Endpoint {
+    pub(crate) fn new(inner: Rc<EndpointState>) -> Endpoint {
         let endpoint = Endpoint::internal(inner);
         if !endpoint.inner.handles.named.replace(true) {
             endpoint.inner.worker.named(&endpoint.inner);
@@ -41,7 +41,7 @@ impl Endpoint {
     }
 
     /// An internal handle.
-    pub(crate) fn internal(inner: Rc<Inner>) -> Endpoint {
+    pub(crate) fn internal(inner: Rc<EndpointState>) -> Endpoint {
         inner.handles.count.set(inner.handles.count.get() + 1);
         Endpoint { inner }
     }

@@ -74,7 +74,7 @@ pub(super) struct Handles {
 /// An endpoint, as its operations, its keys and its worker use it. A cell is borrowed only to read or change it. Meanwhile no
 /// packer of the application runs, and no object held by an operation is dropped: both may access the endpoint again and end it.
 /// Providers may be called: the only functions that they call are packers.
-pub(crate) struct Inner {
+pub(crate) struct EndpointState {
     pub(crate) state: Cell<State>,
     pub(crate) message: Cell<RawEndpoint>,
     pub(crate) max_short: Cell<usize>,
@@ -114,7 +114,7 @@ pub(crate) struct Inner {
     pub(crate) busy: Cell<bool>,
     pub(super) error: RefCell<Option<Error>>,
     /// The endpoint to the peer's service worker, if it has one.
-    pub(super) control: RefCell<Option<Rc<Inner>>>,
+    pub(super) control: RefCell<Option<Rc<EndpointState>>>,
     /// For an endpoint to a service worker: the index of the endpoint that uses it, while that exists.
     pub(super) user: Cell<Option<usize>>,
     /// The time since which the service worker is unreachable: the peer's own worker serves instead.
@@ -126,7 +126,7 @@ pub(crate) struct Inner {
     /// Another endpoint took over its open operations when it failed: none of them is lost.
     pub(crate) handed_over: Cell<bool>,
     /// Earlier, failed endpoints to the service worker, whose lanes keys may still use.
-    pub(super) past_controls: RefCell<Vec<Rc<Inner>>>,
+    pub(super) past_controls: RefCell<Vec<Rc<EndpointState>>>,
     /// The order that flush and fence have to keep.
     pub(super) order: Order,
     /// Keys imported here. The lanes of a broken provider are removed from them.
@@ -140,7 +140,7 @@ pub(crate) struct Inner {
     pub(super) counters: Cell<EndpointCounters>,
 }
 
-impl Inner {
+impl EndpointState {
     pub(crate) fn new(
         shared: Rc<Shared>,
         worker: Rc<dyn WorkerCalls>,
@@ -148,7 +148,7 @@ impl Inner {
         address: WorkerAddress,
         route: Route,
         owner: Owner,
-    ) -> Inner {
+    ) -> EndpointState {
         let attr = |pair: ModulePair| &shared.interfaces[pair.interface].attr;
         // Until its connection stands, a message may have to use the reserve lane: see `compose::Path`.
         let domain = |pair: &ModulePair| &*shared.interfaces[pair.interface].domain;
@@ -157,7 +157,7 @@ impl Inner {
         let each =
             route.messages().iter().filter(alike).map(|pair| LaneLimits::from_module(attr(*pair)));
         let limits = each.reduce(LaneLimits::for_messages_of_either);
-        Inner {
+        EndpointState {
             state: Cell::new(State::New),
             message: Cell::new(RawEndpoint::nowhere()),
             max_short: Cell::new(limits.map_or(0, |limits| limits.max_short)),
@@ -287,7 +287,7 @@ impl Inner {
     }
 
     /// The open endpoint to the peer's service worker.
-    pub(super) fn open_control(&self) -> Option<Rc<Inner>> {
+    pub(super) fn open_control(&self) -> Option<Rc<EndpointState>> {
         self.control.borrow().clone()
     }
 

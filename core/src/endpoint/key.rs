@@ -1,6 +1,6 @@
 //! Remote keys imported on an endpoint: the lanes to the region, and the best of them.
 
-use super::Inner;
+use super::EndpointState;
 use super::fast_path::FastPath;
 use super::order::way;
 use super::rails::{SHARED_FROM, split};
@@ -118,7 +118,7 @@ impl FastPath {
 /// which calls nothing else. Lanes are opened while nothing is borrowed, because that may call the application.
 pub(crate) struct KeyInner {
     pub(super) fast: FastPath,
-    pub(crate) endpoint: Rc<Inner>,
+    pub(crate) endpoint: Rc<EndpointState>,
     pub(crate) record: KeyRecord,
     pub(super) best: Cell<Option<ImportedKey>>,
     /// The longest put or get that is sent as a message although the best lane reaches the memory; 0: none.
@@ -150,7 +150,7 @@ pub struct RemoteKey {
 
 impl RemoteKey {
     /// Imports a key of the peer over every lane to its memory.
-    pub(super) fn import(ep: &Rc<Inner>, record: KeyRecord) -> RemoteKey {
+    pub(super) fn import(ep: &Rc<EndpointState>, record: KeyRecord) -> RemoteKey {
         let key = KeyInner {
             fast: FastPath::closed(),
             endpoint: ep.clone(),
@@ -355,7 +355,7 @@ impl KeyInner {
         let ep = &*self.endpoint;
         let forms = |rank: &usize| {
             let interface = ep.route.memory[*rank].interface;
-            let over = |ep: &Inner| ep.worker.circuit_forms(ep, interface);
+            let over = |ep: &EndpointState| ep.worker.circuit_forms(ep, interface);
             over(ep) || ep.open_control().is_some_and(|control| over(&control))
         };
         let asked = |rank: &usize| declined & way::lane(*rank) != 0;

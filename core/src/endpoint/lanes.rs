@@ -1,6 +1,6 @@
 //! The lanes of an endpoint: opened on first use, and released when their connection ends.
 
-use super::{Inner, Lane, ModulePair, State};
+use super::{EndpointState, Lane, ModulePair, State};
 use crate::interface::LaneLimits;
 use crate::op::held::{Through, Unfinished};
 use crate::proto::emulate::PUT_NOTIFY_HEAD;
@@ -9,7 +9,7 @@ use crate::{Error, Status};
 use std::rc::Weak;
 use tieline_plugin_api::caps;
 
-impl Inner {
+impl EndpointState {
     /// Opens the message lane. `Again`: it is being formed, or the provider asks for progress first.
     pub(crate) fn open_message_lane(&self) -> Result<(), Error> {
         let lane = loop {
@@ -185,7 +185,7 @@ impl Inner {
     }
 
     /// The lane of the endpoint to the peer's service worker over the same interface, if that worker serves it.
-    pub(super) fn pair_of(&self, control: &Inner, pair: &ModulePair) -> Option<ModulePair> {
+    pub(super) fn pair_of(&self, control: &EndpointState, pair: &ModulePair) -> Option<ModulePair> {
         let slot = &self.shared.interfaces[pair.interface];
         let same = |other: &&ModulePair| {
             slot.attr.caps & caps::PASSIVE_TARGET == 0 && other.interface == pair.interface
@@ -194,7 +194,7 @@ impl Inner {
     }
 
     /// A circuit of this endpoint has ended. If it carried only puts and gets, the operations in flight on it have failed, and
-    /// later ones use the other lanes; see [`Inner::attempt_native`].
+    /// later ones use the other lanes; see [`EndpointState::attempt_native`].
     pub(crate) fn circuit_failed(&self, interface: usize, error: &Error) {
         self.shared.ops.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|pair| pair.interface != interface) {
@@ -239,7 +239,8 @@ impl Inner {
     /// The connections that an operation of this endpoint posted to an interface may have used.
     pub(super) fn through(&self, interface: usize) -> Vec<Through> {
         let mut through = Vec::new();
-        let mut add = |endpoint: &Inner| match self.worker.circuit_over(endpoint, interface) {
+        let mut add = |endpoint: &EndpointState| match self.worker.circuit_over(endpoint, interface)
+        {
             Some(circuit) => through.push(Through::Circuit(circuit)),
             None if endpoint.has_lane(interface) => through.push(Through::Endpoint(endpoint.id)),
             None => {}

@@ -54,7 +54,7 @@ pub(crate) use calls::{Circuits, WorkerCalls};
 pub use close::Close;
 pub use counters::EndpointCounters;
 pub use identity::EndpointId;
-pub(crate) use inner::{Inner, Lane, Owner, State};
+pub(crate) use inner::{EndpointState, Lane, Owner, State};
 pub use key::RemoteKey;
 pub use pointer::RemotePointer;
 pub(crate) use post::Posted;
@@ -114,7 +114,7 @@ use std::rc::Rc;
 /// When an endpoint has ended, all pending operations end with its error, and new posts are refused with it. A new endpoint may
 /// find another route to the peer.
 pub struct Endpoint {
-    pub(crate) inner: Rc<Inner>,
+    pub(crate) inner: Rc<EndpointState>,
 }
 
 impl fmt::Debug for Endpoint {
@@ -139,7 +139,7 @@ impl Endpoint {
     /// `Done`: the transport has accepted the message. `Pending`: the message is queued, in order.
     ///
     /// A message longer than [`max_message`](Endpoint::max_message) is sent as a rendezvous message (RTS), in order with the other
-    /// messages. The peer's handler gets an [`Announcement`](crate::Announcement) and chooses the destination of its bytes. The
+    /// messages. The peer's handler gets an [`Rendezvous`](crate::Rendezvous) and chooses the destination of its bytes. The
     /// operation stays `Pending` until the peer's application has received or refused the message, regardless of other messages. It
     /// completes when the receiver has the bytes it requested: all of them, the first part, or none. If the receiver refuses the
     /// message, or the transfer fails, it ends with [`CompletionError::Refused`](crate::CompletionError::Refused). Fences and
@@ -366,7 +366,7 @@ fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status>
     Err(Status::Again)
 }
 
-impl Inner {
+impl EndpointState {
     // ---- messages that do not take the fast path ----
 
     #[cold]

@@ -1,6 +1,6 @@
 //! Queued native puts and gets: posted on the lane that accepts them, whole or piece by piece.
 
-use super::Inner;
+use super::EndpointState;
 use super::key::ImportedKey;
 use super::post::{Posted, Transfer};
 use super::queued::{Failed, NativeOp, QueuedOp};
@@ -26,7 +26,7 @@ fn ends_alone(status: Status) -> bool {
     is_over(status) && status != Status::ProviderFailed
 }
 
-impl Inner {
+impl EndpointState {
     /// Whether the end of a lane does not concern the message lane: messages use another interface, and the lane does not copy
     /// through the kernel, whose error would mean that the peer is gone.
     fn is_beside_messages(&self, native: &ImportedKey) -> bool {
@@ -230,7 +230,7 @@ impl Inner {
         })
     }
 
-    /// Posts pieces to a synchronous module, as many at a time as it accepts; see [`Inner::post_at_once`].
+    /// Posts pieces to a synchronous module, as many at a time as it accepts; see [`EndpointState::post_at_once`].
     pub(super) fn list_at_once(
         &self,
         transfer: &Transfer<'_>,

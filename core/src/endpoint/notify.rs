@@ -11,7 +11,7 @@ use super::post::{Local, Transfer};
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::rails::SHARED_FROM;
 use super::record::{Completion, rma_op};
-use super::{Endpoint, Inner, RemoteKey, State};
+use super::{Endpoint, EndpointState, RemoteKey, State};
 use crate::address::NOTIFICATIONS;
 use crate::op::{Id, Kind};
 use crate::proto::id;
@@ -141,7 +141,7 @@ impl Endpoint {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Whether an operation of this endpoint may not have arrived yet.
     #[inline]
     pub(super) fn has_under_way(&self) -> bool {
@@ -231,7 +231,7 @@ impl Inner {
     /// Whether an operation to the peer's service worker may not have arrived. Its lanes have the same bits as this endpoint's own
     /// lanes.
     fn control_has_under_way(&self) -> bool {
-        let under_way = |control: Rc<Inner>| {
+        let under_way = |control: Rc<EndpointState>| {
             control.reaches_memory.get() || self.shared.ops.borrow().open_of(control.index) > 0
         };
         self.open_control().is_some_and(under_way)

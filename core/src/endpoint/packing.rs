@@ -2,17 +2,17 @@
 //! close the worker. If the connection ends meanwhile, the endpoint must not be closed under the provider. It is closed when the
 //! packer has returned.
 
-use super::inner::{Inner, Packing};
+use super::inner::{EndpointState, Packing};
 use crate::{Error, Status};
 
 /// Marks an endpoint whose packer runs, until this is dropped: a packer may panic.
 pub(super) struct Packs<'a> {
-    endpoint: &'a Inner,
+    endpoint: &'a EndpointState,
     /// The previous state: a packer may send on the same endpoint.
     before: Packing,
 }
 
-impl Inner {
+impl EndpointState {
     #[inline]
     pub(super) fn begin_packing(&self) -> Packs<'_> {
         Packs { endpoint: self, before: self.packing.replace(Packing::Yes) }

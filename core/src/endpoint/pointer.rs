@@ -1,7 +1,7 @@
 //! Mapping of a peer's memory in this process.
 
 use super::key::{ImportedKey, KeyInner};
-use super::{Inner, RemoteKey};
+use super::{EndpointState, RemoteKey};
 use crate::region::Access;
 use crate::sys::Span;
 use crate::{Error, PostError, Status};
@@ -79,7 +79,7 @@ fn not_mapped(key: &RemoteKey) -> Error {
     )
 }
 
-impl Inner {
+impl EndpointState {
     #[cold]
     fn no_pointer(&self, native: &ImportedKey, code: i32) -> Error {
         let (slot, status) = (&self.shared.interfaces[native.interface], Status::from_code(code));

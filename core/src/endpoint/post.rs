@@ -4,7 +4,7 @@ use super::key::{ImportedKey, RemoteKey};
 use super::order::way;
 use super::queued::{Failed, NativeOp, QueuedOp};
 use super::record::{Completion, rma_op};
-use super::{Inner, State};
+use super::{EndpointState, State};
 use crate::op::{Id, Kind, LocalBuffer, Memory, Pieces};
 use crate::region::{Access, Region};
 use crate::registry::abi::PackBuffer;
@@ -115,7 +115,7 @@ pub(crate) enum Posted {
     NoRoom,
 }
 
-impl Inner {
+impl EndpointState {
     /// Whether memory operations may be posted now rather than queued: there is no barrier in the queue.
     #[inline]
     pub(crate) fn may_post_memory(&self) -> bool {
@@ -364,7 +364,7 @@ impl Inner {
         }
     }
 
-    /// Posts behind queued operations, and after the connection has formed that it uses; see [`Inner::attempt_native`].
+    /// Posts behind queued operations, and after the connection has formed that it uses; see [`EndpointState::attempt_native`].
     fn post_in_turn(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -380,7 +380,7 @@ impl Inner {
         self.outcome(request)
     }
 
-    /// Posts a native operation behind queued ones; see [`Inner::may_go`].
+    /// Posts a native operation behind queued ones; see [`EndpointState::may_go`].
     pub(super) fn post_native_op(&self, op: NativeOp) {
         self.post(QueuedOp::Native(NativeOp { fenced: self.fenced(), ..op }));
     }
@@ -417,7 +417,7 @@ impl Inner {
         self.outcome(whole)
     }
 
-    /// Posts one transfer to a synchronous module; see [`Inner::post_at_once`].
+    /// Posts one transfer to a synchronous module; see [`EndpointState::post_at_once`].
     fn transfer_at_once(
         &self,
         transfer: &Transfer<'_>,

@@ -1,7 +1,7 @@
 //! Limits, counters and state of endpoints and keys.
 
 use super::counters::EndpointCounters;
-use super::{Endpoint, Inner, RemoteKey};
+use super::{Endpoint, EndpointState, RemoteKey};
 use crate::PostError;
 use crate::live::{EndpointStatus, Waits};
 
@@ -50,7 +50,7 @@ pub struct KeyLimits {
     pub max_pieces: usize,
 }
 
-impl Inner {
+impl EndpointState {
     #[cold]
     pub(super) fn count(&self, count: impl FnOnce(&mut EndpointCounters)) {
         let mut counters = self.counters.get();

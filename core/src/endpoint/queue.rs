@@ -5,7 +5,7 @@
 //! for a fence nor for requests of this side.
 
 use super::queued::{EmulatedPut, Failed, QueuedOp, Waiting};
-use super::{Inner, State};
+use super::{EndpointState, State};
 use crate::op::Id;
 use crate::proto::emulate::{Answer, PUT_HEAD, PUT_NOTIFY_HEAD, Target, put_head};
 use crate::proto::id;
@@ -19,7 +19,7 @@ use std::rc::Rc;
 /// above 4m.
 const MOST_ANSWERS: usize = 65_536;
 
-impl Inner {
+impl EndpointState {
     /// Posts as much of `op` as the transport accepts. `Ok(true)`: done; `Ok(false)`: try again after progress.
     pub(crate) fn attempt(&self, op: &mut QueuedOp) -> Result<bool, Failed> {
         let sent = match op {
@@ -126,8 +126,8 @@ impl Inner {
         self.queue_has_work();
     }
 
-    /// The endpoint that has taken over the open operations; see [`Inner::hand_over`].
-    fn successor(&self, op: &QueuedOp) -> Option<Rc<Inner>> {
+    /// The endpoint that has taken over the open operations; see [`EndpointState::hand_over`].
+    fn successor(&self, op: &QueuedOp) -> Option<Rc<EndpointState>> {
         let owner = self.shared.ops.borrow().owner(op.request()?)?;
         self.worker.endpoint_at(owner).filter(|_| owner != self.index)
     }
@@ -160,7 +160,7 @@ impl Inner {
 
     /// Passes an operation that is emulated by messages to the endpoint that it uses, behind operations that a fence holds back
     /// here. `control` is the endpoint to the peer's service worker, or this one if there is none.
-    pub(super) fn emulate(&self, control: &Rc<Inner>, op: QueuedOp) {
+    pub(super) fn emulate(&self, control: &Rc<EndpointState>, op: QueuedOp) {
         let held_back = |op: &QueuedOp| matches!(op, QueuedOp::Barrier { .. });
         if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
             return self.post(QueuedOp::Forward { to: control.clone(), op: Some(Box::new(op)) });

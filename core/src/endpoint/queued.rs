@@ -1,6 +1,6 @@
 //! The types of an endpoint's pending work: queued operations, waiting answers, shared copies.
 
-use super::Inner;
+use super::EndpointState;
 use super::key::KeyInner;
 use super::record::Completion;
 use crate::Status;
@@ -35,7 +35,7 @@ pub(crate) enum QueuedOp {
     /// locally completed puts, once known.
     Notify { word: u32, request: Id, lanes: Option<u64> },
     /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
-    Forward { to: Rc<Inner>, op: Option<Box<QueuedOp>> },
+    Forward { to: Rc<EndpointState>, op: Option<Box<QueuedOp>> },
     /// Holds back later operations until `request` has ended.
     Barrier { request: Id },
     /// The part of a flush that asks lanes, one bit each by rank, after everything before has been posted.
@@ -175,7 +175,7 @@ pub(crate) struct NativeOp {
     pub(crate) request: Id,
     /// The lane to the peer's memory, by rank.
     pub(super) rank: usize,
-    /// The lane that an earlier fence relies on, see [`Inner::may_leave`].
+    /// The lane that an earlier fence relies on, see [`EndpointState::may_leave`].
     pub(super) fenced: u64,
     /// Bytes that have been posted, if it takes several pieces.
     pub(super) posted: usize,
@@ -203,7 +203,7 @@ pub(crate) struct NativeAtomic {
     pub(super) offset: u64,
     pub(super) fetch: bool,
     pub(super) request: Id,
-    /// The lane that an earlier fence relies on, see [`Inner::may_leave`].
+    /// The lane that an earlier fence relies on, see [`EndpointState::may_leave`].
     pub(super) fenced: u64,
     /// For an operation that the device lacks: the expected value of the 64-bit word. The first guess only reads the value.
     pub(super) guess: u64,

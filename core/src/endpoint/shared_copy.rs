@@ -5,7 +5,7 @@ use super::order::way;
 use super::post::Transfer;
 use super::queued::{Failed, NativeOp, QueuedOp, SharedCopy};
 use super::record::Completion;
-use super::{Inner, State};
+use super::{EndpointState, State};
 use crate::op::{Id, Kind, LocalBuffer, Memory};
 use crate::proto::id;
 use crate::proto::shared_copy::{
@@ -27,7 +27,7 @@ const AT_ONCE: usize = 2;
 const UNHELPED: u32 = 4;
 const ASK_AGAIN: u32 = 16;
 
-impl Inner {
+impl EndpointState {
     /// Shares a large transfer with the peer. `None`: it cannot be shared, and the caller copies it alone.
     pub(super) fn share_copy(
         &self,

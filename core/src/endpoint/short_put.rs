@@ -2,7 +2,7 @@
 //! here, and no memory is held. A put that completes locally leaves nothing to wait for; the next flush asks the lane for its
 //! result.
 
-use super::Inner;
+use super::EndpointState;
 use super::fast_path::FastPath;
 use super::key::RemoteKey;
 use super::record::{Completion, rma_op};
@@ -20,7 +20,7 @@ impl FastPath {
     }
 }
 
-impl Inner {
+impl EndpointState {
     /// Posts one, with a key of this endpoint and an empty queue.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! progress. The peer may break its promise, so none of these is queued. If the message lane has no room, or the peer has not
 //! answered many of them, the operation uses the lane to the memory, and later operations wait for neither.
 
-use super::Inner;
+use super::EndpointState;
 use super::order::way;
 use super::post::Transfer;
 use super::record::Completion;
@@ -15,7 +15,7 @@ use crate::shared::Unanswered;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-impl Inner {
+impl EndpointState {
     /// Sends an operation that [`Transfer::is_small`] permits, with the notification of a put (`notify`). `None`: nothing was sent.
     #[inline(never)]
     pub(super) fn post_small(

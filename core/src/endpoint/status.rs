@@ -1,11 +1,11 @@
 //! The published state of an endpoint.
 
 use super::queued::QueuedOp;
-use super::{Inner, Owner, State};
+use super::{EndpointState, Owner, State};
 use crate::live::{EndpointStatus, Waits, cut};
 use crate::op::{Id, Kind};
 
-impl Inner {
+impl EndpointState {
     /// The state, and the operation that it waits for, by which the waiting time is determined.
     pub(crate) fn status(&self) -> (EndpointStatus, Option<Id>) {
         let oldest = self.shared.ops.borrow().oldest_of(self.index);

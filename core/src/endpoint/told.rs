@@ -1,9 +1,9 @@
 //! An endpoint's entries in the live report (`TIELINE_REPORT`): its lanes at their first use, and its end.
 
-use super::{Inner, Owner};
+use super::{EndpointState, Owner};
 use crate::Error;
 
-impl Inner {
+impl EndpointState {
     /// Reports the lanes to the peer after they were opened, and why there is no better one.
     #[cold]
     pub(super) fn tell_of_lanes(&self) {

@@ -2,12 +2,12 @@
 //! lane had accepted are returned, in order, ahead of all messages queued since.
 
 use super::queued::QueuedOp;
-use super::{Inner, State};
+use super::{EndpointState, State};
 use crate::interface::LaneLimits;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 
-impl Inner {
+impl EndpointState {
     /// The peer has not received this message, which was sent over the interface.
     pub(crate) fn came_back(&self, interface: usize, id: u16, header: u64, payload: &[u8]) {
         if self.is_alive() && self.goes_over(interface) {

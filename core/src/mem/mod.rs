@@ -14,7 +14,7 @@ use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenDomain;
 use crate::sys::{self, Exposed, ForkGuard, OwnedBuffer, Span};
 use crate::{Error, Status};
-use region::{Access, Backing, Inner, Parked, Region, Registration, Table};
+use region::{Access, Backing, Parked, Region, RegionState, Registration, Table};
 use std::sync::Arc;
 use tieline_plugin_api::abi::DomainAttr;
 use tieline_plugin_api::memory_caps;
@@ -152,7 +152,7 @@ impl Memory {
         self.sweep();
         let exposed = Exposed::new(span, backing.is_borrowed());
         let number = self.regions.insert(exposed, access);
-        let mut inner = Inner::new(self.clone(), number, span, access, backing);
+        let mut inner = RegionState::new(self.clone(), number, span, access, backing);
         inner.registrations.extend(given);
         for (index, slot) in self.domains.iter().enumerate() {
             let known = inner.registrations.iter().any(|r| r.domain == index);

@@ -75,7 +75,7 @@ pub(crate) struct Registration {
     pub(crate) gives: bool,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct RegionState {
     pub(crate) memory: Arc<Memory>,
     pub(crate) id: u64,
     pub(crate) generation: u64,
@@ -115,7 +115,7 @@ pub(crate) struct Inner {
 /// Other memory is the child's own copy. A key that was not made before, and `close`, return `Invalid`. Dropping the region has no
 /// effect on the parent.
 pub struct Region {
-    pub(crate) inner: Arc<Inner>,
+    pub(crate) inner: Arc<RegionState>,
     /// A handle of the library, for an operation in progress.
     held: bool,
 }
@@ -229,7 +229,7 @@ impl Region {
     ///
     /// # Errors
     /// A provider's error if it cannot make its part of the key. `Closed` after [`Region::close`] was called. `Invalid` for memory
-    /// of [`Context::lend`](crate::Context::lend), which has no key.
+    /// of [`Context::register_transient`](crate::Context::register_transient), which has no key.
     pub fn remote_key(&self) -> Result<Vec<u8>, Error> {
         self.packed_key().cloned()
     }
@@ -333,7 +333,7 @@ fn no_more_keys() -> Error {
     )
 }
 
-impl Inner {
+impl RegionState {
     /// A region of these bytes that is not in a table or a domain yet.
     pub(crate) fn new(
         memory: Arc<Memory>,
@@ -341,8 +341,8 @@ impl Inner {
         span: Span,
         access: Access,
         backing: Backing,
-    ) -> Inner {
-        Inner {
+    ) -> RegionState {
+        RegionState {
             memory,
             id,
             generation,

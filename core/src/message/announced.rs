@@ -55,13 +55,13 @@ pub(crate) trait Taker {
 /// received.
 ///
 /// The handler of its id gets it in order with the other messages ([`Message::announcement`](crate::Message::announcement)). It can
-/// be kept beyond the handler, for any time. Then [`Announcement::take_into`] receives it into memory of the receiver's choice, or
-/// [`Announcement::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until then, and the sender
+/// be kept beyond the handler, for any time. Then [`Rendezvous::receive_into`] receives it into memory of the receiver's choice, or
+/// [`Rendezvous::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until then, and the sender
 /// learns the result.
 ///
 /// An announcement counts against the maximum number of waiting messages, per sender and in total (`TIELINE_ANNOUNCED`). It holds
 /// the worker's interfaces open, even after the worker was closed, as requests do. There is no notification if the sender withdraws
-/// the message or leaves: `take_into` reports it.
+/// the message or leaves: `receive_into` reports it.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
@@ -70,19 +70,19 @@ pub(crate) trait Taker {
 /// # let worker = context.worker()?;
 /// let arrived = Rc::new(RefCell::new(None));
 /// let slot = arrived.clone();
-/// worker.on_message(7, move |message| *slot.borrow_mut() = message.announcement())?;
+/// worker.on_message(7, move |message| *slot.borrow_mut() = message.rendezvous())?;
 /// let me = worker.connect(&worker.address()?)?;
 /// let sent = me.send(7, 0, &vec![5; 1 << 20])?;
 /// let announced = worker.wait_for(|| arrived.borrow_mut().take(), None)?.unwrap();
-/// let buffer = context.lend(vec![0; announced.len()])?;
-/// let taken = announced.take_into(&buffer, 0..buffer.len())?;
+/// let buffer = context.register_transient(vec![0; announced.len()])?;
+/// let taken = announced.receive_into(&buffer, 0..buffer.len())?;
 /// worker.finish(taken)?;
 /// worker.finish(sent)?;
 /// # assert_eq!(buffer.into_buffer()?[..], [5; 1 << 20]);
 /// # Ok(()) }
 /// ```
 #[must_use = "dropped, it is refused"]
-pub struct Announcement {
+pub struct Rendezvous {
     inner: Rc<Announced>,
     shared: Rc<Shared>,
     worker: Weak<dyn Taker>,
@@ -90,13 +90,13 @@ pub struct Announcement {
     over: bool,
 }
 
-impl Announcement {
+impl Rendezvous {
     pub(crate) fn new(
         inner: Rc<Announced>,
         shared: Rc<Shared>,
         worker: Weak<dyn Taker>,
-    ) -> Announcement {
-        Announcement { inner, shared, worker, over: false }
+    ) -> Rendezvous {
+        Rendezvous { inner, shared, worker, over: false }
     }
 
     /// Returns the message id.
@@ -136,7 +136,8 @@ impl Announcement {
     }
 
     /// Receives the message's first bytes, as many as the range has, into a region. The region may be a transient registration
-    /// ([`Context::lend`](crate::Context::lend)). When the operation is complete, all bytes of the range have arrived. The library
+    /// ([`Context::register_transient`](crate::Context::register_transient)). When the operation is complete, all bytes of the range have
+    /// arrived. The library
     /// chooses the lane. Nothing outside the range is written.
     ///
     /// A device transfers the bytes without either application. If the kernel copies between the two processes, this worker's
@@ -155,11 +156,11 @@ impl Announcement {
     /// endpoint does not end the operation, because the operation holds it.
     ///
     /// # Errors
-    /// [`Untaken`] returns the announcement, with a [`PostError`]. [`PostError::Retry`]: the maximum number of operations is
+    /// [`NotReceived`] returns the announcement, with a [`PostError`]. [`PostError::Retry`]: the maximum number of operations is
     /// pending. [`PostError::Correct`]: the range is longer than the message or outside its region, or the sender's announcement is
     /// malformed. [`PostError::Reconnect`]: the worker is closed, the sender has left, or the route to it has failed. Nothing is
     /// pending then, and the message was not refused; some bytes of a long range may have been written.
-    pub fn take_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, Untaken> {
+    pub fn receive_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
         let mut this = self;
         let taken = match this.worker.upgrade() {
             Some(worker) => worker.take(&this.inner, local, range),
@@ -170,15 +171,32 @@ impl Announcement {
                 this.over = true;
                 Ok(outcome)
             }
-            Err(error) => Err(Untaken { announcement: this, error }),
+            Err(error) => Err(NotReceived { announcement: this, error }),
         }
+    }
+
+    /// The earlier name of [`Rendezvous::receive_into`].
+    ///
+    /// # Errors
+    /// As [`Rendezvous::receive_into`].
+    #[deprecated(since = "0.2.0", note = "renamed to `receive_into`")]
+    pub fn take_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
+        self.receive_into(local, range)
     }
 
     /// Refuses the message: the sender's operation ends with [`CompletionError::Refused`](crate::CompletionError::Refused).
     pub fn refuse(self) {}
 }
 
-impl Drop for Announcement {
+/// The earlier name of [`Rendezvous`].
+#[deprecated(since = "0.2.0", note = "renamed to `Rendezvous`")]
+pub type Announcement = Rendezvous;
+
+/// The earlier name of [`NotReceived`].
+#[deprecated(since = "0.2.0", note = "renamed to `NotReceived`")]
+pub type Untaken = NotReceived;
+
+impl Drop for Rendezvous {
     fn drop(&mut self) {
         let worker = self.worker.upgrade().filter(|_| !self.over && self.shared.same_process());
         if let Some(worker) = worker {
@@ -187,36 +205,36 @@ impl Drop for Announcement {
     }
 }
 
-impl fmt::Debug for Announcement {
+impl fmt::Debug for Rendezvous {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Announcement({}, {} bytes from {})", self.id(), self.len(), self.peer())
+        write!(f, "Rendezvous({}, {} bytes from {})", self.id(), self.len(), self.peer())
     }
 }
 
-/// The error of [`Announcement::take_into`]: the message could not be received at this time.
-pub struct Untaken {
+/// The error of [`Rendezvous::receive_into`]: the message could not be received at this time.
+pub struct NotReceived {
     /// The message, to be received again or refused.
-    pub announcement: Announcement,
+    pub announcement: Rendezvous,
     /// The reason.
     pub error: PostError,
 }
 
-impl fmt::Debug for Untaken {
+impl fmt::Debug for NotReceived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Untaken({:?}, {:?})", self.announcement, self.error)
+        write!(f, "NotReceived({:?}, {:?})", self.announcement, self.error)
     }
 }
 
-impl fmt::Display for Untaken {
+impl fmt::Display for NotReceived {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
 }
 
-impl std::error::Error for Untaken {}
+impl std::error::Error for NotReceived {}
 
-impl From<Untaken> for Error {
-    fn from(not: Untaken) -> Error {
+impl From<NotReceived> for Error {
+    fn from(not: NotReceived) -> Error {
         not.error.into()
     }
 }

@@ -4,7 +4,9 @@ pub(crate) mod abi;
 pub(crate) mod announced;
 
 pub use crate::interface::PeerId;
+#[expect(deprecated, reason = "earlier names")]
 pub use announced::{Announcement, Untaken};
+pub use announced::{NotReceived, Rendezvous};
 
 use crate::endpoint::Endpoint;
 use crate::interface::InterfaceSlot;
@@ -24,7 +26,7 @@ pub(crate) const ANNOUNCED: u32 = u32::MAX;
 /// The payload lies in the transport's buffer and is not copied. A handler that needs it longer calls [`Message::keep`].
 ///
 /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without its payload
-/// ([`Message::is_announced`]), and [`Message::announcement`] returns the object by which its bytes are received. A handler that
+/// ([`Message::is_rendezvous`]), and [`Message::rendezvous`] returns the object by which its bytes are received. A handler that
 /// does not call `announcement` refuses the message.
 pub struct Message<'a> {
     event: &'a Polled,
@@ -72,7 +74,7 @@ impl<'a> Message<'a> {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        if self.is_announced() { self.event.cookie as usize } else { self.payload().len() }
+        if self.is_rendezvous() { self.event.cookie as usize } else { self.payload().len() }
     }
 
     /// Whether the length is 0.
@@ -85,15 +87,29 @@ impl<'a> Message<'a> {
     /// Whether this is a rendezvous message: its bytes are still at the sender.
     #[inline]
     #[must_use]
-    pub fn is_announced(&self) -> bool {
+    pub fn is_rendezvous(&self) -> bool {
         self.event.kind == ANNOUNCED
     }
 
-    /// Returns the announcement of a rendezvous message, by which it is received or refused. Only the first call returns it. If the
+    /// The earlier name of [`Message::is_rendezvous`].
+    #[deprecated(since = "0.2.0", note = "renamed to `is_rendezvous`")]
+    #[must_use]
+    pub fn is_announced(&self) -> bool {
+        self.is_rendezvous()
+    }
+
+    /// The earlier name of [`Message::rendezvous`].
+    #[deprecated(since = "0.2.0", note = "renamed to `rendezvous`")]
+    #[must_use]
+    pub fn announcement(&self) -> Option<Rendezvous> {
+        self.rendezvous()
+    }
+
+    /// Returns the object by which a rendezvous message is received or refused. Only the first call returns it. If the
     /// handler does not call this, the message is refused when the handler returns. `None` for a message with a payload.
     #[must_use]
-    pub fn announcement(&self) -> Option<Announcement> {
-        if !self.is_announced() {
+    pub fn rendezvous(&self) -> Option<Rendezvous> {
+        if !self.is_rendezvous() {
             return None;
         }
         let worker = self.shared.senders.get()?.upgrade()?;

@@ -32,10 +32,10 @@ pub(crate) type Lease = dyn Any + Send + Sync;
 
 /// Resolves the sender and the rendezvous message behind the message in a handler. The worker implements it.
 pub(crate) trait Senders {
-    /// The application's endpoint to a peer (the endpoints' `Inner`, which is built on this type).
+    /// The application's endpoint to a peer (`EndpointState`, which is built on this type).
     fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>>;
 
-    /// The rendezvous message (an `Announcement`) whose handler runs; returned once.
+    /// The rendezvous message (an `Rendezvous`) whose handler runs; returned once.
     fn take_announcement(&self) -> Option<Box<dyn Any>>;
 }
 

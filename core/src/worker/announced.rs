@@ -1,7 +1,7 @@
 //! The rendezvous messages (announcements) of peers. Each one is an entry here until it has ended, and each peer may have a bounded
 //! number. Its bytes are neither fetched nor allocated before the application asks for them.
 
-use crate::message::announced::{Announced, Announcement, Stage};
+use crate::message::announced::{Announced, Rendezvous, Stage};
 use crate::op::Id;
 use crate::proto::Origin;
 use crate::request::Request;
@@ -48,7 +48,7 @@ pub(super) struct Announcements {
     /// By the transfer's number.
     pub(super) taking: RefCell<HashMap<Id, Taking>>,
     /// The announcement whose handler runs.
-    pub(super) current: Cell<Option<Announcement>>,
+    pub(super) current: Cell<Option<Rendezvous>>,
 }
 
 impl Announcements {
@@ -64,7 +64,7 @@ impl Announcements {
     }
 
     /// The announcement whose handler runs; only the first call returns it.
-    pub(super) fn take_current(&self) -> Option<Announcement> {
+    pub(super) fn take_current(&self) -> Option<Rendezvous> {
         self.current.take()
     }
 

@@ -1,6 +1,6 @@
 //! Answering peers: immediately, later, or by ending the connection that carried the request.
 
-use super::Inner;
+use super::WorkerState;
 use super::owed::Debt;
 use crate::Status;
 use crate::endpoint::Owner;
@@ -12,7 +12,7 @@ use std::rc::Rc;
 /// Answers retried in one progress call.
 const AT_ONCE: usize = 64;
 
-impl Inner {
+impl WorkerState {
     /// Answers the requester, or keeps the answer until that is possible.
     pub(super) fn answer(self: &Rc<Self>, to: Origin, answer: Answer) {
         // The requester has left and does not need the answer; there is no route to it.

@@ -1,8 +1,8 @@
 //! Peers that arrive, leave or fail: events of interfaces, and the reports to the application.
 
-use super::Inner;
+use super::WorkerState;
 use crate::address::WorkerAddress;
-use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
+use crate::endpoint::{Endpoint, EndpointState, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::op::Id;
 use crate::registry::abi::events::{Polled, payload};
@@ -13,7 +13,7 @@ use tieline_plugin_api::caps;
 const CLOSED: i32 = Status::Closed as i32;
 
 /// A peer event that the next progress call reports to the application.
-pub(super) enum News {
+pub(super) enum PeerEvent {
     /// A peer has failed.
     Gone(PeerId, Error),
     /// A peer has left in good order.
@@ -39,7 +39,7 @@ pub(super) fn remedy_for_status(status: Status) -> &'static str {
     }
 }
 
-impl Inner {
+impl WorkerState {
     pub(super) fn peer_arrived(&self, slot: &InterfaceSlot, event: &Polled) {
         let address = WorkerAddress::parse(payload(event)).ok();
         if address.is_none() {
@@ -91,7 +91,7 @@ impl Inner {
     pub(super) fn endpoint_lost(
         &self,
         slot: &InterfaceSlot,
-        endpoint: &EndpointInner,
+        endpoint: &EndpointState,
         error: &Error,
     ) {
         let worker = endpoint.address.entry.worker;
@@ -157,7 +157,7 @@ impl Inner {
                 journal.tell_of_failure(None, &error.to_string());
             }
             if !self.peers.borrow().is_service(peer.0) {
-                self.tell(News::Gone(peer, error.clone()));
+                self.tell(PeerEvent::Gone(peer, error.clone()));
             }
             self.announcements.left_behind(peer.0);
         }
@@ -165,13 +165,13 @@ impl Inner {
 
     /// Queues a peer event. Any call may detect one, also inside a handler; only calls that make progress run handlers, one at a
     /// time.
-    pub(super) fn tell(&self, news: News) {
+    pub(super) fn tell(&self, news: PeerEvent) {
         self.news.borrow_mut().push_back(news);
         self.shared.note_work();
     }
 
     /// Reports the queued peer events. No handler is running.
-    pub(super) fn tell_news(&self) -> usize {
+    pub(super) fn notify_of_peer_events(&self) -> usize {
         let mut told = 0;
         // Events caused by these handlers are left for the next call: otherwise a handler that reconnects in vain would run in an
         // endless loop.
@@ -181,15 +181,15 @@ impl Inner {
             let Some(news) = next else { break };
             // Not borrowed while handlers run: they may register others.
             match news {
-                News::Gone(peer, error) => {
+                PeerEvent::Gone(peer, error) => {
                     let handler = self.on_failure.borrow().clone();
                     handler.into_iter().for_each(|handler| handler(peer, &error));
                 }
-                News::Left(peer) => {
+                PeerEvent::Left(peer) => {
                     let handler = self.on_left.borrow().clone();
                     handler.into_iter().for_each(|handler| handler(peer));
                 }
-                News::Failed(endpoint, error) => {
+                PeerEvent::Failed(endpoint, error) => {
                     let handler = self.on_endpoint_failure.borrow().clone();
                     // An endpoint that was dropped meanwhile is not reported.
                     let inner = self.endpoint(endpoint.raw()).filter(|inner| inner.is_named());
@@ -206,7 +206,7 @@ impl Inner {
     }
 
     /// Whether an endpoint ended because its peer has left in good order.
-    fn has_left(&self, endpoint: &EndpointInner, error: &Error) -> bool {
+    fn has_left(&self, endpoint: &EndpointState, error: &Error) -> bool {
         let worker = &endpoint.address.entry.worker;
         error.status() == Status::Closed && self.peers.borrow().tells_of_leaving(worker)
     }
@@ -263,7 +263,7 @@ impl Inner {
     #[cold]
     pub(super) fn tell_of_leaving(&self, peer: PeerId) {
         if self.peers.borrow_mut().part(peer.0) && !self.peers.borrow().is_service(peer.0) {
-            self.tell(News::Left(peer));
+            self.tell(PeerEvent::Left(peer));
             self.announcements.left_behind(peer.0);
         }
     }

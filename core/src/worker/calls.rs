@@ -1,45 +1,45 @@
 //! The worker's side of [`WorkerCalls`]: its services to its endpoints, except for circuits.
 
-use super::Inner;
-use super::arrivals::News;
+use super::WorkerState;
+use super::arrivals::PeerEvent;
 use super::owed::Debt;
 use crate::address::WorkerAddress;
 use crate::endpoint::queued::{SharedCopy, Waiting};
-use crate::endpoint::{Inner as EndpointInner, Owner, WorkerCalls};
+use crate::endpoint::{EndpointState, Owner, WorkerCalls};
 use crate::interface::PeerId;
 use crate::op::Id;
 use crate::proto::Origin;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-impl WorkerCalls for Inner {
+impl WorkerCalls for WorkerState {
     fn identity(&self) -> Result<Vec<u8>, Error> {
         self.identity()
     }
 
-    fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointInner>> {
+    fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointState>> {
         self.endpoint_at(place)
     }
 
-    fn all_endpoints(&self) -> Vec<Rc<EndpointInner>> {
+    fn all_endpoints(&self) -> Vec<Rc<EndpointState>> {
         self.all_endpoints()
     }
 
     fn connect_internal(
         self: Rc<Self>,
         address: WorkerAddress,
-    ) -> Result<Rc<EndpointInner>, Error> {
+    ) -> Result<Rc<EndpointState>, Error> {
         self.open_endpoint(address, Owner::Library)
     }
 
-    fn keep_until(&self, endpoint: Rc<EndpointInner>, flushed: Option<Id>) {
+    fn keep_until(&self, endpoint: Rc<EndpointState>, flushed: Option<Id>) {
         let announced = self.shared.ops.borrow().announced_of(endpoint.index) > 0;
         let mut kept = self.kept.borrow_mut();
         kept.extend(flushed.map(|flush| (Some(flush), endpoint.clone())));
         kept.extend(announced.then_some((None, endpoint)));
     }
 
-    fn make_busy(&self, endpoint: &EndpointInner) {
+    fn make_busy(&self, endpoint: &EndpointState) {
         self.make_busy(endpoint);
     }
 
@@ -48,34 +48,34 @@ impl WorkerCalls for Inner {
         self.shared.note_work();
     }
 
-    fn remove_endpoint(&self, endpoint: &EndpointInner) {
+    fn remove_endpoint(&self, endpoint: &EndpointState) {
         let _ = self.endpoints.borrow_mut().remove(endpoint.id);
         self.shared.ops.borrow_mut().forget_owner(endpoint.id.place());
         self.peers.borrow_mut().gone(&endpoint.address.entry.worker, endpoint.id);
         self.tell_of_loss(&endpoint.address.entry.worker);
     }
 
-    fn peer_of(&self, endpoint: &EndpointInner) -> PeerId {
+    fn peer_of(&self, endpoint: &EndpointState) -> PeerId {
         PeerId(self.peer_number(&endpoint.address))
     }
 
-    fn named(&self, endpoint: &EndpointInner) {
+    fn named(&self, endpoint: &EndpointState) {
         self.peers.borrow_mut().named(endpoint.address.entry.worker, endpoint.id);
     }
 
-    fn not_named(&self, endpoint: &EndpointInner) {
+    fn not_named(&self, endpoint: &EndpointState) {
         let worker = &endpoint.address.entry.worker;
         let forgotten = self.peers.borrow_mut().not_named(worker, endpoint.id);
         drop(forgotten);
     }
 
-    fn with_exit(&self, endpoint: &EndpointInner, error: Error) -> Error {
-        Inner::with_exit(self, &endpoint.address.entry.worker, error)
+    fn with_exit(&self, endpoint: &EndpointState, error: Error) -> Error {
+        WorkerState::with_exit(self, &endpoint.address.entry.worker, error)
     }
 
-    fn endpoint_failed(&self, endpoint: &EndpointInner, error: &Error) {
+    fn endpoint_failed(&self, endpoint: &EndpointState, error: &Error) {
         if endpoint.is_named() && !self.closed.get() {
-            self.tell(News::Failed(endpoint.id, error.clone()));
+            self.tell(PeerEvent::Failed(endpoint.id, error.clone()));
         }
     }
 
@@ -84,10 +84,10 @@ impl WorkerCalls for Inner {
     }
 
     fn service_peer_lost(self: Rc<Self>, peer: [u8; 16], error: &Error) {
-        Inner::service_peer_lost(&self, peer, error);
+        WorkerState::service_peer_lost(&self, peer, error);
     }
 
-    fn answer_lost(&self, endpoint: &EndpointInner, lost: Waiting, status: Status) {
+    fn answer_lost(&self, endpoint: &EndpointState, lost: Waiting, status: Status) {
         // If a connection carried the request, the request has ended with the connection.
         if endpoint.owner == Owner::Circuit || status == Status::PeerFailed || self.closed.get() {
             return;
@@ -103,7 +103,7 @@ impl WorkerCalls for Inner {
         }
     }
 
-    fn answer_another_way(&self, failed: &EndpointInner) {
+    fn answer_another_way(&self, failed: &EndpointState) {
         let worker = &failed.address.entry.worker;
         let Some(number) = self.peers.borrow().known_number(worker) else { return };
         let gone = match self.peers.borrow_mut().get_mut(number) {

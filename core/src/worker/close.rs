@@ -5,8 +5,8 @@
 //! error. Dropping a worker does none of this: pending operations end, and interfaces deliver the messages they have accepted as
 //! they close.
 
-use super::{Inner, Worker};
-use crate::endpoint::{Inner as EndpointInner, Posted};
+use super::{Worker, WorkerState};
+use crate::endpoint::{EndpointState, Posted};
 use crate::error::Scope;
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::op::{Id, Kind};
@@ -123,7 +123,7 @@ impl Drop for Worker {
 
 /// The remaining work of an endpoint.
 struct Entry {
-    endpoint: Weak<EndpointInner>,
+    endpoint: Weak<EndpointState>,
     loss: Loss,
     failed: bool,
 }
@@ -132,7 +132,7 @@ struct Entry {
 /// provider may break its contract.
 struct ToAsk {
     /// The endpoint on whose behalf the lane is flushed.
-    endpoint: Rc<EndpointInner>,
+    endpoint: Rc<EndpointState>,
     over: Over,
 }
 
@@ -165,7 +165,7 @@ impl Book {
     }
 
     /// Examines every endpoint again; returns whether work remains.
-    fn look(&mut self, worker: &Inner) -> bool {
+    fn look(&mut self, worker: &WorkerState) -> bool {
         let mut left = worker.has_debts() || !worker.orphans_by_path().is_empty();
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
             let operations = {
@@ -216,7 +216,7 @@ impl Book {
     }
 
     /// Records failures that were not reported: no later flush can report them.
-    fn hear_late(&mut self, worker: &Inner) {
+    fn hear_late(&mut self, worker: &WorkerState) {
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
             if let Some(late) = endpoint.take_late() {
                 self.unconfirmed(endpoint.id.raw(), Some(late));
@@ -224,7 +224,7 @@ impl Book {
         }
     }
 
-    fn losses(&mut self, worker: &Inner) -> Vec<Loss> {
+    fn losses(&mut self, worker: &WorkerState) -> Vec<Loss> {
         let _ = self.look(worker);
         let peers = worker.owed.by_peer().into_iter();
         let owed = peers.map(|(peer, answers)| Loss {
@@ -240,7 +240,7 @@ impl Book {
     }
 }
 
-impl Inner {
+impl WorkerState {
     /// Operations whose endpoint is gone, by path.
     fn orphans_by_path(&self) -> BTreeMap<String, usize> {
         self.shared.orphans_by_path(|circuit| self.circuit_name(circuit))
@@ -363,7 +363,7 @@ impl Inner {
 
     fn flush_lane(
         &self,
-        endpoint: &EndpointInner,
+        endpoint: &EndpointState,
         interface: usize,
         raw: RawEndpoint,
     ) -> Result<Option<Id>, Status> {

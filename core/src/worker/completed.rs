@@ -1,6 +1,6 @@
 //! Operations whose completion is reported with a word of the application, or counted.
 
-use super::{Inner, Worker};
+use super::{Worker, WorkerState};
 use crate::registry::abi::events::Polled;
 use crate::request::{CompletionCounter, Outcome, Request};
 use crate::{CompletionError, Error, Status};
@@ -126,7 +126,7 @@ impl Worker {
     }
 }
 
-impl Inner {
+impl WorkerState {
     /// Completes an operation without dependents; `other_event` handles the others.
     #[inline]
     pub(super) fn ended_well(&self, index: usize, event: &Polled) -> bool {

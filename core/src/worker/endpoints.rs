@@ -1,8 +1,8 @@
 //! A worker's endpoints: those that the application opened, and internal ones.
 
-use super::Inner;
+use super::WorkerState;
 use crate::address::WorkerAddress;
-use crate::endpoint::{Inner as EndpointInner, Owner, Route};
+use crate::endpoint::{EndpointState, Owner, Route};
 use crate::op::Id;
 use crate::proto::Origin;
 use crate::shared::Senders;
@@ -10,13 +10,13 @@ use crate::{Error, Status};
 use std::any::Any;
 use std::rc::Rc;
 
-impl Inner {
+impl WorkerState {
     /// Makes an endpoint to an address.
     pub(super) fn open_endpoint(
         self: &Rc<Self>,
         address: WorkerAddress,
         owner: Owner,
-    ) -> Result<Rc<EndpointInner>, Error> {
+    ) -> Result<Rc<EndpointState>, Error> {
         self.check_open()?;
         let wires = |slot, candidate| self.can_wire(&address, slot, candidate);
         let mut route = Route::choose(&self.shared, &address, wires);
@@ -37,7 +37,7 @@ impl Inner {
         address: WorkerAddress,
         route: Route,
         owner: Owner,
-    ) -> Result<Rc<EndpointInner>, Error> {
+    ) -> Result<Rc<EndpointState>, Error> {
         // A closed worker would never end the endpoint, and the endpoint would hold the worker.
         self.check_open()?;
         let mut endpoints = self.endpoints.borrow_mut();
@@ -49,7 +49,7 @@ impl Inner {
                 "drop those that are not used",
             )
         })?;
-        let inner = Rc::new(EndpointInner::new(
+        let inner = Rc::new(EndpointState::new(
             self.shared.clone(),
             self.clone(),
             id,
@@ -64,18 +64,18 @@ impl Inner {
     }
 
     /// The endpoint with this number, which is the cookie of its lanes.
-    pub(crate) fn endpoint(&self, cookie: u64) -> Option<Rc<EndpointInner>> {
+    pub(crate) fn endpoint(&self, cookie: u64) -> Option<Rc<EndpointState>> {
         self.endpoints.borrow().cold(Id::from_raw(cookie)?)?.upgrade()
     }
 
     /// The endpoint with this index.
-    pub(crate) fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointInner>> {
+    pub(crate) fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointState>> {
         let endpoints = self.endpoints.borrow();
         endpoints.cold(endpoints.at(place)?)?.upgrade()
     }
 
     /// All endpoints.
-    pub(crate) fn all_endpoints(&self) -> Vec<Rc<EndpointInner>> {
+    pub(crate) fn all_endpoints(&self) -> Vec<Rc<EndpointState>> {
         let endpoints = self.endpoints.borrow();
         endpoints.ids().filter_map(|id| endpoints.cold(id)?.upgrade()).collect()
     }
@@ -85,7 +85,7 @@ impl Inner {
     pub(crate) fn answer_endpoint(
         self: &Rc<Self>,
         from: Origin,
-    ) -> Result<Rc<EndpointInner>, Error> {
+    ) -> Result<Rc<EndpointState>, Error> {
         match from.circuit {
             Some(circuit) => self.answers_over(circuit),
             None => {
@@ -98,7 +98,7 @@ impl Inner {
     }
 
     /// An endpoint to a peer: an existing one, whose owner does not change, or an internal one.
-    pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
+    pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointState>, Error> {
         match self.endpoint_there(peer)? {
             Some(endpoint) => Ok(endpoint),
             None => self.own_endpoint(peer),
@@ -106,7 +106,7 @@ impl Inner {
     }
 
     /// An existing endpoint: the application's, or an internal one.
-    fn endpoint_there(&self, peer: u32) -> Result<Option<Rc<EndpointInner>>, Error> {
+    fn endpoint_there(&self, peer: u32) -> Result<Option<Rc<EndpointState>>, Error> {
         let own = {
             let peers = self.peers.borrow();
             let entry = peers.get(peer).ok_or_else(unknown)?;
@@ -124,20 +124,20 @@ impl Inner {
     }
 
     /// An endpoint that the application has dropped and that still exists: a new connection might not be possible.
-    fn let_go_endpoint(&self, peer: u32) -> Option<Rc<EndpointInner>> {
+    fn let_go_endpoint(&self, peer: u32) -> Option<Rc<EndpointState>> {
         let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
         peers.let_go_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade()).find(alive)
     }
 
     /// The application's endpoint to a peer: the oldest one that has not failed.
-    pub(super) fn known_endpoint(&self, peer: u32) -> Option<Rc<EndpointInner>> {
+    pub(super) fn known_endpoint(&self, peer: u32) -> Option<Rc<EndpointState>> {
         let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
         let mut all = peers.endpoints_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade());
         all.find(|endpoint| endpoint.is_alive())
     }
 
     /// An internal endpoint to a peer, kept as long as the peer is known.
-    pub(super) fn own_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointInner>, Error> {
+    pub(super) fn own_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointState>, Error> {
         let address = {
             let peers = self.peers.borrow();
             let entry = peers.get(peer).ok_or_else(unknown)?;
@@ -157,7 +157,7 @@ impl Inner {
     }
 }
 
-impl Senders for Inner {
+impl Senders for WorkerState {
     fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>> {
         Some(self.known_endpoint(peer)?)
     }
@@ -167,7 +167,7 @@ impl Senders for Inner {
     }
 }
 
-fn alive(endpoint: &Rc<EndpointInner>) -> bool {
+fn alive(endpoint: &Rc<EndpointState>) -> bool {
     endpoint.check_alive().is_ok()
 }
 

@@ -1,13 +1,13 @@
 //! The worker's address, assembled from the addresses of its modules.
 
-use super::Inner;
+use super::WorkerState;
 use crate::Error;
 use crate::address::{CONNECTS_ONLY, Candidate, WorkerAddress, WorkerEntry};
 use crate::interface::{InterfaceSlot, Said};
 use crate::wireup::MAX_IDENTITY;
 use tieline_plugin_api::Status;
 
-impl Inner {
+impl WorkerState {
     /// The bytes of this worker's address.
     pub(crate) fn identity(&self) -> Result<Vec<u8>, Error> {
         let core = &self.shared.core;

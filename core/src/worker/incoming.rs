@@ -1,6 +1,6 @@
 //! Incoming internal messages. An invalid one is answered if its type has an answer, and counted.
 
-use super::Inner;
+use super::WorkerState;
 use super::wiring::Sender;
 use crate::endpoint::{Circuits, Endpoint};
 use crate::op::{Id, Kind};
@@ -10,7 +10,7 @@ use crate::sys::Refusal;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-impl Inner {
+impl WorkerState {
     /// Handles an internal message. Returns the event to report to the application after the payload has been released.
     pub(super) fn handle(
         self: &Rc<Self>,

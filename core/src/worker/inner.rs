@@ -2,7 +2,7 @@
 
 use super::abi::LeftOver;
 use super::announced::Announcements;
-use super::arrivals::News;
+use super::arrivals::PeerEvent;
 use super::rounds::Rounds;
 use super::service_state::ServiceState;
 use super::shown::Shown;
@@ -11,7 +11,7 @@ use super::watched::Watched;
 use super::wireup_transports::WireupTransports;
 use super::wiring::Wiring;
 use super::{Counters, backoff, help, owed, peers};
-use crate::endpoint::{Endpoint, Inner as EndpointInner, queued::SharedCopy};
+use crate::endpoint::{Endpoint, EndpointState, queued::SharedCopy};
 use crate::exit;
 use crate::interface::{InterfaceSlot, PeerId, Said};
 use crate::message::Message;
@@ -40,7 +40,7 @@ pub(super) type NotificationHandler = Rc<dyn Fn(PeerId, u32)>;
 /// A cell is borrowed only to read or change it. Meanwhile no function of the application runs, and no object of the application is
 /// dropped: both may access this state again. The exception is `handlers`, which stays borrowed while message handlers run. Code
 /// that changes it first tries to borrow it, and otherwise leaves the change to the next progress call.
-pub(crate) struct Inner {
+pub(crate) struct WorkerState {
     /// The `Worker` was dropped or closed: nothing new begins, even if other objects still hold this.
     pub(super) closed: Cell<bool>,
     /// The thread that used it last, as far as recorded.
@@ -54,7 +54,7 @@ pub(crate) struct Inner {
     pub(super) on_left: RefCell<Option<LeftHandler>>,
     pub(super) on_notification: RefCell<Option<NotificationHandler>>,
     /// Peer events that the next progress call reports to the handlers.
-    pub(super) news: RefCell<VecDeque<News>>,
+    pub(super) news: RefCell<VecDeque<PeerEvent>>,
     pub(super) peers: RefCell<peers::Peers>,
     /// Interfaces that every progress call polls, and idle ones.
     pub(super) fast: Rounds,
@@ -68,7 +68,7 @@ pub(crate) struct Inner {
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,
     pub(super) services: ServiceState,
-    pub(super) endpoints: RefCell<Slab<(), Weak<EndpointInner>>>,
+    pub(super) endpoints: RefCell<Slab<(), Weak<EndpointState>>>,
     /// The backlog of handlers that panicked.
     pub(super) left_over: LeftOver,
     /// Answers without a route to the requester at present.
@@ -76,8 +76,8 @@ pub(crate) struct Inner {
     /// Rendezvous messages of peers.
     pub(super) announcements: Announcements,
     /// Endpoints that are kept until a flush has ended, or their rendezvous messages, even if all handles are dropped.
-    pub(super) kept: RefCell<Vec<(Option<Id>, Rc<EndpointInner>)>>,
-    pub(super) busy: RefCell<VecDeque<Rc<EndpointInner>>>,
+    pub(super) kept: RefCell<Vec<(Option<Id>, Rc<EndpointState>)>>,
+    pub(super) busy: RefCell<VecDeque<Rc<EndpointState>>>,
     /// An endpoint has used up its turn in the last round and could continue.
     pub(super) turn_was_over: Cell<bool>,
     /// Large transfers of this worker of which a peer still copies a part, and peers' transfers that this worker helps with.
@@ -113,7 +113,7 @@ pub(crate) struct Inner {
 pub(super) trait Mailbox {
     fn has_tasks(&self) -> bool;
     /// Runs the waiting tasks; returns their number.
-    fn run(&self, worker: &Rc<Inner>) -> usize;
+    fn run(&self, worker: &Rc<WorkerState>) -> usize;
     /// No thread can submit a task any more, and none is left.
     fn is_abandoned(&self) -> bool;
     /// The worker ends: no more tasks are accepted. No function of the application runs in this call.
@@ -135,8 +135,8 @@ pub(super) fn set_handler(
     handlers[index].replace(handler)
 }
 
-impl Inner {
-    pub(super) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Inner, Error> {
+impl WorkerState {
+    pub(super) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<WorkerState, Error> {
         core.check_process("a context")?;
         let id = crate::sys::random_id()?;
         // The worker's own descriptors come first: a provider that takes the last descriptor must not make the whole worker fail.
@@ -177,7 +177,7 @@ impl Inner {
         };
         // The progress thread's worker holds no lease on the thread itself.
         let shown = Shown::new(core.live_page(), lease.is_none());
-        let inner = Inner {
+        let inner = WorkerState {
             closed: Cell::new(false),
             used_by: Arc::new(AtomicUsize::new(exit::thread_number())),
             heard_of_service: Cell::new(false),
@@ -251,7 +251,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for WorkerState {
     fn drop(&mut self) {
         exit::forget(&self.used_by);
         if self.shared.same_process() {

@@ -1,7 +1,7 @@
 //! A worker's goodbye when the process exits: see [`crate::exit`].
 
-use super::Inner;
-use crate::endpoint::Inner as EndpointInner;
+use super::WorkerState;
+use crate::endpoint::EndpointState;
 use crate::exit::{self, Leaves, thread_number};
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -14,7 +14,7 @@ const EXITED: &str = "its process has called exit with";
 const TRIES: u32 = 50;
 const NAP: Duration = Duration::from_micros(200);
 
-impl Inner {
+impl WorkerState {
     /// Registers the worker with the function that `exit` calls.
     pub(super) fn enter(self: &Rc<Self>) {
         let itself: Rc<dyn Leaves> = self.clone();
@@ -32,7 +32,7 @@ impl Inner {
         let (Ok(ops), Ok(_)) = (self.shared.ops.try_borrow(), self.endpoints.try_borrow()) else {
             return None;
         };
-        let of_endpoint = |endpoint: &Rc<EndpointInner>| {
+        let of_endpoint = |endpoint: &Rc<EndpointState>| {
             let open = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
             open + endpoint.queue_len() + endpoint.answers_len()
         };
@@ -81,7 +81,7 @@ impl Inner {
     }
 }
 
-impl Leaves for Inner {
+impl Leaves for WorkerState {
     fn leave_at_exit(&self) {
         if self.closed.get() || !self.shared.same_process() {
             return;

@@ -40,12 +40,12 @@ mod wiring;
 
 pub use close::{Loss, Undelivered};
 pub use counters::Counters;
-pub(crate) use inner::Inner;
+pub(crate) use inner::WorkerState;
 pub use names::NameCall;
 pub use wait::Waited;
 
 use crate::address::WorkerAddress;
-use crate::endpoint::{Endpoint, Inner as EndpointInner, Owner};
+use crate::endpoint::{Endpoint, EndpointState, Owner};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::Message;
 use crate::op::Id;
@@ -158,22 +158,22 @@ use std::sync::Arc;
 /// The interfaces close when the last of these objects is dropped. Only then do they deliver the rest of the operations that
 /// returned `Done`.
 pub struct Worker {
-    pub(crate) inner: Rc<Inner>,
+    pub(crate) inner: Rc<WorkerState>,
     /// The worker is lent to a task: dropping this handle does not close the worker.
     lent: bool,
 }
 
 impl Worker {
     pub(crate) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<Worker, Error> {
-        let inner = Rc::new(Inner::open(core, lease)?);
+        let inner = Rc::new(WorkerState::open(core, lease)?);
         inner.enter();
-        let senders: Weak<Inner> = Rc::downgrade(&inner);
+        let senders: Weak<WorkerState> = Rc::downgrade(&inner);
         let _ = inner.shared.senders.set(senders);
         Ok(Worker { inner, lent: false })
     }
 
     /// The worker handle that a task receives. Dropping it closes nothing.
-    fn lent(inner: Rc<Inner>) -> Worker {
+    fn lent(inner: Rc<WorkerState>) -> Worker {
         Worker { inner, lent: true }
     }
 
@@ -193,7 +193,7 @@ impl Worker {
     /// but not make progress.
     ///
     /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without a payload,
-    /// and with an [`Announcement`](crate::Announcement) to receive it by ([`Message::announcement`]). A payload is always
+    /// and with an [`Rendezvous`](crate::Rendezvous) to receive it by ([`Message::announcement`]). A payload is always
     /// complete.
     ///
     /// The handler replaces the previous handler of this id. The previous one is dropped with everything that it captured:
@@ -263,7 +263,7 @@ impl Worker {
     #[must_use]
     pub fn last_peer_failure(&self) -> Option<Error> {
         let failure = self.inner.peers.borrow().last_failure().cloned()?;
-        let leads = |endpoint: &Rc<EndpointInner>| endpoint.is_named() && endpoint.is_alive();
+        let leads = |endpoint: &Rc<EndpointState>| endpoint.is_named() && endpoint.is_alive();
         let none_leads = !self.inner.all_endpoints().iter().any(leads);
         none_leads.then_some(failure)
     }

@@ -1,6 +1,6 @@
 //! A worker's short name, and endpoints made from such names. The protocol is in `crate::names`.
 
-use super::{Inner, Worker};
+use super::{Worker, WorkerState};
 use crate::endpoint::{Endpoint, Owner};
 use crate::names::{Asking, WorkerName};
 use crate::sys::Poller;
@@ -16,7 +16,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// A lookup of the address behind a worker's name: see [`Worker::ask_name`]. Dropping it abandons the lookup.
 pub struct NameCall {
-    worker: Rc<Inner>,
+    worker: Rc<WorkerState>,
     asking: RefCell<Asking>,
 }
 
@@ -112,7 +112,7 @@ impl Worker {
     }
 }
 
-impl Inner {
+impl WorkerState {
     /// The progress thread's worker answers on behalf of all workers.
     pub(crate) fn serve_names(&self) -> Result<(), Error> {
         self.names.for_all.set(true);

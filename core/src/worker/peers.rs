@@ -5,7 +5,7 @@
 
 use crate::Error;
 use crate::address::WorkerAddress;
-use crate::endpoint::Inner as EndpointInner;
+use crate::endpoint::EndpointState;
 use crate::op::Id;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::{Rc, Weak};
@@ -18,9 +18,9 @@ const REMEMBERED: usize = 1024;
 pub(super) struct Peer {
     pub(super) address: Option<WorkerAddress>,
     /// An internal endpoint to the peer.
-    pub(super) reply: Option<Rc<EndpointInner>>,
+    pub(super) reply: Option<Rc<EndpointState>>,
     /// The endpoint for answers: `reply`, or one whose other owner may close it.
-    pub(super) borrowed: Weak<EndpointInner>,
+    pub(super) borrowed: Weak<EndpointState>,
     /// The number of invalid messages it has sent.
     pub(super) bad: u64,
     /// The number of interface numbers that mean this peer.
@@ -60,7 +60,7 @@ pub(super) struct Peers {
 
 impl Peers {
     /// The number of a worker, which may be new; and the result of [`Peers::add`].
-    pub(super) fn number(&mut self, address: &WorkerAddress) -> (u32, Option<Rc<EndpointInner>>) {
+    pub(super) fn number(&mut self, address: &WorkerAddress) -> (u32, Option<Rc<EndpointState>>) {
         match self.numbers.get(&address.entry.worker) {
             Some(number) => (*number, None),
             None => self.add(Some(address.clone())),
@@ -77,7 +77,7 @@ impl Peers {
     pub(super) fn add(
         &mut self,
         address: Option<WorkerAddress>,
-    ) -> (u32, Option<Rc<EndpointInner>>) {
+    ) -> (u32, Option<Rc<EndpointState>>) {
         while self.next == u32::MAX || self.known.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
         }
@@ -102,7 +102,7 @@ impl Peers {
         &mut self,
         worker: &[u8; 16],
         endpoint: Id,
-    ) -> Option<Rc<EndpointInner>> {
+    ) -> Option<Rc<EndpointState>> {
         let all = self.endpoints.get_mut(worker)?;
         if !all.remove(&endpoint) {
             return None;
@@ -128,7 +128,7 @@ impl Peers {
     }
 
     /// The worker is closed: no more answers are sent. Numbers stay valid.
-    pub(super) fn take_replies(&mut self) -> Vec<Rc<EndpointInner>> {
+    pub(super) fn take_replies(&mut self) -> Vec<Rc<EndpointState>> {
         let all = self.known.values_mut();
         let replies = all.filter_map(|peer| {
             peer.borrowed = Weak::new();
@@ -220,7 +220,7 @@ impl Peers {
 
     /// An interface reuses its number for another peer. Returns the endpoint of a peer that is forgotten as a result; the caller
     /// drops it when nothing here is borrowed.
-    pub(super) fn left(&mut self, number: u32) -> Option<Rc<EndpointInner>> {
+    pub(super) fn left(&mut self, number: u32) -> Option<Rc<EndpointState>> {
         let peer = self.known.get_mut(&number)?;
         peer.ways = peer.ways.saturating_sub(1);
         if peer.ways > 0 {
@@ -271,7 +271,7 @@ impl Peers {
     }
 
     /// The peer has no connection. The peer that has been idle longest is forgotten if there are too many.
-    fn rests(&mut self, number: u32) -> Option<Rc<EndpointInner>> {
+    fn rests(&mut self, number: u32) -> Option<Rc<EndpointState>> {
         self.events += 1;
         if let Some(peer) = self.known.get_mut(&number) {
             (peer.left, peer.rests) = (self.events, true);

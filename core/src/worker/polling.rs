@@ -1,11 +1,11 @@
 //! Polling one interface, and the less frequent polls of idle interfaces.
 
-use super::Inner;
+use super::WorkerState;
 use super::abi::{Hand, Polls, all_of};
 use crate::Status;
 use std::rc::Rc;
 
-impl Inner {
+impl WorkerState {
     /// Polls an interface and dispatches its events; returns their number.
     #[inline(always)] // into progress
     pub(super) fn poll(self: &Rc<Self>, index: usize, polls: &mut Polls<'_>) -> usize {

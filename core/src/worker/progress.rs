@@ -4,9 +4,9 @@ use super::abi::{Hand, Polls, Running, Turn};
 use super::inner::set_handler;
 use super::rounds::EACH;
 use super::wireup_transports::TRANSPORT_COOKIE;
-use super::{Counters, Inner};
+use super::{Counters, WorkerState};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Inner as EndpointInner, flush::run_due, shared_copy::run as run_copies};
+use crate::endpoint::{EndpointState, flush::run_due, shared_copy::run as run_copies};
 use crate::interface::{InterfaceSlot, PeerId};
 use crate::message::Message;
 use crate::message::abi::Handed;
@@ -36,7 +36,7 @@ const TOLD_UNHANDLED: u32 = 16;
 /// Queued operations that an endpoint may post before the next endpoint's turn.
 const TURN: usize = 16;
 
-impl Inner {
+impl WorkerState {
     #[inline]
     pub(crate) fn progress(self: &Rc<Self>) -> usize {
         if !self.shared.same_process() {
@@ -118,7 +118,7 @@ impl Inner {
             return;
         }
         let ops = self.shared.ops.borrow();
-        let open = |(flush, endpoint): &(Option<Id>, Rc<EndpointInner>)| match flush {
+        let open = |(flush, endpoint): &(Option<Id>, Rc<EndpointState>)| match flush {
             Some(flush) => ops.is_open(*flush),
             None => ops.announced_of(endpoint.index) > 0,
         };
@@ -177,7 +177,7 @@ impl Inner {
             }
             self.other_event(index, event);
             // Before messages that the peer may have sent after reconnecting.
-            let _ = self.tell_news();
+            let _ = self.notify_of_peer_events();
         });
     }
 
@@ -185,7 +185,7 @@ impl Inner {
     #[cold]
     fn hand_on_left_over(self: &Rc<Self>, turn: &mut Turn<'_>) -> usize {
         // Before messages that the peer may have sent after reconnecting.
-        let count = self.tell_news();
+        let count = self.notify_of_peer_events();
         count + self.left_over.hand_on(turn, |hand| self.hand_on(hand))
     }
 
@@ -402,7 +402,7 @@ impl Inner {
     // ---- the worker's own work ----
 
     /// An operation was queued on this endpoint.
-    pub(crate) fn make_busy(&self, endpoint: &EndpointInner) {
+    pub(crate) fn make_busy(&self, endpoint: &EndpointState) {
         if !self.closed.get() && !endpoint.busy.replace(true) {
             if let Some(endpoint) = self.endpoint_at(endpoint.index) {
                 self.busy.borrow_mut().push_back(endpoint);
@@ -449,7 +449,7 @@ impl Inner {
         }
         let _ = self.send_waiting_datagrams();
         let _ = self.give_owed_answers();
-        count += self.tell_news();
+        count += self.notify_of_peer_events();
         // Checked after the handlers of peer events, which may have posted operations.
         let busy = !self.busy.borrow().is_empty();
         self.shared.has_work.set(busy || self.has_debts());

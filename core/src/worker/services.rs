@@ -26,7 +26,7 @@
 pub use super::service_state::ServiceAnswer;
 
 use super::service_state::{Answered, Asked};
-use super::{Inner, Worker};
+use super::{Worker, WorkerState};
 use crate::address::WorkerAddress;
 use crate::endpoint::{Endpoint, queued::QueuedOp};
 use crate::interface::PeerId;
@@ -41,7 +41,7 @@ use std::time::Duration;
 
 /// A request of a client for a service. Dropping it without an answer rejects the request.
 pub struct ServiceRequest {
-    worker: Weak<Inner>,
+    worker: Weak<WorkerState>,
     asked: Asked,
     answered: bool,
 }
@@ -53,7 +53,7 @@ impl fmt::Debug for ServiceRequest {
 }
 
 impl ServiceRequest {
-    fn new(worker: Weak<Inner>, asked: Asked) -> ServiceRequest {
+    fn new(worker: Weak<WorkerState>, asked: Asked) -> ServiceRequest {
         ServiceRequest { worker, asked, answered: false }
     }
 
@@ -96,7 +96,7 @@ impl ServiceRequest {
         self.answer(private, false)
     }
 
-    fn open_worker(&self) -> Result<Rc<Inner>, Error> {
+    fn open_worker(&self) -> Result<Rc<WorkerState>, Error> {
         let closed = || Error::from_status(Status::Closed);
         let worker = self.worker.upgrade().ok_or_else(closed)?;
         worker.check_open()?;
@@ -143,7 +143,7 @@ impl Drop for ServiceRequest {
 
 /// A request for a service that has been sent. Dropping it abandons the request.
 pub struct ServiceCall {
-    worker: Rc<Inner>,
+    worker: Rc<WorkerState>,
     endpoint: Endpoint,
     token: u64,
 }
@@ -261,7 +261,7 @@ impl Worker {
     }
 }
 
-impl Inner {
+impl WorkerState {
     /// Handles a message of the service protocol.
     pub(super) fn on_service(self: &Rc<Self>, from: Origin, data: &[u8]) -> Result<(), Status> {
         if self.closed.get() {

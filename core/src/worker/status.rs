@@ -1,8 +1,8 @@
 //! The state that a worker publishes: to the program (`Worker::status`) and to other processes ([`crate::live`]).
 
 use super::shown::Standing;
-use super::{Counters, Inner, Worker};
-use crate::endpoint::{Inner as EndpointInner, short};
+use super::{Counters, Worker, WorkerState};
+use crate::endpoint::{EndpointState, short};
 use crate::interface::InterfaceSlot;
 use crate::live::{
     InterfaceStatus, MOST_SHOWN, MOST_TEXT, Page, WorkerStatus, cut, now_ns, thread_id,
@@ -21,7 +21,7 @@ const CLOCK: u64 = 64;
 /// jobs.
 const LOOKS: usize = 512;
 
-impl Inner {
+impl WorkerState {
     /// Called when the kernel is polled for events. `seldom`: it will not be polled for a while.
     #[inline]
     pub(super) fn show_poll(&self, seldom: bool) {
@@ -173,9 +173,9 @@ impl Inner {
     }
 
     /// The endpoints to examine, those with queued or open operations first, and the total number.
-    fn endpoints_to_show(&self, most: Option<usize>) -> (Vec<Rc<EndpointInner>>, usize) {
+    fn endpoints_to_show(&self, most: Option<usize>) -> (Vec<Rc<EndpointState>>, usize) {
         let most = most.unwrap_or(usize::MAX);
-        let mut found: Vec<Rc<EndpointInner>> =
+        let mut found: Vec<Rc<EndpointState>> =
             self.busy.borrow().iter().take(most / 2).cloned().collect();
         let mut known: HashSet<usize> = found.iter().map(|endpoint| endpoint.index).collect();
         let endpoints = self.endpoints.borrow();

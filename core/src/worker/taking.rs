@@ -4,11 +4,11 @@
 //! Data from the peer is validated where it is used: the key when it is imported, the range when the transfer is posted, the access
 //! rights by the executor of the transfer.
 
-use super::Inner;
+use super::WorkerState;
 use super::announced::Taking;
 use crate::PeerId;
 use crate::endpoint::{Endpoint, MAX_MESSAGE_ID};
-use crate::message::announced::{Announced, Announcement, Stage, Taker};
+use crate::message::announced::{Announced, Rendezvous, Stage, Taker};
 use crate::message::{ANNOUNCED, Message};
 use crate::proto::announce::Announce;
 use crate::proto::{Origin, emulate::Answer};
@@ -26,7 +26,7 @@ use tieline_plugin_api::abi::Event;
 /// processor's cache.
 const WORTH_SHARING: usize = 1 << 20;
 
-impl Inner {
+impl WorkerState {
     /// A peer announces a message. `None`: it is not dispatched.
     pub(super) fn announced(
         self: &Rc<Self>,
@@ -57,8 +57,8 @@ impl Inner {
         event: &Polled,
         announced: Rc<Announced>,
     ) {
-        let worker: Weak<Inner> = Rc::downgrade(self);
-        let announcement = Announcement::new(announced.clone(), self.shared.clone(), worker);
+        let worker: Weak<WorkerState> = Rc::downgrade(self);
+        let announcement = Rendezvous::new(announced.clone(), self.shared.clone(), worker);
         let handlers = self.handlers.borrow();
         let Some(Some(handler)) = handlers.get(usize::from(announced.id)) else {
             let what = format!("a rendezvous message with the id {}", announced.id);
@@ -226,7 +226,7 @@ impl Inner {
     }
 }
 
-impl Taker for Inner {
+impl Taker for WorkerState {
     fn take(
         self: Rc<Self>,
         announced: &Rc<Announced>,

@@ -2,8 +2,8 @@
 
 use super::backoff::{Step, Wait};
 use super::threads::Signal;
-use super::{Inner, Worker};
-use crate::endpoint::Inner as EndpointInner;
+use super::{Worker, WorkerState};
+use crate::endpoint::EndpointState;
 use crate::region::{NotClosed, Region};
 use crate::request::Request;
 use crate::sys::Poller;
@@ -248,7 +248,7 @@ pub(super) fn sleep_on(
     poller.wait(rest)
 }
 
-impl Inner {
+impl WorkerState {
     /// Prepares a sleep, unless a report for the application is pending.
     pub(super) fn arm_to_wait(&self) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
@@ -352,7 +352,7 @@ impl Inner {
         let settles = self.shared.settling.replace(false);
         // A wire-up transport's descriptor or the timer wakes operations that wait for a connection. The completion of earlier
         // operations wakes those behind a fence.
-        let tries = |endpoint: &Rc<EndpointInner>| !endpoint.waits_for_event();
+        let tries = |endpoint: &Rc<EndpointState>| !endpoint.waits_for_event();
         settles || self.wiring.has_waiting() || self.busy.borrow().iter().any(tries)
     }
 

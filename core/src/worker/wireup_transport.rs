@@ -8,7 +8,7 @@
 
 use super::wireup_transports::{ConnectorSlot, WireupTransport};
 use super::wiring::Sender;
-use super::{Inner, Worker, abi};
+use super::{Worker, WorkerState, abi};
 use crate::address::{Scheme, Via, WorkerAddress, WorkerEntry};
 use crate::compose;
 use crate::proto::id;
@@ -25,7 +25,7 @@ enum Here {
     Interface(usize),
 }
 
-impl Inner {
+impl WorkerState {
     /// All schemes by which a connection to this worker can be formed, each with the candidates that it serves.
     pub(super) fn schemes(&self) -> Vec<Scheme> {
         let mut schemes: Vec<(Here, Scheme)> = Vec::new();

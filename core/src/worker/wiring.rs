@@ -24,7 +24,7 @@ use table::Table;
 use super::wireup_transports::{WireupTransport, WireupTransports};
 use super::{Counters, abi};
 use crate::address::WorkerAddress;
-use crate::endpoint::{Inner as EndpointInner, ModulePair};
+use crate::endpoint::{EndpointState, ModulePair};
 use crate::interface::LaneLimits;
 use crate::registry::abi::OwnedEndpoint;
 use crate::wireup::{ConnectionKey, Limits, Machine};
@@ -53,11 +53,11 @@ struct Circuit {
     transport: Option<WireupTransport>,
     outbox: VecDeque<Vec<u8>>,
     /// The endpoints that use it.
-    users: Vec<Weak<EndpointInner>>,
+    users: Vec<Weak<EndpointState>>,
     /// A dropped endpoint has left operations here that completed locally, and their remote completion has not been checked.
     unasked: bool,
     /// The endpoint of replies to the peer over this circuit.
-    answers: Option<Rc<EndpointInner>>,
+    answers: Option<Rc<EndpointState>>,
     /// The last error of its carrier.
     trouble: String,
     /// The reason why its carrier can never reach this peer, once known: it is not retried.
@@ -66,7 +66,7 @@ struct Circuit {
 
 impl Circuit {
     /// The endpoints that use it, and the one of its replies.
-    fn everybody(&self) -> Vec<Rc<EndpointInner>> {
+    fn everybody(&self) -> Vec<Rc<EndpointState>> {
         let users = self.users.iter().filter_map(Weak::upgrade);
         users.chain(self.answers.clone()).collect()
     }
@@ -82,7 +82,7 @@ impl Circuit {
 
 /// Ends the endpoint of a circuit's replies. Other holders of it, which send answers or flush, then find a failed endpoint rather
 /// than a connection that is about to be closed.
-fn end(answers: Option<Rc<EndpointInner>>, error: Error) {
+fn end(answers: Option<Rc<EndpointState>>, error: Error) {
     if let Some(answers) = answers {
         answers.fail(error);
     }
@@ -202,7 +202,7 @@ impl Wiring {
     }
 
     /// Removes all endpoints of replies. The worker is about to close.
-    pub(super) fn take_answers(&self) -> Vec<Rc<EndpointInner>> {
+    pub(super) fn take_answers(&self) -> Vec<Rc<EndpointState>> {
         self.circuits
             .borrow_mut()
             .values_mut()

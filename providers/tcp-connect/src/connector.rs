@@ -19,10 +19,10 @@ pub struct Stream {
     host: Option<HostHandle>,
     address: Vec<u8>,
     /// Borrowed by one call at a time; no code of the core runs meanwhile.
-    inner: RefCell<Inner>,
+    inner: RefCell<ConnectorState>,
 }
 
-struct Inner {
+struct ConnectorState {
     peers: Peers,
     /// The payloads of the events of the last poll.
     handed_out: Vec<Vec<u8>>,
@@ -39,7 +39,11 @@ impl Stream {
         let address = mailbox.contact().pack();
         let peers = Peers::open(mailbox, address.clone(), settings)
             .map_err(|error| Failure::from_io("opening a connector", &error))?;
-        Ok(Stream { host, address, inner: RefCell::new(Inner { peers, handed_out: Vec::new() }) })
+        Ok(Stream {
+            host,
+            address,
+            inner: RefCell::new(ConnectorState { peers, handed_out: Vec::new() }),
+        })
     }
 }
 
@@ -103,7 +107,7 @@ impl Connector for Stream {
 
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         let mut inner = self.inner.borrow_mut();
-        let Inner { peers, handed_out } = &mut *inner;
+        let ConnectorState { peers, handed_out } = &mut *inner;
         handed_out.clear();
         show(peers, handed_out, events);
         if events.room() > 0 {

@@ -53,10 +53,10 @@ pub(crate) struct Conn {
     pub(crate) index: u32,
     /// Borrowed by one call of its endpoint or its interface at a time. Not borrowed while the application packs a message, because
     /// the application may then make further calls.
-    pub(crate) inner: RefCell<Inner>,
+    pub(crate) inner: RefCell<ConnectionState>,
 }
 
-pub(crate) struct Inner {
+pub(crate) struct ConnectionState {
     pub(crate) cookie: u64,
     pub(crate) id: u64,
     pub(crate) index: u32,
@@ -103,7 +103,7 @@ pub(crate) struct Inner {
 
 impl Conn {
     pub(crate) fn new(shared: &Rc<Shared>, cookie: u64, id: u64, index: u32) -> Conn {
-        let inner = Inner {
+        let inner = ConnectionState {
             cookie,
             id,
             index,
@@ -142,7 +142,7 @@ impl Conn {
     }
 }
 
-impl Inner {
+impl ConnectionState {
     // ---- calls of the endpoint ----
 
     /// Why nothing can be posted, if that is so.

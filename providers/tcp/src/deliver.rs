@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use tieline_plugin_api::{Events, Status, access};
 
-use crate::conn::{Inner, Phase};
+use crate::conn::{ConnectionState, Phase};
 use crate::frame::{Head, KeyPart, Kind, Malformed, Refused, word_status};
 use crate::ops::{MAX_GETS, MAX_PUTS, PutOp, Serve, not_after};
 use crate::receive::Item;
@@ -12,7 +12,7 @@ use crate::shared::Shared;
 use crate::stream::Broke;
 use crate::window::Verdict;
 
-impl Inner {
+impl ConnectionState {
     /// A frame has arrived completely: delivers it if it is the next one.
     pub(crate) fn arrived(&mut self, seq: u32, item: Item, len: usize) -> Result<(), Malformed> {
         self.ack_owed += 1;

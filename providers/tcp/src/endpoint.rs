@@ -7,7 +7,7 @@ use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, Posting, RmaOp, Stat
 
 use crate::address;
 use crate::config::MAX_STREAMS;
-use crate::conn::{Conn, Inner, Peer, Phase};
+use crate::conn::{Conn, ConnectionState, Peer, Phase};
 use crate::frame::{Head, Kind, LONG_HEAD, MAX_MESSAGE};
 use crate::ops::{BulkOp, Fence, GetOp, MAX_GETS, MAX_PUTS, PutOp, SMALL};
 use crate::outbox::Outbox;
@@ -93,7 +93,7 @@ impl StreamEndpoint {
     }
 
     fn put_small(
-        inner: &mut Inner,
+        inner: &mut ConnectionState,
         head: Head,
         key: &Key,
         op: &RmaOp<'_>,

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tieline_plugin_api::Status;
 
-use crate::conn::{Conn, Inner, Peer, Phase};
+use crate::conn::{Conn, ConnectionState, Peer, Phase};
 use crate::frame::{ANSWER, Head, Kind};
 use crate::link::Link;
 use crate::lost;
@@ -18,7 +18,7 @@ use crate::window::Window;
 /// Time that a closed endpoint waits for the peer's goodbye after the peer's kernel has received everything.
 const LINGER: Duration = Duration::from_secs(5);
 
-impl Inner {
+impl ConnectionState {
     /// Fails the connection: every pending operation completes with the status, then the endpoint's failure is reported.
     pub(crate) fn fail(&mut self, status: Status, text: &str) {
         if matches!(self.phase, Phase::Failed(_)) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tieline_net::{Dial, Hello, Incoming, Key, Progress};
 use tieline_plugin_api::Status;
 
-use crate::conn::{Inner, Phase};
+use crate::conn::{ConnectionState, Phase};
 use crate::crossing::{Arrival, Crossing};
 use crate::frame::{HEAD, Head, Kind};
 use crate::shared::Watched;
@@ -137,7 +137,7 @@ impl Link {
     }
 }
 
-impl Inner {
+impl ConnectionState {
     /// Connects an endpoint to itself.
     pub(crate) fn link_to_itself(&mut self) -> Result<(), std::io::Error> {
         let stream = Stream::to_itself()?;

@@ -1,11 +1,11 @@
 //! Application memory that is missing while a payload arrives: its operation fails, and the connection continues.
 
-use crate::conn::Inner;
+use crate::conn::ConnectionState;
 use crate::frame::Refused;
 use crate::stream::{Destination, Landing};
 use tieline_plugin_api::Status;
 
-impl Inner {
+impl ConnectionState {
     /// The memory for a payload is missing from `behind` bytes on: its operation fails, and the rest of the payload is discarded.
     #[cold]
     pub(crate) fn lands_nowhere(&mut self, number: usize, behind: usize) {

@@ -8,7 +8,7 @@ use tieline_net::{Mailbox, Ready, Timer};
 use tieline_plugin_api::{Armed, Events, MemoryReport};
 
 use crate::config::MOST_VISITS;
-use crate::conn::{Conn, Inner, Phase};
+use crate::conn::{Conn, ConnectionState, Phase};
 use crate::link::{Greeting, PURPOSE, turn_away};
 use crate::receive::Read;
 use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER};
@@ -359,10 +359,10 @@ impl State {
     }
 }
 
-impl Inner {
+impl ConnectionState {
     /// Reads a stream if there may be something to read; also returns whether its buffer is kept.
     fn read_behind(&mut self, number: usize, events: &mut Events<'_>) -> (Read, bool) {
-        let behind = |inner: &Inner| {
+        let behind = |inner: &ConnectionState| {
             let stream = inner.links.get(number).and_then(|link| link.stream.as_ref());
             stream.is_some_and(|stream| stream.behind)
         };

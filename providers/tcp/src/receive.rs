@@ -6,7 +6,7 @@ use crate::sys::Piece;
 use tieline_net::touch::Fault;
 use tieline_plugin_api::{Events, Status, access};
 
-use crate::conn::Inner;
+use crate::conn::ConnectionState;
 use crate::frame::{ANSWER, HEAD, Head, KeyPart, Kind, LONG_HEAD, Malformed, Refused};
 use crate::shared::Shared;
 use crate::stream::{Broke, Destination, Landing};
@@ -62,7 +62,7 @@ enum Parsed {
     Full,
 }
 
-impl Inner {
+impl ConnectionState {
     /// Reads a stream until it is empty, or has used up its share.
     pub(crate) fn read(&mut self, number: usize, events: &mut Events<'_>) -> Read {
         let shared = Rc::clone(&self.shared);

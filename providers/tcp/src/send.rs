@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::conn::Inner;
+use crate::conn::ConnectionState;
 use crate::frame::{Head, Kind, LONG_HEAD, MAX_FRAGMENT, Refused, status_word};
 use crate::ops::{BulkOp, SMALL, Serve};
 use crate::outbox::{Missing, Outbox};
@@ -14,7 +14,7 @@ use tieline_plugin_api::Status;
 /// Bytes after which the next stream takes its turn: a few messages stay on the stream that the peer is already reading.
 const TURN: usize = 64 << 10;
 
-impl Inner {
+impl ConnectionState {
     /// The value of `ack` for a frame that is sent now.
     pub(crate) fn acknowledge(&mut self) -> u32 {
         self.ack_owed = 0;

@@ -1,7 +1,7 @@
 //! Two processes open many connections to each other simultaneously, to test that two crossing requests form one connection.
 //!
 //! ```text
-//! TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 verbs_crossing 500 4   # connections, rounds
+//! TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 verbs_crossing 500 4   # connections, rounds
 //! ```
 //!
 //! In every round each process has a new worker and `connections` endpoints to the other one. One process starts with the first

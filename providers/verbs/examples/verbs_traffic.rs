@@ -1,8 +1,8 @@
 //! A stream of messages and puts from rank 0 to rank 1, to observe failures on the network path.
 //!
 //! ```text
-//! TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 verbs_traffic 5      # seconds
-//! TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=1 verbs_traffic 5 20   # looks every 20 ms only
+//! TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 verbs_traffic 5      # seconds
+//! TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=1 verbs_traffic 5 20   # looks every 20 ms only
 //! ```
 //!
 //! With `revoke` as a third argument, rank 1 drops its region in mid-stream, while rank 0 still puts into it.

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use tieline::endpoint::Close;
-use tieline::{Announcement, Endpoint, Outcome, PostError, Region, RemoteKey, Request, Status};
+use tieline::{Endpoint, Outcome, PostError, Region, RemoteKey, Rendezvous, Request, Status};
 
 /// Rounds of progress after which a missing event counts as absent.
 const NEVER: usize = 200_000;
@@ -258,7 +258,7 @@ fn stressed(seed: u64) {
         .collect();
     let all: Vec<&Half> = halves.iter().collect();
     let seen: Rc<RefCell<BTreeMap<u64, Vec<u64>>>> = Rc::default();
-    let kept: Vec<Rc<RefCell<Vec<Announcement>>>> = (0..4).map(|_| Rc::default()).collect();
+    let kept: Vec<Rc<RefCell<Vec<Rendezvous>>>> = (0..4).map(|_| Rc::default()).collect();
     let words = Rc::new(Cell::new(0u64));
     for (half, kept) in halves.iter().zip(&kept) {
         let (seen, kept, words) = (seen.clone(), kept.clone(), words.clone());
@@ -268,7 +268,7 @@ fn stressed(seed: u64) {
                     .entry(message.header() >> 32)
                     .or_default()
                     .push(message.header() & 0xffff_ffff);
-                kept.borrow_mut().extend(message.announcement());
+                kept.borrow_mut().extend(message.rendezvous());
             })
             .unwrap();
         half.worker.on_notification(move |_, _| words.set(words.get() + 1)).unwrap();
@@ -382,11 +382,11 @@ fn stressed(seed: u64) {
     }
 }
 
-fn take(half: &Half, kept: &RefCell<Vec<Announcement>>) {
+fn take(half: &Half, kept: &RefCell<Vec<Rendezvous>>) {
     for announcement in std::mem::take(&mut *kept.borrow_mut()) {
         let len = announcement.len();
         let room = half.context.alloc(len).unwrap();
-        drop(announcement.take_into(&room, 0..len).unwrap());
+        drop(announcement.receive_into(&room, 0..len).unwrap());
     }
 }
 
@@ -395,7 +395,7 @@ fn finish_way(
     all: &[&Half],
     way: Way,
     expected: &mut BTreeMap<u64, u64>,
-    kept: &[Rc<RefCell<Vec<Announcement>>>],
+    kept: &[Rc<RefCell<Vec<Rendezvous>>>],
     halves: &[Half],
 ) {
     let _ = expected.insert(way.number, way.sent);

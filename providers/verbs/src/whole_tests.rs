@@ -277,8 +277,7 @@ fn message_too_long_for_ud_arrives_as_rendezvous() {
     let all = [&near, &others[0], &others[1]];
     let came = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let log = came.clone();
-    let kept =
-        move |message: &tieline::Message<'_>| log.borrow_mut().extend(message.announcement());
+    let kept = move |message: &tieline::Message<'_>| log.borrow_mut().extend(message.rendezvous());
     others[1].worker.on_message(2, kept).unwrap();
     let first = near.worker.connect(&address_of(&others[0])).unwrap();
     until(&all, || first.send(1, 0, b"").is_ok());
@@ -290,7 +289,7 @@ fn message_too_long_for_ud_arrives_as_rendezvous() {
     assert_eq!(second.message_path(), "verbs:double0/ud");
     let room = others[1].context.alloc(standing).unwrap();
     let announcement = came.borrow_mut().pop().unwrap();
-    let taken = announcement.take_into(&room, 0..standing).unwrap();
+    let taken = announcement.receive_into(&room, 0..standing).unwrap();
     finish(&all, &others[1], taken);
     finish(&all, &near, sent);
     assert_eq!(room.to_vec(0..standing).unwrap(), vec![7; standing]);

@@ -16,11 +16,11 @@ fn member(hosts: &Hosts, rank: usize, size: usize, patience: &str) -> Node {
     let host = &hosts[rank % hosts.iter().count()];
     let launch = host
         .launch(&format!("rank{rank}"))
-        .env("TIELINE_RENDEZVOUS", format!("{}:29400", hosts[0].address(0, false)))
+        .env("TIELINE_BOOTSTRAP", format!("{}:29400", hosts[0].address(0, false)))
         .env("TIELINE_RANK", rank)
         .env("TIELINE_SIZE", size)
         .env("TIELINE_SECRET", "of this job alone")
-        .env("TIELINE_RENDEZVOUS_TIMEOUT", patience)
+        .env("TIELINE_BOOTSTRAP_TIMEOUT", patience)
         .env("TIELINE_PROVIDERS", "^shm-cma");
     Node::bare(launch)
 }

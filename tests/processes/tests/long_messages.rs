@@ -1,4 +1,4 @@
-//! Rendezvous messages (`Announcement`) between processes, one of which is killed at each step. The survivor is notified, gets its
+//! Rendezvous messages (`Rendezvous`) between processes, one of which is killed at each step. The survivor is notified, gets its
 //! memory back, and continues.
 
 use tieline_processes::{Launch, Node, Test, Verdict, named};

@@ -283,9 +283,9 @@ fn ranks_of_other_versions_are_named_on_both_sides_of_a_rendezvous() -> Verdict 
     let at = format!("{}:{PORT}", hosts[0].address(0, false));
     let member = |rank: usize| {
         let launch = hosts[rank].launch(&format!("rank{rank}"));
-        let launch = launch.env("TIELINE_RENDEZVOUS", &at).env("TIELINE_RANK", rank);
+        let launch = launch.env("TIELINE_BOOTSTRAP", &at).env("TIELINE_RANK", rank);
         let launch = launch.env("TIELINE_SIZE", 2).env("TIELINE_SECRET", "of this job alone");
-        Node::bare(launch.env("TIELINE_RENDEZVOUS_TIMEOUT", "3s"))
+        Node::bare(launch.env("TIELINE_BOOTSTRAP_TIMEOUT", "3s"))
     };
     // Rank 0 of another version.
     let mut listener = hosts[0].stranger();

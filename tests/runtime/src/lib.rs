@@ -24,8 +24,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
-    Announcement, Context, Endpoint, Error, Job, KeptMessage, Message, Outcome, PeerId, PostError,
-    Region, Status, Worker,
+    Context, Endpoint, Error, Job, KeptMessage, Message, Outcome, PeerId, PostError, Region,
+    Rendezvous, Status, Worker,
 };
 use tieline_tag::{Arrival, Matcher, Pattern, Post, ReceiveId};
 
@@ -70,7 +70,7 @@ pub struct Sending(Option<usize>);
 /// The state of a message without a matching receive.
 enum Kept {
     Bytes(KeptMessage),
-    Announced(Announcement),
+    Announced(Rendezvous),
 }
 
 /// A [`Part`] that is kept.
@@ -100,7 +100,7 @@ struct State {
     /// By the word with which they are posted.
     transfers: RefCell<Slots<Transfer>>,
     /// The messages to receive, in order, each with its receive.
-    due: RefCell<VecDeque<(usize, Announcement)>>,
+    due: RefCell<VecDeque<(usize, Rendezvous)>>,
     failed: RefCell<Option<Error>>,
     /// A handler has changed this state since the last check.
     stirred: Cell<bool>,
@@ -191,7 +191,7 @@ impl Runtime {
     /// # Errors
     /// Those of the library.
     pub fn lend(&self, bytes: Vec<u8>) -> Result<Rc<Region>, Error> {
-        Ok(Rc::new(self.context.lend(bytes)?))
+        Ok(Rc::new(self.context.register_transient(bytes)?))
     }
 
     /// Sends bytes without a copy: they must not change until [`Runtime::wait_sent`] has returned.
@@ -211,7 +211,7 @@ impl Runtime {
             return self.send_part(
                 &peer,
                 tag,
-                (&Rc::new(self.context.lend(bytes)?), 0..bytes.len()),
+                (&Rc::new(self.context.register_transient(bytes)?), 0..bytes.len()),
             );
         }
         let sent = self.posted(|| peer.send(MESSAGE, tag, bytes))?;
@@ -462,16 +462,16 @@ impl Runtime {
     }
 
     /// Receives a message; returns it if there is no room for that.
-    fn take(&self, number: usize, what: Announcement) -> Result<Option<Announcement>, Error> {
+    fn take(&self, number: usize, what: Rendezvous) -> Result<Option<Rendezvous>, Error> {
         let mut transfer = self.state.transfer(number)?;
         let len = what.len();
         transfer.message.len = len;
         let taken = match &transfer.into {
-            Some((into, range)) => what.take_into(into, part(range, len)?),
+            Some((into, range)) => what.receive_into(into, part(range, len)?),
             None => {
-                let buffer = || self.context.lend(vec![0; len]);
+                let buffer = || self.context.register_transient(vec![0; len]);
                 let lent = transfer.lent.take().map_or_else(buffer, Ok)?;
-                what.take_into(transfer.lent.insert(lent), 0..len)
+                what.receive_into(transfer.lent.insert(lent), 0..len)
             }
         };
         match taken {
@@ -531,7 +531,7 @@ impl State {
 
     fn arrived(&self, message: &Message<'_>) -> Result<(), Error> {
         let (source, tag) = (self.rank(message.peer())?, message.header());
-        if let Some(announced) = message.announcement() {
+        if let Some(announced) = message.rendezvous() {
             let kept =
                 self.matcher.borrow_mut().arrive(source as u64, tag, announced, Kept::Announced);
             if let Arrival::Matched(receive, what) = kept {
@@ -548,12 +548,7 @@ impl State {
     }
 
     /// `from`: a rank and a tag.
-    fn announced(
-        &self,
-        number: usize,
-        from: (usize, u64),
-        what: Announcement,
-    ) -> Result<(), Error> {
+    fn announced(&self, number: usize, from: (usize, u64), what: Rendezvous) -> Result<(), Error> {
         let mut transfer = self.transfer(number)?;
         (transfer.message.source, transfer.message.tag) = from;
         transfer.id = None;

@@ -52,7 +52,7 @@ impl Window<'_> {
     /// Beyond the window, or if the peer has died.
     pub fn get(&self, rank: usize, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let (peer, key) = &self.ranks[rank];
-        let local = self.runtime.context.lend(vec![0; range.len()])?;
+        let local = self.runtime.context.register_transient(vec![0; range.len()])?;
         let offset = (LOCK + range.start) as u64;
         let get = self.runtime.posted(|| peer.get(&local, 0..range.len(), key, offset))?;
         let _ = self.finish(get)?;

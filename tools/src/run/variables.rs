@@ -16,7 +16,8 @@ pub(super) fn secret() -> Result<Option<String>, Error> {
 
 /// Every TIELINE_ variable of this shell but those that this launch sets itself.
 pub(super) fn forwarded() -> Vec<(String, OsString)> {
-    const OWN: &[&str] = &["TIELINE_SECRET", "TIELINE_SECRET_FILE", "TIELINE_RENDEZVOUS"];
+    const OWN: &[&str] =
+        &["TIELINE_SECRET", "TIELINE_SECRET_FILE", "TIELINE_BOOTSTRAP", "TIELINE_RENDEZVOUS"];
     let mut variables: Vec<_> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name.starts_with("TIELINE_") && !OWN.contains(&name.as_str()))

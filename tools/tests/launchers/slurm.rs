@@ -171,7 +171,7 @@ impl Slurm {
     pub(crate) fn srun(&self, args: &[&str], program: &[String], set: &[(&str, &str)]) -> Output {
         let mut command = self.command("srun", args);
         let _ = command.args(program).env("TIELINE_TEST_RANK", "1");
-        let _ = command.env("TIELINE_RENDEZVOUS_TIMEOUT", "60s").envs(set.iter().copied());
+        let _ = command.env("TIELINE_BOOTSTRAP_TIMEOUT", "60s").envs(set.iter().copied());
         command.output().unwrap()
     }
 }

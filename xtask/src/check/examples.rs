@@ -88,11 +88,11 @@ fn ways(program: &Path, processes: &str) -> Vec<(&'static str, Count)> {
         Ok(address) => {
             let mut shell = command("sh", &["-c", BY_HAND]);
             let _ = shell.arg(program).arg(processes);
-            quiet(with_providers(shell.env("TIELINE_RENDEZVOUS", address.to_string())))
+            quiet(with_providers(shell.env("TIELINE_BOOTSTRAP", address.to_string())))
         }
         Err(e) => Count::one(Err(format!("no free port: {e}"))),
     };
-    ways.push(("at a rendezvous", by_hand));
+    ways.push(("by a bootstrap", by_hand));
     if which("mpirun").is_some() {
         let args = ["--allow-run-as-root", "--oversubscribe", "-np", processes];
         ways.push(("under mpirun", quiet(with_providers(command("mpirun", &args).arg(program)))));

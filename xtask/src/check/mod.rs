@@ -132,10 +132,13 @@ const CHECKS: &[Check] = &[
         "mutants of the examples, in the turn of the lab's first part",
         15,
         When::Part,
-        Built(|| match lab::turn() {
-            0 => suite::mutations(),
-            turn => Count::skip(format!("this commit has the turn of part {turn}, and not of 0")),
-        }),
+        Built(|| in_turn(0, suite::mutations)),
+    ),
+    (
+        "the oldest Rust and another processor, in the turn of the lab's second part",
+        20,
+        When::Part,
+        Alone(|| in_turn(1, oldest::check)),
     ),
     ("every order of the shared-memory ring (loom)", 15, When::Selection, Alone(suite::loom)),
     ("instructions of posting and polling", 20, When::Selection, Alone(instructions::check)),
@@ -165,6 +168,14 @@ const CHECKS: &[Check] = &[
         Built(|| lab::check(Selection::All)),
     ),
 ];
+
+/// A check that `--selection` runs for every fourth commit.
+fn in_turn(part: usize, check: fn() -> Count) -> Count {
+    match lab::turn() {
+        turn if turn == part => check(),
+        turn => Count::skip(format!("this commit has the turn of part {turn}, and not of {part}")),
+    }
+}
 
 /// `cargo xtask test [--all | --selection | FILTER...]`.
 pub(crate) fn run(words: &[&str]) -> Outcome {

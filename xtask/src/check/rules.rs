@@ -27,7 +27,7 @@ const SLEEPS: &[(&str, usize, &str)] = &[
     ("tools/tests/hosts/sshd.rs", 1, "sshd has no event for outsiders"),
     ("tools/tests/launchers.rs", 1, "mpirun has no event for outsiders"),
     ("tools/tests/launchers/slurm.rs", 1, "Slurm has no event for outsiders"),
-    ("tools/tests/rendezvous.rs", 1, "between looks at a process"),
+    ("tools/tests/bootstrap.rs", 1, "between looks at a process"),
     ("tools/tests/support/mod.rs", 1, "launchers and what they leave have no event for outsiders"),
 ];
 

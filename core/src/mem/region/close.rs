@@ -8,7 +8,7 @@
 //! * *Providers*: devices, and peers with direct access. Ending a registration reports whether one of them is still active (AGAIN:
 //!   keys are refused, call again).
 
-use super::{Backing, Inner, Region, Registration};
+use super::{Backing, Region, RegionState, Registration};
 use crate::mem::Memory;
 use crate::{Error, Status};
 use once_cell::sync::OnceCell;
@@ -113,12 +113,12 @@ impl Region {
     }
 }
 
-fn still_in_use(inner: &Inner, why: impl Into<String>, fix: &str) -> Error {
+fn still_in_use(inner: &RegionState, why: impl Into<String>, fix: &str) -> Error {
     let what = format!("a region of {} bytes is still in use", inner.span.len());
     Error::new(Status::Busy, what, why, fix)
 }
 
-impl Inner {
+impl RegionState {
     /// From here on, peers' requests by message are refused, and no such access is in progress when this returns. Providers refuse
     /// direct access, if they can do so while local operations continue.
     fn revoke(&self) {
@@ -176,7 +176,7 @@ fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option
     false
 }
 
-impl Drop for Inner {
+impl Drop for RegionState {
     fn drop(&mut self) {
         // Before any lock: in a forked child its owner may be a thread that does not exist there.
         if !self.memory.guard.same_process() {

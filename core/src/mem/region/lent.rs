@@ -2,7 +2,7 @@
 //! the parts that rendezvous messages are read from.
 
 use super::table::UNREGISTERED;
-use super::{Access, Backing, Inner, NotClosed, Region};
+use super::{Access, Backing, NotClosed, Region, RegionState};
 use crate::mem::Memory;
 use crate::sys::{OwnedBuffer, Span};
 use crate::{Error, Status};
@@ -44,7 +44,7 @@ impl Memory {
     /// Memory for operations of this context, without any registration.
     pub(crate) fn lend(self: &Arc<Self>, span: Span, backing: Backing) -> Result<Region, Error> {
         self.guard.check("a context")?;
-        let inner = Inner::new(self.clone(), (UNREGISTERED, 0), span, Access::LOCAL, backing);
+        let inner = RegionState::new(self.clone(), (UNREGISTERED, 0), span, Access::LOCAL, backing);
         Ok(inner.into_region())
     }
 }
@@ -60,7 +60,7 @@ impl Region {
         self.inner.id == UNREGISTERED
     }
 
-    /// Closes the region like [`Region::close`], and returns the buffer given to [`Context::lend`](crate::Context::lend) or
+    /// Closes the region like [`Region::close`], and returns the buffer given to [`Context::register_transient`](crate::Context::register_transient) or
     /// [`Context::register`](crate::Context::register).
     ///
     /// # Errors

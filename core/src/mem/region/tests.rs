@@ -303,7 +303,7 @@ fn memory_of_part_in_use_by_peer_survives_context() {
 fn no_peer_gets_a_part_of_a_region_that_is_being_closed() {
     let context = Context::open().unwrap();
     let memory = &context.core().memory;
-    for region in [context.register(vec![1; 64]), context.lend(vec![1; 64])] {
+    for region in [context.register(vec![1; 64]), context.register_transient(vec![1; 64])] {
         let region = region.unwrap();
         drop(memory.part_for_peers(&region, 0..8, Access::READ).unwrap());
         drop(memory.part_for_copy(&region, 0..8, Access::READ, ("shm", "cma")).unwrap());

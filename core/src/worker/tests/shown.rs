@@ -22,7 +22,7 @@ fn descriptor_loop_publishes_wait_begun_soon_after_last_text() {
     worker.inner.shown.took.set(u64::MAX);
     arm();
     assert!(!waits(&context.status()));
-    let memory = context.lend(vec![1; 1 << 20]).unwrap();
+    let memory = context.register_transient(vec![1; 1 << 20]).unwrap();
     let _ = endpoint.send_regions(7, 0, &[(&memory, 0..1 << 20)]).unwrap();
     while worker.progress() > 0 {}
     assert!(worker.arm().unwrap(), "nobody answers");
@@ -48,7 +48,7 @@ fn operation_ended_just_before_sleep_is_not_shown_as_waiting() {
     while !worker.arm().unwrap() {
         let _ = (worker.progress(), receiver.progress());
     }
-    let memory = context.lend(vec![1; 1 << 20]).unwrap();
+    let memory = context.register_transient(vec![1; 1 << 20]).unwrap();
     let _ = endpoint.send_regions(7, 0, &[(&memory, 0..1 << 20)]).unwrap();
     worker.inner.show_longer_sleep();
     assert!(waits(&context.status()));

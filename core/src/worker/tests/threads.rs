@@ -249,7 +249,7 @@ fn a_panic_in_what_a_worker_lets_go_of_leaves_no_way_for_tasks_open() {
 
 #[test]
 fn state_of_remote_opened_by_task_may_call_anything_when_dropped() {
-    struct Uses(Rc<Inner>, Rc<RefCell<Option<Worker>>>);
+    struct Uses(Rc<WorkerState>, Rc<RefCell<Option<Worker>>>);
     impl Drop for Uses {
         fn drop(&mut self) {
             assert!(!self.0.has_tasks());

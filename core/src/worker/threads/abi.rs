@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::worker::{Inner, Worker};
+use crate::worker::{Worker, WorkerState};
 use crate::{Error, Status};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -117,7 +117,7 @@ impl Worker {
     }
 }
 
-impl Inner {
+impl WorkerState {
     /// The first module that cannot move.
     fn bound_to_thread(&self) -> Option<String> {
         let mut slots = self.shared.interfaces.iter();

@@ -3,7 +3,7 @@
 use super::Waker;
 use crate::error::Scope;
 use crate::worker::Worker;
-use crate::worker::inner::{Inner, Mailbox};
+use crate::worker::inner::{Mailbox, WorkerState};
 use crate::{Error, PostError, Status};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -143,7 +143,7 @@ impl<S> Mailbox for Tasks<S> {
         self.mail.waiting.load(Ordering::Relaxed) > 0 || !self.taken.borrow().is_empty()
     }
 
-    fn run(&self, inner: &Rc<Inner>) -> usize {
+    fn run(&self, inner: &Rc<WorkerState>) -> usize {
         if !self.has_tasks() {
             return 0;
         }

@@ -2,7 +2,7 @@
 
 use crate::sys::{ForkGuard, Poller};
 use crate::worker::wait::{POLL_NAP, Waited, sleep_on};
-use crate::worker::{Inner, Worker};
+use crate::worker::{Worker, WorkerState};
 use crate::{Error, Status};
 use std::os::fd::{AsRawFd, RawFd};
 use std::rc::{Rc, Weak};
@@ -35,14 +35,14 @@ pub struct WaitSet {
 }
 
 struct Member {
-    worker: Weak<Inner>,
+    worker: Weak<WorkerState>,
     /// Kept open until it has been removed from the set: the number of a closed descriptor may be reused.
     fd: Rc<Poller>,
 }
 
 impl Member {
     /// The worker, unless it has ended.
-    fn worker(&self) -> Option<Rc<Inner>> {
+    fn worker(&self) -> Option<Rc<WorkerState>> {
         self.worker.upgrade().filter(|worker| worker.check_open().is_ok())
     }
 }
@@ -172,7 +172,8 @@ impl WaitSet {
             }
             let moved = self.progress() > 0;
             // Every worker is asked, because asking resets the flag.
-            let said = |any, worker: Rc<Inner>| worker.woken.take() | worker.has_completed() | any;
+            let said =
+                |any, worker: Rc<WorkerState>| worker.woken.take() | worker.has_completed() | any;
             let any = self.workers().fold(moved, said);
             match roused {
                 _ if any => return Ok(Waited::Moved),
@@ -212,7 +213,7 @@ impl WaitSet {
         self.members.iter().position(|one| std::ptr::eq(one.worker.as_ptr(), &*worker.inner))
     }
 
-    fn workers(&self) -> impl Iterator<Item = Rc<Inner>> + '_ {
+    fn workers(&self) -> impl Iterator<Item = Rc<WorkerState>> + '_ {
         self.members.iter().filter_map(Member::worker)
     }
 

@@ -5,14 +5,14 @@ use super::circuits::module_text;
 use crate::address::WorkerAddress;
 use crate::endpoint::ModulePair;
 use crate::wireup::{Action, Claim, ConnectionKey, Reason, ReasonKind};
-use crate::worker::Inner;
+use crate::worker::WorkerState;
 use crate::{Error, Status};
 use std::rc::{Rc, Weak};
 
 /// Maximum number of datagrams that one circuit keeps while its carrier has no room. Others are retransmitted later.
 const OUTBOX: usize = 8;
 
-impl Inner {
+impl WorkerState {
     /// Carries out all actions of the machine.
     pub(super) fn carry_out(self: &Rc<Self>) {
         if !self.shared.same_process() {

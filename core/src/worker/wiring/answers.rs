@@ -1,19 +1,19 @@
 //! Endpoints for replies, which go back over the circuit that carried the request.
 
 use super::{Circuit, State, end};
-use crate::endpoint::{Inner as EndpointInner, Owner, Route};
+use crate::endpoint::{EndpointState, Owner, Route};
 use crate::wireup::ConnectionKey;
-use crate::worker::Inner;
+use crate::worker::WorkerState;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-impl Inner {
+impl WorkerState {
     /// The endpoint whose messages use this circuit and no other. It does not claim the circuit, so it does not extend the
     /// circuit's life.
     pub(in crate::worker) fn answers_over(
         self: &Rc<Self>,
         number: u64,
-    ) -> Result<Rc<EndpointInner>, Error> {
+    ) -> Result<Rc<EndpointState>, Error> {
         let (peer, pair, forming) = {
             let circuits = self.wiring.circuits.borrow();
             let circuit =

@@ -3,7 +3,7 @@
 use super::{Circuit, State, end};
 use crate::address::WorkerAddress;
 use crate::endpoint::flush::ask_for;
-use crate::endpoint::{Circuits, Inner as EndpointInner, ModulePair, Owner, Posted};
+use crate::endpoint::{Circuits, EndpointState, ModulePair, Owner, Posted};
 use crate::interface::{InterfaceSlot, LaneLimits};
 use crate::op::Kind;
 use crate::op::held::Through;
@@ -13,7 +13,7 @@ use crate::shared::End;
 use crate::wireup::{Claim, ConnectionKey};
 use crate::worker::arrivals::speaks_of_peer;
 use crate::worker::wireup_transports::WireupTransport;
-use crate::worker::{Inner, abi};
+use crate::worker::{WorkerState, abi};
 use crate::{Error, PeerId, Status};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
@@ -43,10 +43,10 @@ pub(super) fn module_text(
     }
 }
 
-impl Circuits for Inner {
+impl Circuits for WorkerState {
     fn wire(
         self: Rc<Self>,
-        endpoint: &EndpointInner,
+        endpoint: &EndpointState,
         pair: ModulePair,
     ) -> Result<(RawEndpoint, LaneLimits), Error> {
         let peer = endpoint.address.entry.worker;
@@ -121,22 +121,22 @@ impl Circuits for Inner {
         self.circuit_state(number)
     }
 
-    fn circuit_forms(&self, endpoint: &EndpointInner, interface: usize) -> bool {
+    fn circuit_forms(&self, endpoint: &EndpointState, interface: usize) -> bool {
         let number = self.circuit_over(endpoint, interface);
         let circuits = self.wiring.circuits.borrow();
         let circuit = number.and_then(|number| circuits.get(&number));
         circuit.is_some_and(|circuit| matches!(circuit.state, State::Forming))
     }
 
-    fn circuit_over(&self, endpoint: &EndpointInner, interface: usize) -> Option<u64> {
+    fn circuit_over(&self, endpoint: &EndpointState, interface: usize) -> Option<u64> {
         self.wiring.by_user.borrow().get(&(endpoint.index, interface)).copied()
     }
 
-    fn is_shared(&self, endpoint: &EndpointInner, interface: usize) -> bool {
+    fn is_shared(&self, endpoint: &EndpointState, interface: usize) -> bool {
         let number = self.circuit_over(endpoint, interface);
         let circuits = self.wiring.circuits.borrow();
         let circuit = number.and_then(|number| circuits.get(&number));
-        let lives = |user: &&Weak<EndpointInner>| user.strong_count() > 0;
+        let lives = |user: &&Weak<EndpointState>| user.strong_count() > 0;
         circuit.is_some_and(|circuit| circuit.users.iter().filter(lives).count() > 1)
     }
 
@@ -146,12 +146,12 @@ impl Circuits for Inner {
         }
     }
 
-    fn circuits_of(&self, endpoint: &EndpointInner) -> Vec<u64> {
+    fn circuits_of(&self, endpoint: &EndpointState) -> Vec<u64> {
         let (first, last) = ((endpoint.index, 0), (endpoint.index, usize::MAX));
         self.wiring.by_user.borrow().range(first..=last).map(|(_, number)| *number).collect()
     }
 
-    fn end_circuits(self: Rc<Self>, endpoint: &EndpointInner, error: &Error) {
+    fn end_circuits(self: Rc<Self>, endpoint: &EndpointState, error: &Error) {
         let mut keys = Vec::new();
         for number in self.circuits_of(endpoint) {
             let mut circuits = self.wiring.circuits.borrow_mut();
@@ -169,7 +169,7 @@ impl Circuits for Inner {
         }
     }
 
-    fn drop_dead_circuits_of(&self, endpoint: &EndpointInner) {
+    fn drop_dead_circuits_of(&self, endpoint: &EndpointState) {
         let mut circuits = self.circuits_of(endpoint);
         circuits.retain(|number| {
             let all = self.wiring.circuits.borrow();
@@ -178,7 +178,7 @@ impl Circuits for Inner {
         circuits.into_iter().for_each(|number| self.drop_failed(number));
     }
 
-    fn release_circuits(&self, endpoint: &EndpointInner) {
+    fn release_circuits(&self, endpoint: &EndpointState) {
         let at = std::ptr::from_ref(endpoint);
         let numbers = self.circuits_of(endpoint);
         for interface in 0..self.shared.interfaces.len() {
@@ -208,10 +208,10 @@ impl Circuits for Inner {
     }
 }
 
-impl Inner {
+impl WorkerState {
     /// Flushes a circuit for operations that a dropped endpoint has left on it. A circuit reports each failure once, to the next
     /// flush, and the failure of such a put must not reach another endpoint. `Again`: there is no room for the flush now.
-    fn ask_for_the_gone(&self, number: u64, by: &EndpointInner) -> Result<(), Error> {
+    fn ask_for_the_gone(&self, number: u64, by: &EndpointState) -> Result<(), Error> {
         let found = self.wiring.circuits.borrow().get(&number).and_then(|circuit| {
             let stands = matches!(circuit.state, State::Ready);
             (stands && circuit.unasked).then_some((circuit.pair.interface, circuit.owned.get()))
@@ -466,7 +466,7 @@ impl Inner {
         self.wiring.circuits.borrow().get(&number)?.key.clone()
     }
 
-    pub(super) fn add_user(&self, number: u64, user: &Rc<EndpointInner>) {
+    pub(super) fn add_user(&self, number: u64, user: &Rc<EndpointState>) {
         if let Some(circuit) = self.wiring.circuits.borrow_mut().get_mut(&number) {
             let at = (user.index, circuit.pair.interface);
             let _ = self.wiring.by_user.borrow_mut().insert(at, number);

@@ -5,7 +5,7 @@ use crate::address::WorkerAddress;
 use crate::registry::abi::events::payload;
 use crate::shared::End;
 use crate::wireup::{self, ConnectionKey, Reason, ReasonKind};
-use crate::worker::Inner;
+use crate::worker::WorkerState;
 use crate::worker::abi::{Polls, each_of};
 use crate::worker::arrivals::remedy_for_status;
 use crate::worker::wireup_transports::WireupTransport;
@@ -13,7 +13,7 @@ use crate::{Error, Status};
 use std::rc::Rc;
 use tieline_plugin_api::{address_hash, event};
 
-impl Inner {
+impl WorkerState {
     /// Advances wire-up: handles the events of connectors and expired timers.
     pub(in crate::worker) fn poll_wiring(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         let mut count = 0;

@@ -6,7 +6,7 @@
 
 use crate::address::{Via, WorkerAddress};
 use crate::wireup::{ConnectionKey, Spoken};
-use crate::worker::Inner;
+use crate::worker::WorkerState;
 use std::rc::Rc;
 use tieline_plugin_api::address_hash;
 
@@ -21,7 +21,7 @@ pub(crate) enum Sender<'a> {
     Application,
 }
 
-impl Inner {
+impl WorkerState {
     /// Returns an error if `sender` is not entitled to this datagram.
     pub(super) fn check_sender(
         &self,
@@ -123,7 +123,7 @@ mod tests {
         let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
         let workers = [(); 3].map(|()| context.worker().unwrap());
         let [me, honest, liar] = [0, 1, 2].map(|n: usize| &workers[n].inner);
-        let address = |worker: &Rc<Inner>| WorkerAddress::parse(&worker.identity().unwrap());
+        let address = |worker: &Rc<WorkerState>| WorkerAddress::parse(&worker.identity().unwrap());
         let (honest_is, liar_is) = (address(honest).unwrap(), address(liar).unwrap());
         let own = request(honest.shared.id, &honest.identity().unwrap());
         let taken = |bytes: &[u8], sender: Sender<'_>| me.on_datagram(bytes, sender).is_ok();

@@ -3,10 +3,10 @@
 use super::State;
 use crate::live::{FormingStatus, cut};
 use crate::wireup::Phase;
-use crate::worker::Inner;
+use crate::worker::WorkerState;
 use crate::worker::wireup_transports::WireupTransport;
 
-impl Inner {
+impl WorkerState {
     /// Connections being formed, at most `most`; `ms` returns how long each has been forming.
     pub(in crate::worker) fn forming(
         &self,

@@ -22,9 +22,9 @@ use tieline_plugin_api::{Failure, Revoked, Status, access};
 use tieline_registration::{Device, Lender};
 
 /// A registered region.
-pub struct Region(Arc<Inner>);
+pub struct Region(Arc<DomainState>);
 
-struct Inner {
+struct DomainState {
     base: u64,
     len: u64,
     access: u64,
@@ -38,7 +38,7 @@ struct Inner {
     ending: Mutex<Option<(Instant, Arc<Revocation>)>>,
 }
 
-impl Inner {
+impl DomainState {
     /// Ends the registration for one interface, or all of them.
     fn end(&self, interface: Option<u64>) {
         let mut registrations = held(&self.registrations);
@@ -117,7 +117,7 @@ pub(crate) struct Registry {
     next_key: AtomicU64,
     next_generation: AtomicU64,
     next_interface: AtomicU64,
-    regions: Mutex<Vec<Weak<Inner>>>,
+    regions: Mutex<Vec<Weak<DomainState>>>,
     interfaces: Mutex<Vec<Arc<Inbox>>>,
 }
 
@@ -208,7 +208,7 @@ impl Registry {
             return Err(Failure::new(Status::Invalid, text));
         }
         let (generation, len) = (self.next_generation.fetch_add(1, Ordering::Relaxed), len as u64);
-        let region = Arc::new(Inner {
+        let region = Arc::new(DomainState {
             base: start,
             len,
             access,
@@ -241,7 +241,12 @@ impl Registry {
         Ok(Region(region))
     }
 
-    fn bind(&self, region: &Inner, interface: u64, ep: Option<&Arc<Ep>>) -> Result<(), Failure> {
+    fn bind(
+        &self,
+        region: &DomainState,
+        interface: u64,
+        ep: Option<&Arc<Ep>>,
+    ) -> Result<(), Failure> {
         let base = core::ptr::with_exposed_provenance_mut(region.base as usize);
         // Some providers refuse empty registrations. The additional byte is never part of a key.
         let len = region.len.max(1) as usize;
@@ -268,7 +273,7 @@ impl Registry {
         });
         let regions = held(&self.regions);
         if self.per_interface() {
-            let regions: Vec<Arc<Inner>> = regions.iter().filter_map(Weak::upgrade).collect();
+            let regions: Vec<Arc<DomainState>> = regions.iter().filter_map(Weak::upgrade).collect();
             let bound = regions.iter().try_for_each(|region| self.bind(region, number, Some(ep)));
             if let Err(failure) = bound {
                 regions.iter().for_each(|region| region.end(Some(number)));

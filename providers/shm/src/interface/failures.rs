@@ -56,7 +56,7 @@ impl State {
         while events.room() > 0 {
             let Some((index, notice)) = self.telling.notices.pop_front() else { break };
             if let Some(Some(channel)) = self.outbound.get(index) {
-                // Untaken messages are sent by another route; until the application has them, this channel has no room.
+                // NotReceived messages are sent by another route; until the application has them, this channel has no room.
                 let untaken = notice.event.kind == event::RETURNED
                     || notice.event.flags & event_flags::UNTAKEN != 0;
                 if channel.cookie == notice.event.cookie && !untaken {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::address;
-use crate::conn::{Inner, Phase};
+use crate::conn::{ConnectionState, Phase};
 use crate::frame::{HEAD, Head, Kind};
 use crate::link::{Greeting, PURPOSE};
 use crate::poll::COOL_AFTER;
@@ -17,7 +17,7 @@ const MS: Duration = Duration::from_millis(1);
 /// The other end does not poll after a test.
 const BRIEF: (&str, &str) = ("TIELINE_CLOSE_TIMEOUT", "1ms");
 
-fn inner(side: &Side) -> std::cell::RefMut<'_, Inner> {
+fn inner(side: &Side) -> std::cell::RefMut<'_, ConnectionState> {
     side.endpoint().conn().inner.borrow_mut()
 }
 

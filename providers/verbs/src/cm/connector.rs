@@ -17,10 +17,10 @@ const GOODBYE: Duration = Duration::from_millis(50);
 /// The module `rdmacm`, opened for a worker.
 pub struct RdmaCm {
     /// Borrowed by one call at a time. No code of the core runs meanwhile.
-    inner: RefCell<Inner>,
+    inner: RefCell<ConnectorState>,
 }
 
-struct Inner {
+struct ConnectorState {
     peers: Peers,
     wires: Wires,
     begun: Instant,
@@ -38,8 +38,13 @@ impl RdmaCm {
     pub(super) fn new(wires: Wires) -> RdmaCm {
         let settings = &wires.domain.settings;
         let peers = Peers::new(wires.own.clone(), settings.cm_connections, settings.cm_idle);
-        let inner =
-            Inner { peers, wires, begun: Instant::now(), warned_of: 0, handed_out: Vec::new() };
+        let inner = ConnectorState {
+            peers,
+            wires,
+            begun: Instant::now(),
+            warned_of: 0,
+            handed_out: Vec::new(),
+        };
         RdmaCm { inner: RefCell::new(inner) }
     }
 }
@@ -65,7 +70,7 @@ impl Connector for RdmaCm {
         }
         let _ = address::parse(to).map_err(|_| Status::Invalid)?;
         let mut inner = self.inner.borrow_mut();
-        let Inner { peers, wires, .. } = &mut *inner;
+        let ConnectorState { peers, wires, .. } = &mut *inner;
         peers.send(wires, to, datagram)
     }
 
@@ -94,9 +99,9 @@ impl Connector for RdmaCm {
     }
 }
 
-impl Inner {
+impl ConnectorState {
     fn progress(&mut self) {
-        let Inner { peers, wires, .. } = self;
+        let ConnectorState { peers, wires, .. } = self;
         if peers.notices.len() >= WAITING {
             return;
         }
@@ -150,7 +155,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ConnectorState {
     fn drop(&mut self) {
         let links = self.peers.open_links();
         self.wires.say_goodbye(&links, GOODBYE);

@@ -16,7 +16,7 @@ mod sys;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use sys::{AddressHandle, Held, Qp, QpShape, Receive, Srq, Untaken, Work};
+pub(crate) use sys::{AddressHandle, Held, NotReceived, Qp, QpShape, Receive, Srq, Work};
 
 use crate::abi::*;
 #[cfg(test)]

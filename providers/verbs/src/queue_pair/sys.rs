@@ -29,13 +29,13 @@ const RECEIVE_BATCH: usize = 32;
 
 /// The error of a partly accepted list of receives, and the number that the device accepted.
 #[derive(Debug)]
-pub(crate) struct Untaken {
+pub(crate) struct NotReceived {
     pub(crate) taken: usize,
     pub(crate) failure: Failure,
 }
 
-impl From<Untaken> for Failure {
-    fn from(untaken: Untaken) -> Failure {
+impl From<NotReceived> for Failure {
+    fn from(untaken: NotReceived) -> Failure {
         untaken.failure
     }
 }
@@ -44,7 +44,7 @@ impl From<Untaken> for Failure {
 fn chain(
     list: &[Receive],
     mut post: impl FnMut(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
-) -> Result<(), Untaken> {
+) -> Result<(), NotReceived> {
     for (before, part) in list.chunks(RECEIVE_BATCH).enumerate() {
         let mut sges = [ibv_sge::default(); RECEIVE_BATCH];
         let mut wrs = [const { MaybeUninit::<ibv_recv_wr>::uninit() }; RECEIVE_BATCH];
@@ -64,7 +64,7 @@ fn chain(
             // If the driver names no request, it accepted none of the chain.
             let here = wrs[..part.len()].iter().position(|wr| ptr::eq(wr.as_ptr(), bad));
             let taken = before * RECEIVE_BATCH + here.unwrap_or(0);
-            return Err(Untaken { taken, failure });
+            return Err(NotReceived { taken, failure });
         }
     }
     Ok(())
@@ -90,7 +90,7 @@ impl Srq {
     }
 
     /// Posts receives in chains, with one doorbell per chain.
-    pub(crate) fn post(&self, list: &[Receive]) -> Result<(), Untaken> {
+    pub(crate) fn post(&self, list: &[Receive]) -> Result<(), NotReceived> {
         // SAFETY: a live queue; the chain lives on the stack for the call; the memory is registered and belongs to the receive
         // pool, which outlives the queue.
         chain(list, |first, bad| unsafe {
@@ -271,7 +271,7 @@ impl Qp {
     }
 
     /// Posts receives to a queue pair that has a receive queue of its own.
-    pub(crate) fn post_receives(&self, list: &[Receive]) -> Result<(), Untaken> {
+    pub(crate) fn post_receives(&self, list: &[Receive]) -> Result<(), NotReceived> {
         // SAFETY: as in `Srq::post`.
         chain(list, |first, bad| unsafe {
             let post = (*self.raw.as_ref().context).ops.post_recv;

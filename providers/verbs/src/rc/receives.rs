@@ -9,7 +9,7 @@
 use super::connection::{Connection, receive_id};
 use crate::abi::ibv_sge;
 use crate::buffers::Pool;
-use crate::queue_pair::{Receive, Srq, Untaken};
+use crate::queue_pair::{NotReceived, Receive, Srq};
 use crate::shared::DomainState;
 use std::collections::HashMap;
 use tieline_plugin_api::{Failure, Status};
@@ -175,7 +175,7 @@ impl Receives {
             Queues::Unmade => return Ok(()),
             Queues::Own(owners) => owners,
             Queues::Shared(srq) => {
-                let Err(Untaken { taken, failure }) = srq.post(&self.to_post) else {
+                let Err(NotReceived { taken, failure }) = srq.post(&self.to_post) else {
                     self.to_post.clear();
                     return Ok(());
                 };
@@ -197,7 +197,7 @@ impl Receives {
                 .iter()
                 .map(|&(_, buffer)| owners.posted(buffer, qpn, pool.whole(buffer)))
                 .collect();
-            let Err(Untaken { taken, failure }) = qp.post_receives(&receives) else { continue };
+            let Err(NotReceived { taken, failure }) = qp.post_receives(&receives) else { continue };
             for &(_, buffer) in &of_one[taken..] {
                 let _ = owners.is_posted_no_more(buffer);
                 self.pool.give(buffer);

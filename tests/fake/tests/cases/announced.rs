@@ -1,4 +1,4 @@
-//! Rendezvous messages (`Announcement`): peers that break the protocol, and slow lanes.
+//! Rendezvous messages (`Rendezvous`): peers that break the protocol, and slow lanes.
 
 mod both_ends;
 
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{
-    Access, Announcement, Close, CompletionError, Context, Endpoint, PostError, Region, Request,
+    Access, Close, CompletionError, Context, Endpoint, PostError, Region, Rendezvous, Request,
     Status, Worker,
 };
 use tieline_fake::{Act, Lane, Rule, Slot, World};
@@ -22,13 +22,13 @@ const WITHDRAW: u32 = 0xf00c;
 /// The number of receives after which a receiver has asked for help more than once.
 const TAKES: usize = 100;
 
-pub(crate) type Came = Rc<RefCell<Vec<Announcement>>>;
+pub(crate) type Came = Rc<RefCell<Vec<Rendezvous>>>;
 
 /// The outcome of a rendezvous message to `b`, which keeps it.
 pub(crate) fn kept_at_b(stage: &Stage, id: u16) -> Came {
     let came = Came::default();
     let log = came.clone();
-    stage.b.on_message(id, move |message| log.borrow_mut().extend(message.announcement())).unwrap();
+    stage.b.on_message(id, move |message| log.borrow_mut().extend(message.rendezvous())).unwrap();
     came
 }
 
@@ -57,7 +57,7 @@ impl Liar {
     }
 
     /// The RTS with this key, as `b` receives it.
-    fn announced(&self, token: u64, len: u64, key: &[u8]) -> Announcement {
+    fn announced(&self, token: u64, len: u64, key: &[u8]) -> Rendezvous {
         self.says(ANNOUNCE, token, &announce(5, len, key));
         assert!(self.stage.until(|| !self.came.borrow().is_empty()), "it was not handed on");
         let came = self.came.borrow_mut().pop();
@@ -66,7 +66,7 @@ impl Liar {
 
     /// Memory of `b`, filled with 0xee.
     fn untouched(&self) -> Region {
-        self.stage.at_b.lend(vec![0xee; 4096]).unwrap()
+        self.stage.at_b.register_transient(vec![0xee; 4096]).unwrap()
     }
 }
 
@@ -121,7 +121,7 @@ cases! {
             liar.stage.settle();
             let before = world.left();
             let (memory, first) = (liar.untouched(), liar.came.borrow_mut().pop().unwrap());
-            let not = first.take_into(&memory, 0..4096).unwrap_err();
+            let not = first.receive_into(&memory, 0..4096).unwrap_err();
             assert!(matches!(not.error, PostError::Reconnect(_)), "{not}");
             assert!(not.to_string().contains("its sender has left"), "{not}");
             drop(not);
@@ -187,7 +187,7 @@ cases! {
         let keys = [own, secret.remote_key().unwrap(), damaged, gone, Vec::new(), vec![0; 300]];
         for (token, key) in (1..).zip(keys) {
             let memory = liar.untouched();
-            let failed = match liar.announced(token, 4096, &key).take_into(&memory, 0..4096) {
+            let failed = match liar.announced(token, 4096, &key).receive_into(&memory, 0..4096) {
                 Err(not) => {
                     assert!(matches!(not.error, PostError::Correct(_)), "{token}: {not}");
                     not.error.status()
@@ -214,10 +214,10 @@ cases! {
         let short = liar.stage.local(vec![7; 1000]);
         let memory = liar.untouched();
         let announcement = liar.announced(1, 4096, &short.remote_key().unwrap());
-        let not = announcement.take_into(&memory, 0..4096).unwrap_err();
+        let not = announcement.receive_into(&memory, 0..4096).unwrap_err();
         assert_eq!(not.error.status(), Status::OutOfRange);
         // The beginning is there and can be received.
-        let taken = not.announcement.take_into(&memory, 10..1010).unwrap();
+        let taken = not.announcement.receive_into(&memory, 10..1010).unwrap();
         let taken = pending(Ok(taken));
         assert!(liar.stage.until(|| liar.stage.b.test(&taken) == Some(Ok(0))));
         let got = memory.into_buffer().unwrap();
@@ -230,7 +230,7 @@ cases! {
         let longer = liar.stage.local(vec![7; 1000]);
         let memory = liar.untouched();
         let announcement = liar.announced(1, 100, &longer.remote_key().unwrap());
-        let not = announcement.take_into(&memory, 0..101).unwrap_err();
+        let not = announcement.receive_into(&memory, 0..101).unwrap_err();
         assert_eq!(not.error.status(), Status::OutOfRange);
         drop(not);
         liar.stage.settle();
@@ -248,7 +248,7 @@ cases! {
         liar.says(WITHDRAW, 4, &[]);
         stage.settle();
         let memory = liar.untouched();
-        let taken = pending(Ok(announcement.take_into(&memory, 0..100).unwrap()));
+        let taken = pending(Ok(announcement.receive_into(&memory, 0..100).unwrap()));
         let ended = stage.b.test(&taken).expect("it has ended").unwrap_err();
         assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
         assert_untouched(memory);
@@ -277,9 +277,9 @@ cases! {
         let sent = pending(stage.ab.send(5, 0, &long));
         assert!(stage.until(|| !came.borrow().is_empty()));
         stage.world.hold(Slot::Get);
-        let memory = stage.at_b.lend(vec![0; long.len()]).unwrap();
+        let memory = stage.at_b.register_transient(vec![0; long.len()]).unwrap();
         let announcement = came.borrow_mut().pop().unwrap();
-        let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+        let taken = pending(Ok(announcement.receive_into(&memory, 0..long.len()).unwrap()));
         stage.a.cancel(&sent).unwrap();
         stage.settle();
         assert_eq!((stage.a.test(&sent), stage.b.test(&taken)), (None, None));
@@ -329,9 +329,9 @@ cases! {
         let sent = pending(stage.ab.send(5, 0, &long));
         assert!(stage.until(|| !came.borrow().is_empty()));
         stage.world.hold(Slot::Get);
-        let memory = stage.at_b.lend(vec![0; long.len()]).unwrap();
+        let memory = stage.at_b.register_transient(vec![0; long.len()]).unwrap();
         let announcement = came.borrow_mut().pop().unwrap();
-        let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+        let taken = pending(Ok(announcement.receive_into(&memory, 0..long.len()).unwrap()));
         let lost = stage.b.close(Duration::ZERO).unwrap_err();
         assert_eq!(lost.losses.iter().map(|loss| loss.operations).sum::<usize>(), 1, "{lost}");
         let ended = stage.end_of(&sent).expect("it is told").unwrap_err();
@@ -347,9 +347,9 @@ cases! {
             let sent = pending(stage.ab.send(5, 0, &long));
             assert!(stage.until(|| !came.borrow().is_empty()));
             stage.world.hold(Slot::Get);
-            let memory = stage.at_b.lend(vec![0; long.len()]).unwrap();
+            let memory = stage.at_b.register_transient(vec![0; long.len()]).unwrap();
             let announcement = came.borrow_mut().pop().unwrap();
-            let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+            let taken = pending(Ok(announcement.receive_into(&memory, 0..long.len()).unwrap()));
             if wanted_back {
                 stage.a.cancel(&sent).unwrap();
                 stage.settle();
@@ -368,9 +368,9 @@ cases! {
         let sent = pending(stage.ab.send(5, 0, &long));
         assert!(stage.until(|| !came.borrow().is_empty()));
         stage.world.rule(Rule::every(Slot::Get, Act::Refuse(Status::KeyRejected)));
-        let memory = stage.at_b.lend(vec![0xee; long.len()]).unwrap();
+        let memory = stage.at_b.register_transient(vec![0xee; long.len()]).unwrap();
         let announcement = came.borrow_mut().pop().unwrap();
-        let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+        let taken = pending(Ok(announcement.receive_into(&memory, 0..long.len()).unwrap()));
         let ended = stage.b.test(&taken).expect("it has ended").unwrap_err();
         assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
         assert_untouched(memory);
@@ -416,9 +416,9 @@ cases! {
             let ended = stage.end_of(&sent).expect("with its endpoint").unwrap_err();
             assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
             stage.settle();
-            let memory = stage.at_b.lend(vec![0xee; long.len()]).unwrap();
+            let memory = stage.at_b.register_transient(vec![0xee; long.len()]).unwrap();
             let announcement = came.borrow_mut().pop().unwrap();
-            let taken = pending(Ok(announcement.take_into(&memory, 0..long.len()).unwrap()));
+            let taken = pending(Ok(announcement.receive_into(&memory, 0..long.len()).unwrap()));
             let ended = stage.b.test(&taken).expect("it has ended").unwrap_err();
             assert!(matches!(ended, CompletionError::Canceled(_)), "{ended}");
             assert!(stage.world.calls(Slot::Get).is_empty(), "the key would end the connection");

@@ -247,14 +247,14 @@ cases! {
                 let sent = pending(stage.ab.send(5, 0, &long));
                 assert!(stage.until(|| !came.borrow().is_empty()));
                 let foreign = |context: &Context| match lent {
-                    true => context.lend(vec![0xee; long.len()]).unwrap(),
+                    true => context.register_transient(vec![0xee; long.len()]).unwrap(),
                     false => context.register(vec![0xee; long.len()]).unwrap(),
                 };
                 let (of_a, of_b) = (foreign(&stage.at_a), foreign(&stage.at_b));
                 let two = Blocks { offset: 0, block: 8, stride: 16, count: 2 };
                 let take = |len| {
                     let announcement = came.borrow_mut().pop().unwrap();
-                    let taken = announcement.take_into(&of_a, 0..len);
+                    let taken = announcement.receive_into(&of_a, 0..len);
                     taken.map_err(|not| {
                         came.borrow_mut().push(not.announcement);
                         not.error
@@ -264,8 +264,8 @@ cases! {
                     ("put_notify", stage.ab.put_notify(&of_b, 0..8, &key, 0, 1)),
                     ("put_strided", stage.ab.put_strided(&of_b, two, &key, two)),
                     ("get_strided", stage.ab.get_strided(&of_b, two, &key, two)),
-                    ("take_into", take(long.len())),
-                    ("take_into of nothing", take(0)),
+                    ("receive_into", take(long.len())),
+                    ("receive_into of nothing", take(0)),
                 ];
                 for (call, posted) in all {
                     let Err(error) = posted else { panic!("{call} took it: {lanes:?}") };

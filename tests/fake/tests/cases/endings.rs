@@ -5,7 +5,7 @@ use crate::stage::{Stage, pending};
 use std::cell::RefCell;
 use std::rc::Rc;
 use tieline::{
-    Announcement, Close, CompletionError, Endpoint, Outcome, PostError, RemoteKey, Status,
+    Close, CompletionError, Endpoint, Outcome, PostError, RemoteKey, Rendezvous, Status,
 };
 use tieline_fake::{Act, Lane, Rule, Slot};
 
@@ -205,9 +205,9 @@ cases! {
             let stage = Stage::new(vec![Lane::messages("am")]);
             let third = crate::stage::context(stage.world, &[]);
             let c = third.worker().unwrap();
-            let came: Rc<RefCell<Vec<Announcement>>> = Rc::default();
+            let came: Rc<RefCell<Vec<Rendezvous>>> = Rc::default();
             let keeps = came.clone();
-            c.on_message(5, move |m| keeps.borrow_mut().extend(m.announcement())).unwrap();
+            c.on_message(5, move |m| keeps.borrow_mut().extend(m.rendezvous())).unwrap();
             let region = third.register(vec![0; 8]).unwrap();
             let ac = stage.a.connect(&c.address().unwrap()).unwrap();
             let long = vec![7; ac.max_message().unwrap() + 1];

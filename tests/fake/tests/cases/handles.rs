@@ -100,7 +100,7 @@ cases! {
         assert_eq!(resolved(&stage, &stage.ab, handle).map(drop), Err(Status::KeyRejected));
         drop(clone);
         not_closed.region.close().unwrap();
-        let lent = stage.at_b.lend(vec![0; 8]).unwrap();
+        let lent = stage.at_b.register_transient(vec![0; 8]).unwrap();
         assert_eq!(lent.handle().unwrap_err().status(), Status::Invalid);
     }
 

@@ -563,7 +563,7 @@ cases! {
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
         let keeps = kept.clone();
         stage.b.on_message(5, move |m| {
-            assert!(m.is_announced());
+            assert!(m.is_rendezvous());
             keeps.borrow_mut().push(m.keep());
             if m.header() == 1 {
                 resume_unwind(Box::new("a handler that panics"));

@@ -22,8 +22,8 @@ use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::{Rc, Weak};
 use tieline::{
-    Access, Announcement, CompletionError, ConnectError, Context, Endpoint, Error, Outcome,
-    PostError, Region, RemoteKey, Request, Status, Worker,
+    Access, CompletionError, ConnectError, Context, Endpoint, Error, Outcome, PostError, Region,
+    RemoteKey, Rendezvous, Request, Status, Worker,
 };
 use tieline_fake::{Act, Rule, Slot, World};
 use told::Told;
@@ -119,7 +119,7 @@ struct Heard {
     /// The accepted answers, by the worker number of the end.
     answered: [Vec<u64>; ENDS],
     /// The rendezvous messages that are kept.
-    kept: Vec<(u64, Announcement)>,
+    kept: Vec<(u64, Rendezvous)>,
     /// The rendezvous messages that were refused, or could not be received and were dropped.
     refused: Vec<u64>,
     /// The ends whose rendezvous messages are not kept.

@@ -1,9 +1,9 @@
-//! Orders about rendezvous messages (`Announcement`).
+//! Orders about rendezvous messages (`Rendezvous`).
 
 use super::{Node, number, pattern};
 use std::cell::RefCell;
 use std::rc::Rc;
-use tieline::{Announcement, Error, Outcome, Region, Status};
+use tieline::{Error, Outcome, Region, Rendezvous, Status};
 
 /// Messages that are kept as they arrive: their header is the seed of their bytes.
 pub(super) const LONG: u16 = 6;
@@ -13,7 +13,7 @@ pub(super) const LONG: u16 = 6;
 pub(super) struct Long {
     /// A message that was sent and may not have ended, and its memory.
     sent: Option<(Result<Outcome, Error>, Region)>,
-    pub(super) came: Rc<RefCell<Vec<Announcement>>>,
+    pub(super) came: Rc<RefCell<Vec<Rendezvous>>>,
 }
 
 impl Node {
@@ -23,7 +23,7 @@ impl Node {
             ["long", name, len, seed] => {
                 let (len, seed) = (number(len), number(seed) as u64);
                 let bytes: Vec<u8> = (0..len).map(|at| pattern(at, seed)).collect();
-                let memory = self.context().lend(bytes)?;
+                let memory = self.context().register_transient(bytes)?;
                 let pieces = [(&memory, 0..len)];
                 let sent = self.endpoint(name).send_regions(LONG, seed, &pieces);
                 self.long.sent = Some((sent.map_err(Error::from), memory));
@@ -62,11 +62,11 @@ impl Node {
             ["long-take", aloud @ ..] => {
                 let announcement = self.long.came.borrow_mut().remove(0);
                 let (len, seed) = (announcement.len(), announcement.header());
-                let memory = self.context().lend(vec![0xee; len + 16])?;
+                let memory = self.context().register_transient(vec![0xee; len + 16])?;
                 if !aloud.is_empty() {
                     self.parent.say("streaming");
                 }
-                let taken = announcement.take_into(&memory, 8..len + 8)?;
+                let taken = announcement.receive_into(&memory, 8..len + 8)?;
                 let _ = self.finish(Ok(taken))?;
                 let got = memory.into_buffer()?;
                 let right = |(at, byte): (usize, &u8)| *byte == pattern(at, seed);

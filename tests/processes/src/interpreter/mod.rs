@@ -432,7 +432,7 @@ impl Node {
         let seen = self.seen.clone();
         worker.on_message(EXACT, move |m| streams::arrived(&seen, m))?;
         let came = self.long.came.clone();
-        worker.on_message(LONG, move |m| came.borrow_mut().extend(m.announcement()))?;
+        worker.on_message(LONG, move |m| came.borrow_mut().extend(m.rendezvous()))?;
         let seen = self.seen.clone();
         worker.on_peer_failure(move |_, error| {
             let text = format!("{} {:?}", sys::now_ns(), error.status());

@@ -7,10 +7,10 @@ cases! {
         let Copying { world, at_a, at_b, a, b, ab, came, .. } = &Copying::new();
         let turn = || a.progress() + b.progress();
         let (len, from) = (1 << 20, 4160);
-        let long = at_a.lend(vec![7; len]).unwrap();
+        let long = at_a.register_transient(vec![7; len]).unwrap();
         let room = || vec![0xee; from + len + 64];
         // Memory that peers can access anyway, and transiently registered memory (`lend`).
-        for region in [at_b.register_with(room(), Access::ALL), at_b.lend(room())] {
+        for region in [at_b.register_with(room(), Access::ALL), at_b.register_transient(room())] {
             let (region, mut lent) = (region.unwrap(), Vec::new());
             // Help is not requested in every receive: a lane has to form first, and a peer that does not help is asked less often.
             for _ in 0..TAKES {
@@ -22,7 +22,7 @@ cases! {
                     let _ = turn();
                 }
                 let announcement = came.borrow_mut().pop().unwrap();
-                let taken = announcement.take_into(&region, from..from + len).unwrap();
+                let taken = announcement.receive_into(&region, from..from + len).unwrap();
                 if let Some(asked) = world.on_the_way(ASSIST) {
                     lent.push(key_of_memory(&asked));
                     let key = ab.import_key(lent.last().unwrap()).unwrap();
@@ -78,17 +78,17 @@ cases! {
         // The first transfers teach each side which memory the other's keys name. Then more transfers are in flight than there are
         // slots.
         for many in [1, 1, 3, 40] {
-            let out: Vec<_> = (1..=many).map(|n| at_a.lend(vec![n; len]).unwrap()).collect();
+            let out: Vec<_> = (1..=many).map(|n| at_a.register_transient(vec![n; len]).unwrap()).collect();
             let sent: Vec<_> =
                 out.iter().map(|out| pending(ab.send_regions(5, 0, &[(out, 0..len)]))).collect();
             while came.borrow().len() < out.len() {
                 let _ = turn();
             }
-            let room = at_b.lend(vec![0; out.len() * len]).unwrap();
+            let room = at_b.register_transient(vec![0; out.len() * len]).unwrap();
             let before = (registered(), asks());
             let takes = came.take().into_iter().zip(0..);
             let taken: Vec<_> = takes
-                .map(|(one, n)| one.take_into(&room, n * len..(n + 1) * len).unwrap())
+                .map(|(one, n)| one.receive_into(&room, n * len..(n + 1) * len).unwrap())
                 .collect();
             // The first transfers allocate the slots; a transfer without a slot registers nothing.
             if many == 40 {
@@ -125,7 +125,7 @@ cases! {
             let calls = [Slot::Short, Slot::Packed].map(|slot| world.calls(slot));
             calls.iter().flatten().filter(|call| call.id == ASSIST).count()
         };
-        let (out, room) = (at_a.lend(vec![7; len]).unwrap(), at_b.lend(vec![0; len]).unwrap());
+        let (out, room) = (at_a.register_transient(vec![7; len]).unwrap(), at_b.register_transient(vec![0; len]).unwrap());
         // A single message is shared.
         let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
         assert_eq!(copying.end_of(&taken), Ok(0));
@@ -136,7 +136,7 @@ cases! {
         }
         let (before, mut waiting) = (asks(), came.take());
         for announcement in waiting.drain(..2) {
-            assert!(announcement.take_into(&room, 0..len).unwrap().is_done());
+            assert!(announcement.receive_into(&room, 0..len).unwrap().is_done());
         }
         assert_eq!(asks(), before);
         drop(waiting);
@@ -151,8 +151,8 @@ cases! {
     fn receive_without_room_midway_continues_later() {
         let copying = Copying::new();
         let len = 8 << 20;
-        let out = copying.at_a.lend(vec![7; len]).unwrap();
-        let room = copying.at_b.lend(vec![0; len]).unwrap();
+        let out = copying.at_a.register_transient(vec![7; len]).unwrap();
+        let room = copying.at_b.register_transient(vec![0; len]).unwrap();
         let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
         let refused = Rule { skip: 1, ..Rule::next(Slot::Get, Act::Refuse(Status::Again)) };
         copying.world.rule(refused.on("copy"));
@@ -169,8 +169,8 @@ cases! {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, b, ba, .. } = &copying;
         let len = 8 << 20;
-        let out = at_a.lend(vec![7; len]).unwrap();
-        let room = at_b.lend(vec![0; len]).unwrap();
+        let out = at_a.register_transient(vec![7; len]).unwrap();
+        let room = at_b.register_transient(vec![0; len]).unwrap();
         // Until each side knows which memory the other's keys name.
         while a.counters().assisted_chunks == 0 {
             let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
@@ -223,8 +223,8 @@ cases! {
     fn receive_copied_by_both_ends_ends_with_sender_and_releases_memory() {
         let Copying { at_a, at_b, a, b, ab, ba, came, world } = Copying::new();
         let len = 8 << 20;
-        let out = at_a.lend(vec![7; len]).unwrap();
-        let room = at_b.lend(vec![0; len]).unwrap();
+        let out = at_a.register_transient(vec![7; len]).unwrap();
+        let room = at_b.register_transient(vec![0; len]).unwrap();
         let mut taken = None;
         // Until help was requested with a key.
         while world.on_the_way(ASSIST).is_none() {
@@ -233,7 +233,7 @@ cases! {
                 let _ = a.progress() + b.progress();
             }
             let announcement = came.borrow_mut().pop().unwrap();
-            taken = Some(announcement.take_into(&room, 0..len).unwrap());
+            taken = Some(announcement.receive_into(&room, 0..len).unwrap());
             if world.on_the_way(ASSIST).is_none() {
                 while a.test(&sent).is_none() {
                     let _ = a.progress() + b.progress();
@@ -280,7 +280,7 @@ impl Copying {
         let (ab, ba) = (ab.unwrap(), ba.unwrap());
         let came = Came::default();
         let log = came.clone();
-        b.on_message(5, move |message| log.borrow_mut().extend(message.announcement())).unwrap();
+        b.on_message(5, move |message| log.borrow_mut().extend(message.rendezvous())).unwrap();
         let met = pending(ba.flush_messages());
         while b.test(&met).is_none() {
             let _ = a.progress() + b.progress();
@@ -300,7 +300,7 @@ impl Copying {
                 let _ = self.turn();
             }
             let announcement = self.came.borrow_mut().pop().unwrap();
-            let taken = announcement.take_into(room, 0..out.len()).unwrap();
+            let taken = announcement.receive_into(room, 0..out.len()).unwrap();
             if self.world.on_the_way(ASSIST).is_some() {
                 return (sent, pending(Ok(taken)));
             }

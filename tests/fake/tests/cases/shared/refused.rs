@@ -44,7 +44,7 @@ cases! {
             let (world, [at_a, at_b]) = two_contexts();
             let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
             let far = at_b.register_with(bytes(LEN), Access::ALL).unwrap();
-            let near = at_a.lend(vec![3; LEN]).unwrap();
+            let near = at_a.register_transient(vec![3; LEN]).unwrap();
             let (ab, key) = met(&a, &b, &far);
             world.rule(Rule::every(slot, Act::Refuse(why)).on("copy"));
             let moved = || match slot {
@@ -68,7 +68,7 @@ cases! {
             let (world, [at_a, at_b]) = two_contexts();
             let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());
             let far = at_b.register_with(bytes(LEN), Access::ALL).unwrap();
-            let near = at_a.lend(vec![3; LEN]).unwrap();
+            let near = at_a.register_transient(vec![3; LEN]).unwrap();
             let (ab, key) = met(&a, &b, &far);
             world.rule(Rule { skip: 1, ..Rule::next(slot, Act::Refuse(Status::Again)).on("copy") });
             let moved = match slot {
@@ -107,7 +107,7 @@ cases! {
         assert_eq!(given.len(), LEN as u64);
         let put = ba.put_bytes(&[1; 8], &given, 0).unwrap_err();
         assert_eq!(put.status(), Status::KeyRejected, "it may be read, not written");
-        let room = at_b.lend(vec![0; 8]).unwrap();
+        let room = at_b.register_transient(vec![0; 8]).unwrap();
         let ended = match ba.get(&room, 0..8, &given, 0).map_err(|error| error.status()) {
             Ok(Outcome::Pending(got)) => loop {
                 let _ = a.progress() + b.progress();

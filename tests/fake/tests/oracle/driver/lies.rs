@@ -7,7 +7,7 @@ use crate::program::Lie;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use tieline::{Access, Announcement, Context, Error, Region, Status, Worker};
+use tieline::{Access, Context, Error, Region, Rendezvous, Status, Worker};
 use tieline_fake::Slot;
 
 /// The length of the prey, where a well-formed message may write.
@@ -37,10 +37,10 @@ pub(super) fn listen(b: &Worker, prey: &Rc<Prey>) -> Result<(), Error> {
     b.on_message(NEVER_SENT, move |message| {
         let oldest = {
             let mut kept = prey.kept.borrow_mut();
-            kept.extend(message.announcement());
+            kept.extend(message.rendezvous());
             if kept.len() > KEPT { kept.pop_front() } else { None }
         };
-        oldest.into_iter().for_each(Announcement::refuse);
+        oldest.into_iter().for_each(Rendezvous::refuse);
     })
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Prey {
     /// A forged put has sent its notification and written nothing.
     told_of_nothing: Cell<bool>,
     /// The kept announcements of messages that do not exist.
-    kept: RefCell<VecDeque<Announcement>>,
+    kept: RefCell<VecDeque<Rendezvous>>,
     /// The interface and the number of each forged announcement.
     announced: RefCell<VecDeque<(usize, u64)>>,
 }

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use tieline::{
-    Announcement, CompletionError, Error, Message, Outcome, PostError, Request, Status, Worker,
+    CompletionError, Error, Message, Outcome, PostError, Rendezvous, Request, Status, Worker,
 };
 
 /// The id of these messages.
@@ -48,7 +48,7 @@ pub(super) struct Long {
 
 /// The target's handler of an announcement.
 fn hear(heard: &RefCell<Heard>, message: &Message<'_>) {
-    let (serial, announcement) = (message.header(), message.announcement());
+    let (serial, announcement) = (message.header(), message.rendezvous());
     let mut log = heard.borrow_mut();
     log.headers.push(serial);
     match announcement {
@@ -101,7 +101,7 @@ impl Run {
     pub(super) fn take_this(
         &mut self,
         serial: u64,
-        announcement: Announcement,
+        announcement: Rendezvous,
         quarters: usize,
     ) -> Result<(), String> {
         let sent = self.long.lens.get(&serial).copied();
@@ -117,7 +117,7 @@ impl Run {
         let more = len > announcement.len();
         let own = Own::new(&self.at_b, &vec![GUARD; len + 2 * GUARDED]);
         let own = own.map_err(|error| error.to_string())?;
-        match announcement.take_into(&own.region, GUARDED..GUARDED + len) {
+        match announcement.receive_into(&own.region, GUARDED..GUARDED + len) {
             Ok(_) if more => Err(format!("{len} bytes of a shorter message were taken")),
             Ok(Outcome::Done(_)) => self.has_taken(serial, own, len, Ok(0)),
             Ok(Outcome::Pending(request)) => {
@@ -157,7 +157,7 @@ impl Run {
     pub(super) fn refuse_all_of(&mut self, end: usize, refuses: bool) {
         let mut heard = self.heard.borrow_mut();
         heard.refuses[end] = refuses;
-        let is_its = |one: &(u64, Announcement)| refuses && end_of(one.0) == end;
+        let is_its = |one: &(u64, Rendezvous)| refuses && end_of(one.0) == end;
         let (refused, kept): (Vec<_>, Vec<_>) =
             std::mem::take(&mut heard.kept).into_iter().partition(is_its);
         heard.kept = kept;

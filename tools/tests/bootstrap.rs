@@ -1,4 +1,4 @@
-//! A rendezvous with real processes, over TCP where they have a secret and over a local socket where not. Each test starts itself again as the ranks: with `TIELINE_TEST_RANK`
+//! A bootstrap with real processes, over TCP where they have a secret and over a local socket where not. Each test starts itself again as the ranks: with `TIELINE_TEST_RANK`
 //! set it is one, without it the one who looks on.
 
 use std::io::{Read, Write};
@@ -21,8 +21,8 @@ fn rank(test: &str, rank: usize, size: usize, port: u16) -> Command {
         .env("TIELINE_TEST_RANK", rank.to_string())
         .env("TIELINE_RANK", rank.to_string())
         .env("TIELINE_SIZE", size.to_string())
-        .env("TIELINE_RENDEZVOUS", format!("127.0.0.1:{port}"))
-        .env("TIELINE_RENDEZVOUS_TIMEOUT", "60s")
+        .env("TIELINE_BOOTSTRAP", format!("127.0.0.1:{port}"))
+        .env("TIELINE_BOOTSTRAP_TIMEOUT", "60s")
         .env("TIELINE_SECRET", "sesame")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -109,7 +109,7 @@ fn a_rank_that_never_starts_is_named_to_all_others() {
     let Some(rank) = am() else {
         let name = "a_rank_that_never_starts_is_named_to_all_others";
         return ends_well(start(name, [0, 1, 3], 5, port(), |_, command| {
-            let _ = command.env("TIELINE_RENDEZVOUS_TIMEOUT", "2s");
+            let _ = command.env("TIELINE_BOOTSTRAP_TIMEOUT", "2s");
         }));
     };
     let error = Job::from_env().unwrap_err();
@@ -126,7 +126,7 @@ fn a_rank_0_that_never_starts_is_an_error_that_says_where_it_was_awaited() {
         let name = "a_rank_0_that_never_starts_is_an_error_that_says_where_it_was_awaited";
         return over_both(|change| {
             start(name, [1], 2, port(), |rank, command| {
-                let _ = command.env("TIELINE_RENDEZVOUS_TIMEOUT", "500ms");
+                let _ = command.env("TIELINE_BOOTSTRAP_TIMEOUT", "500ms");
                 change(rank, command);
             })
         });
@@ -134,7 +134,7 @@ fn a_rank_0_that_never_starts_is_an_error_that_says_where_it_was_awaited() {
     let error = Job::from_env().unwrap_err();
     assert_eq!(error.status(), Status::TimedOut, "{error}");
     let text = error.to_string();
-    assert!(text.contains("rank 0, which serves the rendezvous, at 127.0.0.1:"), "{text}");
+    assert!(text.contains("rank 0, which serves the bootstrap, at 127.0.0.1:"), "{text}");
     assert!(text.contains("refused"), "{text}");
 }
 
@@ -184,7 +184,7 @@ fn a_second_process_of_one_rank_is_turned_away_and_the_first_goes_on() {
     let job = Job::from_env().unwrap();
     if job.rank() == 0 {
         let name = "a_second_process_of_one_rank_is_turned_away_and_the_first_goes_on";
-        let address = std::env::var("TIELINE_RENDEZVOUS").unwrap();
+        let address = std::env::var("TIELINE_BOOTSTRAP").unwrap();
         let port = address.rsplit(':').next().unwrap().parse().unwrap();
         ends_well(start(name, [1], 2, port, |_, command| {
             let _ = command.env("TIELINE_TEST_SECOND", "1");
@@ -247,7 +247,7 @@ fn a_rank_0_that_is_killed_is_named_too() {
     }
     let error = job.barrier().unwrap_err();
     assert_eq!(error.status(), Status::PeerFailed, "{error}");
-    assert!(error.to_string().contains("rank 0, which serves the rendezvous, is gone"), "{error}");
+    assert!(error.to_string().contains("rank 0, which serves the bootstrap, is gone"), "{error}");
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_wrong_secret_is_an_error_that_names_the_variable_and_not_the_secret() {
         return ends_well(start(name, 0..2, 2, port(), |rank, command| {
             let _ = command.env("TIELINE_SECRET", format!("sesame {rank}"));
             if rank == 0 {
-                let _ = command.env("TIELINE_RENDEZVOUS_TIMEOUT", "3s");
+                let _ = command.env("TIELINE_BOOTSTRAP_TIMEOUT", "3s");
             }
         }));
     };
@@ -309,7 +309,7 @@ fn an_address_that_other_hosts_reach_needs_a_secret() {
     let Some(_) = am() else {
         let name = "an_address_that_other_hosts_reach_needs_a_secret";
         return ends_well(start(name, 0..2, 2, port(), |_, command| {
-            let _ = command.env("TIELINE_RENDEZVOUS", format!("0.0.0.0:{}", port()));
+            let _ = command.env("TIELINE_BOOTSTRAP", format!("0.0.0.0:{}", port()));
             let _ = command.env_remove("TIELINE_SECRET");
         }));
     };
@@ -349,7 +349,7 @@ fn strangers_on_the_port_are_closed_and_the_job_does_not_notice() {
     };
     let job = Job::from_env().unwrap();
     if rank == 1 {
-        let address = std::env::var("TIELINE_RENDEZVOUS").unwrap();
+        let address = std::env::var("TIELINE_BOOTSTRAP").unwrap();
         for garbage in [&b"GET / HTTP/1.0\r\n\r\n"[..], &[0; 4096], &[0xff; 4096], b"T"] {
             let mut stream = TcpStream::connect(&address).unwrap();
             let _ = stream.write_all(garbage);
@@ -375,7 +375,7 @@ fn rank_joins_although_strangers_took_all_room_first() {
     };
     let mut strangers = Vec::new();
     if rank == 1 {
-        let address = std::env::var("TIELINE_RENDEZVOUS").unwrap();
+        let address = std::env::var("TIELINE_BOOTSTRAP").unwrap();
         let end = Instant::now() + Duration::from_secs(60);
         while strangers.len() < 600 {
             match TcpStream::connect(&address) {

@@ -1,8 +1,8 @@
-//! The bootstrap over TCP (rendezvous): rank 0 listens at an address that all ranks know beforehand, and the others connect in any
+//! The bootstrap over TCP (bootstrap): rank 0 listens at an address that all ranks know beforehand, and the others connect in any
 //! order.
 //!
 //! ```sh
-//! export TIELINE_RENDEZVOUS=nodea:29400 TIELINE_SIZE=2 TIELINE_SECRET_FILE=~/.job-secret
+//! export TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_SECRET_FILE=~/.job-secret
 //! TIELINE_RANK=0 ./program        # on nodea
 //! TIELINE_RANK=1 ./program        # anywhere
 //! ```
@@ -10,7 +10,7 @@
 //! With a secret both ends prove that they know it. Without a secret only a loopback address is accepted. The ranks then meet at a
 //! local socket with that address in its name, whose ends check each other's user by the kernel; a TCP port does not allow that.
 //!
-//! Rank 0 serves from a thread named `tieline-rendezvous`, which lives as long as its [`Job`](super::Job): the other ranks must not
+//! Rank 0 serves from a thread named `tieline-bootstrap`, which lives as long as its [`Job`](super::Job): the other ranks must not
 //! wait until rank 0 has finished a computation. The thread sleeps except during an exchange, and ends with the Job.
 
 use super::handshake::{self, NotYet};
@@ -40,7 +40,7 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(60);
 
 /// The address of the bootstrap, and its credentials.
-pub(super) struct Rendezvous {
+pub(super) struct Bootstrap {
     /// One or more of `host:port`, the same on all ranks.
     addresses: String,
     secret: Vec<u8>,
@@ -50,13 +50,13 @@ pub(super) struct Rendezvous {
     local: Option<String>,
 }
 
-impl Rendezvous {
+impl Bootstrap {
     /// From the value of `variable` and the job's secret.
     pub(super) fn new(
         addresses: String,
         variable: &'static str,
         secret: Secret<'_>,
-    ) -> Result<Rendezvous, Error> {
+    ) -> Result<Bootstrap, Error> {
         for address in addresses.split(',') {
             let good = address.rsplit_once(':').is_some_and(|(host, port)| {
                 !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0)
@@ -70,16 +70,12 @@ impl Rendezvous {
                 ));
             }
         }
-        Ok(Rendezvous { addresses, secret: secret()?, variable, local: None })
+        Ok(Bootstrap { addresses, secret: secret()?, variable, local: None })
     }
 
     /// For a job on one host: a local socket; `variable` and `addresses` are for error texts.
-    pub(super) fn on_this_host(
-        addresses: String,
-        variable: &'static str,
-        name: &str,
-    ) -> Rendezvous {
-        Rendezvous {
+    pub(super) fn on_this_host(addresses: String, variable: &'static str, name: &str) -> Bootstrap {
+        Bootstrap {
             addresses,
             secret: Vec::new(),
             variable,
@@ -91,7 +87,7 @@ impl Rendezvous {
     pub(super) fn join(&self, hello: Hello, deadline: &Deadline) -> Result<Link, Error> {
         let server = match self.variable {
             "TIELINE_EXCHANGE" => "the launcher",
-            _ => "rank 0, which serves the rendezvous,",
+            _ => "rank 0, which serves the bootstrap,",
         };
         let mut pause = FIRST_PAUSE;
         loop {
@@ -157,9 +153,9 @@ impl Rendezvous {
             ))),
             Err(local::Refused::User(user)) => Err(NotYet::Never(Error::new(
                 Status::Permission,
-                "cannot join the rendezvous",
+                "cannot join the bootstrap",
                 format!("{user} listens on the local socket @{name}"),
-                "choose another port in TIELINE_RENDEZVOUS (under Slurm: TIELINE_RENDEZVOUS_PORT), or give every rank \
+                "choose another port in TIELINE_BOOTSTRAP (under Slurm: TIELINE_BOOTSTRAP_PORT), or give every rank \
                  the same TIELINE_SECRET",
             ))),
         }
@@ -201,15 +197,15 @@ impl Rendezvous {
     /// Serves the exchange, and joins it as rank 0.
     pub(super) fn serve(&self, hello: Hello, deadline: &Deadline) -> Result<Hosted, Error> {
         let failed = |e: std::io::Error| {
-            Error::new(Status::Io, "cannot serve the rendezvous", e.to_string(), "")
+            Error::new(Status::Io, "cannot serve the bootstrap", e.to_string(), "")
         };
         let mut server = Server::new(hello.size as usize, &hello.job)?;
         self.listen(&mut server)?;
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         server.adopt(theirs).map_err(failed)?;
-        let link = Link::open(Stream::Unix(ours), hello, "the rendezvous thread", deadline)?;
+        let link = Link::open(Stream::Unix(ours), hello, "the bootstrap thread", deadline)?;
         let thread = std::thread::Builder::new()
-            .name("tieline-rendezvous".into())
+            .name("tieline-bootstrap".into())
             .spawn(move || run(server))
             .map_err(failed)?;
         Ok(Hosted { link: Some(link), thread: Some(thread) })
@@ -220,7 +216,7 @@ impl Rendezvous {
             return self.listen_local(server, [name.clone()]);
         }
         let found = self.resolve().map_err(|why| {
-            cannot(why, "see that the name in TIELINE_RENDEZVOUS is known on rank 0's host")
+            cannot(why, "see that the name in TIELINE_BOOTSTRAP is known on rank 0's host")
         })?;
         if self.secret.is_empty() {
             return match found.iter().find(|a| !a.ip().is_loopback()) {
@@ -252,9 +248,9 @@ impl Rendezvous {
         let fix = match e.kind() {
             std::io::ErrorKind::AddrInUse => IN_USE,
             std::io::ErrorKind::AddrNotAvailable => {
-                "TIELINE_RENDEZVOUS must name the host on which rank 0 runs"
+                "TIELINE_BOOTSTRAP must name the host on which rank 0 runs"
             }
-            _ => "choose another port in TIELINE_RENDEZVOUS",
+            _ => "choose another port in TIELINE_BOOTSTRAP",
         };
         Err(cannot(format!("{address}: {e}"), fix))
     }
@@ -274,14 +270,15 @@ impl Rendezvous {
     }
 }
 
-const IN_USE: &str = "choose another port in TIELINE_RENDEZVOUS, or end what listens on this one";
+const IN_USE: &str = "choose another port in TIELINE_BOOTSTRAP, or end what listens on this one";
 
 fn cannot(why: String, fix: &str) -> Error {
-    Error::new(Status::Io, "rank 0 cannot open the rendezvous", why, fix)
+    Error::new(Status::Io, "rank 0 cannot open the bootstrap", why, fix)
 }
 
 /// The name of the local socket for an address of this host.
 fn at(address: SocketAddr) -> String {
+    // Processes of earlier versions meet there.
     local::name("rendezvous", &address.to_string())
 }
 
@@ -347,7 +344,7 @@ impl Drop for Hosted {
 /// As [`refuse`], for a job with an unknown kind of exchange.
 pub(super) fn unknown_exchange(spoken: &str) -> Error {
     refuse(format!(
-        "TIELINE_EXCHANGE is `{spoken}` and TIELINE_RENDEZVOUS is not set: there is no route to the other ranks"
+        "TIELINE_EXCHANGE is `{spoken}` and TIELINE_BOOTSTRAP is not set: there is no route to the other ranks"
     ))
 }
 
@@ -355,9 +352,9 @@ pub(super) fn unknown_exchange(spoken: &str) -> Error {
 mod tests {
     use super::*;
 
-    fn made(addresses: &str, secret: &str) -> Result<Rendezvous, Error> {
+    fn made(addresses: &str, secret: &str) -> Result<Bootstrap, Error> {
         let secret = secret.as_bytes().to_vec();
-        Rendezvous::new(addresses.into(), "TIELINE_RENDEZVOUS", &|| Ok(secret.clone()))
+        Bootstrap::new(addresses.into(), "TIELINE_BOOTSTRAP", &|| Ok(secret.clone()))
     }
 
     #[test]
@@ -368,7 +365,7 @@ mod tests {
         for bad in ["", "nodea", ":1", "a:0", "a:65536", "a:x", "a:1,", "a:1,b"] {
             let error = made(bad, "").err().map(|error| error.to_string());
             let words = format!(
-                "cannot join the job: TIELINE_RENDEZVOUS is `{bad}`; write host:port, such as TIELINE_RENDEZVOUS=nodea:29400"
+                "cannot join the job: TIELINE_BOOTSTRAP is `{bad}`; write host:port, such as TIELINE_BOOTSTRAP=nodea:29400"
             );
             assert_eq!(error, Some(words));
         }
@@ -388,7 +385,7 @@ mod tests {
             [reaches("127.0.0.1", ""), reaches("::1", ""), reaches("10.0.0.1", "s")],
             ["", "", ""]
         );
-        let words = "TIELINE_RENDEZVOUS is a:1, where other hosts reach it (10.0.0.1), and there is no secret";
+        let words = "TIELINE_BOOTSTRAP is a:1, where other hosts reach it (10.0.0.1), and there is no secret";
         assert_eq!(reaches("10.0.0.1", ""), words);
     }
 }
