@@ -66,7 +66,7 @@ core_vars! {
     QUEUE_BYTES = "TIELINE_QUEUE_BYTES", "256k", Kind::SIZE,
         "Most bytes of operations that are queued per endpoint before a call returns `again`.";
     ANNOUNCED = "TIELINE_ANNOUNCED", "262144", Kind::COUNT,
-        "Most rendezvous messages that a worker keeps until they are received, of all peers together. A peer has at most 65536 of them, and may always have 64. Further ones are refused, and complete at their sender with NO_MEMORY.";
+        "Most rendezvous messages that a worker keeps until they are received, of all peers together. A peer has at most 65536 of them, and may always have 64. Further ones are refused: at their sender the operation ends as refused, with the status UNSUPPORTED.";
     ANNOUNCED_BYTES = "TIELINE_ANNOUNCED_BYTES", "128m", Kind::SIZE,
         "Most bytes of the keys of these messages, of all peers together. A peer has at most 32m of them, and may always have 64k.";
     ATOMICS = "TIELINE_ATOMICS", "cpu", Kind::one_of("cpu|device"),

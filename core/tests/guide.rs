@@ -135,12 +135,12 @@ fn any_length() -> Result<()> {
     let arrived = Rc::new(RefCell::new(None));
     let slot = arrived.clone();
     worker.on_message(BLOCK, move |message| {
-        // A message above `max_message` has an announcement here and no payload.
+        // A message above `max_message` is a rendezvous message: it has no payload yet.
         *slot.borrow_mut() = message.rendezvous();
     })?;
     let me = worker.connect(&worker.address()?)?;
 
-    // Both sides register a buffer for the transfer (`lend`): the library makes no copy in between.
+    // Both sides register a buffer for the transfer (`register_transient`): the library makes no copy in between.
     let block = context.register_transient(vec![5; 10 << 20])?;
     let sent = me.send_regions(BLOCK, 0, &[(&block, 0..block.len())])?;
 

@@ -619,7 +619,7 @@ class Endpoint(_Posting):
         worker._belongings.add(self)
 
     def send(self, id, header=0, payload=b""):
-        """Sends a header and bytes, which may be reused when this returns. `done` means that the message is in the transport's hands."""
+        """Sends a header and bytes, which may be reused when this returns. `done` means that the transport has accepted the message."""
         id, header = _word(id, 16), _word(header)
         exported = _Exported(payload)
         try:
@@ -632,7 +632,7 @@ class Endpoint(_Posting):
         return Key(self, _opened(lib.tieline_endpoint_import_key, self._handle.value, key, len(key)))
 
     def flush(self, timeout=None):
-        """Waits until earlier puts and gets are complete at the peer, and messages are in the transport's hands.
+        """Waits until earlier puts and gets are complete at the peer, and the transport has accepted earlier messages.
 
         Raises failures of dropped requests."""
         self._post(None, lib.tieline_endpoint_flush).wait(timeout)
