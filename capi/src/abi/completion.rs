@@ -3,7 +3,8 @@
 use super::enter::{guarded, object};
 use super::error::{answer, done};
 use super::records::out;
-use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, timeout};
+use super::wait::time_is_up;
+use super::worker::{WorkerHandle, WorkerState, drive, timeout};
 use tieline::{CompletionError, Outcome};
 
 /// Waits for a pending operation, at most `timeout_ns` (below 0: without limit). If `value` is not null, it receives the

@@ -70,7 +70,7 @@ fn docs_have_the_table_of_status_and_kind() {
 
 #[test]
 fn timed_out_wait_continues_and_expired_operation_has_ended() {
-    let wait = super::super::worker::time_was_up();
+    let wait = super::super::wait::time_was_up();
     assert_eq!((wait.status(), wait.kind), (Status::TimedOut as i32, Kind::Retry));
     assert!(wait.error.fix().contains("wait again"));
     for (number, (column, _)) in COLUMNS.iter().enumerate().skip(1) {
@@ -85,7 +85,7 @@ fn timed_out_wait_continues_and_expired_operation_has_ended() {
 fn wait_without_a_connected_peer_names_the_failure_of_the_last_one() {
     let (what, why) = ("worker 7 is gone", "the connection was closed without a goodbye");
     let failure = Error::new(Status::PeerFailed, what, why, "start the peer again");
-    let wait = super::super::worker::after_failure(&failure);
+    let wait = super::super::wait::after_failure(&failure);
     assert_eq!((wait.status(), wait.kind), (Status::TimedOut as i32, Kind::Retry));
     assert!(wait.error.why().contains(what) && wait.error.why().contains(why));
     assert_eq!(wait.error.fix(), "start the peer again");

@@ -7,10 +7,10 @@ use super::memory::{RegionHandle, RegionObject, close_by};
 use super::numbers::{TIELINE_MOVED, TIELINE_ROUSED};
 use super::records::{self, out, out_handle};
 use super::table::{self, Handle, Object};
-use super::worker::{WorkerHandle, WorkerState, drive, time_is_up, time_was_up, timeout};
+use super::worker::{WorkerHandle, WorkerState, drive, timeout};
 use std::ffi::c_void;
 use std::time::Duration;
-use tieline::{Status, WaitSet, Waited, Waker};
+use tieline::{Error, Status, WaitSet, Waited, Waker, Worker};
 
 /// Wakes a sleeping worker, from any thread and from a signal handler.
 pub struct WakerHandle(());
@@ -57,6 +57,30 @@ pub unsafe extern "C" fn tieline_workers_wait(
         let workers = unsafe { std::slice::from_raw_parts(workers, count) };
         within(workers, &mut WaitSet::new()?, timeout(timeout_ns))
     }))
+}
+
+#[cold]
+pub(crate) fn time_is_up(worker: &Worker) -> Fault {
+    match worker.last_peer_failure() {
+        Some(failure) => after_failure(&failure),
+        None => time_was_up(),
+    }
+}
+
+/// A wait that ran out of time after the last peer has failed.
+pub(crate) fn after_failure(failure: &Error) -> Fault {
+    let what = "a wait for which no peer is connected any more";
+    let why = format!(
+        "the time is up, and the last peer has failed: {}: {}",
+        failure.what(),
+        failure.why()
+    );
+    Fault::new(Status::TimedOut, what, why, failure.fix())
+}
+
+#[cold]
+pub(crate) fn time_was_up() -> Fault {
+    Fault::new(Status::TimedOut, "a wait", "the time is up", "wait again, or longer")
 }
 
 /// A limit on nesting: each worker is entered within the call of the one before it.

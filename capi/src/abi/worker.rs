@@ -8,6 +8,7 @@ use super::error::{Fault, Kind, answer, done};
 use super::how::Requests;
 use super::records::{out, out_handle};
 use super::table::{self, Handle, Object};
+use super::wait::time_is_up;
 use std::cell::{Cell, OnceCell, RefCell, UnsafeCell};
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -318,30 +319,6 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
             }
         })
     }))
-}
-
-#[cold]
-pub(crate) fn time_is_up(worker: &Worker) -> Fault {
-    match worker.last_peer_failure() {
-        Some(failure) => after_failure(&failure),
-        None => time_was_up(),
-    }
-}
-
-/// A wait that ran out of time after the last peer has failed.
-pub(crate) fn after_failure(failure: &Error) -> Fault {
-    let what = "a wait for which no peer is connected any more";
-    let why = format!(
-        "the time is up, and the last peer has failed: {}: {}",
-        failure.what(),
-        failure.why()
-    );
-    Fault::new(Status::TimedOut, what, why, failure.fix())
-}
-
-#[cold]
-pub(crate) fn time_was_up() -> Fault {
-    Fault::new(Status::TimedOut, "a wait", "the time is up", "wait again, or longer")
 }
 
 /// Reports the number of pending operations.
