@@ -216,7 +216,7 @@ const TABLE: &str = "
 ## The check that finds each mistake
 
 The suite is tested with two providers, [`rings.c`](../conformance/subjects/rings.c) and [`pairs.c`](../conformance/subjects/pairs.c).
-Each can be built with one of many mistakes. The last column names the first check that finds the mistake, also on a busy machine.
+Each has build options, and each option adds one known bug. The last column names the first check that finds the bug, also on a busy machine.
 
 | provider | built with | mistake | found by |
 |---|---|---|---|

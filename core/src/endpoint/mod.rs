@@ -139,7 +139,7 @@ impl Endpoint {
     /// `Done`: the transport has accepted the message. `Pending`: the message is queued, in order.
     ///
     /// A message longer than [`max_message`](Endpoint::max_message) is sent as a rendezvous message (RTS), in order with the other
-    /// messages. The peer's handler gets an [`Rendezvous`](crate::Rendezvous) and chooses the destination of its bytes. The
+    /// messages. The peer's handler gets a [`Rendezvous`](crate::Rendezvous) and chooses the destination of its bytes. The
     /// operation stays `Pending` until the peer's application has received or refused the message, regardless of other messages. It
     /// completes when the receiver has the bytes it requested: all of them, the first part, or none. If the receiver refuses the
     /// message, or the transfer fails, it ends with [`CompletionError::Refused`](crate::CompletionError::Refused). Fences and

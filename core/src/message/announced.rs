@@ -54,7 +54,7 @@ pub(crate) trait Taker {
 /// A received rendezvous message (RTS). It was longer than its lane can carry, so its bytes stay at the sender until they are
 /// received.
 ///
-/// The handler of its id gets it in order with the other messages ([`Message::announcement`](crate::Message::announcement)). It can
+/// The handler of its id gets it in order with the other messages ([`Message::rendezvous`](crate::Message::rendezvous)). It can
 /// be kept beyond the handler, for any time. Then [`Rendezvous::receive_into`] receives it into memory of the receiver's choice, or
 /// [`Rendezvous::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until then, and the sender
 /// learns the result.

@@ -147,7 +147,7 @@ impl<'a> Message<'a> {
     }
 
     /// Keeps the payload beyond the handler's call. If the transport lends its buffers, nothing is copied. A [rendezvous
-    /// message](Message::announcement) has no payload yet: the kept message is empty, and the message is refused unless
+    /// message](Message::rendezvous) has no payload yet: the kept message is empty, and the message is refused unless
     /// `announcement` was called.
     #[must_use]
     pub fn keep(&self) -> KeptMessage {

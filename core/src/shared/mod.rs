@@ -35,7 +35,7 @@ pub(crate) trait Senders {
     /// The application's endpoint to a peer (`EndpointState`, which is built on this type).
     fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>>;
 
-    /// The rendezvous message (an `Rendezvous`) whose handler runs; returned once.
+    /// The rendezvous message (a `Rendezvous`) whose handler runs; returned once.
     fn take_announcement(&self) -> Option<Box<dyn Any>>;
 }
 

@@ -193,7 +193,7 @@ impl Worker {
     /// but not make progress.
     ///
     /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without a payload,
-    /// and with an [`Rendezvous`](crate::Rendezvous) to receive it by ([`Message::announcement`]). A payload is always
+    /// and with a [`Rendezvous`](crate::Rendezvous) to receive it by ([`Message::rendezvous`]). A payload is always
     /// complete.
     ///
     /// The handler replaces the previous handler of this id. The previous one is dropped with everything that it captured:
