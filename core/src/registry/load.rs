@@ -111,7 +111,7 @@ pub(super) fn open_file(
     // root or this user can have put it, and was tried in a child process unless it is a system file.
     let library = match unsafe { Library::open(Some(path.as_os_str()), flags) } {
         Ok(library) => library,
-        Err(error) => return refuse("dlopen", "a file that the loader accepts", why(&error)),
+        Err(error) => return Err(not_loaded(why(&error))),
     };
     // SAFETY: the symbol's name carries the ABI's major, which fixes its type.
     let entry = unsafe { library.get::<EntryFn>(symbol_name().as_bytes()) }.map(|symbol| *symbol);
@@ -122,13 +122,26 @@ pub(super) fn open_file(
         Ok(entry) if unsafe { defined_in(handle, entry as *const c_void) } => {
             compare_files(entry as *const c_void, path, checked, version, warn).map(|()| entry)
         }
-        Ok(_) => refuse(
-            "symbol",
-            format!("{ENTRY_SYMBOL} in the file itself"),
-            "one that belongs to another object that the file depends on",
-        ),
-        Err(_) => refuse("symbol", format!("the symbol {ENTRY_SYMBOL}"), "no such symbol"),
+        Ok(_) => Err(foreign_symbol()),
+        Err(_) => Err(no_symbol()),
     }
+}
+
+/// The refusal of a file that the loader does not accept, in the loader's words.
+pub(super) fn not_loaded(found: String) -> Refusal {
+    ("dlopen", Unfit { expected: "a file that the loader accepts".into(), found })
+}
+
+/// The refusal of a file without the entry symbol.
+pub(super) fn no_symbol() -> Refusal {
+    let expected = format!("the symbol {ENTRY_SYMBOL}");
+    ("symbol", Unfit { expected, found: "no such symbol".into() })
+}
+
+/// The refusal of a file whose entry symbol is found in another object.
+pub(super) fn foreign_symbol() -> Refusal {
+    let found = "one that belongs to another object that the file depends on".into();
+    ("symbol", Unfit { expected: format!("{ENTRY_SYMBOL} in the file itself"), found })
 }
 
 /// Whether what the loader mapped is the file that was checked.

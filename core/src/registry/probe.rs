@@ -8,13 +8,15 @@
 //! in `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache is only
 //! ever a shortcut: one that cannot be read or written, or that somebody else could have written or put there, is not
 //! used and not mentioned. "No" is believed for a day, because what made a constructor crash may be mended
-//! without touching the file; what the loader itself refuses is cheap to ask again, and not kept.
+//! without touching the file; what the loader itself refuses is cheap to ask again, and not kept. This process does not load such a
+//! file: the loader may come to another answer here, since it reads beyond the tables of a damaged file.
 //!
 //! `TIELINE_PROBE`: `on` (default), `nocache` (asks anew and keeps nothing), `off`.
 
 use super::abi::host::Services;
 use super::elf::Unfit;
 use super::identity::Refusal;
+use super::load;
 use super::room::Room;
 use super::settings::Settings;
 use super::sys::{self, Call, Step, Trial};
@@ -116,7 +118,11 @@ pub(super) fn check(
             return told(answer, true);
         }
     }
-    let Some(fault) = fault(try_file(path, settings)) else { return Ok(()) };
+    let trial = try_file(path, settings);
+    if let Some(refusal) = refusal_of_loader(&trial) {
+        return Err(refusal);
+    }
+    let Some(fault) = fault(trial) else { return Ok(()) };
     let answer = Answer { fault, at: now };
     if mode == Mode::On {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -126,6 +132,16 @@ pub(super) fn check(
         }
     }
     told(&answer, false)
+}
+
+/// What the loader itself says against a file. Once loaded, a file stays until the process ends, and then its finalizers run.
+fn refusal_of_loader(trial: &std::io::Result<Trial>) -> Option<Refusal> {
+    match trial {
+        Ok(Trial::Refused(words)) => Some(load::not_loaded(words.clone())),
+        Ok(Trial::NoSymbol) => Some(load::no_symbol()),
+        Ok(Trial::ForeignSymbol) => Some(load::foreign_symbol()),
+        _ => None,
+    }
 }
 
 /// What a trial says against a file, if anything; `None` when it is not worth keeping.
@@ -152,8 +168,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
             Some(format!("{} ended itself with status {status}", child(step)))
         }
         Ok(Trial::Vanished(step)) => Some(format!("{} ended without an answer", child(step))),
-        // The loader says the same again, at once and without harm, when it is asked in this process.
-        Ok(Trial::Refused(_) | Trial::NoSymbol) => return None,
+        Ok(Trial::Refused(_) | Trial::NoSymbol | Trial::ForeignSymbol) => return None,
         // No child can be made (limits, seccomp): nothing is known against the file.
         Err(_) => return None,
     })

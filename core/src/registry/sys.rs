@@ -1,7 +1,7 @@
 //! The child process that tries a provider file out, and other calls to the system.
 //!
 //! Why fork and not a helper program: a library cannot count on a helper being installed beside it, nor on
-//! finding it. What that asks of the child: between fork and `_exit` it makes system calls, calls dlopen, dladdr, the
+//! finding it. What that asks of the child: between fork and `_exit` it makes system calls, calls dlopen, dlinfo, dladdr, the
 //! file's entry function, what opens its domains, and its finalizers, nothing else. The application's exit handlers do not run. dlopen takes the loader's lock and allocates; glibc makes both usable again
 //! in the child of a process with several threads. Everything else that the child needs is prepared before the fork:
 //! the host table that the entry function gets is one that no other thread has ever seen, so none of its locks is held.
@@ -137,6 +137,8 @@ pub(super) enum Trial {
     Refused(String),
     /// It loaded and lacks the symbol.
     NoSymbol,
+    /// It loaded, and the symbol is that of another object.
+    ForeignSymbol,
     /// A signal ended the child.
     Killed(Step, i32),
     /// The child ended itself with this status, before it could answer.
@@ -242,9 +244,12 @@ unsafe fn child(
             libc::_exit(0)
         }
         // The parent looks the address up, too: the loader then reads the tables of the file's symbols.
-        let _ = super::objects::defined_in(handle, entry);
-        say(b"L");
         let is_whole = call.is_some();
+        if !super::objects::defined_in(handle, entry) {
+            say(b"F");
+            libc::_exit(0)
+        }
+        say(b"L");
         if let Some(Call { host, room }) = call {
             let entry: EntryFn = std::mem::transmute(entry);
             let started = entry(*host, std::ptr::from_mut(&mut room.ops)) >= 0;
@@ -438,6 +443,7 @@ fn verdict(answer: &[u8], status: &Collected) -> Trial {
         ([b'S', signal], _) => Trial::Killed(step, i32::from(*signal)),
         ([b'R'], Collected::Exited(0) | Collected::Gone) if step == Step::Ending => Trial::Ran,
         ([b'M'], Collected::Exited(0) | Collected::Gone) => Trial::NoSymbol,
+        ([b'F'], Collected::Exited(0) | Collected::Gone) => Trial::ForeignSymbol,
         ([b'E', text @ ..], _) => Trial::Refused(String::from_utf8_lossy(text).into_owned()),
         (_, Collected::Killed(signal)) => Trial::Killed(step, *signal),
         (_, Collected::Exited(status)) => Trial::Exited(step, *status),
@@ -496,6 +502,13 @@ mod tests {
             let Trial::Refused(why) = refused else { panic!("{refused:?}") };
             assert!(why.contains("/nowhere/libtieline_x.so"), "{why}");
         }
+    }
+
+    #[test]
+    fn a_symbol_of_another_object_is_told_from_one_of_the_library() {
+        // The mathematical library depends on the C library.
+        let foreign = trial(c"libm.so.6", c"malloc");
+        assert_eq!(foreign, [Trial::ForeignSymbol, Trial::ForeignSymbol]);
     }
 
     #[test]
