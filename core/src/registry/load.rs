@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code)]
 
-use super::abi::grown::listed;
+use super::abi::grown::{Unlisted, listed};
 use super::abi::host::{LogLine, Services};
 use super::abi::{EndpointTable, Tables, layout};
 use super::elf::Unfit;
@@ -208,7 +208,7 @@ pub(super) fn start(
     let mut room = Room::new();
     // SAFETY: the entry function of a provider of our major, the host's table, and a record whose size is
     // set; `room` is larger than the record.
-    let code = unsafe { entry(host, std::ptr::from_mut(&mut *room).cast::<ProviderOps>()) };
+    let code = unsafe { entry(host, room.place()) };
     if code < 0 {
         let status = Status::from_code(code);
         let (of_a_value, text) = services.take_words(status);
@@ -227,8 +227,12 @@ pub(super) fn start(
     }
     // Its functions may rely on values that it was not given.
     let refused = services.refused_value();
-    // SAFETY: this is what the entry function wrote.
-    let tables = unsafe { Tables::complete(&room.ops) };
+    let tables = if room.is_whole() {
+        // SAFETY: this is what the entry function wrote.
+        unsafe { Tables::complete(&room.ops) }
+    } else {
+        Err("tables in front of the room that the entry function was given".to_string())
+    };
     let checked = match tables {
         Ok(_) if refused.is_some() => {
             services.tell_declared();
@@ -287,7 +291,19 @@ impl LoadedProvider {
             // SAFETY: the provider's function with its own state; `out` has room for `capacity` records.
             unsafe { (self.tables.provider.query_domains)(self.state, out, capacity, count) }
         })
-        .map_err(|code| self.failed_call(code, &what))
+        .map_err(|why| self.unlisted(why, "query_domains", &what))
+    }
+
+    /// Why a slot has given no list.
+    pub(super) fn unlisted(&self, why: Unlisted, slot: &str, what: &dyn Fn() -> String) -> Error {
+        if why == Unlisted::Overrun {
+            let text = format!("its {slot} has written beside the room that it was given");
+            self.poison(&format!("{text} ({})", self.origin));
+        }
+        match why {
+            Unlisted::Code(code) => self.failed_call(code, what),
+            Unlisted::Overrun => self.failure(Status::ProviderFailed as i32, &what()),
+        }
     }
 
     /// The calling thread's last error in the provider's words; empty when it has none.

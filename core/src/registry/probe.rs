@@ -2,7 +2,8 @@
 //! the process costs a line of text and not the process; and remembers the answer.
 //!
 //! The child loads the file, calls its entry function with the settings of this process, lists and opens its domains, lets go of what
-//! that made, and runs the file's finalizers, as the end of a process does. No trial covers what a provider does later.
+//! that made, and runs the file's finalizers, as the end of a process does. Each function is watched (`abi/watched.rs`). No trial covers
+//! what a provider does later. It opens no interface: one may take a port that this process needs, and leave shared memory when it is killed.
 //!
 //! The answer belongs to a file (device, inode, size, times), not to a path. It is kept in the process, and
 //! in `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache is only
@@ -14,6 +15,7 @@
 //! `TIELINE_PROBE`: `on` (default), `nocache` (asks anew and keeps nothing), `off`.
 
 use super::abi::host::Services;
+use super::abi::watched::Broke;
 use super::elf::Unfit;
 use super::identity::Refusal;
 use super::load;
@@ -154,6 +156,9 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     };
     Some(match trial {
         Ok(Trial::Ran) => None,
+        Ok(Trial::Broke(step, broke)) => {
+            Some(format!("{} found that {}", child(step), words(broke)))
+        }
         Ok(Trial::Killed(step, signal)) => {
             Some(format!("{} was killed by {}", child(step), signal_name(signal)))
         }
@@ -172,6 +177,15 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
         // No child can be made (limits, seccomp): nothing is known against the file.
         Err(_) => return None,
     })
+}
+
+/// What a function of the file has done.
+fn words(broke: Broke) -> &'static str {
+    match broke {
+        Broke::Registers => "a function had changed registers that belong to its caller",
+        Broke::Stack => "a function had written over the stack of its caller",
+        Broke::Memory => "a function had written beside the room that it was given",
+    }
 }
 
 fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {

@@ -9,6 +9,8 @@
 
 #![allow(unsafe_code)]
 
+use super::abi::trial;
+use super::abi::watched::Broke;
 use super::room::Room;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fs::File;
@@ -139,6 +141,8 @@ pub(super) enum Trial {
     NoSymbol,
     /// It loaded, and the symbol is that of another object.
     ForeignSymbol,
+    /// A function of the file has changed what its caller keeps.
+    Broke(Step, Broke),
     /// A signal ended the child.
     Killed(Step, i32),
     /// The child ended itself with this status, before it could answer.
@@ -252,20 +256,27 @@ unsafe fn child(
         say(b"L");
         if let Some(Call { host, room }) = call {
             let entry: EntryFn = std::mem::transmute(entry);
-            let started = entry(*host, std::ptr::from_mut(&mut room.ops)) >= 0;
+            let started = trial::start(entry, host, room);
+            let started = started.unwrap_or_else(|broke| say_broke(broke));
             say(b"D");
             if started {
-                super::abi::trial::open_domains(&room.ops);
-            }
-            if let (true, Some(quiesce)) = (started, room.ops.quiesce) {
-                quiesce(room.ops.state);
+                trial::open_and_close(&room.ops).unwrap_or_else(|broke| say_broke(broke));
             }
         }
         say(b"Q");
         if is_whole {
-            super::objects::run_finalizers(handle);
+            super::objects::run_finalizers(handle).unwrap_or_else(|broke| say_broke(broke));
         }
         say(b"R");
+        libc::_exit(0)
+    }
+}
+
+/// Answers that a function has changed what its caller keeps, and ends the child.
+fn say_broke(broke: Broke) -> ! {
+    // SAFETY: in the child, with its own descriptor.
+    unsafe {
+        say(&[b'B', broke.letter()]);
         libc::_exit(0)
     }
 }
@@ -439,6 +450,9 @@ fn step_of(answer: &[u8]) -> (Step, &[u8]) {
 
 fn verdict(answer: &[u8], status: &Collected) -> Trial {
     let (step, said) = step_of(answer);
+    if let Some(broke) = said.strip_prefix(b"B").and_then(Broke::of_answer) {
+        return Trial::Broke(step, broke);
+    }
     match (said, status) {
         ([b'S', signal], _) => Trial::Killed(step, i32::from(*signal)),
         ([b'R'], Collected::Exited(0) | Collected::Gone) if step == Step::Ending => Trial::Ran,
@@ -525,6 +539,10 @@ mod tests {
             (b"", Collected::Gone, Trial::Vanished(Loading)),
             (b"L", Collected::Gone, Trial::Vanished(Starting)),
             (b"LDS\x0b", Collected::Gone, Trial::Killed(Opening, 11)),
+            (b"LBs", Collected::Exited(0), Trial::Broke(Starting, Broke::Stack)),
+            (b"LDBm", Collected::Gone, Trial::Broke(Opening, Broke::Memory)),
+            (b"LDQBr", Collected::Exited(0), Trial::Broke(Ending, Broke::Registers)),
+            (b"LDBx", Collected::Exited(0), Trial::Exited(Opening, 0)),
             (b"LDQR", Collected::Exited(0), Trial::Ran),
             (b"LQS\x0b", Collected::Gone, Trial::Killed(Ending, 11)),
             (b"LQ", Collected::Exited(0), Trial::Exited(Ending, 0)),
