@@ -294,7 +294,7 @@ impl LoadedProvider {
         .map_err(|why| self.unlisted(why, "query_domains", &what))
     }
 
-    /// Why a slot has given no list.
+    /// The error of a slot that has given no list.
     pub(super) fn unlisted(&self, why: Unlisted, slot: &str, what: &dyn Fn() -> String) -> Error {
         if why == Unlisted::Overrun {
             let text = format!("its {slot} has written beside the room that it was given");

@@ -136,7 +136,7 @@ pub(super) fn check(
     told(&answer, false)
 }
 
-/// What the loader itself says against a file. Once loaded, a file stays until the process ends, and then its finalizers run.
+/// The loader's own refusal of a file. Once loaded, a file stays until the process ends, and then its finalizers run.
 fn refusal_of_loader(trial: &std::io::Result<Trial>) -> Option<Refusal> {
     match trial {
         Ok(Trial::Refused(words)) => Some(load::not_loaded(words.clone())),
@@ -179,7 +179,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     })
 }
 
-/// What a function of the file has done.
+/// The words for a change that a function of the file made.
 fn words(broke: Broke) -> &'static str {
     match broke {
         Broke::Registers => "a function had changed registers that belong to its caller",

@@ -18,7 +18,7 @@ impl Room {
         Box::new(Room { front: [MARK; BESIDE], ops: ProviderOps::empty(), _slack: [0; 4096] })
     }
 
-    /// Where the table is. What is written there may be longer than the table.
+    /// The address of the table. A provider may write more than the table there.
     pub(super) fn place(&mut self) -> *mut ProviderOps {
         let at = std::ptr::from_mut(self).cast::<u8>();
         at.wrapping_add(std::mem::offset_of!(Room, ops)).cast()

@@ -22,7 +22,7 @@ fn a_truncated_file_is_refused_before_dlopen() {
     assert!(is_found(&context, "good"));
 }
 
-/// The loader follows both without a look.
+/// The loader does not check either of them.
 #[test]
 fn a_file_that_leads_the_loader_out_of_its_memory_is_refused_before_dlopen() {
     const RELRO: u64 = 0x6474_e552;

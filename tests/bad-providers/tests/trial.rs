@@ -6,7 +6,7 @@ use common::{assert_refused, assert_the_rest_works, is_found, open, open_with, v
 use tieline::explain::Verdict;
 use tieline_bad_providers::Directory;
 
-/// What a trial finds at each of its steps.
+/// One file for each step of a trial.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_function_that_changes_registers_of_its_caller_is_found_by_the_trial() {
@@ -47,7 +47,7 @@ fn a_function_that_writes_over_the_stack_of_its_caller_is_found_by_the_trial() {
     assert_refused(&context, "domain", "probe", "", found);
 }
 
-/// What a function has not set is no address in the trial, whatever it would be in the process.
+/// A register or variable that a function has not set holds no valid address in the trial.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_function_that_uses_what_it_has_not_set_is_found_by_the_trial() {

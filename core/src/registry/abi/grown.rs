@@ -25,7 +25,7 @@ pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u
     }
 }
 
-/// Why there is no list.
+/// The reason for a missing list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unlisted {
     /// The slot said so.

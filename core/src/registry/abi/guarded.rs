@@ -1,9 +1,9 @@
-//! Room that a provider's function gets, between marked words that it leaves as they are.
+//! Room for the answer of a provider's function, between marked words.
 
 use super::watched::{Broke, MARK};
 use std::marker::PhantomData;
 
-/// So many words are marked on each side.
+/// The number of marked words on each side.
 pub(in crate::registry) const BESIDE: usize = 512;
 
 /// Room for records of the ABI.
@@ -14,7 +14,7 @@ pub(super) struct Guarded<T> {
 }
 
 impl<T: Copy> Guarded<T> {
-    /// Room for so many, which are all `record` at first.
+    /// Makes room for `capacity` copies of `record`.
     pub(super) fn new(record: T, capacity: usize) -> Guarded<T> {
         const { assert!(align_of::<T>() <= align_of::<u64>()) };
         let words = (capacity * size_of::<T>()).div_ceil(size_of::<u64>());
@@ -28,12 +28,12 @@ impl<T: Copy> Guarded<T> {
         room
     }
 
-    /// Where the first one is.
+    /// The address of the first record.
     pub(super) fn at(&mut self) -> *mut T {
         self.words[BESIDE..].as_mut_ptr().cast()
     }
 
-    /// Whether the words beside it are as they were.
+    /// Returns whether the marked words are unchanged.
     pub(super) fn is_whole(&self) -> bool {
         let behind = self.words.len() - BESIDE;
         let beside = self.words[..BESIDE].iter().chain(&self.words[behind..]);

@@ -16,10 +16,10 @@ const MOST_DOMAINS: usize = 4;
 /// The room for a provider's words.
 const WORDS: usize = 1024;
 
-/// Calls the entry function; whether the provider started.
+/// Calls the entry function and returns whether the provider started.
 ///
 /// # Safety
-/// `entry` is an entry function, and nobody else calls the provider.
+/// `entry` is an entry function. Only this thread calls the provider.
 pub(in crate::registry) unsafe fn start(
     entry: EntryFn,
     host: &'static Host,
@@ -31,11 +31,11 @@ pub(in crate::registry) unsafe fn start(
     if room.is_whole() { Ok(code >= 0) } else { Err(Broke::Memory) }
 }
 
-/// Compares the layouts, lists the domains, opens them, lists their modules, closes them, and lets go of the provider. The parent asks
-/// again, so all answers are ignored.
+/// Compares the layouts, opens the domains, lists their modules, closes them, and calls `quiesce`. The parent repeats all calls, so the
+/// answers are ignored.
 ///
 /// # Safety
-/// The entry function has written `ops`, and nobody else calls the provider.
+/// The entry function has written `ops`. Only this thread calls the provider.
 pub(in crate::registry) unsafe fn open_and_close(ops: &ProviderOps) -> Result<(), Broke> {
     // SAFETY: the caller's promise.
     let tables = unsafe { Tables::complete(ops) };
@@ -63,7 +63,7 @@ impl Provider<'_> {
         let code = unsafe { watched(query as *const c_void, arguments)? } as i32;
         theirs.check()?;
         for theirs in theirs.first(usize::from(code >= 0)) {
-            // SAFETY: that is what the provider says.
+            // SAFETY: the provider has written the record.
             let _ = unsafe { layout::drift(&theirs) };
         }
         Ok(())
@@ -110,10 +110,10 @@ impl Provider<'_> {
         Ok(())
     }
 
-    /// A list, or none where the provider says that there is none.
+    /// Calls a slot that writes a list. A failure gives an empty list.
     ///
     /// # Safety
-    /// `query` is a slot that writes a list of these records, and `of` is what it is called with.
+    /// `query` is a slot that writes a list of these records, and `of` is its handle.
     unsafe fn list<T: Copy>(
         &self,
         empty: T,
@@ -140,7 +140,7 @@ impl Provider<'_> {
         }
     }
 
-    /// Asks for the words of a failure, as the parent does.
+    /// Calls `last_error`, as the parent does after a failure.
     fn take_words(&self) -> Result<(), Broke> {
         let mut words = Guarded::new(0u8, WORDS);
         let last_error = self.tables.provider.last_error as *const c_void;

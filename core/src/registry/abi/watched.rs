@@ -1,15 +1,14 @@
 //! Calls of a provider's functions in a trial, with a look at what a function leaves behind when it returns.
 //!
 //! A function of a damaged file may return and have changed what belongs to its caller. The child that tries the file may go on by
-//! chance where this process would end, because its own values lie elsewhere. So a trial fills what the calling convention keeps with
-//! a mark, and compares it afterwards. A function that uses a register or a variable that it has not set finds the mark, which is no
-//! address.
+//! chance although this process would end, because its own values lie elsewhere. So a trial fills registers and stack of the caller
+//! with a mark, and compares them afterwards. A register or variable that a function has not set holds no valid address.
 
 use std::ffi::c_void;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::sync::atomic::Ordering;
 
-/// What a function of a provider changed that was not its own.
+/// A change that a function of a provider made outside of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::registry) enum Broke {
     /// Registers that the calling convention keeps.
@@ -23,7 +22,7 @@ pub(in crate::registry) enum Broke {
 impl Broke {
     const ALL: [Broke; 3] = [Broke::Registers, Broke::Stack, Broke::Memory];
 
-    /// What a child says of it.
+    /// The letter of a child's answer.
     pub(in crate::registry) fn letter(self) -> u8 {
         match self {
             Broke::Registers => b'r',
@@ -32,16 +31,16 @@ impl Broke {
         }
     }
 
-    /// What a child has said.
+    /// Reads a child's answer.
     pub(in crate::registry) fn of_answer(said: &[u8]) -> Option<Broke> {
         Broke::ALL.into_iter().find(|broke| *said == [broke.letter()])
     }
 }
 
-/// What stands where a function has nothing to read or to write. As an address it is outside of what x86-64 has.
+/// The value of registers and words that belong to the caller. As an address it is outside of the range of x86-64.
 pub(in crate::registry) const MARK: u64 = 0xa5a5_5a5a_a5a5_5a00;
 
-/// What stands where a function has not set a variable: a length that may be, and an address that nothing has.
+/// The value of stack words that a function has not set: a plausible length, and an address where nothing is mapped.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const UNSET: usize = 16;
 /// So much of the stack that the function gets is filled with it.
@@ -71,14 +70,14 @@ pub(in crate::registry) unsafe fn watched<const N: usize>(
     }
 }
 
-/// What it returned; whether it changed registers (not 0: yes); whether it changed the stack.
+/// Returns the result, a number that is not 0 if registers changed, and one that is not 0 if the stack changed.
 ///
 /// # Safety
 /// As [`watched`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn call(function: *const c_void, arguments: [usize; 4]) -> (usize, u64, u64) {
     use std::sync::atomic::AtomicUsize;
-    /// The stack pointer before a call: the one thing that no register and no place on the stack keeps.
+    /// The stack pointer before a call. A damaged function may change every register and the stack.
     static BEFORE: AtomicUsize = AtomicUsize::new(0);
     /// The stack pointer that a function gets, below the marked words of its caller's stack.
     static TOP: AtomicUsize = AtomicUsize::new(0);
@@ -186,8 +185,8 @@ unsafe fn call(function: *const c_void, arguments: [usize; 4]) -> (usize, u64, u
     (returned, registers, stack)
 }
 
-/// A stack of its own for what is called, with nothing above the marked words, and nothing below: the stack pointer that it begins at.
-/// Where a function reaches further up, this process has its own frames, or nothing. It stays until the process ends.
+/// Maps a stack for the calls and returns the stack pointer at which they begin. Nothing is mapped above the marked words and below the
+/// stack. It stays until the process ends.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn stack() -> Option<usize> {
     /// As long as a main thread's, of which the pages are there that are used.

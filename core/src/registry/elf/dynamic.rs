@@ -1,7 +1,7 @@
-//! What the loader believes of a file without a look: where it changes rights of memory, and the numbers of versions.
+//! Checks two parts of a file that the loader does not check: the range that becomes read-only, and the version numbers.
 //!
-//! Both lead the loader out of the file's own memory when they are wrong. What lies there decides whether the process ends, and may
-//! differ between a child that tries the file and this process.
+//! Wrong values lead the loader out of the file's own memory. The contents of that other memory decide whether the process ends. They may
+//! differ between this process and a child that tries the file.
 
 use super::{Bytes, Fields, Unfit, inside, unfit};
 
@@ -14,8 +14,8 @@ pub(super) struct Load {
     pub(super) memory_len: u64,
 }
 
-/// Whether the memory that becomes read-only after relocation lies in a loadable segment: up to the end of its last page, or to the
-/// next segment, since what is between them belongs to the file as well.
+/// Checks that the memory that becomes read-only after relocation lies in a loadable segment. It may reach to the end of the last page,
+/// or to the next segment.
 pub(super) fn check_relro(address: u64, len: u64, loads: &[Load], page: u64) -> Result<(), Unfit> {
     let is_inside = |load: &Load| {
         let next = loads.iter().map(|it| it.address).filter(|start| *start > load.address).min();
@@ -140,7 +140,7 @@ impl<B: Bytes + ?Sized> Memory<'_, B> {
         None
     }
 
-    /// The highest number of what other files define.
+    /// The highest number among the versions of other files.
     fn last_needed(&self, mut at: u64) -> Option<u16> {
         let mut most = 0;
         for _ in 0..MOST {
@@ -160,7 +160,7 @@ impl<B: Bytes + ?Sized> Memory<'_, B> {
         None
     }
 
-    /// The highest number of what the file defines.
+    /// The highest number among the file's own versions.
     fn last_defined(&self, mut at: u64) -> Option<u16> {
         let mut most = 0;
         for _ in 0..MOST {
