@@ -1,5 +1,5 @@
 //! Provider files with changed bytes: the trial in a child process finds what would end the process that loads them, its end included.
-//! Code that the trial does not run may be damaged as well: of the 10 000 files 12 end a process, and one makes it wait for ever.
+//! A function may use what it has not set and come back by chance, in the trial and not in the process. So one death is allowed.
 //!
 //! `TESTS_WHOLE=1` tries 10 000 files; otherwise the first ones of the same row are tried, as many as there is time for.
 
@@ -72,9 +72,12 @@ fn damaged(whole: &[u8], seed: u64) -> Vec<u8> {
     file
 }
 
+/// The status with which `timeout` ends after it has ended a process.
+const ENDED_BY_TIMEOUT: i32 = 124;
+
 /// A process that opens a context with this folder's file, and ends.
 fn opened(place: &Path) -> ExitStatus {
-    // A process that is ended here ends with status 124; one that a signal ends, ends `timeout` likewise.
+    // A signal that ends the process ends `timeout` likewise.
     let mut command = Command::new("timeout");
     let _ = command.args(["60", env!("CARGO_BIN_EXE_tieline")]);
     let _ = command.arg("info").env("TIELINE_PROVIDER_PATH", place);
@@ -98,10 +101,11 @@ fn a_damaged_provider_file_ends_no_process_that_opens_a_context() {
     std::fs::write(base.join("libtieline_rings.so"), &whole).unwrap();
     assert!(opened(&base).success(), "the file works as it is");
     let (next, tried, begun) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
-    let killed = Mutex::new(Vec::new());
+    let (killed, waited) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for number in 0..2 {
-            let (next, tried, killed, whole, base) = (&next, &tried, &killed, &whole, &base);
+            let (next, tried, whole, base) = (&next, &tried, &whole, &base);
+            let (killed, waited) = (&killed, &waited);
             let _ = scope.spawn(move || {
                 let place = base.join(number.to_string());
                 std::fs::DirBuilder::new().mode(0o700).create(&place).unwrap();
@@ -119,13 +123,17 @@ fn a_damaged_provider_file_ends_no_process_that_opens_a_context() {
                     if let Some(signal) = ended.signal() {
                         killed.lock().unwrap().push((seed, signal));
                     }
+                    if ended.code() == Some(ENDED_BY_TIMEOUT) {
+                        waited.lock().unwrap().push(seed);
+                    }
                 }
             });
         }
     });
     std::fs::remove_dir_all(&base).unwrap();
     let (tried, killed) = (tried.into_inner(), killed.into_inner().unwrap());
+    let waited = waited.into_inner().unwrap();
     println!("{tried} damaged files; number and signal of those that ended a process: {killed:?}");
-    // Changed code may still end a process: one file in 500.
-    assert!(tried > 0 && killed.len() <= tried.div_ceil(500), "{killed:?}");
+    assert!(tried > 0 && killed.len() <= tried.div_ceil(10_000), "{killed:?}");
+    assert!(waited.is_empty(), "a process with these files does not end: {waited:?}");
 }

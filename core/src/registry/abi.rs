@@ -12,6 +12,7 @@
 
 pub(crate) mod events;
 pub(crate) mod grown;
+pub(super) mod guarded;
 pub(crate) mod host;
 pub(crate) mod layout;
 pub(crate) mod objects;
@@ -20,6 +21,7 @@ mod raw;
 #[cfg(test)]
 mod tests;
 pub(super) mod trial;
+pub(super) mod watched;
 
 pub(crate) use pack::PackBuffer;
 pub(crate) use raw::{OwnedEndpoint, RawEndpoint};

@@ -4,6 +4,8 @@
 //! inside dlopen. So every header, segment and section is checked against the file's length first. The bytes are untrusted: every
 //! read is bounds-checked, every sum is checked for overflow, and every table has a bound.
 
+mod dynamic;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE};
@@ -73,6 +75,7 @@ const ET_DYN: u16 = 3;
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
 const PT_NOTE: u32 = 4;
+const PT_GNU_RELRO: u32 = 0x6474_e552;
 const SHT_NULL: u32 = 0;
 const SHT_NOBITS: u32 = 8;
 /// More segments or sections than any real shared object has.
@@ -257,7 +260,7 @@ fn truncated<T>(
 
 /// Checks every segment; returns the identity note of the first PT_NOTE that holds one.
 fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec<u8>>, Unfit> {
-    let (mut loads, mut dynamics, mut note) = (0, 0, None);
+    let (mut loads, mut dynamics, mut relro, mut note) = (Vec::new(), Vec::new(), Vec::new(), None);
     for i in 0..header.segments {
         let mut raw = [0; PHDR as usize];
         if !bytes.read(header.segments_at + i * PHDR, &mut raw) {
@@ -271,16 +274,21 @@ fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec
         let field = Fields(&raw);
         let (kind, offset, file_len, memory_len) =
             (field.u32(0), field.u64(8), field.u64(32), field.u64(40));
+        let address = field.u64(16);
         let what = match kind {
             PT_LOAD => {
-                loads += 1;
+                loads.push(dynamic::Load { address, offset, file_len, memory_len });
                 "every loadable segment"
             }
             PT_DYNAMIC => {
-                dynamics += 1;
+                dynamics.push((address, memory_len));
                 "the dynamic segment"
             }
             PT_NOTE => "every note segment",
+            PT_GNU_RELRO => {
+                relro.push((address, memory_len));
+                continue;
+            }
             _ => continue,
         };
         if !inside(offset, file_len, bytes.len()) {
@@ -296,11 +304,17 @@ fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec
             note = find_note(bytes, offset, file_len, field.u64(48));
         }
     }
-    if loads == 0 || dynamics == 0 {
+    if loads.is_empty() || dynamics.is_empty() {
         return unfit(
             "at least one loadable segment and a dynamic one",
-            format!("{loads} loadable, {dynamics} dynamic"),
+            format!("{} loadable, {} dynamic", loads.len(), dynamics.len()),
         );
+    }
+    for (address, len) in relro {
+        dynamic::check_relro(address, len, &loads, crate::sys::page_bytes())?;
+    }
+    for segment in dynamics {
+        dynamic::check_versions(bytes, &loads, segment)?;
     }
     Ok(note)
 }

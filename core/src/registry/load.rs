@@ -6,7 +6,7 @@
 
 #![allow(unsafe_code)]
 
-use super::abi::grown::listed;
+use super::abi::grown::{Unlisted, listed};
 use super::abi::host::{LogLine, Services};
 use super::abi::{EndpointTable, Tables, layout};
 use super::elf::Unfit;
@@ -108,7 +108,7 @@ pub(super) fn open_file(
     // tried in a child process unless it is a system file.
     let library = match unsafe { Library::open(Some(path.as_os_str()), flags) } {
         Ok(library) => library,
-        Err(error) => return refuse("dlopen", "a file that the loader accepts", why(&error)),
+        Err(error) => return Err(not_loaded(why(&error))),
     };
     // SAFETY: the symbol's name contains the major of the ABI, which fixes its type.
     let entry = unsafe { library.get::<EntryFn>(symbol_name().as_bytes()) }.map(|symbol| *symbol);
@@ -119,16 +119,29 @@ pub(super) fn open_file(
         Ok(entry) if unsafe { defined_in(handle, entry as *const c_void) } => {
             compare_files(entry as *const c_void, path, checked, version, warn).map(|()| entry)
         }
-        Ok(_) => refuse(
-            "symbol",
-            format!("{ENTRY_SYMBOL} in the file itself"),
-            "one that belongs to another object that the file depends on",
-        ),
-        Err(_) => refuse("symbol", format!("the symbol {ENTRY_SYMBOL}"), "no such symbol"),
+        Ok(_) => Err(foreign_symbol()),
+        Err(_) => Err(no_symbol()),
     }
 }
 
-/// Whether the file that the loader mapped is the file that was checked.
+/// The refusal of a file that the loader does not accept, in the loader's words.
+pub(super) fn not_loaded(found: String) -> Refusal {
+    ("dlopen", Unfit { expected: "a file that the loader accepts".into(), found })
+}
+
+/// The refusal of a file without the entry symbol.
+pub(super) fn no_symbol() -> Refusal {
+    let expected = format!("the symbol {ENTRY_SYMBOL}");
+    ("symbol", Unfit { expected, found: "no such symbol".into() })
+}
+
+/// The refusal of a file whose entry symbol is found in another object.
+pub(super) fn foreign_symbol() -> Refusal {
+    let found = "one that belongs to another object that the file depends on".into();
+    ("symbol", Unfit { expected: format!("{ENTRY_SYMBOL} in the file itself"), found })
+}
+
+/// Whether what the loader mapped is the file that was checked.
 fn compare_files(
     entry: *const c_void,
     path: &Path,
@@ -190,9 +203,9 @@ pub(super) fn start(
 ) -> Result<Arc<LoadedProvider>, Refusal> {
     let (services, host) = Services::open(name, log, settings);
     let mut room = Room::new();
-    // SAFETY: the entry function of a provider of our major, the host's table, and a record whose size is set; `room` is larger
-    // than the record.
-    let code = unsafe { entry(host, std::ptr::from_mut(&mut *room).cast::<ProviderOps>()) };
+    // SAFETY: the entry function of a provider of our major, the host's table, and a record whose size is
+    // set; `room` is larger than the record.
+    let code = unsafe { entry(host, room.place()) };
     if code < 0 {
         let status = Status::from_code(code);
         let (of_a_value, text) = services.take_words(status);
@@ -211,8 +224,12 @@ pub(super) fn start(
     }
     // Its functions may rely on a value that was refused.
     let refused = services.refused_value();
-    // SAFETY: the entry function wrote this record.
-    let tables = unsafe { Tables::complete(&room.ops) };
+    let tables = if room.is_whole() {
+        // SAFETY: this is what the entry function wrote.
+        unsafe { Tables::complete(&room.ops) }
+    } else {
+        Err("tables in front of the room that the entry function was given".to_string())
+    };
     let checked = match tables {
         Ok(_) if refused.is_some() => {
             services.tell_declared();
@@ -271,7 +288,19 @@ impl LoadedProvider {
             // SAFETY: the provider's function with its own state; `out` has room for `capacity` records.
             unsafe { (self.tables.provider.query_domains)(self.state, out, capacity, count) }
         })
-        .map_err(|code| self.failed_call(code, &what))
+        .map_err(|why| self.unlisted(why, "query_domains", &what))
+    }
+
+    /// The error of a slot that has given no list.
+    pub(super) fn unlisted(&self, why: Unlisted, slot: &str, what: &dyn Fn() -> String) -> Error {
+        if why == Unlisted::Overrun {
+            let text = format!("its {slot} has written beside the room that it was given");
+            self.poison(&format!("{text} ({})", self.origin));
+        }
+        match why {
+            Unlisted::Code(code) => self.failed_call(code, what),
+            Unlisted::Overrun => self.failure(Status::ProviderFailed as i32, &what()),
+        }
     }
 
     /// The provider's text for the last error of the calling thread; empty if there is none.

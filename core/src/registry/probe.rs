@@ -16,8 +16,10 @@
 //! `TIELINE_PROBE`: `on` (default), `nocache` (asks again and keeps nothing), `off`.
 
 use super::abi::host::Services;
+use super::abi::watched::Broke;
 use super::elf::Unfit;
 use super::identity::Refusal;
+use super::load;
 use super::room::Room;
 use super::settings::Settings;
 use super::sys::{self, Call, Step, Trial};
@@ -119,7 +121,11 @@ pub(super) fn check(
             return told(answer, true);
         }
     }
-    let Some(fault) = fault(try_file(path, settings)) else { return Ok(()) };
+    let trial = try_file(path, settings);
+    if let Some(refusal) = refusal_of_loader(&trial) {
+        return Err(refusal);
+    }
+    let Some(fault) = fault(trial) else { return Ok(()) };
     let answer = Answer { fault, at: now };
     if mode == Mode::On {
         let mut answers = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +137,17 @@ pub(super) fn check(
     told(&answer, false)
 }
 
-/// The fault that a trial found, if any; `None` if the answer is not worth keeping.
+/// The loader's own refusal of a file. Once loaded, a file stays until the process ends, and then its finalizers run.
+fn refusal_of_loader(trial: &std::io::Result<Trial>) -> Option<Refusal> {
+    match trial {
+        Ok(Trial::Refused(words)) => Some(load::not_loaded(words.clone())),
+        Ok(Trial::NoSymbol) => Some(load::no_symbol()),
+        Ok(Trial::ForeignSymbol) => Some(load::foreign_symbol()),
+        _ => None,
+    }
+}
+
+/// What a trial says against a file, if anything; `None` when it is not worth keeping.
 fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     let child = |step| match step {
         Step::Loading => "a child process that loaded it",
@@ -141,6 +157,9 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     };
     Some(match trial {
         Ok(Trial::Ran) => None,
+        Ok(Trial::Broke(step, broke)) => {
+            Some(format!("{} found that {}", child(step), words(broke)))
+        }
         Ok(Trial::Killed(step, signal)) => {
             Some(format!("{} was killed by {}", child(step), signal_name(signal)))
         }
@@ -155,11 +174,19 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
             Some(format!("{} exited with status {status}", child(step)))
         }
         Ok(Trial::Vanished(step)) => Some(format!("{} ended without an answer", child(step))),
-        // The loader in this process gives the same answer immediately and without harm.
-        Ok(Trial::Refused(_) | Trial::NoSymbol) => return None,
-        // No child can be created (limits, seccomp): nothing is known against the file.
+        Ok(Trial::Refused(_) | Trial::NoSymbol | Trial::ForeignSymbol) => return None,
+        // No child can be made (limits, seccomp): nothing is known against the file.
         Err(_) => return None,
     })
+}
+
+/// The words for a change that a function of the file made.
+fn words(broke: Broke) -> &'static str {
+    match broke {
+        Broke::Registers => "a function had changed registers that belong to its caller",
+        Broke::Stack => "a function had written over the stack of its caller",
+        Broke::Memory => "a function had written beside the room that it was given",
+    }
 }
 
 fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {

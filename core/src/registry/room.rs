@@ -1,17 +1,31 @@
 //! The buffer that an entry function writes a provider's tables into.
 
+use super::abi::guarded::BESIDE;
+use super::abi::watched::MARK;
 use tieline_plugin_api::abi::ProviderOps;
 
 /// Room for the provider's table. It is larger than the table of any minor, so a provider that ignores the given size still writes
 /// inside it.
 #[repr(C, align(64))]
 pub(super) struct Room {
+    front: [u64; BESIDE],
     pub(super) ops: ProviderOps,
     _slack: [u8; 4096],
 }
 
 impl Room {
     pub(super) fn new() -> Box<Room> {
-        Box::new(Room { ops: ProviderOps::empty(), _slack: [0; 4096] })
+        Box::new(Room { front: [MARK; BESIDE], ops: ProviderOps::empty(), _slack: [0; 4096] })
+    }
+
+    /// The address of the table. A provider may write more than the table there.
+    pub(super) fn place(&mut self) -> *mut ProviderOps {
+        let at = std::ptr::from_mut(self).cast::<u8>();
+        at.wrapping_add(std::mem::offset_of!(Room, ops)).cast()
+    }
+
+    /// Whether the words in front are as they were.
+    pub(super) fn is_whole(&self) -> bool {
+        self.front.iter().all(|word| *word == MARK)
     }
 }

@@ -9,6 +9,8 @@
 
 #![allow(unsafe_code)]
 
+use super::abi::trial;
+use super::abi::watched::Broke;
 use super::room::Room;
 use std::ffi::{CStr, CString, c_int, c_void};
 use std::fs::File;
@@ -137,6 +139,10 @@ pub(super) enum Trial {
     Refused(String),
     /// It loaded and lacks the symbol.
     NoSymbol,
+    /// It loaded, and the symbol is that of another object.
+    ForeignSymbol,
+    /// A function of the file has changed what its caller keeps.
+    Broke(Step, Broke),
     /// A signal ended the child.
     Killed(Step, i32),
     /// The child exited with this status before it could answer.
@@ -241,26 +247,36 @@ unsafe fn child(
             say(b"M");
             libc::_exit(0)
         }
-        // The parent looks up the address as well, which makes the loader read the file's symbol tables.
-        let _ = super::objects::defined_in(handle, entry);
-        say(b"L");
+        // The parent looks the address up, too: the loader then reads the tables of the file's symbols.
         let is_whole = call.is_some();
+        if !super::objects::defined_in(handle, entry) {
+            say(b"F");
+            libc::_exit(0)
+        }
+        say(b"L");
         if let Some(Call { host, room }) = call {
             let entry: EntryFn = std::mem::transmute(entry);
-            let started = entry(*host, std::ptr::from_mut(&mut room.ops)) >= 0;
+            let started = trial::start(entry, host, room);
+            let started = started.unwrap_or_else(|broke| say_broke(broke));
             say(b"D");
             if started {
-                super::abi::trial::open_domains(&room.ops);
-            }
-            if let (true, Some(quiesce)) = (started, room.ops.quiesce) {
-                quiesce(room.ops.state);
+                trial::open_and_close(&room.ops).unwrap_or_else(|broke| say_broke(broke));
             }
         }
         say(b"Q");
         if is_whole {
-            super::objects::run_finalizers(handle);
+            super::objects::run_finalizers(handle).unwrap_or_else(|broke| say_broke(broke));
         }
         say(b"R");
+        libc::_exit(0)
+    }
+}
+
+/// Answers that a function has changed what its caller keeps, and ends the child.
+fn say_broke(broke: Broke) -> ! {
+    // SAFETY: in the child, with its own descriptor.
+    unsafe {
+        say(&[b'B', broke.letter()]);
         libc::_exit(0)
     }
 }
@@ -435,10 +451,14 @@ fn step_of(answer: &[u8]) -> (Step, &[u8]) {
 
 fn verdict(answer: &[u8], status: &Collected) -> Trial {
     let (step, said) = step_of(answer);
+    if let Some(broke) = said.strip_prefix(b"B").and_then(Broke::of_answer) {
+        return Trial::Broke(step, broke);
+    }
     match (said, status) {
         ([b'S', signal], _) => Trial::Killed(step, i32::from(*signal)),
         ([b'R'], Collected::Exited(0) | Collected::Gone) if step == Step::Ending => Trial::Ran,
         ([b'M'], Collected::Exited(0) | Collected::Gone) => Trial::NoSymbol,
+        ([b'F'], Collected::Exited(0) | Collected::Gone) => Trial::ForeignSymbol,
         ([b'E', text @ ..], _) => Trial::Refused(String::from_utf8_lossy(text).into_owned()),
         (_, Collected::Killed(signal)) => Trial::Killed(step, *signal),
         (_, Collected::Exited(status)) => Trial::Exited(step, *status),
@@ -473,68 +493,4 @@ fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The C library, which every process can load. No function in it is called.
-    fn trial(path: &CStr, symbol: &CStr) -> [Trial; 2] {
-        let limit = Duration::from_secs(60);
-        // With a pidfd, and as on a kernel without pidfds.
-        [pidfd_open, |_| None]
-            .map(|open| try_with(path, symbol, None, limit, open).expect("a child"))
-    }
-
-    #[test]
-    fn a_library_with_the_symbol_is_loaded() {
-        assert_eq!(trial(c"libc.so.6", c"malloc"), [Trial::Ran, Trial::Ran]);
-    }
-
-    #[test]
-    fn a_library_without_the_symbol_is_told_from_one_that_cannot_be_loaded() {
-        let none = trial(c"libc.so.6", c"tieline_provider_v1");
-        assert_eq!(none, [Trial::NoSymbol, Trial::NoSymbol]);
-        for refused in trial(c"/nowhere/libtieline_x.so", c"x") {
-            let Trial::Refused(why) = refused else { panic!("{refused:?}") };
-            assert!(why.contains("/nowhere/libtieline_x.so"), "{why}");
-        }
-    }
-
-    #[test]
-    fn the_answer_the_status_and_the_lack_of_both_are_told_apart() {
-        use Step::{Ending, Loading, Opening, Starting};
-        for (answer, status, trial) in [
-            (&b"S\x0b"[..], Collected::Gone, Trial::Killed(Loading, 11)),
-            (b"LS\x0b", Collected::Gone, Trial::Killed(Starting, 11)),
-            (b"", Collected::Killed(9), Trial::Killed(Loading, 9)),
-            (b"L", Collected::Killed(9), Trial::Killed(Starting, 9)),
-            (b"", Collected::Exited(4), Trial::Exited(Loading, 4)),
-            (b"", Collected::Exited(0), Trial::Exited(Loading, 0)),
-            (b"L", Collected::Exited(0), Trial::Exited(Starting, 0)),
-            (b"", Collected::Gone, Trial::Vanished(Loading)),
-            (b"L", Collected::Gone, Trial::Vanished(Starting)),
-            (b"LDS\x0b", Collected::Gone, Trial::Killed(Opening, 11)),
-            (b"LDQR", Collected::Exited(0), Trial::Ran),
-            (b"LQS\x0b", Collected::Gone, Trial::Killed(Ending, 11)),
-            (b"LQ", Collected::Exited(0), Trial::Exited(Ending, 0)),
-            (b"LQR", Collected::Exited(0), Trial::Ran),
-            (b"LQR", Collected::Gone, Trial::Ran),
-            (b"LQR", Collected::Killed(6), Trial::Killed(Ending, 6)),
-            (b"LR", Collected::Exited(0), Trial::Exited(Starting, 0)),
-            (b"R", Collected::Exited(0), Trial::Exited(Loading, 0)),
-        ] {
-            assert_eq!(verdict(answer, &status), trial, "{answer:?}");
-        }
-    }
-
-    #[test]
-    fn a_mapping_names_its_file_as_a_descriptor_of_that_file_does() {
-        let own = std::env::current_exe().and_then(File::open).expect("this program");
-        let here = verdict as *const c_void;
-        assert_eq!(file_at(here), as_mapped(&own));
-        assert!(file_at(here).is_some());
-        let other = File::open("/etc/passwd").expect("another file");
-        assert_ne!(as_mapped(&other), file_at(here));
-        let on_the_heap = Box::new(0u8);
-        assert_eq!(file_at(std::ptr::from_ref(&*on_the_heap).cast()), None);
-    }
-}
+mod tests;

@@ -22,6 +22,47 @@ fn a_truncated_file_is_refused_before_dlopen() {
     assert!(is_found(&context, "good"));
 }
 
+/// The loader does not check either of them.
+#[test]
+fn a_file_that_leads_the_loader_out_of_its_memory_is_refused_before_dlopen() {
+    const RELRO: u64 = 0x6474_e552;
+    const VERSIONS: u64 = 0x6fff_ffff;
+    let directory = Directory::new();
+    let whole = fs::read(directory.compile("good", &[])).unwrap();
+    let number = |at: usize, len: usize| {
+        whole[at..at + len].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte)) as usize
+    };
+    // The headers of segments are 56 bytes long, those of sections 64.
+    let mut segments = (0..number(56, 2)).map(|n| number(32, 8) + n * 56);
+    let mut sections = (0..number(60, 2)).map(|n| number(40, 8) + n * 64);
+    if cfg!(target_endian = "big") {
+        return println!("skipped: the numbers of the file are little-endian");
+    }
+    let Some(relro) = segments.find(|at| number(*at, 4) as u64 == RELRO) else {
+        return println!("skipped: nothing becomes read-only in files of this compiler");
+    };
+    let mut moved = whole.clone();
+    moved[relro + 18] ^= 0x10;
+    let _ = directory.write("moved", &moved);
+    let Some(versions) = sections.find(|at| number(*at + 4, 4) as u64 == VERSIONS) else {
+        return println!("skipped: symbols have no versions in files of this compiler");
+    };
+    let mut odd = whole.clone();
+    odd[number(versions + 24, 8) + 3] ^= 0x20;
+    let _ = directory.write("odd", &odd);
+    let context = open(&[&directory]);
+    let expected = "becomes read-only within a loadable segment";
+    assert_refused(&context, "moved", "elf", expected, "outside of all of them");
+    assert_refused(
+        &context,
+        "odd",
+        "elf",
+        "symbols of versions that the file declares",
+        "symbol 1",
+    );
+    assert!(is_found(&context, "good"));
+}
+
 #[test]
 fn an_empty_file_and_a_text_file_are_refused() {
     let directory = Directory::new();

@@ -221,6 +221,25 @@ fn the_entry_symbol_of_a_dependency_is_not_the_providers() {
     assert_refused(&open(&[&directory]), "borrows", "symbol", "in the file itself", found);
 }
 
+/// Its constructors would have run here, and its finalizers would run at the end of the process.
+#[test]
+fn a_file_that_a_trial_does_not_load_is_not_loaded_by_the_process() {
+    let (directory, elsewhere) = (Directory::new(), Directory::new());
+    let library = elsewhere.compile("good", &[]);
+    let arguments = ["-Wl,--no-as-needed", library.to_str().unwrap()];
+    let files = [
+        directory.compile("mute", &["NO_SYMBOL"]),
+        directory.compile("depends", &["MISSING_DEPENDENCY"]),
+        directory.compile_with("borrows", &["NO_SYMBOL"], &arguments),
+    ];
+    let context = open(&[&directory]);
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for file in files {
+        assert!(!maps.contains(file.to_str().unwrap()), "{}", file.display());
+    }
+    assert_the_rest_works(&context);
+}
+
 #[test]
 fn error_text_of_failed_init_is_in_the_record() {
     let directory = Directory::new();

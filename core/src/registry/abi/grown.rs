@@ -1,5 +1,6 @@
 //! Answers of any length: a slot that writes bytes or a list is called with a buffer that grows.
 
+use super::guarded::Guarded;
 use tieline_plugin_api::Status;
 
 /// The longest answer that is accepted from a slot that writes bytes.
@@ -24,32 +25,47 @@ pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u
     }
 }
 
-/// Calls a slot that writes a list, first to learn its length. Every record's `size` is that of `empty`.
+/// The reason for a missing list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unlisted {
+    /// The slot said so.
+    Code(i32),
+    /// It has written beside the room that it was given.
+    Overrun,
+}
+
+/// Calls a slot that writes a list, asking first how long it is. Every record's `size` is that of `empty`.
 pub(crate) fn listed<T: Copy>(
     empty: T,
     mut call: impl FnMut(*mut T, usize, *mut usize) -> i32,
-) -> Result<Vec<T>, i32> {
-    let mut count = 0;
-    let code = call(std::ptr::null_mut(), 0, &mut count);
-    if code < 0 {
-        return Err(code);
-    }
+) -> Result<Vec<T>, Unlisted> {
+    let mut length = Guarded::new(0, 1);
+    let mut ask = |out: *mut T, capacity| -> Result<usize, Unlisted> {
+        let code = call(out, capacity, length.at());
+        match length.first(1)[..] {
+            [count] if code >= 0 && length.is_whole() => Ok(count),
+            _ if code < 0 => Err(Unlisted::Code(code)),
+            _ => Err(Unlisted::Overrun),
+        }
+    };
+    let mut count = ask(std::ptr::null_mut(), 0)?;
     loop {
         if count > MOST_RECORDS {
-            return Err(Status::ProviderFailed as i32);
+            return Err(Unlisted::Code(Status::ProviderFailed as i32));
         }
         if count == 0 {
             return Ok(Vec::new());
         }
-        let mut records = vec![empty; count];
-        let code = call(records.as_mut_ptr(), records.len(), &mut count);
-        if code < 0 {
-            return Err(code);
+        let capacity = count;
+        let mut room = Guarded::new(empty, capacity);
+        let asked = ask(room.at(), capacity);
+        if !room.is_whole() {
+            return Err(Unlisted::Overrun);
         }
+        count = asked?;
         // The list may have grown or shrunk between the two calls.
-        if count <= records.len() {
-            records.truncate(count);
-            return Ok(records);
+        if count <= capacity {
+            return Ok(room.first(count));
         }
     }
 }
@@ -84,8 +100,8 @@ mod tests {
         assert_eq!(written, Ok(vec![7; 300]));
     }
 
-    /// The answer of a slot that reports these lengths one after the other, and the buffer sizes it was called with.
-    fn list(lens: &[usize]) -> (Result<usize, i32>, Vec<usize>) {
+    /// What a slot answers that says each time that its list is so long, and with how much room it was asked.
+    fn list(lens: &[usize]) -> (Result<usize, Unlisted>, Vec<usize>) {
         let (mut rooms, mut lens) = (Vec::new(), lens.iter());
         let answer = listed(0u8, |_, room, count| {
             rooms.push(room);
@@ -103,16 +119,36 @@ mod tests {
         assert_eq!(list(&[3, 2]), (Ok(2), vec![0, 3]));
         assert_eq!(list(&[3, 4, 4]), (Ok(4), vec![0, 3, 4]));
         assert_eq!(list(&[MOST_RECORDS, MOST_RECORDS]), (Ok(4096), vec![0, 4096]));
-        let failed = Err(Status::ProviderFailed as i32);
+        let failed = Err(Unlisted::Code(Status::ProviderFailed as i32));
         assert_eq!(list(&[MOST_RECORDS + 1]), (failed, vec![0]));
         assert_eq!(list(&[3, MOST_RECORDS + 1]), (failed, vec![0, 3]));
         let io = Status::Io as i32;
-        assert_eq!(listed(0u8, |_, _, _| io), Err(io));
+        assert_eq!(listed(0u8, |_, _, _| io), Err(Unlisted::Code(io)));
         let later = listed(0u8, |_, room, count| {
             // SAFETY: the caller's number.
             unsafe { *count = 1 };
             if room == 0 { 0 } else { io }
         });
-        assert_eq!(later, Err(io));
+        assert_eq!(later, Err(Unlisted::Code(io)));
+    }
+
+    #[test]
+    fn a_list_that_is_written_beside_its_room_is_no_list() {
+        let written = |at: isize| {
+            listed(7u64, |out, room, count| {
+                // SAFETY: the caller's number, and a word of the room or beside it.
+                unsafe {
+                    *count = 2;
+                    if room > 0 {
+                        *out.offset(at) = 1;
+                    }
+                }
+                0
+            })
+        };
+        assert_eq!((written(0), written(1)), (Ok(vec![1, 7]), Ok(vec![7, 1])));
+        for beside in [-512, -1, 2, 513] {
+            assert_eq!(written(beside), Err(Unlisted::Overrun), "{beside}");
+        }
     }
 }

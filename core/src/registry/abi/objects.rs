@@ -91,7 +91,7 @@ impl OpenDomain {
                 (provider.tables.domain.query_modules)(self.inner.handle, out, capacity, count)
             }
         })
-        .map_err(|code| provider.failed_call(code, &what))
+        .map_err(|why| provider.unlisted(why, "query_modules", &what))
     }
 
     /// Opens a data-path module for the calling thread's worker.

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use crate::registry::abi::watched::{Broke, watched};
 use std::ffi::c_void;
 
 /// The public head of glibc's and musl's `struct link_map`.
@@ -30,17 +31,20 @@ fn link_map(handle: *mut c_void) -> *const LinkMap {
 /// Runs the finalizers of an object as the loader does when the process exits: the array from its end, then the single one. The
 /// object stays mapped, and no code of other objects or of the application runs.
 ///
+/// # Errors
+/// A finalizer has changed what its caller keeps.
+///
 /// # Safety
-/// Only in a child that exits afterwards: the object's own headers give the addresses of its finalizers.
-pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) {
+/// In a child that ends with it: the object's own headers say where its finalizers are.
+pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) -> Result<(), Broke> {
     const DT_NULL: i64 = 0;
     const DT_FINI: i64 = 13;
     const DT_FINI_ARRAY: i64 = 26;
     const DT_FINI_ARRAYSZ: i64 = 28;
-    type Finalizer = extern "C" fn();
+    type Finalizer = *const c_void;
     let map = link_map(handle);
     if map.is_null() {
-        return;
+        return Ok(());
     }
     let (mut single, mut array, mut bytes) = (None, None, None);
     // SAFETY: the caller's promise; the loader has read the same section.
@@ -61,18 +65,17 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) {
             let Some(bytes) = bytes else {
                 // glibc's loader would follow a null pointer here.
                 let _ = libc::raise(libc::SIGSEGV);
-                return;
+                return Ok(());
             };
             for number in (0..bytes / size_of::<Finalizer>()).rev() {
-                first.add(number).read()();
+                let _ = watched(first.add(number).read(), [])?;
             }
         }
         if let Some(at) = single {
-            let finalizer: Finalizer =
-                std::mem::transmute(std::ptr::with_exposed_provenance::<c_void>(at));
-            finalizer();
+            let _ = watched(std::ptr::with_exposed_provenance::<c_void>(at), [])?;
         }
     }
+    Ok(())
 }
 
 /// Whether `address` lies in the object of `handle`. dlsym also searches an object's dependencies, and a symbol of another provider

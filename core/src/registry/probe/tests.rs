@@ -38,8 +38,22 @@ fn failed_trial_has_its_text() {
     assert_eq!(said(Trial::Exited(Step::Starting, 3)), Some(exited));
     let vanished = format!("{loading} ended without an answer");
     assert_eq!(said(Trial::Vanished(Step::Loading)), Some(vanished));
-    // The loader's refusal is obtained again, and without a child nothing is known.
-    assert_eq!(said(Trial::NoSymbol), None);
+    // What the loader says has its own words, and is not kept. Without a child nothing is known.
+    let of_loader =
+        |trial| refusal_of_loader(&Ok(trial)).map(|(phase, unfit)| (phase, unfit.found));
+    for (trial, phase, found) in [
+        (Trial::Refused("no file".into()), "dlopen", "no file"),
+        (Trial::NoSymbol, "symbol", "no such symbol"),
+        (
+            Trial::ForeignSymbol,
+            "symbol",
+            "one that belongs to another object that the file depends on",
+        ),
+    ] {
+        assert_eq!(said(trial.clone()), None);
+        assert_eq!(of_loader(trial), Some((phase, found.to_owned())));
+    }
+    assert_eq!(of_loader(Trial::Ran), None);
     assert_eq!(fault(Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory))), None);
 
     let names = [
