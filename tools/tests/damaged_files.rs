@@ -1,5 +1,5 @@
 //! Provider files with changed bytes: the trial in a child process finds what would end the process that loads them, its end included.
-//! A function may use what it has not set and come back by chance, in the trial and not in the process. So one death is allowed.
+//! A function that uses an unset value may return by chance in the trial and not in the process. So one death is allowed.
 //!
 //! `TESTS_WHOLE=1` tries 10 000 files; otherwise the first ones of the same row are tried, as many as there is time for.
 

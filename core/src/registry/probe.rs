@@ -147,7 +147,7 @@ fn refusal_of_loader(trial: &std::io::Result<Trial>) -> Option<Refusal> {
     }
 }
 
-/// What a trial says against a file, if anything; `None` when it is not worth keeping.
+/// The objection of a trial to a file; `None` if there is none, or if it is not worth caching.
 fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
     let child = |step| match step {
         Step::Loading => "a child process that loaded it",

@@ -451,7 +451,7 @@ fn step_of(answer: &[u8]) -> (Step, &[u8]) {
 
 fn verdict(answer: &[u8], status: &Collected) -> Trial {
     let (step, said) = step_of(answer);
-    if let Some(broke) = said.strip_prefix(b"B").and_then(Broke::of_answer) {
+    if let Some(broke) = said.strip_prefix(b"B").and_then(Broke::from_answer) {
         return Trial::Broke(step, broke);
     }
     match (said, status) {

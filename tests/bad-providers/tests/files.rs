@@ -24,7 +24,7 @@ fn a_truncated_file_is_refused_before_dlopen() {
 
 /// The loader does not check either of them.
 #[test]
-fn a_file_that_leads_the_loader_out_of_its_memory_is_refused_before_dlopen() {
+fn file_that_leads_the_loader_astray_is_refused_before_dlopen() {
     const RELRO: u64 = 0x6474_e552;
     const VERSIONS: u64 = 0x6fff_ffff;
     let directory = Directory::new();

@@ -35,7 +35,7 @@ fn a_function_that_changes_registers_of_its_caller_is_found_by_the_trial() {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_function_that_writes_over_the_stack_of_its_caller_is_found_by_the_trial() {
+fn trial_detects_a_function_that_overwrites_its_callers_stack() {
     let directory = Directory::new();
     let change = "((volatile char *)__builtin_frame_address(0))[256] = 1";
     for (name, step) in [("entry", "ENTRY"), ("domain", "DOMAIN")] {
@@ -84,7 +84,7 @@ fn a_function_that_writes_beside_its_room_is_found_by_the_trial() {
 
 /// A file of the system has no trial.
 #[test]
-fn a_function_that_writes_beside_its_room_costs_its_provider_alone_without_a_trial() {
+fn without_a_trial_an_overrun_of_an_answer_costs_its_provider_alone() {
     let directory = Directory::new();
     for (name, step) in BESIDE {
         let _ = directory.compile(name, &[step]);

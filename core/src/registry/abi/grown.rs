@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(written, Ok(vec![7; 300]));
     }
 
-    /// What a slot answers that says each time that its list is so long, and with how much room it was asked.
+    /// The result for a slot that reports these lengths in turn, and the capacities that it was called with.
     fn list(lens: &[usize]) -> (Result<usize, Unlisted>, Vec<usize>) {
         let (mut rooms, mut lens) = (Vec::new(), lens.iter());
         let answer = listed(0u8, |_, room, count| {

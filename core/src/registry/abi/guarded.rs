@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_beside_the_room_is_seen_and_what_is_written_inside_is_read() {
+    fn bytes_beside_the_buffer_are_detected_and_bytes_inside_are_read() {
         let beside = BESIDE as isize;
         for (at, whole) in
             [(-beside, false), (-1, false), (0, true), (2, true), (3, false), (2 + beside, false)]

@@ -32,7 +32,7 @@ impl Broke {
     }
 
     /// Reads a child's answer.
-    pub(in crate::registry) fn of_answer(said: &[u8]) -> Option<Broke> {
+    pub(in crate::registry) fn from_answer(said: &[u8]) -> Option<Broke> {
         Broke::ALL.into_iter().find(|broke| *said == [broke.letter()])
     }
 }
@@ -301,9 +301,9 @@ mod tests {
             assert_eq!(call(function as *const ()), Err(Broke::Stack), "{function:?}");
         }
         assert_eq!(
-            Broke::ALL.map(|broke| Broke::of_answer(&[broke.letter()])),
+            Broke::ALL.map(|broke| Broke::from_answer(&[broke.letter()])),
             Broke::ALL.map(Some)
         );
-        assert_eq!(Broke::of_answer(b"R"), None);
+        assert_eq!(Broke::from_answer(b"R"), None);
     }
 }

@@ -38,7 +38,7 @@ fn failed_trial_has_its_text() {
     assert_eq!(said(Trial::Exited(Step::Starting, 3)), Some(exited));
     let vanished = format!("{loading} ended without an answer");
     assert_eq!(said(Trial::Vanished(Step::Loading)), Some(vanished));
-    // What the loader says has its own words, and is not kept. Without a child nothing is known.
+    // A refusal of the loader has its own words and is not cached. Without a child nothing is known.
     let of_loader =
         |trial| refusal_of_loader(&Ok(trial)).map(|(phase, unfit)| (phase, unfit.found));
     for (trial, phase, found) in [

@@ -54,7 +54,7 @@ const VERSIONS: usize = 256;
 const NEEDED: usize = 512;
 const DEFINED: usize = 768;
 
-/// What is found of a file whose symbols have these versions. It needs one file with versions 2 and `needed`, and defines `defined`.
+/// The check of a file whose symbols have these versions. It needs one file with versions 2 and `needed`, and defines `defined`.
 fn said(hash: &[u32], versions: &[u16], needed: u16, defined: Option<u16>) -> String {
     let mut entries =
         vec![(DT_GNU_HASH, HASH as u64), (DT_VERSYM, VERSIONS as u64), (DT_VERNEED, NEEDED as u64)];
@@ -100,7 +100,7 @@ fn each_symbol_has_a_version_that_the_file_declares() {
     let empty = [1, 3, 1, 6, 0, 0, 0];
     assert_eq!(said(&empty, &[0, 2, 4], 3, None), bad(3, 4, 2));
     assert_eq!(said(&empty, &[0, 2, 3, 4], 3, None), "good");
-    // What cannot be read is left to the loader: a chain without an end, and a table outside of the file.
+    // The loader checks what this module cannot read: a chain without an end, and a table outside of the file.
     let endless = [2, 3, 1, 6, 0, 0, 3, 2000, 2, 3, 4];
     assert_eq!(said(&endless, &[9; 6], 3, None), "good");
     let short = file(&[(0, &dynamic(&[(DT_GNU_HASH, HASH as u64), (DT_VERSYM, 4096)]))]);
