@@ -35,7 +35,7 @@ fn a_directory_below_one_of_another_user_is_refused() {
     let context = open(&[&ours]);
     let found = format!("the directory {} belongs to user {NOBODY}", his.path().display());
     let subject = ours.path().display().to_string();
-    assert_refused(&context, &subject, "permissions", "on the way", &found);
+    assert_refused(&context, &subject, "permissions", "directories on the path", &found);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_link_leads_to_no_file_in_a_place_of_another_user() {
     let file = inner.compile("linked", &["CONSTRUCTOR=raise(SIGSEGV)"]);
     symlink(file, ours.file("linked")).unwrap();
     let context = open(&[&ours]);
-    assert_refused(&context, "linked", "permissions", "on the way", "belongs to user 65534");
+    assert_refused(&context, "linked", "permissions", "directories on the path", "belongs to user 65534");
 }
 
 #[test]

@@ -290,7 +290,7 @@ cases! {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let mut address = stage.b.address().unwrap();
         // The minor version of the messages follows the head and the context's number.
-        assert_eq!(address[21..23], [1, 3]);
+        assert_eq!(address[21..23], [1, 4]);
         address[22] = 2;
         let end = address.len() - 4;
         let sum = address[..end].iter().fold(0x811c_9dc5_u32, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193));
