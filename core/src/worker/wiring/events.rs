@@ -45,6 +45,7 @@ impl Inner {
         }
         if self.wiring.is_due() {
             self.wiring.machine.borrow_mut().tick(self.wiring.now());
+            self.end_doubts();
             self.carry_out();
         }
         self.tick_services();
