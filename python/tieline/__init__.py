@@ -451,7 +451,9 @@ class Worker:
             region._end(end, _nanoseconds(timeout))
 
     def close(self, timeout=10.0):
-        """Delivers everything that was posted within `timeout` seconds, or raises an error that lists the losses. The worker ends in any case."""
+        """Delivers everything that was posted within `timeout` seconds, or raises an error that lists the losses. The worker ends in any case.
+
+        With losses, the call takes up to a second more (`TIELINE_CLOSE_TIMEOUT`)."""
         if not self._handle.value:
             return
         status = lib.tieline_worker_close(self._handle.value, _nanoseconds(timeout))
