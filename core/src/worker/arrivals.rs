@@ -7,6 +7,7 @@ use crate::interface::{InterfaceSlot, PeerId};
 use crate::op::Id;
 use crate::registry::abi::events::{Polled, payload};
 use crate::{Error, Status};
+use std::rc::Rc;
 use tieline_plugin_api::caps;
 
 /// The status of a connection that was closed in good order.
@@ -20,8 +21,6 @@ pub(super) enum News {
     Left(PeerId),
     /// An endpoint of the application has failed.
     Failed(Id, Error),
-    /// The same, after the time that its peer had to leave.
-    Decided(Id, Error),
 }
 
 /// An endpoint whose connection the peer has closed in good order, while other connections of the peer stand. A peer that leaves
@@ -204,10 +203,7 @@ impl Inner {
                     let handler = self.on_left.borrow().clone();
                     handler.into_iter().for_each(|handler| handler(peer));
                 }
-                News::Failed(endpoint, error) if self.doubts(endpoint, &error) => {}
-                News::Failed(endpoint, error) | News::Decided(endpoint, error) => {
-                    self.report_failed(endpoint, error);
-                }
+                News::Failed(endpoint, error) => self.report_failed(endpoint, error),
             }
             told += 1;
         }
@@ -225,19 +221,24 @@ impl Inner {
         }
     }
 
-    /// Postpones the report of a failed endpoint whose peer has closed one of several connections in good order.
+    /// Postpones the reports of these endpoints' failures: the peer has closed one of several connections in good order.
     #[cold]
-    fn doubts(&self, endpoint: Id, error: &Error) -> bool {
-        let Some(inner) = self.endpoint(endpoint.raw()) else { return false };
-        let peer = self.peers.borrow().known_number(&inner.address.entry.worker);
-        let Some(peer) = peer.filter(|_| error.status() == Status::Closed) else { return false };
-        if self.has_left(&inner, error) || !self.is_here(PeerId(peer)) {
-            return false;
-        }
+    pub(super) fn doubt(&self, endpoints: &[Rc<EndpointInner>], peer: PeerId) {
         let until = self.wiring.now().saturating_add(LEAVING);
-        self.doubted.borrow_mut().push(Doubt { until, peer, endpoint, error: error.clone() });
+        let news = self.news.take();
+        for news in news {
+            match news {
+                News::Failed(endpoint, error)
+                    if error.status() == Status::Closed
+                        && endpoints.iter().any(|failed| failed.id == endpoint) =>
+                {
+                    let doubt = Doubt { until, peer: peer.0, endpoint, error };
+                    self.doubted.borrow_mut().push(doubt);
+                }
+                other => self.news.borrow_mut().push_back(other),
+            }
+        }
         self.set_wiring_timer();
-        true
     }
 
     /// Reports the failures whose peer has not left in time.
@@ -247,7 +248,7 @@ impl Inner {
         let (ended, open) = doubted.into_iter().partition::<Vec<_>, _>(|doubt| doubt.until <= now);
         let _ = self.doubted.replace(open);
         for doubt in ended {
-            self.tell(News::Decided(doubt.endpoint, doubt.error));
+            self.tell(News::Failed(doubt.endpoint, doubt.error));
         }
     }
 

@@ -197,6 +197,9 @@ impl Inner {
         for endpoint in &users {
             endpoint.circuit_failed(interface, &error);
         }
+        if status == Status::Closed && !gone {
+            self.doubt(&users, from);
+        }
         drop(users);
         self.shared.end_orphans(End::Circuit(number), &error);
         self.end_answers(number);
