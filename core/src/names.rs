@@ -235,6 +235,8 @@ pub(crate) struct Answers {
     pub(crate) own: RefCell<Option<Arc<NameService>>>,
     /// It is the progress thread's worker, which answers for every name of the context.
     pub(crate) for_all: Cell<bool>,
+    /// How many lookups of its own are open. Their sockets are not in the worker's poller.
+    pub(crate) open: Cell<usize>,
 }
 
 impl NameService {
@@ -418,7 +420,7 @@ fn is_starved() -> bool {
 fn failed(status: Status, name: &WorkerName, why: String) -> Error {
     let fix = match status {
         Status::Permission => "give all processes the same TIELINE_SECRET",
-        Status::PeerFailed => "ask it for its present name, if it is to be there",
+        Status::PeerFailed => "exchange names again if the process was restarted",
         Status::NoMemory => "allow more open files (ulimit -n), or ask for fewer names at a time",
         Status::Again => "ask again: it answers many others now",
         Status::BadData => "see what else listens there, and who was given the name",
@@ -430,7 +432,7 @@ fn failed(status: Status, name: &WorkerName, why: String) -> Error {
             "see that its process is there, and that TIELINE_TCP_INTERFACES and firewalls let it be reached"
         }
     };
-    Error::new(status, format!("asking for the address of {name:?}"), why, fix)
+    Error::new(status, format!("the lookup of the worker behind {name:?}"), why, fix)
 }
 
 /// Reads the available bytes; `true` at the end.

@@ -1,4 +1,4 @@
-"""Tests of the module with the real library: `python3 -m unittest discover tests`."""
+"""Tests of the module with the real library: `PYTHONPATH=. python3 -m unittest discover tests`."""
 
 import array
 import gc
@@ -141,6 +141,35 @@ class Loopback(unittest.TestCase):
         self.me.send(1, 21)
         self.assertTrue(self.worker.wait_until(lambda: heard, timeout=60))
         self.assertEqual(heard, [42])
+
+    def test_a_worker_goes_on_when_its_context_is_closed(self):
+        memory = self.context.alloc(64)
+        key = self.key_of(memory)
+        self.context.close()
+        key.put(b"after")
+        self.assertEqual(bytes(memory.view()[:5]), b"after")
+        self.assertEqual(bytes(key.get(bytearray(5))), b"after")
+        with self.assertRaisesRegex(tieline.Error, "^a call of a context: it is closed; "):
+            self.context.alloc(64)
+
+    def test_a_call_of_a_closed_object_names_it(self):
+        memory = self.context.alloc(64)
+        key, other = self.key_of(memory), self.context.worker()
+        memory.close()
+        key.close()
+        other.close()
+        for what, call in {
+            "region": memory.key,
+            "key": lambda: key.put(b"bytes"),
+            "worker": other.progress,
+        }.items():
+            with self.assertRaisesRegex(tieline.Error, f"^a call of a {what}: it is closed; "):
+                call()
+
+    def test_a_put_without_the_right_says_so(self):
+        key = self.key_of(self.context.alloc(64, tieline.READ))
+        with self.assertRaisesRegex(tieline.Error, "^a put to a remote region: its key does not carry that right; "):
+            key.put(b"bytes")
 
     def test_a_region_is_not_closed_under_a_view(self):
         memory = self.context.alloc(64)

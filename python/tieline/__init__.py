@@ -53,7 +53,7 @@ _OK, _PENDING = 0, 1
 _SLICE = 0.1
 #: The time in seconds that a wait polls before it sleeps, and the length of each sleep.
 _SPIN, _NAP = 100e-6, 0.01
-_AGAIN, _TOO_LARGE, _TIMED_OUT, _BUSY, _EXPIRED = -1, -11, -12, -18, -100
+_AGAIN, _INVALID, _TOO_LARGE, _TIMED_OUT, _BUSY, _EXPIRED = -1, -3, -11, -12, -18, -100
 _REPORTS = {"table": 0, "why": 1, "json": 2}
 
 
@@ -165,10 +165,17 @@ def _end_what_was_left():
 
 
 class _Handle:
-    """A handle of the library, closed exactly once."""
+    """A handle of the library, closed exactly once. `what` names the object for errors."""
 
-    def __init__(self, value, end):
-        self.value, self.end = value, end
+    def __init__(self, value, end, what):
+        self.value, self.end, self.what = value, end, what
+
+    @property
+    def opened(self):
+        """The handle for a call. Raises an error if it is closed."""
+        if not self.value:
+            raise Error(_INVALID, f"a call of {self.what}", "it is closed", "open another one, or close this one later")
+        return self.value
 
     def close(self):
         if not self.value:
@@ -194,7 +201,8 @@ class Context:
             ctypes.sizeof(_c.ContextParams), records, len(given), 1 if progress_thread else 0
         )
         opened = _opened(lib.tieline_context_open, byref(params))
-        self._handle = _Handle(opened, lib.tieline_context_close)
+        self._handle = _Handle(opened, lib.tieline_context_close, "a context")
+        self._workers = weakref.WeakSet()
 
     def worker(self):
         """Opens a worker: a progress engine with its handlers and endpoints."""
@@ -202,13 +210,13 @@ class Context:
 
     def alloc(self, length, rights=ALL):
         """Allocates zeroed memory, which peers on this host access fastest."""
-        return Region(_opened(lib.tieline_context_alloc, self._handle.value, _word(length), rights))
+        return Region(_opened(lib.tieline_context_alloc, self._handle.opened, _word(length), rights))
 
     def register(self, data, rights=ALL):
         """Registers a writable buffer for access by peers, in place, until the region is closed."""
         exported = _Exported(data, writable=True)
         try:
-            arguments = (self._handle.value, exported.address, len(exported), rights)
+            arguments = (self._handle.opened, exported.address, len(exported), rights)
             return Region(_opened(lib.tieline_context_register, *arguments), exported)
         except BaseException:
             exported.release()
@@ -216,10 +224,13 @@ class Context:
 
     def report(self, which="table"):
         """Reports the modules found and used, as "table", "why" or "json"."""
-        return _bytes_of(lib.tieline_context_report, self._handle.value, _REPORTS[which]).decode()
+        return _bytes_of(lib.tieline_context_report, self._handle.opened, _REPORTS[which]).decode()
 
     def close(self):
         """Releases the context. Objects that were opened in it stay valid."""
+        if any(worker._handle.value for worker in self._workers):
+            # Operations of these workers need it to register buffers: their references keep it open.
+            self._handle = _Handle(None, None, self._handle.what)
         _check(self._handle.close())
 
     def __enter__(self):
@@ -253,7 +264,7 @@ class Region:
 
     def key(self):
         """The key by which a peer accesses the region, as bytes."""
-        return _bytes_of(lib.tieline_region_key, self._handle.value)
+        return _bytes_of(lib.tieline_region_key, self._handle.opened)
 
     def close(self):
         """Closes the region: after this, its memory is not accessed any more. `Busy` while an operation or a peer may access it."""
@@ -274,7 +285,7 @@ class _Owner:
     """The owner of a region's handle, shared by its memory and all views. Releasing the last reference ends the region."""
 
     def __init__(self, handle, exported):
-        self.handle, self.exported = _Handle(handle, lib.tieline_region_drop), exported
+        self.handle, self.exported = _Handle(handle, lib.tieline_region_drop, "a region"), exported
 
     def __del__(self):
         if not self.handle.value or self.exported is None:
@@ -356,22 +367,23 @@ class Worker:
     """A progress engine. It makes progress and runs handlers only inside its own calls."""
 
     def __init__(self, context):
-        self._context = context
-        opened = _opened(lib.tieline_worker_open, context._handle.value)
-        self._handle = _Handle(opened, lib.tieline_worker_drop)
+        self._context_handle = context._handle
+        opened = _opened(lib.tieline_worker_open, context._handle.opened)
+        self._handle = _Handle(opened, lib.tieline_worker_drop, "a worker")
         self._handlers = {}
         self._raised = None
         self._inside = 0
         self._lent = []  # of operations whose request was dropped
         self._belongings = weakref.WeakSet()
+        context._workers.add(self)
 
     def address(self):
         """The address to which peers connect, as bytes."""
-        return _bytes_of(lib.tieline_worker_address, self._handle.value)
+        return _bytes_of(lib.tieline_worker_address, self._handle.opened)
 
     def connect(self, address):
         """Opens an endpoint to the worker with that address. Its first operation establishes the connection."""
-        return Endpoint(self, _opened(lib.tieline_worker_connect, self._handle.value, address, len(address)))
+        return Endpoint(self, _opened(lib.tieline_worker_connect, self._handle.opened, address, len(address)))
 
     def on_message(self, id, handler):
         """Calls `handler(message)` for each message with this id. With `None`, such messages are dropped."""
@@ -382,7 +394,7 @@ class Worker:
             message._record = None
 
         function = _c.MESSAGE_FN(call) if handler else _c.MESSAGE_FN()
-        _check(lib.tieline_worker_on_message(self._handle.value, _word(id, 16), function, None))
+        _check(lib.tieline_worker_on_message(self._handle.opened, _word(id, 16), function, None))
         # The previous handler may be running, so it is kept as long as the worker.
         self._handlers.setdefault(id, []).append(function)
 
@@ -408,7 +420,7 @@ class Worker:
     def progress(self):
         """Makes progress and runs handlers; returns the number of events."""
         self._let_go()
-        return _check(self._drive(lib.tieline_worker_progress(self._handle.value)))
+        return _check(self._drive(lib.tieline_worker_progress(self._handle.opened)))
 
     def wait_until(self, condition, timeout=None):
         """Makes progress until `condition()` is true. Returns False if `timeout` seconds have passed. `Busy` in a handler."""
@@ -424,7 +436,7 @@ class Worker:
             if now - moved_at >= _SPIN or self._inside:
                 # A peer's put does not wake the worker, so sleeps are short.
                 nap = _NAP if until is None else min(_NAP, until - now)
-                status = lib.tieline_worker_wait(self._handle.value, _nanoseconds(nap))
+                status = lib.tieline_worker_wait(self._handle.opened, _nanoseconds(nap))
                 if self._drive(status) != _TIMED_OUT:
                     _check(status)
         return True
@@ -433,13 +445,15 @@ class Worker:
         """Closes a region as `Region.close` does, and makes progress until it is unused."""
 
         def end(handle, limit):
-            return self._drive(lib.tieline_worker_close_region(self._handle.value, handle, limit))
+            return self._drive(lib.tieline_worker_close_region(self._handle.opened, handle, limit))
 
         if region._handle.value:
             region._end(end, _nanoseconds(timeout))
 
     def close(self, timeout=10.0):
-        """Delivers everything that was posted within `timeout` seconds, or raises an error that lists the losses. The worker ends in any case."""
+        """Delivers everything that was posted within `timeout` seconds, or raises an error that lists the losses. The worker ends in any case.
+
+        With losses, the call takes up to a second more (`TIELINE_CLOSE_TIMEOUT`)."""
         if not self._handle.value:
             return
         status = lib.tieline_worker_close(self._handle.value, _nanoseconds(timeout))
@@ -474,7 +488,7 @@ class _Lent:
     def __init__(self, worker, data, writable):
         self.exported = _Exported(data, writable)
         try:
-            arguments = (worker._context._handle.value, self.exported.address, len(self.exported))
+            arguments = (worker._context_handle.opened, self.exported.address, len(self.exported))
             self.region = _opened(lib.tieline_context_lend, *arguments)
         except BaseException:
             self.exported.release()
@@ -511,7 +525,7 @@ class Request:
         """Whether the operation has ended; raises its failure. The call makes no progress."""
         if not self._number:
             return True
-        status = lib.tieline_worker_test(self._worker._handle.value, self._number, None)
+        status = lib.tieline_worker_test(self._worker._handle.opened, self._number, None)
         if status == _PENDING:
             return False
         if status != _BUSY:
@@ -525,7 +539,7 @@ class Request:
         `Expired` means that the operation itself has ended because its own time was up."""
         if not self._number:
             return
-        handle = self._worker._handle.value
+        handle = self._worker._handle.opened
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             left = _SLICE if until is None else min(_SLICE, until - time.monotonic())
@@ -555,24 +569,24 @@ class Job:
     """The processes that one launcher started (`tieline run`, mpirun, srun). Without a launcher, a process is rank 0 of 1."""
 
     def __init__(self):
-        self._handle = _Handle(_opened(lib.tieline_job_open, None), lib.tieline_job_close)
+        self._handle = _Handle(_opened(lib.tieline_job_open, None), lib.tieline_job_close, "a job")
         place = _c.JobPlace(size=ctypes.sizeof(_c.JobPlace))
-        _check(lib.tieline_job_place(self._handle.value, byref(place)))
+        _check(lib.tieline_job_place(self._handle.opened, byref(place)))
         self.rank, self.size = place.rank, place.ranks
         self.local_rank, self.local_size = place.local_rank, place.local_ranks
 
     def publish(self, key, data):
         """Publishes bytes, to be looked up by this process's rank and `key`."""
-        _check(lib.tieline_job_publish(self._handle.value, _word(key, 32), bytes(data), len(data)))
+        _check(lib.tieline_job_publish(self._handle.opened, _word(key, 32), bytes(data), len(data)))
 
     def lookup(self, rank, key):
         """Returns what `rank` has published as `key`, and waits for it."""
-        return _bytes_of(lib.tieline_job_lookup, self._handle.value, _word(rank), _word(key, 32))
+        return _bytes_of(lib.tieline_job_lookup, self._handle.opened, _word(rank), _word(key, 32))
 
     def barrier(self, worker=None):
         """Returns when every process has called it; makes progress on `worker` meanwhile."""
-        inner = worker._handle.value if worker else None
-        status = lib.tieline_job_barrier(self._handle.value, inner)
+        inner = worker._handle.opened if worker else None
+        status = lib.tieline_job_barrier(self._handle.opened, inner)
         _check(worker._drive(status) if worker else status)
 
     def close(self):
@@ -595,7 +609,7 @@ class _Posting:
         number = c_uint64()
         try:
             while True:
-                status = function(self._handle.value, *arguments, None, byref(number))
+                status = function(self._handle.opened, *arguments, None, byref(number))
                 if status != _AGAIN or worker._inside:
                     break
                 worker.progress()
@@ -615,7 +629,7 @@ class Endpoint(_Posting):
 
     def __init__(self, worker, handle):
         self._worker = worker
-        self._handle = _Handle(handle, lib.tieline_endpoint_drop)
+        self._handle = _Handle(handle, lib.tieline_endpoint_drop, "an endpoint")
         worker._belongings.add(self)
 
     def send(self, id, header=0, payload=b""):
@@ -629,7 +643,7 @@ class Endpoint(_Posting):
 
     def import_key(self, key):
         """Imports the bytes of a peer's `Region.key()`, for use on this endpoint."""
-        return Key(self, _opened(lib.tieline_endpoint_import_key, self._handle.value, key, len(key)))
+        return Key(self, _opened(lib.tieline_endpoint_import_key, self._handle.opened, key, len(key)))
 
     def flush(self, timeout=None):
         """Waits until earlier puts and gets are complete at the peer, and the transport has accepted earlier messages.
@@ -639,7 +653,7 @@ class Endpoint(_Posting):
 
     def path(self):
         """Describes the lanes to the peer."""
-        return _bytes_of(lib.tieline_endpoint_path, self._handle.value).decode()
+        return _bytes_of(lib.tieline_endpoint_path, self._handle.opened).decode()
 
     def close(self):
         """Releases the endpoint. Queued operations are still sent; others end as canceled, or complete if the connection stays."""
@@ -651,7 +665,7 @@ class Key(_Posting):
 
     def __init__(self, endpoint, handle):
         self._worker = endpoint._worker
-        self._handle = _Handle(handle, lib.tieline_key_drop)
+        self._handle = _Handle(handle, lib.tieline_key_drop, "a key")
         self._worker._belongings.add(self)
 
     def begin_put(self, data, offset=0):

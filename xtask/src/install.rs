@@ -98,16 +98,28 @@ impl Places {
 
     /// The variables that a user must set so that the installation is found; empty if the system looks there anyway.
     fn settings(&self) -> String {
-        if self.prefix == Path::new("/usr") {
+        let is_release = self.profile == "release";
+        if self.prefix == Path::new("/usr") && is_release {
             return String::new();
         }
+        let providers = match abi() {
+            Ok((major, _)) if !is_release => format!(
+                "\n  export TIELINE_PROVIDER_PATH={}   # a library of --debug searches no directory of the prefix",
+                self.providers(&major).display()
+            ),
+            _ => String::new(),
+        };
         let (bin, lib) = (self.prefix.join("bin"), &self.libdir);
         let (bin, lib, pc) = (bin.display(), lib.display(), lib.join("pkgconfig"));
         format!(
             "\nTo use it:\n  export PATH={bin}:$PATH\n  export PKG_CONFIG_PATH={}\n  export LD_LIBRARY_PATH={lib}   # or \
-             for all users: echo {lib} > /etc/ld.so.conf.d/tieline.conf && ldconfig",
+             for all users: echo {lib} > /etc/ld.so.conf.d/tieline.conf && ldconfig{providers}",
             pc.display()
         )
+    }
+
+    fn providers(&self, abi_major: &str) -> PathBuf {
+        self.libdir.join(format!("tieline-{abi_major}/providers"))
     }
 
     fn tell(&self, line: &str) {
@@ -182,7 +194,7 @@ fn lay(places: &Places) -> Outcome {
     }
     for provider in PROVIDERS {
         let file = format!("libtieline_{}.so", provider.replace('-', "_"));
-        let to = libdir.join(format!("tieline-{major}/providers")).join(&file);
+        let to = places.providers(&major).join(&file);
         places.put_without(unneeded, &built.join(&file), &to, 0o644)?;
     }
     let program = built.join("tieline");
@@ -245,6 +257,16 @@ mod tests {
             assert!(said.contains(line), "{said}");
         }
         assert_eq!(Places::of(&["--prefix", "/usr"]).unwrap().settings(), "");
+        assert!(!said.contains("TIELINE_PROVIDER_PATH"), "the library finds them: {said}");
+    }
+
+    #[test]
+    fn debug_installation_names_directory_of_its_providers() {
+        for prefix in ["/usr", "/opt/t"] {
+            let said = Places::of(&["--prefix", prefix, "--debug"]).unwrap().settings();
+            let line = format!("export TIELINE_PROVIDER_PATH={prefix}/lib/tieline-1/providers ");
+            assert!(said.contains(&line), "{said}");
+        }
     }
 
     #[test]

@@ -382,7 +382,8 @@ pub type EndpointFailureFn = Option<
 >;
 
 /// Registers the handler for failed endpoints. It runs once per failed endpoint, with the reason, inside a call that makes
-/// progress. The endpoint's operations have ended by then.
+/// progress. The endpoint's operations have ended by then. It does not run if the peer has left in good order: then the handler of
+/// tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
     worker: *const WorkerHandle,

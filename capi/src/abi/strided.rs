@@ -121,7 +121,7 @@ pub struct KeyInfo {
     pub size: usize,
     /// The region's length.
     pub len: u64,
-    /// Not 0: puts and gets complete while the target computes.
+    /// Not 0: puts and gets complete while the target computes. Final when `is_settling` is 0.
     pub reaches_passive_target: u32,
     /// Not 0: a better path may still become available.
     pub is_settling: u32,

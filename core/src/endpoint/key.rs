@@ -6,7 +6,7 @@ use super::order::way;
 use super::rails::{SHARED_FROM, split};
 use super::route::ModulePair;
 use crate::mem::key::KeyRecord;
-use crate::proto::emulate::{Target, refused};
+use crate::proto::emulate::Target;
 use crate::region::Access;
 use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
@@ -189,7 +189,8 @@ impl RemoteKey {
 
     /// Returns the path that puts and gets with this key use at present: `shm/ring`, `shm-cma/copy`, or `emulated over shm/ring`.
     /// If its connection is still being established, operations wait for it. If the peer has promised to poll often
-    /// (`TIELINE_POLLS_OFTEN`), the result may be `shm-cma/copy, up to 2048 bytes emulated over shm/ring`.
+    /// (`TIELINE_POLLS_OFTEN`), the result may be `shm-cma/copy, up to 2048 bytes emulated over shm/ring`. The path may change while the
+    /// key [is settling](RemoteKey::is_settling).
     #[must_use]
     pub fn path(&self) -> String {
         let key = &*self.inner;
@@ -207,7 +208,8 @@ impl RemoteKey {
     }
 
     /// Whether operations complete while the target computes and makes no call. If the target has promised to poll often, small
-    /// operations use messages and do not; see [`RemoteKey::path`].
+    /// operations use messages and do not; see [`RemoteKey::path`]. The answer may change while the key
+    /// [is settling](RemoteKey::is_settling), as it does after the import.
     #[must_use]
     pub fn reaches_passive_target(&self) -> bool {
         let key = &*self.inner;
@@ -482,7 +484,12 @@ impl KeyInner {
     /// Checks range and rights against the key.
     pub(crate) fn check(&self, offset: u64, len: u64, needed: Access) -> Result<(), Error> {
         if !self.record.access.allows(needed) {
-            return Err(refused(Status::KeyRejected));
+            return Err(Error::new(
+                Status::KeyRejected,
+                format!("{} a remote region", needed.of_peers()),
+                "its key does not carry that right",
+                "the region's owner gives the right when it allocates or registers the memory",
+            ));
         }
         match offset.checked_add(len) {
             Some(end) if end <= self.record.len => Ok(()),

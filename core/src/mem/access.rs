@@ -67,6 +67,15 @@ impl Access {
         Access(self.0 & !access::REMOTE_ATOMIC)
     }
 
+    /// The operation that needs this right, as text.
+    pub(crate) fn of_peers(self) -> &'static str {
+        match self {
+            Access::READ => "a get from",
+            Access::WRITE => "a put to",
+            _ => "an atomic on",
+        }
+    }
+
     pub(crate) fn allows(self, needed: Access) -> bool {
         self.0 & needed.0 == needed.0
     }

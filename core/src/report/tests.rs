@@ -273,6 +273,9 @@ fn why_is_this_word_for_word() {
          \x20                     TIELINE_PROVIDERS=^shm-cam\n\
          \x20 verbs    refused    note: ABI 2 (/usr/lib/tieline-1/providers/libtieline_verbs.so); expected ABI 1\n\
          \n\
+         DIRECTORIES SEARCHED FOR PROVIDERS, IN ORDER\n\
+         \x20 /usr/lib/tieline-1/providers\n\
+         \n\
          DOMAINS AND MODULES\n\
          \x20 shm/mem  used  for message, RMA: the only one of its domain\n\
          \n\

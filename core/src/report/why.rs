@@ -24,7 +24,15 @@ impl Report {
         } else {
             record_lines_within(providers, width, Verdict::detail)
         });
-        text.push_str("\nDOMAINS AND MODULES\n");
+        let searched: Vec<String> = self
+            .searched
+            .split(':')
+            .filter(|directory| !directory.is_empty())
+            .map(str::to_owned)
+            .collect();
+        text.push('\n');
+        text.push_str(&listed("DIRECTORIES SEARCHED FOR PROVIDERS, IN ORDER", &searched, width));
+        text.push_str("DOMAINS AND MODULES\n");
         text.push_str(&if modules.is_empty() {
             "  none\n".to_owned()
         } else {

@@ -7,6 +7,7 @@ use crate::interface::{InterfaceSlot, PeerId};
 use crate::op::Id;
 use crate::registry::abi::events::{Polled, payload};
 use crate::{Error, Status};
+use std::rc::Rc;
 use tieline_plugin_api::caps;
 
 /// The status of a connection that was closed in good order.
@@ -21,6 +22,19 @@ pub(super) enum PeerEvent {
     /// An endpoint of the application has failed.
     Failed(Id, Error),
 }
+
+/// An endpoint whose connection the peer has closed in good order, while other connections of the peer stand. A peer that leaves
+/// closes these as well. If it has not done so in time, the failure of the endpoint is reported.
+pub(super) struct Doubt {
+    /// The time of the report, in ns of the wiring's clock.
+    pub(super) until: u64,
+    peer: u32,
+    endpoint: Id,
+    error: Error,
+}
+
+/// How long a peer that leaves may take from the first of its connections to the last, in ns.
+const LEAVING: u64 = 1_000_000_000;
 
 /// Whether this status of an ended connection concerns the peer itself. Other statuses concern only the connection.
 pub(super) fn speaks_of_peer(status: Status) -> bool {
@@ -189,20 +203,53 @@ impl WorkerState {
                     let handler = self.on_left.borrow().clone();
                     handler.into_iter().for_each(|handler| handler(peer));
                 }
-                PeerEvent::Failed(endpoint, error) => {
-                    let handler = self.on_endpoint_failure.borrow().clone();
-                    // An endpoint that was dropped meanwhile is not reported.
-                    let inner = self.endpoint(endpoint.raw()).filter(|inner| inner.is_named());
-                    // If the peer has left, that is reported instead.
-                    let inner = inner.filter(|inner| !self.has_left(inner, &error));
-                    if let (Some(handler), Some(inner)) = (handler, inner) {
-                        handler(&Endpoint::new(inner), &error.into());
-                    }
-                }
+                PeerEvent::Failed(endpoint, error) => self.report_failed(endpoint, error),
             }
             told += 1;
         }
         told
+    }
+
+    fn report_failed(&self, endpoint: Id, error: Error) {
+        let handler = self.on_endpoint_failure.borrow().clone();
+        // An endpoint that was dropped meanwhile is not reported.
+        let inner = self.endpoint(endpoint.raw()).filter(|inner| inner.is_named());
+        // If the peer has left, that is reported instead.
+        let inner = inner.filter(|inner| !self.has_left(inner, &error));
+        if let (Some(handler), Some(inner)) = (handler, inner) {
+            handler(&Endpoint::new(inner), &error.into());
+        }
+    }
+
+    /// Postpones the reports of these endpoints' failures: the peer has closed one of several connections in good order.
+    #[cold]
+    pub(super) fn doubt(&self, endpoints: &[Rc<EndpointState>], peer: PeerId) {
+        let until = self.wiring.now().saturating_add(LEAVING);
+        let news = self.news.take();
+        for news in news {
+            match news {
+                PeerEvent::Failed(endpoint, error)
+                    if error.status() == Status::Closed
+                        && endpoints.iter().any(|failed| failed.id == endpoint) =>
+                {
+                    let doubt = Doubt { until, peer: peer.0, endpoint, error };
+                    self.doubted.borrow_mut().push(doubt);
+                }
+                other => self.news.borrow_mut().push_back(other),
+            }
+        }
+        self.set_wiring_timer();
+    }
+
+    /// Reports the failures whose peer has not left in time.
+    pub(super) fn end_doubts(&self) {
+        let now = self.wiring.now();
+        let doubted = self.doubted.take();
+        let (ended, open) = doubted.into_iter().partition::<Vec<_>, _>(|doubt| doubt.until <= now);
+        let _ = self.doubted.replace(open);
+        for doubt in ended {
+            self.tell(PeerEvent::Failed(doubt.endpoint, doubt.error));
+        }
     }
 
     /// Whether an endpoint ended because its peer has left in good order.
@@ -263,6 +310,7 @@ impl WorkerState {
     #[cold]
     pub(super) fn tell_of_leaving(&self, peer: PeerId) {
         if self.peers.borrow_mut().part(peer.0) && !self.peers.borrow().is_service(peer.0) {
+            self.doubted.borrow_mut().retain(|doubt| doubt.peer != peer.0);
             self.tell(PeerEvent::Left(peer));
             self.announcements.left_behind(peer.0);
         }

@@ -74,7 +74,8 @@ impl Worker {
     ///
     /// Operations that are not delivered within `timeout` are lost and are listed in the error. The error also lists a failure that
     /// has not been reported yet and that the next flush would have reported. The call makes progress meanwhile: handlers run, and
-    /// operations that they post are delivered as well.
+    /// operations that they post are delivered as well. If something is lost, each interface may take `TIELINE_CLOSE_TIMEOUT` on top
+    /// of `timeout`, as when the worker is dropped.
     ///
     /// When the call returns, the worker is closed, with or without losses, as if it had been dropped. Endpoints, keys, requests
     /// and announcements that still exist return `Closed`. Only an immediate error (`Busy` inside a handler, `Invalid` in a forked

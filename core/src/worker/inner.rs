@@ -2,7 +2,7 @@
 
 use super::abi::LeftOver;
 use super::announced::Announcements;
-use super::arrivals::PeerEvent;
+use super::arrivals::{Doubt, PeerEvent};
 use super::rounds::Rounds;
 use super::service_state::ServiceState;
 use super::shown::Shown;
@@ -55,6 +55,8 @@ pub(crate) struct WorkerState {
     pub(super) on_notification: RefCell<Option<NotificationHandler>>,
     /// Peer events that the next progress call reports to the handlers.
     pub(super) news: RefCell<VecDeque<PeerEvent>>,
+    /// Failed endpoints whose peer may be leaving.
+    pub(super) doubted: RefCell<Vec<Doubt>>,
     pub(super) peers: RefCell<peers::Peers>,
     /// Interfaces that every progress call polls, and idle ones.
     pub(super) fast: Rounds,
@@ -188,6 +190,7 @@ impl WorkerState {
             on_left: RefCell::default(),
             on_notification: RefCell::default(),
             news: RefCell::default(),
+            doubted: RefCell::default(),
             peers: RefCell::default(),
             fast: Rounds::of(polled(false).into_iter()),
             slow: polled(true),

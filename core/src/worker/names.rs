@@ -5,7 +5,7 @@ use crate::endpoint::{Endpoint, Owner};
 use crate::names::{Asking, WorkerName};
 use crate::sys::Poller;
 use crate::{ConnectError, Error};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -18,6 +18,14 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 pub struct NameCall {
     worker: Rc<WorkerState>,
     asking: RefCell<Asking>,
+    /// The lookup counts among the worker's open ones.
+    is_open: Cell<bool>,
+}
+
+impl Drop for NameCall {
+    fn drop(&mut self) {
+        self.ended();
+    }
 }
 
 impl fmt::Debug for NameCall {
@@ -28,17 +36,26 @@ impl fmt::Debug for NameCall {
 
 impl NameCall {
     /// Advances the lookup without waiting. Returns the result once: an endpoint, as [`Worker::connect`] returns it, or the reason
-    /// for the failure. Only this method advances the lookup; make progress on the worker between two calls.
+    /// for the failure. Only this method advances the lookup; make progress on the worker between two calls. While a lookup is open,
+    /// [`Worker::wait`] and the worker's [`fd`](Worker::fd) wake up every millisecond, so that a loop around them calls it.
     #[must_use]
     pub fn test(&self) -> Option<Result<Endpoint, ConnectError>> {
         if let Err(error) = self.worker.check_open() {
             return Some(Err(error.into()));
         }
         let answer = self.asking.borrow_mut().advance(Instant::now())?;
+        self.ended();
         let opened = answer.and_then(|address| {
             self.worker.open_endpoint(address, Owner::Application).map(Endpoint::new)
         });
         Some(opened.map_err(ConnectError::from))
+    }
+
+    fn ended(&self) {
+        if self.is_open.replace(false) {
+            let open = &self.worker.names.open;
+            open.set(open.get() - 1);
+        }
     }
 }
 
@@ -80,7 +97,10 @@ impl Worker {
         self.inner.check_open()?;
         let deadline = Instant::now() + core.connect_timeout.min(YEAR);
         let asking = Asking::start(name, &core.name_settings()?, deadline)?;
-        Ok(NameCall { worker: self.inner.clone(), asking: RefCell::new(asking) })
+        let open = &self.inner.names.open;
+        open.set(open.get() + 1);
+        let (worker, asking) = (self.inner.clone(), RefCell::new(asking));
+        Ok(NameCall { worker, asking, is_open: Cell::new(true) })
     }
 
     /// Returns an endpoint to the worker with this name. Makes progress until the worker's address has arrived, which takes one or

@@ -313,8 +313,9 @@ impl WorkerState {
         let owed = (!self.owed.is_empty()).then_some(OWED_NAP);
         let queued = self.is_to_look().then_some(QUEUED_NAP);
         let unwatched = (!watched).then_some(QUEUED_NAP);
+        let lookup = (self.names.open.get() > 0).then_some(QUEUED_NAP);
         let (forms, serves) = (self.wiring.next_timer(), self.next_service_timer());
-        let timers = [forms, serves, owed, queued, unwatched, soon];
+        let timers = [forms, serves, owed, queued, unwatched, lookup, soon];
         match timers.into_iter().flatten().min() {
             Some(Duration::ZERO) => return Ok(false),
             next => self.timer.set(next)?,

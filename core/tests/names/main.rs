@@ -2,10 +2,13 @@
 
 mod sys;
 
+use std::sync::mpsc::{TryRecvError, channel};
 use std::time::{Duration, Instant};
-use tieline::{ConnectError, Context, Error, Status, Worker, WorkerName};
+use tieline::{ConnectError, Context, Error, Status, Waited, Worker, WorkerName};
 
 const RANKS: usize = 100_000;
+/// Longer than a lookup takes.
+const LONG: Duration = Duration::from_secs(10);
 /// The memory limit for a rank without contact, in bytes.
 const MOST: isize = 64;
 
@@ -167,6 +170,31 @@ fn lookup_without_descriptors_does_not_report_missing_process() -> Result<(), Er
         let _ = them.progress();
     }
     Ok(())
+}
+
+/// The other worker answers only when this one sleeps.
+#[test]
+fn open_lookup_wakes_a_worker_that_sleeps() -> Result<(), Error> {
+    let ((sends, named), (ends, is_over)) = (channel(), channel::<()>());
+    let other = std::thread::spawn(move || -> Result<(), Error> {
+        let them = worker()?;
+        sends.send((them.name()?, them.waker()?)).expect("the test waits for the name");
+        let is_over = || is_over.try_recv() == Err(TryRecvError::Disconnected);
+        assert!(them.wait_until(is_over, Some(LONG))?, "the lookup ended");
+        Ok(())
+    });
+    let us = worker()?;
+    let (name, waker) = named.recv().expect("the other thread sends its name");
+    let call = us.ask_name(&name)?;
+    let found = loop {
+        match call.test() {
+            Some(found) => break found?,
+            None => assert_ne!(us.wait(Some(LONG))?, Waited::TimeIsUp, "the lookup is open"),
+        }
+    };
+    drop((found, ends));
+    waker.wake();
+    other.join().expect("the other thread asserts")
 }
 
 /// As when it computes and has no progress thread.

@@ -224,6 +224,31 @@ fn an_endpoint_that_is_dropped_leaves_its_connection_to_the_next_one() {
     assert_eq!(a.counters().connections, 1);
 }
 
+/// The connections of a leaving peer end one after the other.
+#[test]
+fn leaving_of_peer_with_two_endpoints_is_no_failure_of_either() {
+    let Some(folder) = providers() else { return };
+    let (here, there) = (open(&folder), open(&folder));
+    let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
+    let (left, failed) = (Rc::new(Cell::new(0)), Rc::new(RefCell::new(Vec::new())));
+    let (one_left, one_failed) = (left.clone(), failed.clone());
+    a.on_peer_left(move |_| one_left.set(one_left.get() + 1));
+    a.on_endpoint_failure(move |_, error| one_failed.borrow_mut().push(error.to_string()));
+    let seen = heard(&b, 1);
+    let (first, second) = (connected(&a, &b), connected(&a, &b));
+    let _ = first.send(1, 0, b"").unwrap();
+    let _ = second.send(1, 1, b"").unwrap();
+    until(&[&a, &b], || seen.borrow().len() == 2);
+    assert_eq!(a.counters().connections, 2, "each endpoint has a connection");
+    drop(b);
+    until(&[&a], || left.get() == 1);
+    for endpoint in [&first, &second] {
+        assert_eq!(endpoint.error().expect("the peer has left").status(), Status::Closed);
+    }
+    let _ = a.wait_until(|| false, Some(Duration::from_millis(20))).unwrap();
+    assert_eq!((left.get(), failed.take()), (1, Vec::<String>::new()));
+}
+
 #[test]
 fn a_worker_dropped_while_connections_form_ends_what_was_queued() {
     let Some(folder) = providers() else { return };

@@ -45,7 +45,13 @@ fn a_link_leads_to_no_file_in_a_place_of_another_user() {
     let file = inner.compile("linked", &["CONSTRUCTOR=raise(SIGSEGV)"]);
     symlink(file, ours.file("linked")).unwrap();
     let context = open(&[&ours]);
-    assert_refused(&context, "linked", "permissions", "directories on the path", "belongs to user 65534");
+    assert_refused(
+        &context,
+        "linked",
+        "permissions",
+        "directories on the path",
+        "belongs to user 65534",
+    );
 }
 
 #[test]

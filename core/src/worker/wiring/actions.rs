@@ -25,8 +25,14 @@ impl WorkerState {
                 None => break,
             }
         }
-        let next = self.wiring.machine.borrow().next_timer();
-        self.wiring.timer.set(next.unwrap_or(u64::MAX));
+        self.set_wiring_timer();
+    }
+
+    /// Sets the timer of wire-up to the earlier of the machine's next call and the next report of a doubtful failure.
+    pub(in crate::worker) fn set_wiring_timer(&self) {
+        let next = self.wiring.machine.borrow().next_timer().unwrap_or(u64::MAX);
+        let doubted = self.doubted.borrow().iter().map(|doubt| doubt.until).min();
+        self.wiring.timer.set(next.min(doubted.unwrap_or(u64::MAX)));
     }
 
     pub(super) fn act(self: &Rc<Self>, action: Action) {

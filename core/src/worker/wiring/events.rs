@@ -45,6 +45,7 @@ impl WorkerState {
         }
         if self.wiring.is_due() {
             self.wiring.machine.borrow_mut().tick(self.wiring.now());
+            self.end_doubts();
             self.carry_out();
         }
         self.tick_services();
@@ -195,6 +196,9 @@ impl WorkerState {
         }
         for endpoint in &users {
             endpoint.circuit_failed(interface, &error);
+        }
+        if status == Status::Closed && !gone {
+            self.doubt(&users, from);
         }
         drop(users);
         self.shared.end_orphans(End::Circuit(number), &error);

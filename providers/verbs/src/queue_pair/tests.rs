@@ -46,7 +46,7 @@ fn send_errors_have_texts_for_operation_and_connection() {
 fn queue_pair_events_map_to_statuses() {
     for (kind, status, words) in [
         (IBV_EVENT_QP_ACCESS_ERR, Status::KeyRejected, "the peer used a remote key"),
-        (IBV_EVENT_QP_REQ_ERR, Status::Io, "the peer sent what"),
+        (IBV_EVENT_QP_REQ_ERR, Status::Io, "the peer sent a request"),
         (IBV_EVENT_QP_FATAL, Status::Io, "the device reported"),
     ] {
         let failure = event_error(kind);

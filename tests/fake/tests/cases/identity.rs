@@ -151,6 +151,29 @@ cases! {
         assert_eq!(told.borrow().len(), 2);
     }
 
+    /// A peer that leaves closes all of its connections. This one closes the connection for messages, and stays.
+    fn endpoint_closed_by_peer_that_stays_is_reported_later() {
+        let stage = Stage::new(vec![
+            Lane::messages("am").over_circuits(),
+            Lane::memory("rma").on_other_provider().over_circuits(),
+        ]);
+        let told = Log::<(&str, Status)>::default();
+        let (failed, left) = (told.clone(), told.clone());
+        stage.a.on_endpoint_failure(move |_, error| failed.borrow_mut().push(("failed", error.status())));
+        stage.a.on_peer_left(move |_| left.borrow_mut().push(("left", Status::Closed)));
+        let (_target, key) = stage.target(vec![0; 8]);
+        assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 8], &key, 0)), Ok(0));
+        let _ = stage.ab.send(5, 0, b"").unwrap();
+        stage.settle();
+        let (from, to) = (stage.world.interface(0, "am"), stage.world.interface(1, "am"));
+        stage.world.break_endpoints(from, to, Status::Closed, "it closed this one");
+        (0..200).for_each(|_| { let _ = stage.turn(); });
+        assert_eq!(*told.borrow(), [], "the peer may be leaving");
+        assert_eq!(stage.ab.error().expect("it has failed").status(), Status::Closed);
+        assert!(stage.a.wait_until(|| !told.borrow().is_empty(), Some(Duration::from_secs(60))).unwrap());
+        assert_eq!(*told.borrow(), [("failed", Status::Closed)]);
+    }
+
     /// The user data may be an address whose object is gone with the endpoint.
     fn dropped_endpoint_with_queue_is_neither_named_nor_reported() {
         let stage = Stage::new(vec![Lane::whole("all")]);
