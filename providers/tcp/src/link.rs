@@ -315,6 +315,7 @@ impl Inner {
             }
             Progress::Failed(words) => {
                 let gone = dial.is_refused();
+                self.starved = dial.is_starved();
                 link.dial = None;
                 link.failures += 1;
                 link.dial_at = Some(now + BACKOFF * (1 << link.failures.min(4)));
@@ -364,7 +365,8 @@ impl Inner {
             self.fail(Status::PeerFailed, &text);
         } else if waited > limit {
             let text = format!("{what} in {:.1} s: {words}", waited.as_secs_f64());
-            self.fail(Status::TimedOut, &text);
+            let status = if self.starved { Status::NoMemory } else { Status::TimedOut };
+            self.fail(status, &text);
         }
     }
 
@@ -425,6 +427,7 @@ impl Inner {
                 link.failures += 1;
                 link.dial_at = Some(now + BACKOFF * (1 << link.failures.min(4)));
                 self.last_words = format!("there is no route to the peer: {words}");
+                self.starved = false;
             }
         }
     }
