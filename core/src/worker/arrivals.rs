@@ -27,10 +27,6 @@ pub(super) fn speaks_of_peer(status: Status) -> bool {
     matches!(status, Status::PeerFailed | Status::TimedOut | Status::Unreachable)
 }
 
-/// The remedy if a bounded resource of this process ran out.
-pub(super) const RAN_OUT: &str =
-    "the reason says what ran out; where it is open files, `ulimit -n` is their limit";
-
 /// The remedy for a connection that ended with this status.
 pub(super) fn remedy_for_status(status: Status) -> &'static str {
     match status {
@@ -39,7 +35,6 @@ pub(super) fn remedy_for_status(status: Status) -> &'static str {
             "see that the peer's host runs and can be reached; TIELINE_FAILURE_TIMEOUT is how long silence is allowed"
         }
         Status::Unreachable => "see that the network between the two hosts is up, and reconnect",
-        Status::NoMemory => RAN_OUT,
         _ => "",
     }
 }

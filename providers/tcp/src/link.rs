@@ -364,8 +364,11 @@ impl Inner {
             let text = format!("the peer process is gone: {words}");
             self.fail(Status::PeerFailed, &text);
         } else if waited > limit {
-            let text = format!("{what} in {:.1} s: {words}", waited.as_secs_f64());
-            let status = if self.starved { Status::NoMemory } else { Status::TimedOut };
+            let (status, advice) = match self.starved {
+                true => (Status::NoMemory, "; release some, or raise the limit (`ulimit -n`)"),
+                false => (Status::TimedOut, ""),
+            };
+            let text = format!("{what} in {:.1} s: {words}{advice}", waited.as_secs_f64());
             self.fail(status, &text);
         }
     }

@@ -20,7 +20,6 @@ pub(crate) const TESTS: &[Test] = named![
     an_exhausted_descriptor_table_is_an_error_that_says_so,
     peer_refused_for_lack_of_descriptors_learns_reason,
     owner_without_descriptors_disconnects_and_answers_later,
-    dialler_without_descriptors_learns_that_over_tcp,
 ];
 
 const LEN: usize = 50_000;
@@ -478,7 +477,7 @@ fn owner_without_descriptors_disconnects_and_answers_later() -> Verdict {
         let failed = asker.ask(question).expect_err("nobody can answer it");
         println!("    {question}: {} {}", failed.status, failed.text);
         assert_eq!(failed.status, "NoMemory", "{failed:?}");
-        assert!(failed.text.contains("hung up"), "{failed:?}");
+        assert!(failed.text.contains("disconnected"), "{failed:?}");
         assert!(asker.must("error owner").starts_with("NoMemory"));
         // With room again, a new connection is answered.
         let _ = owner.must("limit descriptors 1000");
@@ -490,25 +489,4 @@ fn owner_without_descriptors_disconnects_and_answers_later() -> Verdict {
         let _ = asker.must("fresh-worker");
     }
     end([asker, owner])
-}
-
-fn dialler_without_descriptors_learns_that_over_tcp() -> Verdict {
-    let settings = ["TIELINE_PROVIDERS=tcp", "TIELINE_CONNECT_TIMEOUT=1s"];
-    let (mut poor, mut rich) = (Node::with("poor", &settings), Node::with("rich", &settings));
-    poor.connect(&mut rich);
-    let _ = poor.must("ping rich");
-    // Wire-up goes over the connection that stands. The stream of the second endpoint needs a descriptor.
-    let address = rich.must("address");
-    let open: u64 = poor.must("descriptors").parse().expect("a number");
-    let _ = poor.must(&format!("limit descriptors {}", open - 1));
-    let failed = poor.ask(&format!("many rich {address} 1")).expect_err("it needs a descriptor");
-    println!("    {} {}", failed.status, failed.text);
-    assert_eq!(failed.status, "NoMemory", "{failed:?}");
-    for words in ["Too many open files", "`ulimit -n`"] {
-        assert!(failed.text.contains(words), "{failed:?}");
-    }
-    let _ = poor.must("limit descriptors 1000");
-    let _ = poor.must(&format!("many again {address} 1"));
-    let _ = poor.must("ping rich");
-    end([poor, rich])
 }

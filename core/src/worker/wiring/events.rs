@@ -7,7 +7,7 @@ use crate::shared::End;
 use crate::wireup::{self, ConnectionKey, Reason, ReasonKind};
 use crate::worker::Inner;
 use crate::worker::abi::{Polls, each_of};
-use crate::worker::arrivals::{RAN_OUT, remedy_for_status};
+use crate::worker::arrivals::remedy_for_status;
 use crate::worker::wireup_transports::WireupTransport;
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -267,9 +267,10 @@ impl Inner {
                 Status::Unsupported,
                 "use versions of Tieline and of this provider that go together on both sides",
             ),
-            ReasonKind::Transport if hopeless == Some(Status::NoMemory) => {
-                (Status::NoMemory, RAN_OUT)
-            }
+            ReasonKind::Transport if hopeless == Some(Status::NoMemory) => (
+                Status::NoMemory,
+                "the reason says what ran out; where it is open files, `ulimit -n` is their limit",
+            ),
             _ => (Status::Unreachable, "`tieline info --why` shows what each side has"),
         };
         // The carrier's error is the cause; the missing answer is a consequence.
