@@ -152,7 +152,12 @@ fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
         assert_eq!(wrong.status(), Status::OutOfRange);
         assert!(wrong.to_string().starts_with(&said), "{wrong}");
     }
-    assert_eq!(me.fetch_add(&key, 65, 1).unwrap_err().status(), Status::Misaligned);
+    let misaligned = me.fetch_add(&key, 65, 1).unwrap_err();
+    assert_eq!(misaligned.status(), Status::Misaligned);
+    assert!(
+        misaligned.to_string().starts_with("an atomic of 8 bytes at offset 65"),
+        "{misaligned}"
+    );
     drop(target);
     let gone = me
         .put_bytes(b"late", &key, 0)

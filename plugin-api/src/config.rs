@@ -83,11 +83,11 @@ impl<'a> Accepts<'a> {
         let words = self.words.replace('|', ", ");
         let kind = match self.kind {
             SIZE => {
-                "a size is a whole number with k, m, g or t (powers of 1024), such as 4096, 64k or 2GiB, or inf"
+                "a size is a whole number with k, m, g or t (powers of 1024), such as 4096, 64k or 2GiB"
             }
-            COUNT => "a count is a whole number such as 16, or inf",
+            COUNT => "a count is a whole number such as 16",
             DURATION => {
-                "a duration is a whole number with ns, us, ms, s, min or h, such as 10ms or 1s, or inf"
+                "a duration is a whole number with ns, us, ms, s, min or h, such as 10ms or 1s"
             }
             BOOL => "accepted are y, yes, on, true, 1 and n, no, off, false, 0",
             TEXT if !words.is_empty() => return format!("accepted are {words}"),
@@ -98,13 +98,15 @@ impl<'a> Accepts<'a> {
             DURATION => format!("{:?}", Duration::from_nanos(number)),
             _ => number.to_string(),
         };
+        let has_inf = self.most == 0 && matches!(self.kind, SIZE | COUNT | DURATION);
+        let unlimited = if has_inf { ", or inf" } else { "" };
         let limits = match (self.least, self.most) {
             (0, 0) => String::new(),
             (least, 0) => format!("; it is at least {}", number(least)),
             (least, most) => format!("; it lies between {} and {}", number(least), number(most)),
         };
         let words = if words.is_empty() { words } else { format!("; accepted is also {words}") };
-        format!("{kind}{limits}{words}")
+        format!("{kind}{unlimited}{limits}{words}")
     }
 }
 
@@ -294,6 +296,7 @@ mod tests {
             let expected = format!("TIELINE_X={text} is not valid: a size is");
             assert!(failure.text.starts_with(&expected), "{}", failure.text);
             assert!(failure.text.ends_with("it lies between 1k and 1m"), "{}", failure.text);
+            assert!(!failure.text.contains("or inf"), "it is refused: {}", failure.text);
         }
         let time = ConfigDoc::duration("TIELINE_X", "", "").between(1_000_000, 0);
         assert_eq!(time.read("2ms").unwrap().duration(), Duration::from_millis(2));
@@ -361,10 +364,10 @@ mod tests {
         let word = |name: &str, accepted: &str| (name.to_owned(), accepted.to_owned());
         let doc =
             |make: fn(&'static str, &'static str, &'static str) -> ConfigDoc| make("X", "", "");
-        let count = "a count is a whole number such as 16, or inf";
-        assert_eq!(of(doc(ConfigDoc::count)), word("count", count));
+        let count = "a count is a whole number such as 16";
+        assert_eq!(of(doc(ConfigDoc::count)), word("count", &format!("{count}, or inf")));
         let (least, both) = (
-            format!("{count}; it is at least 2"),
+            format!("{count}, or inf; it is at least 2"),
             format!("{count}; it lies between 2 and 9; accepted is also all"),
         );
         assert_eq!(of(doc(ConfigDoc::count).between(2, 0)), word("count", &least));

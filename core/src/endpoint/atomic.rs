@@ -104,7 +104,7 @@ impl EndpointState {
         self.check_fast_path(key, code)?;
         self.prepare(key, offset, call.width as usize, Access::ATOMIC)?;
         if offset % u64::from(call.width) != 0 {
-            return Err(emulate::refused(Status::Misaligned).into());
+            return Err(emulate::misaligned(offset, call.width).into());
         }
         let native = key.inner.native_atomic(call, fetch);
         if native.is_none() && key.inner.record.device_atomics.is_none() {

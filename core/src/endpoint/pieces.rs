@@ -6,7 +6,7 @@ use super::{Endpoint, RemoteKey};
 use crate::op::Pieces;
 use crate::region::{Access, Region};
 use crate::request::Outcome;
-use crate::{PostError, Status};
+use crate::{Error, PostError, Status};
 use std::ops::Range;
 use std::rc::Rc;
 use tieline_plugin_api::OK;
@@ -73,7 +73,7 @@ impl Endpoint {
             let n = range.end.wrapping_sub(range.start);
             let inside = region.inner.span.range(range.start, n);
             let _ = inside.map_err(|status| region.outside(status, range.start, n))?;
-            len = len.checked_add(n).ok_or(Status::OutOfRange)?;
+            len = len.checked_add(n).ok_or_else(too_long)?;
         }
         Ok(len)
     }
@@ -132,4 +132,14 @@ impl Endpoint {
         let op = rma_list_op(iov, len, fast.key.get(), offset, 0, remote);
         Ok(if put { fast.put(&op) } else { fast.get(&op) })
     }
+}
+
+#[cold]
+fn too_long() -> Error {
+    Error::new(
+        Status::OutOfRange,
+        "the pieces of a put or get",
+        "their lengths add up to more than any region has",
+        "post it in parts",
+    )
 }

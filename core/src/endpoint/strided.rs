@@ -69,6 +69,12 @@ impl Blocks {
         self.offset.checked_add(to_last)?.checked_add(self.block as u64)
     }
 
+    /// The offset of the first block, and the number of bytes from there to the end of the last one.
+    fn extent(&self) -> Option<(usize, usize)> {
+        let extent = self.end()? - self.offset;
+        Some((usize::try_from(self.offset).ok()?, usize::try_from(extent).ok()?))
+    }
+
     /// Returns the ranges of the region for a range of the blocks' bytes, taken in sequence: for
     /// [`put_pieces`](Endpoint::put_pieces), [`send_regions`](Endpoint::send_regions) and similar calls. A range outside the blocks
     /// has none.
@@ -163,15 +169,15 @@ impl Endpoint {
         let len = match (here.len(), there.len()) {
             (Some(here), Some(there)) if here == there => here,
             // No memory is that long.
-            (None, None) => return Err(Status::OutOfRange.into()),
+            (None, None) => return Err(too_far(&here).into()),
             _ => return Err(unequal().into()),
         };
         ep.check_local(local)?;
-        let end = here.end().and_then(|end| usize::try_from(end).ok()).ok_or(Status::OutOfRange)?;
-        let _ = local.inner.span.range(end, 0)?;
+        let (begin, extent) = here.extent().ok_or_else(|| too_far(&here))?;
+        let inside = local.inner.span.range(begin, extent);
+        let _ = inside.map_err(|status| local.outside(status, begin, extent))?;
         // All checks are made before the first post.
-        let extent = there.end().ok_or(Status::OutOfRange)? - there.offset;
-        let extent = usize::try_from(extent).map_err(|_| Status::OutOfRange)?;
+        let (_, extent) = there.extent().ok_or_else(|| too_far(&there))?;
         ep.prepare(key, there.offset, extent, if put { Access::WRITE } else { Access::READ })?;
         if len == 0 {
             return Ok(Outcome::Done(0));
@@ -253,6 +259,17 @@ fn unequal() -> Error {
         "a put or get of blocks",
         "the local and the remote blocks differ in total length",
         "give both the same length",
+    )
+}
+
+#[cold]
+fn too_far(blocks: &Blocks) -> Error {
+    let Blocks { offset, block, stride, count } = blocks;
+    Error::new(
+        Status::OutOfRange,
+        format!("{count} blocks of {block} bytes from offset {offset} on, {stride} bytes apart"),
+        "no region is that long",
+        "use a range inside the region; a negative distance is not possible",
     )
 }
 

@@ -266,10 +266,23 @@ pub(crate) fn refused(refusal: impl Into<Refusal>) -> Error {
             "ask the peer for a current key",
         ),
         Status::OutOfRange => ("the range ends outside the region", "check offset and length"),
-        Status::Misaligned => ("atomics need an offset that is a multiple of their width", ""),
+        Status::Misaligned => (
+            "the word does not lie at a multiple of its width in the target's memory",
+            "use an offset that is a multiple of it, in a region whose memory begins at one",
+        ),
         _ => ("the peer could not execute it", ""),
     };
     Error::new(status, "the target refused the operation", why, fix)
+}
+
+/// The error of an atomic whose offset is no multiple of its width.
+pub(crate) fn misaligned(offset: u64, width: u32) -> Error {
+    Error::new(
+        Status::Misaligned,
+        format!("an atomic of {width} bytes at offset {offset} of a remote region"),
+        "the offset is not a multiple of the width",
+        "use one that is",
+    )
 }
 
 /// Executes an atomic on local memory, coherent with all other CPU atomics on it. The initiator also uses it for memory that it
@@ -364,6 +377,9 @@ mod tests {
         assert_eq!(run(atomic_op::ADD, 3, 1, 0), Err(Status::Invalid));
         let off = AtomicCall { op: atomic_op::ADD, width: 8, operand: 1, compare: 0 };
         assert_eq!(execute(&span, 4, &off), Err(Status::Misaligned));
+        // The initiator has checked the offset, so the region itself begins at such an address.
+        let said = refused(Status::Misaligned).to_string();
+        assert!(said.contains("region whose memory begins at one"), "{said}");
         assert_eq!(execute(&span, 16, &off), Err(Status::OutOfRange));
     }
 }

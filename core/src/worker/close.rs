@@ -122,6 +122,22 @@ impl Drop for Worker {
     }
 }
 
+/// `posting`: operations that handlers posted last are not confirmed.
+#[cold]
+fn out_of_time(posting: bool) -> Error {
+    let (why, fix) = match posting {
+        true => (
+            "handlers kept posting, and the last operations are not confirmed",
+            "let the peers stop first, or register handlers that post nothing",
+        ),
+        false => (
+            "peers have not received everything in time",
+            "see that they make progress, or give them more time",
+        ),
+    };
+    Error::new(Status::TimedOut, "closing a worker", why, fix)
+}
+
 /// The remaining work of an endpoint.
 struct Entry {
     endpoint: Weak<EndpointState>,
@@ -273,16 +289,19 @@ impl WorkerState {
                 self.wait_for(book.left(), false, || (!book.look(self)).then_some(()))?.is_some();
             self.all_endpoints().iter().for_each(|endpoint| endpoint.watch_for_more());
             if !delivered || !self.flush_transports(book)? {
-                return Err(Error::new(
-                    Status::TimedOut,
-                    "closing a worker",
-                    "peers have not received everything in time",
-                    "see that they make progress, or give them more time",
-                ));
+                return Err(out_of_time(false));
             }
             // Handlers may have posted operations after the lanes were flushed.
-            if !book.look(self) && !self.all_endpoints().iter().any(|one| one.has_sent_more()) {
+            let is_delivered = !book.look(self);
+            let mut more = self.all_endpoints();
+            more.retain(|endpoint| endpoint.has_sent_more());
+            if is_delivered && more.is_empty() {
                 return Ok(());
+            }
+            // They may do so in every round, for example as replies to a peer that never stops.
+            if book.left() == Some(Duration::ZERO) {
+                more.iter().for_each(|endpoint| book.unconfirmed(endpoint.id.raw(), None));
+                return Err(out_of_time(!more.is_empty()));
             }
         }
     }

@@ -91,6 +91,8 @@ pub(crate) struct ConnectionState {
     pub(crate) since: Instant,
     pub(crate) gone_since: Option<Instant>,
     pub(crate) last_words: String,
+    /// The last attempt to connect found no descriptor left in this process or this system.
+    pub(crate) starved: bool,
     pub(crate) goodbye_sent: bool,
     unflushed: bool,
     /// Number of short messages since poll `burst_round`.
@@ -131,6 +133,7 @@ impl Conn {
             since: Instant::now(),
             gone_since: None,
             last_words: String::new(),
+            starved: false,
             goodbye_sent: false,
             unflushed: false,
             burst: 0,

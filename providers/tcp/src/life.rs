@@ -148,6 +148,7 @@ impl ConnectionState {
         }
         self.outbox.stream_broke(number as u8);
         self.last_words.clone_from(&broke.text);
+        self.starved = false;
         let now = Instant::now();
         if self.links.iter().all(|link| link.stream.is_none()) {
             // A reset proves that the host is alive. A timeout proves nothing since the last received data.

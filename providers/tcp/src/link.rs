@@ -315,6 +315,7 @@ impl ConnectionState {
             }
             Progress::Failed(words) => {
                 let gone = dial.is_refused();
+                self.starved = dial.is_starved();
                 link.dial = None;
                 link.failures += 1;
                 link.dial_at = Some(now + BACKOFF * (1 << link.failures.min(4)));
@@ -363,8 +364,12 @@ impl ConnectionState {
             let text = format!("the peer process is gone: {words}");
             self.fail(Status::PeerFailed, &text);
         } else if waited > limit {
-            let text = format!("{what} in {:.1} s: {words}", waited.as_secs_f64());
-            self.fail(Status::TimedOut, &text);
+            let (status, advice) = match self.starved {
+                true => (Status::NoMemory, "; release some, or raise the limit (`ulimit -n`)"),
+                false => (Status::TimedOut, ""),
+            };
+            let text = format!("{what} in {:.1} s: {words}{advice}", waited.as_secs_f64());
+            self.fail(status, &text);
         }
     }
 
@@ -425,6 +430,7 @@ impl ConnectionState {
                 link.failures += 1;
                 link.dial_at = Some(now + BACKOFF * (1 << link.failures.min(4)));
                 self.last_words = format!("there is no route to the peer: {words}");
+                self.starved = false;
             }
         }
     }

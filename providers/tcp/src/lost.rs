@@ -40,6 +40,7 @@ pub(crate) fn silent(
         None => Found::NotAsked,
         Some(None) => Found::Silence,
         Some(Some(Answer::Nowhere(words))) => Found::Nowhere(words),
+        Some(Some(Answer::NoAddress)) => Found::NoAddress,
         Some(Some(Answer::Came { at })) if tried <= *at => Found::AnswersAgain,
         Some(Some(Answer::Came { .. })) => Found::Answers,
     };
@@ -53,6 +54,8 @@ enum Found<'a> {
     /// The host does not answer new connections.
     Silence,
     Nowhere(&'a str),
+    /// This host has lost its own address of the connection.
+    NoAddress,
     /// The host answers, and nothing was retransmitted since.
     AnswersAgain,
     /// The host answers, and later retransmissions were lost.
@@ -76,6 +79,10 @@ fn cause(
         (Found::Nowhere(words), _) => format!(
             "asked for a new connection, the system says: {words}: the host or the link is down, or a firewall rejects it"
         ),
+        (Found::NoAddress, _) => {
+            "this host no longer has that address, so no answer can reach it: an interface was reconfigured, taken down or removed"
+                .into()
+        }
         (Found::Silence, _) => format!(
             "the host answers no new connection to port {port}: it or the link is down, or a firewall there drops \
              unexpected packets (TIELINE_FAILURE_TIMEOUT limits the silence)"
@@ -157,6 +164,15 @@ mod tests {
     }
 
     #[test]
+    fn lost_own_address_is_the_cause_whatever_was_outstanding() {
+        for bytes in [64, 46_336] {
+            let text = said(&Found::NoAddress, bytes, "10.50.0.2:34582");
+            assert!(text.contains("this host no longer has that address"), "{text}");
+            assert!(!text.contains("MTU") && !text.contains("firewall"), "{text}");
+        }
+    }
+
+    #[test]
     fn mtu_advice_requires_a_missing_full_segment() {
         let whole = said(&Found::Answers, 1448, "10.50.0.2:34582");
         assert!(whole.contains("of up to 1500 bytes (MTU)"), "{whole}");
@@ -198,6 +214,9 @@ mod tests {
         let text = said(&stream, now, &[other.clone(), lo.clone()]);
         assert_eq!(text, begin("127.0.0.1 on lo") + &why(Found::NotAsked));
         assert_eq!(said(&stream, now, &[other]), begin("127.0.0.1") + &why(Found::NotAsked));
+        let token = crate::probe::Token::default();
+        stream.probe = Probe::begin(Some("203.0.113.7:4000".parse().unwrap()), there, &token);
+        assert_eq!(said(&stream, now, &[]), begin("127.0.0.1") + &why(Found::NoAddress));
         stream.probe = Probe::begin(None, there, &crate::probe::Token::default());
         assert_eq!(said(&stream, now, &[]), begin("127.0.0.1") + &why(Found::Silence));
         let came = loop {

@@ -31,13 +31,16 @@ pub(crate) enum Answer {
     },
     /// It failed, in the system's words: no route, no such host, or a firewall that rejects it.
     Nowhere(String),
+    /// This host no longer has the stream's own address.
+    NoAddress,
 }
 
 /// Counts the open probes of an interface.
 pub(crate) type Token = Rc<()>;
 
 impl Probe {
-    /// Starts a probe, which costs three packets, or two if nothing answers. Returns `None` if none can be started.
+    /// Starts a probe, which costs three packets, or two if nothing answers. Returns `None` if none can be started. Without the
+    /// stream's own address `local` the probe would use another route, so none is sent.
     pub(crate) fn begin(
         local: Option<SocketAddr>,
         peer: SocketAddr,
@@ -49,8 +52,14 @@ impl Probe {
         let kind = Type::STREAM.nonblocking().cloexec();
         let socket = Socket::new(Domain::for_address(peer), kind, Some(Protocol::TCP)).ok()?;
         if let Some(local) = local {
-            // Use the same route as the stream.
-            let _ = socket.bind(&SocketAddr::new(local.ip(), 0).into());
+            let any_port = |mut at: SocketAddr| {
+                at.set_port(0);
+                at
+            };
+            let bound = socket.bind(&any_port(local).into());
+            if bound.is_err_and(|error| is_gone(&error)) {
+                return Some(Probe { socket: None, answer: Some(Answer::NoAddress) });
+            }
         }
         Some(match socket.connect(&peer.into()) {
             Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => {
@@ -82,6 +91,11 @@ impl Probe {
     pub(crate) fn answer(&self) -> Option<&Answer> {
         self.answer.as_ref()
     }
+}
+
+/// Whether a bind failed because no interface has the address, or the address's interface does not exist.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EADDRNOTAVAIL | libc::ENODEV))
 }
 
 /// The result of a failed attempt. A connection that was accepted and has ended since counts as an answer.
@@ -140,6 +154,29 @@ mod tests {
         probe.look(now);
         let Some(Answer::Came { at }) = probe.answer() else { panic!("it was taken") };
         assert!(now.duration_since(*at) >= ago);
+    }
+
+    #[test]
+    fn probe_from_an_address_that_the_host_has_lost_reports_that() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let there = listener.local_addr().unwrap();
+        let begin = |local: &str| {
+            Probe::begin(Some(local.parse().unwrap()), there, &Token::default()).unwrap()
+        };
+        // An address of no host (RFC 5737).
+        let lost = begin("203.0.113.7:4000");
+        assert_eq!(lost.answer(), Some(&Answer::NoAddress));
+        assert!(lost.socket.is_none(), "no packet is sent from another address");
+        let mut own = begin("127.0.0.1:4000");
+        while own.answer().is_none() {
+            own.look(Instant::now());
+        }
+        assert!(matches!(own.answer(), Some(Answer::Came { .. })));
+        for (error, gone) in
+            [(libc::EADDRNOTAVAIL, true), (libc::ENODEV, true), (libc::EADDRINUSE, false)]
+        {
+            assert_eq!(is_gone(&io::Error::from_raw_os_error(error)), gone);
+        }
     }
 
     #[test]

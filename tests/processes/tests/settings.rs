@@ -150,6 +150,8 @@ fn lack_of_descriptors_while_connecting_fails_the_call() -> Verdict {
                     if !called {
                         let named = said.contains("descriptor") || said.contains("open files");
                         assert!(named, "room for {room}: {said}");
+                        assert_eq!(failed.status, "NoMemory", "room for {room}: {said}");
+                        assert!(said.contains("`ulimit -n`"), "room for {room}: {said}");
                     }
                     last = said;
                 }

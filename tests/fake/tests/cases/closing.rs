@@ -127,6 +127,38 @@ cases! {
         }
     }
 
+    /// A reply to each message of a peer that never stops: here the worker itself.
+    fn close_ends_in_time_while_handlers_keep_posting() {
+        /// Without the time limit, the close would end with `Ok` after these.
+        const MOST: u32 = 100_000;
+        thread_local! {
+            static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
+            static POLLS: Cell<u32> = const { Cell::new(0) };
+        }
+        /// A lane confirms delivery some polls after it was asked, so that handlers run in between.
+        fn confirm_late() {
+            POLLS.set(POLLS.get() + 1);
+            WORLD.get().filter(|_| POLLS.get() % 4 == 0).into_iter().for_each(World::release_held);
+        }
+        let stage = Stage::new(vec![Lane::whole("all")]);
+        let me = stage.a.connect(&stage.a.address().unwrap()).unwrap();
+        let (reply, sent) = (me.clone(), Cell::new(0));
+        stage.a.on_message(5, move |_| {
+            if sent.replace(sent.get() + 1) < MOST {
+                drop(reply.send(5, 0, b"again"));
+            }
+        }).unwrap();
+        stage.world.hold(Slot::Flush);
+        WORLD.set(Some(stage.world));
+        stage.world.meanwhile(confirm_late);
+        drop(me.send(5, 0, b"first").unwrap());
+        let undelivered = stage.a.close(Duration::from_millis(20)).unwrap_err();
+        assert_eq!(undelivered.error.status(), Status::TimedOut);
+        assert!(undelivered.to_string().contains("handlers kept posting"), "{undelivered}");
+        assert!(undelivered.losses.iter().any(|loss| loss.unconfirmed), "{undelivered}");
+        stage.assert_no_faults();
+    }
+
     fn undelivered_messages_of_closed_worker_are_reported() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
