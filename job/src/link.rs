@@ -290,6 +290,10 @@ impl Drop for Link {
             let (mut unread, mut buffer) = (&self.stream, [0; 4096]);
             while unread.read(&mut buffer).is_ok_and(|count| count > 0) {}
         }
+        if is_own {
+            // A forked child may hold a copy of the connection, and the server waits for its end.
+            self.stream.shutdown();
+        }
     }
 }
 

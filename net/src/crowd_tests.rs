@@ -171,3 +171,17 @@ fn a_stranger_that_left_is_not_polled_while_a_child_holds_its_socket() {
     hub.poller.wait(&mut ready, Some(Duration::ZERO)).expect("epoll");
     assert!(copies.len() == 1 && ready.is_empty(), "{ready:?}");
 }
+
+#[test]
+fn a_listener_that_ended_accepts_nobody_although_a_child_holds_a_copy() {
+    let hub = open(Settings::default());
+    let remote = at(&hub, false).expect("lo");
+    let mut stranger = TcpStream::connect(remote).expect("listening");
+    until(&hub, None, |_| (lock(&hub.handshakes).state().0 == 1).then_some(()));
+    let listeners = lock(&hub.handshakes).listener_copies();
+    let streams = lock(&hub.handshakes).copies();
+    drop(hub);
+    assert!(is_closed(&mut stranger), "it waits for an answer");
+    assert!(TcpStream::connect(remote).is_err(), "nobody accepts it");
+    drop((listeners, streams));
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::admission::{Admission, LOOK, Source, Verdict};
 use crate::auth::{Acceptor, HandshakeError, Hello, Key};
 use crate::filter::Filter;
 use crate::interfaces::local_addresses;
-use crate::options::reset;
+use crate::options::{reset, stop_listening};
 use crate::sys::{self, Interest, Poller, Ready, Timer};
 
 /// How long no connection is accepted after the process ran out of descriptors.
@@ -120,6 +120,27 @@ impl Handshakes {
         (self.pending.len(), self.listening, self.timer_at)
     }
 
+    /// Ends all listeners and handshakes, in every process that has copies of their sockets.
+    pub(super) fn end(&mut self) {
+        self.listeners.iter().for_each(stop_listening);
+        for handshake in self.pending.values() {
+            let _ = handshake.stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Closes a connection, also for a dialler whose connection a forked child holds a copy of.
+    fn close(&mut self, hub: &Hub, token: u64) {
+        if let Some(handshake) = self.remove(hub, token) {
+            let _ = handshake.stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Copies of the listeners, as a forked child has them.
+    #[cfg(test)]
+    pub(super) fn listener_copies(&self) -> Vec<Socket> {
+        self.listeners.iter().map(|one| one.try_clone().expect("a copy")).collect()
+    }
+
     /// Copies of the sockets, as a forked child has them.
     #[cfg(test)]
     pub(super) fn copies(&self) -> Vec<TcpStream> {
@@ -142,11 +163,11 @@ impl Handshakes {
             Outcome::Version(version) => {
                 hub.heard_version(version);
                 count(&hub.counts.unproven);
-                drop(self.remove(hub, token));
+                self.close(hub, token);
             }
             Outcome::Fails => {
                 count(&hub.counts.unproven);
-                drop(self.remove(hub, token));
+                self.close(hub, token);
             }
             Outcome::Unproven => {
                 count(&hub.counts.unproven);
@@ -173,7 +194,7 @@ impl Handshakes {
         let Some(by) = now.checked_sub(self.timeout) else { return };
         while let Some(late) = self.admission.oldest_by(by) {
             count(&hub.counts.slow);
-            drop(self.remove(hub, late));
+            self.close(hub, late);
         }
     }
 
@@ -208,7 +229,7 @@ impl Handshakes {
             Verdict::Enters => {}
             Verdict::Instead(oldest) => {
                 count(&hub.counts.slow);
-                drop(self.remove(hub, oldest));
+                self.close(hub, oldest);
             }
             Verdict::TurnedAway => {
                 count(&hub.counts.turned_away);
@@ -260,7 +281,7 @@ impl Handshakes {
         let oldest = self.admission.makes_room(now);
         if let Some(token) = oldest {
             count(&hub.counts.slow);
-            drop(self.remove(hub, token));
+            self.close(hub, token);
         }
         oldest.is_some()
     }
