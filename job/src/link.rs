@@ -407,6 +407,17 @@ mod tests {
     }
 
     #[test]
+    fn a_dropped_link_has_ended_although_a_child_holds_a_copy() {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (copy, patience) = (ours.try_clone().unwrap(), Duration::from_secs(10));
+        let (hello, deadline) = (crate::host::hello(0, 2, "j"), Deadline::new(patience));
+        drop(Link::open(Stream::Unix(ours), hello, "the server", &deadline).unwrap());
+        theirs.set_read_timeout(Some(patience)).unwrap();
+        assert!(theirs.read_to_end(&mut Vec::new()).is_ok(), "the server reads its end");
+        drop(copy);
+    }
+
+    #[test]
     fn answer_belongs_to_its_exchange_and_has_all_parts() {
         let (link, mut theirs) = link();
         for round in 0..3 {
