@@ -173,7 +173,7 @@ fn a_stranger_that_left_is_not_polled_while_a_child_holds_its_socket() {
 }
 
 #[test]
-fn a_listener_that_ended_accepts_nobody_although_a_child_holds_a_copy() {
+fn an_ended_listener_with_a_copy_in_a_child_accepts_nobody() {
     let hub = open(Settings::default());
     let remote = at(&hub, false).expect("lo");
     let mut stranger = TcpStream::connect(remote).expect("listening");
