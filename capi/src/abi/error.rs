@@ -266,7 +266,8 @@ pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
     let none = Failure { size: 0, status: 0, kind: 0, what: empty, why: empty, fix, setting };
     let ending = || {
         let (status, kind) = NUMBERS.get();
-        let (what, why) = (c"a call of a thread that is ending".as_ptr(), tieline_status_text(status));
+        let (what, why) =
+            (c"a call of a thread that is ending".as_ptr(), tieline_status_text(status));
         if status == 0 { none } else { Failure { status, kind, what, why, ..none } }
     };
     let record = LAST.try_with(|last| {
@@ -276,7 +277,8 @@ pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
         Some(words.get_or_insert_with(|| Words::of(&fault.error)).record(fault))
     });
     // SAFETY: the caller's record.
-    match unsafe { records::write(out, &record.map_or_else(|_| ending(), |it| it.unwrap_or(none))) } {
+    match unsafe { records::write(out, &record.map_or_else(|_| ending(), |it| it.unwrap_or(none))) }
+    {
         Ok(()) => 0,
         Err(fault) => fault.status(),
     }

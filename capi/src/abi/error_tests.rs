@@ -124,7 +124,8 @@ fn a_failure_in_an_ending_thread_has_its_status_and_its_text() {
             // SAFETY: a record with its size.
             assert_eq!(unsafe { tieline_last_error(&raw mut last) }, 0);
             // SAFETY: a text of the library.
-            let text = |of: *const c_char| unsafe { CStr::from_ptr(of) }.to_string_lossy().into_owned();
+            let text =
+                |of: *const c_char| unsafe { CStr::from_ptr(of) }.to_string_lossy().into_owned();
             let line = text(tieline_error_text());
             let _ = self.0.send((returned, last.status, text(last.why), line));
         }
