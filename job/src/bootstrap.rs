@@ -25,6 +25,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, T
 use std::os::unix::net::UnixStream;
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tieline_plugin_api::process::Mark;
 
 /// The pauses between two attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -208,7 +209,7 @@ impl Bootstrap {
             .name("tieline-bootstrap".into())
             .spawn(move || run(server))
             .map_err(failed)?;
-        Ok(Hosted { link: Some(link), thread: Some(thread) })
+        Ok(Hosted { link: Some(link), thread: Some(thread), process: Mark::new() })
     }
 
     fn listen(&self, server: &mut Server) -> Result<(), Error> {
@@ -287,8 +288,15 @@ fn is_own_echo(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Serves until rank 0 has left and all ranks were notified.
+/// The thread of the exchange.
 fn run(mut server: Server) {
+    serve(&mut server);
+    // The address is free for another job, although a forked child may hold a copy of the listener.
+    server.stop_listening();
+}
+
+/// Serves until rank 0 has left and all ranks were notified.
+fn serve(server: &mut Server) {
     let mut joined = false;
     while !joined || server.has(0) {
         if server.turn(&[], None).is_err() {
@@ -309,6 +317,8 @@ fn run(mut server: Server) {
 pub(super) struct Hosted {
     link: Option<Link>,
     thread: Option<JoinHandle<()>>,
+    /// A forked child does not have the thread.
+    process: Mark,
 }
 
 impl Hosted {
@@ -335,8 +345,9 @@ impl Drop for Hosted {
     fn drop(&mut self) {
         // The thread ends when its only connection to this process closes.
         drop(self.link.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        match self.thread.take() {
+            Some(thread) if self.process.is_here() => drop(thread.join()),
+            thread => std::mem::forget(thread),
         }
     }
 }

@@ -61,6 +61,7 @@ pub mod wire;
 use alone::Alone;
 use bootstrap::Bootstrap;
 use process_info::{BOOTSTRAP, Get, ProcessInfo, Secret, refuse, renamed};
+use tieline_plugin_api::process::Mark;
 use waiting::Waiting;
 
 /// The default deadline of joining and of each exchange. `TIELINE_BOOTSTRAP_TIMEOUT` or [`Job::set_deadline`] overrides it.
@@ -78,6 +79,8 @@ pub struct Job {
     waiting: Waiting,
     exchange: Arc<dyn Exchange>,
     published: Mutex<Published>,
+    /// The process that joined: a forked child takes no part in its parent's place.
+    process: Mark,
 }
 
 /// The published keys of this process, and the total of their bytes.
@@ -220,7 +223,21 @@ impl Job {
             waiting: Waiting::default(),
             exchange: exchange.into(),
             published: Mutex::default(),
+            process: Mark::new(),
         }
+    }
+
+    /// Refuses calls in a forked child, before any lock that another thread of the parent may have held at the fork.
+    fn check_process(&self) -> Result<(), Error> {
+        if self.process.is_here() {
+            return Ok(());
+        }
+        Err(Error::new(
+            Status::Invalid,
+            "a call of a job",
+            "this is a forked child, and the job belongs to its parent",
+            "call it in the parent",
+        ))
     }
 
     /// The rank of this process, from 0.
@@ -263,9 +280,10 @@ impl Job {
     /// equally often. At most [`wire::MAX_CONTRIBUTION`] bytes.
     ///
     /// # Errors
-    /// `TooLarge`; `PeerFailed` with the rank that ended and how; `TimedOut` after the deadline, with the ranks that have not
-    /// joined or contributed. The exchange is unusable after any of them but the first.
+    /// `Invalid` in a forked child; `TooLarge`; `PeerFailed` with the rank that ended and how; `TimedOut` after the deadline, with the ranks that have not
+    /// joined or contributed. The exchange is unusable after any of them but the first two.
     pub fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
+        self.check_process()?;
         if mine.len() > wire::MAX_CONTRIBUTION {
             return Err(Error::new(
                 Status::TooLarge,
@@ -293,9 +311,10 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` for a key that this process has published before; `TooLarge` beyond [`wire::MAX_PUBLISHED`] bytes or
+    /// `Invalid` for a key that this process has published before, and in a forked child; `TooLarge` beyond [`wire::MAX_PUBLISHED`] bytes or
     /// [`wire::MAX_KEYS`] keys in all; `PeerFailed` if the server of the exchange is gone.
     pub fn publish(&self, key: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.check_process()?;
         let refuse = |status, why, fix| Err(Error::new(status, "cannot publish", why, fix));
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
         let all = published.bytes.saturating_add(bytes.len());
@@ -324,12 +343,13 @@ impl Job {
     /// them, or looks them up again.
     ///
     /// # Errors
-    /// - `Invalid` for a rank that the job does not have.
+    /// - `Invalid` for a rank that the job does not have, and in a forked child.
     /// - `TimedOut` after the deadline; the text says whether that rank has joined at all. The lookup may be repeated.
     /// - `PeerFailed` if that rank has left without publishing the key, or the server of the exchange is gone. PMIx does not report
     ///   ranks that have left; there the result is `TimedOut`.
     /// - `Again` while [`wire::MAX_LOOKUPS`] lookups of this process are pending.
     pub fn lookup(&self, rank: usize, key: u32) -> Result<Vec<u8>, Error> {
+        self.check_process()?;
         if rank >= self.size {
             return Err(Error::new(
                 Status::Invalid,
@@ -391,6 +411,7 @@ impl Job {
         wake: impl FnOnce() + Send + 'static,
         wait: impl FnOnce(&dyn Fn() -> bool) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.check_process()?;
         let barrier = self.waiting.begin(&self.exchange, self.deadline, Box::new(wake))?;
         let waited = wait(&|| barrier.is_over());
         waited.and(barrier.met())

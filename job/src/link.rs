@@ -290,6 +290,10 @@ impl Drop for Link {
             let (mut unread, mut buffer) = (&self.stream, [0; 4096]);
             while unread.read(&mut buffer).is_ok_and(|count| count > 0) {}
         }
+        if is_own {
+            // A forked child may hold a copy of the connection, and the server waits for its end.
+            self.stream.shutdown();
+        }
     }
 }
 
@@ -400,6 +404,17 @@ mod tests {
 
     fn gathered(round: u64, count: u8) -> Frame {
         Frame::Gathered { round, parts: (0..count).map(|n| vec![n]).collect() }
+    }
+
+    #[test]
+    fn a_dropped_link_has_ended_although_a_child_holds_a_copy() {
+        let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let (copy, patience) = (ours.try_clone().unwrap(), Duration::from_secs(10));
+        let (hello, deadline) = (crate::host::hello(0, 2, "j"), Deadline::new(patience));
+        drop(Link::open(Stream::Unix(ours), hello, "the server", &deadline).unwrap());
+        theirs.set_read_timeout(Some(patience)).unwrap();
+        assert!(theirs.read_to_end(&mut Vec::new()).is_ok(), "the server reads its end");
+        drop(copy);
     }
 
     #[test]

@@ -131,6 +131,16 @@ impl Server {
         Ok(())
     }
 
+    /// Stops accepting connections, for good.
+    pub(super) fn stop_listening(&self) {
+        for listener in &self.listeners {
+            match listener {
+                Listener::Unix(listener) => tieline_net::stop_listening(listener),
+                Listener::Tcp(listener, _) => tieline_net::stop_listening(listener),
+            }
+        }
+    }
+
     fn add(&mut self, listener: Listener) {
         self.listeners.push(listener);
         self.listening = false; // the next turn registers all of them with the poller

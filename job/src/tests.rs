@@ -211,3 +211,33 @@ fn local_process_count_is_known_before_and_after_joining() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
+
+#[test]
+fn a_forked_child_neither_uses_nor_ends_the_job_of_its_parent() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let start = |rank: &'static str| {
+        std::thread::spawn(move || {
+            let (address, size) = (free.to_string(), "2");
+            let set = [("TIELINE_RENDEZVOUS", &*address), ("TIELINE_RANK", rank)];
+            join(&variables(&[set[0], set[1], ("TIELINE_SIZE", size)])).unwrap()
+        })
+    };
+    let (zero, one) = (start("0"), start("1"));
+    let (zero, one) = (zero.join().unwrap(), one.join().unwrap());
+    let mut served = Some(zero);
+    assert!(tieline_testing::holds_in_child(|| {
+        let job = served.take().unwrap();
+        let refused = [
+            job.barrier(),
+            job.publish(1, b"the child's"),
+            job.lookup(1, 1).map(drop),
+            job.barrier_while(|| Ok(())),
+        ];
+        drop(job);
+        refused.iter().all(|told| told.as_ref().is_err_and(|e| e.status() == Status::Invalid))
+    }));
+    let zero = served.expect("the child has taken its copy");
+    let other = std::thread::spawn(move || one.barrier());
+    zero.barrier().unwrap();
+    other.join().unwrap().unwrap();
+}

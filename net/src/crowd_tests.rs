@@ -158,3 +158,30 @@ fn a_peer_connects_through_a_crowd_that_drips_and_comes_back() {
         });
     }
 }
+
+#[test]
+fn a_stranger_that_left_is_not_polled_while_a_child_holds_its_socket() {
+    let hub = open(Settings::default());
+    let stranger = TcpStream::connect(at(&hub, false).expect("lo")).expect("listening");
+    until(&hub, None, |_| (lock(&hub.handshakes).state().0 == 1).then_some(()));
+    let copies = lock(&hub.handshakes).copies();
+    drop(stranger);
+    until(&hub, None, |_| (hub.counters().unproven == 1).then_some(()));
+    let mut ready = Vec::new();
+    hub.poller.wait(&mut ready, Some(Duration::ZERO)).expect("epoll");
+    assert!(copies.len() == 1 && ready.is_empty(), "{ready:?}");
+}
+
+#[test]
+fn an_ended_listener_with_a_copy_in_a_child_accepts_nobody() {
+    let hub = open(Settings::default());
+    let remote = at(&hub, false).expect("lo");
+    let mut stranger = TcpStream::connect(remote).expect("listening");
+    until(&hub, None, |_| (lock(&hub.handshakes).state().0 == 1).then_some(()));
+    let listeners = lock(&hub.handshakes).listener_copies();
+    let streams = lock(&hub.handshakes).copies();
+    drop(hub);
+    assert!(is_closed(&mut stranger), "it waits for an answer");
+    assert!(TcpStream::connect(remote).is_err(), "nobody accepts it");
+    drop((listeners, streams));
+}

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use crate::admission::{Admission, LOOK, Source, Verdict};
 use crate::auth::{Acceptor, HandshakeError, Hello, Key};
 use crate::filter::Filter;
 use crate::interfaces::local_addresses;
-use crate::options::reset;
+use crate::options::{reset, stop_listening};
 use crate::sys::{self, Interest, Poller, Ready, Timer};
 
 /// How long no connection is accepted after the process ran out of descriptors.
@@ -120,10 +120,39 @@ impl Handshakes {
         (self.pending.len(), self.listening, self.timer_at)
     }
 
-    /// Removes a connection that is complete or closed.
-    fn remove(&mut self, token: u64) -> Option<Handshake> {
+    /// Ends all listeners and handshakes, in every process that has copies of their sockets.
+    pub(super) fn end(&mut self) {
+        self.listeners.iter().for_each(stop_listening);
+        for handshake in self.pending.values() {
+            let _ = handshake.stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Closes a connection, also for a dialler whose connection a forked child holds a copy of.
+    fn close(&mut self, hub: &Hub, token: u64) {
+        if let Some(handshake) = self.remove(hub, token) {
+            let _ = handshake.stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Copies of the listeners, as a forked child has them.
+    #[cfg(test)]
+    pub(super) fn listener_copies(&self) -> Vec<Socket> {
+        self.listeners.iter().map(|one| one.try_clone().expect("a copy")).collect()
+    }
+
+    /// Copies of the sockets, as a forked child has them.
+    #[cfg(test)]
+    pub(super) fn copies(&self) -> Vec<TcpStream> {
+        self.pending.values().map(|one| one.stream.try_clone().expect("a copy")).collect()
+    }
+
+    /// Removes a connection that is complete or closed. Closing its socket ends the watching only if no forked child holds a copy.
+    fn remove(&mut self, hub: &Hub, token: u64) -> Option<Handshake> {
         self.admission.remove(token);
-        self.pending.remove(&token)
+        let handshake = self.pending.remove(&token)?;
+        hub.poller.forget(handshake.stream.as_raw_fd());
+        Some(handshake)
     }
 
     /// Advances one handshake, and passes its connection to the target when the peer has proven itself.
@@ -134,23 +163,22 @@ impl Handshakes {
             Outcome::Version(version) => {
                 hub.heard_version(version);
                 count(&hub.counts.unproven);
-                drop(self.remove(token));
+                self.close(hub, token);
             }
             Outcome::Fails => {
                 count(&hub.counts.unproven);
-                drop(self.remove(token));
+                self.close(hub, token);
             }
             Outcome::Unproven => {
                 count(&hub.counts.unproven);
-                let Some(mut handshake) = self.remove(token) else { return };
+                let Some(mut handshake) = self.remove(hub, token) else { return };
                 if handshake.acceptor.asked_for().is_some_and(|target| !hub.knows(&target)) {
                     handshake.acceptor.answer_unknown();
                 }
                 let _ = handshake.flush();
             }
             Outcome::Proven(hello) => {
-                let Some(mut handshake) = self.remove(token) else { return };
-                hub.poller.forget(handshake.stream.as_raw_fd());
+                let Some(mut handshake) = self.remove(hub, token) else { return };
                 let admitted = hub.admits(&hello);
                 handshake.acceptor.answer(admitted.as_ref().map(|_| ()).map_err(|why| *why));
                 // The few bytes of an answer fit into the buffer of a socket that has sent only a greeting.
@@ -166,7 +194,7 @@ impl Handshakes {
         let Some(by) = now.checked_sub(self.timeout) else { return };
         while let Some(late) = self.admission.oldest_by(by) {
             count(&hub.counts.slow);
-            drop(self.remove(late));
+            self.close(hub, late);
         }
     }
 
@@ -201,7 +229,7 @@ impl Handshakes {
             Verdict::Enters => {}
             Verdict::Instead(oldest) => {
                 count(&hub.counts.slow);
-                drop(self.remove(oldest));
+                self.close(hub, oldest);
             }
             Verdict::TurnedAway => {
                 count(&hub.counts.turned_away);
@@ -212,23 +240,19 @@ impl Handshakes {
     }
 
     fn begin(&mut self, hub: &Hub, stream: TcpStream, from: SocketAddr, now: Instant) {
-        let mut nonce = [0; 32];
+        let (mut nonce, token) = ([0; 32], self.next_token);
+        let local = stream.local_addr().map(|at| at.ip().to_canonical());
         let mut ready = || {
             stream.set_nonblocking(true)?;
             stream.set_nodelay(true)?;
             sys::random(&mut nonce)?;
-            hub.poller.watch(stream.as_raw_fd(), Interest::READ, self.next_token)
+            // Last: a watched socket is not closed without `forget`.
+            hub.poller.watch(stream.as_raw_fd(), Interest::READ, token)
         };
-        let local = stream.local_addr().map(|at| at.ip().to_canonical());
-        let (Ok(()), Ok(local)) = (ready(), local) else {
-            count(&hub.counts.unproven);
-            return;
-        };
-        if !self.is_allowed(local) {
+        if !local.is_ok_and(|local| self.is_allowed(local)) || ready().is_err() {
             count(&hub.counts.unproven);
             return;
         }
-        let token = self.next_token;
         self.next_token += 1;
         let acceptor = Acceptor::new(self.key.clone(), nonce);
         self.admission.insert(token, Source::from(from.ip()), now, false);
@@ -257,7 +281,7 @@ impl Handshakes {
         let oldest = self.admission.makes_room(now);
         if let Some(token) = oldest {
             count(&hub.counts.slow);
-            drop(self.remove(token));
+            self.close(hub, token);
         }
         oldest.is_some()
     }

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::auth::{Hello, Key, Refusal};
@@ -15,7 +15,7 @@ use crate::options::{Ports, processes_of_job};
 use crate::routes::here;
 use crate::sys::{self, Poller, Waker};
 use handshakes::Handshakes;
-use tieline_plugin_api::process::PerProcess;
+use tieline_plugin_api::process::{Mark, PerProcess};
 
 #[path = "handshakes.rs"]
 mod handshakes;
@@ -143,6 +143,17 @@ pub struct Hub {
     handshakes: Mutex<Handshakes>,
     poller: Poller,
     counts: Counts,
+    /// The process that listens: a forked child does not end it.
+    process: Mark,
+}
+
+impl Drop for Hub {
+    /// Also ends what a forked child holds copies of.
+    fn drop(&mut self) {
+        if self.process.is_here() {
+            self.handshakes.get_mut().unwrap_or_else(PoisonError::into_inner).end();
+        }
+    }
 }
 
 /// The contents of a target's mailbox.
@@ -185,6 +196,7 @@ impl Hub {
             handshakes: Mutex::new(handshakes),
             poller,
             counts: Counts::default(),
+            process: Mark::new(),
         }))
     }
 
@@ -439,7 +451,7 @@ fn count(counter: &AtomicU64) {
 
 /// A panic in another thread leaves these maps and queues consistent: every change of them is one call.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -98,6 +98,11 @@ pub fn reset(stream: &impl AsFd) {
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
+/// Ends a listener in every process that has a copy of it. A forked child may hold one.
+pub fn stop_listening(listener: &impl AsFd) {
+    let _ = SockRef::from(listener).shutdown(std::net::Shutdown::Both);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

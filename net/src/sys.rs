@@ -285,7 +285,8 @@ impl Poller {
         own(fd).map(|fd| Poller { fd })
     }
 
-    /// Watches a descriptor, or changes the watched events. Closing the descriptor ends that.
+    /// Watches a descriptor, or changes the watched events. [`forget`](Poller::forget) it before it is closed: while a forked child
+    /// holds a copy, the kernel goes on to report its events.
     ///
     /// # Errors
     /// The limit on watched descriptors, or a bad descriptor.

@@ -1,7 +1,7 @@
 //! The last error of a thread.
 
 use super::{numbers, records};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString, c_char};
 use std::sync::OnceLock;
 use tieline::error::Scope;
@@ -192,6 +192,9 @@ pub(crate) struct Words {
 
 thread_local! {
     static LAST: RefCell<Last> = const { RefCell::new(Last { fault: None, words: None, line: None }) };
+
+    /// Status and kind of the last failure. This variable has no destructor: it outlives [`LAST`] in a thread that is ending.
+    static NUMBERS: Cell<(i32, u32)> = const { Cell::new((0, 0)) };
 }
 
 impl Words {
@@ -245,7 +248,8 @@ pub(crate) fn done(result: Result<(), Fault>) -> i32 {
 #[inline(never)]
 fn failed(fault: Fault) -> i32 {
     let status = fault.status();
-    // A thread that is ending has lost its thread-local storage.
+    NUMBERS.set((status, fault.kind as u32));
+    // A thread that is ending has lost its thread-local storage, and so has the thread that runs the functions of `exit`.
     let _ = LAST.try_with(|last| {
         if let Ok(mut last) = last.try_borrow_mut() {
             *last = Last { fault: Some(fault), words: None, line: None };
@@ -258,14 +262,13 @@ fn failed(fault: Fault) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
     let empty = c"".as_ptr();
-    let none = Failure {
-        size: 0,
-        status: 0,
-        kind: 0,
-        what: empty,
-        why: empty,
-        fix: empty,
-        setting: std::ptr::null(),
+    let (setting, fix) = (std::ptr::null(), empty);
+    let none = Failure { size: 0, status: 0, kind: 0, what: empty, why: empty, fix, setting };
+    let ending = || {
+        let (status, kind) = NUMBERS.get();
+        let (what, why) =
+            (c"a call of a thread that is ending".as_ptr(), tieline_status_text(status));
+        if status == 0 { none } else { Failure { status, kind, what, why, ..none } }
     };
     let record = LAST.try_with(|last| {
         let mut last = last.borrow_mut();
@@ -274,7 +277,8 @@ pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
         Some(words.get_or_insert_with(|| Words::of(&fault.error)).record(fault))
     });
     // SAFETY: the caller's record.
-    match unsafe { records::write(out, &record.ok().flatten().unwrap_or(none)) } {
+    match unsafe { records::write(out, &record.map_or_else(|_| ending(), |it| it.unwrap_or(none))) }
+    {
         Ok(()) => 0,
         Err(fault) => fault.status(),
     }
@@ -289,7 +293,12 @@ pub extern "C" fn tieline_error_text() -> *const c_char {
         let fault = fault.as_ref()?;
         Some(line.get_or_insert_with(|| text(&fault.error.to_string())).as_ptr())
     });
-    line.ok().flatten().unwrap_or(c"".as_ptr())
+    let empty = c"".as_ptr();
+    match (line, NUMBERS.get()) {
+        (Ok(line), _) => line.unwrap_or(empty),
+        (Err(_), (0, _)) => empty,
+        (Err(_), (status, _)) => tieline_status_text(status),
+    }
 }
 
 /// Describes a status in a few words. Never null.

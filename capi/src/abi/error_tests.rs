@@ -109,3 +109,35 @@ fn a_busy_object_of_this_library_asks_for_another_call() {
     assert_eq!((inner.error.status(), inner.kind), (Status::Busy, Kind::Retry));
     assert!(inner.error.fix().contains("call again"));
 }
+
+/// The texts of the last failure, after the thread's variables with destructors have ended.
+#[test]
+fn a_failure_in_an_ending_thread_has_its_status_and_its_text() {
+    use std::sync::mpsc::{Sender, channel};
+    struct AtEnd(Sender<(i32, i32, String, String)>);
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            let returned = done(Err(Fault::from(Error::from_status(Status::TooLarge))));
+            // SAFETY: a plain record, which may be all zero.
+            let mut last: Failure = unsafe { std::mem::zeroed() };
+            last.size = size_of::<Failure>();
+            // SAFETY: a record with its size.
+            assert_eq!(unsafe { tieline_last_error(&raw mut last) }, 0);
+            // SAFETY: a text of the library.
+            let text =
+                |of: *const c_char| unsafe { CStr::from_ptr(of) }.to_string_lossy().into_owned();
+            let line = text(tieline_error_text());
+            let _ = self.0.send((returned, last.status, text(last.why), line));
+        }
+    }
+    thread_local! { static FIRST: RefCell<Option<AtEnd>> = const { RefCell::new(None) }; }
+    let (to, ended) = channel();
+    let thread = std::thread::spawn(|| {
+        // A thread-local variable that is created first ends last.
+        FIRST.set(Some(AtEnd(to)));
+        let _ = done(Err(Fault::from(Error::from_status(Status::Closed))));
+    });
+    thread.join().expect("no panic");
+    let (status, words) = (Status::TooLarge as i32, Status::TooLarge.text().to_owned());
+    assert_eq!(ended.recv(), Ok((status, status, words.clone(), words)));
+}

@@ -6,6 +6,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
+use tieline_plugin_api::process::Mark;
 
 const LIBRARY: &str = "libpmix.so.2";
 tieline_plugin_api::dlopen_note!(
@@ -115,6 +116,8 @@ pub(super) enum Failed {
 pub(super) struct Library {
     table: Table,
     me: Mutex<Option<Proc>>,
+    /// The connection to the server belongs to one process.
+    process: Mark,
 }
 
 impl Proc {
@@ -157,7 +160,7 @@ impl Library {
             get_nb: symbol!(b"PMIx_Get_nb\0"),
             error_string: symbol!(b"PMIx_Error_string\0"),
         };
-        Ok(Library { table, me: Mutex::new(None) })
+        Ok(Library { table, me: Mutex::new(None), process: Mark::new() })
     }
 
     /// Connects to this host's server.
@@ -255,7 +258,7 @@ impl Library {
 
 impl Drop for Library {
     fn drop(&mut self) {
-        if self.me().is_ok() {
+        if self.process.is_here() && self.me().is_ok() {
             // SAFETY: initialised by `init`, and finalized once; no infos are passed.
             let _ = unsafe { (self.table.finalize)(std::ptr::null(), 0) };
         }

@@ -35,7 +35,9 @@ pub fn explain(text: &str) {
 }
 
 fn remember(text: &str) {
-    LAST_ERROR.with_borrow_mut(|last| {
+    // The variable has ended in a thread that is ending, and in a function that `exit` calls: then there is no text.
+    let _ = LAST_ERROR.try_with(|last| {
+        let mut last = last.borrow_mut();
         last.clear();
         last.push_str(text);
     });

@@ -1,10 +1,9 @@
 //! Connections being established.
 
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::Instant;
 
-use tieline_net::{Contact, Dial, Hello, Interest, Progress, routes};
+use tieline_net::{Contact, Dial, Hello, Progress, routes};
 use tieline_plugin_api::Status;
 
 use super::{PURPOSE, Peers};
@@ -14,7 +13,6 @@ use crate::connector::key_of;
 pub(super) struct Dialling {
     pub(super) dial: Dial,
     peer: Rc<[u8]>,
-    watched: Option<(u32, Interest)>,
 }
 
 impl Peers {
@@ -33,7 +31,7 @@ impl Peers {
                 if let Some(entry) = self.peers.get_mut(key) {
                     entry.dial = Some(token);
                 }
-                let _ = self.dials.insert(token, Dialling { dial, peer, watched: None });
+                let _ = self.dials.insert(token, Dialling { dial, peer });
                 self.advance(token, Instant::now());
             }
             Err(why) => self.give_up(key, Status::Unreachable, &why),
@@ -43,15 +41,12 @@ impl Peers {
     /// Advances a connection attempt.
     pub(super) fn advance(&mut self, token: u64, now: Instant) {
         let Some(dialling) = self.dials.get_mut(&token) else { return };
+        // The dial may close its socket for the next one. That ends the watching only if no forked child holds a copy.
+        dialling.dial.fd().iter().for_each(|fd| self.poller.forget(*fd));
         let progress = match dialling.dial.advance(now) {
             Progress::Waiting => {
-                let wanted = (dialling.dial.attempt(), dialling.dial.wants());
-                if dialling.watched == Some(wanted) {
-                    return;
-                }
-                dialling.watched = Some(wanted);
-                let fd = dialling.dial.fd().unwrap_or(-1);
-                match self.poller.watch(fd, wanted.1, token) {
+                let dial = &dialling.dial;
+                match self.poller.watch(dial.fd().unwrap_or(-1), dial.wants(), token) {
                     Ok(()) => return,
                     Err(error) => Progress::Failed(format!("waiting for a socket: {error}")),
                 }
@@ -64,7 +59,6 @@ impl Peers {
         }
         match progress {
             Progress::Done(stream) => {
-                self.poller.forget(stream.as_raw_fd());
                 if !dial.failures().is_empty() {
                     let there =
                         stream.peer_addr().map_or_else(|_| "another".into(), |at| at.to_string());

@@ -391,6 +391,8 @@ impl Peers {
     /// Closes a connection that is not needed any more.
     fn remove(&mut self, token: u64) {
         let Some(wire) = self.wires.remove(&token) else { return };
+        // Closing a socket ends its watching only if no forked child holds a copy.
+        self.poller.forget(wire.fd());
         if let Some(peer) = self.peers.get_mut(&wire.peer) {
             peer.wires.retain(|other| *other != token);
             if peer.sending == Some(token) {
@@ -404,10 +406,14 @@ impl Peers {
     fn forget(&mut self, key: &Rc<[u8]>) {
         let Some(peer) = self.peers.remove(key) else { return };
         for token in peer.wires {
-            drop(self.wires.remove(&token));
+            if let Some(wire) = self.wires.remove(&token) {
+                self.poller.forget(wire.fd());
+            }
         }
         if let Some(token) = peer.dial {
-            drop(self.dials.remove(&token));
+            if let Some(fd) = self.dials.remove(&token).and_then(|dialling| dialling.dial.fd()) {
+                self.poller.forget(fd);
+            }
         }
     }
 

@@ -169,9 +169,11 @@ impl Interface for StreamInterface {
     }
 
     fn leave(&self) {
-        // A process may call exit inside a function that packs a message.
+        // A process may call exit inside a function that packs a message, or in a signal's handler that interrupts any call.
         if let Ok(mut state) = self.state.try_borrow_mut() {
-            state.leave(&self.shared);
+            if state.conns.iter().flatten().all(|conn| conn.inner.try_borrow_mut().is_ok()) {
+                state.leave(&self.shared);
+            }
         }
     }
 

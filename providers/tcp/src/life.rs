@@ -40,7 +40,9 @@ impl ConnectionState {
         for number in 0..self.links.len() {
             self.drop_stream(number);
         }
-        self.links = Vec::new();
+        for mut link in std::mem::take(&mut self.links) {
+            link.close(&self.shared);
+        }
         self.early = Vec::new();
         self.ops = None;
         self.outbox = Outbox::new(self.shared.settings.send_buffer, false);
@@ -122,6 +124,11 @@ impl ConnectionState {
         };
         if self.phase != Phase::Open {
             stream.discard();
+        }
+        // Closing a socket ends its watching only if no forked child holds a copy.
+        self.shared.poller.forget(stream.sender());
+        if stream.leads_to_itself() {
+            self.shared.poller.forget(stream.receiver());
         }
         if let Some(buffer) = stream.buffer.take() {
             self.shared.pool.borrow_mut().give(buffer);

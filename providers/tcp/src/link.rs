@@ -11,7 +11,7 @@ use tieline_plugin_api::Status;
 use crate::conn::{ConnectionState, Phase};
 use crate::crossing::{Arrival, Crossing};
 use crate::frame::{HEAD, Head, Kind};
-use crate::shared::Watched;
+use crate::shared::{Shared, Watched};
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
@@ -107,6 +107,32 @@ impl Link {
         Link { crossing: Crossing::new(lower), dial_at, ..Link::default() }
     }
 
+    /// Ends a dial. Its socket is not watched any more: closing it does not suffice while a forked child holds a copy.
+    fn end_dial(&mut self, shared: &Shared) {
+        if let Some(dial) = self.dial.take() {
+            dial.fd().iter().for_each(|fd| shared.poller.forget(*fd));
+        }
+    }
+
+    /// Closes a connection that was not used.
+    fn close_standby(&mut self, at: usize, shared: &Shared) {
+        let standby = self.standbys.remove(at);
+        shared.poller.forget(standby.socket.as_raw_fd());
+    }
+
+    /// Closes all of them.
+    fn close_standbys(&mut self, shared: &Shared) {
+        while !self.standbys.is_empty() {
+            self.close_standby(0, shared);
+        }
+    }
+
+    /// Closes everything but the stream.
+    pub(crate) fn close(&mut self, shared: &Shared) {
+        self.end_dial(shared);
+        self.close_standbys(shared);
+    }
+
     /// The stream is gone: schedules the next dial.
     pub(crate) fn broke(&mut self, now: Instant) {
         self.failures = 0;
@@ -193,10 +219,10 @@ impl ConnectionState {
             Arrival::Refuse => {}
             Arrival::Keep => {
                 if link.crossing.is_lower() {
-                    link.standbys.clear();
+                    link.close_standbys(&self.shared);
                     link.reserve_since = Some(Instant::now());
                 } else if link.standbys.len() >= MAX_STANDBYS {
-                    let _ = link.standbys.remove(0);
+                    link.close_standby(0, &self.shared);
                 }
                 let fd = standby.socket.as_raw_fd();
                 link.standbys.push(standby);
@@ -224,8 +250,7 @@ impl ConnectionState {
 
     fn use_stream(&mut self, number: usize, mut stream: Stream) {
         let link = &mut self.links[number];
-        link.standbys.clear();
-        link.dial = None;
+        link.close(&self.shared);
         link.dial_at = None;
         link.failures = 0;
         let tcp = TcpStream::from(stream.socket);
@@ -264,12 +289,10 @@ impl ConnectionState {
                         Ok(head) if head.kind == Kind::Gone => gone = true,
                         _ => {}
                     }
-                    let _ = link.standbys.remove(at);
+                    link.close_standby(at, &self.shared);
                 }
                 Err(error) if sys::is_passing(&error) => at += 1,
-                _ => {
-                    let _ = link.standbys.remove(at);
-                }
+                _ => link.close_standby(at, &self.shared),
             }
         }
         if let Some((standby, head)) = chosen {
@@ -295,6 +318,8 @@ impl ConnectionState {
         let index = self.index;
         let Some(link) = self.links.get_mut(number) else { return };
         let Some(dial) = &mut link.dial else { return };
+        // The dial may close its socket for the next one.
+        dial.fd().iter().for_each(|fd| self.shared.poller.forget(*fd));
         match dial.advance(now) {
             Progress::Waiting => {
                 if let Some(fd) = dial.fd() {
@@ -381,8 +406,13 @@ impl ConnectionState {
         }
         // The upper side sends nothing before `Start`, so any readable data is the end.
         link.standbys.retain_mut(|standby| {
-            matches!(sys::receive(standby.socket.as_raw_fd(), &mut standby.head),
-                     Err(error) if sys::is_passing(&error))
+            let fd = standby.socket.as_raw_fd();
+            let is_open = matches!(sys::receive(fd, &mut standby.head),
+                     Err(error) if sys::is_passing(&error));
+            if !is_open {
+                self.shared.poller.forget(fd);
+            }
+            is_open
         });
         if link.standbys.is_empty() {
             link.crossing.reserve_lost();

@@ -7,6 +7,7 @@ pub(crate) const TESTS: &[Test] = named![
     peer_leaving_over_shared_memory_is_not_reported_dead,
     a_peer_that_leaves_over_tcp_is_no_dead_peer_whatever_it_holds,
     exit_counts_as_leave_only_without_unsent_data,
+    a_closed_connection_with_a_copy_in_a_child_wakes_no_worker,
     a_killed_peer_is_reported_in_the_same_words_over_shared_memory_and_tcp,
 ];
 
@@ -136,6 +137,26 @@ fn a_killed_peer_is_reported_in_the_same_words_over_shared_memory_and_tcp() -> V
         let alone = stays.must("alone");
         assert!(alone.contains(words), "{setting}: {alone}");
         stays.end();
+    }
+    Verdict::Passed
+}
+
+/// The kernel reports events of a closed socket as long as a forked child holds a copy, unless the poller was told before.
+fn a_closed_connection_with_a_copy_in_a_child_wakes_no_worker() -> Verdict {
+    for setting in [SHM, TCP] {
+        for way in ["holding", "exit"] {
+            let (mut stays, mut leaver) = acquainted(&[setting], Wrote::Both);
+            let _ = stays.must("register held 100");
+            let _ = stays.must("fork-aside held 3");
+            leaver.peer.tell(&format!("leave {way}"));
+            let _ = stays.must("farewells 1");
+            let _ = stays.must("rest 20");
+            let ends: usize = stays.must("sleeps 200").parse().expect("a number");
+            assert!(ends < 20, "{setting}, {way}: the sleep ended {ends} times");
+            let _ = stays.must("fork-joined");
+            stays.end();
+            leaver.end();
+        }
     }
     Verdict::Passed
 }

@@ -5,7 +5,7 @@
 //! sizes. Either side may have more fields at the end if the record carries its size; frozen records must be equal. A `reserved`
 //! field may have a name on the side with the other minor; only its place has to agree.
 
-use abi_stable::type_layout::{TLField, TypeLayout};
+use abi_stable::type_layout::{TLData, TLField, TLPrimitive, TypeLayout};
 use tieline_plugin_api::abi::layout::{ABI_STABLE, LAYOUTS};
 use tieline_plugin_api::abi::{Layouts, fixed_str};
 
@@ -125,9 +125,34 @@ fn kind(field: &TLField) -> String {
     if functions.is_empty() { words(field.layout()) } else { functions.join("; ") }
 }
 
-/// A type as text; abi_stable appends a blank to pointer types.
+/// The depth to which the parameters of a type are described.
+const DEPTH: usize = 8;
+
+/// A type as text. abi_stable's own text needs a thread-local variable, which has ended in a function that `exit` calls.
 fn words(layout: &TypeLayout) -> String {
-    layout.full_type().to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+    words_to(layout, DEPTH)
+}
+
+fn words_to(layout: &TypeLayout, depth: usize) -> String {
+    let (name, generics) = (layout.name(), layout.full_type().generics());
+    let mut parameters: Vec<String> = generics.lifetimes().map(str::to_owned).collect();
+    if let Some(depth) = depth.checked_sub(1) {
+        parameters.extend(generics.type_params().iter().map(|inner| words_to(inner(), depth)));
+    }
+    parameters.extend(generics.const_params().iter().map(|number| format!("{number:?}")));
+    let primitive = match layout.data() {
+        TLData::Primitive(primitive) => Some(primitive),
+        _ => None,
+    };
+    match primitive {
+        Some(TLPrimitive::SharedRef) => format!("& {}", parameters.join(" ")),
+        Some(TLPrimitive::MutRef) => format!("& mut {}", parameters.join(" ")),
+        Some(TLPrimitive::ConstPtr) => format!("*const {}", parameters.join(" ")),
+        Some(TLPrimitive::MutPtr) => format!("*mut {}", parameters.join(" ")),
+        Some(TLPrimitive::Array) => format!("[{}]", parameters.join(";")),
+        _ if parameters.is_empty() => name.to_owned(),
+        _ => format!("{name}<{}>", parameters.join(", ")),
+    }
 }
 
 #[cfg(test)]
@@ -153,6 +178,52 @@ mod tests {
                 assert!(!place.name.is_empty() && !place.kind.is_empty());
             }
         }
+    }
+
+    #[test]
+    fn a_thread_without_thread_locals_compares_layouts() {
+        use std::sync::mpsc::{Sender, channel};
+        struct AtEnd(Sender<usize>);
+        impl Drop for AtEnd {
+            fn drop(&mut self) {
+                let equal = LAYOUTS.iter().filter(|layout| compare(layout, layout).is_none());
+                let _ = self.0.send(equal.count());
+            }
+        }
+        thread_local! { static FIRST: std::cell::RefCell<Option<AtEnd>> = const { std::cell::RefCell::new(None) }; }
+        let (to, ended) = channel();
+        let thread = std::thread::spawn(|| {
+            // A thread-local variable that is created first ends last.
+            FIRST.set(Some(AtEnd(to)));
+            for layout in LAYOUTS {
+                assert_eq!(compare(layout, layout), None);
+            }
+        });
+        thread.join().expect("no panic");
+        assert_eq!(ended.recv(), Ok(LAYOUTS.len()));
+    }
+
+    #[test]
+    fn a_type_is_described_like_in_abi_stable() {
+        for layout in LAYOUTS.iter().flat_map(|layout| places_of(layout)) {
+            let text = layout.full_type().to_string();
+            let theirs = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert_eq!(words(layout), theirs);
+        }
+    }
+
+    /// The types of the fields and of the parameters of functions.
+    fn places_of(layout: &TypeLayout) -> Vec<&'static TypeLayout> {
+        let fields = layout.get_fields().map(|fields| fields.to_vec()).unwrap_or_default();
+        let of = |field: &TLField| {
+            let functions = field.function_range();
+            let mut types = vec![field.layout()];
+            for function in functions.iter() {
+                types.extend(function.param_type_layouts.iter().map(|inner| inner()));
+            }
+            types
+        };
+        fields.iter().flat_map(of).collect()
     }
 
     mod drifted {

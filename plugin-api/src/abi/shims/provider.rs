@@ -140,10 +140,11 @@ unsafe extern "C" fn open_domain<P: Provider>(
 }
 
 unsafe extern "C" fn last_error(_: *mut c_void, out: *mut u8, capacity: usize) -> i64 {
-    LAST_ERROR.with_borrow(|text| {
+    let written = LAST_ERROR.try_with(|text| {
         // SAFETY: the core's buffer.
-        unsafe { write_bytes(text.as_bytes(), out, capacity) }
-    })
+        unsafe { write_bytes(text.borrow().as_bytes(), out, capacity) }
+    });
+    written.unwrap_or(0)
 }
 
 unsafe extern "C" fn quiesce<P: Provider>(state: *mut c_void) {

@@ -226,3 +226,31 @@ fn posting_crosses_boundary_as_its_code() {
         assert_eq!(posted(Err(*status)), i64::from(*status as i32));
     }
 }
+
+/// The variable with the text has ended then: a call fails with its status alone.
+#[test]
+fn a_call_that_fails_in_an_ending_thread_returns_its_status() {
+    use std::sync::mpsc::{Sender, channel};
+    type LastError = unsafe extern "C" fn(*mut c_void, *mut u8, usize) -> i64;
+    struct AtEnd(Sender<[i64; 2]>, LastError);
+    impl Drop for AtEnd {
+        fn drop(&mut self) {
+            static HEALTHY: AtomicBool = AtomicBool::new(false);
+            let refused = guarded(&HEALTHY, || Err(Status::NoDevice.into()));
+            // SAFETY: the function reads no state, and there is no place for a text.
+            let len = unsafe { self.1(ptr::null_mut(), ptr::null_mut(), 0) };
+            let _ = self.0.send([refused, len]);
+        }
+    }
+    thread_local! { static FIRST: RefCell<Option<AtEnd>> = const { RefCell::new(None) }; }
+    let (to, ended) = channel();
+    let thread = std::thread::spawn(|| {
+        // A thread-local variable that is created first ends last.
+        let ops = open::<GOOD>().expect("it opens");
+        FIRST.set(Some(AtEnd(to, ops.last_error.expect("a slot"))));
+        end(&ops);
+        explain("a text that ends before it");
+    });
+    thread.join().expect("no panic");
+    assert_eq!(ended.recv(), Ok([i64::from(Status::NoDevice as i32), 0]));
+}

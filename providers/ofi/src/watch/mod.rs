@@ -81,8 +81,6 @@ pub(crate) struct Watch {
 struct Dialling {
     token: u64,
     dial: Dial,
-    /// The attempt and the interest for which its socket is polled.
-    watched: Option<(u32, Interest)>,
 }
 
 struct Peer {
@@ -298,7 +296,7 @@ impl Watch {
             Ok(dial) => {
                 let token = self.token(epoch);
                 if let Some(peer) = self.peers.get_mut(&epoch) {
-                    peer.dial = Some(Dialling { token, dial, watched: None });
+                    peer.dial = Some(Dialling { token, dial });
                 }
                 self.advance(epoch, Instant::now());
             }
@@ -309,14 +307,11 @@ impl Watch {
     /// Advances a connection in progress.
     fn advance(&mut self, epoch: u64, now: Instant) {
         let Some(peer) = self.peers.get_mut(&epoch) else { return };
-        let Some(Dialling { token, dial, watched }) = &mut peer.dial else { return };
+        let Some(Dialling { token, dial }) = &mut peer.dial else { return };
+        // The dial may close its socket for the next one. That ends the watching only if no forked child holds a copy.
+        dial.fd().iter().for_each(|fd| self.poller.forget(*fd));
         let progress = match dial.advance(now) {
             Progress::Waiting => {
-                let wanted = Some((dial.attempt(), dial.wants()));
-                if *watched == wanted {
-                    return;
-                }
-                *watched = wanted;
                 match self.poller.watch(dial.fd().unwrap_or(-1), dial.wants(), *token) {
                     Ok(()) => return,
                     Err(error) => Progress::Failed(format!("waiting for a socket: {error}")),
@@ -328,7 +323,6 @@ impl Watch {
         let _ = self.tokens.remove(&token);
         match progress {
             Progress::Done(stream) => {
-                self.poller.forget(stream.as_raw_fd());
                 self.adopt(epoch, stream);
             }
             Progress::Failed(why) => {
@@ -402,6 +396,7 @@ impl Watch {
         };
         let (_, stream) = peer.streams.swap_remove(at);
         let _ = self.tokens.remove(&token);
+        self.poller.forget(stream.as_raw_fd());
         drop(stream);
         peer.since = Instant::now();
         match (said, why) {
@@ -453,9 +448,11 @@ impl Watch {
         let Some(mut peer) = self.peers.remove(&epoch) else { return };
         for (token, stream) in &mut peer.streams {
             let _ = (stream.write(&[UNUSED]), self.tokens.remove(token));
+            self.poller.forget(stream.as_raw_fd());
         }
         if let Some(dialling) = peer.dial {
             let _ = self.tokens.remove(&dialling.token);
+            dialling.dial.fd().iter().for_each(|fd| self.poller.forget(*fd));
         }
     }
 }

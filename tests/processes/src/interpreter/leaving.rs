@@ -1,7 +1,7 @@
 //! Leaving in several ways, and the reports about peers that have left or died.
 
 use super::{Node, number};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tieline::Error;
 
 /// Messages that their receiver keeps.
@@ -66,6 +66,19 @@ impl Node {
             ["rest", time] => {
                 let time = Duration::from_millis(number(time) as u64);
                 let _ = self.worker().wait_until(|| false, Some(time))?;
+            }
+            // Sleeps for so many milliseconds. Returns how often the sleep ended.
+            ["sleeps", time] => {
+                let until = Instant::now() + Duration::from_millis(number(time) as u64);
+                let mut ends = 0;
+                loop {
+                    let left = until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Ok(ends.to_string());
+                    }
+                    let _ = self.worker().wait(Some(left))?;
+                    ends += 1;
+                }
             }
             _ => panic!("{words:?} is no order"),
         }

@@ -336,7 +336,9 @@ impl Node {
                 met.unwrap_or(Ok(())).map(|()| String::new())
             }
             ["rounds", name, count, how] => self.rounds(name, number(count) as u64, how),
-            ["leave", _] | ["farewells", _] | ["rest", _] | ["alone"] => self.leaving(words),
+            ["leave", _] | ["farewells", _] | ["rest", _] | ["sleeps", _] | ["alone"] => {
+                self.leaving(words)
+            }
             ["fork", ..]
             | ["fork-aside", ..]
             | ["fork-aside-same", _]
