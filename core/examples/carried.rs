@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tieline::{Context, Error, Job, Outcome, Status, Worker};
 
 const GREETING: u16 = 1;
-/// More than the longest datagram of wire-up.
+/// The size of the receive buffer: larger than the longest datagram of wire-up.
 const ROOM: usize = 16 << 10;
 
 fn failed(what: &str, error: impl std::fmt::Display) -> Error {

@@ -14,8 +14,8 @@ pub(crate) struct Builtin {
 
 static LINKED: Kept<Builtin> = Kept::new();
 
-/// Adds a linked provider to every context that this process opens from here on, after those from files. Instruction-counting
-/// programs use it for simulated devices.
+/// Adds a linked provider to every context that this process opens after this call. Linked providers are listed after those from
+/// files. Instruction-counting programs use it for simulated devices.
 #[doc(hidden)]
 pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) {
     if !LINKED.iter().any(|known| known.name == name) {
@@ -23,7 +23,7 @@ pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) 
     }
 }
 
-/// All linked providers, the program's last.
+/// Returns all linked providers: the library's first, the program's last.
 pub(crate) fn linked() -> Vec<Builtin> {
     let mut all = library_providers();
     let library_providers = all.len();

@@ -83,7 +83,7 @@ fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Op
                 roles.push(role);
                 reasons.push((role, because));
             } else if let Some((_, known)) = reasons.iter_mut().find(|(r, _)| *r == role) {
-                // One connection module serves several domains.
+                // One connection module serves several domains, so reasons are listed once each.
                 if !known.contains(&because) {
                     known.push_str("; ");
                     known.push_str(&because);
@@ -151,7 +151,7 @@ fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<V
         }
     }
     if verdicts.is_empty() {
-        // A partial capability is worth naming: the module was considered and lacked something.
+        // A module with a part of a capability was considered, so the record names the missing part.
         let half = Role::DATA.into_iter().find_map(|role| match role.lacks(&ranked.facts) {
             Some(lack @ ("put" | "get" | "atomics that return a value" | NO_ARRIVAL)) => {
                 Some((role, lack))

@@ -48,11 +48,11 @@ impl EndpointState {
             };
             match self.pack_now(id::GET_DATA, token, GET_DATA_HEAD + n as usize, pack) {
                 Ok(()) => *sent += n,
-                // Deregistered while its answer was being sent: the rest is an error.
+                // The region was deregistered while its answer was being sent, so the rest of the answer is an error.
                 Err(status @ (Status::KeyRejected | Status::OutOfRange)) => {
                     return self.message_now(id::GET_DATA, token, &data_head(*sent, status as i32));
                 }
-                // The same for memory that is gone.
+                // Missing memory also ends the answer with an error.
                 Err(status) => {
                     let Some(at) = fault.take() else { return Err(status) };
                     memory.note_fault((target.region, target.generation), at);

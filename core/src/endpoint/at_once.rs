@@ -1,7 +1,7 @@
 //! Operations that complete within the call (inline), for the C library, which tries them before it prepares for a panic.
 //!
 //! Nothing here panics, and no function of the application runs. Cells are borrowed only where that cannot fail, and a provider's
-//! functions do not unwind. An operation that did not complete continues where [`Tried`] says.
+//! functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
 
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
 use super::{Endpoint, EndpointState, MAX_MESSAGE_ID, RemoteKey, State};
@@ -11,7 +11,7 @@ use crate::request::Outcome;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{OK, atomic_op};
 
-/// The answer of a provider that did not complete an operation inline; `OK` if no provider was called.
+/// The status that a provider returned for an operation not completed inline; `OK` if no provider was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried(pub(super) i32);
 
@@ -28,11 +28,11 @@ pub enum AtOnce<T> {
     Done,
     /// No provider was called.
     NotTried,
-    /// A provider was called and did not complete the operation.
+    /// A provider was called and did not complete the operation, which is returned.
     Refused(Tried, T),
 }
 
-/// Bytes, and their destination in the region.
+/// The bytes of a put, and their destination in the region.
 #[derive(Clone, Copy, Debug)]
 pub struct BytesThere {
     /// The first byte.
@@ -59,7 +59,7 @@ pub struct AtomicNumbers {
 }
 
 impl EndpointState {
-    /// Whether a put, get or atomic may be tried: as `may_post_memory`, in the endpoint's own process.
+    /// Checks whether a put, get or atomic may be tried: as `may_post_memory`, and only in the process that made the endpoint.
     #[inline(always)]
     fn may_try_memory(&self) -> bool {
         let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
@@ -69,7 +69,7 @@ impl EndpointState {
 }
 
 impl Endpoint {
-    /// [`Endpoint::send`], if the lane accepts the message inline.
+    /// [`Endpoint::send`], if the lane accepts the message inline; otherwise returns without sending.
     #[doc(hidden)]
     #[inline(always)]
     pub fn send_at_once(&self, id: u16, header: u64, payload: &[u8]) -> AtOnce<()> {
@@ -100,7 +100,7 @@ impl Endpoint {
         payload: &[u8],
     ) -> Result<Outcome, PostError> {
         match tried {
-            // The lane was not asked, because of the calling thread or because the caller wants its completion reported.
+            // The lane was not tried, because of the calling thread or because the caller wants the completion reported.
             Tried::NOT => self.send(id, header, payload),
             Tried(code) => self.inner.send_refused(code, id, header, payload),
         }
