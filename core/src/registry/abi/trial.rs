@@ -4,21 +4,22 @@ use super::Tables;
 use super::grown::listed;
 use tieline_plugin_api::abi::{DomainAttr, DomainParams, ModuleAttr, ProviderOps, fixed_str};
 
-/// A trial opens at most this many domains: all of them run the same code.
+/// The maximum number of domains that a trial opens: all domains run the same code.
 const MOST_DOMAINS: usize = 4;
 
-/// Lists the domains, opens them, lists their modules and closes them. The parent asks again, so all answers are ignored.
+/// Lists the domains, opens them, lists their modules and closes them. The results are ignored, because the parent makes the same
+/// calls again.
 ///
 /// # Safety
-/// The entry function has written `ops`, and nothing else calls the provider.
+/// The entry function has written `ops`, and no other code calls the provider.
 pub(in crate::registry) unsafe fn open_domains(ops: &ProviderOps) {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees it.
     let Ok(tables) = (unsafe { Tables::complete(ops) }) else { return };
     let domains = listed(DomainAttr::empty(), |out, capacity, count| {
-        // SAFETY: the provider's function with its own state; `out` has room for `capacity` records.
+        // SAFETY: this is the provider's function with its own state; `out` has space for `capacity` records.
         unsafe { (tables.provider.query_domains)(ops.state, out, capacity, count) }
     });
-    // As in the parent, no other context has this number.
+    // As in the parent, no other context has this id.
     let Ok(context_id) = crate::sys::random_id() else { return };
     for domain in domains.unwrap_or_default().iter().take(MOST_DOMAINS) {
         let Some(name) = fixed_str(&domain.name) else { continue };
@@ -29,16 +30,16 @@ pub(in crate::registry) unsafe fn open_domains(ops: &ProviderOps) {
             ..DomainParams::empty()
         };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the provider's function with its own state; the record and the place live for the call.
+        // SAFETY: this is the provider's function with its own state; the record and the variable live for the call.
         let code = unsafe { (tables.provider.open_domain)(ops.state, &params, &mut handle) };
         if code < 0 {
             continue;
         }
         let _ = listed(ModuleAttr::empty(), |out, capacity, count| {
-            // SAFETY: the provider's function with its own handle; `out` has room for `capacity` records.
+            // SAFETY: this is the provider's function with its own handle; `out` has space for `capacity` records.
             unsafe { (tables.domain.query_modules)(handle, out, capacity, count) }
         });
-        // SAFETY: the handle from above, which is closed here.
+        // SAFETY: the handle was opened above and is closed here.
         unsafe { (tables.domain.close)(handle) };
     }
 }

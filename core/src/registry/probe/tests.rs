@@ -1,4 +1,4 @@
-//! When the trial runs, how long its answers are valid, and the text of a failed trial.
+//! Tests of the conditions for a trial, of the validity of its results, and of the text of a failed trial.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn failed_trial_has_its_text() {
     assert_eq!(said(Trial::Exited(Step::Starting, 3)), Some(exited));
     let vanished = format!("{loading} ended without an answer");
     assert_eq!(said(Trial::Vanished(Step::Loading)), Some(vanished));
-    // The loader's refusal is obtained again, and without a child nothing is known.
+    // A refusal by the loader is not kept, and without a child nothing is known.
     assert_eq!(said(Trial::NoSymbol), None);
     assert_eq!(fault(Err(std::io::Error::from(std::io::ErrorKind::OutOfMemory))), None);
 
