@@ -36,7 +36,7 @@ pub(crate) struct Roles {
     pub(crate) memory: bool,
 }
 
-/// The state of a context that its workers and regions share.
+/// A module that every worker opens.
 pub(crate) struct ModuleUse {
     pub(crate) domain: usize,
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub(crate) struct ModuleUse {
     pub(crate) attr: ModuleAttr,
 }
 
-/// All state of a context that its workers and regions share. Immutable except for counters.
+/// The state of a context that its workers and regions share. The state does not change after opening, except for counters.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
     pub(crate) location: Location,
