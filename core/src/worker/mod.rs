@@ -138,10 +138,10 @@ use std::sync::Arc;
 ///
 /// # In a forked child
 ///
-/// The worker belongs to the parent. Calls that can fail return `Invalid` in the child, and [`progress`](Worker::progress) returns
-/// 0. Dropping the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the child
-///    holds the parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its
-///    death until the child has closed the sockets.
+/// The worker belongs to the parent. Calls that can fail return `Invalid` in the child, and [`progress`](Worker::progress) does
+/// nothing. Dropping the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the
+/// child holds the parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its
+/// death until the child has closed the sockets.
 ///
 /// # Closing and dropping
 ///
@@ -315,12 +315,11 @@ impl Worker {
         Ok(Endpoint::new(inner))
     }
 
-    /// The endpoint is one made by [`connect`](Worker::connect) that the application still holds, or the worker's own endpoint for
-    /// answers to this peer.
+    /// Returns an endpoint to a peer that has sent messages to this worker.
     ///
-    /// It is an endpoint made by [`connect`](Worker::connect) that the application still holds, or the worker's own endpoint for
-    /// answers to this peer. The worker keeps its own endpoint as long as it knows the peer, returns the same one every time, and
-    /// does not close it when the handle is dropped.
+    /// The endpoint is one made by [`connect`](Worker::connect) that the application still holds, or the worker's own endpoint for
+    /// answers to this peer. The worker keeps its own endpoint as long as it knows the peer, and returns the same one every time.
+    /// Dropping the handle does not close that endpoint.
     ///
     /// # Errors
     /// As for [`Worker::connect`].
