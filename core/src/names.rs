@@ -220,7 +220,6 @@ fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
     ranked
 }
 
-
 /// The responder for requests by name, for the workers of a context. It is usable from any thread.
 pub(crate) struct NameService {
     mailbox: Mailbox,
@@ -304,7 +303,6 @@ impl NameService {
         self.addresses.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
 
 /// A request for the address of a named worker.
 pub(crate) struct Asking {

@@ -1,4 +1,4 @@
-//! The code of docs/guide.md and docs/from-ucp.md, as tests. The pages hold copies of parts of this file, and a test compares them.
+//! The code of docs/guide.md and docs/from-ucp.md. The pages hold copies of parts of this file, and a test compares them.
 
 use std::alloc::Layout;
 use std::cell::{Cell, RefCell};
@@ -26,7 +26,7 @@ fn hello() -> Result<()> {
         seen.set(true);
     })?;
 
-    let me = worker.connect(&worker.address()?)?; // the peer's address, sent over a channel that only the job can read; in this example it is our own
+    let me = worker.connect(&worker.address()?)?; // the peer's address, over a channel that only the job can read; here our own
     let _ = me.send(GREETING, 0, b"hello")?;
     let _ = worker.wait_until(|| greeted.get(), Some(Duration::from_secs(30)))?;
     assert!(greeted.get());
@@ -35,7 +35,7 @@ fn hello() -> Result<()> {
 
 #[test]
 fn ranks() -> Result<()> {
-    let job = tieline::Job::from_env()?; // started by tieline run, mpirun, srun or TIELINE_BOOTSTRAP; alone: rank 0 of 1
+    let job = tieline::Job::from_env()?; // tieline run, mpirun, srun or TIELINE_BOOTSTRAP; alone: rank 0 of 1
     let context = Context::open()?;
     let worker = context.worker()?;
     job.publish(1, &worker.address()?)?; // does not wait for the other ranks
@@ -65,7 +65,7 @@ fn replies() -> Result<()> {
     Ok(())
 }
 
-/// Posts an operation, and repeats it after progress while the post returns `Retry`, which means that nothing was posted.
+/// Posts an operation. `Retry` means that nothing was posted, so it makes progress and posts again.
 fn accepted<T>(
     worker: &Worker,
     mut post: impl FnMut() -> std::result::Result<T, PostError>,
@@ -165,7 +165,7 @@ fn ends() -> Result<()> {
     let put = me.put_bytes(b"first", &key, 0)?;
     let _ = worker.finish(put)?;
 
-    // Many operations: track each with a word, and take completions in the order in which operations end.
+    // Many operations: track each with a word, and take completions in the order of their ends.
     for block in 0..8 {
         let put = me.put_bytes(&[block; 64], &key, u64::from(block) * 64)?;
         worker.track(&put, block.into())?;
@@ -242,7 +242,7 @@ fn memory_of_the_caller() -> Result<()> {
     let _ = worker.finish(put)?;
 
     drop(key);
-    worker.close_region(region, Duration::from_secs(5))?; // no peer and no device accesses it after this call
+    worker.close_region(region, Duration::from_secs(5))?; // no peer and no device accesses it after this
     // SAFETY: the memory was allocated with the same layout.
     unsafe { std::alloc::dealloc(heap, layout) };
     Ok(())
@@ -279,7 +279,7 @@ fn post(worker: &Worker, peer: &Endpoint) -> Result<bool> {
         Err(PostError::Retry(_)) => return Ok(false), // make progress, and send again
         Err(PostError::Correct(error)) => return Err(error), // this call will never succeed
         Err(PostError::Reconnect(error)) => return Err(error.into()), // this endpoint has ended, with the reason
-        Err(PostError::Release(error)) => return Err(error), // memory or descriptors of this process ran out
+        Err(PostError::Release(error)) => return Err(error), // memory or descriptors ran out here
     }
     Ok(true)
 }
@@ -313,11 +313,11 @@ fn the_end() -> Result<()> {
     worker.on_message(GREETING, |_| {})?;
     let me = worker.connect(&worker.address()?)?;
     let _ = me.send(GREETING, 0, b"the last one")?;
-    let closed = me.close(Close::Flush)?; // closing with a flush is an operation: the call does not wait
+    let closed = me.close(Close::Flush)?; // posts an operation: the call does not wait
     drop(me);
     let _ = worker.finish(closed)?;
     if let Err(lost) = worker.close(Duration::from_secs(5)) {
-        println!("{lost}"); // the operations that could not be delivered in time
+        println!("{lost}"); // the operations that were not delivered in time
     }
     Ok(())
 }

@@ -254,7 +254,6 @@ impl EndpointState {
         self.max_packed.get().checked_sub(head).filter(|&n| n > 0).ok_or(Status::Unsupported)
     }
 
-
     pub(crate) fn is_alive(&self) -> bool {
         !matches!(self.state.get(), State::Failed | State::Closed)
     }

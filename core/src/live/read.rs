@@ -192,7 +192,6 @@ impl Peer {
     }
 }
 
-
 /// The first page of a file.
 struct Head {
     pid: u32,

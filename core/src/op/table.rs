@@ -282,7 +282,6 @@ impl Table {
         self.ids_of(owner, |_| true).iter().filter(|id| whole(id)).count()
     }
 
-
     /// Opens an operation that ends after one event. `Again`: the endpoint already has `limit` open operations.
     pub(crate) fn open(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         if self.open_of(owner) >= self.limit as usize {
@@ -399,7 +398,6 @@ impl Table {
         None
     }
 
-
     fn open_hot(&mut self, id: Id) -> Option<&mut Hot> {
         self.slab.get_mut(id).filter(|hot| !hot.is(ENDED))
     }
@@ -470,7 +468,6 @@ impl Table {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
         self.cold_mut(id)?.local_buffer.as_mut()
     }
-
 
     /// Records one event of an operation. Returns `true` if the operation has ended with it.
     pub(crate) fn part(&mut self, id: Id, result: Result<u64, Error>) -> bool {

@@ -163,7 +163,6 @@ pub(crate) fn read_data(data: &[u8]) -> Result<(u64, i32, &[u8]), Status> {
     Ok((position, status, r.rest()))
 }
 
-
 /// The target's state for executing peers' requests.
 pub(crate) struct Here<'a> {
     pub(crate) memory: &'a Memory,

@@ -8,7 +8,6 @@ use std::sync::Mutex;
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
 use tieline_plugin_api::note_flags;
 
-
 /// Returns a real shared object of this machine: the smallest one that this process has loaded.
 fn real_file() -> &'static [u8] {
     static FILE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
@@ -177,7 +176,6 @@ proptest! {
     }
 }
 
-
 fn good_note() -> [u8; size_of::<NoteDesc>()] {
     let mut bytes = [0; size_of::<NoteDesc>()];
     for (at, value) in [(0, 76), (2, 1), (4, 1)] {
@@ -327,7 +325,6 @@ fn only_provider_files_are_looked_at() {
         assert_eq!(identity::name_in_file(other), None);
     }
 }
-
 
 #[test]
 fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {

@@ -127,7 +127,6 @@ impl Shared {
         self.has_work.set(true);
     }
 
-
     /// Changes the table of operations. An operation that ends may hold an application's buffer, whose drop may run any code. Such
     /// buffers are dropped while nothing is borrowed.
     #[inline]

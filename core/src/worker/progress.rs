@@ -400,7 +400,6 @@ impl WorkerState {
         Some(error)
     }
 
-
     /// Adds an endpoint on which an operation was queued to the list of busy ones.
     pub(crate) fn make_busy(&self, endpoint: &EndpointState) {
         if !self.closed.get() && !endpoint.busy.replace(true) {
@@ -459,7 +458,6 @@ impl WorkerState {
         }
         count
     }
-
 
     pub(crate) fn bump(&self, count: impl FnOnce(&mut Counters)) {
         let mut counters = self.counters.get();

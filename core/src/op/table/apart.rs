@@ -65,7 +65,6 @@ impl Table {
         self.untold_from(last)
     }
 
-
     /// Marks a transfer whose end needs handling: see [`Table::take_ended_transfer`].
     pub(crate) fn watch_transfer(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id) else { return };

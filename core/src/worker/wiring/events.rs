@@ -163,7 +163,6 @@ impl WorkerState {
         !self.wiring.waiting.borrow().is_empty()
     }
 
-
     /// Handles a connected circuit that has failed or that the peer has closed.
     pub(in crate::worker) fn circuit_failed(
         self: &Rc<Self>,
