@@ -1,5 +1,5 @@
 //! The cost of threads: the number of 8-byte messages per second that several threads send to a peer by three methods. Each thread
-//! has its own worker; all share one worker behind a lock; all pass their messages to the thread that owns the worker.
+//! has its own worker; or all threads share one worker with a lock; or all pass their messages to the thread that owns the worker.
 //!
 //! `tieline run -n 2 -- target/release/examples/threads` (rank 1 receives; `SECONDS=1 THREADS=1,2,4` set the duration and the
 //! numbers of threads)

@@ -255,9 +255,9 @@ impl ContextBuilder {
     /// thread sleeps when it is idle. The variable is `TIELINE_PROGRESS_THREAD`.
     ///
     /// If the thread ends early, existing workers and memory remain usable, and the workers' own progress serves peers as in a
-    /// context without the thread. Operations that peers had sent to the thread fail; requests that wait for a connection to it go
-    /// to the workers. The application learns the reason from the next [`Worker::wait`], [`Worker::wait_until`] or [`Worker::arm`],
-    /// once per worker. From then on, opening a worker and allocating or registering memory fail.
+    /// context without the thread. Operations that peers had sent to the thread fail; the workers serve requests that wait for a
+    /// connection to the thread. The application learns the reason from the next [`Worker::wait`], [`Worker::wait_until`] or
+    /// [`Worker::arm`], once per worker. From then on, opening a worker and allocating or registering memory fail.
     pub fn progress_thread(self, on: bool) -> ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }

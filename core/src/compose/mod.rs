@@ -117,7 +117,7 @@ pub(crate) struct Path {
     pub(crate) emulated: Emulated,
 }
 
-/// The operations that go over messages because no module of the domain supports them.
+/// The operations that use messages because no module of the domain supports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Emulated {
     /// Whether put and get are emulated.
