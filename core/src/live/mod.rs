@@ -26,9 +26,9 @@
 //! contents. A reader uses reads rather than a mapping (another process could truncate a mapped file), checks every length, and
 //! shows no control characters. One observation has a common limit of time and of text bytes for all its processes.
 //!
-//! **Inactive workers.** The worker's last text is then older than its last progress, and is shown with its age. Only while a
-//! worker sleeps, its state does not change, so an operation that waited when the text was written still waits. Only while a worker
-//! sleeps, its state does not change, and an operation that waited at that time still waits. If an operation was its endpoint's
+//! **Inactive workers.** If a worker has made no progress between two observations and does not sleep, its application is running
+//! other code. The worker's last text is then older than its last progress, and is shown with its age. Only while a worker sleeps,
+//! its state does not change, so an operation that waited when the text was written still waits. If an operation was its endpoint's
 //! oldest one in several texts, it has waited since the first of them.
 
 mod file;

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use tieline_net::touch::Touch;
 use tieline_plugin_api::atomic_op;
 
-/// The length of the encoded [`Target`] before the data of a put.
+/// A range at the peer, as its key identifies the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) region: u64,
@@ -27,11 +27,11 @@ pub(crate) struct Target {
     pub(crate) offset: u64,
 }
 
-/// The length of the header of a put that notifies the target: the [`Target`] and the word.
+/// The length of the encoded [`Target`] before the data of a put.
 pub(crate) const PUT_HEAD: usize = 24;
-/// The length of [`data_head`] before the data of a get.
+/// The length of the header of a put that notifies the target: the [`Target`] and the word.
 pub(crate) const PUT_NOTIFY_HEAD: usize = 32;
-/// Bytes of [`data_head`] before the data of a get.
+/// The length of [`data_head`] before the data of a get.
 pub(crate) const GET_DATA_HEAD: usize = 16;
 
 impl Target {

@@ -18,13 +18,13 @@ const MOST_BYTES: usize = 4096;
 /// The minimum payload of a connector's datagram.
 const LEAST_DATAGRAM: usize = 1024;
 
-/// Capabilities whose effect a peer detects and must attribute to a sender.
+/// The capabilities that access memory by a key.
 const BY_KEY: u64 = caps::PUT | caps::GET | caps::ATOMICS;
-/// Capabilities whose effect a peer sees and must attribute to a sender.
+/// The capabilities whose effect a peer detects and must attribute to a sender.
 const TELLS: u64 = caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PUT_NOTIFY;
 
 impl LoadedProvider {
-    /// Checks a domain in the same manner.
+    /// Checks that a module of the domain is consistent and that the tables keep its promises.
     pub(crate) fn check_module(
         &self,
         module: &ModuleAttr,
@@ -34,7 +34,7 @@ impl LoadedProvider {
         self.kept(self.tables.broken_promise(module))
     }
 
-    /// Makes the refusal, with the file that causes it.
+    /// Checks that a domain is consistent and that the tables keep its promises.
     pub(crate) fn check_domain(&self, domain: &DomainAttr) -> Result<(), Verdict> {
         name(&domain.name, "domain").map_err(|unfit| self.verdict(unfit))?;
         self.kept(self.tables.broken_domain_promise(domain))
@@ -46,7 +46,7 @@ impl LoadedProvider {
         Err(self.verdict(Unfit { expected, found: "that slot is missing".into() }))
     }
 
-    /// Checks a name: non-empty text with a terminating zero. If the zero is missing, the name was too long for its field.
+    /// Makes the refusal, with the file that causes it.
     fn verdict(&self, Unfit { expected, found }: Unfit) -> Verdict {
         let found = format!("{found} ({})", self.origin);
         Verdict::Refused { phase: "tables".into(), expected, found }
@@ -89,7 +89,7 @@ fn sense(module: &ModuleAttr, domain: &DomainAttr) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// Returns the data capabilities of a module; none if the module only forms connections.
+/// Checks a name: non-empty text with a terminating zero. If the zero is missing, the name was too long for its field.
 fn name(bytes: &[u8], whose: &str) -> Result<(), Unfit> {
     let Some(end) = bytes.iter().position(|&byte| byte == 0) else {
         let expected =
@@ -107,12 +107,12 @@ fn name(bytes: &[u8], whose: &str) -> Result<(), Unfit> {
     }
 }
 
-/// Checks that every limit lies between its minimum and its maximum; the error describes the first one that does not.
+/// Returns the data capabilities of a module; none if the module only forms connections.
 fn data(module: &ModuleAttr) -> u64 {
     if module.role == role::DATA { module.caps } else { 0 }
 }
 
-/// The first limit that is below its minimum or above its maximum.
+/// Checks that every limit lies between its minimum and its maximum; the error describes the first one that does not.
 fn limits(module: &ModuleAttr, domain: &DomainAttr) -> Result<(), Unfit> {
     let connector = module.role == role::CONNECTION_ONLY;
     let to_interface = !connector && module.connects & connects::TO_INTERFACE != 0;
