@@ -1,5 +1,5 @@
-//! Large puts and gets from rank 0 to rank 1, each checked. They show the throughput of several devices of a host, and the effect
-//! of losing one.
+//! Large puts and gets from rank 0 to rank 1, each checked. The program shows the throughput of several devices of a host, and the
+//! effect of losing one.
 //!
 //! Two ranks on one host: `tieline run -n 2 -- target/release/examples/rails`. Two hosts for ten seconds, with `TIELINE_RANK=1` on
 //! the other host:

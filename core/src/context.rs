@@ -50,7 +50,7 @@ impl Context {
 
     /// Opens a worker, which belongs to the calling thread.
     ///
-    /// A module that cannot be opened is left out as long as another one carries messages; [`Context::report`] gives the reason.
+    /// A module that cannot be opened is left out as long as another one carries messages; [`Context::report`] contains the reason.
     ///
     /// # Errors
     /// [`OpenError`] if no module remains that carries messages. The usual error is [`OpenError::Release`]: descriptors or memory
@@ -70,8 +70,8 @@ impl Context {
     ///
     /// A region of 0 bytes is valid: its key can be exported, and it is closed like any other region.
     ///
-    /// If no provider can share memory (for example because shared memory files are forbidden), the region is ordinary memory. Then
-    /// [`Region::is_shared`] returns `false`, and the report gives the reason.
+    /// If no provider can share memory (for example because shared memory files are forbidden), the region is ordinary memory. In
+    /// this case [`Region::is_shared`] returns `false`, and the report contains the reason.
     ///
     /// # Errors
     /// [`OpenError::Release`] if `len` exceeds the memory that the machine has available, a limit of the process, or a memory
@@ -83,7 +83,7 @@ impl Context {
     /// As for [`Context::alloc`].
     ///
     /// # Errors
-    /// As for [`Context::alloc`].
+    /// The errors of [`Context::alloc`].
     pub fn alloc_with(&self, len: usize, access: Access) -> Result<Region, OpenError> {
         self.core.check_service()?;
         Ok(self.core.memory.alloc(len, access)?)
@@ -100,10 +100,10 @@ impl Context {
         self.register_with(buffer, Access::ALL)
     }
 
-    /// Like [`Context::register`], with the access rights that peers get.
+    /// Does the same as [`Context::register`], with a choice of the access rights that peers get.
     ///
     /// # Errors
-    /// As for [`Context::register`].
+    /// The errors of [`Context::register`].
     pub fn register_with(
         &self,
         buffer: impl Into<Box<[u8]>>,
@@ -126,7 +126,7 @@ impl Context {
     /// No Rust reference to the bytes may be used while a peer may write them.
     ///
     /// # Errors
-    /// As for [`Context::register`]. `Permission` if the memory is not mapped or not mapped with the required rights.
+    /// The errors of [`Context::register`]. `Permission` if the memory is not mapped or not mapped with the required rights.
     #[allow(unsafe_code)] // the caller upholds the contract
     pub unsafe fn register_raw(
         &self,
@@ -143,7 +143,7 @@ impl Context {
     /// Wraps a buffer as local memory for operations, without registering it (a transient registration).
     ///
     /// Operations use the buffer in place and only while they last. Puts read from it, messages are sent from it, and gets and
-    /// rendezvous receives write to it. The region has no key. It costs one allocation. If a device needs a registration, the
+    /// rendezvous receives write to it. The region has no key. The call costs one allocation. If a device needs a registration, the
     /// library makes one for the duration of each operation. [`Region::into_buffer`] returns the buffer.
     ///
     /// ```
@@ -171,13 +171,13 @@ impl Context {
     /// The earlier name of [`Context::register_transient`].
     ///
     /// # Errors
-    /// As [`Context::register_transient`].
+    /// The errors of [`Context::register_transient`].
     #[deprecated(since = "0.2.0", note = "renamed to `register_transient`")]
     pub fn lend(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
         self.register_transient(buffer)
     }
 
-    /// Like [`Context::register_transient`], for memory that the application keeps and owns.
+    /// Does the same as [`Context::register_transient`], for memory that the application keeps and owns.
     ///
     /// # Safety
     /// As for [`Context::register_raw`]: `base` must be valid for reads and writes of `len` bytes until [`Region::close`] has
@@ -193,7 +193,7 @@ impl Context {
     /// write it.
     ///
     /// # Errors
-    /// As for [`Context::register_transient`].
+    /// The errors of [`Context::register_transient`].
     #[allow(unsafe_code)] // the caller upholds the contract
     pub unsafe fn register_transient_raw(
         &self,
@@ -211,7 +211,7 @@ impl Context {
     /// As [`Context::register_transient_raw`].
     ///
     /// # Errors
-    /// As [`Context::register_transient`].
+    /// The errors of [`Context::register_transient`].
     #[allow(unsafe_code)] // the promise is the caller's
     #[deprecated(since = "0.2.0", note = "renamed to `register_transient_raw`")]
     pub unsafe fn lend_raw(&self, base: *mut u8, len: usize) -> Result<Region, OpenError> {
@@ -222,8 +222,8 @@ impl Context {
     /// Returns the state of the context's workers and the operations for which they wait. `tieline info --pid` shows the same from
     /// another process ([`crate::live`]).
     ///
-    /// Each entry is the worker's latest published state; [`WorkerStatus::age_ms`](crate::live::WorkerStatus) gives its age. A
-    /// worker that makes progress in a loop publishes about every tenth of a second. May be called from any thread.
+    /// Each entry is the worker's latest published state; [`WorkerStatus::age_ms`](crate::live::WorkerStatus) is its age. A worker
+    /// that makes progress in a loop publishes about every tenth of a second. May be called from any thread.
     ///
     /// The result is empty with `TIELINE_LIVE=off`, if memory or a descriptor for it was missing, and in a forked child.
     /// [`Worker::status`] needs neither.
@@ -268,10 +268,11 @@ impl ContextBuilder {
     ///
     /// A worker's address carries the promise. A peer with that address sends small puts and gets as messages if that is faster
     /// than the module that reaches the memory: within a host, two messages can be faster than one system call. The modules' stated
-    /// costs determine up to how many bytes this applies ([`RemoteKey::path`](crate::RemoteKey::path),
+    /// costs determine the length up to which this applies ([`RemoteKey::path`](crate::RemoteKey::path),
     /// [`Endpoint::report`](crate::Endpoint::report)).
     ///
-    /// The meaning of an operation is the same on both routes: `Done` means that the bytes have arrived. Its timing differs:
+    /// The meaning of an operation is the same on both routes: `Done` means that the bytes have arrived. The timing of an operation
+    /// differs between the routes:
     ///
     /// - An operation that the module would complete within the call can be `Pending`. A pending operation needs progress of both
     ///   workers. If the target breaks its promise, the operation waits for the target's next progress call.
@@ -314,7 +315,7 @@ impl ContextBuilder {
     /// Opens the context.
     ///
     /// # Errors
-    /// As for [`Context::open`].
+    /// The errors of [`Context::open`].
     pub fn open(self) -> Result<Context, OpenError> {
         let report_to = self.config.report_to();
         let config = self.config.build().inspect_err(|error| {

@@ -17,9 +17,9 @@
 //! }
 //! ```
 //!
-//! A [`Context`] finds providers, ranks them and composes paths. Its [`Report`] lists the modules in use and gives the reason for
-//! each one that is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one peer.
-//! A [`Region`] is memory that peers can access with its [`RemoteKey`].
+//! A [`Context`] finds providers, ranks them and composes paths. Its [`Report`] lists the modules in use, and the reason for each
+//! module that is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one peer. A
+//! [`Region`] is memory that peers can access with its [`RemoteKey`].
 //!
 //! Every failure is an [`Error`] that states the failure, its cause and the remedy. The error's type tells a program which reaction
 //! is possible ([`error`]). The library prints nothing unless an operator requests it with `TIELINE_REPORT`. The library installs

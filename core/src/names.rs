@@ -220,7 +220,7 @@ fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
     ranked
 }
 
-/// The responder for requests by name, for the workers of a context. It is usable from any thread.
+/// The responder for requests by name, for the workers of a context. The responder is usable from any thread.
 pub(crate) struct NameService {
     mailbox: Mailbox,
     addresses: Mutex<HashMap<[u8; 8], Vec<u8>>>,

@@ -176,7 +176,7 @@ impl Ranked {
     }
 }
 
-/// Compares two modules for a role; `Less` is better. The text gives the reason.
+/// Compares two modules for a role; `Less` is better. The second value is the reason, as text.
 pub(crate) fn compare(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) {
     for (mine, theirs) in a.preference.iter().zip(&b.preference) {
         let order = mine.0.cmp(&theirs.0);

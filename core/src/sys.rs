@@ -434,7 +434,7 @@ pub(crate) fn page_bytes() -> u64 {
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Raises the limit of descriptors to the maximum that this process may set. It never lowers the limit.
+/// Raises the limit of descriptors to the maximum that this process may set. The function never lowers the limit.
 #[cfg(test)]
 pub(crate) fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

@@ -97,8 +97,8 @@ impl Connection {
 }
 
 impl Machine {
-    /// Makes the machine of worker `me` in its epoch `epoch`, which is at least 1: a later life of the same worker has a higher epoch.
-    /// Peers get the bytes `identity`, for example the worker's address; see [`Machine::set_identity`].
+    /// Makes the machine of worker `me` in its epoch `epoch`, which is at least 1: a later life of the same worker has a higher
+    /// epoch. Peers get the bytes `identity`, for example the worker's address; see [`Machine::set_identity`].
     pub fn new(me: WorkerId, epoch: u64, identity: Vec<u8>, limits: Limits) -> Machine {
         let mut machine = Machine {
             me,

@@ -1,5 +1,5 @@
-//! Composition: the modules of each memory domain form a path of message, RMA, atomic and connection module. It is a pure function
-//! of the modules' attributes and the user's selection.
+//! Composition: the modules of each memory domain form a path of message, RMA, atomic and connection module. Composition is a pure
+//! function of the modules' attributes and the user's selection.
 //!
 //! For every domain that is kept for data:
 //!

@@ -119,7 +119,7 @@ fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
     }
 }
 
-/// The text for a module whose path is disabled; the record of the path gives the reason.
+/// The text for a module whose path is disabled; the record of the path contains the reason.
 pub(crate) const PATH_IS_DISABLED: &str = "its path is disabled";
 
 /// The reason that an admissible data-path module is not used.

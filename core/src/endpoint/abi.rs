@@ -28,28 +28,29 @@ impl ImportedKey {
     /// Posts a put or get.
     #[inline(always)]
     pub(super) fn post(&self, put: bool, op: &RmaRecord<'_>) -> i32 {
-        // SAFETY: see above; the record was made with this key.
+        // SAFETY: see the module documentation; the record was made with this key.
         unsafe { if put { self.raw.put(op) } else { self.raw.get(op) } }
     }
 
     /// Posts a put with a notification.
     #[inline(always)]
     pub(super) fn post_notify(&self, op: &RmaRecord<'_>, word: u32) -> i32 {
-        // SAFETY: see above; the record was made with this key.
+        // SAFETY: see the module documentation; the record was made with this key.
         unsafe { self.raw.put_notify(op, word) }
     }
 
     /// Posts an atomic.
     #[inline(always)]
     pub(super) fn post_atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: see above; the record was made with this key, and the caller provides the place for the result.
+        // SAFETY: see the module documentation; the record was made with this key, and the caller provides the place for the
+        // result.
         unsafe { self.raw.atomic(op) }
     }
 
     /// Returns the address at which the first `len` bytes are mapped in this process, valid while the provider has the key. A
     /// pointer keeps the key from being released.
     pub(super) fn map(&self, len: usize) -> Result<Span, i32> {
-        // SAFETY: see above.
+        // SAFETY: see the module documentation.
         let base = unsafe { self.raw.key_pointer(self.key, 0, len as u64) }?;
         // SAFETY: by the ABI the range stays mapped, for loads and stores, until the key is released.
         Ok(unsafe { Span::new(base, len) })
@@ -57,7 +58,7 @@ impl ImportedKey {
 
     /// Releases a key of its endpoint. The caller has removed the key from its key object before.
     pub(super) fn let_go(self) {
-        // SAFETY: see above.
+        // SAFETY: see the module documentation.
         unsafe { self.raw.drop_key(self.key) }
     }
 }
@@ -66,28 +67,29 @@ impl FastPath {
     /// Posts a put that completes within the call, or whose bytes the provider consumes within the call.
     #[inline(always)]
     pub(super) fn put(&self, op: &RmaRecord<'_>) -> i32 {
-        // SAFETY: see above; the record was made with this key.
+        // SAFETY: see the module documentation; the record was made with this key.
         unsafe { self.raw.get().put(op) }
     }
 
     /// Posts a put with a notification, as [`Self::put`] does.
     #[inline(always)]
     pub(super) fn put_notify(&self, op: &RmaRecord<'_>, word: u32) -> i32 {
-        // SAFETY: as `put`.
+        // SAFETY: the conditions are those of `put` above.
         unsafe { self.raw.get().put_notify(op, word) }
     }
 
     /// Posts a get that completes within the call.
     #[inline(always)]
     pub(super) fn get(&self, op: &RmaRecord<'_>) -> i32 {
-        // SAFETY: as `put`; the piece was checked to be inside a region, which is written without references.
+        // SAFETY: the conditions are those of `put` above; the piece was checked to be inside a region, which is written without
+        // references.
         unsafe { self.raw.get().get(op) }
     }
 
     /// Posts an atomic that completes within the call.
     #[inline(always)]
     pub(super) fn atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: as `put`; the caller provides the place for the result.
+        // SAFETY: the conditions are those of `put` above; the caller provides the place for the result.
         unsafe { self.raw.get().atomic(op) }
     }
 }
@@ -106,7 +108,7 @@ impl EndpointState {
         let memory = LocalBuffer::held(Memory::Pieces(pieces.clone()), 0, len);
         self.shared.ops.borrow_mut().set_local_buffer(request, memory);
         let code = listed.map(|()| {
-            // SAFETY: see above; the pieces belong to the memory that the operation holds since the call above.
+            // SAFETY: see the module documentation; the pieces belong to the memory that the operation holds since the call above.
             unsafe { self.message.get().am_zcopy(u32::from(id), header, &iov, request.raw()) }
         });
         self.shared.iov.set(iov);

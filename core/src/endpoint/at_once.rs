@@ -90,7 +90,7 @@ impl Endpoint {
     /// [`Endpoint::send`] for a message that [`Endpoint::send_at_once`] did not send.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`].
+    /// The errors of [`Endpoint::send`].
     #[doc(hidden)]
     pub fn send_further(
         &self,
@@ -109,7 +109,7 @@ impl Endpoint {
     /// [`Endpoint::put_bytes`] for a put that [`RemoteKey::put_bytes_at_once`] did not complete.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_bytes`].
+    /// The errors of [`Endpoint::put_bytes`].
     #[doc(hidden)]
     pub fn put_bytes_further(
         &self,
@@ -127,7 +127,7 @@ impl Endpoint {
     /// [`Endpoint::fetch`] for an atomic that [`RemoteKey::fetch_at_once`] did not complete.
     ///
     /// # Errors
-    /// As for [`Endpoint::fetch`].
+    /// The errors of [`Endpoint::fetch`].
     #[doc(hidden)]
     pub fn fetch_further(
         &self,
@@ -145,7 +145,7 @@ impl Endpoint {
     /// [`Endpoint::compare_swap`] for an atomic that [`RemoteKey::fetch_at_once`] did not complete.
     ///
     /// # Errors
-    /// As for [`Endpoint::compare_swap`].
+    /// The errors of [`Endpoint::compare_swap`].
     #[doc(hidden)]
     pub fn compare_swap_further(
         &self,

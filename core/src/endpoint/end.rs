@@ -170,7 +170,7 @@ impl EndpointState {
     }
 
     /// Hands the queued operations of an endpoint whose service worker is gone, and to which nothing was sent, to the endpoint to
-    /// the peer's own worker. They are queued ahead of the operations there, which may wait for them.
+    /// the peer's own worker. These operations are queued ahead of that endpoint's own, which may wait for them.
     fn hand_over(&self) {
         let waits = self.shared.ops.borrow().open_of(self.index) > 0;
         let Some(user) = waits.then(|| self.user()).flatten() else { return };

@@ -5,9 +5,9 @@
 //! locally. The lanes of those puts are flushed after every operation before the flush has ended; such an operation has been posted
 //! on some lane by that point.
 //!
-//! A **fence** is weak if all operations in flight that the next operation could overtake are on a single lane. That lane is then
-//! asked to keep the order, and nothing waits. A later operation that takes another route first makes the fence strong. A strong
-//! fence is a flush for which later operations wait in the queue. The endpoint's next flush reports its failure.
+//! A **fence** is weak if all operations in flight that the next operation could overtake are on a single lane. The core then
+//! requests that lane to keep the order, and no operation waits. A later operation that takes another route first makes the fence
+//! strong. A strong fence is a flush for which later operations wait in the queue. The endpoint's next flush reports its failure.
 
 use super::order::way;
 use super::post::Posted;
@@ -367,8 +367,8 @@ impl EndpointState {
         Ok(Some(control))
     }
 
-    /// Checks whether the peer has a service worker that is not known to be unreachable. Its progress thread may stop while its
-    /// address is still in circulation.
+    /// Checks whether the peer has a service worker that is not known to be unreachable. The peer's progress thread may stop while
+    /// the service worker's address is still in circulation.
     pub(super) fn has_service(&self) -> bool {
         if self.address.service.is_none() {
             return false;

@@ -77,8 +77,8 @@ fn short_puts(native: ImportedKey) -> usize {
 }
 
 impl FastPath {
-    /// Opens the fast path over `native`, or closes it. `small`: some puts and gets use messages instead; the fast path gains
-    /// little for longer ones.
+    /// Opens the fast path over `native`, or closes it. `small`: some puts and gets use messages instead, so the fast path is
+    /// limited to short transfers, because it gains little for longer ones.
     fn set(&self, native: Option<ImportedKey>, small: bool, assist_size: usize) {
         let native = native.filter(|native| native.settled);
         let posts = native.filter(|native| !native.synchronous && !small);

@@ -95,7 +95,7 @@ use std::rc::Rc;
 ///   [`send_regions`](Endpoint::send_regions) reads the regions until the operation has ended.
 /// * **Memory operations**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
 ///   [`get_pieces`](Endpoint::get_pieces), [`put_strided`](Endpoint::put_strided), [`get_strided`](Endpoint::get_strided) and the
-///   atomics. They take a key made on this endpoint by [`import_key`](Endpoint::import_key) or
+///   atomics. Memory operations take a key made on this endpoint by [`import_key`](Endpoint::import_key) or
 ///   [`key_by_handle`](Endpoint::key_by_handle); a key of another endpoint is `KeyRejected`. The operation holds its local regions
 ///   open until it has ended: the application may drop them before, but should not change their bytes.
 /// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that notifies the peer's worker when its bytes have arrived.
@@ -140,12 +140,13 @@ impl Endpoint {
     ///
     /// A message longer than [`max_message`](Endpoint::max_message) is sent as a rendezvous message (RTS), in order with the other
     /// messages. The peer's handler gets a [`Rendezvous`](crate::Rendezvous) and chooses the destination of its bytes. The
-    /// operation stays `Pending` until the peer's application has received or refused the message, regardless of other messages. It
-    /// completes when the receiver has the bytes it requested: all of them, the first part, or none. If the receiver refuses the
-    /// message, or the transfer fails, the operation ends with [`CompletionError::Refused`](crate::CompletionError::Refused).
-    /// Fences and flushes do not wait for the operation, but closing the worker does. A receiving worker keeps at most 65,536
-    /// waiting rendezvous messages per peer and 32 MiB of their keys. `TIELINE_ANNOUNCED` and `TIELINE_ANNOUNCED_BYTES` bound the
-    /// messages and keys of all peers together. The worker refuses further messages.
+    /// operation stays `Pending` until the peer's application has received or refused the message, regardless of other messages.
+    /// The operation completes when the receiver has the bytes that it requested: all of them, the first part, or none. If the
+    /// receiver refuses the message, or the transfer fails, the operation ends with
+    /// [`CompletionError::Refused`](crate::CompletionError::Refused). Fences and flushes do not wait for the operation, but closing
+    /// the worker does. A receiving worker keeps at most 65,536 waiting rendezvous messages per peer and 32 MiB of their keys.
+    /// `TIELINE_ANNOUNCED` and `TIELINE_ANNOUNCED_BYTES` bound the messages and keys of all peers together. The worker refuses
+    /// further messages.
     ///
     /// [`Worker::cancel`](crate::Worker::cancel) tries to withdraw a rendezvous message. Dropping the endpoint, closing it with
     /// [`Close::Cancel`] or closing the worker withdraws every message that the peer has not received. The peer is notified
@@ -172,8 +173,8 @@ impl Endpoint {
     /// the library, and the message is queued.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`]. [`PostError::Correct`] also if `max_len` exceeds [`Endpoint::max_message`], or if `pack` returns
-    /// more than `max_len`; in both cases nothing is sent.
+    /// The errors of [`Endpoint::send`]. [`PostError::Correct`] also if `max_len` exceeds [`Endpoint::max_message`], or if `pack`
+    /// returns more than `max_len`; in both cases nothing is sent.
     pub fn send_packed(
         &self,
         id: u16,
@@ -223,7 +224,7 @@ impl Endpoint {
     /// reads a single piece in place and cannot access the rest of its region. Several pieces are copied into one buffer.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`]. [`PostError::Correct`] also for a range outside its region.
+    /// The errors of [`Endpoint::send`]. [`PostError::Correct`] also for a range outside its region.
     pub fn send_regions(
         &self,
         id: u16,
@@ -273,7 +274,7 @@ impl Endpoint {
     /// has accepted every message posted before, in order.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`]. [`PostError::Correct`] inside a handler.
+    /// The errors of [`Endpoint::send`]. [`PostError::Correct`] inside a handler.
     ///
     /// The flush completes with the first failure among the operations for which it waited. Transports report failures of puts that
     /// had completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it,
@@ -287,7 +288,7 @@ impl Endpoint {
     /// takes one round trip.
     ///
     /// # Errors
-    /// As for [`Endpoint::flush`].
+    /// The errors of [`Endpoint::flush`].
     pub fn flush_messages(&self) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
         ep.check_open()?;

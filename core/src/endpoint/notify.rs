@@ -54,7 +54,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As for [`Endpoint::put`]. [`PostError::Correct`] also if the peer's version does not support notifications.
+    /// The errors of [`Endpoint::put`]. [`PostError::Correct`] also if the peer's version does not support notifications.
     #[inline]
     pub fn put_notify(
         &self,
@@ -70,7 +70,7 @@ impl Endpoint {
     /// Does the same as [`Endpoint::put_notify`], with a choice of the completion.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_notify`].
+    /// The errors of [`Endpoint::put_notify`].
     #[inline]
     pub fn put_notify_with(
         &self,
@@ -97,7 +97,8 @@ impl Endpoint {
     /// Does the same as [`Endpoint::put_notify`], for bytes from any memory. The caller may reuse the bytes when the call returns.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_notify`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is full.
+    /// The errors of [`Endpoint::put_notify`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is
+    /// full.
     #[inline]
     pub fn put_bytes_notify(
         &self,

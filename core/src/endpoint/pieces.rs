@@ -20,7 +20,7 @@ impl Endpoint {
     /// visible at the target. A list that is too long for one operation of the module is split, and the parts complete together.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`]. [`PostError::Retry`] also if the list would have to be queued and the queue is full.
+    /// The errors of [`Endpoint::put`]. [`PostError::Retry`] also if the list would have to be queued and the queue is full.
     pub fn put_pieces(
         &self,
         pieces: &[(&Region, Range<usize>)],
@@ -34,7 +34,7 @@ impl Endpoint {
     /// of the values written to it.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_pieces`].
+    /// The errors of [`Endpoint::put_pieces`].
     pub fn get_pieces(
         &self,
         pieces: &[(&Region, Range<usize>)],
@@ -47,7 +47,7 @@ impl Endpoint {
     /// Does the same as [`Endpoint::put_notify`], for pieces of local regions, in sequence.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_notify`] and [`Endpoint::put_pieces`].
+    /// The errors of [`Endpoint::put_notify`] and [`Endpoint::put_pieces`].
     pub fn put_pieces_notify(
         &self,
         pieces: &[(&Region, Range<usize>)],

@@ -148,7 +148,7 @@ impl RemotePointer {
     /// Returns the 32-bit word at `offset`, which must be a multiple of 4.
     ///
     /// # Errors
-    /// As for [`RemotePointer::atomic_u64`].
+    /// The errors of [`RemotePointer::atomic_u64`].
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, Error> {
         self.key.endpoint.shared.core.check_process("a pointer to a peer's memory")?;
         Ok(self.span.word32(offset)?)

@@ -159,8 +159,8 @@ impl EndpointState {
         self.end(op.request(), Err(error));
     }
 
-    /// Passes an operation that is emulated by messages to the endpoint that sends these, after operations that a fence holds back
-    /// in this queue. `control` is the endpoint to the peer's service worker, or this one if there is none.
+    /// Passes an operation that is emulated by messages to the endpoint that sends the messages, after operations that a fence
+    /// holds back in this queue. `control` is the endpoint to the peer's service worker, or this one if there is none.
     pub(super) fn emulate(&self, control: &Rc<EndpointState>, op: QueuedOp) {
         let held_back = |op: &QueuedOp| matches!(op, QueuedOp::Barrier { .. });
         if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {

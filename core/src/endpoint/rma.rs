@@ -35,7 +35,7 @@ impl Endpoint {
     /// Puts like [`Endpoint::put`], with a choice of the completion.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`].
+    /// The errors of [`Endpoint::put`].
     #[inline]
     pub fn put_with(
         &self,
@@ -71,7 +71,7 @@ impl Endpoint {
     /// Writes bytes from any memory to the peer's region. The caller may reuse the local bytes when the call returns.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is full.
+    /// The errors of [`Endpoint::put`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is full.
     #[inline]
     pub fn put_bytes(
         &self,
@@ -102,7 +102,7 @@ impl Endpoint {
     /// region.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`].
+    /// The errors of [`Endpoint::put`].
     #[inline]
     pub fn get(
         &self,
@@ -132,7 +132,7 @@ impl Endpoint {
     /// Posts an atomic that returns no value.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`]. [`PostError::Correct`] also if the offset is not a multiple of the width.
+    /// The errors of [`Endpoint::put`]. [`PostError::Correct`] also if the offset is not a multiple of the width.
     #[inline]
     pub fn atomic(
         &self,
@@ -149,7 +149,7 @@ impl Endpoint {
     /// Posts an atomic that returns the previous value.
     ///
     /// # Errors
-    /// As for [`Endpoint::atomic`].
+    /// The errors of [`Endpoint::atomic`].
     #[inline]
     pub fn fetch(
         &self,
@@ -166,7 +166,7 @@ impl Endpoint {
     /// Stores `new` if the word equals `expected`. Returns the previous value.
     ///
     /// # Errors
-    /// As for [`Endpoint::atomic`].
+    /// The errors of [`Endpoint::atomic`].
     #[inline]
     pub fn compare_swap(
         &self,
@@ -184,7 +184,7 @@ impl Endpoint {
     /// Adds to a 64-bit word. Returns the previous value.
     ///
     /// # Errors
-    /// As for [`Endpoint::atomic`].
+    /// The errors of [`Endpoint::atomic`].
     #[inline]
     pub fn fetch_add(
         &self,

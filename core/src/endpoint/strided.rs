@@ -100,8 +100,8 @@ const MOST_PIECES: usize = 1 << 20;
 
 impl Endpoint {
     /// Writes blocks of a local region to blocks of the peer's region. The bytes of the local blocks, in sequence, become the bytes
-    /// of the remote blocks. Both have the same total length; their block sizes may differ. The put is complete when all bytes are
-    /// visible at the target.
+    /// of the remote blocks. Local and remote blocks have the same total length; their block sizes may differ. The put is complete
+    /// when all bytes are visible at the target.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -124,9 +124,9 @@ impl Endpoint {
     /// written to it.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_pieces`]. [`PostError::Correct`] also if the two lengths differ, and for too many runs: more than the
-    /// endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or more than 65534. If the peer's blocks form one run, at most
-    /// 1048576 local blocks are accepted. [`PostError::Retry`]: only a part of the blocks was posted, and the posted part
+    /// The errors of [`Endpoint::put_pieces`]. [`PostError::Correct`] also if the two lengths differ, and for too many runs: more
+    /// than the endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or more than 65534. If the peer's blocks form one run,
+    /// at most 1048576 local blocks are accepted. [`PostError::Retry`]: only a part of the blocks was posted, and the posted part
     /// continues. Post the whole put again, with the local bytes unchanged. After any other error, the posted part continues as
     /// well, and a flush reports its result.
     pub fn put_strided(
@@ -143,7 +143,7 @@ impl Endpoint {
     /// each shared byte there has one of the values written to it.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_strided`].
+    /// The errors of [`Endpoint::put_strided`].
     pub fn get_strided(
         &self,
         local: &Region,

@@ -39,7 +39,7 @@ impl InterfaceSlot {
         let Some((users, key)) = keys.get_mut(&whose) else { return };
         *users -= 1;
         if *users == 0 {
-            // SAFETY: see above; the interface is open as long as the slot exists.
+            // SAFETY: see the module documentation; the interface is open as long as the slot exists.
             unsafe { self.interface.drop_key(*key) };
             let _ = keys.remove(&whose);
         }

@@ -146,7 +146,7 @@ impl InterfaceSlot {
         self.peers.borrow_mut().forget(number)
     }
 
-    /// Fails if the interface is out of use, so that operations posted to it would never complete.
+    /// Checks that the interface is in use; operations posted to an interface out of use would never complete.
     pub(crate) fn check_in_use(&self) -> Result<(), Error> {
         self.out_of_use.borrow().clone().map_or(Ok(()), Err)
     }

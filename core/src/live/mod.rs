@@ -14,8 +14,8 @@
 //!
 //! A worker writes a text before it sleeps, and ten times per second while it polls. All texts together take at most a hundredth of
 //! the worker's time. Posts, and all but a few progress calls, cost the same as without the file. The writer needs no thread and no
-//! signal handler, and a reader blocks nothing. The file has no name in any directory. It disappears with the process (and with
-//! forked children that run no other program), however they end.
+//! signal handler, and a reader blocks nothing. The file has no name in any directory. The file disappears with the process (and
+//! with forked children that run no other program), regardless of how they end.
 //!
 //! **Access.** A reader opens the file by `/proc/PID/fd`. The kernel permits this to root, and to the same user if the process may
 //! be inspected. A process may not be inspected if it has changed its user or has excluded inspection by `prctl(PR_SET_DUMPABLE)`.

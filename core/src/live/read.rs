@@ -68,7 +68,7 @@ pub fn status_of(pid: u32) -> Result<Vec<Status>, Error> {
 /// The earlier name of [`status_of`].
 ///
 /// # Errors
-/// As [`status_of`].
+/// The errors of [`status_of`].
 #[deprecated(since = "0.2.0", note = "renamed to `status_of`")]
 pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     status_of(pid)

@@ -1,7 +1,7 @@
 //! Memory of a context: its domains, the regions registered with them, and their remote keys.
 //!
-//! Workers and all layers above them use this module. It uses providers through `registry`, and depends on neither workers nor
-//! endpoints. A region keeps the memory state alive, and nothing else of its context.
+//! Workers and all layers above them use this module. This module uses providers through `registry`, and depends on neither workers
+//! nor endpoints. A region keeps the memory state alive, and nothing else of its context.
 
 mod abi;
 mod access;

@@ -182,7 +182,7 @@ impl Region {
     /// Copies bytes into the region.
     ///
     /// # Errors
-    /// As for [`Region::read`].
+    /// The errors of [`Region::read`].
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.check_mapped()?;
         self.inner.span.write(offset, data).map_err(|s| self.outside(s, offset, data.len()))
@@ -191,7 +191,7 @@ impl Region {
     /// Returns a copy of a range.
     ///
     /// # Errors
-    /// As for [`Region::read`].
+    /// The errors of [`Region::read`].
     pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let len = range.end.saturating_sub(range.start);
         // The range is checked before memory is allocated, since an invalid length may be impossible to allocate.
@@ -218,7 +218,7 @@ impl Region {
     /// Returns the 32-bit word at `offset`, which must be a multiple of 4.
     ///
     /// # Errors
-    /// As for [`Region::atomic_u64`].
+    /// The errors of [`Region::atomic_u64`].
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, Error> {
         self.check_mapped()?;
         self.inner.span.word32(offset).map_err(|s| self.outside(s, offset, 4))
@@ -287,7 +287,7 @@ impl Region {
     /// this process ever has the same handle.
     ///
     /// # Errors
-    /// As for [`Region::remote_key`].
+    /// The errors of [`Region::remote_key`].
     pub fn handle(&self) -> Result<KeyHandle, Error> {
         let (inner, key) = (&self.inner, self.packed_key()?);
         // The process is checked before any lock: in a forked child the lock's owner may be a thread that does not exist there.

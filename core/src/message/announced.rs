@@ -179,7 +179,7 @@ impl Rendezvous {
     /// The earlier name of [`Rendezvous::receive_into`].
     ///
     /// # Errors
-    /// As [`Rendezvous::receive_into`].
+    /// The errors of [`Rendezvous::receive_into`].
     #[deprecated(since = "0.2.0", note = "renamed to `receive_into`")]
     pub fn take_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
         self.receive_into(local, range)

@@ -118,7 +118,7 @@ impl<'a> Message<'a> {
         worker.take_announcement()?.downcast().ok().map(|announcement| *announcement)
     }
 
-    /// Returns the payload, valid during the handler's call. It is empty for a rendezvous message.
+    /// Returns the payload, valid during the handler's call. The payload of a rendezvous message is empty.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {

@@ -92,7 +92,8 @@ const TOLD: u16 = 128;
 const TRACKED: u16 = 256;
 /// Flag: the operation is only counted; the application's value is the number of the counter.
 const COUNTED: u16 = 512;
-/// Flag: the operation is the transfer of a rendezvous message at the receiver. Its end needs handling, see `apart`.
+/// Flag: the operation is the transfer of a rendezvous message at the receiver. The end of such an operation needs handling, see
+/// `apart`.
 const TAKES: u16 = 1024;
 /// Flag: the cold part is empty, see `plain`.
 const PLAIN: u16 = 2048;

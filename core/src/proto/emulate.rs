@@ -188,8 +188,9 @@ impl Here<'_> {
         Ok(((token != 0).then(|| Answer::reply_to_access(token, put)), told))
     }
 
-    /// Executes a piece of a put. Only the last piece requests an answer, which also covers failures of earlier pieces. This works
-    /// because a refused key stays refused, the last piece has the greatest offset, and missing memory is recorded.
+    /// Executes a piece of a put. Only the last piece requests an answer, which also covers failures of earlier pieces. The last
+    /// answer is sufficient because a refused key stays refused, the last piece has the greatest offset, and missing memory is
+    /// recorded.
     pub(crate) fn put(&self, token: u64, data: &[u8]) -> Result<Option<Answer>, Status> {
         let mut r = Reader::new(data);
         let target = Target::read(&mut r)?;

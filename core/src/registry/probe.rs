@@ -42,7 +42,7 @@ use tieline_plugin_api::raised_rights;
 const LIMIT: Duration = Duration::from_secs(5);
 /// The time in seconds for which a negative answer is valid.
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
-/// The maximum number of files in the cache; the most recent ones are kept.
+/// The maximum number of files in the cache; the latest ones are kept.
 const MOST_ENTRIES: usize = 256;
 const MOST_CACHE_BYTES: u64 = 256 * 1024;
 

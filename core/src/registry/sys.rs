@@ -481,7 +481,7 @@ mod tests {
     /// Returns the result of a trial of the C library, which every process can load. The trial calls no function in it.
     fn trial(path: &CStr, symbol: &CStr) -> [Trial; 2] {
         let limit = Duration::from_secs(60);
-        // One trial uses a pidfd, the other runs as on a kernel without pidfds.
+        // One trial uses a pidfd; the other runs as on a kernel without pidfds.
         [pidfd_open, |_| None]
             .map(|open| try_with(path, symbol, None, limit, open).expect("a child"))
     }

@@ -39,9 +39,9 @@ impl Report {
         text.trim_end().to_owned() + "\n"
     }
 
-    /// Returns the most important reasons, for a terminal of `width` columns. The text omits the reasons for the use of a module,
-    /// the time that waits spend in each state, and all but the first clause about a missing device. The last line names the
-    /// command that shows the complete text.
+    /// Returns the main reasons, for a terminal of `width` columns. The text omits the reasons for the use of a module, the time
+    /// that waits spend in each state, and all but the first clause about a missing device. The last line names the command that
+    /// shows the complete text.
     #[must_use]
     pub fn why_briefly_within(&self, width: usize) -> String {
         let mut text = self.title();

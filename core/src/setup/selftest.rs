@@ -190,7 +190,7 @@ impl Trial<'_> {
             flags: op_flags::REMOTE_COMPLETION,
             reserved: 0,
         };
-        // SAFETY: the endpoint is open and the key belongs to it; the room lives until the endpoint is closed.
+        // SAFETY: the endpoint is open and the key belongs to it; the memory lives until the endpoint is closed.
         let post = || unsafe { if put { self.raw.put(&op) } else { self.raw.get(&op) } };
         self.complete(post).map(|_| ())
     }

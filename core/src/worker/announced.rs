@@ -127,7 +127,8 @@ impl Announcements {
         self.all.set((count - 1, bytes - len));
     }
 
-    /// Removes the announcements of a peer that has left. They get no answer. Transfers in progress end on their own.
+    /// Removes the announcements of a peer that has left. These announcements get no answer. Transfers in progress end on their
+    /// own.
     pub(super) fn left_behind(&self, peer: u32) {
         let gone = self.peers.borrow_mut().remove(&peer);
         let Some(gone) = gone else { return };

@@ -6,8 +6,8 @@ use crate::{Error, PostError, Status};
 use tieline_plugin_api::caps;
 
 impl Worker {
-    /// Cancels an operation. `Ok`: the operation has ended, or progress will end it soon. It ends as `Canceled` if no part of it
-    /// was executed, otherwise normally.
+    /// Cancels an operation. `Ok`: the operation has ended, or progress will end it soon. The operation ends as `Canceled` if no
+    /// part of it was executed, otherwise normally.
     ///
     /// A message or operation that is still in its endpoint's queue has ended when this call returns, and its memory is free. If a
     /// transport holds the operation, the transport decides. A rendezvous message ends as `Canceled` unless its receiver has begun

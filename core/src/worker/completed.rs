@@ -49,7 +49,7 @@ impl Worker {
     /// panics, the next call returns the remaining operations.
     ///
     /// Operations that are not taken occupy memory, without a limit, and keep [`wait`](Worker::wait) and [`arm`](Worker::arm) from
-    /// sleeping. They include operations that ended because an endpoint failed or was dropped, or because of
+    /// sleeping. Untaken operations include those that ended because an endpoint failed or was dropped, or because of
     /// [`close`](Worker::close). The application can take operations after `close` as well. Dropping the worker discards them.
     pub fn take_completed(
         &self,
@@ -97,7 +97,7 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// As for [`Worker::track`]. `Invalid` also for a counter of another worker.
+    /// The errors of [`Worker::track`]. `Invalid` also for a counter of another worker.
     pub fn count(&self, outcome: &Outcome, counter: &CompletionCounter) -> Result<(), Error> {
         self.inner.check_owner(&counter.shared)?;
         let ops = &self.inner.shared.ops;

@@ -155,7 +155,7 @@ impl WorkerState {
                     interfaces.push(slot);
                     words.push(said);
                 }
-                // The other modules may work without this one; the report gives the reason.
+                // The other modules may work without this one; the report contains the reason.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
                     not_opened.push((module.path.clone(), error.clone()));

@@ -322,7 +322,7 @@ impl Worker {
     /// Dropping the handle does not close that endpoint.
     ///
     /// # Errors
-    /// As for [`Worker::connect`].
+    /// The errors of [`Worker::connect`].
     pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, ConnectError> {
         let inner = self.inner.reply_endpoint(peer.0)?;
         Ok(Endpoint::new(inner))

@@ -100,8 +100,9 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// As for [`Worker::ask_name`] and [`Worker::connect`]. Otherwise the error contains the reason why no listener was reached at
-    /// the addresses in the name, or why a listener was not the named worker's. [`ConnectError::Correct`] inside a handler.
+    /// The errors of [`Worker::ask_name`] and [`Worker::connect`]. Otherwise the error contains the reason why no listener was
+    /// reached at the addresses in the name, or why a listener was not the named worker's. [`ConnectError::Correct`] inside a
+    /// handler.
     pub fn endpoint_by_name(&self, name: &WorkerName) -> Result<Endpoint, ConnectError> {
         self.inner.shared.check_no_handler("endpoint_by_name")?;
         let call = self.ask_name(name)?;

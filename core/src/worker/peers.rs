@@ -241,7 +241,8 @@ impl Peers {
         self.known.get(&number).is_none_or(|peer| peer.ways == 0 && (peer.parted || peer.told))
     }
 
-    /// Records a claim that this peer has failed, which may repeat an earlier one. Returns the id of the peer's worker, if known.
+    /// Records a claim that this peer has failed, which may repeat an earlier one. Returns the id of the peer's worker, if it is
+    /// known.
     pub(super) fn lose(&mut self, number: u32, error: &Error) -> Option<[u8; 16]> {
         let peer = self.known.get_mut(&number)?;
         let _ = peer.lost.get_or_insert_with(|| error.clone());

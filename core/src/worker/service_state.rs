@@ -51,7 +51,7 @@ impl ServiceState {
         }
     }
 
-    /// Removes the listeners. They may hold the worker, so the caller drops them while nothing is borrowed.
+    /// Removes the listeners. The listeners may hold the worker, so the caller drops them while nothing is borrowed.
     pub(super) fn close(&self) -> HashMap<String, Listener> {
         std::mem::take(&mut *self.listeners.borrow_mut())
     }

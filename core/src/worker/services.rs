@@ -92,7 +92,7 @@ impl ServiceRequest {
     /// Rejects the request, with up to 1 KiB of private data for the client.
     ///
     /// # Errors
-    /// As for [`ServiceRequest::accept`].
+    /// The errors of [`ServiceRequest::accept`].
     pub fn reject(mut self, private: &[u8]) -> Result<(), Error> {
         self.answer(private, false)
     }
@@ -219,7 +219,7 @@ impl Worker {
     /// Requests a service from the worker with this address, with up to 1 KiB of private data.
     ///
     /// # Errors
-    /// As for [`Worker::connect`]. [`ConnectError::Correct`] also for an invalid name or too much private data,
+    /// The errors of [`Worker::connect`]. [`ConnectError::Correct`] also for an invalid name or too much private data,
     /// [`ConnectError::Retry`] while too many calls wait for an answer.
     pub fn connect_to_service(
         &self,
@@ -250,7 +250,7 @@ impl Worker {
     /// Makes progress until the service has answered, and returns the answer.
     ///
     /// # Errors
-    /// As for [`ServiceCall::test`]. [`ConnectError::Correct`] inside a handler, and for a call of another worker.
+    /// The errors of [`ServiceCall::test`]. [`ConnectError::Correct`] inside a handler, and for a call of another worker.
     pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, ConnectError> {
         self.inner.shared.check_no_handler("finish_call")?;
         self.inner.check_owner(&call.worker.shared)?;

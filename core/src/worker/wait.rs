@@ -111,7 +111,7 @@ impl Worker {
     /// nap. A nap lasts an eighth of the time waited so far, at most 10 ms. If the condition panics, no event is lost.
     ///
     /// # Errors
-    /// As for [`Worker::wait`].
+    /// The errors of [`Worker::wait`].
     #[inline]
     pub fn wait_until(
         &self,
@@ -136,7 +136,7 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// As for [`Worker::wait`].
+    /// The errors of [`Worker::wait`].
     #[inline]
     pub fn wait_for<T>(
         &self,
@@ -172,7 +172,7 @@ impl Worker {
     /// immediately over every module, use [`Endpoint::put_notify`](crate::Endpoint::put_notify).
     ///
     /// # Errors
-    /// As for [`Worker::wait`]. `OutOfRange` and `Misaligned` for an invalid offset.
+    /// The errors of [`Worker::wait`]. `OutOfRange` and `Misaligned` for an invalid offset.
     pub fn wait_word(
         &self,
         region: &Region,
@@ -191,7 +191,7 @@ impl Worker {
     /// waits. Operations of other workers need progress of these workers.
     ///
     /// # Errors
-    /// As for [`Region::close`]. Inside a handler the method does not wait.
+    /// The errors of [`Region::close`]. Inside a handler the method does not wait.
     pub fn close_region(&self, region: Region, timeout: Duration) -> Result<(), NotClosed> {
         let not = match region.close() {
             Err(not)

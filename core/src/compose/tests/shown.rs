@@ -5,7 +5,7 @@ use crate::compose::out_of_band_candidate;
 use crate::rank::agree;
 use crate::report::composed;
 
-/// The same as [`compose`], with a per-domain replacement of `TIELINE_CONNECT`.
+/// Composes like [`compose`], with a per-domain replacement of `TIELINE_CONNECT`.
 fn composed_with(candidates: &[FoundModule], set: &[(&str, &str)]) -> Composition {
     let pairs = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let config = Config::builder().environment(pairs).build().unwrap();

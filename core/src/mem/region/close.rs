@@ -69,9 +69,9 @@ impl Region {
     ///
     /// # Errors
     /// [`NotClosed`] returns the region, with an error of status `Busy` that names the remaining use: another handle, pending
-    /// operations, or a peer in the middle of a copy. Pending operations include those of other workers. They also include
-    /// operations of a failed endpoint, until their provider has reported how they ended or the endpoint is dropped. A provider's
-    /// own error means that the provider cannot report whether the memory is in use. `Invalid` in a forked child.
+    /// operations, or a peer in the middle of a copy. Pending operations include those of other workers. Pending operations also
+    /// include operations of a failed endpoint, until their provider has reported the operations' end or the endpoint is dropped. A
+    /// provider's own error means that the provider cannot report whether the memory is in use. `Invalid` in a forked child.
     pub fn close(self) -> Result<(), NotClosed> {
         let mut region = self;
         match region.try_close() {

@@ -1,5 +1,5 @@
-//! Transient registrations: regions that no peer accesses by a key of their own. They are memory that operations use in place, and
-//! the parts of regions from which receivers read rendezvous messages.
+//! Transient registrations: regions that no peer accesses by a key of their own. Such a region is memory that operations use in
+//! place, or a part of a region from which a receiver reads a rendezvous message.
 
 use super::table::UNREGISTERED;
 use super::{Access, Backing, NotClosed, Region, RegionState};
@@ -60,11 +60,11 @@ impl Region {
         self.inner.id == UNREGISTERED
     }
 
-    /// Closes the region like [`Region::close`], and returns the buffer given to [`Context::register_transient`](crate::Context::register_transient) or
-    /// [`Context::register`](crate::Context::register).
+    /// Closes the region like [`Region::close`], and returns the buffer given to
+    /// [`Context::register_transient`](crate::Context::register_transient) or [`Context::register`](crate::Context::register).
     ///
     /// # Errors
-    /// As for [`Region::close`]: a pending operation holds the region, or one that has failed with a provider still at work.
+    /// The errors of [`Region::close`]: a pending operation holds the region, or one that has failed with a provider still at work.
     /// `Invalid` for memory that was never a buffer: memory of [`Context::alloc`](crate::Context::alloc), or memory that the
     /// application owns. That region is unchanged and not closed.
     pub fn into_buffer(self) -> Result<Box<[u8]>, NotClosed> {

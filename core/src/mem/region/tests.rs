@@ -204,7 +204,7 @@ fn a_context_ends_while_a_peer_is_inside_and_leaves_it_the_memory() {
     let region = known_to(&context, &ANSWERS);
     let memory = region.inner.span;
     drop((region, context));
-    // It was not reused: its contents are unchanged.
+    // The memory was not reused: its contents are unchanged.
     assert_eq!(memory.write(0, b"the peer"), Ok(()));
     assert!(!ANSWERS.ended());
 }
@@ -222,7 +222,7 @@ fn memory_of_dropped_region_in_unknown_state_is_leaked() {
         drop(context.alloc(8).unwrap());
         assert_eq!(answers.asked() - asked, u32::from(last == Status::Again));
         drop(context);
-        // It was not reused: its contents are unchanged.
+        // The memory was not reused: its contents are unchanged.
         assert_eq!(memory.write(0, b"the peer"), Ok(()));
     }
 }

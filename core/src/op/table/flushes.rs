@@ -1,6 +1,6 @@
 //! Flushes: the condition for completion, the flushes of lanes, and the reporting of failures.
 //!
-//! A put that has completed locally is in no list of the table. Its lane keeps a failure of the put and reports it once, to the
+//! A put that has completed locally is in no list of the table. The put's lane keeps a failure and reports it once, to the
 //! operation that next flushes the lane (*asks* it). So every open flush that covers operations on a lane waits for any operation
 //! that asks the lane, and takes over its error. The asking operation may belong to another flush, to a fence, to a notification,
 //! or to another endpoint on the same connection.

@@ -1,5 +1,4 @@
-//! Objects opened from a provider: domains, interfaces, connectors. Each object closes its handle on drop and keeps its parent
-//! alive.
+//! Objects opened from a provider: domains, interfaces, connectors. Each object closes its handle on drop and holds its parent.
 
 use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
@@ -32,8 +31,7 @@ unsafe impl Sync for DomainHandle {}
 
 impl Drop for DomainHandle {
     fn drop(&mut self) {
-        // SAFETY: the domain is open, and closed once here; interfaces and connectors hold an `Arc` of this handle, so they are
-        // already closed.
+        // SAFETY: the domain is open, and closed once here; all objects that hold an `Arc` of this handle are already closed.
         unsafe { (self.provider.tables.domain.close)(self.handle) }
     }
 }

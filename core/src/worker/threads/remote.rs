@@ -218,7 +218,7 @@ impl Worker {
     /// keeps it open until [`Worker::close`] is called.
     ///
     /// # Errors
-    /// As for [`Worker::waker`].
+    /// The errors of [`Worker::waker`].
     pub fn remote<S: 'static>(&self, most: usize, state: S) -> Result<Remote<S>, Error> {
         let waker = self.waker()?;
         let queue = Mutex::new(Queue { open: true, most, tasks: VecDeque::new() });

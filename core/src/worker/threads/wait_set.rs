@@ -118,7 +118,7 @@ impl WaitSet {
     /// one of them has work to do first.
     ///
     /// # Errors
-    /// As for [`Worker::arm`]: the first error of a worker.
+    /// The errors of [`Worker::arm`]: the first error of a worker.
     pub fn arm(&mut self) -> Result<bool, Error> {
         self.guard.check(NAME)?;
         self.let_go();
@@ -137,8 +137,8 @@ impl WaitSet {
     /// between naps. A set without workers sleeps until the timeout expires.
     ///
     /// # Errors
-    /// As for [`Worker::wait`]: the first error of a worker. The other workers still make progress. `Invalid` without a timeout for
-    /// a set that has no worker or whose workers have all ended: nothing would end the wait.
+    /// The errors of [`Worker::wait`]: the first error of a worker. The other workers still make progress. `Invalid` without a
+    /// timeout for a set that has no worker or whose workers have all ended: nothing would end the wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.guard.check(NAME)?;
         self.let_go();
