@@ -15,7 +15,7 @@ fn failed(what: &str, error: impl std::fmt::Display) -> Error {
     Error::new(Status::Invalid, what, error.to_string(), "")
 }
 
-/// A socket, and the address at which the other processes of the job find it.
+/// Binds a socket, and returns it with the address at which the other processes of the job find it.
 fn socket() -> std::io::Result<(UdpSocket, SocketAddr)> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.set_nonblocking(true)?;

@@ -71,7 +71,7 @@ impl Scheme {
 pub(crate) enum Via {
     /// A connector with this address.
     Connector(Vec<u8>),
-    /// Messages of the candidate with this index.
+    /// The messages of the candidate with this index.
     Candidate(u8),
 }
 
@@ -174,7 +174,7 @@ impl WorkerAddress {
         Ok(WorkerAddress { context, messages, location, entry, service, polls_often })
     }
 
-    /// The address of the service worker alone.
+    /// Returns the address of the service worker alone.
     pub(crate) fn service_address(&self) -> Option<WorkerAddress> {
         Some(WorkerAddress {
             context: self.context,
@@ -291,7 +291,7 @@ fn boot_id_here() -> [u8; 16] {
 }
 
 impl Location {
-    /// The location of this process. A field that cannot be read is zero, and zero equals no other host's value.
+    /// Returns the location of this process. A field that cannot be read is zero, and zero equals no other host's value.
     pub(crate) fn here() -> Location {
         let inode = |name: &str| {
             use std::os::unix::fs::MetadataExt;
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    /// An address with these numbers of candidates, schemes, and candidates per scheme.
+    /// Makes an address with these numbers of candidates, schemes, and candidates per scheme.
     fn address_with_counts(
         candidates: u8,
         schemes: u8,

@@ -53,20 +53,21 @@ fn library_providers() -> Vec<Builtin> {
     Vec::new()
 }
 
-/// The text of `docs/configuration.md`: every variable of the core and of the linked providers. The variables of other providers
-/// follow if they are among `loaded` (`Report::config` has them). The settings of this process have no influence.
+/// Returns the text of `docs/configuration.md`: every variable of the core and of the linked providers. The variables of other
+/// providers follow if they are among `loaded` (`Report::config` has them). The settings of this process have no influence.
 #[must_use]
 pub fn configuration_markdown(loaded: &[ValueView]) -> String {
     tieline_config::markdown(variables(), loaded)
 }
 
-/// The text of `/etc/tieline/tieline.toml` as packages install it: the same variables, each set to its default and commented out.
+/// Returns the text of `/etc/tieline/tieline.toml` as packages install it: the same variables, each set to its default and
+/// commented out.
 #[must_use]
 pub fn configuration_file(loaded: &[ValueView]) -> String {
     tieline_config::settings_file(variables(), loaded)
 }
 
-/// The declarations of the built-in providers, ordered by name.
+/// Returns the declarations of the built-in providers, ordered by name.
 pub(crate) fn variables() -> Vec<(&'static str, Vec<Declared>)> {
     #[cfg(feature = "builtin")]
     {

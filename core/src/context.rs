@@ -11,7 +11,7 @@ use crate::sys::{OwnedBuffer, Span};
 use crate::worker::Worker;
 use std::sync::Arc;
 
-/// Keeps the progress thread running. Every handle of the application holds a lease; the thread itself holds none.
+/// A lease that keeps the progress thread running. Every handle of the application holds a lease; the thread itself holds none.
 pub(crate) struct Lease {
     #[allow(dead_code)] // held for its drop, which ends the thread
     service: Option<Service>,
@@ -26,7 +26,8 @@ pub struct Context {
     lease: Arc<Lease>,
 }
 
-/// Configures a context before it is opened. Values set by the program override the environment and the configuration files.
+/// The configuration of a context before it is opened. Values set by the program override the environment and the configuration
+/// files.
 #[must_use]
 pub struct ContextBuilder {
     config: ConfigBuilder,
@@ -80,7 +81,7 @@ impl Context {
         self.alloc_with(len, Access::ALL)
     }
 
-    /// As for [`Context::alloc`].
+    /// The errors of [`Context::alloc`].
     ///
     /// # Errors
     /// The errors of [`Context::alloc`].
@@ -168,7 +169,7 @@ impl Context {
         Ok(self.core.memory.lend_owned(buffer)?)
     }
 
-    /// The earlier name of [`Context::register_transient`].
+    /// Does the same as [`Context::register_transient`], of which this is the earlier name.
     ///
     /// # Errors
     /// The errors of [`Context::register_transient`].
@@ -205,7 +206,7 @@ impl Context {
         Ok(self.core.memory.lend(span, Backing::Borrowed)?)
     }
 
-    /// The earlier name of [`Context::register_transient_raw`].
+    /// Does the same as [`Context::register_transient_raw`], of which this is the earlier name.
     ///
     /// # Safety
     /// As [`Context::register_transient_raw`].

@@ -36,7 +36,7 @@ struct Lines<T> {
 
 /// An entry of a log.
 pub(crate) trait Line: Clone + PartialEq + From<String> {
-    /// Whether the line is lasting, so that later lines do not displace it.
+    /// Checks whether the line is lasting, so that later lines do not displace it.
     fn lasts(&self) -> bool {
         false
     }

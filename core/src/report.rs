@@ -51,7 +51,7 @@ pub struct Report {
     pub waits: String,
     /// Every decision that was made while the context was opened or used.
     pub records: Vec<Record>,
-    /// Facts that an operator should know.
+    /// The facts that an operator should know.
     pub warnings: Vec<String>,
     /// The log lines of providers, at the level that `TIELINE_LOG` selects.
     pub log: Vec<LogView>,
@@ -137,7 +137,7 @@ pub struct PathView {
     pub connection_because: Option<String>,
     /// The whole path in one line: `{message rc, RMA rc, atomic emulated, connect ud}`.
     pub composed: String,
-    /// Roles that need no progress by threads of the target.
+    /// The roles that need no progress by threads of the target.
     pub passive_target: Vec<String>,
     /// The reason that the path cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -36,7 +36,7 @@ pub struct Request {
     pub(crate) id: Id,
 }
 
-/// Checks the size: every call that posts returns an `Outcome`, which fits into two registers.
+/// A check of the size: every call that posts returns an `Outcome`, which fits into two registers.
 const _: () = assert!(size_of::<Outcome>() == 16);
 
 impl Request {

@@ -31,9 +31,9 @@ fn builder(settings: &[(&str, String)]) -> ContextBuilder {
 
 /// The next command for the receiving thread.
 enum Next {
-    /// Receive messages until this number has arrived, then report; continue to receive until the next command.
+    /// A command to receive messages until this number has arrived, then to report, and to continue until the next command.
     Take(u64),
-    /// Do nothing until the next command.
+    /// A command to do nothing until the next one.
     Rest,
 }
 

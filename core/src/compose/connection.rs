@@ -37,18 +37,18 @@ pub(crate) struct Connection {
     pub(crate) remark: String,
 }
 
-/// The name that both sides use for a connection module, independent of device names: `tcp-connect/stream`.
+/// Returns the name that both sides use for a connection module, independent of device names: `tcp-connect/stream`.
 pub(crate) fn scheme(at: &ModuleRef) -> String {
     format!("{}/{}", at.provider, at.module)
 }
 
-/// The names by which an entry of `TIELINE_CONNECT` may refer to a module.
+/// Returns the names by which an entry of `TIELINE_CONNECT` may refer to a module.
 pub(super) fn names_of(at: &ModuleRef) -> [String; 3] {
     [at.to_string(), at.provider.clone(), at.module.clone()]
 }
 
 impl Composition {
-    /// The open modules that can form connections for a domain, best first, as advertised to peers.
+    /// Returns the open modules that can form connections for a domain, best first, as advertised to peers.
     pub(crate) fn schemes<'a>(&'a self, domain: &str) -> impl Iterator<Item = &'a Connection> {
         let in_use = |at: &ModuleRef| self.usable().any(|path| !path.roles(at).is_empty());
         let path = self.usable().find(|path| path.domain == domain);
@@ -131,7 +131,7 @@ fn list_of<'a>(
     own.filter_map(|contender| contender.connect.as_ref()).next().unwrap_or(&preferences.connect)
 }
 
-/// Every list that applies to some domain.
+/// Returns every list that applies to some domain.
 pub(super) fn lists<'a>(
     contenders: &'a [Contender],
     preferences: &'a Preferences,

@@ -61,15 +61,15 @@ pub(crate) enum Policy {
 /// The user's selection.
 #[derive(Clone, Debug)]
 pub(crate) struct Preferences {
-    /// `TIELINE_DOMAINS`: domains that may carry data.
+    /// The domains that may carry data (`TIELINE_DOMAINS`).
     pub(crate) domains: Selection,
-    /// `TIELINE_MODULES`: modules that may carry data.
+    /// The modules that may carry data (`TIELINE_MODULES`).
     pub(crate) modules: Selection,
-    /// `TIELINE_CONNECT`: modules that may form connections.
+    /// The modules that may form connections (`TIELINE_CONNECT`).
     pub(crate) connect: Selection,
-    /// `TIELINE_CONNECT_POLICY`.
+    /// The preferred source of connection modules (`TIELINE_CONNECT_POLICY`).
     pub(crate) policy: Policy,
-    /// `TIELINE_ATOMICS=device`: atomics of devices may be used.
+    /// Whether atomics of devices may be used (`TIELINE_ATOMICS=device`).
     pub(crate) device_atomics: bool,
 }
 
@@ -127,7 +127,7 @@ pub(crate) struct Emulated {
 }
 
 impl Path {
-    /// The module chosen for a role.
+    /// Returns the module chosen for a role.
     pub(crate) fn module(&self, role: Role) -> Option<&ModuleRef> {
         match role {
             Role::Message => self.message.as_ref(),
@@ -137,13 +137,13 @@ impl Path {
         }
     }
 
-    /// The modules that serve peers in a role, the chosen one first.
+    /// Returns the modules that serve peers in a role, the chosen one first.
     pub(crate) fn serving(&self, role: Role) -> impl Iterator<Item = &ModuleRef> {
         let reserve = self.reserve.as_ref().filter(|_| role == Role::Message);
         self.module(role).into_iter().chain(reserve)
     }
 
-    /// The connection module.
+    /// Returns the connection module.
     pub(crate) fn connection(&self) -> Option<&Connection> {
         self.connections.first()
     }
@@ -185,7 +185,7 @@ impl Composition {
         self.usable().filter_map(|path| path.atomic.as_ref()).find(by_device)
     }
 
-    /// The paths that can be used.
+    /// Returns the paths that can be used.
     pub(crate) fn usable(&self) -> impl Iterator<Item = &Path> {
         self.paths.iter().filter(|path| path.disabled.is_none())
     }

@@ -68,7 +68,7 @@ fn domain_record(path: &Path, verdict: Verdict) -> Record {
     record
 }
 
-/// The roles of the module in its own path, and as a connection module in any path.
+/// Returns the roles of the module in its own path, and as a connection module in any path.
 fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Option<Verdict> {
     let at = &contender.ranked.at;
     let mut roles: Vec<Role> = Vec::new();
@@ -104,7 +104,7 @@ fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Op
     Some(Verdict::ChosenFor { roles: roles.iter().map(|r| r.name().to_owned()).collect(), because })
 }
 
-/// The reason that the module is the best of its domain for a role: the rule that put it before the runner-up.
+/// Returns the reason that the module is the best of its domain for a role: the rule that put it before the runner-up.
 fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
     let rivals = contenders.iter().filter(|contender| {
         let other = &contender.ranked;
@@ -122,7 +122,7 @@ fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
 /// The text for a module whose path is disabled; the record of the path contains the reason.
 pub(crate) const PATH_IS_DISABLED: &str = "its path is disabled";
 
-/// The reason that an admissible data-path module is not used.
+/// Returns the reason that an admissible data-path module is not used.
 fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<Verdict> {
     if path.is_some_and(|path| !path.roles(&ranked.at).is_empty()) {
         let because = PATH_IS_DISABLED.to_owned();
@@ -175,7 +175,7 @@ fn lacks_everything() -> Verdict {
     }
 }
 
-/// The reason that a connection-only module is not needed.
+/// Returns the reason that a connection-only module is not needed.
 fn idle_connector(
     contender: &Contender,
     contenders: &[Contender],

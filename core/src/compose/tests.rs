@@ -9,7 +9,7 @@ use tieline_plugin_api::{caps, cost_class};
 const MESSAGES: u64 = caps::AM_SHORT | caps::AM_PACKED;
 const RMA: u64 = caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
 
-/// A data-path module that connects to an interface.
+/// Describes a data-path module that connects to an interface.
 fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) -> FoundModule {
     let cost = Cost { overhead_ns: 50.0, latency_ns: 500.0, bytes_per_second: 1e10 };
     FoundModule {
@@ -29,14 +29,14 @@ fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) ->
     }
 }
 
-/// RC: all capabilities, but another module must carry its address.
+/// Describes RC: all capabilities, but another module must carry its address.
 fn rc() -> FoundModule {
     let mut rc = data("verbs", "verbs:mlx5_0", "rc", MESSAGES | RMA | caps::ATOMICS, 50);
     rc.facts.connects_to_endpoint = true;
     rc
 }
 
-/// UD: messages to any peer.
+/// Describes UD: messages to any peer.
 fn ud() -> FoundModule {
     data("verbs", "verbs:mlx5_0", "ud", MESSAGES, 30)
 }

@@ -131,7 +131,7 @@ impl EndpointState {
         self.post(QueuedOp::ask(id::WITHDRAW, announced, Vec::new()));
     }
 
-    /// Whether the endpoint is connected to a peer that understands a report of an exit.
+    /// Checks whether the endpoint is connected to a peer that understands a report of an exit.
     pub(crate) fn knows_of_exits(&self) -> bool {
         let is_connected = matches!(self.state.get(), State::Ready | State::Queueing);
         is_connected && self.address.messages.1 >= EXITS

@@ -35,7 +35,7 @@ pub enum AtOnce<T> {
 /// The bytes of a put, and their destination in the region.
 #[derive(Clone, Copy, Debug)]
 pub struct BytesThere {
-    /// The first byte.
+    /// The address of the first byte.
     pub start: *const u8,
     /// The number of bytes.
     pub len: usize,
@@ -69,7 +69,7 @@ impl EndpointState {
 }
 
 impl Endpoint {
-    /// [`Endpoint::send`], if the lane accepts the message inline; otherwise returns without sending.
+    /// Sends like [`Endpoint::send`], if the lane accepts the message inline; otherwise returns without sending.
     #[doc(hidden)]
     #[inline(always)]
     pub fn send_at_once(&self, id: u16, header: u64, payload: &[u8]) -> AtOnce<()> {
@@ -87,7 +87,7 @@ impl Endpoint {
         AtOnce::NotTried
     }
 
-    /// [`Endpoint::send`] for a message that [`Endpoint::send_at_once`] did not send.
+    /// Sends a message that [`Endpoint::send_at_once`] did not send, like [`Endpoint::send`].
     ///
     /// # Errors
     /// The errors of [`Endpoint::send`].
@@ -106,7 +106,7 @@ impl Endpoint {
         }
     }
 
-    /// [`Endpoint::put_bytes`] for a put that [`RemoteKey::put_bytes_at_once`] did not complete.
+    /// Puts bytes that [`RemoteKey::put_bytes_at_once`] did not put, like [`Endpoint::put_bytes`].
     ///
     /// # Errors
     /// The errors of [`Endpoint::put_bytes`].
@@ -124,7 +124,7 @@ impl Endpoint {
         }
     }
 
-    /// [`Endpoint::fetch`] for an atomic that [`RemoteKey::fetch_at_once`] did not complete.
+    /// Posts a fetching atomic that [`RemoteKey::fetch_at_once`] did not complete, like [`Endpoint::fetch`].
     ///
     /// # Errors
     /// The errors of [`Endpoint::fetch`].
@@ -142,7 +142,7 @@ impl Endpoint {
         self.atomic_further(tried, &call, key, offset)
     }
 
-    /// [`Endpoint::compare_swap`] for an atomic that [`RemoteKey::fetch_at_once`] did not complete.
+    /// Posts a compare-and-swap that [`RemoteKey::fetch_at_once`] did not complete, like [`Endpoint::compare_swap`].
     ///
     /// # Errors
     /// The errors of [`Endpoint::compare_swap`].
@@ -176,7 +176,7 @@ impl Endpoint {
 }
 
 impl RemoteKey {
-    /// [`Endpoint::put_bytes`] on the endpoint that imported the key, if a lane completes it inline.
+    /// Puts like [`Endpoint::put_bytes`] on the endpoint that imported the key, if a lane completes the put inline.
     #[doc(hidden)]
     #[inline(always)]
     pub fn put_bytes_at_once(&self, data: &[u8], offset: u64) -> AtOnce<BytesThere> {
@@ -195,7 +195,7 @@ impl RemoteKey {
         AtOnce::NotTried
     }
 
-    /// A fetching atomic on the endpoint that imported the key, if a lane completes it inline.
+    /// Executes a fetching atomic on the endpoint that imported the key, if a lane completes the atomic inline.
     #[doc(hidden)]
     #[inline(always)]
     pub fn fetch_at_once(&self, call: AtomicNumbers, result: &mut u64) -> AtOnce<AtomicNumbers> {

@@ -34,7 +34,7 @@ impl AtomicCall {
         if self.width == 8 { word } else { u64::from((word >> shift) as u32) }
     }
 
-    /// The word after the call.
+    /// Returns the word after the call.
     fn applied(&self, word: u64, shift: u32) -> Result<u64, Status> {
         let (old, n) = (self.field(word, shift), self.operand);
         let n = if self.width == 8 { n } else { u64::from(n as u32) };
@@ -79,7 +79,7 @@ impl KeyInner {
         self.best.get().filter(|native| native.does(call, fetch))
     }
 
-    /// The reason why no lane here can reach the device that executes atomics on this region.
+    /// Makes the error for an atomic if no lane of this endpoint reaches the device that executes atomics on this region.
     fn no_device(&self) -> Error {
         let part = self.record.device_atomics.and_then(|part| self.record.parts.get(part));
         let domain = part.map_or("a device", |(_, domain, _)| domain);

@@ -125,7 +125,7 @@ impl EndpointState {
         ))
     }
 
-    /// The cached key of a handle.
+    /// Returns the cached key of a handle.
     fn known_key(self: &Rc<Self>, handle: u64) -> Option<RemoteKey> {
         self.forget_refused();
         let record = {

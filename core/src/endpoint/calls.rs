@@ -11,7 +11,7 @@ use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-/// Calls that concern circuits, the connections of modules that connect to an endpoint. Circuits belong to the worker.
+/// The calls that concern circuits, the connections of modules that connect to an endpoint. Circuits belong to the worker.
 pub(crate) trait Circuits {
     /// Returns the provider endpoint of a circuit for `endpoint` over `pair`, and the circuit's limits. Begins to form the circuit
     /// if none exists. `Again`: the circuit is being formed, and the endpoint continues when the circuit is connected.
@@ -21,19 +21,19 @@ pub(crate) trait Circuits {
         pair: ModulePair,
     ) -> Result<(RawEndpoint, LaneLimits), Error>;
 
-    /// Whether this endpoint's circuit over an interface is being formed.
+    /// Checks whether this endpoint's circuit over an interface is being formed.
     fn circuit_forms(&self, endpoint: &EndpointState, interface: usize) -> bool;
 
-    /// The circuit that an endpoint uses over an interface.
+    /// Returns the circuit that an endpoint uses over an interface.
     fn circuit_over(&self, endpoint: &EndpointState, interface: usize) -> Option<u64>;
 
-    /// Whether another endpoint uses the same circuit over an interface.
+    /// Checks whether another endpoint uses the same circuit over an interface.
     fn is_shared(&self, endpoint: &EndpointState, interface: usize) -> bool;
 
     /// Notes before an endpoint is dropped that no flush has checked its operations on a circuit.
     fn leave_unasked(&self, circuit: u64);
 
-    /// The circuits that an endpoint uses.
+    /// Returns the circuits that an endpoint uses.
     fn circuits_of(&self, endpoint: &EndpointState) -> Vec<u64>;
 
     /// Abandons the circuits of a failed endpoint unless other endpoints use them.
@@ -48,13 +48,13 @@ pub(crate) trait Circuits {
 
 /// A worker's functions that its endpoints call. Endpoints hold the worker, and thus their circuits.
 pub(crate) trait WorkerCalls: Circuits {
-    /// The bytes of the worker's address.
+    /// Returns the bytes of the worker's address.
     fn identity(&self) -> Result<Vec<u8>, Error>;
 
-    /// The endpoint with this index.
+    /// Returns the endpoint with this index.
     fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointState>>;
 
-    /// All endpoints.
+    /// Returns all endpoints.
     fn all_endpoints(&self) -> Vec<Rc<EndpointState>>;
 
     /// Makes an internal endpoint.

@@ -26,7 +26,7 @@ impl QueuedOp {
 }
 
 impl EndpointState {
-    /// Whether an operation waits in this queue and has not begun.
+    /// Checks whether an operation waits in this queue and has not begun.
     pub(crate) fn could_leave_out(&self, id: Id) -> bool {
         self.queue.borrow().iter().any(|op| op.could_be_left_out(id))
     }

@@ -11,9 +11,9 @@ use std::rc::{Rc, Weak};
 /// The treatment of pending operations on an endpoint that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Close {
-    /// Pending operations complete, as for [`Endpoint::flush`].
+    /// The flush of pending operations, which complete as for [`Endpoint::flush`].
     Flush,
-    /// Pending operations end with `Canceled` immediately.
+    /// The immediate end of pending operations, with `Canceled`.
     Cancel,
 }
 
@@ -60,7 +60,7 @@ impl Endpoint {
 }
 
 impl EndpointState {
-    /// Whether the application may post: the endpoint is usable and was not closed.
+    /// Checks that the application may post: the endpoint is usable and was not closed.
     pub(super) fn check_open(&self) -> Result<(), Error> {
         self.check_alive()?;
         if self.closing.get() { Err(closed()) } else { Ok(()) }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Event counts of an endpoint. Operations that a lane accepted immediately are not counted, because that would cost time in every
-/// post. The counters exclude waiting in the endpoint to the peer's progress thread.
+/// The event counts of an endpoint. Operations that a lane accepted immediately are not counted, because that would cost time in
+/// every post. The counters exclude waiting in the endpoint to the peer's progress thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointCounters {
@@ -20,7 +20,7 @@ pub struct EndpointCounters {
 }
 
 impl EndpointCounters {
-    /// The counters that are not 0, by name.
+    /// Returns the counters that are not 0, by name.
     pub(super) fn named(&self) -> BTreeMap<String, u64> {
         let EndpointCounters { queued, refused, announced, emulated, shared } = *self;
         let all = [

@@ -24,7 +24,7 @@ impl EndpointState {
         self.error.borrow().clone().unwrap_or_else(|| Error::from_status(Status::Closed))
     }
 
-    /// The error, with text, for a status that a lane over this interface returned.
+    /// Makes the error, with text, for a status that a lane over this interface returned.
     pub(crate) fn failure_over(&self, status: Status, interface: Option<usize>) -> Error {
         let path = || match interface {
             Some(interface) => self.shared.interfaces[interface].path.clone(),
@@ -156,7 +156,7 @@ impl EndpointState {
         }
     }
 
-    /// The endpoint that uses this endpoint to a peer's service worker.
+    /// Returns the endpoint that uses this endpoint to a peer's service worker.
     pub(crate) fn user(&self) -> Option<Rc<EndpointState>> {
         // The endpoint may be one that another has replaced: keys imported before still use its lanes.
         let is_this = |control: &Rc<EndpointState>| std::ptr::eq(&**control, self);

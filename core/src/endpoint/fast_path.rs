@@ -17,8 +17,8 @@ pub(super) struct FastPath {
     pub(super) direct: [Cell<usize>; 2],
     pub(super) interface: Cell<usize>,
     pub(super) caps: Cell<u64>,
-    /// Whether a slower lane may still be found. The provider is asked for it at intervals, so that the lane is ready when the
-    /// present one ends.
+    /// Whether a slower lane may still be found. The provider is asked for the slower lane at intervals, so that it is ready when
+    /// the present one ends.
     pub(super) asks: Cell<bool>,
     /// The bit of the fast path's lane; see `order`.
     pub(super) way: Cell<u64>,

@@ -26,8 +26,8 @@ use tieline_plugin_api::{OK, caps};
 const UNSERVED: Duration = Duration::from_secs(60);
 
 impl EndpointState {
-    /// Called before an operation uses these lanes. `false`: no lane alone can keep an earlier fence, so the operation has to be
-    /// queued after the fence. Open the operation after this call, because the fence waits for every operation that is open.
+    /// Checks whether an operation may use these lanes. `false`: no lane alone can keep an earlier fence, so the operation has to
+    /// be queued after the fence. Open the operation after this call, because the fence waits for every operation that is open.
     #[inline]
     pub(super) fn may_go(&self, ways: u64) -> bool {
         let fenced = self.order.fenced.get();
@@ -110,7 +110,7 @@ impl EndpointState {
         self.outcome(id)
     }
 
-    /// Whether an operation of this endpoint is pending.
+    /// Checks whether an operation of this endpoint is pending.
     pub(super) fn has_pending(&self) -> bool {
         let ops = self.shared.ops.borrow();
         let of_control = |control: Rc<EndpointState>| ops.open_of(control.index) > 0;
@@ -508,7 +508,7 @@ mod tests {
             let _ = worker.progress();
         }
         assert!(!endpoint.inner.has_pending());
-        // An earlier fence, after which no order has to be kept.
+        // The fence completes immediately, so that no order has to be kept.
         endpoint.fence().unwrap();
         assert_eq!(endpoint.inner.ways_posted(), 0);
     }

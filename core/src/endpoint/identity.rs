@@ -24,7 +24,7 @@ impl fmt::Display for EndpointId {
 }
 
 impl EndpointState {
-    /// Whether the application holds the endpoint.
+    /// Checks whether the application holds the endpoint.
     pub(crate) fn is_named(&self) -> bool {
         self.handles.named.get()
     }

@@ -100,17 +100,17 @@ pub(crate) struct EndpointState {
     /// Whether keys of other endpoints use the lanes of this endpoint.
     pub(super) reaches_memory: Cell<bool>,
     pub(super) lanes: RefCell<Vec<Lane>>,
-    /// Lanes that are no longer used; see `turned_away`.
+    /// The lanes that are no longer used; see `turned_away`.
     pub(super) past_lanes: RefCell<Vec<Lane>>,
     /// The reason why an earlier message lane was refused, for the error if no other lane can be opened.
     pub(super) refused_before: RefCell<Option<String>>,
-    /// Messages that the peer has not received, while the lane that had accepted them ends.
+    /// The messages that the peer has not received, while the lane that had accepted them ends.
     pub(super) returned: RefCell<Vec<QueuedOp>>,
     pub(super) queue: RefCell<VecDeque<QueuedOp>>,
     pub(super) queued_bytes: Cell<usize>,
-    /// Bytes copied for rendezvous messages.
+    /// The number of bytes copied for rendezvous messages.
     pub(super) announced_bytes: Arc<AtomicUsize>,
-    /// Answers to the peer's requests, which are sent before the endpoint's own operations.
+    /// The answers to the peer's requests, which are sent before the endpoint's own operations.
     pub(super) answers: RefCell<VecDeque<Waiting>>,
     pub(crate) busy: Cell<bool>,
     pub(super) error: RefCell<Option<Error>>,
@@ -127,13 +127,13 @@ pub(crate) struct EndpointState {
     pub(super) closing: Cell<bool>,
     /// Whether another endpoint took over the open operations when this endpoint failed; none of them is lost.
     pub(crate) handed_over: Cell<bool>,
-    /// Earlier, failed endpoints to the service worker, whose lanes keys may still use.
+    /// The earlier, failed endpoints to the service worker, whose lanes keys may still use.
     pub(super) past_controls: RefCell<Vec<Rc<EndpointState>>>,
     /// The order that flush and fence have to keep.
     pub(super) order: Order,
     /// The keys imported on this endpoint, from which the lanes of a broken provider are removed.
     pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
-    /// Keys that were requested from the peer by their handles.
+    /// The keys that were requested from the peer by their handles.
     pub(super) known_keys: KnownKeys<RemoteKey>,
     /// The small operations that the peer's worker has not answered yet; empty before the first one.
     pub(super) unanswered: OnceCell<Rc<Unanswered>>,
@@ -286,7 +286,7 @@ impl EndpointState {
         }
     }
 
-    /// The open endpoint to the peer's service worker.
+    /// Returns the open endpoint to the peer's service worker.
     pub(super) fn open_control(&self) -> Option<Rc<EndpointState>> {
         self.control.borrow().clone()
     }
@@ -303,7 +303,7 @@ impl EndpointState {
         raw.into_iter()
     }
 
-    /// Whether a lane over this interface is open.
+    /// Checks whether a lane over this interface is open.
     pub(crate) fn has_lane(&self, interface: usize) -> bool {
         self.lanes.borrow().iter().any(|lane: &Lane| lane.interface == interface)
     }

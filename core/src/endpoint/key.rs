@@ -44,7 +44,7 @@ pub(crate) struct ImportedKey {
 }
 
 impl ImportedKey {
-    /// Whether the kernel copies between the two processes, so that both sides can share the work.
+    /// Checks whether the kernel copies between the two processes, so that both sides can share the work.
     pub(crate) fn copies_between_processes(&self) -> bool {
         self.synchronous
             && self.caps & caps::LOCAL_ONLY != 0
@@ -64,7 +64,7 @@ impl ImportedKey {
         }
     }
 
-    /// Whether the lane loads from and stores to mapped memory.
+    /// Checks whether the lane loads from and stores to mapped memory.
     pub(crate) fn maps_memory(&self) -> bool {
         self.synchronous && self.caps & caps::OWN_MEMORY_ONLY != 0
     }
@@ -124,7 +124,7 @@ pub(crate) struct KeyInner {
     pub(super) best: Cell<Option<ImportedKey>>,
     /// The longest put or get that is sent as a message although the best lane reaches the memory; 0: none.
     pub(super) small: Cell<usize>,
-    /// Imported provider keys, with their interfaces.
+    /// The imported provider keys, with their interfaces.
     pub(super) imported: RefCell<Vec<ImportedKey>>,
     /// The ranks of lanes whose provider asked for a retry.
     pub(super) unresolved: RefCell<Vec<usize>>,
@@ -364,7 +364,7 @@ impl KeyInner {
         self.unresolved.borrow().iter().copied().filter(|rank| !asked(rank) && forms(rank)).min()
     }
 
-    /// Whether a provider asked for a retry, so that more lanes may be found.
+    /// Checks whether a provider asked for a retry, so that more lanes may be found.
     pub(super) fn may_find_more(&self) -> bool {
         !self.unresolved.borrow().is_empty()
     }

@@ -369,7 +369,6 @@ fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status>
 }
 
 impl EndpointState {
-
     #[cold]
     fn send_refused(
         &self,

@@ -16,11 +16,11 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
-/// Local memory of a put or get, borrowed from the caller.
+/// The local memory of a put or get, borrowed from the caller.
 #[derive(Clone, Copy)]
 pub(super) enum Local<'a> {
     Region(&'a Region),
-    /// Bytes of the caller, copied if the operation outlives the call.
+    /// The bytes of the caller, copied if the operation outlives the call.
     Bytes(&'a [u8]),
     /// Several pieces, in sequence.
     Pieces(&'a Rc<Pieces>),

@@ -209,7 +209,6 @@ impl EndpointState {
         self.queue.borrow().len()
     }
 
-
     /// Sends an answer, or keeps it until the lane accepts it. The error is the reason if neither is possible, and the peer then
     /// has to be notified over another route. `owed_since`: the time (ns) at which an earlier connection failed to carry it;
     /// `None`: this is the first attempt.

@@ -20,20 +20,20 @@ pub(crate) struct ModulePair {
 
 /// The lanes to one peer.
 pub(crate) struct Route {
-    /// Message lanes, best first.
+    /// The message lanes, best first.
     messages: Vec<ModulePair>,
     /// The index of the message lane in use: a later one if earlier ones could not be opened.
     chosen: Cell<usize>,
-    /// Interfaces over which the peer did not answer.
+    /// The interfaces over which the peer did not answer.
     silent: RefCell<Vec<usize>>,
-    /// Lanes for put, get and atomics, best first.
+    /// The lanes for put, get and atomics, best first.
     pub(crate) memory: Vec<ModulePair>,
-    /// Interfaces to memory that are slower than messages for small puts and gets, each with the maximum length of these
+    /// The interfaces to memory that are slower than messages for small puts and gets, each with the maximum length of these
     /// operations.
     small: Vec<(usize, usize)>,
     /// The message interface whose costs were compared with those of the interfaces in `small`.
     small_over: Option<usize>,
-    /// Whether the message lane could not be opened for small operations. A message may try again.
+    /// Whether the message lane could not be opened for small operations. A later message may try to open the lane again.
     small_off: Cell<bool>,
     /// The composition of the other roles, as text.
     pub(crate) composed: String,

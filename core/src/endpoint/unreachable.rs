@@ -3,7 +3,7 @@
 
 use crate::explain::{Record, Verdict};
 
-/// What the configuration requests explicitly.
+/// The explicit requests of the configuration, for error texts.
 pub(super) struct Asks<'a> {
     /// Whether the configuration requests connections by modules of this provider.
     pub(super) connects: &'a dyn Fn(&str) -> bool,

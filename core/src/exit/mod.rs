@@ -29,7 +29,7 @@ pub(crate) trait Ends: Send + Sync {
     /// Requests the thread to end.
     fn ask(&self);
 
-    /// Whether the thread has ended.
+    /// Checks whether the thread has ended.
     fn has_ended(&self) -> bool;
 }
 

@@ -65,7 +65,7 @@ pub fn status_of(pid: u32) -> Result<Vec<Status>, Error> {
     Ok(all)
 }
 
-/// The earlier name of [`status_of`].
+/// Does the same as [`status_of`], of which this is the earlier name.
 ///
 /// # Errors
 /// The errors of [`status_of`].

@@ -16,7 +16,7 @@ pub struct Status {
     pub version: String,
     /// The first bytes of the context's id.
     pub context: String,
-    /// Milliseconds since the context was opened.
+    /// The time since the context was opened, in milliseconds.
     pub open_ms: u64,
     /// The context's workers.
     pub workers: Vec<WorkerStatus>,

@@ -25,14 +25,14 @@ impl Memory {
 
     /// Makes a transient region for the local memory of operations, without registration.
     pub(crate) fn lend_owned(self: &Arc<Self>, buffer: OwnedBuffer) -> Result<Region, Error> {
-        // SAFETY: as above.
+        // SAFETY: the buffer becomes the region's backing, which exists until nothing uses the region's span any more.
         let span = unsafe { buffer.span() };
         self.lend(span, Backing::Owned(buffer))
     }
 
     /// Registers a copy of bytes that peers may get.
     pub(crate) fn readable_copy(self: &Arc<Self>, copy: Counted) -> Result<Region, Error> {
-        // SAFETY: as above.
+        // SAFETY: the copy becomes the region's backing, which exists until nothing uses the region's span any more.
         let span = unsafe { copy.buffer().span() };
         self.register(span, Access::READ, Backing::Copied(copy))
     }

@@ -176,7 +176,7 @@ impl Rendezvous {
         }
     }
 
-    /// The earlier name of [`Rendezvous::receive_into`].
+    /// Does the same as [`Rendezvous::receive_into`], of which this is the earlier name.
     ///
     /// # Errors
     /// The errors of [`Rendezvous::receive_into`].

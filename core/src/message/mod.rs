@@ -93,14 +93,14 @@ impl<'a> Message<'a> {
         self.event.kind == ANNOUNCED
     }
 
-    /// The earlier name of [`Message::is_rendezvous`].
+    /// Does the same as [`Message::is_rendezvous`], of which this is the earlier name.
     #[deprecated(since = "0.2.0", note = "renamed to `is_rendezvous`")]
     #[must_use]
     pub fn is_announced(&self) -> bool {
         self.is_rendezvous()
     }
 
-    /// The earlier name of [`Message::rendezvous`].
+    /// Does the same as [`Message::rendezvous`], of which this is the earlier name.
     #[deprecated(since = "0.2.0", note = "renamed to `rendezvous`")]
     #[must_use]
     pub fn announcement(&self) -> Option<Rendezvous> {

@@ -77,7 +77,7 @@ impl Held {
         Some(self.all.swap_remove(at).0)
     }
 
-    /// Whether the table has an operation with that number that was posted to this interface.
+    /// Checks whether the table has an operation with that number that was posted to this interface.
     pub(crate) fn has(&self, cookie: u64, interface: usize) -> bool {
         let posted = |op: &Unfinished| op.id.raw() == cookie && op.interface == narrow(interface);
         self.all.iter().any(|(op, _)| posted(op))

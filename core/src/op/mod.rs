@@ -20,7 +20,7 @@ use crate::region::Region;
 use crate::registry::abi::PackBuffer;
 use std::rc::Rc;
 
-/// Local memory of an operation in flight.
+/// The local memory of an operation in flight.
 #[derive(Clone)]
 pub(crate) enum Memory {
     /// The application's region, which the operation keeps alive.

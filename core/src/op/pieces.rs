@@ -15,7 +15,7 @@ struct Piece {
     bytes: Range<usize>,
 }
 
-/// Pieces of regions, one after the other.
+/// A list of pieces of regions, treated as one range in sequence.
 pub(crate) struct Pieces(Vec<Piece>);
 
 impl Pieces {

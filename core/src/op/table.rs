@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
-    /// Its sending: the operation is a message in the queue, or an emulated put that completes locally.
+    /// The sending of the operation: a message in the queue, or an emulated put that completes locally.
     #[default]
     Send,
     /// A provider's completion, after the operation is posted.
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
     Fetch,
     /// A peer's answer that it has handled everything sent before.
     Ping,
-    /// Both ends of a shared copy.
+    /// The end of both sides' parts of a shared copy.
     Copy,
     /// The end of all operations before it in the list.
     Flush,
@@ -180,7 +180,7 @@ impl Hot {
     }
 }
 
-/// State that few operations have.
+/// The state that few operations have.
 #[derive(Default)]
 struct Cold {
     local_buffer: Option<LocalBuffer>,

@@ -93,7 +93,7 @@ impl Claims {
     }
 }
 
-/// Neighbouring chunks that are copied as one piece.
+/// A run of neighbouring chunks that are copied as one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: u64,

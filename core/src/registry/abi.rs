@@ -189,7 +189,7 @@ table! {
     }
 }
 
-/// Replaces an endpoint's table when its provider has failed, so that no flag is tested per message.
+/// The table of a failed provider's endpoints, which replaces their own table, so that no flag is tested per message.
 pub(crate) static FAILED_ENDPOINT: EndpointTable = EndpointTable::FAILED;
 
 /// All tables of one provider.

@@ -55,7 +55,7 @@ pub(crate) struct LoadedProvider {
 
 // SAFETY: by the ABI, several threads may call the functions of a provider concurrently; `state` is only passed to them.
 unsafe impl Send for LoadedProvider {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` applies.
 unsafe impl Sync for LoadedProvider {}
 
 impl Drop for LoadedProvider {

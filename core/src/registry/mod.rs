@@ -183,7 +183,7 @@ impl Search<'_> {
     ) {
         if let Some(first) = self.providers.iter().find(|provider| provider.name == name) {
             if origin == Origin::BuiltIn && first.version == *version {
-                // Both files contain the same provider, so no conflict is recorded.
+                // Both files contain the same provider, so no record is needed.
                 return;
             }
             let winner = format!("{} {} ({})", first.name, first.version, first.origin);

@@ -92,7 +92,8 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Whether the answer is still valid. A negative answer is valid for a day; an answer with a time in the future is invalid.
+    /// Checks whether the answer is still valid. A negative answer is valid for a day; an answer with a time in the future is
+    /// invalid.
     pub(super) fn holds(&self, now: u64) -> bool {
         self.fault.is_none() || now.checked_sub(self.at).is_some_and(|age| age < NO_LASTS_SECONDS)
     }
@@ -179,7 +180,7 @@ impl Settings for Snapshot {
     fn all(&self) -> Vec<(String, Set)> {
         self.0.clone()
     }
-    /// The trial has no provider name, and this process checks the declarations again.
+    /// Permits every declaration: the trial has no provider name, and this process checks the declarations again.
     fn may_declare(&self, _: &str, _: &str) -> bool {
         true
     }

@@ -57,7 +57,8 @@ impl Settings for ConfigSettings {
         let _ = self.found.set(names.iter().map(|name| (*name).to_owned()).collect());
     }
 
-    /// The provider with the longest matching name owns a variable: TIELINE_SHM_CMA_... belongs to shm-cma rather than to shm.
+    /// Permits a declaration by the provider with the longest matching name: TIELINE_SHM_CMA_... belongs to shm-cma rather than to
+    /// shm.
     fn may_declare(&self, provider: &str, name: &str) -> bool {
         let of_another =
             |other: &String| other.len() > provider.len() && is_named_after(other, name);

@@ -55,7 +55,7 @@ pub(crate) struct Core {
     /// The other decisions that were made while the context was opened.
     pub(crate) records: Vec<Record>,
     pub(crate) modules: Vec<ModuleUse>,
-    /// Connection-only modules that some path needs; every worker opens them.
+    /// The connection-only modules that some path needs; every worker opens them.
     pub(crate) connectors: Vec<ModuleUse>,
     /// The providers that read the range of ports on which to listen.
     pub(crate) listening: Vec<String>,

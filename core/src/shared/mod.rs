@@ -30,7 +30,7 @@ pub(crate) const OPERATION_BYTES: usize = 64;
 /// The lease of a worker on the context's progress thread, which ends with its last lease.
 pub(crate) type Lease = dyn Any + Send + Sync;
 
-/// Finds the sender and the rendezvous message of the message in a handler. The worker implements this trait.
+/// The lookup of the sender and the rendezvous message of the message in a handler. The worker implements this trait.
 pub(crate) trait Senders {
     /// Returns the application's endpoint to a peer (`EndpointState`, which is built on this type).
     fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>>;
@@ -68,7 +68,7 @@ pub(crate) struct Shared {
     pub(crate) iov: Cell<Vec<Iov>>,
     /// The interfaces, declared late, so that all fields above that point into providers are dropped first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
-    /// Memory of ended operations that providers may still access. The rest of this memory is released when the interfaces are
+    /// The memory of ended operations that providers may still access. The rest of this memory is released when the interfaces are
     /// closed.
     pub(crate) held: RefCell<Held>,
 }

@@ -1,6 +1,6 @@
 //! The unsafe calls of a worker: it polls interfaces and connectors, and closes endpoints that belong to it.
 //!
-//! Every call requires a value that proves that it is permitted. The right to poll exists once, in a progress call that has
+//! Every call requires a value that proves the permission to make it. The right to poll exists once, in a progress call that has
 //! dispatched the backlog of earlier calls ([`Polls`]). An event of a poll is dispatched once ([`Handed`]). The value by which an
 //! endpoint is closed cannot be copied.
 
@@ -91,7 +91,7 @@ pub(super) fn each_of(
     Ok(events.len())
 }
 
-/// Events of a poll that have to be dispatched.
+/// The events of a poll that have to be dispatched.
 pub(super) struct Hand<'a> {
     left_over: &'a LeftOver,
     interface: usize,

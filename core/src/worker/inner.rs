@@ -54,10 +54,10 @@ pub(crate) struct WorkerState {
     pub(super) on_endpoint_failure: RefCell<Option<EndpointFailureHandler>>,
     pub(super) on_left: RefCell<Option<LeftHandler>>,
     pub(super) on_notification: RefCell<Option<NotificationHandler>>,
-    /// Peer events that the next progress call reports to the handlers.
+    /// The peer events that the next progress call reports to the handlers.
     pub(super) news: RefCell<VecDeque<PeerEvent>>,
     pub(super) peers: RefCell<peers::Peers>,
-    /// Interfaces that every progress call polls, and idle ones.
+    /// The interfaces that every progress call polls, and the idle ones.
     pub(super) fast: Rounds,
     pub(super) slow: Vec<usize>,
     /// The number of progress calls until the slow interfaces are polled, and of polls for which they are still polled every time.
@@ -72,7 +72,7 @@ pub(crate) struct WorkerState {
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointState>>>,
     /// The backlog of handlers that panicked.
     pub(super) left_over: LeftOver,
-    /// Answers without a route to the requester at present.
+    /// The answers that have no route to the requester at present.
     pub(super) owed: owed::Owed,
     /// The rendezvous messages of peers.
     pub(super) announcements: Announcements,
@@ -81,7 +81,7 @@ pub(crate) struct WorkerState {
     pub(super) busy: RefCell<VecDeque<Rc<EndpointState>>>,
     /// Whether an endpoint has used up its budget in the last round and could continue.
     pub(super) turn_was_over: Cell<bool>,
-    /// Large transfers of this worker of which a peer still copies a part, and peers' transfers that this worker helps with.
+    /// The large transfers of this worker of which a peer still copies a part, and peers' transfers with which this worker helps.
     pub(super) copies: RefCell<Vec<SharedCopy>>,
     pub(super) helps: help::Helps,
     /// The peers' puts in several messages of which one hit missing memory.
@@ -115,7 +115,7 @@ pub(super) trait Mailbox {
     fn has_tasks(&self) -> bool;
     /// Runs the waiting tasks, and returns their number.
     fn run(&self, worker: &Rc<WorkerState>) -> usize;
-    /// Whether no thread can submit a task any more, and the queue is empty.
+    /// Checks whether no thread can submit a task any more, and the queue is empty.
     fn is_abandoned(&self) -> bool;
     /// Closes the queue when the worker ends, so that no more tasks are accepted. No function of the application runs in this call.
     fn close(&self);

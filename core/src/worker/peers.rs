@@ -48,7 +48,7 @@ pub(super) struct Peers {
     numbers: HashMap<[u8; 16], u32>,
     /// The endpoints that the application holds, by destination worker, oldest first.
     endpoints: HashMap<[u8; 16], BTreeSet<Id>>,
-    /// Endpoints that the application has dropped and that still exist, because operations or keys hold them.
+    /// The endpoints that the application has dropped and that still exist, because operations or keys hold them.
     let_go: HashMap<[u8; 16], BTreeSet<Id>>,
     /// The failure of the peer that failed last, until any peer connects or leaves.
     last_failure: Option<Error>,

@@ -28,13 +28,13 @@ fn count(bytes: isize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }

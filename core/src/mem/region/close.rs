@@ -164,7 +164,7 @@ fn end_all(
     }
 }
 
-/// Ends a registration, unless a peer uses the memory. Returns whether a peer uses it.
+/// Ends a registration, unless a peer uses the memory. Returns whether a peer uses the memory.
 fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option<Error>) -> bool {
     let Err(error) = registration.memory.end() else { return false };
     if error.status() == Status::Again {

@@ -68,7 +68,7 @@ fn next() -> u64 {
 /// The secret of the permutation.
 struct Secret {
     hasher: RandomState,
-    /// Bytes that distinguish a forked child's secret: its hasher equals the one that the parent creates next.
+    /// The bytes that distinguish a forked child's secret: its hasher equals the one that the parent creates next.
     own: [u8; 16],
 }
 

@@ -93,7 +93,7 @@ const GENERATIONS: usize = align_of::<Services>();
 
 // SAFETY: only `Services::open` changes the table, while no provider uses it; locks protect everything else.
 unsafe impl Sync for Services {}
-// SAFETY: as above; the addresses in the table are those of functions and of this value itself.
+// SAFETY: the reasons for `Sync` apply; the addresses in the table are those of functions and of this value itself.
 unsafe impl Send for Services {}
 
 /// The number of unused tables of a name that are kept before one is reused.
@@ -213,7 +213,7 @@ impl Services {
     unsafe fn declare(&self, open: &Open, vars: *const ConfigVar, count: usize) -> i32 {
         let Open { provider, settings, .. } = open;
         let mut list = Vec::new();
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions of `declare`.
         let declared = unsafe {
             self.declarations.declare(vars, count, |variable| {
                 if let Some(known) = settings.core_declaration(&variable.name) {
@@ -259,7 +259,7 @@ unsafe fn serve<R>(
     broken: R,
     body: impl FnOnce(&'static Services, &Open) -> R,
 ) -> R {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees the origin of `context`.
     let Some((services, number)) = (unsafe { behind(context) }) else { return broken };
     let open = {
         let open = services.open.read().unwrap_or_else(PoisonError::into_inner);

@@ -26,7 +26,7 @@ struct DomainHandle {
 
 // SAFETY: by the ABI, several threads may call the functions of a domain concurrently.
 unsafe impl Send for DomainHandle {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` applies.
 unsafe impl Sync for DomainHandle {}
 
 impl Drop for DomainHandle {
@@ -197,8 +197,8 @@ impl OpenDomain {
     }
 }
 
-/// Memory that is registered with a domain or allocated by it. The owner ends the registration with [`Registered::end`]. Otherwise
-/// the registration lasts until the domain is closed.
+/// A piece of memory that is registered with a domain or allocated by it. The owner ends the registration with [`Registered::end`].
+/// Otherwise the registration lasts until the domain is closed.
 pub(crate) struct Registered {
     /// The provider's handle; `None`: the registration has ended.
     handle: Option<*mut c_void>,
@@ -209,7 +209,7 @@ pub(crate) struct Registered {
 // SAFETY: by the ABI, several threads may call the functions of a domain concurrently, with any of its regions. A region is ended
 // through `&mut`, so no other thread uses it meanwhile.
 unsafe impl Send for Registered {}
-// SAFETY: as above.
+// SAFETY: the reasons for `Send` apply.
 unsafe impl Sync for Registered {}
 
 impl Registered {

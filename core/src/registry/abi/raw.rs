@@ -83,7 +83,7 @@ impl RawEndpoint {
     /// until the call returns; after PENDING, until the completion, or until the endpoint is closed.
     #[inline(always)]
     pub(crate) unsafe fn put(&self, op: &Rma) -> i32 {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.put)(self.handle, op) }
     }
 
@@ -93,7 +93,7 @@ impl RawEndpoint {
     /// The conditions are those of [`RawEndpoint::put`].
     #[inline(always)]
     pub(crate) unsafe fn put_notify(&self, op: &Rma, word: u32) -> i32 {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.put_notify)(self.handle, op, word) }
     }
 
@@ -108,7 +108,7 @@ impl RawEndpoint {
     /// The conditions are those of [`RawEndpoint::put`], with writable pieces.
     #[inline(always)]
     pub(crate) unsafe fn get(&self, op: &Rma) -> i32 {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.get)(self.handle, op) }
     }
 
@@ -118,7 +118,7 @@ impl RawEndpoint {
     /// For the key, the conditions of [`RawEndpoint::put`] apply; `result` is null or writable for the call.
     #[inline(always)]
     pub(crate) unsafe fn atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.atomic)(self.handle, op) }
     }
 
@@ -150,7 +150,7 @@ impl RawEndpoint {
     /// # Safety
     /// The endpoint is open, its `import_key` made the key, and the key is not used afterwards.
     pub(crate) unsafe fn drop_key(&self, key: *mut c_void) {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.drop_key)(self.handle, key) }
     }
 
@@ -212,7 +212,7 @@ impl RawEndpoint {
     /// # Safety
     /// The endpoint is open, its keys are dropped, and no copy of it is used afterwards.
     pub(crate) unsafe fn close(self) {
-        // SAFETY: the caller guarantees it.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.close)(self.handle) }
     }
 }

@@ -13,7 +13,7 @@ const MOST_DOMAINS: usize = 4;
 /// # Safety
 /// The entry function has written `ops`, and no other code calls the provider.
 pub(in crate::registry) unsafe fn open_domains(ops: &ProviderOps) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees the conditions above.
     let Ok(tables) = (unsafe { Tables::complete(ops) }) else { return };
     let domains = listed(DomainAttr::empty(), |out, capacity, count| {
         // SAFETY: this is the provider's function with its own state; `out` has space for `capacity` records.

@@ -227,7 +227,7 @@ fn note_is_found_by_owner_and_type_anywhere_in_segment() {
     assert_eq!(found(&long, 4, MOST_NOTE_BYTES + 1), "no note");
 }
 
-/// Section names: the name of the note section, and a longer one of which it is a prefix.
+/// The section names: the name of the note section, and a longer one of which it is a prefix.
 const NAMES: &[u8] = b"\0.note.tieline.provider\0.note.tieline.providers\0";
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The name used in error texts.
 const NAME: &str = "a set of workers";
 
-/// Several workers of one thread, which makes progress on them and waits for them together, through one descriptor.
+/// A set of several workers of one thread, which makes progress on them and waits for them together, through one descriptor.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
