@@ -81,7 +81,7 @@ impl Context {
         self.alloc_with(len, Access::ALL)
     }
 
-    /// The errors of [`Context::alloc`].
+    /// Does the same as [`Context::alloc`], with a choice of the access rights that peers get.
     ///
     /// # Errors
     /// The errors of [`Context::alloc`].
@@ -143,8 +143,8 @@ impl Context {
 
     /// Wraps a buffer as local memory for operations, without registering it (a transient registration).
     ///
-    /// Operations use the buffer in place and only while they last. Puts read from it, messages are sent from it, and gets and
-    /// rendezvous receives write to it. The region has no key. The call costs one allocation. If a device needs a registration, the
+    /// Operations use the buffer in place and only while they last. Puts and messages read the buffer, and gets and rendezvous
+    /// receives write the buffer. The region has no key. The call costs one allocation. If a device needs a registration, the
     /// library makes one for the duration of each operation. [`Region::into_buffer`] returns the buffer.
     ///
     /// ```

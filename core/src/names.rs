@@ -11,8 +11,8 @@
 //! * The first contact fetches the whole address and then closes its connection. The named worker's progress answers the request,
 //!   and so does the progress thread if its context has one; the application is not involved.
 //! * A name is a permission to connect, like an address. The handshake of [`tieline_net`] proves to both sides that the other one
-//!   knows its 16 random bytes, and the job's secret if there is one. The answer is accepted only if it is the address of the named
-//!   worker.
+//!   knows its 16 random bytes, and the job's secret if there is one. The requester accepts an answer only if the answer is the
+//!   address of the named worker.
 //!
 //! ```text
 //! 1 format   1 counts: IPv4 below, IPv6 above   16 proof   8 worker   4 where   IPv4: 4 and port, each   IPv6: 16 and port, each

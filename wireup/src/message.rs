@@ -76,7 +76,7 @@ pub(super) enum Parsed<'a> {
 pub struct Spoken<'a> {
     /// The worker in whose name the message was sent.
     pub from: WorkerId,
-    /// The identity bytes of that worker, in messages that carry them.
+    /// The identity bytes of that worker; `None` in messages that carry none.
     pub identity: Option<&'a [u8]>,
     /// Whether another worker, which has replaced worker `from` at its address, sent the message.
     pub is_of_successor: bool,

@@ -283,7 +283,7 @@ impl Machine {
     fn reject(&mut self, now: u64, key: &ConnectionKey, kind: ReasonKind, next: u32, text: &str) {
         let phase = self.phase(key);
         let Some(c) = self.connections.get_mut(key).filter(|c| c.phase != Phase::Ready) else {
-            // The endpoint of a ready connection reports the end itself, after the data that precedes it.
+            // The endpoint of a ready connection reports the end itself, after the connection's data.
             self.counters.stale += 1;
             return;
         };

@@ -119,8 +119,8 @@ impl EndpointState {
 impl Lane {
     /// Closes a lane that its endpoint owns. No object of the endpoint uses the lane any more.
     pub(super) fn close(self) {
-        // SAFETY: it was removed from the endpoint's lanes when the endpoint was dropped, which keys would have prevented, or never
-        // added to them.
+        // SAFETY: the lane was removed from the endpoint's lanes when the endpoint was dropped, which keys would have prevented, or
+        // was never added to the lanes.
         unsafe { self.raw.close() }
     }
 }

@@ -1,4 +1,4 @@
-//! Keys by their handles, on the side that uses them: the endpoint requests each key from its owner once and caches it.
+//! Keys by their handles, on the requester's side: the endpoint requests each key from its owner once and caches the key.
 //!
 //! Guarantees:
 //!

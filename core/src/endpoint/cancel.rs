@@ -8,7 +8,7 @@ use crate::{Error, Status};
 
 impl QueuedOp {
     /// Checks whether this queue entry is operation `id` and has not begun, regardless of the lane for which it waits. A
-    /// notification is posted after its put, so it is never removed alone.
+    /// notification is posted after its put, so the notification is never removed alone.
     fn could_be_left_out(&self, id: Id) -> bool {
         match self {
             QueuedOp::Forward { op: Some(op), .. } => op.could_be_left_out(id),

@@ -104,7 +104,7 @@ impl EndpointState {
         self.begin_flush(id, late);
         let _ = run_due(&self.shared, &*self.worker);
         if self.shared.ops.borrow().has_failed(id) {
-            // The failure concerns an operation that the flush waited for; the flush's own result reports it.
+            // The failure concerns an operation for which the flush waited; the flush's own result reports it.
             return Ok(Outcome::Pending(Request::new(self.shared.clone(), id)));
         }
         self.outcome(id)

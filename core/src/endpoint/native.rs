@@ -35,9 +35,9 @@ impl EndpointState {
     }
 
     /// Posts a queued native operation. If a lane refuses the operation because the lane has ended, nothing was posted, and the
-    /// next lane to that memory is used. Parts posted on the ended lane have failed and are not repeated here, because the device
-    /// or the network may still execute them. A lane that declines is also skipped, for the rest of this operation only. A provider
-    /// that broke its contract may have notified the target, so no other lane notifies it again.
+    /// next lane to that memory is used. Parts posted on the ended lane have failed and are not repeated, because the device or the
+    /// network may still execute them. A lane that declines is also skipped, for the rest of this operation only. A provider that
+    /// broke its contract may have notified the target, so no other lane notifies it again.
     pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
         loop {
             let Some(native) = op.key.lane_now(op.rank, op.declined) else {

@@ -90,7 +90,7 @@ impl Endpoint {
         })
     }
 
-    /// Returns the endpoint's counters since it was opened. All clones share them.
+    /// Returns the endpoint's counters since it was opened. All clones share the counters.
     #[must_use]
     pub fn counters(&self) -> EndpointCounters {
         self.inner.counters.get()

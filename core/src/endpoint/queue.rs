@@ -90,7 +90,7 @@ impl EndpointState {
         }
     }
 
-    /// Handles an operation that was sent, which may have ended it.
+    /// Handles an operation whose sending may have ended it.
     fn left(&self, op: &QueuedOp) {
         let Some(id) = op.ends_when_sent() else { return };
         let plain = self.shared.ops.borrow_mut().sent_plain(id);
@@ -210,8 +210,8 @@ impl EndpointState {
     }
 
     /// Sends an answer, or keeps it until the lane accepts it. The error is the reason if neither is possible, and the peer then
-    /// has to be notified over another route. `owed_since`: the time (ns) at which an earlier connection failed to carry it;
-    /// `None`: this is the first attempt.
+    /// has to be notified over another route. `owed_since`: the time (ns) at which an earlier connection failed to carry the
+    /// answer; `None`: this is the first attempt.
     pub(crate) fn answer(
         &self,
         mut answer: Answer,

@@ -5,7 +5,7 @@
 //!
 //! The memory is released when the provider reports the outcome of the operation. The memory is also released when every endpoint
 //! and circuit that the operation may have used is closed, because the ABI forbids any access by the provider after that. If the
-//! outcome is unknown, only closing releases it.
+//! outcome is unknown, only closing releases the memory.
 
 use super::{Id, LocalBuffer};
 

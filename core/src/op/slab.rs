@@ -25,7 +25,7 @@ impl Id {
         NonZeroU64::new(raw).map(Id)
     }
 
-    /// The number of no entry: no entry ever has the place in it.
+    /// The number that no entry has, because no entry uses its place.
     pub(crate) const NONE: Id = Id(NonZeroU64::MAX);
 
     /// Returns the number in the form that providers and peers use.
@@ -110,7 +110,7 @@ pub(crate) struct Slab<H, C = ()> {
     listed: Vec<bool>,
     /// The indices of pages that were freed.
     vacant: Vec<u32>,
-    /// The page that became empty last; it may be in use again.
+    /// The page that became empty last, which may be in use again.
     spare: Option<usize>,
     serial: u64,
     len: usize,

@@ -237,7 +237,7 @@ pub(crate) struct Table {
     todo: Vec<Part>,
     /// The flushes at the head of their list that must flush their lanes next, in any order.
     due: Vec<Id>,
-    /// The tracked operations that have ended, in that order, until the application takes them.
+    /// The tracked operations that have ended, in the order of their ends, until the application takes them.
     completed: VecDeque<Completed>,
     /// The greatest length of `completed` since it was last empty.
     most_completed: usize,
@@ -470,7 +470,7 @@ impl Table {
         self.cold_mut(id)?.local_buffer.as_mut()
     }
 
-    /// Records one event of an operation. Returns `true` if the operation has ended with it.
+    /// Records one event of an operation. Returns `true` if this event has ended the operation.
     pub(crate) fn part(&mut self, id: Id, result: Result<u64, Error>) -> bool {
         if !self.is_open(id) {
             return false;

@@ -143,7 +143,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(text).ok()
 }
 
-/// The name that the list of providers uses for the application's own datagrams, so no provider file may have it.
+/// The name that the list of providers uses for the application's own datagrams; no provider file may have this name.
 pub(crate) const OUT_OF_BAND: &str = "oob";
 
 fn is_name(name: &str) -> bool {

@@ -256,7 +256,7 @@ fn compare_layouts(ops: &ProviderOps) -> Result<(), Refusal> {
     if unsafe { query(ops.state, &mut theirs) } < 0 {
         return Ok(());
     }
-    // SAFETY: the provider guarantees it; layouts are constants of a file that is never unloaded.
+    // SAFETY: the provider guarantees the conditions of `drift`; layouts are constants of a file that is never unloaded.
     let drift = unsafe { layout::drift(&theirs) };
     match drift {
         None => Ok(()),

@@ -36,7 +36,7 @@ const LIBDIR: &str = match option_env!("TIELINE_LIBDIR") {
 enum Kind {
     /// The user named the directory, so a problem with it is reported.
     Named,
-    /// The directory is that of the library or the executable, so it is reported only if it contains providers.
+    /// The directory is that of the library or the executable, so the report mentions it only if it contains providers.
     Beside,
     /// The package manager owns the directory, so its files are not tried in a child process.
     System,

@@ -478,7 +478,7 @@ fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
 mod tests {
     use super::*;
 
-    /// Returns the result of a trial of the C library, which every process can load. The trial calls no function in it.
+    /// Returns the result of a trial of the C library, which every process can load. The trial calls no function of the library.
     fn trial(path: &CStr, symbol: &CStr) -> [Trial; 2] {
         let limit = Duration::from_secs(60);
         // One trial uses a pidfd; the other runs as on a kernel without pidfds.

@@ -77,7 +77,7 @@ fn section_headers(file: &[u8]) -> usize {
     u64::from_ne_bytes(file[40..48].try_into().unwrap()) as usize
 }
 
-/// If the numbers are too large for the header, the first section header contains them.
+/// Numbers that are too large for the header are in the first section header.
 #[test]
 fn extended_numbers_of_sections_are_read_where_they_stand() {
     let mut file = real_file().to_vec();

@@ -159,7 +159,7 @@ struct Book {
 }
 
 impl Book {
-    /// Returns the remaining time.
+    /// Returns the time that remains until the deadline.
     fn left(&self) -> Option<Duration> {
         self.deadline.map(|at| at.saturating_duration_since(Instant::now()))
     }

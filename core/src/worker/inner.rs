@@ -60,11 +60,12 @@ pub(crate) struct WorkerState {
     /// The interfaces that every progress call polls, and the idle ones.
     pub(super) fast: Rounds,
     pub(super) slow: Vec<usize>,
-    /// The number of progress calls until the slow interfaces are polled, and of polls for which they are still polled every time.
+    /// The number of progress calls until the slow interfaces are polled or tasks are checked, and the number of polls for which
+    /// the slow interfaces are still polled every time.
     pub(super) slow_in: Cell<u32>,
     pub(super) hot: Cell<u32>,
     pub(super) pause: Cell<u32>,
-    /// The part of `slow_in` that follows the next check for tasks.
+    /// The number of further progress calls, after the next check for tasks, until the slow interfaces are polled.
     pub(super) behind_tasks: Cell<u32>,
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,

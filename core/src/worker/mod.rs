@@ -101,7 +101,7 @@ use std::sync::Arc;
 ///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`wait_for`](Worker::wait_for), [`wait_word`](Worker::wait_word),
 ///   [`finish`](Worker::finish), [`finish_call`](Worker::finish_call), [`flush`](Worker::flush),
 ///   [`close_region`](Worker::close_region), [`close`](Worker::close). Handlers run inside these calls and nowhere else.
-///   [`arm`](Worker::arm) prepares a sleep between two of them.
+///   [`arm`](Worker::arm) prepares a sleep between two such calls.
 /// * **Collect completions**: [`take_completed`](Worker::take_completed) for [tracked](Worker::track) operations, a
 ///   [counter](Worker::count), or [`test`](Worker::test) for a single operation.
 /// * **Read state**: all other methods. The methods of this kind change nothing and are cheap.

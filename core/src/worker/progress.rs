@@ -23,7 +23,7 @@ use tieline_plugin_api::{event, event_flags};
 /// The number of polls after an event until an interface that needs a system call counts as quiet: about a millisecond.
 pub(super) const HOT: u32 = 2048;
 /// The number of progress calls between two polls of a quiet interface that needs a system call. The number grows, so that the
-/// interfaces polled every time are not slowed down. With connections, it corresponds to some tens of microseconds at most.
+/// interfaces polled every time are not slowed down. With connections, the number corresponds to some tens of microseconds at most.
 pub(super) const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;

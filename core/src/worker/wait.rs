@@ -380,7 +380,7 @@ impl WorkerState {
     }
 
     /// Makes progress, and sleeps if there were no events. `for_completed`: the call does not sleep while tracked completions are
-    /// waiting. A call that waits for another event sleeps in spite of them.
+    /// waiting. A call that waits for another event sleeps in spite of these completions.
     pub(super) fn sleep(
         self: &Rc<Self>,
         timeout: Option<Duration>,

@@ -350,8 +350,8 @@ impl Worker {
     ///
     /// # Errors
     /// `Unsupported` unless the context was opened with [`out_of_band`](crate::ContextBuilder::out_of_band) and one of its paths
-    /// needs `oob`. `TooLarge` for a name of more than 4096 bytes, because every request contains it. `Closed` if the worker is
-    /// closed.
+    /// needs `oob`. `TooLarge` for a name of more than 4096 bytes, because every request contains the name. `Closed` if the worker
+    /// is closed.
     pub fn set_out_of_band(
         &self,
         address: &[u8],

@@ -46,7 +46,7 @@ struct Circuit {
     key: Option<ConnectionKey>,
     pair: ModulePair,
     owned: OwnedEndpoint,
-    /// The circuit's limits, requested when it is bound.
+    /// The limits of the circuit, requested when the circuit is bound.
     limits: LaneLimits,
     peer: Rc<WorkerAddress>,
     state: State,

@@ -112,7 +112,7 @@ fn locally_completed_put_needs_no_peer_and_is_flushed() {
     drop(target);
     let put = to_b.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
     assert_eq!(finish(&[&a], put), Ok(0));
-    // The next flush reports the refusal, whether or not it has already arrived.
+    // The next flush reports the refusal, whether or not the refusal has already arrived.
     let mark = to_b.flush_messages().unwrap();
     let _ = finish(&[&a, &b], mark).unwrap();
     let refused = finish(&[&a, &b], to_b.flush().unwrap()).unwrap_err();

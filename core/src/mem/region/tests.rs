@@ -117,7 +117,7 @@ fn after_the_first_attempt_peers_are_refused_and_no_new_key_is_given_out() {
     not.region.close().unwrap();
 }
 
-/// Otherwise the put would write memory whose owner has reclaimed it.
+/// Without the refusal, the put would write memory whose owner has reclaimed it.
 #[test]
 fn direct_access_by_peers_is_refused_after_first_close_attempt() {
     let (owner, peer) = (Context::open().unwrap(), Context::open().unwrap());

@@ -78,7 +78,7 @@ struct Open {
 pub(crate) struct Services {
     /// The table, which is never freed, and is changed only while no provider uses it.
     host: UnsafeCell<Host>,
-    /// The number of times that it was opened, and the current provider.
+    /// The number of times that the table was opened, and the current provider.
     open: RwLock<(usize, Option<Arc<Open>>)>,
     declarations: Declarations,
     /// The variables that the entry function has declared.

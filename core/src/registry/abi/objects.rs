@@ -266,8 +266,7 @@ impl Registered {
 /// The handle of an endpoint that was just created: the only source of an [`OwnedEndpoint`].
 pub(crate) struct NewEndpoint(*mut c_void);
 
-/// A data-path module that was opened for one worker. It is not `Send`: one thread uses it. The owner closes the interface's
-/// endpoints before it drops the interface.
+/// A data-path module opened for one worker. It is not `Send`. The owner closes the interface's endpoints before it drops this.
 pub(crate) struct OpenInterface {
     handle: *mut c_void,
     table: InterfaceTable,

@@ -87,7 +87,7 @@ pub(crate) type Pack<'a> = &'a mut dyn FnMut(&mut PackBuffer<'_>) -> Result<(), 
 /// The argument that carries a pack closure through a provider, and the panic that ended the closure, if there was one.
 pub(super) struct PackCall<'a> {
     pub(super) pack: Pack<'a>,
-    /// The requested maximum; the part of the provider's buffer beyond it is not used.
+    /// The requested maximum; the rest of the provider's buffer is not used.
     pub(super) max: usize,
     pub(super) panic: Option<Box<dyn Any + Send>>,
 }

@@ -72,7 +72,7 @@ impl RawEndpoint {
     /// The endpoint is open. The pieces are readable until the call returns; after PENDING, until the completion, or until the
     /// endpoint is closed.
     pub(crate) unsafe fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> i32 {
-        // SAFETY: the caller guarantees it; the array is borrowed for the call.
+        // SAFETY: the caller guarantees the conditions above; the array is borrowed for the call.
         unsafe { (self.table.am_zcopy)(self.handle, id, header, iov.as_ptr(), iov.len(), cookie) }
     }
 
@@ -165,7 +165,7 @@ impl RawEndpoint {
         len: u64,
     ) -> Result<*mut u8, i32> {
         let mut out = std::ptr::null_mut();
-        // SAFETY: the caller guarantees it; the variable lives for the call.
+        // SAFETY: the caller guarantees the conditions above; the variable lives for the call.
         let code = unsafe { (self.table.key_pointer)(self.handle, key, offset, len, &mut out) };
         match code {
             code if code < 0 => Err(code),

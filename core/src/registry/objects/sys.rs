@@ -43,7 +43,7 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) {
         return;
     }
     let (mut single, mut array, mut bytes) = (None, None, None);
-    // SAFETY: the caller guarantees it; the loader has read the same section.
+    // SAFETY: the caller guarantees the conditions above; the loader has read the same section.
     unsafe {
         let (base, mut entry) = ((*map).base, (*map).dynamic);
         while !entry.is_null() && (*entry).tag != DT_NULL {

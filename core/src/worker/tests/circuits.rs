@@ -69,7 +69,7 @@ fn an_answer_goes_back_over_the_circuit_that_the_question_came_by() {
     let both = answered_over();
     assert_eq!(both.len(), 2, "each endpoint has its circuit: {both:?}");
     assert!(both.contains(&one[0]));
-    // A reply does not keep a circuit claimed: the next endpoint uses it.
+    // A reply does not keep a circuit claimed: the next endpoint uses the same circuit.
     drop(first);
     let third = asks.connect(&address).unwrap();
     assert_eq!(add(&third), 3);

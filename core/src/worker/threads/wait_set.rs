@@ -185,7 +185,7 @@ impl WaitSet {
         }
     }
 
-    /// Checks whether this thread may sleep. Workers with a pending report prevent it.
+    /// Checks whether this thread may sleep. Workers with a pending report prevent the sleep.
     fn arm_all(&self) -> Result<bool, Error> {
         for worker in self.workers() {
             if worker.woken.get() || worker.has_completed() || !worker.arm(None)? {

@@ -8,7 +8,7 @@ use tieline_plugin_api::abi::{
 };
 use tieline_plugin_api::memory_caps;
 
-/// The domain's answers for one registration, and the number of times that it was called.
+/// The domain's answers for one registration, and the number of calls of `deregister`.
 pub(crate) struct Answers {
     code: AtomicI32,
     asked: AtomicU32,
