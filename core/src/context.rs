@@ -185,9 +185,9 @@ impl Context {
     /// returned `Ok`, or until the process ends, regardless of what is dropped before. Memory that is only a source of puts and
     /// messages needs to be valid for reads alone.
     ///
-    /// After an operation has succeeded, no device or peer writes there any more. After an operation has failed, a device or peer
-    /// may still write until the operation's endpoint is dropped; `close` reports when that is over. If the memory was sent as a
-    /// rendezvous message, a receiver that violates the protocol may read it until `close` returns `Ok`, even after that receiver
+    /// After an operation has succeeded, no device or peer writes its memory any more. After an operation has failed, a device or
+    /// peer may still write until the operation's endpoint is dropped; `close` reports when that is over. If the memory was sent as
+    /// a rendezvous message, a receiver that violates the protocol may read it until `close` returns `Ok`, even after that receiver
     /// has reported that it is finished.
     ///
     /// While an operation writes the memory, no other code may access it. While an operation reads the memory, no other code may

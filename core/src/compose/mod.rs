@@ -106,7 +106,7 @@ pub(crate) struct Path {
     /// The module that executes atomics.
     pub(crate) atomic: Option<ModuleRef>,
     /// The modules that can form connections: the path uses the first one, and the others serve peers that lack it. The list is
-    /// empty if no module of the path needs a connection module, or if the path is disabled because none exists.
+    /// empty if no module of the path needs a connection module, or if the path is disabled because no connection module exists.
     pub(crate) connections: Vec<Connection>,
     /// The module that carries messages to peers to which the message module has no connection: the first of `connections`, if it
     /// belongs to this domain.

@@ -304,7 +304,7 @@ impl KeyInner {
             Ok(key) => {
                 let a = &slot.attr;
                 // The key determines the executor of atomics: processors, or one device alone. Masks of operations count only
-                // together with `caps::ATOMICS` or `caps::DEVICE_ATOMICS`. Without that capability, the executor is unknown.
+                // together with `caps::ATOMICS`. Without that capability, the executor is unknown.
                 let by_device = a.caps & caps::DEVICE_ATOMICS != 0;
                 let executes = a.caps & caps::ATOMICS != 0
                     && match self.record.device_atomics {

@@ -119,8 +119,8 @@ impl Answer {
     }
 }
 
-/// Encodes a refusal: a status, and for missing memory `Invalid` with the address of the first inaccessible byte plus 1. Versions
-/// that do not know the address read only the status, which refuses this operation alone.
+/// Encodes a refusal: a status, and for missing memory `Invalid` with the offset in the region of the first inaccessible byte, plus
+/// 1. Versions that do not know this number read only the status, which refuses this operation alone.
 pub(crate) fn refusal_words(refusal: Refusal) -> (i32, u64) {
     match refusal.fault {
         None => (refusal.status as i32, 0),

@@ -21,7 +21,7 @@ fn real_file() -> &'static [u8] {
     })
 }
 
-/// A slice that records the largest single read of the reader, and fails the test if a read outside of the slice succeeds.
+/// A slice that records the length of the reader's largest single read.
 struct Watched<'a> {
     bytes: &'a [u8],
     most: Mutex<usize>,

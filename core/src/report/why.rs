@@ -101,8 +101,8 @@ fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
     folders.all(|folder| folder == first).then_some(first)
 }
 
-/// Formats the facts of a verdict on a provider. A file is shown by its name if its folder is known. A missing device is shown
-/// without details.
+/// Formats the facts of a verdict on a provider. A file that lies in `folder` is shown by its name. A missing device is
+/// shown without details.
 fn in_short(verdict: &Verdict, folder: Option<&Path>) -> String {
     match verdict {
         Verdict::Found { origin, version } => {

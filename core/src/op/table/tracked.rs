@@ -44,12 +44,12 @@ impl Table {
         }
     }
 
-    /// Reports a successful operation that ended before it had a number.
+    /// Reports an operation that succeeded within the posting call and has no number in the table.
     pub(crate) fn track_done(&mut self, user: u64, value: u64) {
         self.complete(Completed::Done { user, value });
     }
 
-    /// Counts a successful operation that ended before it had a number.
+    /// Counts an operation that succeeded within the posting call and has no number in the table.
     pub(crate) fn count_done(&mut self, counter: Id) {
         if let Some(counts) = self.counters.cold_mut(counter) {
             counts.done += 1;
