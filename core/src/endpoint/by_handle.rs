@@ -151,7 +151,7 @@ impl EndpointState {
     pub(crate) fn key_told(&self, handle: u64, bytes: &[u8]) -> Result<(), Error> {
         let record = self.key_of_peer(bytes)?;
         if !self.is_alive() || self.handles.count.get() == 0 {
-            // The cache no longer has a request for this key.
+            // The cache has no request for this key any more.
             return Ok(());
         }
         self.forget_refused();

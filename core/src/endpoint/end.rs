@@ -164,7 +164,7 @@ impl EndpointState {
             of.open_control().is_some_and(|control| is_this(&control))
                 || of.past_controls.borrow().iter().any(is_this)
         };
-        // If the user no longer exists, its index may belong to another endpoint.
+        // If the user does not exist any more, its index may belong to another endpoint.
         let user = self.worker.endpoint_at(self.user.get()?);
         user.filter(|user| serves(user) && user.is_alive())
     }

@@ -312,7 +312,7 @@ impl KeyInner {
                         None => !by_device,
                     };
                 let masks = |masks: [u32; 2]| if executes { masks } else { [0; 2] };
-                // A notification must reach the peer's own worker, so the lane must lead there.
+                // A notification must reach the peer's own worker, so the lane must lead to that worker.
                 let tells = a.caps & caps::PUT_NOTIFY != 0 && ep.is_own(pair.interface, &raw);
                 let native = ImportedKey {
                     raw,

@@ -229,7 +229,7 @@ impl EndpointState {
         true
     }
 
-    /// Holds the memory of operations that have ended here and that providers may still access.
+    /// Holds the memory of operations that have ended on this endpoint and that providers may still access.
     pub(crate) fn hold(&self, unfinished: Vec<Unfinished>) {
         for op in unfinished {
             let through = self.through(op.interface());

@@ -35,7 +35,7 @@ impl RemoteKey {
     ///
     /// # Errors
     /// [`PostError::Retry`]: a provider is still fetching it; make progress and call again. [`PostError::Correct`] with
-    /// `Unsupported`: no module maps this memory here. This is the case for all memory except that of
+    /// `Unsupported`: no module maps this memory in this process. This is the case for all memory except that of
     /// [`Context::alloc`](crate::Context::alloc) in a process of this host, unless `shm-xpmem` has direct access.
     /// [`PostError::Correct`] with `KeyRejected`: the key does not grant both reading and writing. Loads and stores need both,
     /// because they are not checked. [`PostError::Reconnect`]: the endpoint has ended.

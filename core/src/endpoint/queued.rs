@@ -180,7 +180,7 @@ pub(crate) struct NativeOp {
     pub(super) fenced: u64,
     /// The number of bytes posted so far, if the operation takes several pieces.
     pub(super) posted: usize,
-    /// The number of posted bytes whose lanes then declined the rest.
+    /// The number of posted bytes on lanes that declined the rest of the operation.
     pub(super) taken: usize,
     /// The lanes that have declined the operation, one bit each by rank.
     pub(super) declined: u64,

@@ -120,8 +120,8 @@ impl Endpoint {
     ///
     /// If the peer's blocks form one run, this is a [`put_pieces`](Endpoint::put_pieces). Otherwise each run that is contiguous on
     /// both sides counts as one of the endpoint's pending operations. To transfer single scattered words, pack and send them
-    /// instead. There is no order between the blocks. If blocks overlap at the peer, each shared byte there has one of the values
-    /// written to it.
+    /// instead. There is no order between the blocks. If blocks overlap at the peer, each shared byte has one of the values written
+    /// to it.
     ///
     /// # Errors
     /// The errors of [`Endpoint::put_pieces`]. [`PostError::Correct`] also if the two lengths differ, and for too many runs: more
@@ -140,7 +140,7 @@ impl Endpoint {
     }
 
     /// Reads blocks of the peer's region into blocks of a local region; see [`Endpoint::put_strided`]. If local blocks overlap,
-    /// each shared byte there has one of the values written to it.
+    /// each shared byte has one of the values written to it.
     ///
     /// # Errors
     /// The errors of [`Endpoint::put_strided`].

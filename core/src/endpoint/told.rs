@@ -17,8 +17,8 @@ impl EndpointState {
         journal.tell_of_peer(self.address.entry.worker, &line);
     }
 
-    /// Reports how the endpoint ended. If the peer closes its connection in good order, the report counts only operations in flight
-    /// as failed.
+    /// Reports the end of the endpoint, and its cause. If the peer closes its connection in good order, the report counts only
+    /// operations in flight as failed.
     pub(super) fn tell_of_failure(&self, error: &Error) {
         let Some(journal) = self.journal() else { return };
         let is_missed = self.queue_len() > 0 || self.shared.ops.borrow().open_of(self.index) > 0;

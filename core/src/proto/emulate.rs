@@ -119,8 +119,9 @@ impl Answer {
     }
 }
 
-/// Encodes a refusal: a status, and for missing memory `Invalid` with the offset in the region of the first inaccessible byte, plus
-/// 1. Versions that do not know this number read only the status, which refuses this operation alone.
+/// Encodes a refusal: a status, and a number. For missing memory, the status is `Invalid` and the number is one more than the
+/// offset of the first inaccessible byte in the region. Versions that do not know the number read only the status, which refuses
+/// this operation alone.
 pub(crate) fn refusal_words(refusal: Refusal) -> (i32, u64) {
     match refusal.fault {
         None => (refusal.status as i32, 0),

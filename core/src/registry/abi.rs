@@ -82,7 +82,7 @@ macro_rules! table {
                 $table { $( $slot, )* present: 0 }
             };
 
-            /// Takes the present slots and stubs the others.
+            /// Copies the slots that the provider has, and fills the others with stubs.
             fn complete(ops: &$ops) -> $table {
                 let mut table = $table::MISSING;
                 let mut bit = 1;

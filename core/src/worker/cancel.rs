@@ -14,7 +14,7 @@ impl Worker {
     /// to receive it. A flush does not report canceled operations.
     ///
     /// # Errors
-    /// [`PostError::Correct`] with `Unsupported` and a reason if the operation can no longer be canceled: part of it may be
+    /// [`PostError::Correct`] with `Unsupported` and a reason if the operation cannot be canceled any more: part of it may be
     /// complete, the peer has it, or its module does not support canceling. Operations over several lanes, in several parts, or
     /// with a notification cannot be canceled at all. The operation then continues unchanged.
     pub fn cancel(&self, request: &Request) -> Result<(), PostError> {

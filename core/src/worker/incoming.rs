@@ -147,7 +147,7 @@ impl WorkerState {
         let (of, handle) = asked.ok_or(Status::BadData)?;
         let told = match self.endpoint(of) {
             Some(endpoint) => endpoint.key_told(handle, data),
-            // The endpoint no longer exists.
+            // The endpoint that requested the key does not exist any more.
             None => Ok(()),
         };
         // A key from an incompatible library version is unusable, but not a false answer.

@@ -25,7 +25,7 @@ pub(super) struct Peer {
     pub(super) bad: u64,
     /// The number of interface numbers that belong to this peer.
     ways: u32,
-    /// The time at which the peer last lost all its connections, counted in such events.
+    /// The time at which the peer last lost all its connections, as the number of such losses on this worker.
     left: u64,
     /// Whether the peer has been in the idle list since that time.
     rests: bool,

@@ -39,8 +39,8 @@ impl WorkerState {
         }
     }
 
-    /// Publishes the begin of a sleep: the worker's own, or the application's on the worker's descriptor. Returns the time until a
-    /// new text may be written, if it is not due yet.
+    /// Publishes the beginning of a sleep: the worker's own, or the application's on the worker's descriptor. Returns the time
+    /// until a new text may be written, if it is not due yet.
     pub(super) fn show_sleep(&self, armed: bool) -> Option<Duration> {
         let page = self.shown.page.as_ref()?;
         let now = now_ns();
@@ -220,7 +220,7 @@ impl Worker {
 impl Counters {
     /// Returns the counters that are not 0, by name.
     fn named(&self) -> BTreeMap<String, u64> {
-        // Destructured without `..`, so that the compiler reports a new counter that is missing here.
+        // The pattern has no `..`, so that the compiler reports a new counter that is missing here.
         let Counters {
             unknown_ids,
             malformed,

@@ -80,8 +80,8 @@ impl<S> Remote<S> {
     /// their order.
     ///
     /// The rules for handlers apply to tasks: a task may post, connect and drop objects, but must not wait. A panic unwinds through
-    /// the progress call; the next call runs the remaining tasks. This method takes a lock and allocates. It must not be called in
-    /// a signal handler; use a [`Waker`] there.
+    /// the progress call; the next call runs the remaining tasks. This method takes a lock and allocates. The method must not be
+    /// called in a signal handler; use a [`Waker`] in a signal handler.
     ///
     /// # Errors
     /// [`NotTaken`] returns the task. An accepted task is run, or dropped if the worker ends first. A task that holds one end of a

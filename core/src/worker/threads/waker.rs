@@ -153,8 +153,8 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// All wakers of a worker are equivalent. They keep a descriptor open until the worker and the last waker are gone. A worker
-    /// without wakers has no such descriptor.
+    /// All wakers of a worker are equivalent. The wakers keep a descriptor open until the worker and the last waker are dropped. A
+    /// worker without wakers has no such descriptor.
     ///
     /// # Errors
     /// The system's error if it cannot provide a descriptor. `Closed` if the worker is closed, `Invalid` in a forked child.
