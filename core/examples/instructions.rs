@@ -1,5 +1,5 @@
 //! The cost of an operation in instructions. The program runs under callgrind, which counts instructions independently of the
-//! machine's load. `cargo xtask instructions` runs it and compares the results.
+//! machine's load. `cargo xtask instructions` runs the program and compares the results.
 //!
 //! `instructions list` names the cases. `instructions CASE N` executes every case N times, and `valgrind --tool=callgrind
 //! --toggle-collect='*measured_CASE*'` counts one of them. `post` measures the sending of an 8-byte message, and `poll` its

@@ -77,7 +77,7 @@ impl Preferences {
     /// Reads the user's selection from the configuration.
     ///
     /// # Errors
-    /// A list or a policy cannot be parsed.
+    /// An error if a list or a policy cannot be parsed.
     pub(crate) fn from_config(config: &Config) -> Result<Preferences, Error> {
         Ok(Preferences {
             domains: config.selection(vars::DOMAINS)?,
@@ -193,7 +193,7 @@ impl Composition {
     /// Checks that everything the user marked `required:` is present.
     ///
     /// # Errors
-    /// The missing name, and the record with the reason.
+    /// An error with the first missing name, and the reason from its record.
     pub(crate) fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
         let reason = |name: &str| {
             let about = |r: &&Record| {

@@ -28,7 +28,7 @@ impl EndpointState {
     /// Posts one put or get. The operation holds its memory from before the module is called until it has ended.
     ///
     /// # Errors
-    /// Returns the status of a module that did not accept the operation, or `OK` if no module was called; the slow path determines
+    /// The status of a module that did not accept the operation, or `OK` if no module was called; the slow path determines
     /// the reason.
     pub(super) fn post_direct(&self, transfer: &Transfer<'_>) -> Result<Outcome, i32> {
         let &Transfer { put, local, at, len, key, offset, completion } = transfer;

@@ -23,7 +23,7 @@ impl EndpointState {
     /// Posts one short put, with a key of this endpoint and an empty queue.
     ///
     /// # Errors
-    /// Returns the status of a module that did not accept the put, or `OK` if no module was called; the slow path determines the
+    /// The status of a module that did not accept the put, or `OK` if no module was called; the slow path determines the
     /// reason.
     pub(super) fn post_short(
         &self,

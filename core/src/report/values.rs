@@ -10,7 +10,7 @@ use crate::config::{Config, nearest};
 /// that were searched. The function opens no context, so it works even if no context can be opened.
 ///
 /// # Errors
-/// A configuration file is malformed, or the file named by `TIELINE_CONFIG` does not exist.
+/// An error if a configuration file is malformed, or if the file named by `TIELINE_CONFIG` does not exist.
 pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     let config = Config::builder().process_environment().build()?;
     for (provider, variables) in builtin::variables() {

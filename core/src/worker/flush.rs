@@ -58,7 +58,7 @@ impl Worker {
     /// locally may be lost, as the endpoint's error states.
     ///
     /// # Errors
-    /// The first failure among the flushed operations. [`CompletionError::Pending`] as for [`Worker::finish`].
+    /// The error of the first failure among the flushed operations. [`CompletionError::Pending`] as for [`Worker::finish`].
     pub fn flush(&self) -> Result<(), CompletionError> {
         self.inner.shared.check_no_handler("a flush").map_err(CompletionError::Pending)?;
         self.inner.shared.core.check_process("a worker").map_err(CompletionError::Pending)?;

@@ -167,7 +167,7 @@ impl WorkerState {
     /// carries the datagrams; none if the peer is this worker.
     ///
     /// # Errors
-    /// The reason that the carrier cannot reach the peer.
+    /// An error with the reason that the carrier cannot reach the peer.
     pub(crate) fn can_wire(
         &self,
         peer: &WorkerAddress,
