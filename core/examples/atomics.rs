@@ -10,7 +10,7 @@ use tieline::{AtomicOp, Context, Error, Job, Outcome, Status, Width};
 
 const ROUNDS: u64 = 20;
 
-/// The offset of each word; the two halves of `SUMS` are words of 32 bits.
+/// The offsets of the words in rank 0's memory; the two halves of `SUMS` are words of 32 bits.
 const SUM: u64 = 0;
 const BITS: u64 = 8;
 const KEPT: u64 = 16;
@@ -37,7 +37,7 @@ fn main() -> Result<(), Error> {
     let words = home.import_key(&keys[0])?;
     let finish = |outcome: Outcome| worker.finish(outcome);
 
-    let mut token = rank + 1; // swapped in and out: none is lost or duplicated
+    let mut token = rank + 1; // swapped in and out: no token is lost or duplicated
     let bit = 1 << (rank % 64);
     for round in 0..ROUNDS {
         let number = round * ranks + rank;
@@ -64,7 +64,7 @@ fn main() -> Result<(), Error> {
             }
         }
     }
-    // Requests of the others to rank 0 are answered meanwhile.
+    // Rank 0 answers the requests of the other ranks meanwhile.
     job.barrier_while(|| worker.wait(Some(Duration::from_millis(1))).map(drop))?;
     let tokens = job.exchange(&token.to_le_bytes())?;
     if rank == 0 {

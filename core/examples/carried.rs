@@ -1,4 +1,5 @@
-//! Connections whose few datagrams the application carries, here over its own UDP sockets. Rank 0 greets the others.
+//! Connections whose few datagrams the application carries, in this example over its own UDP sockets. Rank 0 greets the other
+//! ranks.
 //!
 //! `TIELINE_PROVIDERS=tcp TIELINE_CONNECT=oob tieline run -n 2 -- target/release/examples/carried`
 
@@ -8,14 +9,14 @@ use std::rc::Rc;
 use tieline::{Context, Error, Job, Outcome, Status, Worker};
 
 const GREETING: u16 = 1;
-/// More than the longest datagram of wire-up.
+/// The size of the receive buffer: larger than the longest datagram of wire-up.
 const ROOM: usize = 16 << 10;
 
 fn failed(what: &str, error: impl std::fmt::Display) -> Error {
     Error::new(Status::Invalid, what, error.to_string(), "")
 }
 
-/// A socket, and the address at which the other processes of the job find it.
+/// Binds a socket, and returns it with the address at which the other processes of the job find it.
 fn socket() -> std::io::Result<(UdpSocket, SocketAddr)> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.set_nonblocking(true)?;

@@ -22,7 +22,7 @@ fn main() -> Result<(), Error> {
     let mut last = None;
     for _ in 0..increments {
         let before = worker.finish(home.fetch_add(&counter, 0, 1)?)?;
-        // Each rank sees the counter only rise.
+        // The values that a rank reads only increase.
         if last.is_some_and(|last| before <= last) {
             let why = format!("{before} after {last:?}");
             return Err(Error::new(Status::BadData, "the counter went back", why, ""));
@@ -31,7 +31,7 @@ fn main() -> Result<(), Error> {
     }
     let expected = increments * job.size() as u64;
     if job.rank() == 0 {
-        // The progress of the barrier serves the others' first contact.
+        // The progress of the barrier serves the first contact of the other ranks.
         let count = memory.atomic_u64(0)?;
         let _ = worker.wait_until(|| count.load(SeqCst) >= expected, None)?;
         println!(

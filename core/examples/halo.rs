@@ -8,8 +8,8 @@ use tieline::{Context, Endpoint, Error, Job, PostError, Region, RemoteKey, Statu
 
 const CELLS: usize = 1000;
 
-/// Layout of a rank's memory in 8-byte words: the cells; two ghosts per side (for even and odd steps: a neighbour is at most one
-/// step ahead); the number of borders received from either side.
+/// The layout of a rank's memory, as indices of 8-byte words: the cells, two ghosts per side, and two counters of received borders.
+/// Even and odd steps use different ghosts, because a neighbour is at most one step ahead.
 const LEFT_GHOST: usize = CELLS;
 const RIGHT_GHOST: usize = CELLS + 2;
 const FROM_LEFT: usize = CELLS + 4;
@@ -29,7 +29,7 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// Puts a border cell, then increments the counter; the fence ensures this order.
+    /// Puts a border cell, then increments the neighbour's counter. A fence keeps this order.
     fn send(&self, worker: &Worker, step: usize, value: u64) -> Result<(), Error> {
         let (ghost, counter) = ((self.ghost + step % 2) as u64 * 8, self.counter as u64 * 8);
         let value = value.to_le_bytes();
@@ -40,7 +40,7 @@ impl Neighbour {
     }
 }
 
-/// Posts as soon as there is room: `Retry` means that nothing was posted and that progress makes room.
+/// Posts an operation, and repeats it after progress while the post returns `Retry`, which means that nothing was posted.
 fn accepted<T>(
     worker: &Worker,
     mut post: impl FnMut() -> Result<T, PostError>,
@@ -57,7 +57,7 @@ fn accepted<T>(
 pub(crate) fn main() -> Result<(), Error> {
     let steps = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(50);
     let job = Job::from_env()?;
-    // If put is emulated, the thread answers for a rank that computes or waits in a barrier.
+    // If put is emulated, the progress thread answers for a rank that computes or waits in a barrier.
     let context = Context::builder().progress_thread(true).open()?;
     let worker = context.worker()?;
     let memory = context.alloc(WORDS * 8)?;

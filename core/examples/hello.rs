@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Context, Error, Job, Status};
 
 const GREETING: u16 = 1;
-/// How long a rank waits for its greeting.
+/// The maximum time that a rank waits for its greeting.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn main() -> Result<(), Error> {
@@ -30,7 +30,7 @@ pub(crate) fn main() -> Result<(), Error> {
     println!("rank {rank} reaches rank {to} by {}", next.path());
     let sent = next.send(GREETING, rank as u64, b"hello from the other side")?;
     let _ = worker.finish(sent)?;
-    // The next rank may still fail to be reached; then it would wait for this greeting, and this rank would wait in vain.
+    // If the endpoint to the next rank fails, this rank stops waiting. The job then ends instead of waiting until the time limit.
     let _ = worker.wait_until(|| greeted.get() || next.error().is_some(), Some(PATIENCE))?;
     match next.error() {
         Some(error) => Err(error.into()),

@@ -1,9 +1,9 @@
-//! The cost of an operation in instructions. It runs under callgrind, which counts them independently of the machine's load. `cargo
-//! xtask instructions` runs it and compares the results.
+//! The cost of an operation in instructions. The program runs under callgrind, which counts instructions independently of the
+//! machine's load. `cargo xtask instructions` runs the program and compares the results.
 //!
 //! `instructions list` names the cases. `instructions CASE N` executes every case N times, and `valgrind --tool=callgrind
-//! --toggle-collect='*measured_CASE*'` counts one of them. `post` and `poll` are the sending of an 8-byte message and its delivery
-//! to the handler. `put` and `fetch_add` access memory of `Context::alloc`.
+//! --toggle-collect='*measured_CASE*'` counts one of them. `post` measures the sending of an 8-byte message, and `poll` its
+//! delivery to the handler. `put` and `fetch_add` access memory of `Context::alloc`.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -63,7 +63,7 @@ fn main() -> Result<(), Error> {
     let me = worker.connect(&worker.address()?)?;
     let memory = context.alloc(4096)?;
     let key = me.import_key(&memory.remote_key()?)?;
-    // Beyond the threshold of fast boxes, and until the key's mapping has arrived.
+    // The messages exceed the number after which a fast box is used, and the key's mapping arrives meanwhile.
     for _ in 0..200 {
         let outcome = me.send(1, 0, b"warm up!")?;
         let _ = worker.finish(outcome)?;

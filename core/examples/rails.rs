@@ -1,14 +1,15 @@
-//! Large puts and gets from rank 0 to rank 1, each checked. They show the throughput of several devices of a host, and the effect
-//! of losing one.
+//! Large puts and gets from rank 0 to rank 1, each checked. The program shows the throughput of several devices of a host, and the
+//! effect of losing one.
 //!
-//! `tieline run -n 2 -- target/release/examples/rails`, or between two hosts for ten seconds, with the same command for rank 1:
+//! Two ranks on one host: `tieline run -n 2 -- target/release/examples/rails`. Two hosts for ten seconds, with `TIELINE_RANK=1` on
+//! the other host:
 //!
 //! `TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 rails 10`
 //!
 //! `rails 10 1` continues until it has survived one failure, however long the detection takes.
 //!
-//! If an operation fails, it prints the reason and is repeated. If the endpoint itself has failed, so that the delivery of messages
-//! is unknown, the two ranks connect again.
+//! The program prints the reason of a failed operation and repeats the operation. If the endpoint itself has failed, so that the
+//! delivery of messages is unknown, the two ranks connect again.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -37,17 +38,17 @@ fn main() -> Result<(), Error> {
         }
         _ => answer(&worker)?,
     }
-    // The last request of the other rank is still answered.
+    // This rank answers the last request of the other rank meanwhile.
     job.barrier_while(|| worker.wait(Some(Duration::from_millis(1))).map(drop))
 }
 
-/// A connection to the peer, and its memory.
+/// A connection to the peer, and the key of the peer's memory.
 struct Way {
     endpoint: Endpoint,
     key: RemoteKey,
 }
 
-/// Connects, and waits until `all` devices are connected or one is.
+/// Connects to the peer. Waits until all devices are connected if `all` is set, otherwise until one is.
 fn connect(worker: &Worker, (address, key): (&[u8], &[u8]), all: bool) -> Result<Way, Error> {
     let endpoint = worker.connect(address)?;
     let key = endpoint.import_key(key)?;
@@ -59,7 +60,7 @@ fn connect(worker: &Worker, (address, key): (&[u8], &[u8]), all: bool) -> Result
     Ok(Way { endpoint, key })
 }
 
-/// Puts a pattern, gets it back, and notifies the peer.
+/// Puts a pattern into the peer's memory, gets the pattern back, and notifies the peer.
 fn round(
     worker: &Worker,
     way: &Way,

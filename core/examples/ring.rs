@@ -1,4 +1,4 @@
-//! A token goes round a ring of N processes; each adds its rank. After a hundred rounds rank 0 checks the sum.
+//! A token passes through a ring of N processes; each process adds its rank. After a hundred rounds rank 0 checks the sum.
 //!
 //! `tieline run -n 8 -- target/release/examples/ring`
 
@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
     let slot = arrived.clone();
     worker.on_message(TOKEN, move |message| slot.set(Some(message.header())))?;
 
-    // Each rank needs only one of all addresses.
+    // Each rank looks up only the address of the next rank.
     job.publish(ADDRESS, &worker.address()?)?;
     let (rank, size) = (job.rank() as u64, job.size() as u64);
     let next = worker.connect(&job.lookup((job.rank() + 1) % job.size(), ADDRESS)?)?;

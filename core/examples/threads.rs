@@ -1,7 +1,8 @@
-//! The cost of threads: how many messages of 8 bytes per second reach a peer, sent by several threads in three ways. Each thread
-//! has its own worker; all share one worker behind a lock; all pass their messages to the thread that owns the worker.
+//! The cost of threads: the number of 8-byte messages per second that several threads send to a peer by three methods. Each thread
+//! has its own worker; or all threads share one worker with a lock; or all pass their messages to the thread that owns the worker.
 //!
-//! `tieline run -n 2 -- target/release/examples/threads` (rank 1 receives; `SECONDS=1 THREADS=1,2,4` change the amounts)
+//! `tieline run -n 2 -- target/release/examples/threads` (rank 1 receives; `SECONDS=1 THREADS=1,2,4` set the duration and the
+//! numbers of threads)
 
 #![allow(unsafe_code)] // for `Movable::new`, whose conditions the application meets
 
@@ -15,7 +16,7 @@ use tieline::{Context, Endpoint, Error, Job, Movable, PostError, Worker};
 const MESSAGE: u16 = 1;
 const LAST: u16 = 2;
 
-/// A method for threads to send.
+/// A method by which several threads send; returns the number of messages sent.
 type Way = fn(&Context, &[u8], usize, Duration) -> Result<u64, Error>;
 
 fn main() -> Result<(), Error> {
@@ -60,7 +61,7 @@ fn length() -> Duration {
     Duration::from_secs_f64(seconds.unwrap_or(0.2))
 }
 
-/// Posts one message; the worker of the endpoint makes room for it.
+/// Posts one message, and makes progress on the worker until the endpoint accepts the message.
 fn send(worker: &Worker, there: &Endpoint, id: u16, header: u64) -> Result<(), Error> {
     loop {
         match there.send(id, header, b"8 bytes.") {
@@ -70,7 +71,7 @@ fn send(worker: &Worker, there: &Endpoint, id: u16, header: u64) -> Result<(), E
     }
 }
 
-/// Tells the peer that one method has been measured.
+/// Notifies the peer that one method has been measured.
 fn tell_last(worker: &Worker, there: &Endpoint) -> Result<(), Error> {
     send(worker, there, LAST, 0)?;
     Ok(worker.flush()?)
@@ -142,7 +143,7 @@ fn by_tasks(
 ) -> Result<u64, Error> {
     let worker = context.worker()?;
     let there = worker.connect(peer)?;
-    // If a message posted by a task finds no room, the worker's own thread sends it afterwards.
+    // If the endpoint refuses a message posted by a task, the worker's own thread sends the message afterwards.
     let late = Rc::new(Cell::new(0u64));
     let remote = worker.remote(256, (there.clone(), late.clone()))?;
     let (until, left) = (Instant::now() + length, AtomicU64::new(threads as u64));
@@ -166,7 +167,7 @@ fn by_tasks(
             count += 1;
         }
         let _ = left.fetch_sub(1, Ordering::Release);
-        // The worker's thread may sleep.
+        // The worker's thread may be sleeping, and a task wakes it.
         let _ = remote.run(|_, _| ());
         count
     };

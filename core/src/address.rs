@@ -1,9 +1,10 @@
 //! A worker's address: opaque bytes that the application carries to its peers.
 //!
 //! The address contains the host and its namespaces (for the reachability report), the worker, and one candidate for every module
-//! that the worker has open: the module, and the bytes that this module's provider understands. Then follow the schemes by which
-//! connections can be formed, for modules that need them. A context with a progress thread adds the same for its service worker,
-//! which executes peers' memory operations while the application computes. The worker's promises are at the end.
+//! that the worker has open: the module, and the bytes that this module's provider understands. After the candidates, the address
+//! lists the schemes by which connections can be formed, for modules that need another module's help. A context with a progress
+//! thread adds the same for its service worker, which executes peers' memory operations while the application computes. The
+//! worker's promises are at the end.
 
 use crate::Error;
 use crate::log::is_plain;
@@ -18,23 +19,22 @@ pub(crate) const FORMAT: Format =
 const PROMISES: u8 = 1;
 /// A promise: the worker makes progress continuously.
 const POLLS_OFTEN: u8 = 1;
-/// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. It stands in the
-/// address, so that no message bears it: whoever posts to a peer has that peer's address, and whoever hears from one
-/// was told it first.
+/// The version of the library's own messages (`emulate::id`) that this worker speaks, major and minor. The address carries the
+/// version, so messages do not: both sides have each other's address before they exchange messages.
 pub(crate) const MESSAGES: (u8, u8) = (1, 4);
-/// The minor that added what tells a worker of puts into its memory.
+/// The minor version that added notifications of puts.
 pub(crate) const NOTIFICATIONS: u8 = 1;
 /// The minor version that added rendezvous messages (announcements).
 pub(crate) const ANNOUNCEMENTS: u8 = 2;
 /// The minor version that added key handles.
 pub(crate) const HANDLES: u8 = 3;
-/// The minor that added the report of an exit with unsent operations.
+/// The minor version that added the report of an exit with unsent operations.
 pub(crate) const EXITS: u8 = 4;
-/// The priority in an address of what forms connections and carries nothing else: whoever opened it bars it from data.
+/// The priority of a candidate that only forms connections: its owner does not allow data on it.
 pub(crate) const CONNECTS_ONLY: i32 = i32::MIN;
 const MAX_CANDIDATES: usize = 64;
 const MAX_SCHEMES: usize = 64;
-/// Host names are for people: a longer one is truncated.
+/// The maximum length of a host name, which is only displayed: a longer name is truncated.
 const MAX_HOST: usize = 63;
 
 /// One route to a worker.
@@ -50,16 +50,16 @@ pub(crate) struct Candidate {
 /// One method of forming connections with a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Scheme {
-    /// Independent of the device names of either side: `tcp-connect/stream`, `verbs/ud`.
+    /// The scheme's name, independent of the device names of either side: `tcp-connect/stream`, `verbs/ud`.
     pub(crate) name: String,
     pub(crate) via: Via,
-    /// The candidates whose connections it can form, as indices, each with its rank there. Different domains may be connected by
-    /// different schemes.
+    /// The candidates whose connections the scheme can form: index of the candidate, and the scheme's rank for that candidate.
+    /// Different domains may be connected by different schemes.
     pub(crate) serves: Vec<(u8, i32)>,
 }
 
 impl Scheme {
-    /// Its rank for a candidate, if it serves that candidate.
+    /// Returns the scheme's rank for a candidate, if the scheme serves that candidate.
     pub(crate) fn rank(&self, candidate: usize) -> Option<i32> {
         let of = |(at, rank): &(u8, i32)| (usize::from(*at) == candidate).then_some(*rank);
         self.serves.iter().find_map(of)
@@ -71,7 +71,7 @@ impl Scheme {
 pub(crate) enum Via {
     /// A connector with this address.
     Connector(Vec<u8>),
-    /// Messages of the candidate with this index.
+    /// The messages of the candidate with this index.
     Candidate(u8),
 }
 
@@ -90,7 +90,7 @@ pub(crate) struct Location {
     pub(crate) pid_namespace: u64,
     pub(crate) net_namespace: u64,
     pub(crate) pid: u32,
-    /// The host's own name.
+    /// The name of the host.
     pub(crate) host: String,
 }
 
@@ -98,7 +98,8 @@ pub(crate) struct Location {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WorkerAddress {
     pub(crate) context: [u8; 16],
-    /// The version of its own messages. The major version equals that of this library, otherwise parsing would have failed.
+    /// The version of the internal messages that the worker speaks. The major version equals that of this library, otherwise
+    /// parsing would have failed.
     pub(crate) messages: (u8, u8),
     pub(crate) location: Location,
     pub(crate) entry: WorkerEntry,
@@ -173,7 +174,7 @@ impl WorkerAddress {
         Ok(WorkerAddress { context, messages, location, entry, service, polls_often })
     }
 
-    /// The address of the service worker alone.
+    /// Returns the address of the service worker alone.
     pub(crate) fn service_address(&self) -> Option<WorkerAddress> {
         Some(WorkerAddress {
             context: self.context,
@@ -185,7 +186,7 @@ impl WorkerAddress {
         })
     }
 
-    /// The peer's name for people: `process 4711`, with its host if it is another one.
+    /// Returns the peer's name for display: `process 4711`, with the host's name if the peer is on another host.
     pub(crate) fn label(&self) -> String {
         static HERE: PerProcess<OnceLock<[u8; 16]>> = PerProcess::new();
         let Location { pid, host, boot_id, .. } = &self.location;
@@ -273,7 +274,7 @@ impl WorkerEntry {
     }
 }
 
-/// Text with a one-byte length, for people. Control characters and invisible characters become `?`.
+/// Reads a text with a one-byte length, for display. Control characters and invisible characters become `?`.
 fn words(r: &mut Reader<'_>) -> Result<String, Status> {
     Ok(r.name()?.replace(|c: char| !is_plain(c), "?"))
 }
@@ -290,7 +291,7 @@ fn boot_id_here() -> [u8; 16] {
 }
 
 impl Location {
-    /// The location of this process. A field that cannot be read stays zero and equals no other.
+    /// Returns the location of this process. A field that cannot be read is zero, and zero equals no other host's value.
     pub(crate) fn here() -> Location {
         let inode = |name: &str| {
             use std::os::unix::fs::MetadataExt;
@@ -404,7 +405,7 @@ mod tests {
         }
     }
 
-    /// An address with these numbers of candidates, schemes, and candidates per scheme.
+    /// Makes an address with these numbers of candidates, schemes, and candidates per scheme.
     fn address_with_counts(
         candidates: u8,
         schemes: u8,
@@ -434,7 +435,7 @@ mod tests {
             let error = address_with_counts(candidates, schemes, serves).unwrap_err();
             assert_eq!(error.status(), Status::BadData, "{error}");
         }
-        // Additional entries are left out when the address is written.
+        // Packing omits the entries beyond the maximum.
         let mut more = example();
         let entry = &mut more.entry;
         entry.candidates = vec![entry.candidates[0].clone(); 65];

@@ -14,8 +14,8 @@ pub(crate) struct Builtin {
 
 static LINKED: Kept<Builtin> = Kept::new();
 
-/// Adds a linked provider to every context that this process opens from here on, after those from files. Instruction-counting
-/// programs use it for simulated devices.
+/// Adds a linked provider to every context that this process opens after this call. Linked providers are listed after those from
+/// files. Instruction-counting programs use it for simulated devices.
 #[doc(hidden)]
 pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) {
     if !LINKED.iter().any(|known| known.name == name) {
@@ -23,7 +23,7 @@ pub fn link_provider(name: &'static str, version: &'static str, entry: EntryFn) 
     }
 }
 
-/// All linked providers, the program's last.
+/// Returns all linked providers: the library's first, the program's last.
 pub(crate) fn linked() -> Vec<Builtin> {
     let mut all = library_providers();
     let library_providers = all.len();
@@ -53,20 +53,21 @@ fn library_providers() -> Vec<Builtin> {
     Vec::new()
 }
 
-/// The text of `docs/configuration.md`: every variable of the core and of the linked providers. The variables of other providers
-/// follow if they are among `loaded` (`Report::config` has them). The settings of this process have no influence.
+/// Returns the text of `docs/configuration.md`: every variable of the core and of the linked providers. The variables of other
+/// providers follow if they are among `loaded` (`Report::config` has them). The settings of this process have no influence.
 #[must_use]
 pub fn configuration_markdown(loaded: &[ValueView]) -> String {
     tieline_config::markdown(variables(), loaded)
 }
 
-/// The text of `/etc/tieline/tieline.toml` as packages install it: the same variables, each set to its default and commented out.
+/// Returns the text of `/etc/tieline/tieline.toml` as packages install it: the same variables, each set to its default and
+/// commented out.
 #[must_use]
 pub fn configuration_file(loaded: &[ValueView]) -> String {
     tieline_config::settings_file(variables(), loaded)
 }
 
-/// The declarations of the built-in providers, ordered by name.
+/// Returns the declarations of the built-in providers, ordered by name.
 pub(crate) fn variables() -> Vec<(&'static str, Vec<Declared>)> {
     #[cfg(feature = "builtin")]
     {

@@ -11,7 +11,7 @@ use crate::sys::{OwnedBuffer, Span};
 use crate::worker::Worker;
 use std::sync::Arc;
 
-/// Keeps the progress thread alive. Every handle of the application holds one; the thread itself holds none.
+/// A lease that keeps the progress thread running. Every handle of the application holds a lease; the thread itself holds none.
 pub(crate) struct Lease {
     #[allow(dead_code)] // held for its drop, which ends the thread
     service: Option<Service>,
@@ -19,14 +19,15 @@ pub(crate) struct Lease {
 
 /// The entry point of the library: the providers that were found, and the memory registered with them.
 ///
-/// Clones are the same context. A context can be used from every thread.
+/// Clones share one context. A context can be used from every thread.
 #[derive(Clone)]
 pub struct Context {
     core: Arc<Core>,
     lease: Arc<Lease>,
 }
 
-/// Configures a context before it is opened. Values set by the program override the environment and the configuration files.
+/// The configuration of a context before it is opened. Values set by the program override the environment and the configuration
+/// files.
 #[must_use]
 pub struct ContextBuilder {
     config: ConfigBuilder,
@@ -50,11 +51,11 @@ impl Context {
 
     /// Opens a worker, which belongs to the calling thread.
     ///
-    /// A module that cannot be opened is left out as long as another one carries messages; [`Context::report`] gives the reason.
+    /// A module that cannot be opened is left out as long as another one carries messages; [`Context::report`] contains the reason.
     ///
     /// # Errors
-    /// [`OpenError`] if no module remains that carries messages. Most often it is [`OpenError::Release`]: descriptors or memory ran
-    /// out. [`OpenError::Reopen`] after the progress thread has stopped and the context has noticed it, and in a forked child.
+    /// [`OpenError`] if no module remains that carries messages. The usual error is [`OpenError::Release`]: descriptors or memory
+    /// ran out. [`OpenError::Reopen`] after the progress thread has stopped and the context has noticed it, and in a forked child.
     pub fn worker(&self) -> Result<Worker, OpenError> {
         self.core.check_service()?;
         Worker::open(self.core.clone(), Some(self.lease.clone())).map_err(|error| {
@@ -70,8 +71,8 @@ impl Context {
     ///
     /// A region of 0 bytes is valid: its key can be exported, and it is closed like any other region.
     ///
-    /// If no provider can share memory (for example because shared memory files are forbidden), the region is ordinary memory. Then
-    /// [`Region::is_shared`] returns `false`, and the report gives the reason.
+    /// If no provider can share memory (for example because shared memory files are forbidden), the region is ordinary memory. In
+    /// this case [`Region::is_shared`] returns `false`, and the report contains the reason.
     ///
     /// # Errors
     /// [`OpenError::Release`] if `len` exceeds the memory that the machine has available, a limit of the process, or a memory
@@ -80,10 +81,10 @@ impl Context {
         self.alloc_with(len, Access::ALL)
     }
 
-    /// Like [`Context::alloc`], with the access rights that peers get.
+    /// Does the same as [`Context::alloc`], with a choice of the access rights that peers get.
     ///
     /// # Errors
-    /// As for [`Context::alloc`].
+    /// The errors of [`Context::alloc`].
     pub fn alloc_with(&self, len: usize, access: Access) -> Result<Region, OpenError> {
         self.core.check_service()?;
         Ok(self.core.memory.alloc(len, access)?)
@@ -100,10 +101,10 @@ impl Context {
         self.register_with(buffer, Access::ALL)
     }
 
-    /// Like [`Context::register`], with the access rights that peers get.
+    /// Does the same as [`Context::register`], with a choice of the access rights that peers get.
     ///
     /// # Errors
-    /// As for [`Context::register`].
+    /// The errors of [`Context::register`].
     pub fn register_with(
         &self,
         buffer: impl Into<Box<[u8]>>,
@@ -122,11 +123,11 @@ impl Context {
     ///
     /// # Safety
     /// `base` must be valid for reads and writes of `len` bytes until [`Region::close`] has returned `Ok` for this region, or until
-    /// the process ends. Dropping the region or the context is not enough: pending operations and copies by peers continue. No Rust
-    /// reference to the bytes may be used while a peer may write them.
+    /// the process ends. It is not sufficient to drop the region or the context: pending operations and copies by peers continue.
+    /// No Rust reference to the bytes may be used while a peer may write them.
     ///
     /// # Errors
-    /// As for [`Context::register`]. `Permission` if the memory is not mapped or lacks a right.
+    /// The errors of [`Context::register`]. `Permission` if the memory is not mapped or not mapped with the required rights.
     #[allow(unsafe_code)] // the caller upholds the contract
     pub unsafe fn register_raw(
         &self,
@@ -142,8 +143,8 @@ impl Context {
 
     /// Wraps a buffer as local memory for operations, without registering it (a transient registration).
     ///
-    /// Operations use the buffer in place and only while they last. Puts read from it, messages are sent from it, and gets and
-    /// rendezvous receives write to it. The region has no key. It costs one allocation. If a device needs a registration, the
+    /// Operations use the buffer in place and only while they last. Puts and messages read the buffer, and gets and rendezvous
+    /// receives write the buffer. The region has no key. The call costs one allocation. If a device needs a registration, the
     /// library makes one for the duration of each operation. [`Region::into_buffer`] returns the buffer.
     ///
     /// ```
@@ -168,32 +169,32 @@ impl Context {
         Ok(self.core.memory.lend_owned(buffer)?)
     }
 
-    /// The earlier name of [`Context::register_transient`].
+    /// Does the same as [`Context::register_transient`], of which this is the earlier name.
     ///
     /// # Errors
-    /// As [`Context::register_transient`].
+    /// The errors of [`Context::register_transient`].
     #[deprecated(since = "0.2.0", note = "renamed to `register_transient`")]
     pub fn lend(&self, buffer: impl Into<Box<[u8]>>) -> Result<Region, OpenError> {
         self.register_transient(buffer)
     }
 
-    /// Like [`Context::register_transient`], for memory that the application keeps and owns.
+    /// Does the same as [`Context::register_transient`], for memory that the application keeps and owns.
     ///
     /// # Safety
     /// As for [`Context::register_raw`]: `base` must be valid for reads and writes of `len` bytes until [`Region::close`] has
     /// returned `Ok`, or until the process ends, regardless of what is dropped before. Memory that is only a source of puts and
     /// messages needs to be valid for reads alone.
     ///
-    /// After an operation has succeeded, no device or peer writes there any more. After an operation has failed, a device or peer
-    /// may still write until the operation's endpoint is dropped; `close` reports when that is over. If the memory was sent as a
-    /// rendezvous message, a receiver that violates the protocol may read it until `close` returns `Ok`, even after that receiver
+    /// After an operation has succeeded, no device or peer writes its memory any more. After an operation has failed, a device or
+    /// peer may still write until the operation's endpoint is dropped; `close` reports when that is over. If the memory was sent as
+    /// a rendezvous message, a receiver that violates the protocol may read it until `close` returns `Ok`, even after that receiver
     /// has reported that it is finished.
     ///
     /// While an operation writes the memory, no other code may access it. While an operation reads the memory, no other code may
     /// write it.
     ///
     /// # Errors
-    /// As for [`Context::register_transient`].
+    /// The errors of [`Context::register_transient`].
     #[allow(unsafe_code)] // the caller upholds the contract
     pub unsafe fn register_transient_raw(
         &self,
@@ -205,13 +206,13 @@ impl Context {
         Ok(self.core.memory.lend(span, Backing::Borrowed)?)
     }
 
-    /// The earlier name of [`Context::register_transient_raw`].
+    /// Does the same as [`Context::register_transient_raw`], of which this is the earlier name.
     ///
     /// # Safety
     /// As [`Context::register_transient_raw`].
     ///
     /// # Errors
-    /// As [`Context::register_transient`].
+    /// The errors of [`Context::register_transient`].
     #[allow(unsafe_code)] // the promise is the caller's
     #[deprecated(since = "0.2.0", note = "renamed to `register_transient_raw`")]
     pub unsafe fn lend_raw(&self, base: *mut u8, len: usize) -> Result<Region, OpenError> {
@@ -219,11 +220,11 @@ impl Context {
         unsafe { self.register_transient_raw(base, len) }
     }
 
-    /// Returns the state of the context's workers and the operations they wait for. `tieline info --pid` shows the same from
+    /// Returns the state of the context's workers and the operations for which they wait. `tieline info --pid` shows the same from
     /// another process ([`crate::live`]).
     ///
-    /// Each entry is the worker's latest published state; [`WorkerStatus::age_ms`](crate::live::WorkerStatus) gives its age. A
-    /// worker that makes progress in a loop publishes about every tenth of a second. May be called from any thread.
+    /// Each entry is the worker's latest published state; [`WorkerStatus::age_ms`](crate::live::WorkerStatus) is its age. A worker
+    /// that makes progress in a loop publishes about every tenth of a second. May be called from any thread.
     ///
     /// The result is empty with `TIELINE_LIVE=off`, if memory or a descriptor for it was missing, and in a forked child.
     /// [`Worker::status`] needs neither.
@@ -254,36 +255,38 @@ impl ContextBuilder {
     /// Sets whether a thread of the library serves peers' accesses to this context's memory while the application computes. The
     /// thread sleeps when it is idle. The variable is `TIELINE_PROGRESS_THREAD`.
     ///
-    /// If the thread ends early, existing workers and memory remain usable, and the workers' own progress serves peers as without
-    /// the thread. Operations that peers had sent to the thread fail; requests that wait for a connection to it go to the workers.
-    /// The application learns the reason from the next [`Worker::wait`], [`Worker::wait_until`] or [`Worker::arm`], once per
-    /// worker. Opening a worker and allocating or registering memory fail from then on.
+    /// If the thread ends early, existing workers and memory remain usable, and the workers' own progress serves peers as in a
+    /// context without the thread. Operations that peers had sent to the thread fail; the workers serve requests that wait for a
+    /// connection to the thread. The application learns the reason from the next [`Worker::wait`], [`Worker::wait_until`] or
+    /// [`Worker::arm`], once per worker. From then on, opening a worker and allocating or registering memory fail.
     pub fn progress_thread(self, on: bool) -> ContextBuilder {
         self.set(vars::PROGRESS_THREAD, if on { "on" } else { "off" })
     }
 
     /// Sets whether to promise to peers that all workers of this context make progress continuously: every few microseconds while
-    /// they have no other work. The variable is `TIELINE_POLLS_OFTEN`. The default is off, because a target that computes would
-    /// break the promise.
+    /// they have no other work. The variable is `TIELINE_POLLS_OFTEN`. The default is off, because a target that computes breaks
+    /// the promise.
     ///
     /// A worker's address carries the promise. A peer with that address sends small puts and gets as messages if that is faster
     /// than the module that reaches the memory: within a host, two messages can be faster than one system call. The modules' stated
-    /// costs determine up to how many bytes this applies ([`RemoteKey::path`](crate::RemoteKey::path),
+    /// costs determine the length up to which this applies ([`RemoteKey::path`](crate::RemoteKey::path),
     /// [`Endpoint::report`](crate::Endpoint::report)).
     ///
-    /// The meaning of an operation is the same on both routes: `Done` means that the bytes have arrived. Its timing differs:
+    /// The meaning of an operation is the same on both routes: `Done` means that the bytes have arrived. The timing of an operation
+    /// differs between the routes:
     ///
-    /// - An operation that the module would have completed within the call can be `Pending`. It then needs progress of both
+    /// - An operation that the module would complete within the call can be `Pending`. A pending operation needs progress of both
     ///   workers. If the target breaks its promise, the operation waits for the target's next progress call.
-    /// - After a fence, a small put waits for the answer to the small put before it, and for progress on this side. The module
-    ///   would have needed neither.
-    /// - Without a fence, no operation waits for these messages. While 16 requests are unanswered, or the message lane (the module
-    ///   that carries messages to this peer) has no room, small operations use the module that reaches the memory.
-    /// - Modules that complete asynchronously keep their small operations, because many of them can be in flight together.
+    /// - After a fence, a small put waits for the answer to the small put before it, and for progress on this side. The module that
+    ///   reaches the memory needs neither.
+    /// - Without a fence, no operation waits for these messages. Small operations use the module that reaches the memory while 16
+    ///   requests are unanswered, or while the message lane (the module that carries messages to this peer) accepts no message.
+    /// - Modules that complete asynchronously execute their small operations themselves, because many of these can be in flight
+    ///   together.
     ///
     /// The first small put or get opens the message lane to the peer, even on an endpoint that sends no messages. From then on the
-    /// endpoint fails when that lane fails. If the target's worker is closed, puts fail that the module could have completed, and a
-    /// new endpoint finds no route to that worker within `TIELINE_CONNECT_TIMEOUT`.
+    /// endpoint fails when that lane fails. If the target's worker is closed, puts fail although the module could complete them,
+    /// and a new endpoint finds no route to that worker within `TIELINE_CONNECT_TIMEOUT`.
     ///
     /// The promise is not advertised while a progress thread serves peers, nor if waits do not spin (`TIELINE_SPIN`), as in a job
     /// with more processes than processors. [`Context::report`] contains a warning in these cases. A promise that a peer has
@@ -293,14 +296,14 @@ impl ContextBuilder {
     }
 
     /// Sets whether the application carries the few datagrams that establish a connection, as [`Worker::set_out_of_band`]
-    /// describes. The connection module `oob` then takes its place in `TIELINE_CONNECT`.
+    /// describes. Position `oob` in `TIELINE_CONNECT` selects this channel.
     pub fn out_of_band(mut self, on: bool) -> ContextBuilder {
         self.out_of_band = on;
         self
     }
 
-    /// Returns the report of a context with this configuration, also if the context is unusable; then with the error for which it
-    /// cannot be opened. For diagnostic tools.
+    /// Returns the report of a context with this configuration, even if the context is unusable; the error is then the reason that
+    /// it cannot be opened.
     ///
     /// # Errors
     /// [`OpenError::Configure`]: a malformed variable or file.
@@ -313,7 +316,7 @@ impl ContextBuilder {
     /// Opens the context.
     ///
     /// # Errors
-    /// As for [`Context::open`].
+    /// The errors of [`Context::open`].
     pub fn open(self) -> Result<Context, OpenError> {
         let report_to = self.config.report_to();
         let config = self.config.build().inspect_err(|error| {

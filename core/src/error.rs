@@ -1,4 +1,4 @@
-//! Errors by kind of operation. Each type is an enum whose variants name the caller's possible reactions, or the state of the
+//! Errors by kind of operation. Each type is an enum, and its variants name the caller's possible reactions or the state of the
 //! operation, so that a `match` covers every case.
 //!
 //! | error | operations that fail with it |
@@ -11,7 +11,8 @@
 //!
 //! A wait that reaches its deadline is not an error: `wait_until` returns `false`, and `wait` returns
 //! [`Waited::TimeIsUp`](crate::Waited). Therefore `TimedOut` in one of these types always means that an operation or a connection
-//! has ended. In C these are two statuses, `TIELINE_TIMED_OUT` and `TIELINE_EXPIRED`.
+//! has ended. In C, a deadline that was reached is `TIELINE_EXPIRED`, and an operation or connection that timed out is
+//! `TIELINE_TIMED_OUT`.
 //!
 //! Each type dereferences to an [`Error`] with its text ([`Deref`]), and `?` converts it back into one:
 //!
@@ -40,21 +41,22 @@ use std::ops::Deref;
 
 /// The reason why an operation was not posted.
 ///
-/// No part of the operation was executed, with two exceptions. A large put that is written immediately, in pieces, may have reached
-/// the peer in part. If a provider failed during this very call, the operation may have been executed in whole or in part.
+/// No part of the operation was executed, with two exceptions. First, a large put that is written immediately, in pieces, may have
+/// reached the peer in part. Second, if a provider failed during this very call, the operation may have been executed in whole or
+/// in part.
 #[derive(Clone, PartialEq, Eq)]
 pub enum PostError {
     /// Nothing was posted. The same call may succeed after progress. Status: `Again`.
     Retry(Error),
-    /// This call can never succeed with these arguments. Its range, rights, key, length or id is wrong, it was made in a handler or
-    /// in a forked child, or the memory does not support the operation. The endpoint is unchanged. Status: `Invalid`,
+    /// This call can never succeed with these arguments. The range, rights, key, length or id is wrong, the call was made in a
+    /// handler or in a forked child, or the memory does not support the operation. The endpoint is unchanged. Status: `Invalid`,
     /// `KeyRejected`, `OutOfRange`, `TooLarge`, `Misaligned`, `Unsupported`, `UnsupportedParam`, `Busy`, `Permission` (memory of
     /// the target is missing or protected).
     Correct(Error),
-    /// The endpoint or its worker has ended, or the route of this operation failed. Status: any that no other variant has; any
-    /// status at all once [`Endpoint::error`](crate::Endpoint::error) returns an error.
+    /// The endpoint or its worker has ended, or the route of this operation failed. Status: any that is not listed for another
+    /// variant; any status at all once [`Endpoint::error`](crate::Endpoint::error) returns an error.
     Reconnect(ConnectError),
-    /// A bounded resource of this process ran out: release some of it. Status: `NoMemory`.
+    /// A bounded resource of this process ran out, and the caller has to release some of it. Status: `NoMemory`.
     Release(Error),
 }
 
@@ -68,50 +70,50 @@ pub enum CompletionError {
     Refused(Error),
     /// The connection or the provider failed together with the operation. The operation may have been executed, may not have been,
     /// or may still be executed later. Reconnect as the [`ConnectError`] says, and repeat only operations that may be executed
-    /// twice. Status: any that no other variant has; any status at all if the operation ended with its connection.
+    /// twice. Status: any that is not listed for another variant; any status at all if the operation ended with its connection.
     Unknown(ConnectError),
     /// This process abandoned the operation. After [`Worker::cancel`](crate::Worker::cancel), no part of it has been executed.
-    /// After its endpoint was dropped or its worker closed, it may have been executed. Status: `Canceled`, or `Closed` once the
-    /// worker is closed.
+    /// After the operation's endpoint was dropped or its worker closed, the operation may have been executed. Status: `Canceled`,
+    /// or `Closed` once the worker is closed.
     Canceled(Error),
-    /// The operation was not examined, because this call could not wait: it was made in a handler, in a forked child or on another
-    /// worker, or the system refused to sleep. The operation continues if it has not ended. A later flush waits for it and reports
-    /// its failure.
+    /// The operation was not examined, because this call could not wait: the call was made in a handler, in a forked child or on
+    /// another worker, or the system refused to sleep. The operation continues if it has not ended. A later flush waits for the
+    /// operation and reports its failure.
     Pending(Error),
 }
 
-/// The reason why a connection cannot be established, or why it ended, and the way to get one.
+/// The reason why a connection cannot be established or has ended, and what the caller can do to reconnect.
 #[derive(Clone, PartialEq, Eq)]
 pub enum ConnectError {
-    /// The same call may succeed, possibly later: it timed out, the peer was busy, the peer closed the connection, or its transport
-    /// failed. Status: `Again`, `TimedOut`, `Io`, `ProviderFailed`, `Canceled`; for an endpoint that has ended also `Busy`,
-    /// `Closed`, `KeyRejected`, `OutOfRange`, `Misaligned`.
+    /// The same call may succeed, possibly later: the connection timed out, the peer was busy, the peer closed the connection, or
+    /// its transport failed. Status: `Again`, `TimedOut`, `Io`, `ProviderFailed`, `Canceled`; for an endpoint that has ended also
+    /// `Busy`, `Closed`, `KeyRejected`, `OutOfRange`, `Misaligned`.
     Retry(Error),
     /// This call can never succeed: the bytes are not an address, no peer has this number, the call was made in a handler or in a
     /// forked child, or the worker is closed. Status: `BadData`, `Invalid`, `Closed`, `Busy`, `KeyRejected`, `OutOfRange`,
     /// `TooLarge`, `Misaligned`, `UnsupportedParam`.
     Correct(Error),
-    /// The peer is gone, or another one has taken its place: exchange addresses again. Status: `PeerFailed`.
+    /// The peer is gone, or another process has replaced it: exchange addresses again. Status: `PeerFailed`.
     Exchange(Error),
     /// The two sides have no route in common, or do not understand each other, for example because their versions are incompatible.
     /// `tieline info --why` on both hosts shows the modules of each. Status: `Unreachable`, `Unsupported`, `Permission`,
     /// `NoDevice`; for an endpoint that has ended also `BadData`, `Invalid`, `TooLarge`, `UnsupportedParam`.
     Configure(Error),
-    /// A bounded resource of this process ran out: release some of it. Status: `NoMemory`.
+    /// A bounded resource of this process ran out, and the caller has to release some of it. Status: `NoMemory`.
     Release(Error),
 }
 
 /// The reason why a context or a worker could not be opened, or why memory could not be allocated or registered.
 #[derive(Clone, PartialEq, Eq)]
 pub enum OpenError {
-    /// A setting is wrong ([`ConfigureError::setting`] names it), or the things that this machine has and permits are not
-    /// sufficient; `tieline info --why` shows them. Status: any that no other variant has.
+    /// A setting is wrong ([`ConfigureError::setting`] names it), or this machine lacks a device or permission that the context
+    /// needs; `tieline info --why` lists both. Status: any that is not listed for another variant.
     Configure(ConfigureError),
     /// Memory, descriptors or another bounded resource ran out: request less, or release some of it. Status: `NoMemory`, `Again`,
     /// `Busy`.
     Release(Error),
-    /// This context cannot open anything more: its progress thread has stopped, or this is a forked child. Open a new context.
-    /// Status: any.
+    /// This context cannot open a worker or memory any more: its progress thread has stopped, or this is a forked child. Open a new
+    /// context. Status: any.
     Reopen(Error),
 }
 
@@ -120,8 +122,8 @@ pub enum OpenError {
 pub struct ConfigureError(Error);
 
 impl ConfigureError {
-    /// The setting that caused the error: its name (empty for a line of a file that is not a setting), its value and its origin.
-    /// `None` if the cause is not a setting but an installation or a permission.
+    /// Returns the setting that caused the error: its name (empty for a line of a file that is not a setting), its value and its
+    /// origin. `None` if the cause is not a setting but an installation or a permission.
     #[must_use]
     pub fn setting(&self) -> Option<(&str, &Setting)> {
         self.0.setting()
@@ -162,7 +164,7 @@ impl From<Error> for CompletionError {
     }
 }
 
-/// Whether a status means that an operation cannot be executed in its present form.
+/// Checks whether a status means that an operation cannot be executed in its present form.
 fn refuses(status: Status) -> bool {
     use Status::*;
     matches!(
@@ -212,7 +214,7 @@ impl From<Error> for OpenError {
     }
 }
 
-/// Implements the traits that all of these types share: access to the text of the [`Error`] inside, and conversion back into it.
+/// Implements the traits that all of these types share: access to the [`Error`] inside, and conversion back into it.
 macro_rules! is_an_error {
     ($name:ident: $($case:ident)|+) => {
         impl Deref for $name {

@@ -1,5 +1,5 @@
-//! Bytes written by other versions, kept as files: whatever was readable once stays readable, and the output changes only with its
-//! version. A new minor adds a file and changes none.
+//! Bytes written by other versions, kept as files: bytes that were readable once stay readable, and the output changes only with
+//! its version. A new minor version adds a file and changes none.
 
 use crate::Status;
 use crate::address::{Candidate, Location, Scheme, Via, WorkerAddress, WorkerEntry};
@@ -54,7 +54,7 @@ fn address() -> WorkerAddress {
     }
 }
 
-/// The address as of the first minor, which had no promises.
+/// Returns the address of the first minor version, which had no promises.
 fn first_address() -> WorkerAddress {
     WorkerAddress { polls_often: false, ..address() }
 }
@@ -82,7 +82,8 @@ fn addresses_and_keys_of_every_minor_are_read() {
     assert_eq!(WorkerAddress::parse(&golden!("address-1.0")).unwrap(), first_address());
     assert_eq!(WorkerAddress::parse(&golden!("address-1.1")).unwrap(), address());
     assert_eq!(KeyRecord::parse(&golden!("key-1.0")).unwrap(), key());
-    // An older reader ignores bytes that a later minor adds at the end; the first byte there holds the promises of 1.1.
+    // An older reader ignores bytes that a later minor version adds at the end; the first such byte holds the promises of version
+    // 1.1.
     let newer = WorkerAddress { messages: (1, 4), ..address() };
     assert_eq!(WorkerAddress::parse(&golden!("address-1.9")).unwrap(), newer);
     assert_eq!(KeyRecord::parse(&golden!("key-1.9")).unwrap(), key());

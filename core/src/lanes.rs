@@ -1,7 +1,7 @@
-//! The lanes of a pair: the paths that reach a peer, and the order in which they serve it.
+//! The lanes to a peer: the paths that reach the peer, and their order.
 //!
-//! This is a pure function: the caller queries interfaces and probes mechanisms, and passes the results in. A mechanism that cannot
-//! reach a peer costs that pair one lane and adds one record.
+//! The module is a pure function: the caller queries interfaces, probes mechanisms, and passes the results as arguments. If a
+//! mechanism cannot reach a peer, the result has one lane less and one more record.
 //!
 //! Lanes are sorted by rank. A path's reserve comes after similar message modules of other domains. Emulation over messages comes
 //! last. If messages stay within the host, a network's put and get that need the target's progress are left out, since emulation
@@ -23,16 +23,16 @@ use crate::rank::{ModuleRef, Ranked, Role, compare};
 /// A module of the peer, from its address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PeerModule {
-    /// Its name there; the domain may be named differently here.
+    /// The module's name at the peer; the domain may have another name on this side.
     pub(crate) at: ModuleRef,
-    /// Its priority there.
+    /// The module's priority at the peer.
     pub(crate) priority: i32,
 }
 
 /// The memory that an RMA or atomic lane serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Serves {
-    /// Memory that the peer's module provided itself.
+    /// Only memory that the peer's module provided itself.
     OwnMemory,
     /// Any memory registered with its domain.
     AnyMemory,
@@ -41,7 +41,7 @@ pub(crate) enum Serves {
 /// The target of a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LaneTarget {
-    /// A module here, and the peer's module that it reaches: an index into the peer's list.
+    /// A local module, and the peer's module that it reaches, as an index into the peer's list.
     Module(ModuleRef, usize),
     /// The core's emulation over the first message lane.
     Messages,
@@ -50,31 +50,31 @@ pub(crate) enum LaneTarget {
 /// A lane that serves a class of operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RankedLane {
-    /// The module or emulation.
+    /// The local module, or the emulation.
     pub(crate) via: LaneTarget,
-    /// The memory that it serves; messages need none.
+    /// The memory that the lane serves; not used for messages.
     pub(crate) serves: Serves,
-    /// Puts and gets up to this size go by messages instead; see [`Lanes::choose_small`].
+    /// The length up to which puts and gets use messages instead; see [`Lanes::choose_small`].
     pub(crate) small: usize,
-    /// The reason for its position.
+    /// The reason for the lane's position.
     pub(crate) because: String,
 }
 
 /// The lanes of a pair; each list begins with the first choice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lanes {
-    /// For messages; empty: the peer cannot be reached.
+    /// The lanes for messages; empty: the peer cannot be reached.
     pub(crate) message: Vec<RankedLane>,
-    /// For put and get.
+    /// The lanes for put and get.
     pub(crate) rma: Vec<RankedLane>,
-    /// For atomics.
+    /// The lanes for atomics.
     pub(crate) atomic: Vec<RankedLane>,
-    /// The modules that cannot reach this peer, and those that were chosen for it.
+    /// The records of the modules that cannot reach this peer, and of those chosen for it.
     pub(crate) records: Vec<Record>,
 }
 
 impl Lanes {
-    /// The lanes of a role; none for connections.
+    /// Returns the lanes of a role; none for connections.
     pub(crate) fn of(&self, role: Role) -> &[RankedLane] {
         match role {
             Role::Message => &self.message,
@@ -86,8 +86,8 @@ impl Lanes {
 }
 
 impl Lanes {
-    /// The composed lanes besides messages: `RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud`. Adds a record for each
-    /// connection module. `wired` holds local modules, each with the one that forms its connections with this peer.
+    /// Describes the composed lanes besides messages: `RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud`. Adds a record
+    /// for each connection module. `wired` holds local modules, each with the module that forms its connections with this peer.
     pub(crate) fn compose(&mut self, peer: &str, wired: &[(ModuleRef, ModuleRef)]) -> String {
         let mut used: Vec<ModuleRef> = in_use(&self.message);
         let mut parts = Vec::new();
@@ -123,8 +123,8 @@ impl Lanes {
     }
 }
 
-/// The modules that serve some memory, or messages, as long as nothing fails: those up to the first that serves all memory, and the
-/// same module in other domains, which share large transfers.
+/// Returns the modules that serve some memory, or messages, as long as nothing fails. These are the modules up to the first one
+/// that serves all memory, and the same module in other domains, which share large transfers.
 fn in_use(lanes: &[RankedLane]) -> Vec<ModuleRef> {
     let mut whole: Option<&ModuleRef> = None;
     let mut modules = Vec::new();
@@ -141,8 +141,8 @@ fn in_use(lanes: &[RankedLane]) -> Vec<ModuleRef> {
     modules
 }
 
-/// Builds the lanes to a peer. `reach` answers for a local module and a peer's module of the same name: reachable, or the reason
-/// that it is not.
+/// Builds the lanes to a peer. `reach` takes a local module and a peer's module of the same name, and returns the reason if the
+/// peer's module is unreachable.
 pub(crate) fn lanes(
     peer: &str,
     composition: &Composition,
@@ -217,7 +217,7 @@ pub(crate) fn lanes(
     lanes
 }
 
-/// Moves a path's reserve behind all modules that are like the path's message module: another device may have a connection.
+/// Moves a path's reserve after all modules that are like the path's message module, because another device may have a connection.
 fn put_reserves_last(composition: &Composition, fit: &mut Vec<(&Ranked, usize)>) {
     let of = |ranked: &Ranked| {
         let path = composition.usable().find(|path| path.reserve.as_ref() == Some(&ranked.at));
@@ -237,7 +237,7 @@ fn put_reserves_last(composition: &Composition, fit: &mut Vec<(&Ranked, usize)>)
     *fit = placed.into_iter().map(|(_, lane)| lane).collect();
 }
 
-/// The module that carries messages, if it reaches no peer outside of this host.
+/// Returns the module that carries messages, if it reaches no peer outside of this host.
 fn local_messages(lanes: &Lanes, composition: &Composition) -> Option<ModuleRef> {
     match &lanes.message.first()?.via {
         LaneTarget::Module(at, _) => {
@@ -248,9 +248,9 @@ fn local_messages(lanes: &Lanes, composition: &Composition) -> Option<ModuleRef>
     }
 }
 
-/// The peer's module of the same provider and name that serves this module. Only reachable ones count. The first choice is the one
-/// whose domain has the same name, since devices of one fabric mostly have the same names on every host. Otherwise it is one that
-/// serves no other local module, or else the first.
+/// Returns the peer's module of the same provider and name that serves this local module. Only reachable modules count. The first
+/// choice is the module whose domain has the same name, since devices of one fabric usually have the same names on every host. The
+/// second choice is a module that serves no other local module, and the last choice is the first module.
 fn counterpart(
     at: &ModuleRef,
     theirs: &[PeerModule],
@@ -315,7 +315,7 @@ fn emulation(before: &[RankedLane]) -> RankedLane {
     }
 }
 
-/// A record for each module in use towards this peer.
+/// Makes a record for each module that serves this peer.
 fn chosen(peer: &str, lanes: &Lanes) -> Vec<Record> {
     let mut uses: Vec<(ModuleRef, Vec<String>, Vec<String>)> = Vec::new();
     for role in Role::DATA {

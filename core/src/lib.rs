@@ -1,8 +1,7 @@
 //! Tieline: a transport library that finds its transports at run time.
 //!
-//! It offers active messages, put, get, atomics and registered memory with completions, over connections that are established on
-//! demand.
-//! With no provider installed, shared memory works:
+//! The library offers active messages, put, get, atomics and registered memory with completions, over connections that are
+//! established on demand. With no provider installed, shared memory works:
 //!
 //! ```
 //! fn main() -> Result<(), tieline::Error> {
@@ -18,13 +17,13 @@
 //! }
 //! ```
 //!
-//! A [`Context`] finds providers, ranks them and composes paths. Its [`Report`] lists the modules in use and gives the reason for
-//! each one that is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one peer.
-//! A [`Region`] is memory that peers can access with its [`RemoteKey`].
+//! A [`Context`] finds providers, ranks them and composes paths. Its [`Report`] lists the modules in use, and the reason for each
+//! module that is not. A [`Worker`] is a progress engine that belongs to one thread at a time. An [`Endpoint`] leads to one peer. A
+//! [`Region`] is memory that peers can access with its [`RemoteKey`].
 //!
-//! Every failure is an [`Error`] that states the failure, its cause and the remedy. Its type tells a program which reaction is
-//! possible ([`error`]). The library prints nothing unless an operator requests it with `TIELINE_REPORT`. It installs nothing and
-//! never exits the process.
+//! Every failure is an [`Error`] that states the failure, its cause and the remedy. The error's type tells a program which reaction
+//! is possible ([`error`]). The library prints nothing unless an operator requests it with `TIELINE_REPORT`. The library installs
+//! no handler and never exits the process.
 
 mod address;
 mod builtin;
@@ -80,7 +79,7 @@ pub use region::{Access, KeyHandle, NotClosed, Region};
 pub use report::Report;
 pub use request::{CompletionCounter, Outcome, Request};
 pub use tieline_plugin_api::Status;
-/// For the C library, which keeps per-process state as well.
+/// The C library uses this module, because it keeps per-process state as well.
 #[doc(hidden)]
 pub use tieline_plugin_api::process;
 pub use worker::services::{ServiceAnswer, ServiceCall, ServiceRequest};

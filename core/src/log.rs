@@ -1,13 +1,14 @@
-//! Lines that are kept for the report while a context is used, since a library does not print: the first ones and the last ones.
+//! Lines that are kept for the report while a context is used: the first and the last ones. The library itself prints nothing.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The number of lines that are kept of each half.
+/// The number of lines that each half keeps.
 const KEPT: usize = 256;
 
-/// Whether a character may appear in a line. Control characters and line ends may not, and neither may invisible characters that
-/// change the display of others (their direction, for example). Peers and files influence the text of a line.
+/// Checks whether a character may appear in a line. Control characters, line ends and invisible characters that change the display
+/// of others (their direction, for example) may not appear. The check is needed because peers and files influence the text of a
+/// line.
 pub(crate) fn is_plain(c: char) -> bool {
     let is_unseen = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
@@ -15,10 +16,10 @@ pub(crate) fn is_plain(c: char) -> bool {
     !c.is_control() && !is_unseen
 }
 
-/// The lines so far, as text or as records. Any thread may add lines.
+/// The lines added so far, as text or as records. Any thread may add lines.
 pub(crate) struct Log<T> {
     lines: Mutex<Lines<T>>,
-    /// Receives each line as it comes, if set.
+    /// The function that receives each line when it is added, if set.
     heard: OnceLock<Hearer<T>>,
 }
 
@@ -27,15 +28,15 @@ type Hearer<T> = Box<dyn Fn(&T) + Send + Sync>;
 struct Lines<T> {
     first: Vec<T>,
     last: VecDeque<T>,
-    /// The latest lasting lines between the two halves; other lines do not displace them.
+    /// The latest lasting lines that lie between the two halves; other lines do not displace lasting ones.
     lasting: VecDeque<T>,
-    /// Lines between the two halves that were dropped, including lasting ones.
+    /// The number of lines between the two halves that were dropped, including lasting ones.
     left_out: u64,
 }
 
 /// An entry of a log.
 pub(crate) trait Line: Clone + PartialEq + From<String> {
-    /// Whether later lines leave it in place.
+    /// Checks whether the line is lasting, so that later lines do not displace it.
     fn lasts(&self) -> bool {
         false
     }
@@ -54,7 +55,7 @@ impl<T: Line> Log<T> {
         Log { lines: Mutex::new(lines), heard: OnceLock::new() }
     }
 
-    /// Passes each later line to a function.
+    /// Passes each line that is added later to a function.
     pub(crate) fn pass_on(&self, to: impl Fn(&T) + Send + Sync + 'static) {
         let _ = self.heard.set(Box::new(to));
     }
@@ -71,12 +72,12 @@ impl<T: Line> Log<T> {
         }
     }
 
-    /// Adds a line unless it is present.
+    /// Adds a line unless the log contains it.
     pub(crate) fn add_once(&self, line: T) {
         let _ = self.add_if_new(line);
     }
 
-    /// The same; `false` if it is present.
+    /// Adds a line unless the log contains it; `false`: the log contains it.
     pub(crate) fn add_if_new(&self, line: T) -> bool {
         let mut lines = self.locked();
         if lines.first.contains(&line) || lines.last.contains(&line) {
@@ -88,7 +89,7 @@ impl<T: Line> Log<T> {
         true
     }
 
-    /// The lines kept so far, oldest first.
+    /// Returns the kept lines, oldest first.
     pub(crate) fn lines(&self) -> Vec<T> {
         let Lines { first, last, lasting, left_out } = &*self.locked();
         let between = {

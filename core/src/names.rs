@@ -2,17 +2,17 @@
 //!
 //! Guarantees:
 //!
-//! * A name ([`WorkerName`]) holds the TCP addresses of a worker's process, the proof that the listener there requires, and the
-//!   worker. It owns no resources: a hundred thousand names take a hundred thousand times 48 bytes, and a peer without contact
-//!   costs no more.
-//! * A context listens only while a worker is open whose name was requested. It uses the interfaces and ports that
-//!   `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, independent of the modules that carry data. Later requests are refused
-//!   immediately.
-//! * The first contact fetches the whole address and ends; nothing of it is kept. It is answered in the progress of the named
-//!   worker, and by the progress thread if its context has one, without the application.
+//! * A name ([`WorkerName`]) holds the TCP addresses of a worker's process, the proof that its listener requires, and a part of the
+//!   worker's id. A name owns no resources: a hundred thousand names take a hundred thousand times 48 bytes, and a peer that is
+//!   never contacted costs no more.
+//! * A context listens only while it has an open worker for which a name was made. The listener uses the interfaces and ports that
+//!   `TIELINE_TCP_INTERFACES` and `TIELINE_TCP_PORTS` allow, independent of the modules that carry data. After that worker has
+//!   closed, requests are refused immediately.
+//! * The first contact fetches the whole address and then closes its connection. The named worker's progress answers the request,
+//!   and so does the progress thread if its context has one; the application is not involved.
 //! * A name is a permission to connect, like an address. The handshake of [`tieline_net`] proves to both sides that the other one
-//!   knows its 16 random bytes, and the job's secret if there is one. The answer is accepted only if it is the address of the named
-//!   worker.
+//!   knows its 16 random bytes, and the job's secret if there is one. The requester accepts an answer only if the answer is the
+//!   address of the named worker.
 //!
 //! ```text
 //! 1 format   1 counts: IPv4 below, IPv6 above   16 proof   8 worker   4 where   IPv4: 4 and port, each   IPv6: 16 and port, each
@@ -37,34 +37,34 @@ use tieline_net::{
 };
 
 const FORMAT: u8 = 1;
-/// The bytes before the addresses.
+/// The number of bytes before the addresses.
 const HEAD: usize = 1 + 1 + 16 + 8 + 4;
 const V4: usize = 4 + 2;
 const V6: usize = 16 + 2;
-/// The user of the listener; there is only one.
+/// The listener's only user.
 const USER: &str = "names";
 const PURPOSE: u8 = 1;
-/// The limit of requests that one poll answers.
+/// The maximum number of requests that one poll answers.
 const AT_ONCE: usize = 64;
-/// The longest address.
+/// The maximum length of a worker's address in bytes.
 const MOST: usize = 1 << 20;
 
 /// A worker's name: at most 48 bytes for any channel, by which a peer finds the worker's whole address.
-/// [`Worker::name`](crate::Worker::name) makes it, and [`Worker::endpoint_by_name`](crate::Worker::endpoint_by_name) connects. Like
-/// an address it permits a connection to the worker, so keep it secret.
+/// [`Worker::name`](crate::Worker::name) makes a name, and [`Worker::endpoint_by_name`](crate::Worker::endpoint_by_name) connects
+/// to it. Like an address, a name permits a connection to the worker, so keep it secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkerName {
     bytes: [u8; WorkerName::MAX_LEN],
 }
 
-/// It owns nothing besides its bytes.
+/// A name owns nothing besides its bytes.
 const _: () = assert!(size_of::<WorkerName>() == WorkerName::MAX_LEN);
 
 impl WorkerName {
     /// The maximum length of a name in bytes.
     pub const MAX_LEN: usize = 48;
 
-    /// Returns the bytes for a peer.
+    /// Returns the bytes to send to a peer.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..len_of(self.bytes[1]).unwrap_or(HEAD)]
@@ -103,7 +103,7 @@ impl WorkerName {
         }
         let mut taken = WorkerName { bytes: [0; WorkerName::MAX_LEN] };
         taken.bytes[..len].copy_from_slice(name);
-        // An address that is never dialled needs no check.
+        // An address that cannot be dialled makes the name invalid.
         let dialled =
             |at: &ListenAddress| at.port != 0 && !at.ip.is_unspecified() && !at.ip.is_multicast();
         match taken.addresses().iter().all(dialled) {
@@ -130,7 +130,7 @@ impl WorkerName {
                 to.extend_from_slice(&address.port.to_le_bytes());
             }
         }
-        // At most three IPv4 addresses, or one IPv6 address.
+        // The high and low halves of the byte count the addresses: at most three IPv4 addresses, or one IPv6 address.
         bytes[1] = (v4.len() / V4) as u8 | (((v6.len() / V6) as u8) << 4);
         bytes.extend(v4.into_iter().chain(v6));
         let mut name = WorkerName { bytes: [0; WorkerName::MAX_LEN] };
@@ -174,7 +174,7 @@ impl WorkerName {
 }
 
 impl fmt::Debug for WorkerName {
-    /// Prints the name without its proof.
+    /// Formats the name without its proof, which is secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let at =
             self.addresses().iter().map(|a| format!("{}:{}", a.ip, a.port)).collect::<Vec<_>>();
@@ -186,21 +186,21 @@ fn counts_of(counts: u8) -> (usize, usize) {
     (usize::from(counts & 15), usize::from(counts >> 4))
 }
 
-/// The length of a name with these address counts; `None` if there is no such name.
+/// Returns the length of a name with these address counts; `None` if no name has these counts.
 fn len_of(counts: u8) -> Option<usize> {
     let (v4, v6) = counts_of(counts);
     let len = HEAD + v4 * V4 + v6 * V6;
     (len > HEAD && len <= WorkerName::MAX_LEN).then_some(len)
 }
 
-/// The part of a worker's id that its name contains.
+/// Returns the part of a worker's id that its name contains.
 fn tag(worker: &[u8; 16]) -> [u8; 8] {
     let mut tag = [0; 8];
     tag.copy_from_slice(&worker[..8]);
     tag
 }
 
-/// A short hash of the host and its network namespace.
+/// Returns a short hash of the host and its network namespace.
 fn place(boot_id: &[u8; 16], net_namespace: u64) -> [u8; 4] {
     let bytes = boot_id.iter().copied().chain(net_namespace.to_le_bytes());
     let hash = bytes
@@ -208,8 +208,8 @@ fn place(boot_id: &[u8; 16], net_namespace: u64) -> [u8; 4] {
     hash.to_le_bytes()
 }
 
-/// The addresses, with those first that are reachable from farther away. The rest keeps the listener's order: fast ones first,
-/// bridges and links without a carrier last, whatever speed they report.
+/// Sorts the addresses: those that are reachable from more hosts come first. Otherwise the listener's order remains: fast addresses
+/// first, bridges and links without a carrier last, regardless of the speed that they report.
 fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
     let near = |ip: IpAddr| match ip {
         IpAddr::V4(ip) => ip.is_loopback() || ip.is_link_local(),
@@ -220,27 +220,25 @@ fn ranked(addresses: &[ListenAddress]) -> Vec<ListenAddress> {
     ranked
 }
 
-// ---- the responder ----
-
-/// Answers name requests for the workers of a context. Usable from any thread.
+/// The responder for requests by name, for the workers of a context. The responder is usable from any thread.
 pub(crate) struct NameService {
     mailbox: Mailbox,
     addresses: Mutex<HashMap<[u8; 8], Vec<u8>>>,
 }
 
-/// The names that a worker answers for.
+/// The names for which a worker answers.
 #[derive(Default)]
 pub(crate) struct Answers {
-    /// The worker has a name and answers for the workers of its context.
+    /// The context's responder, if the worker has a name; the worker then answers for all names of the context.
     pub(crate) own: RefCell<Option<Arc<NameService>>>,
-    /// It is the progress thread's worker, which answers for every name of the context.
+    /// Whether this is the progress thread's worker, which answers for every name of the context.
     pub(crate) for_all: Cell<bool>,
     /// How many lookups of its own are open. Their sockets are not in the worker's poller.
     pub(crate) open: Cell<usize>,
 }
 
 impl NameService {
-    /// Begins to listen.
+    /// Starts to listen.
     pub(crate) fn open(settings: &Settings) -> Result<NameService, String> {
         let hub = Hub::open(settings)?;
         let target = target_of(USER, &hub.contact([0; 16]).cookie);
@@ -248,20 +246,20 @@ impl NameService {
         Ok(NameService { mailbox, addresses: Mutex::default() })
     }
 
-    /// Returns the name of a worker and sets the address that requests get from here on.
+    /// Returns the name of a worker, and sets the address that requests get from this call on.
     pub(crate) fn publish(&self, worker: &[u8; 16], address: Vec<u8>) -> WorkerName {
         let _ = self.known().insert(tag(worker), address);
         WorkerName::new(&self.mailbox.contact(), worker)
     }
 
-    /// The worker is closed. `true`: no other worker has a name.
+    /// Removes a closed worker. `true`: no other worker has a name.
     pub(crate) fn forget(&self, worker: &[u8; 16]) -> bool {
         let mut known = self.known();
         let _ = known.remove(&tag(worker));
         known.is_empty()
     }
 
-    /// A sleeper on this poller is woken when there is a request to answer.
+    /// Adds the listener's descriptors to a poller, so that a request wakes its sleeper.
     pub(crate) fn watch_by(&self, poller: &Poller) -> Result<(), Error> {
         let watched = self.fds().iter().try_for_each(|fd| poller.add(*fd));
         if watched.is_err() {
@@ -270,7 +268,8 @@ impl NameService {
         watched
     }
 
-    /// Ends that. It is needed because a forked child may hold these descriptors too, so closing them is not enough.
+    /// Removes the listener's descriptors from a poller. Closing them is not sufficient, because a forked child may hold the same
+    /// descriptors.
     pub(crate) fn unwatch_by(&self, poller: &Poller) {
         self.fds().iter().for_each(|fd| poller.remove(*fd));
     }
@@ -279,8 +278,8 @@ impl NameService {
         [self.mailbox.hub().fd().as_raw_fd(), self.mailbox.fd().as_raw_fd()]
     }
 
-    /// Answers requests without waiting; if there are many, only some of them. `now`: the worker that answers, if it has a name,
-    /// and its current address.
+    /// Answers requests without waiting, at most [`AT_ONCE`] per call. `now` returns the id and the current address of the worker
+    /// that answers, if that worker has a name.
     pub(crate) fn poll(&self, now: impl FnOnce() -> Option<([u8; 16], Vec<u8>)>) {
         self.mailbox.hub().poll();
         if self.mailbox.is_empty() {
@@ -298,7 +297,7 @@ impl NameService {
         let asked = hello.payload().first_chunk::<8>().filter(|_| hello.purpose == PURPOSE);
         let address = asked.and_then(|tag| self.known().get(tag).cloned()).unwrap_or_default();
         let answer = [&(address.len() as u32).to_le_bytes()[..], &address].concat();
-        // If the answer fails, the end of the connection tells the requester.
+        // If the answer cannot be sent, the connection ends, which the requester detects.
         let _ = incoming.answer(&answer);
     }
 
@@ -307,9 +306,7 @@ impl NameService {
     }
 }
 
-// ---- the requester ----
-
-/// A request in progress for the address behind a name.
+/// A request for the address of a named worker.
 pub(crate) struct Asking {
     name: WorkerName,
     stage: Stage,
@@ -323,7 +320,7 @@ enum Stage {
 }
 
 impl Asking {
-    /// Begins a request. Only the name is known here.
+    /// Starts a request. At this point only the name is known.
     pub(crate) fn start(
         name: &WorkerName,
         settings: &Settings,
@@ -342,13 +339,12 @@ impl Asking {
         Ok(Asking { name: *name, stage, deadline })
     }
 
-    /// The name that is being resolved.
+    /// Returns the name that is being resolved.
     pub(crate) fn name(&self) -> &WorkerName {
         &self.name
     }
 
-    /// Makes progress without waiting. Returns the address once it has arrived. After that, or after a failure, it returns nothing
-    /// more.
+    /// Makes progress without waiting. Returns the address once it has arrived. After that, or after a failure, it returns `None`.
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Result<WorkerAddress, Error>> {
         if let Stage::Dials(dial) = &mut self.stage {
             match dial.advance(now) {
@@ -395,7 +391,7 @@ impl Asking {
         Some(result)
     }
 
-    /// The received address, if it belongs to the named worker.
+    /// Returns the received address, if it belongs to the named worker.
     fn check(&self, bytes: Vec<u8>) -> Result<WorkerAddress, Error> {
         if bytes.is_empty() {
             let why = "its process has no such worker (any more)".into();
@@ -411,7 +407,7 @@ impl Asking {
     }
 }
 
-/// Whether this process or the system has no descriptor left, in which case not even the interfaces can be listed.
+/// Checks whether this process or the system has no free descriptor, so that not even the interfaces can be listed.
 fn is_starved() -> bool {
     let number = File::open("/dev/null").err().and_then(|error| error.raw_os_error());
     matches!(number, Some(libc::EMFILE | libc::ENFILE))
@@ -450,7 +446,7 @@ fn read_on(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Result<bool, String> 
     Ok(true)
 }
 
-/// The address, once it has arrived completely.
+/// Returns the address, once it has been received completely.
 fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     let (len, rest) = bytes.split_first_chunk::<4>()?;
     let len = u32::from_le_bytes(*len) as usize;
@@ -460,7 +456,7 @@ fn whole(bytes: &[u8]) -> Option<Result<Vec<u8>, String>> {
     rest.get(..len).map(|address| Ok(address.to_vec()))
 }
 
-/// The addresses at which a context listens for name requests, and the proof that it requires.
+/// Returns the addresses at which a context listens for name requests, and the proof that the listener requires.
 pub(crate) fn settings(secret: String, interfaces: &str, ports: &str) -> Result<Settings, String> {
     let (filter, listen) = (Filter::parse(interfaces)?, Listen::Ports(Ports::parse(ports)?));
     Ok(Settings { secret: secret.into_bytes(), filter, listen, ..Settings::default() })

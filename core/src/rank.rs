@@ -1,7 +1,7 @@
-//! Ranks two modules for a role and names the deciding rule.
+//! The comparison of two modules for a role, with the name of the deciding rule.
 //!
-//! The rules in order: the preference in the user's lists; priority (the user's, else the module's own); cost for the role's class
-//! of operation; name. Every comparison returns the deciding rule, because the report shows it to the operator.
+//! The rules in order: the preference in the user's lists; priority (set by the user, otherwise the module's own); cost for the
+//! role's class of operation; name. Every comparison returns the deciding rule, because the report shows it to the operator.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -14,16 +14,16 @@ use crate::Error;
 /// A module by its full name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct ModuleRef {
-    /// `verbs`
+    /// The provider: `verbs`.
     pub(crate) provider: String,
-    /// `verbs:mlx5_0`
+    /// The domain: `verbs:mlx5_0`.
     pub(crate) domain: String,
-    /// `rc`
+    /// The module: `rc`.
     pub(crate) module: String,
 }
 
 impl ModuleRef {
-    /// The module `domain/module` of a provider.
+    /// Makes the name of the module `domain/module` of a provider.
     pub(crate) fn new(
         provider: impl Into<String>,
         domain: impl Into<String>,
@@ -39,20 +39,20 @@ impl fmt::Display for ModuleRef {
     }
 }
 
-/// A module's attributes, as far as the choice needs them.
+/// A module's attributes on which the choice depends.
 #[derive(Clone, Debug)]
 pub(crate) struct ModuleFacts {
-    /// Opened through the connector table: it forms connections and carries no data.
+    /// Whether the module is opened through the connector table: it forms connections and carries no data.
     pub(crate) connection_only: bool,
-    /// Needs an exchange of endpoint addresses, which another module carries.
+    /// Whether the module needs an exchange of endpoint addresses, which another module carries.
     pub(crate) connects_to_endpoint: bool,
-    /// [`caps`].
+    /// The capabilities, as bits of [`caps`].
     pub(crate) caps: u64,
     /// Whether at least one atomic returns the previous value.
     pub(crate) fetching_atomics: bool,
-    /// Its own priority.
+    /// The priority that the module states.
     pub(crate) priority: i32,
-    /// By [`cost_class`].
+    /// The costs, by [`cost_class`].
     pub(crate) cost: [Cost; cost_class::COUNT],
 }
 
@@ -71,13 +71,13 @@ impl From<&ModuleAttr> for ModuleFacts {
 }
 
 impl ModuleFacts {
-    /// Whether it carries messages that are copied before the call returns, as an exchange of addresses needs.
+    /// Checks whether the module carries messages that are copied before the call returns, as an exchange of addresses requires.
     pub(crate) fn carries_small_messages(&self) -> bool {
         self.caps & (caps::AM_SHORT | caps::AM_PACKED) != 0
     }
 }
 
-/// The role that a module is chosen for.
+/// The role for which a module is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
     Message,
@@ -93,7 +93,7 @@ impl Role {
     /// The roles that move data.
     pub(crate) const DATA: [Role; 3] = [Role::Message, Role::Rma, Role::Atomic];
 
-    /// Its name in records.
+    /// Returns the role's name in records.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Role::Message => "message",
@@ -103,7 +103,7 @@ impl Role {
         }
     }
 
-    /// The capability that a data-path module lacks for the role.
+    /// Returns the capability that a data-path module lacks for the role.
     pub(crate) fn lacks(self, facts: &ModuleFacts) -> Option<&'static str> {
         let has = |bits: u64| facts.caps & bits != 0;
         match self {
@@ -116,7 +116,7 @@ impl Role {
             }
             Role::Atomic if !has(caps::ATOMICS) => Some("atomics"),
             Role::Atomic if !facts.fetching_atomics => Some("atomics that return a value"),
-            // Its lane is not asked later whether a completed operation has arrived.
+            // The core does not query the module later whether a completed operation has arrived.
             Role::Rma | Role::Atomic if !has(caps::REMOTE_COMPLETION) => Some(NO_ARRIVAL),
             Role::Connection if facts.connects_to_endpoint => Some("connecting to an interface"),
             Role::Connection if !facts.connection_only && !facts.carries_small_messages() => {
@@ -126,7 +126,7 @@ impl Role {
         }
     }
 
-    /// The classes of operation by which its cost is compared, the more relevant one first.
+    /// Returns the classes of operation by which costs are compared in this role, the more relevant one first.
     fn classes(self) -> &'static [(usize, usize, &'static str)] {
         match self {
             Role::Message => &[
@@ -143,7 +143,7 @@ impl Role {
     }
 }
 
-/// Time for an operation of `size` bytes, in ns. An invalid cost counts as infinitely slow.
+/// Returns the time for an operation of `size` bytes, in ns. An invalid cost counts as infinitely slow.
 pub(crate) fn cost_ns(cost: &Cost, size: usize) -> f64 {
     let on_the_wire =
         if cost.bytes_per_second > 0.0 { size as f64 / cost.bytes_per_second * 1e9 } else { 0.0 };
@@ -154,20 +154,20 @@ pub(crate) fn cost_ns(cost: &Cost, size: usize) -> f64 {
 /// A module with all ranking criteria.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranked {
-    /// Its name.
+    /// The module's name.
     pub(crate) at: ModuleRef,
-    /// Its capabilities.
+    /// The module's attributes.
     pub(crate) facts: ModuleFacts,
     /// The effective priority.
     pub(crate) priority: i32,
-    /// The variable that set the priority; `None`: it is the module's own.
+    /// The variable that set the priority; `None`: the module stated it.
     pub(crate) priority_by: Option<String>,
-    /// Its positions in the user's lists, each with the list; lower is better.
+    /// The module's positions in the user's lists, each with the name of the list; lower is better.
     pub(crate) preference: [(usize, &'static str); 3],
 }
 
 impl Ranked {
-    /// `priority 40`, or with the variable that sets it.
+    /// Formats the priority: `priority 40`, with the variable if one set it.
     pub(crate) fn priority_text(&self) -> String {
         match &self.priority_by {
             Some(by) => format!("priority {} by {by}", self.priority),
@@ -176,7 +176,7 @@ impl Ranked {
     }
 }
 
-/// Compares two modules for a role; `Less` is better. The text gives the reason.
+/// Compares two modules for a role; `Less` is better. The second value is the reason, as text.
 pub(crate) fn compare(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) {
     for (mine, theirs) in a.preference.iter().zip(&b.preference) {
         let order = mine.0.cmp(&theirs.0);
@@ -201,7 +201,7 @@ pub(crate) fn compare(a: &Ranked, b: &Ranked, role: Role) -> (Ordering, String) 
     (a.at.cmp(&b.at), "equal in all but name".into())
 }
 
-/// `310 ns`, `12.4 us`.
+/// Formats a time: `310 ns`, `12.4 us`.
 pub(crate) fn time(ns: f64) -> String {
     match ns {
         n if n.is_infinite() => "no stated time".into(),
@@ -211,8 +211,9 @@ pub(crate) fn time(ns: f64) -> String {
     }
 }
 
-/// The scheme that two sides use for one pair. The choice is among the schemes that both have, each with the higher one of its two
-/// priorities. The highest wins; among equals, the first by name. Both sides compute the same result without a message.
+/// Returns the scheme that two sides use for a pair of modules. The choice is among the schemes that both sides have, each with the
+/// higher one of its two priorities. The scheme with the highest priority is chosen; among equals, the first by name. Both sides
+/// compute the same result without a message.
 ///
 /// # Errors
 /// [`Status::Unreachable`], with the schemes of each side.
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(cost(-1.0, 0.0, 0.0, 8), f64::INFINITY);
     }
 
-    /// The requirements of each role, bit by bit.
+    /// Tests the requirements of each role, bit by bit.
     #[test]
     fn missing_capability_for_role_is_named() {
         let lacks = |role: Role, caps: u64| {

@@ -27,15 +27,15 @@ pub use values::{
 };
 use why::{listed, record_lines_within};
 
-/// Everything a context knows about itself. Later versions only add fields.
+/// All facts about a context: its providers, modules, paths, decisions and settings. Later versions only add fields.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Report {
     /// The version of the library.
     pub version: String,
-    /// The provider ABI that it implements, `major.minor`.
+    /// The provider ABI that the library implements, `major.minor`.
     pub abi: String,
-    /// Directories that were searched for providers, in order.
+    /// The directories that were searched for providers, in order.
     pub searched: String,
     /// The loaded providers.
     pub providers: Vec<ProviderView>,
@@ -49,9 +49,9 @@ pub struct Report {
     pub lanes: Vec<LaneView>,
     /// The first phase of blocking calls, and the reason: spin, or yield the processor immediately.
     pub waits: String,
-    /// Every decision.
+    /// Every decision that was made while the context was opened or used.
     pub records: Vec<Record>,
-    /// Facts that an operator should know.
+    /// The facts that an operator should know.
     pub warnings: Vec<String>,
     /// The log lines of providers, at the level that `TIELINE_LOG` selects.
     pub log: Vec<LogView>,
@@ -64,13 +64,13 @@ pub struct Report {
 /// A loaded provider.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProviderView {
-    /// Its name.
+    /// The provider's name.
     pub name: String,
-    /// Its version.
+    /// The provider's version.
     pub version: String,
-    /// A file's path, or `built in`.
+    /// The path of the provider's file, or `built in`.
     pub origin: String,
-    /// The reason that it is not used here: `no device in /sys/class/infiniband`.
+    /// The reason that the provider is not used on this machine: `no device in /sys/class/infiniband`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_used: Option<String>,
 }
@@ -78,51 +78,51 @@ pub struct ProviderView {
 /// An open memory domain.
 #[derive(Clone, Debug, Serialize)]
 pub struct DomainView {
-    /// Its provider.
+    /// The domain's provider.
     pub provider: String,
-    /// Its name.
+    /// The domain's name.
     pub name: String,
-    /// Its operations on memory: `alloc`, `register`.
+    /// The domain's operations on memory: `alloc`, `register`.
     pub can: Vec<String>,
-    /// The fixed cost of a registration that the provider states, ns.
+    /// The fixed cost of a registration in ns, as the provider states it.
     pub register_ns: f64,
-    /// The cost of a registration per byte that the provider states, ns.
+    /// The cost of a registration per byte in ns, as the provider states it.
     pub register_ns_per_byte: f64,
 }
 
 /// A module.
 #[derive(Clone, Debug, Serialize)]
 pub struct ModuleView {
-    /// Its provider.
+    /// The module's provider.
     pub provider: String,
-    /// Its domain.
+    /// The module's domain.
     pub domain: String,
-    /// Its name within the domain.
+    /// The module's name within the domain.
     pub module: String,
-    /// `data path` or `connection-only`.
+    /// The module's role: `data path` or `connection-only`.
     pub role: String,
-    /// `interface` or `endpoint`: the kind of object that it connects to.
+    /// The kind of object to which the module connects: `interface` or `endpoint`.
     pub connects_to: String,
-    /// Its capabilities.
+    /// The module's capabilities.
     pub can: Vec<String>,
-    /// The effective priority.
+    /// The effective priority of the module.
     pub priority: i32,
-    /// The variable that set the priority, if it is not the module's own.
+    /// The variable that set the priority; `None`: the module's own priority applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority_by: Option<String>,
-    /// Time for one operation, ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8 KiB,
-    /// `bulk_rma` of 256 KiB (a bandwidth), `atomic` of 8 bytes. Unsupported operations are absent.
+    /// The time for one operation in ns, as the module states it: `small_message` and `small_rma` of 8 bytes, `bulk_message` of 8
+    /// KiB, `bulk_rma` of 256 KiB (a bandwidth), `atomic` of 8 bytes. Unsupported operations are absent.
     pub cost_ns: BTreeMap<String, f64>,
-    /// The roles that it was chosen for.
+    /// The roles for which the module was chosen.
     pub used_for: Vec<String>,
 }
 
 /// The path of one domain.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathView {
-    /// The domain.
+    /// The name of the domain.
     pub domain: String,
-    /// Its provider.
+    /// The domain's provider.
     pub provider: String,
     /// The module for messages.
     pub message: Option<String>,
@@ -132,55 +132,56 @@ pub struct PathView {
     pub atomic: Option<String>,
     /// The module that forms connections.
     pub connection: Option<String>,
-    /// The reason for that module.
+    /// The reason for the choice of that module.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub connection_because: Option<String>,
-    /// The whole path in a line: `{message rc, RMA rc, atomic emulated, connect ud}`.
+    /// The whole path in one line: `{message rc, RMA rc, atomic emulated, connect ud}`.
     pub composed: String,
-    /// Roles that need no progress by threads of the target.
+    /// The roles that need no progress by threads of the target.
     pub passive_target: Vec<String>,
     /// The reason that the path cannot be used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disabled: Option<String>,
 }
 
-/// One lane towards a peer that can be reached in every way.
+/// One lane to a peer that every module reaches.
 #[derive(Clone, Debug, Serialize)]
 pub struct LaneView {
-    /// `message`, `RMA` or `atomic`.
+    /// The role: `message`, `RMA` or `atomic`.
     pub role: String,
-    /// A module, or `emulated`.
+    /// The module that serves the role, or `emulated`.
     pub via: String,
-    /// `own`: memory that the module allocated (`Context::alloc`); `any`: all registered memory. Messages need none.
+    /// The memory that the lane serves. `own`: memory that the module allocated (`Context::alloc`); `any`: all registered memory.
+    /// `None` for messages, which access no memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<String>,
-    /// The reason for its position.
+    /// The reason for the lane's position.
     pub because: String,
 }
 
 /// A line of a provider's log.
 #[derive(Clone, Debug, Serialize)]
 pub struct LogView {
-    /// The provider.
+    /// The name of the provider.
     pub provider: String,
-    /// `error`, `warn`, `info` or `debug`.
+    /// The level: `error`, `warn`, `info` or `debug`.
     pub level: String,
-    /// The text.
+    /// The text of the line.
     pub text: String,
-    /// The device event, if the line reports one: `port_down`, `port_up` or `device_gone`. Such lines are kept at any level of
-    /// `TIELINE_LOG`.
+    /// The device event, if the line reports one: `port_down`, `port_up` or `device_gone`. Lines with an event are kept at any
+    /// level of `TIELINE_LOG`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event: Option<String>,
 }
 
 impl Report {
-    /// The providers, modules and paths in three short tables.
+    /// Returns the providers, modules and paths in three short tables.
     #[must_use]
     pub fn table(&self) -> String {
         self.table_within(text::WIDTH)
     }
 
-    /// The same for a terminal of this width, in columns.
+    /// Returns the tables of [`Report::table`] for a terminal of `width` columns.
     #[must_use]
     pub fn table_within(&self, width: usize) -> String {
         let mut text = self.title();
@@ -236,7 +237,7 @@ impl Report {
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_else(|error| {
-            // This is reached only for a map with non-string keys or a failing writer, and neither exists.
+            // This is reached only for a map with non-string keys or a failing writer, and the report has neither.
             format!("{{\"error\": \"{}\"}}", error.to_string().replace(['"', '\\'], "'"))
         })
     }
@@ -245,7 +246,7 @@ impl Report {
         format!("Tieline {}, provider ABI {}\n\n", self.version, self.abi)
     }
 
-    /// The number of subjects that are present or were requested, but are not used.
+    /// Returns the number of subjects that exist or were requested, but are not used.
     fn not_used(&self) -> usize {
         let mut idle: Vec<String> = self
             .records
@@ -265,7 +266,7 @@ pub fn record_lines<'a>(records: impl IntoIterator<Item = &'a Record>) -> String
     record_lines_within(records, text::WIDTH, Verdict::detail)
 }
 
-/// A heading whose words are separated by two blanks, and a row for each item.
+/// Formats a heading, whose words two blanks separate, and a row for each item.
 fn section<T>(heading: &str, items: &[T], width: usize, row: impl Fn(&T) -> Vec<String>) -> String {
     let heading: Vec<String> = heading.split("  ").map(str::to_owned).collect();
     if items.is_empty() {

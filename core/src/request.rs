@@ -1,4 +1,4 @@
-//! Outcomes and requests: what posting an operation returns.
+//! Outcomes and requests: the results of posting an operation.
 
 use crate::CompletionError;
 use crate::op::Id;
@@ -22,7 +22,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Whether the operation is complete already.
+    /// Checks whether the operation is already complete.
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self, Outcome::Done(_))
@@ -32,11 +32,11 @@ impl Outcome {
 /// A pending operation of one worker. Only that worker can test, wait for or cancel it.
 pub struct Request {
     pub(crate) shared: Rc<Shared>,
-    /// None: its result has been taken, and the request is about to be dropped.
+    /// The operation's number; `Id::NONE` after its result has been taken, before the request is dropped.
     pub(crate) id: Id,
 }
 
-/// Every call that posts returns an `Outcome`; it fits into two registers.
+/// A check of the size: every call that posts returns an `Outcome`, which fits into two registers.
 const _: () = assert!(size_of::<Outcome>() == 16);
 
 impl Request {
@@ -59,38 +59,38 @@ impl Drop for Request {
     }
 }
 
-/// Counts operations of one worker that have ended: `worker.count(&outcome, &counter)`.
+/// A counter of operations of one worker that have ended: `worker.count(&outcome, &counter)`.
 ///
 /// A counter costs less than one test per operation and reports less: the number of operations, and the first failure among them.
 /// An operation that is canceled or ends with its endpoint counts as failed. A flush does not report failures of counted
 /// operations: check the counter after the flush.
 ///
-/// If the counter is dropped, its pending operations continue. A failure among them is then reported by the endpoint's next flush.
+/// If the counter is dropped, its pending operations continue. The endpoint's next flush then reports a failure among them.
 pub struct CompletionCounter {
     pub(crate) shared: Rc<Shared>,
     pub(crate) id: Id,
 }
 
 impl CompletionCounter {
-    /// The number of operations that have succeeded.
+    /// Returns the number of operations that have succeeded.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.shared.ops.borrow().counts(self.id).done
     }
 
-    /// The number of operations that have failed.
+    /// Returns the number of operations that have failed.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.shared.ops.borrow().counts(self.id).failed
     }
 
-    /// The number of pending operations.
+    /// Returns the number of pending operations.
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.shared.ops.borrow().counts(self.id).open
     }
 
-    /// The error of the first operation that failed.
+    /// Returns the error of the first operation that failed.
     #[must_use]
     pub fn first_failure(&self) -> Option<CompletionError> {
         Some(self.shared.ops.borrow().first_failure(self.id)?.into())

@@ -1,11 +1,11 @@
-//! The progress thread: a worker of the library's own. It serves peers' requests for this context's memory (emulated put, get and
-//! atomics, and first contact for them) while the application computes.
+//! The progress thread, which has a worker of the library's own. The worker serves peers' requests for this context's memory
+//! (emulated put, get and atomics, and the first contact for them) while the application computes.
 //!
-//! It sleeps on its descriptor when there is nothing to do. If a module has no descriptor to sleep on, it sleeps for short periods.
-//! It runs no message handlers: those run in the application's own progress.
+//! The thread sleeps on its worker's descriptor when there is nothing to do. If a module has no descriptor, the thread sleeps for
+//! short periods. The thread runs no message handlers: those run in the application's own progress.
 //!
-//! If the thread ends on its own, with an error or a panic, nothing new begins on the context from then on, and every worker
-//! reports it once ([`Core::check_service`]).
+//! If the thread ends on its own, with an error or a panic, the context opens no worker or memory from that time on, and every
+//! worker reports the error once ([`Core::check_service`]).
 
 use crate::exit::{self, Ends};
 use crate::setup::Core;
@@ -19,7 +19,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The running thread; dropping this ends it.
+/// The running thread; its drop ends the thread.
 pub(crate) struct Service {
     stop: Arc<Stop>,
     thread: Option<JoinHandle<()>>,
@@ -73,19 +73,19 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         if !self.guard.same_process() {
-            // A forked child has no such thread to wait for.
+            // In a forked child there is no such thread for which it could wait.
             std::mem::forget(self.thread.take());
             return;
         }
         self.stop.ask();
         if let Some(thread) = self.thread.take() {
-            // A panic there has already ended the service, and there is no caller to report it to.
+            // A panic of the thread has already ended the service, and the drop has no caller to which it could report it.
             let _ = thread.join();
         }
     }
 }
 
-/// The error if the system refuses a thread. Progress cannot help, so it is never `Again`.
+/// Makes the error for a thread that the system refuses. The status is never `Again`, because progress cannot help.
 #[cold]
 fn no_thread(error: &std::io::Error) -> Error {
     Error::new(
@@ -111,7 +111,7 @@ fn serve(core: Arc<Core>, stop: &Stop, ready: &SyncSender<Result<(), Error>>) {
         }
     };
     let _ = ready.send(Ok(()));
-    // The worker is dropped before the report, so when the report arrives nothing serves any more.
+    // The worker is dropped before the report, so nothing serves any more when the report is made.
     let ended = watched(move || {
         while !stop.asked.load(Ordering::Acquire) {
             let _ = worker.inner.rest(Duration::MAX)?;

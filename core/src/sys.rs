@@ -20,7 +20,7 @@ use std::time::Duration;
 use tieline_plugin_api::process::Mark;
 use tieline_plugin_api::{Failure, Status};
 
-/// Sixteen random bytes: the id of a context or a worker.
+/// Returns sixteen random bytes: the id of a context or a worker.
 pub(crate) fn random_id() -> Result<[u8; 16], Error> {
     let mut id = [0; 16];
     tieline_net::random(&mut id)
@@ -28,7 +28,7 @@ pub(crate) fn random_id() -> Result<[u8; 16], Error> {
     Ok(id)
 }
 
-/// The error of the last system call, with the purpose of the call.
+/// Makes the error of the last system call, with the purpose of the call.
 pub(crate) fn last_error(what: &str) -> Error {
     Failure::last_os_error(what).into()
 }
@@ -58,7 +58,7 @@ impl Poller {
         if result < 0 { Err(last_error("watching a descriptor (epoll_ctl)")) } else { Ok(()) }
     }
 
-    /// Stops watching a descriptor. A closed one is not watched anyway.
+    /// Stops watching a descriptor. A closed descriptor is not watched, so it need not be removed.
     pub(crate) fn remove(&self, fd: RawFd) {
         // SAFETY: deleting needs no event record.
         let _ = unsafe {
@@ -75,8 +75,8 @@ impl Poller {
             tv_nsec: t.subsec_nanos().into(),
         });
         let at = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-        // epoll_wait itself supports only milliseconds. SAFETY: one record, and a time or none, that live during the call; no
-        // signal mask.
+        // epoll_wait supports only milliseconds. SAFETY: the record, and the time if there is one, live during the call; there is
+        // no signal mask.
         let n = unsafe { libc::ppoll(&mut polled, 1, at, std::ptr::null()) };
         if n >= 0 {
             return Ok(n > 0);
@@ -112,13 +112,13 @@ impl Timer {
         Ok(Timer { fd: unsafe { OwnedFd::from_raw_fd(fd) }, set: Cell::new(false) })
     }
 
-    /// Sets the time relative to the present; `None` stops the timer. The descriptor is not readable until then.
+    /// Sets the time relative to the current time; `None` stops the timer. The descriptor is not readable before the set time.
     pub(crate) fn set(&self, after: Option<Duration>) -> Result<(), Error> {
         if after.is_none() && !self.set.get() {
             return Ok(());
         }
         self.set.set(after.is_some());
-        // A time of zero would stop it.
+        // A time of zero would stop the timer.
         let after = after.map_or(Duration::ZERO, |after| after.max(Duration::from_nanos(1)));
         let spec = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
@@ -127,7 +127,7 @@ impl Timer {
                 tv_nsec: after.subsec_nanos().into(),
             },
         };
-        // SAFETY: the record lives during the call; the old value is not asked for.
+        // SAFETY: the record lives during the call; the old value is not requested.
         let result =
             unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
         if result < 0 { Err(last_error("a timer (timerfd_settime)")) } else { Ok(()) }
@@ -158,14 +158,14 @@ impl Wakeup {
 
     pub(crate) fn wake(&self) {
         let one = 1u64;
-        // SAFETY: eight readable bytes; a full counter also wakes the sleeper up.
+        // SAFETY: eight bytes are readable; a write to a full counter also wakes the sleeper.
         let _ = unsafe { libc::write(self.fd.as_raw_fd(), (&raw const one).cast(), 8) };
     }
 
-    /// The number of wake-ups since the last call. Afterwards the descriptor is not readable.
+    /// Returns the number of wake-ups since the last call. Afterwards the descriptor is not readable.
     pub(crate) fn take(&self) -> u64 {
         let mut count = 0u64;
-        // SAFETY: eight writable bytes; the descriptor does not block.
+        // SAFETY: eight bytes are writable; the descriptor does not block.
         let read = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut count).cast(), 8) };
         if read == 8 { count } else { 0 }
     }
@@ -177,7 +177,7 @@ impl AsRawFd for Wakeup {
     }
 }
 
-/// Detects whether the calling process is the one that created it.
+/// A guard that detects whether the calling process is the one that created the guard.
 pub(crate) struct ForkGuard(Mark);
 
 impl ForkGuard {
@@ -185,13 +185,13 @@ impl ForkGuard {
         ForkGuard(Mark::new())
     }
 
-    /// `false` in a forked child.
+    /// Checks whether the calling process created the guard; `false` in a forked child.
     #[inline]
     pub(crate) fn same_process(&self) -> bool {
         self.0.is_here()
     }
 
-    /// An error in a forked child, which must not use anything of its parent's: shared memory is not mapped there, and descriptors
+    /// Fails in a forked child, which must not use anything of its parent's: shared memory is not mapped there, and descriptors
     /// belong to the parent.
     pub(crate) fn check(&self, what: &str) -> Result<(), Error> {
         if self.same_process() {
@@ -208,16 +208,15 @@ impl ForkGuard {
 }
 
 /// Copies memory that threads of this process, other processes, or devices may read or write meanwhile. The result may mix old and
-/// new bytes, but nothing worse happens. The copy uses processor instructions, or atomic loads and stores, so the compiler assumes
-/// nothing about the memory.
+/// new bytes. The copy uses processor instructions, or atomic loads and stores, so the compiler assumes nothing about the memory.
 ///
 /// # Safety
 /// `from` is readable and `to` is writable for `len` bytes.
 #[inline]
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: the caller's promise; the direction flag is clear by the calling convention. From 4 KiB on this is as fast as the
-    // library's copy; it takes some tens of nanoseconds to start.
+    // SAFETY: the caller guarantees the ranges; the direction flag is clear by the calling convention. From 4 KiB on, this
+    // instruction is as fast as the C library's copy, but it takes some tens of nanoseconds to start.
     unsafe {
         if len <= SHORT_COPY {
             return copy_short(from, to, len);
@@ -231,7 +230,7 @@ unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
         );
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: the caller's promise; words are used where both sides are aligned.
+    // SAFETY: the caller guarantees the ranges; words are used only if both sides are aligned.
     unsafe {
         use std::sync::atomic::{AtomicU8, Ordering};
         let alike = from as usize % 8 == to as usize % 8;
@@ -250,15 +249,15 @@ unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// The longest copy that uses single moves.
+/// The maximum length of a copy that uses single moves.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const SHORT_COPY: usize = 512;
 
-/// The same by moves of 16, 8, 4, 2 and 1 bytes in order. One move copies each byte, so a reader that has seen it arrive may
+/// Copies by moves of 16, 8, 4, 2 and 1 bytes, in order. One move copies each byte, so a reader that has seen a byte arrive may
 /// overwrite it immediately.
 ///
 /// # Safety
-/// The same as for [`copy_shared`].
+/// The conditions are those of [`copy_shared`].
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
@@ -273,7 +272,7 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
             at += $size;
         }};
     }
-    // SAFETY: the caller's promise; no move exceeds `len`.
+    // SAFETY: the caller guarantees the ranges; no move exceeds `len`.
     unsafe {
         while at < len & !15 {
             copy!(xmm_reg, 16, "movups {held}, [{from}]", "movups [{to}], {held}");
@@ -293,8 +292,8 @@ unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Memory that other processes may read and write at any time. It is accessed by copies and atomics only, and never by a Rust
-/// reference to its bytes.
+/// Memory that other processes may read and write at any time. The bytes are accessed by copies and atomics only, and never by a
+/// Rust reference.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Span {
     base: *mut u8,
@@ -303,23 +302,23 @@ pub(crate) struct Span {
 
 // SAFETY: a span is an address; every access uses copies and atomics that tolerate concurrent writers.
 unsafe impl Send for Span {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` applies.
 unsafe impl Sync for Span {}
 
 impl Span {
     /// # Safety
-    /// `base` is valid for reads and writes of `len` bytes for as long as the span or a copy is used.
+    /// `base` is valid for reads and writes of `len` bytes for as long as the span or a copy of it is used.
     pub(crate) unsafe fn new(base: *mut u8, len: usize) -> Span {
         Span { base, len }
     }
 
-    /// The span of a buffer that the caller keeps alive and does not move.
+    /// Makes a span of a buffer that the caller keeps alive and does not move.
     #[cfg(test)]
     pub(crate) fn from_owned(buffer: &mut [u8]) -> Span {
         Span { base: buffer.as_mut_ptr(), len: buffer.len() }
     }
 
-    /// The same for words.
+    /// Makes a span of words that the caller keeps alive and does not move.
     #[cfg(test)]
     pub(crate) fn from_words(words: &mut [u64]) -> Span {
         Span { base: words.as_mut_ptr().cast(), len: size_of_val(words) }
@@ -335,7 +334,7 @@ impl Span {
         self.len
     }
 
-    /// The address of a range inside, or the error.
+    /// Returns the address of a range of the span, or the error for a range outside.
     #[inline]
     pub(crate) fn range(&self, offset: usize, len: usize) -> Result<*mut u8, Status> {
         match offset.checked_add(len) {
@@ -345,10 +344,10 @@ impl Span {
         }
     }
 
-    /// The span of a range inside, or the error.
+    /// Returns the span of a range of this span, or the error for a range outside.
     ///
     /// # Safety
-    /// It is used only as long as this span may be used.
+    /// The caller uses the part only as long as this span may be used.
     pub(crate) unsafe fn part(&self, offset: usize, len: usize) -> Result<Span, Status> {
         Ok(Span { base: self.range(offset, len)?, len })
     }
@@ -371,23 +370,23 @@ impl Span {
         Ok(())
     }
 
-    /// An aligned 32-bit word of the span.
+    /// Returns an aligned 32-bit word of the span.
     pub(crate) fn word32(&self, offset: usize) -> Result<&AtomicU32, Status> {
         let at = self.range(offset, 4)?;
         if at as usize % 4 != 0 {
             return Err(Status::Misaligned);
         }
-        // SAFETY: in range, aligned, and an atomic tolerates concurrent writers.
+        // SAFETY: the word is in range and aligned, and an atomic tolerates concurrent writers.
         Ok(unsafe { &*at.cast() })
     }
 
-    /// An aligned 64-bit word of the span.
+    /// Returns an aligned 64-bit word of the span.
     pub(crate) fn word64(&self, offset: usize) -> Result<&AtomicU64, Status> {
         let at = self.range(offset, 8)?;
         if at as usize % 8 != 0 {
             return Err(Status::Misaligned);
         }
-        // SAFETY: in range, aligned, and an atomic tolerates concurrent writers.
+        // SAFETY: the word is in range and aligned, and an atomic tolerates concurrent writers.
         Ok(unsafe { &*at.cast() })
     }
 }
@@ -398,7 +397,7 @@ pub(crate) struct Limits {
     pub(crate) file_bytes: Option<u64>,
 }
 
-/// The process's own limits.
+/// Returns the resource limits of this process.
 pub(crate) fn limits() -> Limits {
     let read = |which| {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -409,9 +408,9 @@ pub(crate) fn limits() -> Limits {
     Limits { address_space: read(libc::RLIMIT_AS), file_bytes: read(libc::RLIMIT_FSIZE) }
 }
 
-/// The number of processors that the calling thread may run on.
+/// Returns the number of processors on which the calling thread may run.
 pub(crate) fn processors_allowed() -> Option<usize> {
-    // More processors than any kernel supports.
+    // The mask has bits for more processors than any kernel supports.
     let mut mask = [0u64; 256];
     // SAFETY: the pointer and the size name the local mask; pid 0 is the calling thread.
     let read = unsafe { libc::sched_getaffinity(0, size_of_val(&mask), mask.as_mut_ptr().cast()) };
@@ -419,27 +418,27 @@ pub(crate) fn processors_allowed() -> Option<usize> {
     (read == 0 && count > 0).then_some(count)
 }
 
-/// How often the calling thread had to leave its processor to another thread although it was runnable. A yield that found another
-/// thread counts.
+/// Returns the number of times that the calling thread had to leave its processor to another thread although it was runnable. A
+/// yield after which another thread runs counts.
 pub(crate) fn switches() -> u64 {
-    // SAFETY: all-zero is a valid rusage: integers.
+    // SAFETY: a rusage consists of integers, so all-zero is valid.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the record is writable.
     let _ = unsafe { libc::getrusage(libc::RUSAGE_THREAD, &mut usage) };
     u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }
 
-/// The length of a page.
+/// Returns the length of a page.
 pub(crate) fn page_bytes() -> u64 {
     // SAFETY: no pointer is passed.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// Raises the limit of descriptors as far as this process may. It never lowers the limit.
+/// Raises the limit of descriptors to the maximum that this process may set. The function never lowers the limit.
 #[cfg(test)]
 pub(crate) fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the record is writable, then read.
+    // SAFETY: the record is written before it is read.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
         limit.rlim_cur = limit.rlim_max;
@@ -447,7 +446,7 @@ pub(crate) fn raise_descriptors() {
     }
 }
 
-/// Runs `child` in a forked child; `true` if it succeeded within 20 s.
+/// Runs `child` in a forked child; `true` if the child succeeded within 20 s.
 #[cfg(test)]
 pub(crate) fn ends_in_forked_child(child: impl FnOnce()) -> bool {
     // SAFETY: the child only does what a forked child of a multi-threaded program may do, which is the subject of the test.
@@ -462,12 +461,12 @@ pub(crate) fn ends_in_forked_child(child: impl FnOnce()) -> bool {
         }
     }
     let mut status = 0;
-    // SAFETY: our child, and a writable status.
+    // SAFETY: the pid is that of this process's child, and the status is writable.
     let waited = unsafe { libc::waitpid(pid, &mut status, 0) };
     waited == pid && libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
 }
 
-/// The process id, for messages to users.
+/// Returns the process id, for messages to users.
 pub(crate) fn process_id() -> u32 {
     std::process::id()
 }

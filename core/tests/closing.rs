@@ -1,5 +1,5 @@
-//! The end of a worker, over every transport of one host: operations that returned `Done` arrive, and so do those that were pending
-//! at the close.
+//! Tests of the end of a worker, over every transport of one host: operations that returned `Done` arrive, and so do those that
+//! were pending at the close.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Context, ContextBuilder, Endpoint, Outcome, Status, Worker};
 use tieline_testing::{Wait, built};
 
-/// The transports by name, and the settings under which each is the only one.
+/// Returns the transports by name, and the settings under which each is the only one.
 fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let mut all = vec![("shm", vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())])];
     match built::folder(&built::TCP) {
@@ -29,15 +29,15 @@ fn builder(settings: &[(&str, String)]) -> ContextBuilder {
     settings.iter().fold(Context::builder(), |builder, (name, value)| builder.set(name, value))
 }
 
-/// The next order for the other thread.
+/// The next command for the receiving thread.
 enum Next {
-    /// Receive messages until this many have come, then report; continue to receive until the next order.
+    /// A command to receive messages until this number has arrived, then to report, and to continue until the next command.
     Take(u64),
-    /// Do nothing until the next order.
+    /// A command to do nothing until the next one.
     Rest,
 }
 
-/// A thread whose worker receives messages on demand and reports them.
+/// A thread whose worker receives messages on command and reports them.
 struct Receiver {
     address: Vec<u8>,
     next: mpsc::Sender<Next>,
@@ -89,7 +89,7 @@ impl Receiver {
     }
 }
 
-/// A worker and its endpoint; both sides have exchanged messages.
+/// Makes a worker and its endpoint; both sides have exchanged messages.
 fn sender(context: &Context, to: &Receiver) -> (Worker, Endpoint) {
     let worker = context.worker().unwrap();
     let endpoint = worker.connect(&to.address).unwrap();
@@ -101,13 +101,13 @@ fn sender(context: &Context, to: &Receiver) -> (Worker, Endpoint) {
     (worker, endpoint)
 }
 
-/// The bytes of a message; all lengths occur.
+/// Returns the bytes of message `n`; all kinds of lengths occur.
 fn payload(n: u64, most: usize) -> Vec<u8> {
     let lens = [0, 8, 100, 1000, 5000, most];
     vec![n as u8; lens[n as usize % lens.len()].min(most)]
 }
 
-/// Sends as long as the result is `Done`, up to `most`; returns the count.
+/// Sends as long as the result is `Done`, at most `most` messages; returns the number sent.
 fn fill(endpoint: &Endpoint, most: u64) -> u64 {
     let longest = endpoint.max_message().unwrap();
     for n in 0..most {
@@ -130,7 +130,7 @@ fn done_messages_arrive_although_worker_is_dropped_before_peer_polls() {
                 let context = builder(settings).open().unwrap();
                 let (worker, endpoint) = sender(&context, &receiver);
                 let done = fill(&endpoint, most);
-                // From here on the peer polls.
+                // From this point on the peer polls.
                 receiver.takes(done);
                 drop((endpoint, worker));
                 let seen = receiver.seen.recv().unwrap();
@@ -140,10 +140,10 @@ fn done_messages_arrive_although_worker_is_dropped_before_peer_polls() {
     }
 }
 
-/// Longer than any wait of a test.
+/// A time longer than any wait of a test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sends until a post is refused with `Again`; returns the accepted count, some of which are pending.
+/// Sends until a post is refused with `Again`, and returns the number of accepted messages, of which some are pending.
 fn overfill(endpoint: &Endpoint) -> u64 {
     let longest = endpoint.max_message().unwrap();
     let mut taken = 0;
@@ -184,7 +184,7 @@ fn messages_undelivered_at_close_timeout_are_reported() {
             let (worker, endpoint) = sender(&context, &receiver);
             let _ = overfill(&endpoint);
             let pending = worker.pending();
-            // The receiver gets no order to poll.
+            // The receiver gets no command to poll.
             let undelivered = worker.close(Duration::from_millis(20)).unwrap_err();
             assert_eq!(undelivered.error.status(), Status::TimedOut, "{undelivered}");
             let [loss] = &undelivered.losses[..] else { panic!("over {name}: {undelivered}") };
@@ -195,7 +195,7 @@ fn messages_undelivered_at_close_timeout_are_reported() {
     }
 }
 
-/// It waits for room towards a peer that receives nothing, and gives up.
+/// The dropped worker waits until a limit for a peer that receives nothing.
 #[test]
 fn a_worker_that_is_dropped_does_not_wait_for_a_peer_that_reads_nothing() {
     for (name, settings) in &transports() {
@@ -243,13 +243,13 @@ fn messages_posted_by_handlers_during_close_are_delivered() {
             let receiver = receiver(scope, settings);
             let context = builder(settings).open().unwrap();
             let (worker, endpoint) = sender(&context, &receiver);
-            // A message to itself, whose handler sends to the other.
+            // The worker sends itself a message, whose handler sends to the other worker.
             worker.on_message(2, move |_| drop(endpoint.send(1, 77, b"as well").unwrap())).unwrap();
             let me = worker.connect(&worker.address().unwrap()).unwrap();
             let _ = me.send(2, 0, b"").unwrap();
             receiver.takes(1);
-            // Its handler may not have run when everything else is delivered, and closing does not wait for the handlers of received
-            // messages.
+            // The handler may not have run when all other operations are delivered, and closing does not wait for the handlers of
+            // received messages.
             let _ = worker.finish(me.flush_messages().unwrap()).unwrap();
             worker.close(PATIENCE).unwrap_or_else(|lost| panic!("over {name}: {lost}"));
             assert_eq!(receiver.seen.recv().unwrap(), [77]);

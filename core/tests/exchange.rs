@@ -1,5 +1,5 @@
-//! The server of an exchange, tested with many and with faulty clients that are plain sockets. Tests that need their own limits
-//! restart themselves with these limits.
+//! Tests of the server of an exchange, with many and with faulty clients that are plain sockets. Tests that need their own limits
+//! restart the test program with these limits.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -41,7 +41,7 @@ impl Drop for Serving {
     }
 }
 
-/// One lightweight rank.
+/// One rank without a context: a socket and a decoder.
 struct Client {
     stream: UnixStream,
     decoder: Decoder,
@@ -66,7 +66,7 @@ impl Client {
         self.stream.write_all(&frame.encode()).unwrap();
     }
 
-    /// The next frame; `None`: the connection was closed, or nothing arrived for a minute.
+    /// Returns the next frame; `None`: the connection was closed, or nothing arrived for a minute.
     fn hear(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.decoder.next().unwrap() {
@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// The bytes of the next frame, which may be as long as all contributions together.
+    /// Returns the bytes of the next frame, which may be as long as all contributions together.
     fn hear_bytes(&mut self) -> Vec<u8> {
         let mut head = [0; 4];
         self.stream.read_exact(&mut head).unwrap();
@@ -99,7 +99,7 @@ fn contribution(rank: usize, len: usize) -> Frame {
     Frame::Contribute { round: 0, bytes: vec![rank as u8; len] }
 }
 
-/// Whether this process is the restarted test.
+/// Checks whether this process is the restarted test.
 fn is_inner() -> bool {
     std::env::var_os("TIELINE_TEST_INNER").is_some()
 }
@@ -158,7 +158,7 @@ fn a_thousand_ranks_exchange_a_kibibyte_each_in_memory_linear_in_the_data() {
     for (rank, client) in clients.iter_mut().enumerate() {
         client.say(&contribution(rank, 1024));
     }
-    // Only the last client has read anything yet: the server holds all other answers.
+    // Only the last client has read, so the server holds all other answers.
     let first = clients[MANY - 1].hear_bytes();
     assert!(first.len() > MANY * 1024);
     for client in &mut clients[..MANY - 1] {
@@ -170,7 +170,7 @@ fn a_thousand_ranks_exchange_a_kibibyte_each_in_memory_linear_in_the_data() {
     assert!(grown < 128 << 20, "{grown} bytes for {} of data", MANY * 1024);
 }
 
-/// A line of this process's status, in bytes.
+/// Returns a line of this process's status, in bytes.
 fn memory(what: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(what)).unwrap();
@@ -183,13 +183,13 @@ fn a_rank_that_is_refused_after_it_joined_is_told_to_all_others_at_once() {
     let mut clients: Vec<Client> =
         (0..2).map(|rank| Client::joined(&serving.name, rank, 3)).collect();
     clients[0].say(&contribution(0, 1));
-    // Out of turn; the client keeps its side of the connection open.
+    // The contribution is out of turn; the client keeps its side of the connection open.
     clients[1].say(&Frame::Contribute { round: 7, bytes: vec![] });
     let Some(Frame::Refused { text }) = clients[1].hear() else { panic!("it is not told") };
     assert!(text.contains("out of turn"), "{text}");
     let Some(Frame::Lost { text }) = clients[0].hear() else { panic!("the others are not told") };
     assert!(text.contains("rank 1 (pid 1 on here)") && text.contains("out of turn"), "{text}");
-    // A later one is refused too.
+    // A client that joins later is refused too.
     let mut late = Client::joined(&serving.name, 2, 3);
     late.say(&contribution(2, 1));
     assert!(matches!(late.hear(), Some(Frame::Lost { .. })));
@@ -212,7 +212,7 @@ fn server_without_free_descriptors_continues_later() {
             Err(e) => break e,
         }
     };
-    assert_eq!(full.raw_os_error(), Some(24), "EMFILE"); // and no other error
+    assert_eq!(full.raw_os_error(), Some(24), "EMFILE"); // no other error is accepted
     let end = Instant::now() + Duration::from_millis(500);
     let mut turns = 0;
     while Instant::now() < end {
@@ -288,7 +288,7 @@ fn rank_that_reads_no_answers_does_not_fill_server_memory() {
     let frame = |round| Frame::Contribute { round, bytes: vec![7; PART] }.encode();
     let mut bytes = frame(0);
     let (mut round, mut sent) = (0, 0);
-    // Until no client takes any more, or everything has been taken.
+    // The loop ends when no client accepts any more bytes, or everything has been received.
     while idle < 200 && round < ROUNDS {
         server.turn(&[], Some(Duration::from_millis(1))).unwrap();
         match client.stream.write(&bytes[sent..]) {

@@ -65,7 +65,7 @@ fn replies() -> Result<()> {
     Ok(())
 }
 
-/// Posts as soon as there is room: `Retry` means that nothing was posted and that progress makes room.
+/// Posts an operation. `Retry` means that nothing was posted, so it makes progress and posts again.
 fn accepted<T>(
     worker: &Worker,
     mut post: impl FnMut() -> std::result::Result<T, PostError>,
@@ -100,7 +100,7 @@ fn posted_later() -> Result<()> {
     let sum = Rc::new(Cell::new(0));
     let total = sum.clone();
     worker.on_message(2, move |answer| total.set(total.get() + answer.header()))?;
-    // Replies that a handler could not send; the loop below sends them.
+    // The replies that a handler could not send; the loop below sends them.
     let backlog: Rc<RefCell<VecDeque<(Endpoint, u64)>>> = Rc::default();
     let later = backlog.clone();
     worker.on_message(1, move |question| {
@@ -161,11 +161,11 @@ fn ends() -> Result<()> {
     let there = context.alloc(4096)?;
     let key = me.import_key(&there.remote_key()?)?;
 
-    // One: wait for it.
+    // One operation: wait for it.
     let put = me.put_bytes(b"first", &key, 0)?;
     let _ = worker.finish(put)?;
 
-    // Many: track each with a word, and take completions in the order in which operations end.
+    // Many operations: track each with a word, and take completions in the order of their ends.
     for block in 0..8 {
         let put = me.put_bytes(&[block; 64], &key, u64::from(block) * 64)?;
         worker.track(&put, block.into())?;
@@ -177,7 +177,7 @@ fn ends() -> Result<()> {
     };
     let _ = worker.wait_until(all_ended, None)?;
 
-    // All: post without tracking, and flush.
+    // All operations: post them without tracking, and flush.
     for _ in 0..100 {
         let _ = accepted(&worker, || me.fetch_add(&key, 1024, 1))?;
     }
@@ -209,7 +209,7 @@ fn memory() -> Result<()> {
     let worker = context.worker()?;
     let me = worker.connect(&worker.address()?)?;
 
-    let window = context.alloc(1 << 20)?; // peers on this host load and store it
+    let window = context.alloc(1 << 20)?; // peers on this host access it by load and store
     let table = context.register_with(vec![0; 4096], Access::READ)?; // an existing buffer; peers may read
     let scratch = context.register_transient(vec![7; 4096])?; // local use only: no key for peers
 
@@ -234,7 +234,7 @@ fn memory_of_the_caller() -> Result<()> {
     // Memory whose lifetime the application manages: the heap of a runtime, a buffer passed to MPI_Send.
     // SAFETY: the layout has a size.
     let heap = unsafe { std::alloc::alloc_zeroed(layout) };
-    // SAFETY: it is freed only after the region was closed.
+    // SAFETY: the memory is freed only after the region was closed.
     let region = unsafe { context.register_raw(heap, layout.size(), Access::ALL)? };
 
     let key = me.import_key(&region.remote_key()?)?;
@@ -242,8 +242,8 @@ fn memory_of_the_caller() -> Result<()> {
     let _ = worker.finish(put)?;
 
     drop(key);
-    worker.close_region(region, Duration::from_secs(5))?; // no peer and no device touches it after this
-    // SAFETY: allocated with the same layout.
+    worker.close_region(region, Duration::from_secs(5))?; // no peer and no device accesses it after this
+    // SAFETY: the memory was allocated with the same layout.
     unsafe { std::alloc::dealloc(heap, layout) };
     Ok(())
 }
@@ -272,7 +272,7 @@ fn telling() -> Result<()> {
     Ok(())
 }
 
-/// How a program reacts to an operation that could not be posted.
+/// Shows the reactions of a program to an operation that could not be posted.
 fn post(worker: &Worker, peer: &Endpoint) -> Result<bool> {
     match peer.send(GREETING, 0, b"hello") {
         Ok(outcome) => drop(worker.finish(outcome)),
@@ -313,11 +313,11 @@ fn the_end() -> Result<()> {
     worker.on_message(GREETING, |_| {})?;
     let me = worker.connect(&worker.address()?)?;
     let _ = me.send(GREETING, 0, b"the last one")?;
-    let closed = me.close(Close::Flush)?; // an operation: the call does not wait
+    let closed = me.close(Close::Flush)?; // posts an operation: the call does not wait
     drop(me);
     let _ = worker.finish(closed)?;
     if let Err(lost) = worker.close(Duration::from_secs(5)) {
-        println!("{lost}"); // what could not be delivered in time
+        println!("{lost}"); // the operations that were not delivered in time
     }
     Ok(())
 }
@@ -332,7 +332,7 @@ fn from_ucp() -> Result<()> {
     let memory = context.alloc(1 << 16)?; // ucp_mem_map with UCP_MEM_MAP_ALLOCATE
     let packed = memory.remote_key()?; // ucp_rkey_pack
     let key = peer.import_key(&packed)?; // ucp_ep_rkey_unpack
-    let local = context.register_transient(vec![1; 4096])?; // the buffer that ucp_put_nbx is given
+    let local = context.register_transient(vec![1; 4096])?; // the buffer passed to ucp_put_nbx
 
     let put = peer.put_with(&local, 0..4096, &key, 0, Completion::Local)?; // ucp_put_nbx
     match put {
@@ -349,7 +349,7 @@ fn from_ucp() -> Result<()> {
     Ok(())
 }
 
-/// The blocks of Rust code of a page.
+/// Returns the blocks of Rust code of a page.
 fn blocks(page: &str) -> Vec<String> {
     let mut blocks = Vec::new();
     let mut lines = page.lines();

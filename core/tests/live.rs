@@ -1,4 +1,4 @@
-//! The state that a program sees by `Context::status` and `Worker::status`.
+//! Tests of the state that a program gets from `Context::status` and `Worker::status`.
 
 use std::time::Duration;
 use tieline::live::Status;
@@ -35,7 +35,7 @@ impl Pair {
         while self.sender.progress() + self.receiver.progress() > 0 || self.sender.pending() > 0 {}
     }
 
-    /// Makes a rendezvous message wait that is not received.
+    /// Sends a rendezvous message that waits and is not received.
     fn announce(&self) -> tieline::Region {
         let memory = self.here.register_transient(vec![1; 1 << 20]).unwrap();
         let sent = self.endpoint.send_regions(ID, 0, &[(&memory, 0..1 << 20)]).unwrap();

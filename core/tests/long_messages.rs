@@ -1,4 +1,4 @@
-//! Messages longer than their lane carries inline, and transient registrations, over every transport of one host.
+//! Tests of messages longer than their lane carries inline, and of transient registrations, over every transport of one host.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +10,7 @@ use tieline::{
 };
 use tieline_testing::built;
 
-/// The transports by name, and the settings under which each is the only one.
+/// Returns the transports by name, and the settings under which each is the only one.
 fn transports() -> Vec<(&'static str, Vec<(&'static str, String)>)> {
     let mut all = vec![
         ("shm and shm-cma", vec![("TIELINE_PROVIDERS", "shm,shm-cma".to_string())]),
@@ -37,7 +37,7 @@ enum Came {
     Announced(Rendezvous),
 }
 
-/// A sender and a receiver in separate contexts, driven by one thread.
+/// A sender and a receiver in separate contexts, in one thread.
 struct Pair {
     came: Rc<RefCell<Vec<Came>>>,
     endpoint: Option<Endpoint>,
@@ -87,7 +87,7 @@ impl Pair {
         self.endpoint.as_ref().unwrap()
     }
 
-    /// Drives both sides until a condition holds.
+    /// Makes progress on both sides until a condition holds.
     fn until<T>(&self, mut done: impl FnMut() -> Option<T>) -> T {
         loop {
             let _ = (self.sender.progress(), self.receiver.progress());
@@ -97,7 +97,7 @@ impl Pair {
         }
     }
 
-    /// The next message, which must be a rendezvous message.
+    /// Returns the next message, which must be a rendezvous message.
     fn announced(&self) -> Rendezvous {
         let next = || {
             let mut came = self.came.borrow_mut();
@@ -109,7 +109,7 @@ impl Pair {
         }
     }
 
-    /// The result of an operation of one of the two ends.
+    /// Returns the result of an operation of one of the two sides.
     fn end(&self, worker: &Worker, outcome: Outcome) -> Result<u64, CompletionError> {
         match outcome {
             Outcome::Done(value) => Ok(value),
@@ -118,7 +118,7 @@ impl Pair {
     }
 }
 
-/// The contents for `mark`: bytes in which no two neighbouring words are alike.
+/// Returns the contents for `mark`: bytes in which any two neighbouring words differ.
 fn bytes(mark: u64, len: usize) -> Vec<u8> {
     let words = (0..len as u64 / 8 + 1).flat_map(|at| ((at * 0x9e37_79b9) ^ mark).to_le_bytes());
     words.take(len).collect()
@@ -274,7 +274,7 @@ fn rendezvous_canceled_by_sender_ends_on_both_sides_before_receive() {
         let sent = pending(pair.endpoint().send(ID, 0, &bytes(1, 1 << 20)).unwrap());
         let announcement = pair.announced();
         pair.sender.cancel(&sent).unwrap();
-        pair.sender.cancel(&sent).unwrap(); // reported once
+        pair.sender.cancel(&sent).unwrap(); // the completion is reported once
         let ended = pair.until(|| pair.sender.test(&sent)).unwrap_err();
         assert!(matches!(ended, CompletionError::Canceled(_)), "{name}: {ended}");
         let memory = pair.there.register_transient(vec![0; 1 << 20]).unwrap();
@@ -439,7 +439,7 @@ fn rendezvous_is_received_without_endpoint_to_sender() {
 
 #[test]
 fn receiver_confirms_last_message_before_immediate_close() {
-    // Over tcp a close waits for the other side, which is this thread.
+    // Over tcp, a close waits for the other side, whose progress this same thread would have to make.
     for (name, settings) in transports().into_iter().filter(|(name, _)| name.starts_with("shm")) {
         for round in 0..20 {
             let Pair { came, endpoint, sender, receiver, here, there } = Pair::new(&settings);

@@ -1,4 +1,4 @@
-//! A worker connected to itself, and two workers of two threads in one process.
+//! Tests of a worker connected to itself, and of two workers of two threads in one process.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -100,7 +100,7 @@ fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
         assert_eq!(back.to_vec(0..8).unwrap(), [0xee; 8]);
         assert_eq!(back.to_vec(8 + len..16 + len).unwrap(), [0xee; 8]);
     }
-    // More pieces than any module takes in one call, and fewer.
+    // The first list has fewer pieces than a module takes in one call, the second has more.
     for (many, len) in [(3, 500), (100, 900)] {
         let cut = |region, from: usize| -> Vec<(&Region, Range<usize>)> {
             (0..many)
@@ -140,7 +140,7 @@ fn memory_operations(context: &Context, expected_path: &str, shared: bool) {
 
     let outside = me.put(&local, 0..10, &key, 99_995).unwrap_err();
     assert_eq!(outside.status(), Status::OutOfRange);
-    // A range of local memory is named as one of the peer's is.
+    // The error text names a range of local memory in the same form as one of the peer's.
     let end = local.len() + 1;
     for wrong in [
         me.put(&local, 5..end, &key, 0),
@@ -292,7 +292,7 @@ fn a_progress_thread_serves_a_target_that_computes() {
     let there = worker.connect(&passive.address().unwrap()).unwrap();
     let key = there.import_key(&memory.remote_key().unwrap()).unwrap();
     assert!(key.reaches_passive_target());
-    // `passive` makes no progress at all from here on.
+    // From this point on `passive` makes no progress.
     let outcome = there.put_bytes(b"written", &key, 100).unwrap();
     let _ = worker.finish(outcome).unwrap();
     assert_eq!(memory.to_vec(100..107).unwrap(), b"written");
@@ -384,7 +384,7 @@ fn a_self_test_lets_good_modules_pass() {
     memory_operations(&context, "shm-cma/copy", false);
 }
 
-/// The first messages of a connection switch from one ring to another in between.
+/// While the messages are sent, the connection switches from one ring to another.
 #[test]
 fn the_first_messages_of_a_connection_arrive_whole() {
     let context = Context::open().unwrap();
@@ -468,7 +468,7 @@ fn packed_messages_to_a_receiver_that_does_not_poll_wait_and_harm_nobody() {
         assert_eq!(refused.status(), Status::Again, "after {sent} messages: {refused}");
         assert_eq!(packed, sent, "a message that was refused was packed");
         until(&worker, || next.get() == sent);
-        // No provider was blamed: memory and workers are available as before.
+        // The library blames no provider: memory and workers are available as before.
         let _ = context.alloc(4096).unwrap();
         let _ = context.worker().unwrap();
     }
@@ -496,7 +496,7 @@ fn immediate_puts_use_mapped_memory_without_own_progress() {
         let mut puts = 0u64;
         while key.path() != "shm/ring" {
             puts += 1;
-            // Meanwhile a single copy by the kernel, which also completes immediately.
+            // Meanwhile the kernel makes a single copy, which also completes immediately.
             let put = endpoint.put_bytes(&puts.to_ne_bytes(), &key, 0);
             if !matches!(put, Ok(Outcome::Done(_))) || puts > 2_000_000 {
                 stop.store(true, Ordering::Relaxed);
@@ -509,7 +509,7 @@ fn immediate_puts_use_mapped_memory_without_own_progress() {
     });
 }
 
-/// The first worker never polled: a sender was waiting for it when it closed.
+/// The first worker never polled, and a sender was waiting for it when it closed.
 #[test]
 fn the_end_of_one_worker_is_not_the_end_of_its_process() {
     let open = || Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();

@@ -1,4 +1,4 @@
-//! The properties of an endpoint and of a key that a program can query.
+//! Tests of the properties of an endpoint and of a key that a program can query.
 
 use tieline::{Context, Endpoint, EndpointCounters, Outcome, PostError, RemoteKey, Status, Worker};
 
@@ -16,7 +16,7 @@ fn pair(providers: &str) -> Pair {
     pair_that_serves(providers, "off")
 }
 
-/// `by_thread`: whether a progress thread serves the other side's memory.
+/// Makes a pair. `by_thread`: whether a progress thread serves the other side's memory.
 fn pair_that_serves(providers: &str, by_thread: &str) -> Pair {
     let builder = || {
         let builder = Context::builder().set("TIELINE_PROVIDERS", providers);
@@ -44,7 +44,7 @@ impl Pair {
         }
     }
 
-    /// A key of memory that its own module allocated, or of other memory.
+    /// Makes a key of memory that its own module allocated, or of other memory.
     fn key(&self, allocated: bool) -> (tieline::Region, RemoteKey) {
         let memory = match allocated {
             true => self.there.alloc(1 << 20).unwrap(),
@@ -63,7 +63,7 @@ fn limits_are_those_that_calls_keep() {
     assert_eq!(limits.max_message, pair.endpoint.max_message().unwrap());
     assert!(0 < limits.max_short && limits.max_short <= limits.max_message);
     assert_eq!(limits.max_queued_bytes, 64 << 10);
-    // Inline up to the limit, and as a rendezvous message above it.
+    // A message up to the limit is inline, and one above it is a rendezvous message.
     let _ = pair.endpoint.send(ID, 0, &vec![1; limits.max_message]).unwrap();
     assert_eq!(pair.endpoint.counters().announced, 0);
     pair.until(|| pair.sender.pending() == 0);
@@ -72,7 +72,7 @@ fn limits_are_those_that_calls_keep() {
     let sent = pair.endpoint.send_regions(ID, 0, &pieces).unwrap();
     assert_eq!(pair.endpoint.counters().announced, 1);
     drop(sent);
-    // This many operations may pend, and the next one is refused.
+    // The limit is the number of operations that may be pending, and the next one is refused.
     let (_memory, key) = pair.key(false);
     pair.until(|| pair.sender.pending() == 0);
     let mut posted = 0;
@@ -136,7 +136,7 @@ fn queued_operations_are_counted_and_shown_in_status() {
     let bytes = vec![5; 3000];
     pair.ends(pair.endpoint.put_bytes(&bytes, &key, 0).unwrap());
     assert_eq!(pair.endpoint.counters().emulated, 1);
-    // Until the ring is full, and then the queue.
+    // The loop fills the ring, and then the queue.
     while pair.endpoint.send(ID, 0, &bytes).is_ok() {}
     let counters = pair.endpoint.counters();
     assert!(counters.queued > 0 && counters.refused > 0, "{counters:?}");

@@ -1,4 +1,4 @@
-//! The report of real contexts over the built-in providers.
+//! Tests of the report of real contexts over the built-in providers.
 
 #![cfg(feature = "builtin")]
 

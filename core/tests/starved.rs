@@ -1,6 +1,6 @@
-//! A process without free descriptors reports that immediately, and continues when it has some again.
+//! Tests that a process without free descriptors reports that immediately, and continues when descriptors are free again.
 //!
-//! The only test of its file, because the limit applies to the whole process.
+//! The file contains a single test, because the limit applies to the whole process.
 
 use std::fs::File;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! Workers and several threads: passed around, behind a lock, woken and given tasks by others.
+//! Tests of workers and several threads: moved between them, behind a lock, woken and given tasks by other threads.
 
 #![allow(unsafe_code)] // for `Movable::new`, whose conditions the tests meet
 
@@ -16,7 +16,7 @@ fn context() -> Context {
     Context::open().unwrap()
 }
 
-/// Contexts with one transport each.
+/// Returns contexts with one transport each.
 fn contexts() -> Vec<Context> {
     let over_files = |what: &str, folder: Result<PathBuf, String>, settings: &[(&str, &str)]| {
         let folder =
@@ -45,7 +45,7 @@ struct State {
     seen: Rc<RefCell<Vec<u64>>>,
 }
 
-/// A worker with a peer, and a log of what arrives.
+/// Makes a worker with an endpoint to a peer, and a log of the received messages.
 fn movable(context: &Context, peer: &[u8]) -> Movable<State> {
     let worker = context.worker().unwrap();
     worker.check_movable().unwrap();
@@ -63,7 +63,7 @@ fn progress(worker: &Worker, times: usize) {
     }
 }
 
-/// Sends until it is accepted; the peer's owner makes room.
+/// Sends until the endpoint accepts the message; the peer's thread receives meanwhile.
 fn send(worker: &Worker, there: &Endpoint, header: u64) {
     loop {
         match there.send(1, header, &header.to_le_bytes()) {
@@ -74,7 +74,7 @@ fn send(worker: &Worker, there: &Endpoint, header: u64) {
     }
 }
 
-/// A peer's thread. It sends this many messages and receives until it has got the given count.
+/// Runs a peer's thread. The thread sends `count` messages and receives until it has `answers` messages.
 fn peer(
     context: &Context,
     count: u64,
@@ -114,7 +114,7 @@ fn handed_round(context: &Context) {
     let (address, give, sends) = peer(context, COUNT, ANSWERS);
     let state = movable(context, &address);
     give.send(state.worker.address().unwrap()).unwrap();
-    // A ring of threads: each takes the worker, works a little, and passes it on.
+    // In a ring of threads, each takes the worker, makes progress, and passes the worker on.
     let (mut ways, mut takes) = (Vec::new(), Vec::new());
     for _ in 0..HANDS {
         let (way, take) = channel::<(Movable<State>, u64)>();
@@ -132,7 +132,7 @@ fn handed_round(context: &Context) {
                     if turn < ANSWERS {
                         send(&state.worker, &state.there, turn);
                     }
-                    // Alternately it polls once, several times, and sleeps.
+                    // The thread alternately polls once, polls several times, and sleeps.
                     match turn % 3 {
                         0 => progress(&state.worker, 1),
                         1 => progress(&state.worker, 10),
@@ -192,7 +192,7 @@ fn shared_by_a_lock(context: &Context) {
         }
     });
     let state = state.into_inner().unwrap();
-    // Messages without room in the transport are sent by this worker's progress.
+    // This worker's progress sends the messages that the transport has not accepted.
     state.worker.flush().unwrap();
     peer.join().unwrap();
     assert!(state.seen.borrow().iter().copied().eq(0..THREADS * EACH));
@@ -208,7 +208,7 @@ fn peer_is_notified_when_other_thread_drops_worker() {
         here.on_message(1, move |_| came.set(true)).unwrap();
         let state = movable(&context, &here.address().unwrap());
         send(&state.worker, &state.there, 7);
-        // Pending operations of a dropped worker may be lost.
+        // The pending operations of a dropped worker may be lost.
         while !seen.get() {
             progress(&state.worker, 1);
             progress(&here, 1);
@@ -228,14 +228,14 @@ fn operations_that_one_thread_posts_another_one_finishes() {
     here.check_movable().unwrap();
     let put = there.put_bytes(b"posted here", &key, 0).unwrap();
     let flushed = there.flush_messages().unwrap();
-    // SAFETY: the worker has nothing else.
+    // SAFETY: the value contains all objects of the worker.
     let state = unsafe { Movable::new((here, there, key, put, flushed)) };
     let back = std::thread::spawn(move || {
         let (worker, there, key, put, flushed) = state.into_inner();
         let _ = worker.finish(put).unwrap();
         let _ = worker.finish(flushed).unwrap();
         let added = there.fetch_add(&key, 64, 5).unwrap();
-        // SAFETY: the value again contains everything.
+        // SAFETY: the value again contains all objects of the worker.
         unsafe { Movable::new((worker, there, key, added)) }
     });
     let (worker, _there, _key, added) = back.join().unwrap().into_inner();
@@ -257,7 +257,7 @@ fn a_wake_up_ends_a_wait_at_whatever_point_it_comes() {
             while theirs.load(Ordering::Acquire) != 2 * number - 1 {
                 std::thread::yield_now();
             }
-            // The other thread is anywhere between its poll and its sleep.
+            // The other thread may be at any point between its poll and its sleep.
             spins = (spins * 5 + 1) % 4096;
             (0..spins).for_each(|_| std::hint::spin_loop());
             theirs.store(2 * number, Ordering::Release);
@@ -357,7 +357,7 @@ fn worker_thread_runs_tasks_of_others_in_order() {
             })
         })
         .collect();
-    // Alternately asleep and spinning.
+    // The worker alternately sleeps and spins.
     while (seen.borrow().len() as u64) < THREADS * EACH {
         let _ = worker.wait(None).unwrap();
         progress(&worker, 200);
@@ -378,7 +378,7 @@ fn a_worker_that_only_spins_finds_tasks_too() {
     for (providers, quiet) in [("shm", 10_000), ("shm,shm-cma", 10_000), ("shm", 0)] {
         let context = Context::builder().set("TIELINE_PROVIDERS", providers).open().unwrap();
         let worker = context.worker().unwrap();
-        // The worker is found even if it polls some modules only rarely by the time `remote` is called.
+        // The task is found even if the worker polls some modules rarely when `remote` is called.
         progress(&worker, 10_000);
         let (remote, done) = (worker.remote(1, ()).unwrap(), Arc::new(AtomicBool::new(false)));
         progress(&worker, quiet);
@@ -447,7 +447,7 @@ fn several_workers_of_one_thread_wait_together_and_each_wakes_all() {
     }
     assert!(seen.borrow().iter().copied().eq((0..ROUNDS).map(|round| round % 3)));
     sends.join().unwrap();
-    // Tracked completions that were not taken, and a wake-up, are reported here as well.
+    // The set also reports tracked completions that were not taken, and a wake-up.
     let waits = |set: &mut WaitSet| set.wait(Some(Duration::from_millis(1))).unwrap().has_moved();
     while waits(&mut set) {}
     workers[1].track(&Outcome::Done(3), 7).unwrap();

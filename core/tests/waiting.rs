@@ -1,4 +1,4 @@
-//! `Worker::wait_until`: what ends it, what it refuses, and that it loses nothing in either case.
+//! Tests of `Worker::wait_until`: the events that end a wait, the calls that it refuses, and that it loses no event in either case.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tieline::{Context, Endpoint, Status, Worker};
 use tieline_testing::built;
 
-/// A worker with an endpoint to itself, and the headers of the received messages.
+/// Makes a worker with an endpoint to itself, and the list of the headers of the received messages.
 fn worker(settings: &[(&str, &str)]) -> (Context, Worker, Endpoint, Rc<RefCell<Vec<u64>>>) {
     let builder = settings.iter().fold(Context::builder(), |b, (name, value)| b.set(name, value));
     let context = builder.open().unwrap();
@@ -186,7 +186,7 @@ fn a_word_of_own_memory_is_waited_for_by_value_whoever_writes_it() {
     assert_eq!(worker.wait_word(&flags, 8, |word| word > 0, None), Ok(Some(little)));
     let misplaced = |offset| worker.wait_word(&flags, offset, |_| true, None).unwrap_err().status();
     assert_eq!((misplaced(4), misplaced(64)), (Status::Misaligned, Status::OutOfRange));
-    // Atomics of another worker, in any phase of this one.
+    // Another worker executes atomics, in any phase of this worker's wait.
     let address = flags.remote_key().unwrap();
     let to = worker.address().unwrap();
     let other = std::thread::spawn(move || {
@@ -205,7 +205,7 @@ fn a_word_of_own_memory_is_waited_for_by_value_whoever_writes_it() {
     other.join().unwrap();
 }
 
-/// The transports of one host, and the settings under which each is the only one.
+/// Returns the transports of one host, and the settings under which each is the only one.
 fn transports() -> Vec<Vec<(&'static str, String)>> {
     let only = |providers: &str| ("TIELINE_PROVIDERS", providers.to_string());
     let mut all = vec![vec![only("shm")], vec![only("shm,shm-cma")]];
@@ -229,7 +229,7 @@ fn notification_ends_wait_after_its_bytes_arrived() {
             settings.iter().fold(builder, |b, (name, value)| b.set(name, value)).open().unwrap()
         };
         let (here, there) = (open(), open());
-        // Memory that is mapped, and memory that is not.
+        // One memory can be mapped by the peer, and the other cannot.
         for memory in [there.alloc(4096).unwrap(), there.register(vec![0; 4096]).unwrap()] {
             let worker = there.worker().unwrap();
             let (address, key) = (worker.address().unwrap(), memory.remote_key().unwrap());

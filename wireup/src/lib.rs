@@ -1,15 +1,15 @@
-//! Wire-up: how two workers form one connection for a module that connects to an endpoint.
+//! Wire-up: the protocol by which two workers form one connection for a module that connects to an endpoint.
 //!
 //! Both sides create an endpoint, exchange its address, bind, and learn that the other side has bound. There
 //! is no client and no server: if both request a connection simultaneously, the requests cross and form one connection.
 //!
-//! [`Machine`] is pure. The caller passes it events (`connect`, `created`, `bound`, `receive`, `tick`, ...) with
-//! the time in nanoseconds, and takes [`Action`]s out after every call. It reads no clock, sends nothing and
-//! draws no random numbers, so a test can run it through every order of events; `tests/explore.rs` does that.
-//! [`service`] is a separate name space: client/server services over an existing channel.
-//! [`wire`] reads and writes the fields of these messages, and of the core's own.
+//! [`Machine`] is pure. The caller passes it events (`connect`, `created`, `bound`, `receive`, `tick`, ...) with the time in
+//! nanoseconds, and takes [`Action`]s out after every call. The machine reads no clock, sends nothing and draws no random numbers,
+//! so a test can run it through every order of events, as `tests/explore.rs` does. [`service`] is a separate name space:
+//! client/server services over an existing channel. [`wire`] reads and writes the fields of these messages, and of the core's own
+//! messages.
 //!
-//! `docs/wireup.md` has the diagram, the table and the bytes.
+//! `docs/wireup.md` contains the diagram, the table and the bytes of the protocol.
 
 mod machine;
 mod message;
@@ -35,10 +35,10 @@ pub type WorkerId = [u8; 16];
 pub struct ConnectionKey {
     /// The worker at the other end.
     pub peer: WorkerId,
-    /// The module on both sides, by a name that both sides use.
+    /// The module on both sides, by a common name.
     pub module: Box<str>,
-    /// The number of the connection, starting at 1. Both sides share the count of their connections over this module, so that a
-    /// number names the same connection on both sides.
+    /// The number of the connection, starting at 1. Both sides count their connections over this module together, so that a number
+    /// identifies the same connection on both sides.
     pub n: u32,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for ConnectionKey {
     }
 }
 
-/// The first bytes of a worker's id, for messages.
+/// Returns the first bytes of a worker's id as text, for messages.
 fn short(id: &WorkerId) -> String {
     id[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -56,19 +56,21 @@ fn short(id: &WorkerId) -> String {
 /// The bounds of a [`Machine`] in time and memory. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Nanoseconds from a message to its first retransmission. The wait doubles with each further one.
+    /// The time from a message to its first retransmission, in nanoseconds. The wait doubles with each further retransmission.
     pub first_retry: u64,
     /// The longest wait between two retransmissions, in nanoseconds.
     pub last_retry: u64,
-    /// Nanoseconds from the beginning of a connection until it fails, unless it is ready by then.
+    /// The time from the beginning of a connection until it fails if it is not ready, in nanoseconds.
     pub deadline: u64,
-    /// The most connections at a time, in any phase.
+    /// The maximum number of connections at a time, in any phase.
     pub max_connections: usize,
-    /// The most early connections of one peer: those that it began, that are not claimed here and not ready.
+    /// The maximum number of early connections of one peer: connections that the peer began and that are neither claimed on this
+    /// side nor ready.
     pub max_unfinished_per_peer: usize,
-    /// The most early connections of all peers together.
+    /// The maximum number of early connections of all peers together.
     pub max_early: usize,
-    /// How often one connection may continue under a new number because the peer has ended the previous number.
+    /// The maximum number of times that one connection may continue under a new number because the peer has ended the previous
+    /// number.
     pub max_renumbered: u8,
 }
 
@@ -90,54 +92,55 @@ impl Default for Limits {
 /// A step that the [`Machine`] requests from its caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// The peer began this connection: make an endpoint, then call [`Machine::created`] or
+    /// A request to make an endpoint for a connection that the peer began, and then to call [`Machine::created`] or
     /// [`Machine::refused`].
     Create {
-        /// The connection.
+        /// The name of the connection.
         key: ConnectionKey,
         /// The identity bytes that the peer sent, for example its address; see [`Machine::new`].
         identity: Vec<u8>,
     },
-    /// Connect the local endpoint to the peer's endpoint address, then call [`Machine::bound`].
+    /// A request to connect the local endpoint to the peer's endpoint address, and then to call [`Machine::bound`].
     Bind {
-        /// The connection.
+        /// The name of the connection.
         key: ConnectionKey,
         /// The peer's endpoint address.
         address: Vec<u8>,
     },
-    /// The peer has bound as well: data may flow.
+    /// The report that the peer has bound as well, so that data may be sent.
     Ready {
-        /// The connection.
+        /// The name of the connection.
         key: ConnectionKey,
     },
-    /// A claimed connection continues under another number, because the peer had ended `from` before it was ready.
-    /// Drop the endpoint of `from`; then treat `to` as a result of [`Machine::connect`].
+    /// The report that a claimed connection continues under another number, because the peer had ended `from` before it was ready.
+    /// The caller drops the endpoint of `from`, and then handles `to` as a result of [`Machine::connect`].
     Renumbered {
-        /// The connection that is gone.
+        /// The connection that has ended.
         from: ConnectionKey,
-        /// The one that replaces it.
+        /// The connection that replaces `from`.
         to: Claim,
     },
-    /// The connection cannot be formed, or its peer has restarted; its state is gone. Drop the endpoint.
+    /// The report that the connection cannot be formed, or that its peer has restarted; the machine has removed its state. The
+    /// caller drops the endpoint.
     Failed {
-        /// The connection that is gone.
+        /// The connection that has failed.
         key: ConnectionKey,
-        /// The reason, for programs and in words.
+        /// The reason, as a kind and as text.
         reason: Reason,
     },
-    /// Send a datagram for this connection. Take it before you discard the address of the peer of `key`: the last
-    /// message of a connection comes directly before `Failed` or after `close`.
+    /// A request to send a datagram for this connection. The caller executes it before it discards the address of the peer of
+    /// `key`: the last message of a connection precedes `Failed`, or follows `close`.
     Send {
-        /// The connection, which may be gone already.
+        /// The connection, whose state may already be removed.
         key: ConnectionKey,
-        /// The bytes.
+        /// The bytes of the datagram.
         datagram: Vec<u8>,
     },
-    /// Send a datagram to a worker for which the machine keeps no state.
+    /// A request to send a datagram to a worker for which the machine keeps no state.
     Answer {
-        /// The identity bytes of the message that this answers.
+        /// The identity bytes of the message that the datagram answers.
         identity: Vec<u8>,
-        /// The bytes.
+        /// The bytes of the datagram.
         datagram: Vec<u8>,
     },
 }
@@ -145,15 +148,15 @@ pub enum Action {
 /// The result of [`Machine::connect`]: the connection that the caller now has.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
-    /// A connection that the peer had begun, or that this side has unclaimed. Its phase tells its progress. If it
-    /// needs an endpoint, there was or will be an [`Action::Create`] for it.
+    /// A connection that the peer had begun, or whose claim this side has released. Its phase is available by [`Machine::phase`].
+    /// If the connection needs an endpoint, there was or will be an [`Action::Create`] for it.
     Existing(ConnectionKey),
     /// A new connection: make an endpoint, then call [`Machine::created`] or [`Machine::not_created`].
     New(ConnectionKey),
 }
 
 impl Claim {
-    /// The name of the connection in either case.
+    /// Returns the name of the connection in either case.
     pub fn key(&self) -> &ConnectionKey {
         match self {
             Claim::Existing(key) | Claim::New(key) => key,
@@ -166,22 +169,22 @@ impl Claim {
 pub enum Phase {
     /// The caller is making the endpoint.
     Making,
-    /// This side has sent its endpoint's address; the peer's is not known.
+    /// This side has sent its endpoint's address; the peer's address is not known.
     Asked,
-    /// The caller is connecting the endpoint to the peer's.
+    /// The caller is connecting the endpoint to the peer's endpoint.
     Binding,
-    /// Connected locally; it is not known whether the peer has connected its endpoint.
+    /// The endpoint is connected on this side; it is not known whether the peer has connected its own.
     Bound,
-    /// Connected on both sides.
+    /// Both sides have connected their endpoints.
     Ready,
 }
 
 /// The reason why a connection was not formed, or why a call was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reason {
-    /// The kind, for programs.
+    /// The kind of reason, for programs.
     pub kind: ReasonKind,
-    /// The text for people: the event and its reason.
+    /// The text for users: the event and its reason.
     pub text: String,
 }
 
@@ -206,7 +209,7 @@ pub enum ReasonKind {
     Rejected,
     /// A limit of this side or of the peer is reached.
     Busy,
-    /// The peer ended it, or restarted.
+    /// The peer ended the connection, or restarted.
     Closed,
     /// Another worker uses the peer's address.
     NoSuchWorker,
@@ -214,37 +217,37 @@ pub enum ReasonKind {
     Version,
     /// The peer is unreachable.
     Transport,
-    /// The peer knows a later life of this worker.
+    /// The peer knows a later epoch of this worker.
     Outlived,
     /// The local endpoint could not be made or connected.
     Local,
-    /// A worker does not connect to itself this way.
+    /// The two workers are the same, and a worker does not connect to itself by wire-up.
     Itself,
 }
 
-/// Counts of events since the machine was made.
+/// The counts of events since the machine was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WireupCounters {
-    /// Requests that came in, including duplicates.
+    /// The number of received requests, including duplicates.
     pub requests: u64,
-    /// Messages that were repeated because no answer came.
+    /// The number of messages that were repeated because no answer arrived.
     pub retransmissions: u64,
-    /// Messages without new information.
+    /// The number of messages without new information.
     pub duplicates: u64,
-    /// Messages of another life, or of a connection that has ended.
+    /// The number of messages of another epoch, or of a connection that has ended.
     pub stale: u64,
-    /// Malformed messages.
+    /// The number of malformed messages.
     pub malformed: u64,
-    /// Rejections sent.
+    /// The number of rejections sent.
     pub rejected: u64,
-    /// Rejections sent because a limit was reached.
+    /// The number of rejections sent because a limit was reached.
     pub busy: u64,
-    /// Connections that the peer began before this side wanted one.
+    /// The number of connections that the peer began before this side requested one.
     pub early: u64,
-    /// Connections that continued under another number.
+    /// The number of connections that continued under another number.
     pub renumbered: u64,
-    /// Connections that became ready.
+    /// The number of connections that became ready.
     pub ready: u64,
-    /// Connections that failed.
+    /// The number of connections that failed.
     pub failed: u64,
 }

@@ -1,4 +1,4 @@
-//! The machine: the calls of the local side. `receive.rs` has the messages of peers.
+//! The state machine, and the calls of the local side. `receive.rs` handles the messages of peers.
 
 use super::message::{MAX_ADDRESS, MAX_IDENTITY};
 use super::record::PeerRecord;
@@ -18,16 +18,16 @@ pub struct Machine {
     pub(super) limits: Limits,
     pub(super) connections: BTreeMap<ConnectionKey, Connection>,
     pub(super) peers: BTreeMap<WorkerId, PeerRecord>,
-    /// The next due time of each unfinished connection; exactly one entry for each of them.
+    /// The next due time of each unfinished connection, with exactly one entry for each.
     pub(super) timers: BTreeSet<(u64, ConnectionKey)>,
     pub(super) actions: VecDeque<Action>,
     pub(super) refusals: VecDeque<(ConnectionKey, ReasonKind, String)>,
     pub(super) early: usize,
     /// The number of pairs in `peers` without a live connection.
     pub(super) idle_pairs: usize,
-    /// Numbers up to this one were used with evicted peers.
+    /// The highest number that was used with an evicted peer; new connections use higher numbers.
     pub(super) floor: u32,
-    /// Counts changes, so that the pair that was idle longest is evicted first.
+    /// The count of changes, by which the pair that was idle longest is evicted first.
     pub(super) changes: u64,
     pub(super) counters: WireupCounters,
 }
@@ -36,18 +36,18 @@ pub struct Machine {
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) phase: Phase,
-    /// The local side uses it.
+    /// Whether the local side uses the connection.
     pub(super) claimed: bool,
-    /// It counts as early: the peer began it, it is not claimed, and it is not ready.
+    /// Whether the connection counts as early: the peer began it, it is not claimed, and it is not ready.
     pub(super) early: bool,
     /// The local endpoint's address, while it may have to be sent.
     pub(super) address: Vec<u8>,
-    /// The address of the peer's endpoint, from the time it is known until it is bound.
+    /// The address of the peer's endpoint, from the time it is known until the local endpoint is bound.
     pub(super) theirs: Option<Vec<u8>>,
-    /// Hashes of both addresses, kept for the life of the connection.
+    /// The hashes of both addresses, kept for the life of the connection.
     pub(super) our_hash: u64,
     pub(super) their_hash: u64,
-    /// The peer has reported that it is bound to the local address.
+    /// Whether the peer has reported that it is bound to the local address.
     pub(super) peer_bound: bool,
     pub(super) began: u64,
     pub(super) deadline: u64,
@@ -55,10 +55,10 @@ pub(super) struct Connection {
     pub(super) interval: u64,
     /// The earlier of `deadline` and `retry`, as stored in `timers`.
     pub(super) timer: Option<u64>,
-    /// Losses of the wire-up transport since the last message of the peer.
+    /// The number of losses of the wire-up transport since the last message of the peer.
     pub(super) losses: u32,
     pub(super) renumbered: u8,
-    /// For error texts: how often the current message was sent, and the last message of the peer.
+    /// The values for error texts: the number of times that the current message was sent, and the last message of the peer.
     pub(super) sent: u32,
     pub(super) heard: Option<(u64, LastWord)>,
 }
@@ -97,8 +97,8 @@ impl Connection {
 }
 
 impl Machine {
-    /// The machine of worker `me` in its life `epoch`: a later life of the same worker has a higher epoch, and none has 0.
-    /// Peers get the bytes `identity`, for example the worker's address; see [`Machine::set_identity`].
+    /// Makes the machine of worker `me` in its epoch `epoch`, which is at least 1: a later life of the same worker has a higher
+    /// epoch. Peers get the bytes `identity`, for example the worker's address; see [`Machine::set_identity`].
     pub fn new(me: WorkerId, epoch: u64, identity: Vec<u8>, limits: Limits) -> Machine {
         let mut machine = Machine {
             me,
@@ -120,13 +120,13 @@ impl Machine {
         machine
     }
 
-    /// Sets the identity bytes that later messages carry about this worker. Bytes behind [`MAX_IDENTITY`] are truncated.
+    /// Sets the identity bytes that later messages carry about this worker. Bytes beyond [`MAX_IDENTITY`] are truncated.
     pub fn set_identity(&mut self, mut identity: Vec<u8>) {
         identity.truncate(MAX_IDENTITY);
         self.identity = identity;
     }
 
-    /// Claims a connection to `peer` over `module`: the unclaimed live one with the lowest number, else a new one.
+    /// Claims a connection to `peer` over `module`: the unclaimed live one with the lowest number, otherwise a new one.
     pub fn connect(&mut self, now: u64, peer: WorkerId, module: &str) -> Result<Claim, Reason> {
         if peer == self.me {
             let text = "a worker does not connect to itself through a module that connects to an \
@@ -154,7 +154,8 @@ impl Machine {
         self.begin(now, deadline, peer, module, 0).map(Claim::New)
     }
 
-    /// The caller has made the endpoint of an [`Action::Create`] or a [`Claim::New`]; `address` is its address.
+    /// Records that the caller has made the endpoint of an [`Action::Create`] or a [`Claim::New`]; `address` is the endpoint's
+    /// address.
     pub fn created(&mut self, now: u64, key: &ConnectionKey, address: &[u8]) {
         if address.len() > MAX_ADDRESS {
             let why = format!(
@@ -178,7 +179,8 @@ impl Machine {
         }
     }
 
-    /// The caller could not make the endpoint. The connection fails, and a peer that knows the connection gets a rejection.
+    /// Records that the caller could not make the endpoint. The connection fails, and a peer that knows the connection gets a
+    /// rejection.
     pub fn not_created(&mut self, now: u64, key: &ConnectionKey, why: &str) {
         if self.phase(key) == Some(Phase::Making) {
             let text = format!("the endpoint of {key} could not be made: {why}");
@@ -186,8 +188,8 @@ impl Machine {
         }
     }
 
-    /// The caller could not make the endpoint of an [`Action::Create`]. The rejection goes to the `identity` of that
-    /// action, because no connection of this side leads to the peer.
+    /// Records that the caller could not make the endpoint of an [`Action::Create`]. The machine sends the rejection to the
+    /// `identity` of that action, because no connection of this side leads to the peer.
     pub fn refused(&mut self, now: u64, key: &ConnectionKey, identity: &[u8], why: &str) {
         if self.phase(key) == Some(Phase::Making) {
             let datagram = self.rejection(key, ReasonKind::Rejected, why);
@@ -197,7 +199,7 @@ impl Machine {
         }
     }
 
-    /// The caller has connected the endpoint to the address of an [`Action::Bind`], or could not, for the reason given.
+    /// Records that the caller has connected the endpoint to the address of an [`Action::Bind`], or could not, with the reason.
     pub fn bound(&mut self, now: u64, key: &ConnectionKey, outcome: Result<(), &str>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.phase != Phase::Binding {
@@ -228,8 +230,8 @@ impl Machine {
         }
     }
 
-    /// The caller has dropped the endpoint: the machine drops the connection's state. A peer that knows an unfinished
-    /// connection gets a rejection. The endpoints of a ready one notify each other.
+    /// Removes the state of a connection whose endpoint the caller has dropped. A peer that knows an unfinished connection gets a
+    /// rejection. The endpoints of a ready connection notify each other.
     pub fn close(&mut self, _now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get(key) else { return };
         let nobody_knows = connection.phase == Phase::Making && connection.theirs.is_none();
@@ -239,8 +241,8 @@ impl Machine {
         let _ = self.remove(key);
     }
 
-    /// The wire-up transport to the peer broke, so the last message may be lost. The machine repeats it sooner than planned,
-    /// with a longer wait after each further break.
+    /// Records that the wire-up transport to the peer broke, so that the last message may be lost. The machine repeats the message
+    /// sooner than planned, with a longer wait after each further break.
     pub fn transport_lost(&mut self, now: u64, key: &ConnectionKey) {
         let (first, last) = (self.limits.first_retry, self.limits.last_retry);
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -251,7 +253,7 @@ impl Machine {
         self.set_timer(key);
     }
 
-    /// No transport leads to the peer, for the reason `why`: the connection fails unless it is ready.
+    /// Records that no transport leads to the peer, for the reason `why`: the connection fails unless it is ready.
     pub fn transport_hopeless(&mut self, now: u64, key: &ConnectionKey, why: &str) {
         if self.phase(key).is_some_and(|phase| phase != Phase::Ready) {
             let text = format!("{key} cannot be formed: {why}");
@@ -259,8 +261,8 @@ impl Machine {
         }
     }
 
-    /// Data of the peer arrived over the endpoint, so the peer has bound it. This call is optional: it saves a round trip
-    /// if the peer's last message is late or lost.
+    /// Records that data of the peer arrived over the endpoint, so that the peer must have bound it. This call is optional: it
+    /// saves a round trip if the peer's last message is late or lost.
     pub fn data_arrived(&mut self, _now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         match connection.phase {
@@ -291,31 +293,31 @@ impl Machine {
         }
     }
 
-    /// The time at which [`Machine::tick`] next has something to do; `None` if no connection is unfinished.
+    /// Returns the time at which [`Machine::tick`] next has work; `None` if no connection is unfinished.
     #[inline]
     pub fn next_timer(&self) -> Option<u64> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next action. The caller takes and executes all of them, in this order, after every call.
+    /// Returns the next action. The caller takes and executes all actions, in this order, after every call.
     #[inline]
     pub fn take_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The phase of a connection; `None` if there is no connection of that name.
+    /// Returns the phase of a connection; `None` if there is no connection of that name.
     #[inline]
     pub fn phase(&self, key: &ConnectionKey) -> Option<Phase> {
         self.connections.get(key).map(|connection| connection.phase)
     }
 
-    /// The number of connections, in any phase.
+    /// Returns the number of connections, in any phase.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.connections.len()
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     #[inline]
     pub fn counters(&self) -> &WireupCounters {
         &self.counters

@@ -1,15 +1,15 @@
-//! The five messages and their encoding. `docs/wireup.md` shows them byte by byte.
+//! The five messages and their encoding. `docs/wireup.md` shows the messages byte by byte.
 
 use super::{ReasonKind, WorkerId};
 use crate::wire::{Reader, Writer};
 use std::fmt;
 use tieline_plugin_api::Status;
 
-/// The version of this code.
+/// The version of the protocol in this code.
 pub(super) const VERSION: u8 = 1;
-/// The most bytes of an identity, a worker's description of itself for its peers.
+/// The maximum length in bytes of an identity, a worker's description of itself for its peers.
 pub const MAX_IDENTITY: usize = 8 * 1024;
-/// The most bytes of an endpoint address.
+/// The maximum length in bytes of an endpoint address.
 pub(super) const MAX_ADDRESS: usize = 4 * 1024;
 const MAGIC: [u8; 2] = *b"TW";
 
@@ -24,9 +24,9 @@ const DUPLICATE: u8 = 5;
 pub(crate) struct Header<'a> {
     pub(crate) from: WorkerId,
     pub(crate) to: WorkerId,
-    /// The sender's life; 0 only in a rejection by another worker at its address.
+    /// The sender's epoch; 0 only in a rejection by another worker at its address.
     pub(crate) from_epoch: u64,
-    /// The receiver's life as the sender knows it; 0 in a request, or its withdrawal, before the first message of the receiver.
+    /// The receiver's epoch as known to the sender; 0 in a request, or its withdrawal, before the first message of the receiver.
     pub(crate) to_epoch: u64,
     pub(crate) module: &'a str,
     pub(crate) n: u32,
@@ -35,20 +35,20 @@ pub(crate) struct Header<'a> {
 /// The content of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body<'a> {
-    /// The sender's endpoint is at `address`; requests the receiver's.
+    /// A request. The sender's endpoint has the address `address`; the receiver answers with its own.
     Request { identity: &'a [u8], address: &'a [u8] },
-    /// The sender's endpoint at `address` is connected to the receiver's endpoint with the hash `bound_to`; asks whether the
-    /// reverse is true.
+    /// A reply. The sender's endpoint at `address` is connected to the receiver's endpoint with the hash `bound_to`, and the sender
+    /// waits for the reverse.
     Reply { identity: &'a [u8], address: &'a [u8], bound_to: u64 },
-    /// Both are connected: the sender's with the hash `mine`, the receiver's with the hash `yours`.
+    /// The confirmation that both endpoints are connected: the sender's with the hash `mine`, the receiver's with the hash `yours`.
     Ready { mine: u64, yours: u64 },
-    /// Refusal. `next` is the lowest number that would be new at the sender.
+    /// A rejection. `next` is the lowest number that would be new at the sender of the rejection.
     Reject { kind: ReasonKind, next: u32, text: &'a str },
-    /// The request is a duplicate; the connection is `ready` or still in progress.
+    /// The answer to a duplicate of a request; the connection is `ready` or still in progress.
     Duplicate { ready: bool },
 }
 
-/// A parsed byte string.
+/// The result of parsing a byte string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parsed<'a> {
     Message(Header<'a>, Body<'a>),
@@ -71,14 +71,14 @@ pub(super) enum Parsed<'a> {
     },
 }
 
-/// The sender that a message names, in every version of the protocol. It is a claim until the transport confirms it.
+/// The sender that a message names, in every version of the protocol. The sender is a claim until the transport confirms it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spoken<'a> {
     /// The worker in whose name the message was sent.
     pub from: WorkerId,
-    /// The identity bytes of that worker, in messages that carry them.
+    /// The identity bytes of that worker; `None` in messages that carry none.
     pub identity: Option<&'a [u8]>,
-    /// Another worker sent it, which has replaced worker `from` at its address.
+    /// Whether another worker, which has replaced worker `from` at its address, sent the message.
     pub is_of_successor: bool,
 }
 
@@ -116,7 +116,7 @@ impl From<Status> for Malformed {
     }
 }
 
-/// Encodes a message in this version.
+/// Encodes a message in the version of this code.
 pub(crate) fn encode(header: &Header<'_>, body: &Body<'_>) -> Vec<u8> {
     encode_version(VERSION, header, body)
 }
@@ -155,12 +155,12 @@ pub(super) fn encode_version(version: u8, header: &Header<'_>, body: &Body<'_>) 
     out.bytes
 }
 
-/// The machine accepts nothing longer than [`MAX_IDENTITY`], so the length always fits its field.
+/// Appends bytes with their length. The machine accepts nothing longer than [`MAX_IDENTITY`], so the length always fits its field.
 fn blob(out: &mut Writer, bytes: &[u8]) {
     let _ = out.u16(bytes.len() as u16).raw(bytes);
 }
 
-/// The longest prefix of `text` that has at most `len` bytes and ends with a whole character.
+/// Returns the longest prefix of `text` that has at most `len` bytes and ends with a whole character.
 pub(super) fn cut(text: &str, len: usize) -> &str {
     let mut end = text.len().min(len);
     while !text.is_char_boundary(end) {
@@ -169,7 +169,7 @@ pub(super) fn cut(text: &str, len: usize) -> &str {
     &text[..end]
 }
 
-/// Reads a message. Every length is checked, and no byte may follow.
+/// Reads a message. Every length is checked, and any byte after the message is an error.
 pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Malformed> {
     let mut reader = Reader::new(bytes);
     if reader.bytes(2)? != MAGIC {
@@ -228,7 +228,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Parsed<'_>, Malformed> {
     Ok(Parsed::Message(header, body))
 }
 
-/// In every version a request continues with the identity, and a rejection with a code, a number and a text.
+/// Parses a message of another version: in every version a request continues with the identity, and a rejection with a code, a
+/// number and a text.
 fn other<'a>(
     version: u8,
     kind: u8,
@@ -261,7 +262,7 @@ fn address<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
     Ok(bytes)
 }
 
-/// The kinds that a rejection can carry to a peer; the other kinds are only local.
+/// The kinds of rejections that can be sent to a peer; the other kinds are only local.
 const REJECTS: [(u8, ReasonKind); 6] = [
     (1, ReasonKind::Busy),
     (2, ReasonKind::Closed),

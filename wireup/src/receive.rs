@@ -1,4 +1,4 @@
-//! The machine's handling of received datagrams, which are untrusted.
+//! The machine's processing of received datagrams, which are untrusted.
 
 use super::machine::{Connection, LastWord, Machine};
 use super::message::{Body, Header, Malformed, Parsed, VERSION, encode, parse};
@@ -7,7 +7,7 @@ use super::{Action, ConnectionKey, Phase, ReasonKind, WorkerId, short};
 use tieline_plugin_api::address_hash;
 
 impl Machine {
-    /// Handles a received datagram. It changes no connection if it is malformed, or addressed to another worker.
+    /// Handles a received datagram. A datagram that is malformed or addressed to another worker changes no connection.
     pub fn receive(&mut self, now: u64, bytes: &[u8]) -> Result<(), Malformed> {
         match parse(bytes) {
             Ok(Parsed::Message(header, body)) => self.message(now, &header, &body),
@@ -33,7 +33,7 @@ impl Machine {
     }
 
     fn message(&mut self, now: u64, header: &Header<'_>, body: &Body<'_>) {
-        // The sender of an address repeats it until there is an answer; the identity is the destination of the answer.
+        // The sender of an address repeats the message until there is an answer, and the answer is sent to the message's identity.
         let sender = match body {
             Body::Request { identity, .. } | Body::Reply { identity, .. } => Some(*identity),
             Body::Ready { .. } | Body::Reject { .. } | Body::Duplicate { .. } => None,
@@ -57,7 +57,7 @@ impl Machine {
         if header.to_epoch != 0 && header.to_epoch != self.epoch {
             self.counters.stale += 1;
             if let Some(identity) = sender {
-                // The local epoch in the answer tells the sender the current life.
+                // The local epoch in the answer reports the current epoch to the sender.
                 self.answer(
                     header,
                     identity,
@@ -84,7 +84,8 @@ impl Machine {
         }
     }
 
-    /// Whether a message is of the known life of its sender. A message of a newer life makes that one known.
+    /// Checks whether a message belongs to the known epoch of its sender. A message of a newer epoch makes that epoch the known
+    /// one.
     fn same_life(&mut self, now: u64, header: &Header<'_>, sender: Option<&[u8]>) -> bool {
         let known = self.peers.get(&header.from).map_or(0, |peer| peer.epoch);
         if header.from_epoch < known {
@@ -106,11 +107,11 @@ impl Machine {
         true
     }
 
-    /// The peer restarted: connections to its older life end; connections without any message begin again.
+    /// Handles a restart of the peer: connections of its older epoch end, and connections without any message begin again.
     fn end_of_life(&mut self, now: u64, peer: &WorkerId) {
         let first = ConnectionKey { peer: *peer, module: "".into(), n: 0 };
         let all = self.connections.range(first..).take_while(|(key, _)| key.peer == *peer);
-        // The unclaimed ones first, so that a connection that starts over cannot claim one of them.
+        // The unclaimed connections end first, so that a connection that starts over cannot claim one of them.
         let mut keys: Vec<_> = all.map(|(key, c)| (c.claimed, key.clone())).collect();
         keys.sort();
         for (_, key) in keys {
@@ -166,7 +167,7 @@ impl Machine {
         }
     }
 
-    /// A request for an unknown connection: it is new, has ended, or exceeds a limit.
+    /// Handles a request for an unknown connection: it is new, has ended, or exceeds a limit.
     fn request_for_none(
         &mut self,
         now: u64,
@@ -282,7 +283,7 @@ impl Machine {
     fn reject(&mut self, now: u64, key: &ConnectionKey, kind: ReasonKind, next: u32, text: &str) {
         let phase = self.phase(key);
         let Some(c) = self.connections.get_mut(key).filter(|c| c.phase != Phase::Ready) else {
-            // The endpoint of a ready connection reports its end, after the data before it.
+            // The endpoint of a ready connection reports the end itself, after the connection's data.
             self.counters.stale += 1;
             return;
         };
@@ -317,7 +318,7 @@ impl Machine {
         self.send(key, &body);
     }
 
-    /// Rejects a message for a connection that has ended here, with the words of that end if they are still kept.
+    /// Rejects a message for a connection that has ended on this side, with the text of that end if it is still kept.
     fn answer_gone(&mut self, header: &Header<'_>, key: &ConnectionKey, identity: &[u8]) {
         self.counters.stale += 1;
         match self.refusals.iter().find(|(refused, ..)| refused == key).cloned() {

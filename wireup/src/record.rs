@@ -1,38 +1,38 @@
-//! The record of each peer: its life and its used numbers. Its size is bounded, whatever peers send.
+//! The record of each peer: its epoch and its used numbers. The record's size is bounded for any messages of the peer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The most spans of used numbers; beyond it the lowest gap is closed.
+/// The maximum number of spans of used numbers; beyond it the lowest gap is closed.
 const MAX_SPANS: usize = 256;
 
 /// One worker with current or past connections.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerRecord {
-    /// Its life; 0: no message yet.
+    /// The peer's epoch; 0: no message has arrived yet.
     pub(super) epoch: u64,
-    /// By module.
+    /// The connections by module.
     pub(super) pairs: BTreeMap<Box<str>, Pair>,
-    /// Connections it began that are neither claimed nor ready.
+    /// The number of connections that the peer began and that are neither claimed nor ready.
     pub(super) early: usize,
 }
 
 /// The connections with one peer over one module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pair {
-    /// Numbers of current and past connections.
+    /// The numbers of current and past connections.
     pub(super) used: Numbers,
-    /// Live connections that the local side has not claimed.
+    /// The live connections that the local side has not claimed.
     pub(super) unclaimed: BTreeSet<u32>,
     /// The number of live connections.
     pub(super) live: usize,
-    /// The count of changes at its last change.
+    /// The count of changes when this pair last changed.
     pub(super) touched: u64,
 }
 
-/// A set of numbers, nearly always `1..=highest`.
+/// A set of numbers, usually `1..=highest`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Numbers {
-    /// Inclusive, ascending, with a gap of at least one number between two spans.
+    /// The spans of numbers: inclusive, ascending, with a gap of at least one number between two spans.
     spans: Vec<(u32, u32)>,
 }
 
@@ -63,7 +63,7 @@ impl Numbers {
             (false, false) => self.spans.insert(at, (n, n)),
         }
         if self.spans.len() > MAX_SPANS {
-            // The numbers in the lowest gap count as used from here on: a request with one of them is renumbered.
+            // From this point on the numbers in the lowest gap count as used: a request with one of them is renumbered.
             let (_, last) = self.spans.remove(1);
             self.spans[0].1 = last;
         }

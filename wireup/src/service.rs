@@ -1,8 +1,8 @@
-//! Client/server services: one worker listens under a name, another requests it, and is accepted or rejected.
+//! Client/server services: one worker listens under a name, and another worker requests the service and is accepted or rejected.
 //!
-//! Names of services have their own name space, which is independent of the numbers of connections between
-//! peers. The messages use an existing channel that is reliable and keeps the order, such as the
-//! core's message lane. So no message is repeated. [`Services`] is pure, like the machine.
+//! Names of services have their own name space, which is independent of the numbers of connections between peers. The messages use
+//! an existing channel that is reliable and keeps the order, such as the core's message lane. So no message is repeated.
+//! [`Services`] is pure, like [`crate::Machine`].
 //!
 //! ```text
 //! client                              server
@@ -15,7 +15,7 @@ use super::{Malformed, Reason, ReasonKind, WorkerId, short};
 use crate::wire::{Reader, Writer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// The most bytes of an application's private data in a request or an answer.
+/// The maximum length in bytes of an application's private data in a request or an answer.
 pub(crate) const MAX_PRIVATE: usize = 1024;
 const MAGIC: [u8; 2] = *b"TS";
 const VERSION: u8 = 1;
@@ -25,11 +25,12 @@ const MAX_ANSWERED: usize = 64;
 /// The bounds of [`Services`] in time and memory. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct ServiceLimits {
-    /// Server: nanoseconds until a request without an answer is refused.
+    /// The time in nanoseconds until a server refuses a request without an answer.
     pub waiting: u64,
-    /// Client: nanoseconds until a request times out. It is longer than `waiting`, so that the server's refusal comes first.
+    /// The time in nanoseconds until a client's request times out. This time is longer than `waiting`, so that the server's refusal
+    /// arrives first.
     pub asking: u64,
-    /// Client: the most requests that are open at a time.
+    /// The maximum number of a client's open requests.
     pub max_asking: usize,
 }
 
@@ -40,59 +41,59 @@ impl Default for ServiceLimits {
     }
 }
 
-/// Server: the name of a request that waits for [`Services::accept`] or [`Services::reject`].
+/// The identity, on the server, of a request that waits for [`Services::accept`] or [`Services::reject`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestId(u64);
 
 /// A step that [`Services`] requests from its caller, or an event for the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAction {
-    /// Server: a request came in; answer it with [`Services::accept`] or [`Services::reject`].
+    /// The arrival of a request at the server, which answers it with [`Services::accept`] or [`Services::reject`].
     Arrived {
-        /// The request.
+        /// The identity of the request.
         id: RequestId,
-        /// The name of the service that the client wants.
+        /// The name of the service that the client requests.
         service: String,
-        /// The client.
+        /// The worker that sent the request.
         peer: WorkerId,
         /// The client's private data, at most 1 KiB.
         private: Vec<u8>,
     },
-    /// Server: the request ended before it was answered.
+    /// The end of a request at the server before it was answered.
     Withdrawn {
-        /// The request that is gone.
+        /// The identity of the request, which has ended.
         id: RequestId,
-        /// The reason in words.
+        /// The reason as text.
         text: String,
     },
-    /// Client: the server has accepted the request.
+    /// The report to the client that the server has accepted the request.
     Accepted {
-        /// The request, by the token of [`Services::ask`].
+        /// The token of the request, as returned by [`Services::ask`].
         token: u64,
         /// The server's private data, at most 1 KiB.
         private: Vec<u8>,
     },
-    /// Client: the server's application has rejected the request.
+    /// The report to the client that the server's application has rejected the request.
     Rejected {
-        /// The request, by the token of [`Services::ask`].
+        /// The token of the request, as returned by [`Services::ask`].
         token: u64,
         /// The server's private data, at most 1 KiB.
         private: Vec<u8>,
     },
-    /// Client: the request ended without an answer from the server's application.
+    /// The report to the client that the request ended without an answer from the server's application.
     Failed {
-        /// The request, by the token of [`Services::ask`].
+        /// The token of the request, as returned by [`Services::ask`].
         token: u64,
-        /// The reason, for programs and in words.
+        /// The reason, as a kind and as text.
         reason: Reason,
     },
-    /// Send a message over the channel to a peer.
+    /// A request to send a message over the channel to a peer.
     Send {
-        /// The peer.
+        /// The worker to which the message is sent.
         peer: WorkerId,
-        /// The bytes.
+        /// The bytes of the message.
         message: Vec<u8>,
-        /// The message answers a request of the peer; else it belongs to a request of this worker.
+        /// Whether the message answers a request of the peer; otherwise it belongs to a request of this worker.
         answers: bool,
     },
 }
@@ -104,7 +105,7 @@ pub struct Services {
     limits: ServiceLimits,
     listeners: BTreeMap<String, Listener>,
     waiting: BTreeMap<RequestId, Waiting>,
-    /// Waiting requests, by client and token.
+    /// The waiting requests, by client and token.
     known: BTreeMap<(WorkerId, u64), RequestId>,
     answered: VecDeque<((WorkerId, u64), Vec<u8>)>,
     asking: BTreeMap<u64, Asking>,
@@ -142,7 +143,7 @@ enum Timer {
 }
 
 impl Services {
-    /// A worker without services or requests.
+    /// Makes the state of a worker without services or requests.
     pub fn new(limits: ServiceLimits) -> Services {
         Services {
             limits,
@@ -158,7 +159,7 @@ impl Services {
         }
     }
 
-    /// Server: accepts requests for `name`, at most `backlog` unanswered ones at a time. A name has 1 to 255 bytes.
+    /// Accepts requests for `name` at the server, at most `backlog` unanswered ones at a time. A name has 1 to 255 bytes.
     pub fn listen(&mut self, name: &str, backlog: usize) -> Result<(), Reason> {
         check_name(name)?;
         if self.listeners.contains_key(name) {
@@ -169,7 +170,7 @@ impl Services {
         Ok(())
     }
 
-    /// Server: stops accepting requests for `name`, and refuses the waiting ones.
+    /// Stops accepting requests for `name` at the server, and refuses the waiting ones.
     pub fn unlisten(&mut self, name: &str) {
         if self.listeners.remove(name).is_none() {
             return;
@@ -182,18 +183,18 @@ impl Services {
         }
     }
 
-    /// Server: accepts a request, with at most 1 KiB of private data. False: the request is gone.
+    /// Accepts a request at the server, with at most 1 KiB of private data. `false`: the request has ended.
     pub fn accept(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
         self.answer(id, private, true)
     }
 
-    /// Server: rejects a request, with at most 1 KiB of private data. False: the request is gone.
+    /// Rejects a request at the server, with at most 1 KiB of private data. `false`: the request has ended.
     pub fn reject(&mut self, id: RequestId, private: &[u8]) -> Result<bool, Reason> {
         self.answer(id, private, false)
     }
 
-    /// Client: requests `service` from `peer`, with at most 1 KiB of private data. Returns the token that the actions that end the
-    /// request name.
+    /// Requests `service` from `peer` for a client, with at most 1 KiB of private data. Returns a token, which the actions that end
+    /// the request contain.
     pub fn ask(
         &mut self,
         now: u64,
@@ -218,7 +219,7 @@ impl Services {
         Ok(token)
     }
 
-    /// Handles a message of `peer`, which came over the channel between the two.
+    /// Handles a message of `peer`, which arrived over the channel between the two workers.
     pub fn receive(&mut self, now: u64, peer: WorkerId, bytes: &[u8]) -> Result<(), Malformed> {
         let (version, token, message) = parse(bytes)?;
         match message {
@@ -257,7 +258,7 @@ impl Services {
         Ok(())
     }
 
-    /// The channel to `peer` is gone, for the reason `why`: requests in both directions end.
+    /// Ends the requests in both directions, because the channel to `peer` has ended, for the reason `why`.
     pub fn peer_lost(&mut self, peer: WorkerId, why: &str) {
         let waiting = self.waiting.iter().filter(|(_, w)| w.peer == peer);
         let ids: Vec<_> = waiting.map(|(id, _)| *id).collect();
@@ -298,19 +299,19 @@ impl Services {
         }
     }
 
-    /// The time at which [`Services::tick`] next has something to do; `None` if no request is open.
+    /// Returns the time at which [`Services::tick`] next has work; `None` if no request is open.
     #[inline]
     pub fn next_timer(&self) -> Option<u64> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// The next action. The caller takes and executes all of them, in this order, after every call.
+    /// Returns the next action. The caller takes and executes all actions, in this order, after every call.
     #[inline]
     pub fn take_action(&mut self) -> Option<ServiceAction> {
         self.actions.pop_front()
     }
 
-    /// The numbers of waiting requests of peers, and of open requests of this worker.
+    /// Returns the number of waiting requests of peers, and of open requests of this worker.
     #[cfg(test)]
     pub(crate) fn open(&self) -> (usize, usize) {
         (self.waiting.len(), self.asking.len())
@@ -445,7 +446,7 @@ pub(super) enum Message<'a> {
     Refused {
         text: &'a str,
     },
-    /// The client no longer waits.
+    /// The message by which a client stops waiting.
     Cancel,
 }
 
@@ -469,14 +470,14 @@ pub(super) fn encode(token: u64, message: &Message<'_>) -> Vec<u8> {
     out.bytes
 }
 
-/// Version, token and message; there is no message for an ASK in another version.
+/// Returns version, token and message; there is no message for an ASK in another version.
 pub(super) fn parse(bytes: &[u8]) -> Result<(u8, u64, Option<Message<'_>>), Malformed> {
     let mut reader = Reader::new(bytes);
     if reader.bytes(2)? != MAGIC {
         return Err(Malformed("they do not begin with `TS`"));
     }
     let (version, kind, token) = (reader.u8()?, reader.u8()?, reader.u64()?);
-    // A refusal, like an ask, is understood in every version, so that two versions never answer in circles.
+    // An ASK and a refusal can be read in every version, so that workers of two versions do not answer each other endlessly.
     if version != VERSION && kind == 1 {
         return Ok((version, token, None));
     }

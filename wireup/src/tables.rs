@@ -4,9 +4,9 @@ use super::machine::{Connection, Machine};
 use super::record::Pair;
 use super::{ConnectionKey, Phase, Reason, ReasonKind, WorkerId, short};
 
-/// The most that a number may exceed the highest used one.
+/// The maximum distance of a number from the highest used one.
 pub(super) const WINDOW: u32 = 1 << 20;
-/// Peers and modules that are remembered without a live connection.
+/// The maximum number of peers and modules that are remembered without a live connection.
 pub(super) const MAX_IDLE_PAIRS: usize = 8192;
 
 impl Machine {
@@ -31,7 +31,7 @@ impl Machine {
         }
     }
 
-    /// A new claimed connection with a number of at least `at_least`.
+    /// Makes a new claimed connection with a number of at least `at_least`.
     pub(super) fn begin(
         &mut self,
         now: u64,
@@ -56,7 +56,7 @@ impl Machine {
         Ok(key)
     }
 
-    /// The highest number ever used with a peer.
+    /// Returns the highest number ever used with a peer over a module.
     pub(super) fn highest(&self, peer: &WorkerId, module: &str) -> u32 {
         let pair = self.peers.get(peer).and_then(|p| p.pairs.get(module));
         pair.map_or(0, |pair| pair.used.highest())
@@ -122,7 +122,7 @@ impl Machine {
         }
     }
 
-    /// If too many peers without a live connection are remembered, evicts the quarter that was idle longest.
+    /// Evicts the quarter of the idle pairs that was idle longest, if too many pairs without a live connection are remembered.
     pub(super) fn forget_idle_pairs(&mut self) {
         if self.idle_pairs <= MAX_IDLE_PAIRS {
             return;

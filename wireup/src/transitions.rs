@@ -1,15 +1,15 @@
-//! Transitions of a connection from one phase to the next, and their messages to the peer.
+//! The transitions of a connection from one phase to the next, and their messages to the peer.
 
 use super::machine::{LastWord, Machine};
 use super::message::{Body, Header, cut, encode};
 use super::{Action, Claim, ConnectionKey, Phase, Reason, ReasonKind};
 use tieline_plugin_api::address_hash;
 
-/// The number of rejections whose words are kept, for repeated requests.
+/// The number of rejections whose texts are kept, for repeated requests.
 const MAX_REFUSALS: usize = 64;
 
 impl Machine {
-    /// Both addresses are known: requests the caller to connect the endpoint.
+    /// Requests the caller to connect the endpoint, because both addresses are known.
     pub(super) fn bind(&mut self, key: &ConnectionKey, address: Vec<u8>) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.phase = Phase::Binding;
@@ -19,7 +19,7 @@ impl Machine {
         self.actions.push_back(Action::Bind { key: key.clone(), address });
     }
 
-    /// Both sides are bound.
+    /// Makes a connection ready, because both sides are bound.
     pub(super) fn ready(&mut self, key: &ConnectionKey) {
         self.no_longer_early(key);
         let Some(connection) = self.connections.get_mut(key) else { return };
@@ -41,7 +41,7 @@ impl Machine {
         }
     }
 
-    /// Sends the message of the phase, and schedules its repetition after the interval.
+    /// Sends the message of the phase, and schedules its repetition after the current interval.
     pub(super) fn say(&mut self, now: u64, key: &ConnectionKey) {
         let Some(connection) = self.connections.get_mut(key) else { return };
         connection.retry = Some(now.saturating_add(connection.interval));
@@ -49,7 +49,7 @@ impl Machine {
         self.send_address(key);
     }
 
-    /// Sends REQUEST while the peer's address is not known, REPLY once it is bound.
+    /// Sends REQUEST while the peer's address is not known, and REPLY once the local endpoint is bound.
     pub(super) fn send_address(&mut self, key: &ConnectionKey) {
         let header = self.header(key);
         let Some(connection) = self.connections.get(key) else { return };
@@ -77,7 +77,7 @@ impl Machine {
         self.actions.push_back(Action::Send { key: key.clone(), datagram });
     }
 
-    /// The message that ends a connection at the peer too.
+    /// Encodes the message that ends a connection at the peer, too.
     pub(super) fn rejection(
         &mut self,
         key: &ConnectionKey,
@@ -99,7 +99,7 @@ impl Machine {
         self.actions.push_back(Action::Send { key: key.clone(), datagram });
     }
 
-    /// The lowest number that would be new on this side.
+    /// Returns the lowest number that would be new on this side.
     pub(super) fn next(&self, key: &ConnectionKey) -> u32 {
         self.highest(&key.peer, &key.module).saturating_add(1)
     }
@@ -160,7 +160,7 @@ impl Machine {
         }
     }
 
-    /// The peer's side of an unfinished connection is gone: a claimed one is replaced, with a number of at least `next`.
+    /// Replaces an unfinished connection whose peer's side is gone: a claimed one continues under a number of at least `next`.
     pub(super) fn start_over(&mut self, now: u64, key: &ConnectionKey, next: u32, why: &str) {
         let Some(c) = self.connections.get(key) else { return };
         let (deadline, began, renumbered) = (c.deadline, c.began, c.renumbered);

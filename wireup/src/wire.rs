@@ -1,20 +1,20 @@
-//! Reading and writing of the bytes between processes: little-endian, every length checked.
+//! Reading and writing of the bytes exchanged between processes: little-endian, with every length checked.
 
 use tieline_plugin_api::Status;
 
-/// Takes fields off the front of a byte string. A field that is longer than the rest is `BadData`.
+/// A reader that takes fields from the front of a byte string. A field that is longer than the rest is `BadData`.
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// A reader at the first of these bytes.
+    /// Makes a reader at the first of these bytes.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    /// The next `len` bytes.
+    /// Reads the next `len` bytes.
     #[inline]
     pub fn bytes(&mut self, len: usize) -> Result<&'a [u8], Status> {
         if len > self.rest.len() {
@@ -32,116 +32,116 @@ impl<'a> Reader<'a> {
         Ok(out)
     }
 
-    /// One byte.
+    /// Reads one byte.
     #[inline]
     pub fn u8(&mut self) -> Result<u8, Status> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// A number of two bytes, little-endian.
+    /// Reads a number of two bytes, little-endian.
     #[inline]
     pub fn u16(&mut self) -> Result<u16, Status> {
         Ok(u16::from_le_bytes(self.array()?))
     }
 
-    /// A number of four bytes, little-endian.
+    /// Reads a number of four bytes, little-endian.
     #[inline]
     pub fn u32(&mut self) -> Result<u32, Status> {
         Ok(u32::from_le_bytes(self.array()?))
     }
 
-    /// A number of eight bytes, little-endian.
+    /// Reads a number of eight bytes, little-endian.
     #[inline]
     pub fn u64(&mut self) -> Result<u64, Status> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    /// A signed number of four bytes, little-endian, in two's complement.
+    /// Reads a signed number of four bytes, little-endian, in two's complement.
     #[inline]
     pub fn i32(&mut self) -> Result<i32, Status> {
         Ok(i32::from_le_bytes(self.array()?))
     }
 
-    /// An id of 16 bytes, for example the id of a worker.
+    /// Reads an id of 16 bytes, for example the id of a worker.
     #[inline]
     pub fn id(&mut self) -> Result<[u8; 16], Status> {
         self.array()
     }
 
-    /// Text with a one-byte length.
+    /// Reads text with a one-byte length.
     #[inline]
     pub fn name(&mut self) -> Result<&'a str, Status> {
         let len = usize::from(self.u8()?);
         std::str::from_utf8(self.bytes(len)?).map_err(|_| Status::BadData)
     }
 
-    /// Bytes with a two-byte length.
+    /// Reads bytes with a two-byte length.
     #[inline]
     pub fn blob(&mut self) -> Result<&'a [u8], Status> {
         let len = usize::from(self.u16()?);
         self.bytes(len)
     }
 
-    /// All bytes that no field has taken.
+    /// Returns all bytes that no field has taken.
     #[inline]
     pub fn rest(self) -> &'a [u8] {
         self.rest
     }
 }
 
-/// Appends fields to a byte string; a [`Reader`] takes them off in the same order.
+/// A writer that appends fields to a byte string; a [`Reader`] takes them in the same order.
 #[derive(Default)]
 pub struct Writer {
-    /// The fields so far.
+    /// The bytes of the fields so far.
     pub bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// Bytes without a length: the reader must know their number.
+    /// Appends bytes without a length: the reader must know their number.
     #[inline]
     pub fn raw(&mut self, bytes: &[u8]) -> &mut Writer {
         self.bytes.extend_from_slice(bytes);
         self
     }
 
-    /// One byte.
+    /// Appends one byte.
     #[inline]
     pub fn u8(&mut self, value: u8) -> &mut Writer {
         self.raw(&[value])
     }
 
-    /// A number of two bytes, little-endian.
+    /// Appends a number of two bytes, little-endian.
     #[inline]
     pub fn u16(&mut self, value: u16) -> &mut Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    /// A number of four bytes, little-endian.
+    /// Appends a number of four bytes, little-endian.
     #[inline]
     pub fn u32(&mut self, value: u32) -> &mut Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    /// A number of eight bytes, little-endian.
+    /// Appends a number of eight bytes, little-endian.
     #[inline]
     pub fn u64(&mut self, value: u64) -> &mut Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    /// A signed number of four bytes, little-endian, in two's complement.
+    /// Appends a signed number of four bytes, little-endian, in two's complement.
     #[inline]
     pub fn i32(&mut self, value: i32) -> &mut Writer {
         self.raw(&value.to_le_bytes())
     }
 
-    /// Text with a one-byte length; names are at most 255 bytes by their types.
+    /// Appends text with a one-byte length; longer text is truncated to 255 bytes.
     #[inline]
     pub fn name(&mut self, text: &str) -> &mut Writer {
         let bytes = &text.as_bytes()[..text.len().min(255)];
         self.u8(bytes.len() as u8).raw(bytes)
     }
 
-    /// Bytes with a two-byte length; an address or key is shorter than 64 KiB by the ABI's limits.
+    /// Appends bytes with a two-byte length; 64 KiB or more are `TooLarge`.
     #[inline]
     pub fn blob(&mut self, bytes: &[u8]) -> Result<&mut Writer, Status> {
         let len = u16::try_from(bytes.len()).map_err(|_| Status::TooLarge)?;
@@ -154,33 +154,33 @@ impl Writer {
 pub struct Format {
     /// The first three bytes of every record of this kind, in every version.
     pub magic: [u8; 3],
-    /// The kind in words, for example `worker address`: error messages contain it.
+    /// The kind as text, for example `worker address`, which error messages contain.
     pub name: &'static str,
-    /// A reader refuses a record of another major version.
+    /// The major version; a reader refuses a record of another one.
     pub major: u8,
-    /// A later minor version has more fields at the end. A reader of this one ignores them.
+    /// The minor version; a later one has more fields at the end. A reader of this version ignores those fields.
     pub minor: u8,
 }
 
-/// The reason why bytes are no record of a [`Format`].
+/// The reason why bytes are not a record of a [`Format`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoRecord {
-    /// `Unsupported` for another version, else `BadData`.
+    /// The status: `Unsupported` for another version, otherwise `BadData`.
     pub status: Status,
-    /// The reason in words, without the name of the record: a clause such as `its checksum is wrong`.
+    /// The reason as text, without the name of the record: a clause such as `its checksum is wrong`.
     pub why: String,
 }
 
 impl Format {
-    /// The beginning of a record: the magic bytes and the version. Fields follow, and then [`seal`].
+    /// Starts a record with the magic bytes and the version. The caller appends fields, and then calls [`seal`].
     pub fn begin(&self) -> Writer {
         let mut w = Writer::default();
         let _ = w.raw(&self.magic).u8(self.major).u8(self.minor);
         w
     }
 
-    /// Parses a sealed record: checks the magic bytes, the major version and the checksum. `parse` gets the
-    /// bytes behind the version, and the minor version; it reads all fields that it knows.
+    /// Parses a sealed record: checks the magic bytes, the major version and the checksum. `parse` gets a reader of the bytes after
+    /// the version, and the minor version, and reads all fields that it knows.
     pub fn unseal<T>(
         &self,
         bytes: &[u8],
@@ -208,7 +208,7 @@ impl Format {
         let mut r = Reader::new(fields);
         let value =
             parse(&mut r, minor).map_err(|_| no("a field is cut off or malformed".into()))?;
-        // Fields that a later minor has added are ignored.
+        // Fields that a later minor version has added are ignored.
         if r.rest().is_empty() || minor > self.minor {
             Ok(value)
         } else {
@@ -225,7 +225,7 @@ pub fn seal(w: Writer) -> Vec<u8> {
     bytes
 }
 
-/// FNV-1a: detects damage. It is no protection against forgery.
+/// Returns the FNV-1a hash, which detects damage. The hash does not protect against forgery.
 fn checksum(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0x811c_9dc5, |hash, &b| (hash ^ u32::from(b)).wrapping_mul(0x0100_0193))
 }
@@ -236,7 +236,7 @@ mod tests {
 
     const FORMAT: Format = Format { magic: *b"TLX", name: "example", major: 1, minor: 2 };
 
-    /// Reads one number of a record of this version, with `rest` bytes behind it.
+    /// Reads one number of a record of this version, with `rest` bytes after it.
     fn read(major: u8, minor: u8, rest: usize) -> Result<(u8, u8), NoRecord> {
         let mut w = Format { major, minor, ..FORMAT }.begin();
         let _ = w.u8(7).raw(&vec![9; rest]);

@@ -1,14 +1,15 @@
 //! The connection modules of a path: they carry the addresses for modules that connect to an endpoint.
 //!
-//! * Rule a: modules of the same domain that connect to an interface and carry small messages (UD for RC).
-//! * Rule b: modules that `TIELINE_CONNECT` names, in its order. `TIELINE_CONNECT_VERBS` replaces it in the domains of
-//!   provider verbs, `TIELINE_CONNECT_VERBS_MLX5_0` only in `verbs:mlx5_0`.
+//! * *Rule a* takes modules of the same domain that connect to an interface and carry small messages (UD for RC).
+//! * *Rule b* takes modules that `TIELINE_CONNECT` names, in its order. In the domains of provider verbs, `TIELINE_CONNECT_VERBS`
+//!   replaces `TIELINE_CONNECT`; in the domain `verbs:mlx5_0` alone, `TIELINE_CONNECT_VERBS_MLX5_0` does.
 //!
-//! `TIELINE_CONNECT_POLICY=fallback`: a, then b; `prefer`: b, then a. An excluding list applies to both.
+//! With `TIELINE_CONNECT_POLICY=fallback` rule a precedes rule b; with `prefer` rule b precedes rule a. A list that excludes
+//! modules applies to both rules.
 //!
-//! The first module is the path's own choice and is opened for it. The others serve peers that lack the first one, if another path
-//! has opened them. [`Composition::schemes`] is the list that peers get, and both sides decide by the rank in it
-//! ([`crate::rank::agree`]).
+//! The path uses the first module in the list, and the context opens that module for the path. The other modules serve peers that
+//! lack the first one, if another path has opened them. [`Composition::schemes`] returns the list that is advertised to peers. Both
+//! sides choose by the ranks in that list ([`crate::rank::agree`]).
 
 use tieline_plugin_api::caps;
 
@@ -16,38 +17,38 @@ use super::{Composition, Contender, LeftOut, Path, Policy, Preferences, Role, co
 use crate::rank::{ModuleRef, Ranked};
 use crate::select::Selection;
 
-/// The rank of modules of the own domain: before or after the named ones.
+/// The ranks of modules of the path's own domain, before or after the modules that `TIELINE_CONNECT` names.
 const OWN_FIRST: i32 = 300;
 const NAMED: i32 = 200;
 const OWN_LAST: i32 = 100;
-/// The number of distinct positions; later ones rank like the last.
+/// The number of distinct positions in a list; all later positions have the rank of the last one.
 const PLACES: usize = 99;
 
 /// A module that can form a path's connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Connection {
-    /// The module.
+    /// The name of the connection module.
     pub(crate) at: ModuleRef,
     /// A module of higher rank is preferred; the scale is the same on every host.
     pub(crate) rank: i32,
-    /// The reason for its position.
+    /// The reason for the module's position in the list.
     pub(crate) because: String,
-    /// The unusual part of that reason, which is shown with the path.
+    /// The part of `because` that deviates from the usual case; the report shows it with the path.
     pub(crate) remark: String,
 }
 
-/// The name that both sides use for a connection module, independent of device names: `tcp-connect/stream`.
+/// Returns the name that both sides use for a connection module, independent of device names: `tcp-connect/stream`.
 pub(crate) fn scheme(at: &ModuleRef) -> String {
     format!("{}/{}", at.provider, at.module)
 }
 
-/// The names by which an entry of `TIELINE_CONNECT` may refer to a module.
+/// Returns the names by which an entry of `TIELINE_CONNECT` may refer to a module.
 pub(super) fn names_of(at: &ModuleRef) -> [String; 3] {
     [at.to_string(), at.provider.clone(), at.module.clone()]
 }
 
 impl Composition {
-    /// The open modules that can form connections for a domain, best first, as advertised to peers.
+    /// Returns the open modules that can form connections for a domain, best first, as advertised to peers.
     pub(crate) fn schemes<'a>(&'a self, domain: &str) -> impl Iterator<Item = &'a Connection> {
         let in_use = |at: &ModuleRef| self.usable().any(|path| !path.roles(at).is_empty());
         let path = self.usable().find(|path| path.domain == domain);
@@ -65,7 +66,7 @@ pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &P
         Policy::Fallback => "of the same domain, and needs no connection itself".to_owned(),
         Policy::Prefer => format!("of the same domain; {} yields none", list.cite()),
     };
-    // If the first of the list belongs to the domain, it would be wrong to say that the domain has none.
+    // If the first module of the list belongs to the domain, the remark that the domain has no connection module would be false.
     let elsewhere = named.first().is_some_and(|at| at.domain != path.domain);
     let nothing_own = match elsewhere {
         true => format!("fallback: no module of {} can carry a connection", path.domain),
@@ -109,7 +110,8 @@ pub(super) fn connect(path: &mut Path, contenders: &[Contender], preferences: &P
     path.reserve = reserve(path, contenders);
 }
 
-/// The path's connection module, if it can carry messages instead of the message module, and puts, gets and atomics packed in them.
+/// Returns the path's connection module if it can replace the message module: it carries messages, and emulated puts, gets and
+/// atomics fit into its packed messages.
 fn reserve(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
     let (message, at) = (path.message.as_ref()?, &path.connection()?.at);
     let contender = contenders.iter().find(|contender| contender.ranked.at == *at)?;
@@ -119,7 +121,7 @@ fn reserve(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
 
 const PREFER: &str = "TIELINE_CONNECT_POLICY=prefer";
 
-/// The list that applies to a domain.
+/// Returns the connection list that applies to a domain.
 fn list_of<'a>(
     domain: &str,
     contenders: &'a [Contender],
@@ -129,7 +131,7 @@ fn list_of<'a>(
     own.filter_map(|contender| contender.connect.as_ref()).next().unwrap_or(&preferences.connect)
 }
 
-/// Every list that applies to some domain.
+/// Returns every list that applies to some domain.
 pub(super) fn lists<'a>(
     contenders: &'a [Contender],
     preferences: &'a Preferences,
@@ -138,7 +140,7 @@ pub(super) fn lists<'a>(
     std::iter::once(&preferences.connect).chain(own)
 }
 
-/// The first chosen module that cannot connect by itself.
+/// Returns the first chosen module that cannot connect without a connection module.
 fn needy(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
     Role::DATA
         .into_iter()
@@ -150,7 +152,7 @@ fn needy(path: &Path, contenders: &[Contender]) -> Option<ModuleRef> {
         .cloned()
 }
 
-/// Rule a.
+/// Lists the modules by rule a (module documentation).
 fn own(path: &Path, contenders: &[Contender], list: &Selection) -> Vec<ModuleRef> {
     let mut found: Vec<&Ranked> = contenders
         .iter()
@@ -163,7 +165,8 @@ fn own(path: &Path, contenders: &[Contender], list: &Selection) -> Vec<ModuleRef
     found.into_iter().map(|ranked| ranked.at.clone()).collect()
 }
 
-/// Rule b. Among modules at the same place of the list, one of the same domain goes first.
+/// Lists the modules by rule b (module documentation). At the same position of the list, a module of the path's domain precedes the
+/// others.
 fn named(path: &Path, contenders: &[Contender], list: &Selection) -> Vec<ModuleRef> {
     let mut found: Vec<(usize, &Ranked)> = contenders
         .iter()
@@ -179,8 +182,8 @@ fn named(path: &Path, contenders: &[Contender], list: &Selection) -> Vec<ModuleR
     found.into_iter().map(|(_, ranked)| ranked.at.clone()).collect()
 }
 
-/// A module's position in a list; `None` if it may not, or cannot, form connections. A data-path module has to be named. An
-/// excluding list, or no list, admits only connection-only modules.
+/// Returns a module's position in a connection list; `None` if the module cannot or may not form connections. A data-path module
+/// has to be named. An excluding list, or no list, admits only connection-only modules.
 pub(super) fn place(contender: &Contender, list: &Selection) -> Option<usize> {
     let facts = &contender.ranked.facts;
     if contender.disabled.is_some() || Role::Connection.lacks(facts).is_some() {
@@ -196,7 +199,7 @@ pub(super) fn place(contender: &Contender, list: &Selection) -> Option<usize> {
     }
 }
 
-/// The reasons that there is none: one for every possible module.
+/// Lists why the domain has no connection module: one reason for each possible module.
 fn nobody(path: &Path, needy: &ModuleRef, contenders: &[Contender], list: &Selection) -> String {
     let mut reasons = Vec::new();
     for contender in contenders {

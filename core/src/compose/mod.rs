@@ -1,17 +1,17 @@
-//! Composition: the modules of each memory domain form a path of message, RMA, atomic and connection module. It is a pure function
-//! of the modules' attributes and the user's selection.
+//! Composition: the modules of each memory domain form a path of message, RMA, atomic and connection module. Composition is a pure
+//! function of the modules' attributes and the user's selection.
 //!
 //! For every domain that is kept for data:
 //!
-//! 1. message := the best module with messages, RMA := the best with put and get, atomic := the best with fetching atomics;
-//!    [`crate::rank`] defines the best. Missing roles are emulated over messages.
+//! 1. The message module is the best module with messages, the RMA module the best with put and get, the atomic module the best
+//!    with fetching atomics. [`crate::rank`] defines the order. Missing roles are emulated over messages.
 //! 2. A chosen module that connects to an endpoint needs a connection module ([`connection`]).
 //! 3. A connection-only module that no path needs is closed again.
-//! 4. A path without a possible connection module is disabled; others stay.
+//! 4. A path without a possible connection module is disabled; other paths remain.
 //! 5. If the connection module of a path belongs to its domain, it carries messages to the peers that the message module has no
 //!    connection for: it is the path's *reserve*.
 //!
-//! A data-path module and a connection-only module cannot be confused: the table that opens a connection-only one has no data
+//! A data-path module and a connection-only module cannot be confused: the function table of a connection-only module has no data
 //! slots.
 
 mod connection;
@@ -32,52 +32,52 @@ pub(crate) use connection::{Connection, scheme};
 pub(crate) use out_of_band::{OUT_OF_BAND, out_of_band, out_of_band_candidate};
 pub(crate) use records::PATH_IS_DISABLED;
 
-/// One module that was found, with data that only the search knows.
+/// A module that the registry found, with the facts that only the registry knows.
 #[derive(Clone, Debug)]
 pub(crate) struct FoundModule {
-    /// Its name.
+    /// The module's name.
     pub(crate) at: ModuleRef,
-    /// Its attributes.
+    /// The module's attributes.
     pub(crate) facts: ModuleFacts,
-    /// Its provider's position in `TIELINE_PROVIDERS`.
+    /// The position of the module's provider in `TIELINE_PROVIDERS`.
     pub(crate) provider_preference: usize,
-    /// Whether `TIELINE_PROVIDERS` contains its provider's name, and not only a matching glob.
+    /// Whether `TIELINE_PROVIDERS` contains the provider's exact name, rather than a glob that matches it.
     pub(crate) provider_asked_for: bool,
     /// The priority that the user set, and the variable that sets it: [`Config::priority`].
     pub(crate) priority: Option<(i32, String)>,
-    /// The list that replaces `TIELINE_CONNECT` in its domain: [`Config::connect_of`].
+    /// The list that replaces `TIELINE_CONNECT` in the module's domain: [`Config::connect_of`].
     pub(crate) connect: Option<Selection>,
 }
 
 /// The preferred source of a connection module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Policy {
-    /// A module of the same domain; `TIELINE_CONNECT` for domains without one.
+    /// A module of the same domain; `TIELINE_CONNECT` in domains that have no such module.
     Fallback,
-    /// `TIELINE_CONNECT`; a module of the same domain if that yields none.
+    /// A module that `TIELINE_CONNECT` names; a module of the same domain if no named one is possible.
     Prefer,
 }
 
 /// The user's selection.
 #[derive(Clone, Debug)]
 pub(crate) struct Preferences {
-    /// `TIELINE_DOMAINS`: domains that may carry data.
+    /// The domains that may carry data (`TIELINE_DOMAINS`).
     pub(crate) domains: Selection,
-    /// `TIELINE_MODULES`: modules that may carry data.
+    /// The modules that may carry data (`TIELINE_MODULES`).
     pub(crate) modules: Selection,
-    /// `TIELINE_CONNECT`: modules that may form connections.
+    /// The modules that may form connections (`TIELINE_CONNECT`).
     pub(crate) connect: Selection,
-    /// `TIELINE_CONNECT_POLICY`.
+    /// The preferred source of connection modules (`TIELINE_CONNECT_POLICY`).
     pub(crate) policy: Policy,
-    /// `TIELINE_ATOMICS=device`: atomics of devices may be used.
+    /// Whether atomics of devices may be used (`TIELINE_ATOMICS=device`).
     pub(crate) device_atomics: bool,
 }
 
 impl Preferences {
-    /// Reads them from the configuration.
+    /// Reads the user's selection from the configuration.
     ///
     /// # Errors
-    /// A list or a policy cannot be parsed.
+    /// An error if a list or a policy cannot be parsed.
     pub(crate) fn from_config(config: &Config) -> Result<Preferences, Error> {
         Ok(Preferences {
             domains: config.selection(vars::DOMAINS)?,
@@ -97,19 +97,19 @@ impl Preferences {
 pub(crate) struct Path {
     /// The domain.
     pub(crate) domain: String,
-    /// Its provider.
+    /// The provider of the domain.
     pub(crate) provider: String,
-    /// Carries messages.
+    /// The module that carries messages.
     pub(crate) message: Option<ModuleRef>,
-    /// Does put and get.
+    /// The module that executes put and get.
     pub(crate) rma: Option<ModuleRef>,
-    /// Does atomics.
+    /// The module that executes atomics.
     pub(crate) atomic: Option<ModuleRef>,
-    /// The modules that can form connections: the first one does, the others serve peers that lack it. Empty: no module here needs
-    /// one, or there is none and the path is disabled.
+    /// The modules that can form connections: the path uses the first one, and the others serve peers that lack it. The list is
+    /// empty if no module of the path needs a connection module, or if the path is disabled because no connection module exists.
     pub(crate) connections: Vec<Connection>,
-    /// Carries messages to peers that the message module has no connection for: the first of `connections`, if it belongs to this
-    /// domain.
+    /// The module that carries messages to peers to which the message module has no connection: the first of `connections`, if it
+    /// belongs to this domain.
     pub(crate) reserve: Option<ModuleRef>,
     /// The reason that the path cannot be used.
     pub(crate) disabled: Option<String>,
@@ -117,17 +117,17 @@ pub(crate) struct Path {
     pub(crate) emulated: Emulated,
 }
 
-/// The operations that go over messages because no module of the domain supports them.
+/// The operations that use messages because no module of the domain supports them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Emulated {
-    /// Put and get.
+    /// Whether put and get are emulated.
     pub(crate) rma: bool,
-    /// Atomics.
+    /// Whether atomics are emulated.
     pub(crate) atomic: bool,
 }
 
 impl Path {
-    /// The module chosen for a role.
+    /// Returns the module chosen for a role.
     pub(crate) fn module(&self, role: Role) -> Option<&ModuleRef> {
         match role {
             Role::Message => self.message.as_ref(),
@@ -137,18 +137,18 @@ impl Path {
         }
     }
 
-    /// The modules that serve peers in a role, the chosen one first.
+    /// Returns the modules that serve peers in a role, the chosen one first.
     pub(crate) fn serving(&self, role: Role) -> impl Iterator<Item = &ModuleRef> {
         let reserve = self.reserve.as_ref().filter(|_| role == Role::Message);
         self.module(role).into_iter().chain(reserve)
     }
 
-    /// The connection module.
+    /// Returns the connection module.
     pub(crate) fn connection(&self) -> Option<&Connection> {
         self.connections.first()
     }
 
-    /// The roles that a module was chosen for.
+    /// Returns the roles for which the path uses a module.
     pub(crate) fn roles(&self, at: &ModuleRef) -> Vec<Role> {
         let all = [Role::Message, Role::Rma, Role::Atomic, Role::Connection];
         all.into_iter().filter(|role| self.module(*role) == Some(at)).collect()
@@ -158,13 +158,13 @@ impl Path {
 /// The paths, the reasons for them, and the modules that can be closed again.
 #[derive(Clone, Debug)]
 pub(crate) struct Composition {
-    /// One per domain kept for data, the preferred first.
+    /// The paths, one per domain that is kept for data, in order of preference.
     pub(crate) paths: Vec<Path>,
     /// Every module with its ranking criteria.
     pub(crate) modules: Vec<Ranked>,
-    /// At least one decision for every candidate.
+    /// The records, at least one for every candidate.
     pub(crate) records: Vec<Record>,
-    /// Connection-only modules that no path needs: to be closed before addresses are published.
+    /// The connection-only modules that no path needs; the context closes them before addresses are published.
     #[allow(dead_code)] // never opened: the report lists them as not needed
     pub(crate) not_needed: Vec<ModuleRef>,
     /// The lists that replace `TIELINE_CONNECT` in some domains.
@@ -172,12 +172,12 @@ pub(crate) struct Composition {
 }
 
 impl Composition {
-    /// A module by its name.
+    /// Returns a module by its name.
     pub(crate) fn ranked(&self, at: &ModuleRef) -> Option<&Ranked> {
         self.modules.iter().find(|ranked| ranked.at == *at)
     }
 
-    /// The module whose device executes all atomics on this process's memory, if the user enables that.
+    /// Returns the module whose device executes all atomics on this process's memory, if `TIELINE_ATOMICS=device` is set.
     pub(crate) fn device_for_atomics(&self) -> Option<&ModuleRef> {
         let by_device = |at: &&ModuleRef| {
             self.ranked(at).is_some_and(|ranked| ranked.facts.caps & caps::DEVICE_ATOMICS != 0)
@@ -185,7 +185,7 @@ impl Composition {
         self.usable().filter_map(|path| path.atomic.as_ref()).find(by_device)
     }
 
-    /// The paths that can be used.
+    /// Returns the paths that can be used.
     pub(crate) fn usable(&self) -> impl Iterator<Item = &Path> {
         self.paths.iter().filter(|path| path.disabled.is_none())
     }
@@ -193,7 +193,7 @@ impl Composition {
     /// Checks that everything the user marked `required:` is present.
     ///
     /// # Errors
-    /// The missing name, and the record with the reason.
+    /// An error with the first missing name, and the reason from its record.
     pub(crate) fn check_required(&self, preferences: &Preferences) -> Result<(), Error> {
         let reason = |name: &str| {
             let about = |r: &&Record| {
@@ -231,20 +231,20 @@ impl Composition {
 /// The reason that a module is excluded.
 #[derive(Clone, Debug)]
 enum LeftOut {
-    /// The whole domain is excluded.
+    /// The selection excludes the whole domain.
     Domain(Verdict),
-    /// Only this module is excluded.
+    /// The selection excludes only this module.
     Module(Verdict),
 }
 
 /// A candidate during composition.
 struct Contender {
     ranked: Ranked,
-    /// The reason that it may carry no data.
+    /// The reason that the module may carry no data.
     out: Option<LeftOut>,
-    /// The reason that it may not be used at all.
+    /// The reason that the module may not be used at all.
     disabled: Option<Verdict>,
-    /// The list that replaces `TIELINE_CONNECT` in its domain.
+    /// The list that replaces `TIELINE_CONNECT` in the module's domain.
     connect: Option<Selection>,
 }
 
@@ -338,7 +338,7 @@ fn contender(
     }
 }
 
-/// Rule 1; `None` if no module of the domain can serve any role.
+/// Composes a path by rule 1; `None` if no module of the domain can serve any role.
 fn data_path(modules: &[&Contender]) -> Option<Path> {
     let best = |role: Role| {
         let able = modules.iter().map(|e| &e.ranked).filter(|r| role.lacks(&r.facts).is_none());

@@ -7,12 +7,13 @@ use tieline_plugin_api::{abi::Cost, cost_class};
 
 const MODULE: &str = "callbacks";
 
-/// The name of the application's callbacks as a module: `oob/callbacks`. It is never opened; a worker has the callbacks.
+/// Returns the name of the application's callbacks as a module: `oob/callbacks`. The context never opens this module; the worker
+/// calls the application's callbacks.
 pub(crate) fn out_of_band() -> ModuleRef {
     ModuleRef::new(OUT_OF_BAND, OUT_OF_BAND, MODULE)
 }
 
-/// The application as a connection module.
+/// Describes the application as a connection module.
 pub(crate) fn out_of_band_candidate() -> FoundModule {
     FoundModule {
         at: out_of_band(),

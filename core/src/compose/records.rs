@@ -68,7 +68,7 @@ fn domain_record(path: &Path, verdict: Verdict) -> Record {
     record
 }
 
-/// The roles of the module in its own path, and as a connection module in any path.
+/// Returns the roles of the module in its own path, and as a connection module in any path.
 fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Option<Verdict> {
     let at = &contender.ranked.at;
     let mut roles: Vec<Role> = Vec::new();
@@ -83,7 +83,7 @@ fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Op
                 roles.push(role);
                 reasons.push((role, because));
             } else if let Some((_, known)) = reasons.iter_mut().find(|(r, _)| *r == role) {
-                // One connection module serves several domains.
+                // One connection module serves several domains, so reasons are listed once each.
                 if !known.contains(&because) {
                     known.push_str("; ");
                     known.push_str(&because);
@@ -104,7 +104,7 @@ fn chosen(contender: &Contender, contenders: &[Contender], paths: &[Path]) -> Op
     Some(Verdict::ChosenFor { roles: roles.iter().map(|r| r.name().to_owned()).collect(), because })
 }
 
-/// The reason that the module is the best of its domain for a role: the rule that put it before the runner-up.
+/// Returns the reason that the module is the best of its domain for a role: the rule that put it before the runner-up.
 fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
     let rivals = contenders.iter().filter(|contender| {
         let other = &contender.ranked;
@@ -119,10 +119,10 @@ fn why_best(ranked: &Ranked, role: Role, contenders: &[Contender]) -> String {
     }
 }
 
-/// The text for a module whose path is disabled; the record of the path gives the reason.
+/// The text for a module whose path is disabled; the record of the path contains the reason.
 pub(crate) const PATH_IS_DISABLED: &str = "its path is disabled";
 
-/// The reason that an admissible data-path module is not used.
+/// Returns the reason that an admissible data-path module is not used.
 fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<Verdict> {
     if path.is_some_and(|path| !path.roles(&ranked.at).is_empty()) {
         let because = PATH_IS_DISABLED.to_owned();
@@ -151,7 +151,7 @@ fn lost(ranked: &Ranked, path: Option<&Path>, contenders: &[Contender]) -> Vec<V
         }
     }
     if verdicts.is_empty() {
-        // A partial capability is worth naming: the module was considered and lacked something.
+        // A module with a part of a capability was considered, so the record names the missing part.
         let half = Role::DATA.into_iter().find_map(|role| match role.lacks(&ranked.facts) {
             Some(lack @ ("put" | "get" | "atomics that return a value" | NO_ARRIVAL)) => {
                 Some((role, lack))
@@ -175,7 +175,7 @@ fn lacks_everything() -> Verdict {
     }
 }
 
-/// The reason that a connection-only module is not needed.
+/// Returns the reason that a connection-only module is not needed.
 fn idle_connector(
     contender: &Contender,
     contenders: &[Contender],

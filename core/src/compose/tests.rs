@@ -9,7 +9,7 @@ use tieline_plugin_api::{caps, cost_class};
 const MESSAGES: u64 = caps::AM_SHORT | caps::AM_PACKED;
 const RMA: u64 = caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
 
-/// A data-path module that connects to an interface.
+/// Describes a data-path module that connects to an interface.
 fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) -> FoundModule {
     let cost = Cost { overhead_ns: 50.0, latency_ns: 500.0, bytes_per_second: 1e10 };
     FoundModule {
@@ -29,14 +29,14 @@ fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) ->
     }
 }
 
-/// RC: all capabilities, but another module must carry its address.
+/// Describes RC: all capabilities, but another module must carry its address.
 fn rc() -> FoundModule {
     let mut rc = data("verbs", "verbs:mlx5_0", "rc", MESSAGES | RMA | caps::ATOMICS, 50);
     rc.facts.connects_to_endpoint = true;
     rc
 }
 
-/// UD: messages to any peer.
+/// Describes UD: messages to any peer.
 fn ud() -> FoundModule {
     data("verbs", "verbs:mlx5_0", "ud", MESSAGES, 30)
 }
@@ -63,14 +63,13 @@ fn cma() -> FoundModule {
     data("shm-cma", "shm-cma", "copy", RMA, 40)
 }
 
-/// Preferences as variables: `[("TIELINE_CONNECT_POLICY", "prefer")]`.
+/// Reads preferences from variables: `[("TIELINE_CONNECT_POLICY", "prefer")]`.
 fn preferences(set: &[(&str, &str)]) -> Preferences {
     let set = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     Preferences::from_config(&Config::builder().environment(set).build().unwrap()).unwrap()
 }
 
-/// `message rma atomic connection` of every path, `-` for none, `~` for emulated, `!` in front of a
-/// disabled one.
+/// Formats every path as `message rma atomic connection`: `-` for none, `~` for emulated, `!` in front of a disabled path.
 fn shape(composition: &Composition) -> Vec<String> {
     let paths = composition.paths.iter().map(|path| {
         let name = |role, emulated: bool| match path.module(role) {
@@ -91,7 +90,7 @@ fn shape(composition: &Composition) -> Vec<String> {
     paths.collect()
 }
 
-/// The verdicts on a subject, as an operator reads them.
+/// Returns the verdicts on a subject as the report shows them.
 fn verdicts(composition: &Composition, subject: &str) -> Vec<String> {
     let about = composition.records.iter().filter(|record| record.subject() == subject);
     about.map(|record| record.verdict.to_string()).collect()
@@ -413,7 +412,7 @@ fn missing_required_module_is_an_error() {
     assert!(error.why().contains("form its connections"), "{error}");
     let other = &[("TIELINE_MODULES", "required:shm/mem,verbs:mlx5_0/rc")];
     assert!(required(other, &[rc(), shm()]).is_ok(), "what is wrong with another is no matter");
-    // An excluded domain is reported once, and not for each of its modules.
+    // An excluded domain has one record, rather than one for each of its modules.
     let left_out = &[("TIELINE_MODULES", "required:shm/mem"), ("TIELINE_DOMAINS", "^shm")];
     let error = required(left_out, &[shm(), cma()]).unwrap_err();
     assert!(error.why().contains("left out by TIELINE_DOMAINS=^shm"), "{error}");
@@ -430,7 +429,7 @@ fn operations_without_module_are_emulated_over_messages() {
         (MESSAGES | RMA, (false, true)),
         (MESSAGES | caps::ATOMICS | caps::REMOTE_COMPLETION, (true, false)),
         (MESSAGES | RMA | caps::ATOMICS, (false, false)),
-        // Without messages there is no fallback.
+        // A domain without messages has no emulation.
         (RMA, (false, false)),
         (caps::ATOMICS | caps::REMOTE_COMPLETION, (false, false)),
     ];

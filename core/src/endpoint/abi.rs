@@ -1,15 +1,16 @@
-//! Unsafe calls of a provider's endpoint, those that take memory or a key or close something, and why they are sound.
+//! The unsafe calls of a provider's endpoint, which take memory or a key or close an object, and the reasons why they are sound.
 //!
-//! *It is open.* A lane is closed when its endpoint is dropped, a circuit when the last endpoint that uses it has released it. Keys
+//! *The endpoint is open.* A lane is closed when its endpoint is dropped, a circuit when its last endpoint has released it. Keys
 //! and operations hold their endpoint.
 //!
-//! *The key belongs to it.* An `ImportedKey`, and the fast path, consist of values that were imported together. Their `KeyInner`
-//! removes a key from its lanes before it releases the key, once, and not while a pointer leads to memory mapped through it.
+//! *The key belongs to the endpoint.* An `ImportedKey`, like the fast path, consists of values that were imported together. Their
+//! `KeyInner` removes a key from its lanes before it releases the key, once, and not while a pointer leads to memory mapped through
+//! the key.
 //!
-//! *The memory stays.* An operation that may end later is in the table of operations with its memory (`LocalBuffer`) before it is
-//! posted. After its end the memory is in `op::held` until the provider has reported how it ended, or is closed. An operation of a
-//! synchronous module is complete when the call returns, and so is the module's access to the bytes of a short put
-//! (`max_short_put`). Such memory is borrowed for the call (`RmaRecord`).
+//! *The memory remains valid.* An operation that may end later is in the operation table with its memory (`LocalBuffer`) before it
+//! is posted. After the operation's end the memory is in `op::held` until the provider has reported the operation's end, or is
+//! closed. An operation of a synchronous module is complete when the call returns, and so is the module's access to the bytes of a
+//! short put (`max_short_put`). The call borrows such memory (`RmaRecord`).
 
 #![allow(unsafe_code)]
 
@@ -27,73 +28,75 @@ impl ImportedKey {
     /// Posts a put or get.
     #[inline(always)]
     pub(super) fn post(&self, put: bool, op: &RmaRecord<'_>) -> i32 {
-        // SAFETY: see above; the record was made with this key.
+        // SAFETY: see the module documentation; the record was made with this key.
         unsafe { if put { self.raw.put(op) } else { self.raw.get(op) } }
     }
 
     /// Posts a put with a notification.
     #[inline(always)]
     pub(super) fn post_notify(&self, op: &RmaRecord<'_>, word: u32) -> i32 {
-        // SAFETY: see above; the record was made with this key.
+        // SAFETY: see the module documentation; the record was made with this key.
         unsafe { self.raw.put_notify(op, word) }
     }
 
     /// Posts an atomic.
     #[inline(always)]
     pub(super) fn post_atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: see above; the record was made with this key, and the caller provides the place for the result.
+        // SAFETY: see the module documentation; the record was made with this key, and the caller provides the place for the
+        // result.
         unsafe { self.raw.atomic(op) }
     }
 
-    /// The address at which the first `len` bytes are mapped here, valid while the provider has the key. A pointer keeps the key
-    /// from being released.
+    /// Returns the address at which the first `len` bytes are mapped in this process, valid while the provider has the key. A
+    /// pointer keeps the key from being released.
     pub(super) fn map(&self, len: usize) -> Result<Span, i32> {
-        // SAFETY: see above.
+        // SAFETY: see the module documentation.
         let base = unsafe { self.raw.key_pointer(self.key, 0, len as u64) }?;
         // SAFETY: by the ABI the range stays mapped, for loads and stores, until the key is released.
         Ok(unsafe { Span::new(base, len) })
     }
 
-    /// Releases a key of its endpoint. It was removed from the key's lanes before.
+    /// Releases a key of its endpoint. The caller has removed the key from its key object before.
     pub(super) fn let_go(self) {
-        // SAFETY: see above.
+        // SAFETY: see the module documentation.
         unsafe { self.raw.drop_key(self.key) }
     }
 }
 
 impl FastPath {
-    /// Posts a put that completes within the call, or whose bytes are consumed within it.
+    /// Posts a put that completes within the call, or whose bytes the provider consumes within the call.
     #[inline(always)]
     pub(super) fn put(&self, op: &RmaRecord<'_>) -> i32 {
-        // SAFETY: see above; the record was made with this key.
+        // SAFETY: see the module documentation; the record was made with this key.
         unsafe { self.raw.get().put(op) }
     }
 
-    /// The same for a put with a notification.
+    /// Posts a put with a notification, as [`Self::put`] does.
     #[inline(always)]
     pub(super) fn put_notify(&self, op: &RmaRecord<'_>, word: u32) -> i32 {
-        // SAFETY: as `put`.
+        // SAFETY: the conditions are those of `put` above.
         unsafe { self.raw.get().put_notify(op, word) }
     }
 
-    /// The same for a get.
+    /// Posts a get that completes within the call.
     #[inline(always)]
     pub(super) fn get(&self, op: &RmaRecord<'_>) -> i32 {
-        // SAFETY: as `put`; the piece was checked to be inside a region, which is written without references.
+        // SAFETY: the conditions are those of `put` above; the piece was checked to be inside a region, which is written without
+        // references.
         unsafe { self.raw.get().get(op) }
     }
 
-    /// The same for an atomic.
+    /// Posts an atomic that completes within the call.
     #[inline(always)]
     pub(super) fn atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: as `put`; the caller provides the place for the result.
+        // SAFETY: the conditions are those of `put` above; the caller provides the place for the result.
         unsafe { self.raw.get().atomic(op) }
     }
 }
 
 impl EndpointState {
-    /// Posts a message of pieces to the message lane with these capabilities and this interface. The operation holds the pieces
-    /// from here on.
+    /// Posts a message of pieces to the message lane; `lane` is the lane's capabilities and interface. The operation holds the
+    /// pieces from this call on.
     pub(super) fn gather_now(
         &self,
         message: &GatheredMessage,
@@ -105,7 +108,7 @@ impl EndpointState {
         let memory = LocalBuffer::held(Memory::Pieces(pieces.clone()), 0, len);
         self.shared.ops.borrow_mut().set_local_buffer(request, memory);
         let code = listed.map(|()| {
-            // SAFETY: see above; the pieces belong to the memory that the operation holds since the call above.
+            // SAFETY: see the module documentation; the pieces belong to the memory that the operation holds since the call above.
             unsafe { self.message.get().am_zcopy(u32::from(id), header, &iov, request.raw()) }
         });
         self.shared.iov.set(iov);
@@ -114,10 +117,10 @@ impl EndpointState {
 }
 
 impl Lane {
-    /// Closes a lane that its endpoint owns. Nothing of the endpoint uses it any more.
+    /// Closes a lane that its endpoint owns. No object of the endpoint uses the lane any more.
     pub(super) fn close(self) {
-        // SAFETY: it was removed from the endpoint's lanes when the endpoint was dropped, which keys would have prevented, or never
-        // added to them.
+        // SAFETY: the lane was removed from the endpoint's lanes when the endpoint was dropped, which keys would have prevented, or
+        // was never added to the lanes.
         unsafe { self.raw.close() }
     }
 }

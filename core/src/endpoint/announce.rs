@@ -1,8 +1,9 @@
-//! Messages of any length: a message that is too long for the message lane is sent as a rendezvous message (announced), and its
-//! receiver fetches the bytes.
+//! Messages of any length: a message too long for the message lane is sent as a rendezvous message (announced), and the receiver
+//! fetches its bytes.
 //!
-//! Peers get a region of exactly those bytes, for as long as the operation is open. The operation ends when the receiver reports
-//! that it has finished reading. If that report never arrives, because the endpoint ended, closing the region keeps the memory.
+//! The receiver gets a key of a region of exactly those bytes, for as long as the operation is open. The operation ends when the
+//! receiver reports that it has finished reading. If the endpoint ends before that report arrives, closing the region keeps the
+//! memory.
 
 use super::queued::QueuedOp;
 use super::{EndpointState, MAX_MESSAGE_ID, State};
@@ -79,7 +80,7 @@ impl EndpointState {
             let announced = ops.open_announced(self.index)?;
             let memory = Memory::Region(region.hold());
             ops.set_local_buffer(announced, LocalBuffer::held(memory, 0, len));
-            // The operation that a flush waits for.
+            // A flush waits for this operation.
             (announced, ops.open_late(self.index, Kind::Send))
         };
         match sent {
@@ -111,7 +112,8 @@ impl EndpointState {
         ))
     }
 
-    /// `Again` if `len` more bytes must not be copied. An endpoint without copies may copy any length.
+    /// Returns `Again` if the copies of rendezvous messages would exceed the limit with `len` more bytes. An endpoint that has no
+    /// such copies may copy any length.
     fn check_copy(&self, len: usize) -> Result<(), Status> {
         let copied = self.announced_bytes.load(Ordering::Relaxed);
         if copied > 0 && copied.saturating_add(len) > self.shared.core.queue_bytes {
@@ -120,7 +122,7 @@ impl EndpointState {
         Ok(())
     }
 
-    /// Asks the receiver to drop a rendezvous message. The receiver's answer ends the operation, as it would have otherwise.
+    /// Asks the receiver to drop a rendezvous message. The receiver's answer ends the operation, as it does without this request.
     pub(crate) fn withdraw_announced(&self, announced: Id) {
         if self.shared.ops.borrow().is_wanted_back(announced) {
             return;
@@ -129,20 +131,20 @@ impl EndpointState {
         self.post(QueuedOp::ask(id::WITHDRAW, announced, Vec::new()));
     }
 
-    /// Whether the endpoint is connected to a peer that understands a report of an exit.
+    /// Checks whether the endpoint is connected to a peer that understands a report of an exit.
     pub(crate) fn knows_of_exits(&self) -> bool {
         let is_connected = matches!(self.state.get(), State::Ready | State::Queueing);
         is_connected && self.address.messages.1 >= EXITS
     }
 
-    /// Reports that this process exits with so many operations unsent. `false`: the lane has no room.
+    /// Reports to the peer that this process exits with `unsent` operations unsent. `false`: the lane accepts no message.
     pub(crate) fn notify_of_exit(&self, unsent: u64) -> bool {
         self.message_now(id::EXITED, unsent, &NO_ANSWER) != Err(Status::Again)
     }
 
-    /// The endpoint is about to end, and with it the memory of its rendezvous messages. Receivers that have not begun to receive
-    /// are notified, because on some devices a read of missing memory ends the connection. Without room in the lane they are not
-    /// notified.
+    /// Withdraws all rendezvous messages before the endpoint ends, because their memory ends with it. Receivers that have not begun
+    /// to receive are notified, because on some devices a read of missing memory ends the connection. If the lane accepts no
+    /// message, receivers are not notified.
     pub(super) fn withdraw_all(&self) {
         if !self.is_alive() || !self.shared.same_process() {
             return;
@@ -153,7 +155,7 @@ impl EndpointState {
     }
 }
 
-/// Allocates a copy buffer of this length; there may not be enough memory.
+/// Allocates a copy buffer of this length; fails if there is not enough memory.
 fn room_for(len: usize) -> Result<Vec<u8>, Error> {
     let mut room = Vec::new();
     room.try_reserve_exact(len).map_err(|_| {

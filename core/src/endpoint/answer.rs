@@ -10,7 +10,7 @@ use crate::sys::Refusal;
 use std::cell::Cell;
 
 impl EndpointState {
-    /// Sends an answer, or as much of it as the transport accepts now.
+    /// Sends an answer, or the part of the answer that the transport accepts now.
     pub(crate) fn send_answer(&self, answer: &mut Answer) -> Result<(), Status> {
         match answer {
             Answer::Reply { token, status, value } => {
@@ -28,7 +28,7 @@ impl EndpointState {
         }
     }
 
-    /// Sends as much of a get's answer as the transport accepts now.
+    /// Sends the part of a get's answer that the transport accepts now.
     fn stream(&self, token: u64, target: &Target, len: u64, sent: &mut u64) -> Result<(), Status> {
         let piece = self.most_behind(GET_DATA_HEAD)? as u64;
         let (memory, touch) = (&self.shared.core.memory, &self.shared.touch);
@@ -48,11 +48,11 @@ impl EndpointState {
             };
             match self.pack_now(id::GET_DATA, token, GET_DATA_HEAD + n as usize, pack) {
                 Ok(()) => *sent += n,
-                // Deregistered while its answer was being sent: the rest is an error.
+                // The region was deregistered while its answer was being sent, so the rest of the answer is an error.
                 Err(status @ (Status::KeyRejected | Status::OutOfRange)) => {
                     return self.message_now(id::GET_DATA, token, &data_head(*sent, status as i32));
                 }
-                // The same for memory that is gone.
+                // Missing memory also ends the answer with an error.
                 Err(status) => {
                     let Some(at) = fault.take() else { return Err(status) };
                     memory.note_fault((target.region, target.generation), at);

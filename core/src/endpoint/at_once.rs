@@ -1,7 +1,7 @@
 //! Operations that complete within the call (inline), for the C library, which tries them before it prepares for a panic.
 //!
-//! Nothing here panics, and no function of the application runs. Cells are borrowed only where that cannot fail, and a provider's
-//! functions do not unwind. An operation that did not complete continues where [`Tried`] says.
+//! No function of this file panics, and none runs code of the application. Cells are borrowed only where that cannot fail, and a
+//! provider's functions do not unwind. For an operation that did not complete, [`Tried`] tells the caller where to continue.
 
 use super::record::{AtomicOp, Completion, Width, atomic_op_record, rma_op};
 use super::{Endpoint, EndpointState, MAX_MESSAGE_ID, RemoteKey, State};
@@ -11,7 +11,7 @@ use crate::request::Outcome;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{OK, atomic_op};
 
-/// The answer of a provider that did not complete an operation inline; `OK` if no provider was called.
+/// The status that a provider returned for an operation not completed inline; `OK` if no provider was called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tried(pub(super) i32);
 
@@ -28,14 +28,14 @@ pub enum AtOnce<T> {
     Done,
     /// No provider was called.
     NotTried,
-    /// A provider was called and did not complete the operation.
+    /// A provider was called and did not complete the operation, which is returned.
     Refused(Tried, T),
 }
 
-/// Bytes, and their destination in the region.
+/// The bytes of a put, and their destination in the region.
 #[derive(Clone, Copy, Debug)]
 pub struct BytesThere {
-    /// The first byte.
+    /// The address of the first byte.
     pub start: *const u8,
     /// The number of bytes.
     pub len: usize,
@@ -59,7 +59,7 @@ pub struct AtomicNumbers {
 }
 
 impl EndpointState {
-    /// Whether a put, get or atomic may be tried: as `may_post_memory`, in the endpoint's own process.
+    /// Checks whether a put, get or atomic may be tried: as `may_post_memory`, and only in the process that made the endpoint.
     #[inline(always)]
     fn may_try_memory(&self) -> bool {
         let is_idle = || self.queue.try_borrow().is_ok_and(|queue| queue.is_empty());
@@ -69,7 +69,7 @@ impl EndpointState {
 }
 
 impl Endpoint {
-    /// [`Endpoint::send`], if the lane accepts the message inline.
+    /// Sends like [`Endpoint::send`], if the lane accepts the message inline; otherwise returns without sending.
     #[doc(hidden)]
     #[inline(always)]
     pub fn send_at_once(&self, id: u16, header: u64, payload: &[u8]) -> AtOnce<()> {
@@ -87,10 +87,10 @@ impl Endpoint {
         AtOnce::NotTried
     }
 
-    /// [`Endpoint::send`] for a message that [`Endpoint::send_at_once`] did not send.
+    /// Sends a message that [`Endpoint::send_at_once`] did not send, like [`Endpoint::send`].
     ///
     /// # Errors
-    /// As for [`Endpoint::send`].
+    /// The errors of [`Endpoint::send`].
     #[doc(hidden)]
     pub fn send_further(
         &self,
@@ -100,16 +100,16 @@ impl Endpoint {
         payload: &[u8],
     ) -> Result<Outcome, PostError> {
         match tried {
-            // The lane was not asked, because of the calling thread or because the caller wants its completion reported.
+            // The lane was not tried, because of the calling thread or because the caller wants the completion reported.
             Tried::NOT => self.send(id, header, payload),
             Tried(code) => self.inner.send_refused(code, id, header, payload),
         }
     }
 
-    /// [`Endpoint::put_bytes`] for a put that [`RemoteKey::put_bytes_at_once`] did not complete.
+    /// Puts bytes that [`RemoteKey::put_bytes_at_once`] did not put, like [`Endpoint::put_bytes`].
     ///
     /// # Errors
-    /// As for [`Endpoint::put_bytes`].
+    /// The errors of [`Endpoint::put_bytes`].
     #[doc(hidden)]
     pub fn put_bytes_further(
         &self,
@@ -124,10 +124,10 @@ impl Endpoint {
         }
     }
 
-    /// [`Endpoint::fetch`] for an atomic that [`RemoteKey::fetch_at_once`] did not complete.
+    /// Posts a fetching atomic that [`RemoteKey::fetch_at_once`] did not complete, like [`Endpoint::fetch`].
     ///
     /// # Errors
-    /// As for [`Endpoint::fetch`].
+    /// The errors of [`Endpoint::fetch`].
     #[doc(hidden)]
     pub fn fetch_further(
         &self,
@@ -142,10 +142,10 @@ impl Endpoint {
         self.atomic_further(tried, &call, key, offset)
     }
 
-    /// [`Endpoint::compare_swap`] for an atomic that [`RemoteKey::fetch_at_once`] did not complete.
+    /// Posts a compare-and-swap that [`RemoteKey::fetch_at_once`] did not complete, like [`Endpoint::compare_swap`].
     ///
     /// # Errors
-    /// As for [`Endpoint::compare_swap`].
+    /// The errors of [`Endpoint::compare_swap`].
     #[doc(hidden)]
     pub fn compare_swap_further(
         &self,
@@ -176,7 +176,7 @@ impl Endpoint {
 }
 
 impl RemoteKey {
-    /// [`Endpoint::put_bytes`] on the endpoint that imported the key, if a lane completes it inline.
+    /// Puts like [`Endpoint::put_bytes`] on the endpoint that imported the key, if a lane completes the put inline.
     #[doc(hidden)]
     #[inline(always)]
     pub fn put_bytes_at_once(&self, data: &[u8], offset: u64) -> AtOnce<BytesThere> {
@@ -195,7 +195,7 @@ impl RemoteKey {
         AtOnce::NotTried
     }
 
-    /// A fetching atomic on the endpoint that imported the key, if a lane completes it inline.
+    /// Executes a fetching atomic on the endpoint that imported the key, if a lane completes the atomic inline.
     #[doc(hidden)]
     #[inline(always)]
     pub fn fetch_at_once(&self, call: AtomicNumbers, result: &mut u64) -> AtOnce<AtomicNumbers> {

@@ -1,9 +1,9 @@
 //! Atomics that did not complete within the call: natively, by a device, or over messages.
 //!
-//! One executor does all atomics on a region, because processors and devices are not atomic with respect to each other. The
-//! region's key names it (`TIELINE_ATOMICS` of the region's owner). Processors: through shared memory if a module provides it,
-//! otherwise the target is asked by a message. A device: every peer posts to that device. Operations that it lacks (other
-//! operations, 32 bits) are done by compare-and-swap on the 64-bit word.
+//! One executor does all atomics on a region, because the atomics of processors and of devices are not atomic with respect to each
+//! other. The region's key names the executor (`TIELINE_ATOMICS` of the region's owner). If processors execute, the requester uses
+//! shared memory if a module provides it, and otherwise sends the target a message. If a device executes, every peer posts to that
+//! device. Operations that the device does not support (some operations, 32 bits) use compare-and-swap on the 64-bit word.
 
 use super::EndpointState;
 use super::key::{ImportedKey, KeyInner, RemoteKey};
@@ -20,7 +20,7 @@ use crate::{Error, PostError, Status};
 use std::rc::Rc;
 use tieline_plugin_api::atomic_op;
 
-/// The offset of the 64-bit word that a device swaps for a 32-bit one, and the position of the 32 bits in it.
+/// Returns the offset of the 64-bit word that a device swaps for a 32-bit one, and the position of the 32 bits in that word.
 fn word_around(offset: u64, width: u32) -> (u64, u32) {
     let at = offset & !7;
     let inside = (offset - at) as u32;
@@ -29,12 +29,12 @@ fn word_around(offset: u64, width: u32) -> (u64, u32) {
 }
 
 impl AtomicCall {
-    /// The part of a 64-bit word that the call concerns.
+    /// Returns the part of a 64-bit word on which the call operates.
     fn field(&self, word: u64, shift: u32) -> u64 {
         if self.width == 8 { word } else { u64::from((word >> shift) as u32) }
     }
 
-    /// The word after the call.
+    /// Returns the word after the call.
     fn applied(&self, word: u64, shift: u32) -> Result<u64, Status> {
         let (old, n) = (self.field(word, shift), self.operand);
         let n = if self.width == 8 { n } else { u64::from(n as u32) };
@@ -58,7 +58,7 @@ impl AtomicCall {
 }
 
 impl ImportedKey {
-    /// Its bit for fences.
+    /// Returns the lane's bit for fences.
     pub(super) fn bit(&self) -> u64 {
         if self.synchronous { way::AT_ONCE } else { way::lane(self.rank) }
     }
@@ -70,7 +70,8 @@ impl ImportedKey {
 }
 
 impl KeyInner {
-    /// The lane that executes this atomic natively. None: processors do, on request by a message.
+    /// Returns the lane that executes this atomic natively. `None`: the target's processors execute the atomic, on request by a
+    /// message.
     fn native_atomic(&self, call: &AtomicCall, fetch: bool) -> Option<ImportedKey> {
         if self.record.device_atomics.is_some() {
             return self.device();
@@ -78,7 +79,7 @@ impl KeyInner {
         self.best.get().filter(|native| native.does(call, fetch))
     }
 
-    /// The reason why no lane here can reach the device that executes atomics on this region.
+    /// Makes the error for an atomic if no lane of this endpoint reaches the device that executes atomics on this region.
     fn no_device(&self) -> Error {
         let part = self.record.device_atomics.and_then(|part| self.record.parts.get(part));
         let domain = part.map_or("a device", |(_, domain, _)| domain);
@@ -167,7 +168,7 @@ impl EndpointState {
         self.posted(request, native.interface, code, result)
     }
 
-    /// Continues a queued atomic. `Ok(true)`: it is posted or has ended.
+    /// Continues a queued atomic. `Ok(true)`: the atomic is posted or has ended.
     pub(super) fn attempt_atomic(&self, op: &mut NativeAtomic) -> Result<bool, Failed> {
         let key = &op.key;
         if key.may_find_more() {
@@ -177,7 +178,7 @@ impl EndpointState {
             if key.may_find_more() {
                 return Ok(false);
             }
-            // An operation in flight on the lost lane reports how it ended.
+            // An operation in flight on the lost lane reports its own result.
             let error = match op.posted_swap {
                 Some(posted) => {
                     let ended = self.shared.ops.borrow_mut().take(posted);
@@ -205,7 +206,7 @@ impl EndpointState {
         Ok(true)
     }
 
-    /// One round of the loop: replaces the value found last by the result of the operation.
+    /// Runs one round of the loop: swaps the last value found for the operation's result.
     fn attempt_by_swap(&self, native: &ImportedKey, op: &mut NativeAtomic) -> Result<bool, Failed> {
         let (at, shift) = word_around(op.offset, op.call.width);
         let swap = |guess| -> Result<AtomicCall, Failed> {
@@ -297,7 +298,7 @@ mod tests {
         assert!(refused.to_string().contains(&record.parts[0].1), "{refused}");
         assert_eq!(worker.finish(endpoint.put_bytes(&[1; 8], &device, 16)?)?, 0);
         assert_eq!(region.atomic_u64(8)?.load(std::sync::atomic::Ordering::SeqCst), 5);
-        // The owner does not execute them either when it is asked by a message.
+        // The owner does not execute these atomics on request by a message either.
         endpoint.inner.shared.core.memory.regions.leave_atomics_to_device(record.region);
         let asked = endpoint.inner.shared.core.memory.regions.reach(
             record.region,

@@ -1,16 +1,17 @@
-//! Keys by their handles, on the side that uses them: the endpoint requests each key from its owner once and caches it.
+//! Keys by their handles, on the requester's side: the endpoint requests each key from its owner once and caches the key.
 //!
 //! Guarantees:
 //!
 //! * A handle is resolved by an internal message, which the peer's progress or its progress thread answers
-//!   (`mem/region/handle.rs`). From then on a lookup costs one table access.
+//!   (`mem/region/handle.rs`). After the answer has arrived, a lookup costs one table access.
 //! * The cache is bounded: 1,024 keys per endpoint, and the least recently used one is evicted. The cache is released with the
 //!   application's last handle of the endpoint, or when the endpoint ends.
 //! * A cached key may be outdated, as any key may be. If the target, or its key table, refuses an operation of the endpoint as
-//!   `KeyRejected`, all keys cached so far are invalidated and requested again at their next use. All of them, because only some
-//!   operations record the key that they used.
-//! * An answer is accepted only for an open request, only from the peer that was asked, and only over the connection that was used.
-//!   The key in it must be the peer's own. It is imported when the application asks for it, not when it arrives.
+//!   `KeyRejected`, all keys in the cache are invalidated and requested again at their next use. The whole cache is invalidated,
+//!   because only some operations record the key that they used.
+//! * An answer is accepted only for an open request, only from the peer to which the request was sent, and only over the same
+//!   connection. The key in the answer must be the peer's own. The key is imported when the application requests it, rather than
+//!   when the answer arrives.
 
 use super::key::RemoteKey;
 use super::known_keys::Key;
@@ -31,7 +32,7 @@ use std::rc::Rc;
 pub enum KeyLookup {
     /// The key, ready for use.
     Known(RemoteKey),
-    /// The request to the owner. When it has succeeded, call [`Endpoint::key_by_handle`] again.
+    /// A request to the owner for the key. When the request has succeeded, call [`Endpoint::key_by_handle`] again.
     Asked(Outcome),
 }
 
@@ -49,7 +50,7 @@ impl Endpoint {
     ///
     /// [`KeyLookup::Known`]: the key is in the endpoint's cache. [`KeyLookup::Asked`]: a request was sent to the peer, and the
     /// worker's progress delivers the answer. The request can be [tracked](crate::Worker::track) or waited for like any operation.
-    /// When it has succeeded, call this method again.
+    /// When the request has succeeded, call this method again.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -124,7 +125,7 @@ impl EndpointState {
         ))
     }
 
-    /// The cached key of a handle.
+    /// Returns the cached key of a handle.
     fn known_key(self: &Rc<Self>, handle: u64) -> Option<RemoteKey> {
         self.forget_refused();
         let record = {
@@ -146,11 +147,11 @@ impl EndpointState {
         Some(key)
     }
 
-    /// Handles the owner's answer: the key of a handle.
+    /// Handles the owner's answer to a request for a key by its handle.
     pub(crate) fn key_told(&self, handle: u64, bytes: &[u8]) -> Result<(), Error> {
         let record = self.key_of_peer(bytes)?;
         if !self.is_alive() || self.handles.count.get() == 0 {
-            // The cache no longer waits for this key.
+            // The cache has no request for this key any more.
             return Ok(());
         }
         self.forget_refused();
@@ -160,7 +161,7 @@ impl EndpointState {
         Ok(())
     }
 
-    /// Records that an operation was refused for its key, on this endpoint or on the one to the peer's service worker.
+    /// Records that an operation was refused as `KeyRejected`, on this endpoint or on the one to the peer's service worker.
     #[cold]
     pub(crate) fn key_refused(&self) {
         self.known_keys.refused.set(true);
@@ -177,7 +178,7 @@ impl EndpointState {
 
     /// Clears the cache.
     pub(super) fn forget_keys(&self) {
-        // Dropped after the borrow has ended: the keys hold the endpoint and keys of providers.
+        // The keys are dropped after the borrow has ended: they hold the endpoint and keys of providers.
         let gone = self.known_keys.keys.take();
         drop(gone);
     }

@@ -1,5 +1,5 @@
-//! The interface of a worker to its endpoints, besides their shared state: two traits. None of it is on the fast path of an
-//! operation.
+//! The interface of a worker to its endpoints, apart from the state that they share: two traits. None of it is on the fast path of
+//! an operation.
 
 use super::inner::EndpointState;
 use super::queued::{SharedCopy, Waiting};
@@ -11,93 +11,94 @@ use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-/// Connections of modules that connect to an endpoint. They belong to the worker.
+/// The calls that concern circuits, the connections of modules that connect to an endpoint. Circuits belong to the worker.
 pub(crate) trait Circuits {
-    /// The provider endpoint of a circuit for `endpoint` over `pair`, and its limits; forms the circuit if there is none. `Again`:
-    /// it is being formed, and the endpoint continues when it stands.
+    /// Returns the provider endpoint of a circuit for `endpoint` over `pair`, and the circuit's limits. Begins to form the circuit
+    /// if none exists. `Again`: the circuit is being formed, and the endpoint continues when the circuit is connected.
     fn wire(
         self: Rc<Self>,
         endpoint: &EndpointState,
         pair: ModulePair,
     ) -> Result<(RawEndpoint, LaneLimits), Error>;
 
-    /// Whether this endpoint's circuit over an interface is being formed.
+    /// Checks whether this endpoint's circuit over an interface is being formed.
     fn circuit_forms(&self, endpoint: &EndpointState, interface: usize) -> bool;
 
-    /// The circuit that an endpoint uses over an interface.
+    /// Returns the circuit that an endpoint uses over an interface.
     fn circuit_over(&self, endpoint: &EndpointState, interface: usize) -> Option<u64>;
 
-    /// Whether another endpoint uses the same circuit over an interface.
+    /// Checks whether another endpoint uses the same circuit over an interface.
     fn is_shared(&self, endpoint: &EndpointState, interface: usize) -> bool;
 
-    /// An endpoint is about to be dropped while operations on a circuit have not been checked by a flush.
+    /// Notes before an endpoint is dropped that no flush has checked its operations on a circuit.
     fn leave_unasked(&self, circuit: u64);
 
-    /// The circuits that an endpoint uses.
+    /// Returns the circuits that an endpoint uses.
     fn circuits_of(&self, endpoint: &EndpointState) -> Vec<u64>;
 
-    /// An endpoint has failed: its circuits are abandoned unless other endpoints use them.
+    /// Abandons the circuits of a failed endpoint unless other endpoints use them.
     fn end_circuits(self: Rc<Self>, endpoint: &EndpointState, error: &Error);
 
-    /// This endpoint's packer has returned; it could not leave its circuits before.
+    /// Releases the dead circuits of an endpoint whose packer has returned; an endpoint keeps its circuits while its packer runs.
     fn drop_dead_circuits_of(&self, endpoint: &EndpointState);
 
-    /// An endpoint was dropped: its circuits stay for the next one, unless they are dead.
+    /// Releases the circuits of a dropped endpoint; usable circuits stay for the next endpoint.
     fn release_circuits(&self, endpoint: &EndpointState);
 }
 
-/// A worker, as its endpoints see it. They hold it, and thus their circuits.
+/// A worker's functions that its endpoints call. Endpoints hold the worker, and thus their circuits.
 pub(crate) trait WorkerCalls: Circuits {
-    /// The bytes of the worker's address.
+    /// Returns the bytes of the worker's address.
     fn identity(&self) -> Result<Vec<u8>, Error>;
 
-    /// The endpoint with this index.
+    /// Returns the endpoint with this index.
     fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointState>>;
 
-    /// All endpoints.
+    /// Returns all endpoints.
     fn all_endpoints(&self) -> Vec<Rc<EndpointState>>;
 
     /// Makes an internal endpoint.
     fn connect_internal(self: Rc<Self>, address: WorkerAddress)
     -> Result<Rc<EndpointState>, Error>;
 
-    /// This endpoint was closed: keeps it until this flush has ended and its rendezvous messages have been received or refused.
+    /// Keeps a closed endpoint until this flush has ended and the endpoint's rendezvous messages have been received or refused.
     fn keep_until(&self, endpoint: Rc<EndpointState>, flushed: Option<Id>);
 
-    /// An operation was queued on this endpoint.
+    /// Notes that an operation was queued on this endpoint.
     fn make_busy(&self, endpoint: &EndpointState);
 
-    /// An endpoint was dropped.
+    /// Removes a dropped endpoint.
     fn remove_endpoint(&self, endpoint: &EndpointState);
 
-    /// The number of the worker to which an endpoint leads.
+    /// Returns the number of the worker to which an endpoint leads.
     fn peer_of(&self, endpoint: &EndpointState) -> PeerId;
 
-    /// The application holds this endpoint.
+    /// Notes that the application holds this endpoint.
     fn named(&self, endpoint: &EndpointState);
 
-    /// The application has dropped this endpoint.
+    /// Notes that the application has dropped this endpoint.
     fn not_named(&self, endpoint: &EndpointState);
 
-    /// The reason why an endpoint has failed, with the peer's report of its exit.
+    /// Adds the peer's report of its exit to the error of a failed endpoint.
     fn with_exit(&self, endpoint: &EndpointState, error: Error) -> Error;
 
-    /// This endpoint has failed: notifies the application, if it holds it.
+    /// Notifies the application that this endpoint has failed, if the application holds it.
     fn endpoint_failed(&self, endpoint: &EndpointState, error: &Error);
 
-    /// A peer still copies its part of a large transfer: progress completes it.
+    /// Adds a large transfer of which the peer still copies a part; progress completes it.
     fn add_copy(&self, copy: SharedCopy);
 
-    /// The provider of this interface broke its contract: takes all of its interfaces, and only these, out of use.
+    /// Takes all interfaces of the provider of this interface out of use, because the provider broke its contract; other interfaces
+    /// remain.
     fn provider_failed(&self, interface: usize);
 
-    /// The route to a worker has failed: ends its service calls.
+    /// Ends the service calls to a worker whose route has failed.
     fn service_peer_lost(self: Rc<Self>, peer: [u8; 16], error: &Error);
 
-    /// An endpoint has failed before this answer was sent.
+    /// Handles an answer that was not sent before its endpoint failed.
     fn answer_lost(&self, endpoint: &EndpointState, lost: Waiting, status: Status);
 
-    /// This endpoint has failed: answers to its peer take another route. Other holders of the endpoint keep its lanes open, and
-    /// thus memory that providers may still access. The worker must not be one of these holders.
+    /// Sends the answers to a failed endpoint's peer over another route. Other holders of the endpoint keep its lanes open, and
+    /// thus memory that providers may still access. The worker must not hold the endpoint.
     fn answer_another_way(&self, failed: &EndpointState);
 }

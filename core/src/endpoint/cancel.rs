@@ -1,4 +1,4 @@
-//! Canceling operations: one that has not begun is removed from the queue; for others the provider is asked.
+//! Canceling operations: an operation that has not begun is removed from the queue; for other operations the provider is called.
 
 use super::EndpointState;
 use super::queued::QueuedOp;
@@ -7,13 +7,13 @@ use crate::proto::id;
 use crate::{Error, Status};
 
 impl QueuedOp {
-    /// Whether this is that operation and it has not begun, regardless of the lane that it waits for. A notification always follows
-    /// a put.
+    /// Checks whether this queue entry is operation `id` and has not begun, regardless of the lane for which it waits. A
+    /// notification is posted after its put, so the notification is never removed alone.
     fn could_be_left_out(&self, id: Id) -> bool {
         match self {
             QueuedOp::Forward { op: Some(op), .. } => op.could_be_left_out(id),
             QueuedOp::FlushLanes { .. } | QueuedOp::Notify { .. } => false,
-            // This message withdraws the operation already.
+            // This message already withdraws the operation.
             QueuedOp::Message { id: id::WITHDRAW, .. } => false,
             QueuedOp::Put(op) => op.request == id && op.sent == 0 && op.notify.is_none(),
             QueuedOp::Native(op) => {
@@ -26,12 +26,12 @@ impl QueuedOp {
 }
 
 impl EndpointState {
-    /// Whether an operation waits in this queue and has not begun.
+    /// Checks whether an operation waits in this queue and has not begun.
     pub(crate) fn could_leave_out(&self, id: Id) -> bool {
         self.queue.borrow().iter().any(|op| op.could_be_left_out(id))
     }
 
-    /// Removes it; it ends as canceled.
+    /// Removes a queued operation, which ends as canceled.
     pub(crate) fn leave_out(&self, id: Id) {
         let mut queue = self.queue.borrow_mut();
         let at = queue.iter().position(|op| op.could_be_left_out(id));
@@ -55,8 +55,8 @@ impl EndpointState {
         });
     }
 
-    /// Asks the provider of this interface, on every endpoint that the operation may have used. `Invalid`: the provider no longer
-    /// has it.
+    /// Requests the cancellation of an operation from the provider of this interface, on every endpoint that the operation may have
+    /// used. `Invalid`: the provider does not have the operation any more.
     pub(crate) fn ask_to_cancel(&self, id: Id, interface: usize) -> Result<(), Status> {
         let mut raws: Vec<_> = self.raws_over(interface).collect();
         for control in self.open_control().iter().chain(self.past_controls.borrow().iter()) {

@@ -11,9 +11,9 @@ use std::rc::{Rc, Weak};
 /// The treatment of pending operations on an endpoint that is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Close {
-    /// They complete, as for [`Endpoint::flush`].
+    /// The flush of pending operations, which complete as for [`Endpoint::flush`].
     Flush,
-    /// They end with `Canceled` immediately.
+    /// The immediate end of pending operations, with `Canceled`.
     Cancel,
 }
 
@@ -26,8 +26,8 @@ impl Endpoint {
     ///
     /// [`Close::Cancel`]: all pending operations end with `Canceled`, and may have been executed or not. The result is `Done`.
     /// Rendezvous messages are withdrawn, even while a peer is receiving them (see [`Endpoint::send`]). Memory that a transport
-    /// still accesses is kept until it has finished ([`Region::close`](crate::Region::close) reports that). Messages that returned
-    /// `Done` are still delivered. An endpoint closed with `Flush` can afterwards be closed with `Cancel`.
+    /// still accesses is kept until the transport has finished ([`Region::close`](crate::Region::close) reports that). Messages
+    /// that returned `Done` are still delivered. An endpoint closed with `Flush` can afterwards be closed with `Cancel`.
     ///
     /// The connection stays for its other users, and so do the worker's answers to the peer. Lanes are closed when the last clone
     /// and the last key are dropped.
@@ -45,8 +45,8 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// For `Flush` as for [`flush`](Endpoint::flush), and [`PostError::Reconnect`] for an endpoint that is closed already; nothing
-    /// is closed then. For `Cancel` only in a forked child.
+    /// For `Flush` as for [`flush`](Endpoint::flush), and [`PostError::Reconnect`] if the endpoint is already closed. For `Cancel`
+    /// only `Invalid` in a forked child.
     pub fn close(&self, how: Close) -> Result<Outcome, PostError> {
         match how {
             Close::Flush => self.inner.close_behind().map_err(|error| self.inner.refused(error)),
@@ -60,13 +60,13 @@ impl Endpoint {
 }
 
 impl EndpointState {
-    /// Whether the application may post: the endpoint is usable and was not closed.
+    /// Checks that the application may post: the endpoint is usable and was not closed.
     pub(super) fn check_open(&self) -> Result<(), Error> {
         self.check_alive()?;
         if self.closing.get() { Err(closed()) } else { Ok(()) }
     }
 
-    /// The same, without an error text.
+    /// Checks the same condition as `check_open`, without an error text.
     pub(crate) fn is_open(&self) -> bool {
         self.is_alive() && !self.closing.get()
     }
@@ -114,7 +114,7 @@ impl EndpointState {
         drop(queued);
         self.forget_keys();
         self.hold(unfinished);
-        // The peer is answered over another route.
+        // Answers to the peer take another route.
         for waiting in self.take_answers() {
             self.worker.answer_lost(self, waiting, Status::Closed);
         }

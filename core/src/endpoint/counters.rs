@@ -2,25 +2,25 @@
 
 use std::collections::BTreeMap;
 
-/// Event counts of an endpoint. Operations that a lane accepted immediately are not counted, because that would cost time in every
-/// post. Waiting in the endpoint to the peer's progress thread is not counted here.
+/// The event counts of an endpoint. Operations that a lane accepted immediately are not counted, because that would cost time in
+/// every post. The counters exclude waiting in the endpoint to the peer's progress thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointCounters {
-    /// Operations that had to wait: for room, for a connection, or for earlier operations.
+    /// The number of operations that had to wait: for the lane, for a connection, or for earlier operations.
     pub queued: u64,
-    /// Calls that returned `Again`, because the maximum number of operations was pending.
+    /// The number of calls that returned `Again`, because the maximum number of operations was pending.
     pub refused: u64,
-    /// Rendezvous messages.
+    /// The number of rendezvous messages.
     pub announced: u64,
-    /// Puts, gets and atomics requested by messages. For an operation that the library splits, each part counts.
+    /// The number of puts, gets and atomics requested by messages. Each part of an operation that the library splits counts.
     pub emulated: u64,
-    /// Large puts and gets of which the peer copied a part.
+    /// The number of large puts and gets of which the peer copied a part.
     pub shared: u64,
 }
 
 impl EndpointCounters {
-    /// The counters that are not 0, by name.
+    /// Returns the counters that are not 0, by name.
     pub(super) fn named(&self) -> BTreeMap<String, u64> {
         let EndpointCounters { queued, refused, announced, emulated, shared } = *self;
         let all = [

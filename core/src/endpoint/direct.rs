@@ -1,5 +1,5 @@
-//! Puts and gets of one range that a module completes later, without a choice: one lane carries all of it, the queue is empty, and
-//! no better lane may be found. Most transfers over a network are of this kind.
+//! Puts and gets of one range that a module completes later, without a choice: one lane carries the whole range, the queue is
+//! empty, and no better lane may be found. The usual transfer over a network is of this kind.
 
 use super::EndpointState;
 use super::fast_path::FastPath;
@@ -25,10 +25,11 @@ impl FastPath {
 }
 
 impl EndpointState {
-    /// Posts one. The operation holds its memory from before the module is called until it has ended.
+    /// Posts one put or get. The operation holds its memory from before the module is called until it has ended.
     ///
     /// # Errors
-    /// The answer of a module that did not accept it, or `OK` if no module was called: the slow path determines the reason.
+    /// The status of a module that did not accept the operation, or `OK` if no module was called; the slow path determines
+    /// the reason.
     pub(super) fn post_direct(&self, transfer: &Transfer<'_>) -> Result<Outcome, i32> {
         let &Transfer { put, local, at, len, key, offset, completion } = transfer;
         let (fast, record) = (&key.inner.fast, &key.inner.record);

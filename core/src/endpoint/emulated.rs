@@ -13,7 +13,7 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl EndpointState {
-    /// Posts a put or get that no provider executes.
+    /// Posts a put or get that no provider executes, over messages.
     pub(super) fn emulate_transfer(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -22,7 +22,7 @@ impl EndpointState {
         self.emulate_over(&control, transfer, None)
     }
 
-    /// The same over the endpoint that it uses. `notify`: the notification of a put.
+    /// Posts the same over `control`, the endpoint that the messages use. `notify`: the notification word of a put.
     pub(super) fn emulate_over(
         self: &Rc<Self>,
         control: &Rc<EndpointState>,
@@ -30,7 +30,7 @@ impl EndpointState {
         notify: Option<u32>,
     ) -> Result<Outcome, Error> {
         let &Transfer { put, at, len, completion, .. } = transfer;
-        // Held in case it has to wait.
+        // The memory is held in case the operation has to wait.
         let memory = control.hold_memory(transfer)?;
         let target = transfer.key.inner.target(transfer.offset);
         let request = control.open(match (put, completion) {
@@ -55,22 +55,23 @@ impl EndpointState {
         self.outcome(request)
     }
 
-    /// The request for the data of an emulated get, and their destination.
+    /// Builds the queued request for the data of an emulated get.
     fn ask_for(&self, request: Id, local_buffer: LocalBuffer, target: &Target) -> QueuedOp {
         let bytes = emulate::get_request(target, local_buffer.len as u64);
         self.shared.ops.borrow_mut().set_local_buffer(request, local_buffer);
         QueuedOp::ask(id::GET, request, bytes)
     }
 
-    /// The endpoint that emulated operations use, checked before an operation is opened: see [`EndpointState::may_go`]. It is determined
-    /// first, because connecting may call the application, whose fences clear routes that are not open yet.
+    /// Returns the endpoint that emulated operations use, after checking the fences; see [`EndpointState::may_go`]. The caller
+    /// opens the operation after this call. The endpoint is determined first, because connecting may call the application, whose
+    /// fences clear routes that are not open yet.
     pub(super) fn emulating(self: &Rc<Self>) -> Result<Rc<EndpointState>, Error> {
         let control = self.emulates()?;
         let _ = self.may_go(way::EMULATED);
         Ok(control)
     }
 
-    /// The same for operations that no fence orders.
+    /// Returns the endpoint that emulated operations use, for operations that no fence orders.
     pub(super) fn emulates(self: &Rc<Self>) -> Result<Rc<EndpointState>, Error> {
         if let Some(control) = self.control()? {
             // This call may be the first to find that the service worker is gone.
@@ -83,8 +84,8 @@ impl EndpointState {
         Ok(control)
     }
 
-    /// The connection over which the provider would have executed the queued operation could not be formed. The operation is
-    /// emulated by messages, from its place at the head of the queue, because later operations may wait for it.
+    /// Emulates a queued operation by messages, because the connection over which the provider would have executed it could not be
+    /// formed. The operation keeps its place at the head of the queue, because later operations may wait for it.
     pub(super) fn emulate_instead(&self, op: &NativeOp) -> Result<bool, Status> {
         if !self.may_leave(op.request, op.fenced, way::EMULATED) {
             return Ok(false);

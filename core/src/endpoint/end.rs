@@ -24,7 +24,7 @@ impl EndpointState {
         self.error.borrow().clone().unwrap_or_else(|| Error::from_status(Status::Closed))
     }
 
-    /// The error, with text, for a status that a lane over this interface returned.
+    /// Makes the error, with text, for a status that a lane over this interface returned.
     pub(crate) fn failure_over(&self, status: Status, interface: Option<usize>) -> Error {
         let path = || match interface {
             Some(interface) => self.shared.interfaces[interface].path.clone(),
@@ -50,7 +50,7 @@ impl EndpointState {
         }
     }
 
-    /// Memory of one of the two sides is missing: the copying module reports which, and where.
+    /// Builds the error for missing memory on one of the two sides: the copying module reports which side, and the address.
     #[cold]
     fn fault_over(&self, interface: Option<usize>) -> Error {
         let said = interface.map(|index| self.shared.interfaces[index].provider.last_error());
@@ -63,8 +63,8 @@ impl EndpointState {
         )
     }
 
-    /// The error of a failure on a lane. If the status means the end of the endpoint, it ends. A provider that broke its contract
-    /// is taken out of use, for all lanes that it served.
+    /// Handles a failure on a lane, and returns its error. If the status means the end of the endpoint, the endpoint ends. A
+    /// provider that broke its contract is taken out of use, for all lanes that it served.
     #[cold]
     pub(crate) fn failed(&self, failed: Failed) -> Error {
         let error = self.failure_over(failed.status, failed.interface);
@@ -83,9 +83,9 @@ impl EndpointState {
         error
     }
 
-    /// A lane reports that the peer's process is gone. If another lane carries messages, that lane reports it as well, after all
-    /// messages that the peer had sent, including answers. Therefore operations waiting for an answer continue, and only this
-    /// posted operation fails now.
+    /// Handles a lane's report that the peer's process is gone. If another lane carries messages, that lane reports the loss as
+    /// well, after all messages that the peer had sent, including answers. Therefore operations that wait for an answer continue,
+    /// and only this posted operation fails.
     #[cold]
     pub(super) fn peer_lost(&self, error: Error, interface: usize) -> Error {
         let messages = self.route.message().map(|pair| pair.interface);
@@ -99,7 +99,7 @@ impl EndpointState {
         self.dead_error()
     }
 
-    /// The same for a failure on the message lane.
+    /// Handles a failure on the message lane, and returns its error.
     pub(super) fn message_failed(&self, status: Status) -> Error {
         self.failed(self.by_message_lane(status))
     }
@@ -107,7 +107,7 @@ impl EndpointState {
     /// Ends the endpoint: all pending operations complete with `error`.
     pub(crate) fn fail(&self, error: Error) {
         if matches!(self.state.get(), State::Failed | State::Closed) {
-            // One of its lanes may still have been in use.
+            // A lane of this endpoint may still be in use by its user.
             return self.lost_for_its_user(None, &error);
         }
         let is_new = self.state.get() == State::New;
@@ -147,8 +147,8 @@ impl EndpointState {
         self.worker.answer_another_way(self);
     }
 
-    /// This endpoint to a peer's service worker has failed, or lost its lanes over one interface. The endpoint that uses it is
-    /// notified.
+    /// Notifies the user of this endpoint to a peer's service worker that the endpoint has failed, or that it has lost its lanes
+    /// over one interface.
     pub(super) fn lost_for_its_user(&self, interface: Option<usize>, error: &Error) {
         let user = if self.reaches_memory.get() { self.user() } else { None };
         if let Some(user) = user {
@@ -156,21 +156,21 @@ impl EndpointState {
         }
     }
 
-    /// The endpoint that uses this endpoint to a peer's service worker.
+    /// Returns the endpoint that uses this endpoint to a peer's service worker.
     pub(crate) fn user(&self) -> Option<Rc<EndpointState>> {
-        // Even if another one has replaced it: keys imported before still use its lanes.
+        // The endpoint may be one that another has replaced: keys imported before still use its lanes.
         let is_this = |control: &Rc<EndpointState>| std::ptr::eq(&**control, self);
         let serves = |of: &Rc<EndpointState>| {
             of.open_control().is_some_and(|control| is_this(&control))
                 || of.past_controls.borrow().iter().any(is_this)
         };
-        // If the user no longer exists, its index may belong to another endpoint.
+        // If the user does not exist any more, its index may belong to another endpoint.
         let user = self.worker.endpoint_at(self.user.get()?);
         user.filter(|user| serves(user) && user.is_alive())
     }
 
-    /// There is no service worker at this endpoint's destination any more, and nothing was sent to it. Its queued operations go to
-    /// the peer's own worker, ahead of those already waiting there, which may wait for them.
+    /// Hands the queued operations of an endpoint whose service worker is gone, and to which nothing was sent, to the endpoint to
+    /// the peer's own worker. These operations are queued ahead of that endpoint's own, which may wait for them.
     fn hand_over(&self) {
         let waits = self.shared.ops.borrow().open_of(self.index) > 0;
         let Some(user) = waits.then(|| self.user()).flatten() else { return };
@@ -180,7 +180,7 @@ impl EndpointState {
         queued.into_iter().rev().for_each(|op| user.put_first(op));
     }
 
-    /// The provider of this interface broke its contract: none of its functions is called again, even if this endpoint failed
+    /// Handles a provider that broke its contract: no function of this interface is called again, even if this endpoint failed
     /// before.
     pub(crate) fn cut_off(&self, interface: usize, error: &Error) {
         for lanes in [&self.lanes, &self.past_lanes] {
@@ -198,7 +198,7 @@ impl EndpointState {
         unfinished.into_iter().for_each(|op| self.shared.hold(op, vec![Through::Interface]));
     }
 
-    /// This interface is out of use, and operations in flight on it end.
+    /// Handles an interface that is out of use: operations in flight on it end.
     pub(crate) fn leave_interface(&self, interface: usize, error: &Error) {
         if !self.is_alive() {
             return;
@@ -208,14 +208,14 @@ impl EndpointState {
         self.retire_keys(interface, false);
     }
 
-    /// The endpoint ends if its messages use this interface.
+    /// Ends the endpoint if its messages use this interface.
     pub(crate) fn lose_interface(&self, interface: usize, error: &Error) {
         let message = self.route.message().is_some_and(|pair| pair.interface == interface);
         if !message || !self.is_alive() {
             return;
         }
         match self.state.get() {
-            // Nothing was sent yet: queued operations may use the next lane.
+            // Nothing was sent yet, so queued operations may use the next lane.
             State::New if !self.has_lane(interface) => self.worker.make_busy(self),
             _ => self.fail(error.clone()),
         }

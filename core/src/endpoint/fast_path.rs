@@ -4,28 +4,29 @@ use crate::registry::abi::RawEndpoint;
 use std::cell::Cell;
 use std::ffi::c_void;
 
-/// The values that the fast path of an operation needs, with all choices made before.
+/// The values that the fast path of an operation needs; every choice is made in advance.
 pub(super) struct FastPath {
     pub(super) raw: Cell<RawEndpoint>,
     pub(super) key: Cell<*mut c_void>,
-    /// Puts and gets shorter than this take the fast path; 0: none does.
+    /// The length below which puts and gets take the fast path; 0: none does.
     pub(super) put_below: Cell<usize>,
     pub(super) get_below: Cell<usize>,
-    /// Puts up to this length use `short_put`; 0: none does.
+    /// The length up to which puts use `short_put`; 0: none does.
     pub(super) short_puts: Cell<usize>,
-    /// Puts and gets up to these lengths may use `direct`; 0: none does.
+    /// The lengths up to which puts and gets may use `direct`; 0: none does.
     pub(super) direct: [Cell<usize>; 2],
     pub(super) interface: Cell<usize>,
     pub(super) caps: Cell<u64>,
-    /// A slower lane may still be found. It is requested at intervals, so that it is ready when this one ends.
+    /// Whether a slower lane may still be found. The provider is asked for the slower lane at intervals, so that it is ready when
+    /// the present one ends.
     pub(super) asks: Cell<bool>,
-    /// The bit of its lane, see `order`.
+    /// The bit of the fast path's lane; see `order`.
     pub(super) way: Cell<u64>,
     /// The maximum number of pieces of local memory in one call.
     pub(super) max_iov: Cell<usize>,
-    /// The fast path delivers only words below this one; 0: none.
+    /// The bound below which the fast path delivers notification words; 0: none.
     pub(super) words: Cell<u64>,
-    /// Masks of atomics by width, without and with a result.
+    /// The masks of atomics by width, without and with a result.
     pub(super) post: Cell<[u32; 2]>,
     pub(super) fetch: Cell<[u32; 2]>,
 }

@@ -1,12 +1,13 @@
-//! Order and completion: flush, fence, and the operations they cover.
+//! Order and completion: flush, fence, and the operations that they cover.
 //!
-//! A **flush** covers every operation that the table has of this endpoint, and of the one to the peer's service worker, at the time
-//! of the call. All operations that complete later are in the table. Puts that have completed locally are not. Their lanes are
-//! flushed when everything before the flush has ended, and therefore been posted on some lane.
+//! A **flush** covers the endpoint's operations that are in the operation table at the time of the call. These include those of the
+//! endpoint to the peer's service worker. The table contains all operations that complete later, but no puts that have completed
+//! locally. The lanes of those puts are flushed after every operation before the flush has ended; such an operation has been posted
+//! on some lane by that point.
 //!
-//! A **fence** is weak if the only operations in flight that the next operation could overtake are on a single lane. That lane is
-//! then asked to keep the order, and nothing waits. If a later operation takes another route, it first makes the fence strong. A
-//! strong fence is a flush, and later operations wait for it in the queue. The next flush reports its failure.
+//! A **fence** is weak if all operations in flight that the next operation could overtake are on a single lane. The core then
+//! requests that lane to keep the order, and no operation waits. A later operation that takes another route first makes the fence
+//! strong. A strong fence is a flush for which later operations wait in the queue. The endpoint's next flush reports its failure.
 
 use super::order::way;
 use super::post::Posted;
@@ -21,12 +22,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{OK, caps};
 
-/// The time for which the peer's own worker serves after its service worker could not be reached.
+/// The time for which the peer's own worker serves requests after its service worker could not be reached.
 const UNSERVED: Duration = Duration::from_secs(60);
 
 impl EndpointState {
-    /// Called before an operation uses these lanes. `false`: no lane alone can keep an earlier fence, so the operation has to be
-    /// queued behind it. Open the operation after this call, because the fence waits for every operation that is open.
+    /// Checks whether an operation may use these lanes. `false`: no lane alone can keep an earlier fence, so the operation has to
+    /// be queued after the fence. Open the operation after this call, because the fence waits for every operation that is open.
     #[inline]
     pub(super) fn may_go(&self, ways: u64) -> bool {
         let fenced = self.order.fenced.get();
@@ -42,13 +43,13 @@ impl EndpointState {
         self.order.posted.set(self.order.posted.get() | ways);
     }
 
-    /// The routes that fences know of.
+    /// Returns the routes that fences take into account.
     #[inline]
     pub(super) fn ways_posted(&self) -> u64 {
         self.order.posted.get()
     }
 
-    /// An operation was declined on another route: restores the routes that fences knew before.
+    /// Restores the routes that fences knew before an operation was declined on another route.
     pub(super) fn went_nowhere(&self, before: u64) {
         self.order.posted.set(before);
     }
@@ -60,13 +61,13 @@ impl EndpointState {
         self.queue_len() == 0
     }
 
-    /// The lane that an earlier fence of the operation being queued relies on; 0: none.
+    /// Returns the lane on which an earlier fence of the operation being queued relies; 0: none.
     pub(super) fn fenced(&self) -> u64 {
         self.order.fenced.get()
     }
 
-    /// Called before a queued operation uses this lane, which may differ from the one it was queued for. `false`: it has to wait,
-    /// because an operation before the fence is still in flight on the lane that keeps the order.
+    /// Checks whether a queued operation may use this lane, which may differ from the lane for which it was queued. `false`: the
+    /// operation has to wait, because an operation before the fence is still in flight on the lane that keeps the order.
     pub(super) fn may_leave(&self, request: Id, fenced: u64, way: u64) -> bool {
         let under_way = |rank: usize| {
             let interface = self.route.memory.get(rank).map(|pair| pair.interface);
@@ -79,7 +80,7 @@ impl EndpointState {
         true
     }
 
-    /// A put that completes locally was posted on this lane: a flush has to ask the lane.
+    /// Records that a put that completes locally was posted on this lane, so that a flush includes the lane.
     pub(super) fn note_local(&self, rank: usize) {
         self.order.local.set(self.order.local.get() | way::lane(rank));
     }
@@ -95,7 +96,7 @@ impl EndpointState {
         let id = match opened {
             Ok(id) => id,
             Err(status) => {
-                // The next flush that can be posted reports it.
+                // The next flush that can be posted reports this failure.
                 self.give_back_late(late);
                 return Err(status.into());
             }
@@ -103,20 +104,20 @@ impl EndpointState {
         self.begin_flush(id, late);
         let _ = run_due(&self.shared, &*self.worker);
         if self.shared.ops.borrow().has_failed(id) {
-            // The failure concerns an operation that the flush waited for; the flush's own result reports it.
+            // The failure concerns an operation for which the flush waited; the flush's own result reports it.
             return Ok(Outcome::Pending(Request::new(self.shared.clone(), id)));
         }
         self.outcome(id)
     }
 
-    /// Whether an operation of this endpoint is pending.
+    /// Checks whether an operation of this endpoint is pending.
     pub(super) fn has_pending(&self) -> bool {
         let ops = self.shared.ops.borrow();
         let of_control = |control: Rc<EndpointState>| ops.open_of(control.index) > 0;
         ops.open_of(self.index) > 0 || self.open_control().is_some_and(of_control)
     }
 
-    /// The failure of an operation that has not been reported.
+    /// Takes the failure of an operation that no flush has reported.
     pub(crate) fn take_late(&self) -> Option<Error> {
         let mut ops = self.shared.ops.borrow_mut();
         let own = ops.take_late(self.index);
@@ -129,7 +130,7 @@ impl EndpointState {
         }
     }
 
-    /// Opens the operations that a flush waits for, in addition to its own place in the list.
+    /// Opens the operations for which a flush waits, in addition to its own place in the list.
     fn begin_flush(&self, id: Id, late: Option<Error>) {
         let covered = self.order.covered.get() | self.order.local.replace(0);
         self.order.covered.set(covered);
@@ -145,8 +146,8 @@ impl EndpointState {
         });
     }
 
-    /// Starts the flush of lanes, which complete when their operations are complete at the target. `true`: all of them have been
-    /// started.
+    /// Starts the flush of these lanes, each of which completes when its operations are complete at the target. `true`: all flushes
+    /// have been started.
     pub(super) fn flush_lanes(&self, request: Id, lanes: &mut u64) -> bool {
         for rank in way::lanes(*lanes) {
             let bit = way::lane(rank);
@@ -175,7 +176,7 @@ impl EndpointState {
         true
     }
 
-    /// Records that these lanes were asked for all operations posted so far.
+    /// Records that a flush of these lanes covers all operations posted so far.
     fn is_asked(&self, lanes: u64) {
         for noted in [&self.order.local, &self.order.covered] {
             noted.set(noted.get() & !lanes);
@@ -185,10 +186,11 @@ impl EndpointState {
     /// Starts the flush of one lane, as the operation `ask`.
     fn flush_lane(&self, rank: usize, ask: Id) -> Result<Posted, Error> {
         let pair = self.route.memory.get(rank).ok_or_else(|| Error::from_status(Status::Closed))?;
-        // An interface out of use would never report the end.
+        // An interface out of use would never report the end of the flush.
         self.shared.interfaces[pair.interface].check_in_use()?;
         let lane = self.memory_lane(*pair).map_err(|error| match error.status() {
-            // Operations that had completed locally may not have arrived: a connection that is only forming has carried nothing.
+            // Operations that had completed locally may not have arrived: a connection that is only being formed has carried
+            // nothing.
             Status::Again => {
                 let past = self.past_controls.borrow();
                 past.last().map_or(Status::Closed.into(), |control| control.dead_error())
@@ -202,8 +204,8 @@ impl EndpointState {
         posted.map_err(|failed| self.failed(failed))
     }
 
-    /// Other endpoints may use the connection that is flushed here. It reports a failure only once, so the result is passed on to
-    /// their flushes.
+    /// Shares the result of a connection's flush with the other endpoints that use the connection. The connection reports a failure
+    /// only once, so their flushes wait for the same result.
     fn ask_for_others(&self, ask: Id, interface: usize, raw: &RawEndpoint) {
         let shared = |one: &EndpointState| self.worker.is_shared(one, interface);
         let past = self.past_controls.borrow();
@@ -221,7 +223,7 @@ impl EndpointState {
         );
     }
 
-    /// The lane over an interface with locally completed operations for which this connection has not been flushed.
+    /// Returns the lane over an interface on which operations completed locally and for which this connection has not been flushed.
     fn unasked(&self, interface: usize, raw: &RawEndpoint) -> Option<u64> {
         let rank = self.route.memory.iter().position(|pair| pair.interface == interface)?;
         let bit = way::lane(rank);
@@ -233,7 +235,7 @@ impl EndpointState {
         there.then_some(bit)
     }
 
-    /// Circuits that have not been flushed for puts of this endpoint.
+    /// Returns the circuits that have not been flushed for puts of this endpoint.
     pub(super) fn unasked_circuits(&self) -> Vec<u64> {
         let lanes = way::lanes(self.order.local.get() | self.order.covered.get());
         let interfaces = lanes.filter_map(|rank| Some(self.route.memory.get(rank)?.interface));
@@ -269,9 +271,10 @@ impl EndpointState {
         Ok(())
     }
 
-    /// Asks the only lane with operations in flight to keep the order, if there is one and it can.
+    /// Requests the only lane with operations in flight to keep the order. `false`: several lanes have operations in flight, or the
+    /// lane cannot keep the order.
     fn keeps_order_itself(&self, before: u64) -> bool {
-        // A lane that completes within the call ignores the order, so there must be none.
+        // A lane that completes within the call ignores the order, so no such lane may be involved.
         let at_once = |pair: &ModulePair| {
             self.shared.interfaces[pair.interface].attr.caps & caps::SYNCHRONOUS != 0
         };
@@ -291,19 +294,19 @@ impl EndpointState {
         code == OK
     }
 
-    /// Called when the worker is about to flush all lanes and the queue is empty. Later posts take the slow path, which leaves a
-    /// mark.
+    /// Prepares for a flush of all lanes by the worker, while the queue is empty. Later posts take the slow path, which records
+    /// them.
     pub(crate) fn watch_for_more(&self) {
         self.watched.set(true);
         if self.state.get() == State::Ready {
             self.state.set(State::Queueing);
         }
-        // If the flush ends these before it has asked their lanes, the next flush has to ask again.
+        // If the flush ends before it has flushed these lanes, the next flush has to include them.
         self.order.covered.set(self.order.covered.get() | self.order.local.replace(0));
     }
 
-    /// Whether an operation was posted since then that no table contains: a message, or a put that completed locally. Answers to
-    /// the peer do not count, because peers may send requests without end.
+    /// Checks whether an operation was posted since `watch_for_more` that no table contains: a message, or a put that completed
+    /// locally. Answers to the peer do not count, because peers may send requests without end.
     pub(crate) fn has_sent_more(&self) -> bool {
         self.state.get() == State::Ready || self.order.local.get() != 0
     }
@@ -314,7 +317,7 @@ impl EndpointState {
         self.order.posted.set(0);
         self.order.fenced.set(0);
         let Ok(request) = opened else {
-            // There is no room for the fence, so no later operation of this endpoint may be posted: it could overtake.
+            // The fence could not be opened, so no later operation of this endpoint may be posted: it could overtake earlier ones.
             return self.fail(Status::NoMemory.into());
         };
         self.begin_flush(request, None);
@@ -323,8 +326,8 @@ impl EndpointState {
         }
     }
 
-    /// The circuits among the lanes that operations of this endpoint use, including those to the peer's service worker. They belong
-    /// to the worker and may outlive this endpoint.
+    /// Returns the circuits among the lanes that operations of this endpoint use, including lanes to the peer's service worker.
+    /// Circuits belong to the worker and may outlive this endpoint.
     pub(super) fn all_circuits(&self) -> Vec<u64> {
         let mut circuits = self.worker.circuits_of(self);
         let past = self.past_controls.borrow();
@@ -334,7 +337,8 @@ impl EndpointState {
         circuits
     }
 
-    /// The destination of emulated operations: the peer's service worker if it has one, otherwise the peer's own worker.
+    /// Returns the endpoint for emulated operations: that to the peer's service worker if there is one; `None` for the peer's own
+    /// worker.
     pub(crate) fn control(&self) -> Result<Option<Rc<EndpointState>>, Error> {
         let address = self.address.service_address().filter(|_| self.has_service());
         let Some(address) = address else { return Ok(None) };
@@ -355,7 +359,7 @@ impl EndpointState {
         let failed = self.control.replace(Some(control.clone()));
         if let Some(failed) = failed {
             self.shared.ops.borrow_mut().inherit(failed.index, self.index);
-            // Its lanes stay open for the keys that use them.
+            // The lanes of the failed endpoint stay open for the keys that use them.
             if failed.reaches_memory.get() {
                 self.past_controls.borrow_mut().push(failed);
             }
@@ -363,8 +367,8 @@ impl EndpointState {
         Ok(Some(control))
     }
 
-    /// Whether the peer has a service worker that can be reached, as far as known. Its progress thread may stop while its address
-    /// is still in circulation.
+    /// Checks whether the peer has a service worker that is not known to be unreachable. The peer's progress thread may stop while
+    /// the service worker's address is still in circulation.
     pub(super) fn has_service(&self) -> bool {
         if self.address.service.is_none() {
             return false;
@@ -385,9 +389,9 @@ impl EndpointState {
         }
     }
 
-    /// The endpoint to the peer's service worker has failed, or has lost its lanes over one interface. Operations in flight on
-    /// these lanes end. Operations that had completed locally on them may not have arrived, and the replacement has no record of
-    /// them.
+    /// Handles the failure of the endpoint to the peer's service worker, or the loss of its lanes over one interface. Operations in
+    /// flight on these lanes end. Operations that had completed locally on them may not have arrived, and the replacement has no
+    /// record of them.
     pub(super) fn control_failed(
         &self,
         control: &EndpointState,
@@ -418,7 +422,7 @@ impl EndpointState {
                     *lanes &= !lost(*lanes);
                     ops.spoil(*request, error.clone());
                 }
-                // It has yet to determine the lanes to flush, and would find these gone.
+                // This notification has yet to determine the lanes to flush, and would not find the lost lanes.
                 QueuedOp::Notify { lanes: None, request, .. } if gone != 0 => {
                     ops.spoil(*request, error.clone());
                 }
@@ -427,7 +431,7 @@ impl EndpointState {
         }
         if gone != 0 {
             let told = ops.lost_lanes(self.index, gone, error);
-            // An open flush may be older than operations that no flush covers.
+            // An open flush may be older than operations that no flush covers, so the next flush reports the error, too.
             if !told || local != 0 {
                 ops.keep_late(self.index, error.clone());
             }
@@ -435,12 +439,12 @@ impl EndpointState {
     }
 }
 
-/// Whether this error means that there is no service worker at the address any more.
+/// Checks whether this error means that the service worker does not exist at the address any more.
 pub(super) fn ends_service(error: &Error) -> bool {
     matches!(error.status(), Status::Closed | Status::PeerFailed | Status::Unreachable)
 }
 
-/// Flushes whose earlier operations have ended ask their lanes. Returns their number.
+/// Flushes the lanes of each flush whose earlier operations have ended. Returns the number of these flushes.
 #[cold]
 pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) -> usize {
     let mut count = 0;
@@ -456,7 +460,7 @@ pub(crate) fn run_due(shared: &Shared, worker: &dyn WorkerCalls) -> usize {
         if endpoint.flush_lanes(request, &mut left) {
             shared.part(request, Ok(0));
         } else {
-            // The lane has no room for it now.
+            // The lane does not accept the flush yet.
             endpoint.put_first(QueuedOp::FlushLanes { request, lanes: left });
         }
     }
@@ -504,7 +508,7 @@ mod tests {
             let _ = worker.progress();
         }
         assert!(!endpoint.inner.has_pending());
-        // So that a fence has no order to keep.
+        // The fence completes immediately, so that no order has to be kept.
         endpoint.fence().unwrap();
         assert_eq!(endpoint.inner.ways_posted(), 0);
     }

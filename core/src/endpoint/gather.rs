@@ -6,10 +6,10 @@ use super::queued::{Failed, GatheredMessage};
 use crate::Status;
 
 impl EndpointState {
-    /// Sends a message of pieces: in place if its lane accepts all of them at a time, otherwise packed.
+    /// Sends a message of pieces: in place if its lane accepts this number of pieces in one call, otherwise packed.
     pub(crate) fn attempt_gather(&self, op: &GatheredMessage) -> Result<bool, Failed> {
         let &GatheredMessage { id, header, ref pieces, len, request } = op;
-        // Queued for a lane with a larger limit.
+        // The message was queued for a lane with a larger limit.
         if len > self.most() {
             return Err(self.by_message_lane(Status::TooLarge));
         }

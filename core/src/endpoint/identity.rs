@@ -5,7 +5,7 @@ use crate::interface::PeerId;
 use std::fmt;
 use std::rc::Rc;
 
-/// The number of an endpoint. No other endpoint of its worker ever has the same one.
+/// The number of an endpoint, unique among all endpoints that its worker ever had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EndpointId(u64);
 
@@ -24,14 +24,14 @@ impl fmt::Display for EndpointId {
 }
 
 impl EndpointState {
-    /// Whether the application holds it.
+    /// Checks whether the application holds the endpoint.
     pub(crate) fn is_named(&self) -> bool {
         self.handles.named.get()
     }
 }
 
 impl Endpoint {
-    /// A handle for the application.
+    /// Makes a handle for the application.
     pub(crate) fn new(inner: Rc<EndpointState>) -> Endpoint {
         let endpoint = Endpoint::internal(inner);
         if !endpoint.inner.handles.named.replace(true) {
@@ -40,7 +40,7 @@ impl Endpoint {
         endpoint
     }
 
-    /// An internal handle.
+    /// Makes an internal handle.
     pub(crate) fn internal(inner: Rc<EndpointState>) -> Endpoint {
         inner.handles.count.set(inner.handles.count.get() + 1);
         Endpoint { inner }
@@ -53,22 +53,22 @@ impl Endpoint {
     }
 
     /// Returns the peer: the number, on this worker, of the worker to which the endpoint leads. [Messages](crate::Message::peer)
-    /// and notifications from there have the same number. It stays the same as long as an endpoint to that worker is held,
-    /// regardless of its connections. From the first call on, this worker keeps the peer's address. Endpoints without a call cost
-    /// nothing.
+    /// and notifications from that worker have the same number. The number stays the same as long as an endpoint to that worker is
+    /// held, regardless of its connections. From the first call on, this worker keeps the peer's address. An endpoint on which this
+    /// method is not called costs nothing.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.inner.worker.peer_of(&self.inner)
     }
 
-    /// Stores a word of the application, for example an index or an address, which [`user`](Endpoint::user) returns. After the last
-    /// handle (all clones included) has been dropped, the word is not passed to anything any more, even if operations are in
+    /// Stores a word of the application, for example an index or an address; [`user`](Endpoint::user) returns this word. After the
+    /// last handle (all clones included) has been dropped, the word is not passed to any callback, even if operations are in
     /// flight.
     pub fn set_user(&self, word: u64) {
         self.inner.word.set(word);
     }
 
-    /// Returns the word stored last; 0 at first. All clones share it.
+    /// Returns the word stored last; 0 at first. All clones share the word.
     #[must_use]
     pub fn user(&self) -> u64 {
         self.inner.word.get()
@@ -90,13 +90,13 @@ impl Drop for Endpoint {
             self.inner.worker.not_named(&self.inner);
         }
         if left == 0 {
-            // The keys hold the endpoint, and no code can request them any more.
+            // The cached keys hold the endpoint, and no code can request them any more.
             self.inner.forget_keys();
         }
     }
 }
 
-/// Clones are equal. Two endpoints to the same peer are not. Use [`Endpoint::id`] as a key in maps.
+/// Clones are equal. Two endpoints to the same peer differ unless they are clones. Use [`Endpoint::id`] as a key in maps.
 impl PartialEq for Endpoint {
     fn eq(&self, other: &Endpoint) -> bool {
         Rc::ptr_eq(&self.inner, &other.inner)

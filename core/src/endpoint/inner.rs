@@ -1,5 +1,6 @@
-//! The state of an endpoint. It refers to its operations, its keys and its worker, and they refer to it. The code for posting,
-//! flushing and ending is in layers above these four. They use only layers below: records, order, rails, the route.
+//! The state of an endpoint. The state refers to the endpoint's operations, keys and worker, and they refer to the state. The code
+//! that posts, flushes and ends uses all four, and lies in files above. The files of these four use only lower ones: records,
+//! order, rails, the route.
 
 use super::calls::WorkerCalls;
 use super::counters::EndpointCounters;
@@ -37,9 +38,9 @@ pub(crate) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     Application,
-    /// Internal, for emulated operations and answers.
+    /// The library: an internal endpoint for emulated operations and answers.
     Library,
-    /// It carries only the answers to requests that came over one circuit.
+    /// A circuit: the endpoint carries only the answers to requests that came over that circuit.
     Circuit,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Lane {
     pub(crate) interface: usize,
     pub(crate) raw: RawEndpoint,
     pub(crate) limits: LaneLimits,
-    /// Closed with this endpoint. A circuit, which the worker owns, is not.
+    /// Whether the lane is closed with this endpoint; the worker owns circuits and closes them.
     pub(super) owned: bool,
 }
 
@@ -59,21 +60,21 @@ pub(super) enum Packing {
     #[default]
     No,
     Yes,
-    /// A packer is running, and the endpoint has to leave its circuits when the packer returns.
+    /// A packer is running, and the endpoint leaves its circuits when the packer returns.
     Leaves,
 }
 
-/// The holders of an endpoint: handles of the application, which make it visible by name, and internal ones of operations and keys.
+/// The holders of an endpoint: handles of the application, and internal handles of operations and keys.
 #[derive(Default)]
 pub(super) struct Handles {
     pub(super) count: Cell<u32>,
-    /// The worker returns it for messages from its peer, and reports its failure.
+    /// Whether the application holds the endpoint: then the worker returns it for messages from its peer, and reports its failure.
     pub(super) named: Cell<bool>,
 }
 
-/// An endpoint, as its operations, its keys and its worker use it. A cell is borrowed only to read or change it. Meanwhile no
-/// packer of the application runs, and no object held by an operation is dropped: both may access the endpoint again and end it.
-/// Providers may be called: the only functions that they call are packers.
+/// The state of an endpoint that its operations, its keys and its worker use. Each cell is borrowed only to read or change it.
+/// During a borrow no packer of the application runs, and no object held by an operation is dropped: both may access the endpoint
+/// again and end it. During a borrow providers may be called: the only functions that they call are packers.
 pub(crate) struct EndpointState {
     pub(crate) state: Cell<State>,
     pub(crate) message: Cell<RawEndpoint>,
@@ -83,59 +84,60 @@ pub(crate) struct EndpointState {
     pub(super) max_zcopy: Cell<usize>,
     pub(crate) shared: Rc<Shared>,
     pub(super) worker: Rc<dyn WorkerCalls>,
-    /// Its number, which is also the cookie of its lanes.
+    /// The endpoint's number, which is also the cookie of its lanes.
     pub(crate) id: Id,
-    /// Its index among the worker's endpoints, and the owner of its operations.
+    /// The endpoint's index among the worker's endpoints, which also names the owner of its operations.
     pub(crate) index: usize,
     pub(crate) address: WorkerAddress,
     pub(crate) route: Route,
     pub(crate) owner: Owner,
-    /// Its holders.
+    /// The holders of the endpoint.
     pub(super) handles: Handles,
-    /// The application's word.
+    /// The word stored by the application.
     pub(super) word: Cell<u64>,
     /// Whether a packer of the application is writing into a buffer of its message lane.
     pub(super) packing: Cell<Packing>,
-    /// Keys of other endpoints use its lanes.
+    /// Whether keys of other endpoints use the lanes of this endpoint.
     pub(super) reaches_memory: Cell<bool>,
     pub(super) lanes: RefCell<Vec<Lane>>,
-    /// Lanes that are no longer used; see `turned_away`.
+    /// The lanes that are no longer used; see `turned_away`.
     pub(super) past_lanes: RefCell<Vec<Lane>>,
     /// The reason why an earlier message lane was refused, for the error if no other lane can be opened.
     pub(super) refused_before: RefCell<Option<String>>,
-    /// Messages that the peer has not received, while the lane that had accepted them ends.
+    /// The messages that the peer has not received, while the lane that had accepted them ends.
     pub(super) returned: RefCell<Vec<QueuedOp>>,
     pub(super) queue: RefCell<VecDeque<QueuedOp>>,
     pub(super) queued_bytes: Cell<usize>,
-    /// Bytes copied for rendezvous messages.
+    /// The number of bytes copied for rendezvous messages.
     pub(super) announced_bytes: Arc<AtomicUsize>,
-    /// Answers to the peer's requests, which go before the endpoint's own operations.
+    /// The answers to the peer's requests, which are sent before the endpoint's own operations.
     pub(super) answers: RefCell<VecDeque<Waiting>>,
     pub(crate) busy: Cell<bool>,
     pub(super) error: RefCell<Option<Error>>,
-    /// The endpoint to the peer's service worker, if it has one.
+    /// The endpoint to the peer's service worker, if the peer has one.
     pub(super) control: RefCell<Option<Rc<EndpointState>>>,
-    /// For an endpoint to a service worker: the index of the endpoint that uses it, while that exists.
+    /// The index of the endpoint that uses this endpoint to a service worker, while the user exists.
     pub(super) user: Cell<Option<usize>>,
-    /// The time since which the service worker is unreachable: the peer's own worker serves instead.
+    /// The time since which the service worker is unreachable and the peer's own worker serves instead.
     pub(super) unserved: Cell<Option<Instant>>,
-    /// Its worker is closing, and checks whether more is sent; see `watch_for_more`.
+    /// Whether the worker is closing and checks for further sends; see `watch_for_more`.
     pub(super) watched: Cell<bool>,
-    /// The application has closed it after the operations posted before. It accepts no more posts, and no fast path is taken.
+    /// Whether the application has closed the endpoint after the operations posted before. A closed endpoint accepts no posts, and
+    /// no fast path is taken.
     pub(super) closing: Cell<bool>,
-    /// Another endpoint took over its open operations when it failed: none of them is lost.
+    /// Whether another endpoint took over the open operations when this endpoint failed; none of them is lost.
     pub(crate) handed_over: Cell<bool>,
-    /// Earlier, failed endpoints to the service worker, whose lanes keys may still use.
+    /// The earlier, failed endpoints to the service worker, whose lanes keys may still use.
     pub(super) past_controls: RefCell<Vec<Rc<EndpointState>>>,
     /// The order that flush and fence have to keep.
     pub(super) order: Order,
-    /// Keys imported here. The lanes of a broken provider are removed from them.
+    /// The keys imported on this endpoint, from which the lanes of a broken provider are removed.
     pub(super) keys: RefCell<Vec<Weak<KeyInner>>>,
-    /// Keys that were requested from the peer by their handles.
+    /// The keys that were requested from the peer by their handles.
     pub(super) known_keys: KnownKeys<RemoteKey>,
-    /// The small operations that the peer's worker has not answered yet, once there was one.
+    /// The small operations that the peer's worker has not answered yet; empty before the first one.
     pub(super) unanswered: OnceCell<Rc<Unanswered>>,
-    /// The number of large transfers in a row without help of the peer.
+    /// The number of consecutive large transfers without help of the peer.
     pub(crate) unhelped: Cell<u32>,
     pub(super) counters: Cell<EndpointCounters>,
 }
@@ -150,7 +152,7 @@ impl EndpointState {
         owner: Owner,
     ) -> EndpointState {
         let attr = |pair: ModulePair| &shared.interfaces[pair.interface].attr;
-        // Until its connection stands, a message may have to use the reserve lane: see `compose::Path`.
+        // Before its connection is formed, a message may have to use the reserve lane: see `compose::Path`.
         let domain = |pair: &ModulePair| &*shared.interfaces[pair.interface].domain;
         let first = route.message();
         let alike = |pair: &&ModulePair| first.is_some_and(|first| domain(pair) == domain(&first));
@@ -200,12 +202,12 @@ impl EndpointState {
         }
     }
 
-    /// The state in which it may send immediately.
+    /// Returns the state in which the endpoint may send immediately.
     pub(super) fn ready(&self) -> State {
         if self.closing.get() { State::Queueing } else { State::Ready }
     }
 
-    /// The outcome of an operation right after it was posted.
+    /// Returns the outcome of an operation right after it was posted.
     pub(crate) fn outcome(&self, id: Id) -> Result<Outcome, Error> {
         let ended = self.shared.ops.borrow_mut().take(id);
         match ended {
@@ -214,7 +216,7 @@ impl EndpointState {
         }
     }
 
-    /// Opens an operation of this endpoint. `Again`: it has its maximum number of operations.
+    /// Opens an operation of this endpoint. `Again`: the endpoint already has its maximum number of operations.
     pub(crate) fn open(&self, kind: Kind) -> Result<Id, Status> {
         self.shared.ops.borrow_mut().open(self.index, kind)
     }
@@ -241,18 +243,16 @@ impl EndpointState {
         self.message.get().am_packed(u32::from(id), header, max, &mut pack).map(|_| ())
     }
 
-    /// The longest message.
+    /// Returns the length of the longest message.
     pub(super) fn most(&self) -> usize {
         self.max_packed.get().max(self.max_short.get())
     }
 
-    /// The payload of one packed message after an internal header. Every registered module with packed messages has room for more
-    /// than a header. A module without them cannot carry messages in pieces.
+    /// Returns the maximum payload of one packed message after an internal header of `head` bytes. In every registered module with
+    /// packed messages the payload exceeds the header. A module without packed messages cannot carry messages in pieces.
     pub(crate) fn most_behind(&self, head: usize) -> Result<usize, Status> {
         self.max_packed.get().checked_sub(head).filter(|&n| n > 0).ok_or(Status::Unsupported)
     }
-
-    // ---- failure ----
 
     pub(crate) fn is_alive(&self) -> bool {
         !matches!(self.state.get(), State::Failed | State::Closed)
@@ -267,18 +267,18 @@ impl EndpointState {
         keys.push(Rc::downgrade(key));
     }
 
-    /// The lanes that are closed with it. Circuits belong to the worker.
+    /// Returns the lanes that are closed with the endpoint. Circuits belong to the worker.
     pub(crate) fn own_lanes(&self) -> Vec<(usize, RawEndpoint)> {
         let lanes = self.lanes.borrow();
         lanes.iter().filter(|lane| lane.owned).map(|lane| (lane.interface, lane.raw)).collect()
     }
 
-    /// Its name, for people.
+    /// Returns the endpoint's name for display.
     pub(crate) fn name(&self) -> String {
         format!("{} through {}", self.address.label(), self.message_path())
     }
 
-    /// The name of the message lane, for people.
+    /// Returns the name of the message lane for display.
     pub(crate) fn message_path(&self) -> String {
         match self.route.message() {
             Some(pair) => self.shared.interfaces[pair.interface].path.clone(),
@@ -286,24 +286,24 @@ impl EndpointState {
         }
     }
 
-    /// The open endpoint to the peer's service worker.
+    /// Returns the open endpoint to the peer's service worker.
     pub(super) fn open_control(&self) -> Option<Rc<EndpointState>> {
         self.control.borrow().clone()
     }
 
-    /// The failure that the message lane returned.
+    /// Attributes a failure to the message lane.
     pub(crate) fn by_message_lane(&self, status: Status) -> Failed {
         Failed { status, interface: self.route.message().map(|pair| pair.interface) }
     }
 
-    /// Its lane over an interface: at most one.
+    /// Returns the endpoint's lane over an interface, at most one.
     pub(super) fn raws_over(&self, interface: usize) -> impl Iterator<Item = RawEndpoint> + use<> {
         let lanes = self.lanes.borrow();
         let raw = lanes.iter().find(|lane| lane.interface == interface).map(|lane| lane.raw);
         raw.into_iter()
     }
 
-    /// Whether a lane over this interface is open.
+    /// Checks whether a lane over this interface is open.
     pub(crate) fn has_lane(&self, interface: usize) -> bool {
         self.lanes.borrow().iter().any(|lane: &Lane| lane.interface == interface)
     }

@@ -21,16 +21,16 @@ pub(crate) struct ImportedKey {
     pub(crate) raw: RawEndpoint,
     pub(crate) key: *mut c_void,
     pub(crate) interface: usize,
-    /// The part of the key that it imported.
+    /// The part of the key that the lane's provider imported.
     part: usize,
-    /// It serves other endpoints of its interface, too.
+    /// Whether the imported key serves other endpoints of its interface, too.
     shared: bool,
-    /// Its rank among the lanes to the peer's memory.
+    /// The lane's rank among the lanes to the peer's memory.
     pub(super) rank: usize,
     pub(super) caps: u64,
-    /// Operations complete within the call: no request is needed.
+    /// Whether operations complete within the call, so that no request is needed.
     pub(super) synchronous: bool,
-    /// No better lane can be found any more.
+    /// Whether no better lane can be found any more.
     pub(super) settled: bool,
     pub(super) post: [u32; 2],
     pub(super) fetch: [u32; 2],
@@ -39,24 +39,24 @@ pub(crate) struct ImportedKey {
     pub(super) max_short_put: usize,
     /// The maximum number of pieces of local memory in one operation.
     pub(super) max_iov: usize,
-    /// The number of notification words that it can deliver, starting at 0; 0: it delivers none.
+    /// The number of notification words that the lane can deliver, starting at 0; 0: it delivers none.
     pub(super) words: u64,
 }
 
 impl ImportedKey {
-    /// Whether the kernel copies between the two processes: then both can share the work.
+    /// Checks whether the kernel copies between the two processes, so that both sides can share the work.
     pub(crate) fn copies_between_processes(&self) -> bool {
         self.synchronous
             && self.caps & caps::LOCAL_ONLY != 0
             && self.caps & caps::OWN_MEMORY_ONLY == 0
     }
 
-    /// Its bit in a set of lanes by rank, as for lanes that have declined an operation.
+    /// Returns the lane's bit in a set of lanes by rank, such as the set of lanes that have declined an operation.
     pub(super) fn mark(&self) -> u64 {
         way::lane(self.rank)
     }
 
-    /// The longest put or get in one operation.
+    /// Returns the length of the longest put or get in one operation.
     pub(super) fn most(&self, put: bool) -> usize {
         match self.max[usize::from(!put)] {
             0 => usize::MAX,
@@ -64,20 +64,21 @@ impl ImportedKey {
         }
     }
 
-    /// Whether it loads from and stores to mapped memory.
+    /// Checks whether the lane loads from and stores to mapped memory.
     pub(crate) fn maps_memory(&self) -> bool {
         self.synchronous && self.caps & caps::OWN_MEMORY_ONLY != 0
     }
 }
 
-/// The longest put whose bytes the module consumes within the call. Such puts are never divided between rails.
+/// Returns the length of the longest put whose bytes the module consumes within the call. Such puts are never divided between
+/// rails.
 fn short_puts(native: ImportedKey) -> usize {
     native.most(true).min(native.max_short_put).min(SHARED_FROM - 1)
 }
 
 impl FastPath {
-    /// Opens the fast path over `native`, or closes it. `small`: some puts and gets use messages instead; the fast path gains
-    /// little for longer ones.
+    /// Opens the fast path over `native`, or closes it. `small`: some puts and gets use messages instead, so the fast path is
+    /// limited to short transfers, because it gains little for longer ones.
     fn set(&self, native: Option<ImportedKey>, small: bool, assist_size: usize) {
         let native = native.filter(|native| native.settled);
         let posts = native.filter(|native| !native.synchronous && !small);
@@ -114,8 +115,8 @@ impl FastPath {
     }
 }
 
-/// An imported key. A cell is borrowed only to read or change it. Meanwhile a provider may be asked to release one of its keys,
-/// which calls nothing else. Lanes are opened while nothing is borrowed, because that may call the application.
+/// An imported key. Each cell is borrowed only to read or change it. During a borrow a provider may be called to release one of its
+/// keys, which calls no other function. Lanes are opened while nothing is borrowed, because that may call the application.
 pub(crate) struct KeyInner {
     pub(super) fast: FastPath,
     pub(crate) endpoint: Rc<EndpointState>,
@@ -123,26 +124,27 @@ pub(crate) struct KeyInner {
     pub(super) best: Cell<Option<ImportedKey>>,
     /// The longest put or get that is sent as a message although the best lane reaches the memory; 0: none.
     pub(super) small: Cell<usize>,
-    /// Imported provider keys, with their interfaces.
+    /// The imported provider keys, with their interfaces.
     pub(super) imported: RefCell<Vec<ImportedKey>>,
-    /// Lanes whose provider asked for a retry, by rank.
+    /// The ranks of lanes whose provider asked for a retry.
     pub(super) unresolved: RefCell<Vec<usize>>,
     /// The number of pointers. Keys of lanes out of use stay mapped until the last pointer is dropped.
     pub(super) pointers: Cell<usize>,
     pub(super) kept: RefCell<Vec<ImportedKey>>,
-    /// A peer that helps with a copy gets a key of exactly the bytes to copy, never of the whole local region.
+    /// Whether a peer that helps with a copy gets a key of exactly the bytes to copy, rather than of the whole local region.
     pub(crate) in_parts: Cell<bool>,
-    /// Transfers with this key are copied by this side alone.
+    /// Whether this side alone copies transfers with this key.
     pub(crate) alone: Cell<bool>,
-    /// The number of operations until providers are asked again, and the number before the last time.
+    /// The number of operations until providers are asked again, and the number that preceded the last request.
     ask_in: Cell<u32>,
     asked_after: Cell<u32>,
 }
 
-/// While a better lane may still be found, providers are asked at decreasing frequency, at least this often.
+/// The maximum number of operations between two requests to providers, while a better lane may still be found. The interval grows
+/// up to this number.
 const ASK_EVERY: u32 = 1024;
 
-/// A peer's region, as addressed through one endpoint. It holds the endpoint. Clones are cheap and share the same key.
+/// A peer's region, as addressed through one endpoint. The key holds the endpoint. Clones are cheap and share the same key.
 #[derive(Clone)]
 pub struct RemoteKey {
     pub(crate) inner: Rc<KeyInner>,
@@ -181,7 +183,7 @@ impl RemoteKey {
         self.inner.record.len
     }
 
-    /// Whether the length is 0.
+    /// Checks whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -215,12 +217,12 @@ impl RemoteKey {
         let key = &*self.inner;
         match key.best.get() {
             Some(native) if native.caps & caps::PASSIVE_TARGET != 0 => key.small.get() == 0,
-            // Needs progress at the peer; the service worker's is sufficient.
+            // The lane needs progress at the peer; that of the service worker is sufficient.
             _ => key.endpoint.has_service(),
         }
     }
 
-    /// Whether a provider may still find a better path. Make progress and check again.
+    /// Checks whether a provider may still find a better path. The application makes progress and checks again.
     #[must_use]
     pub fn is_settling(&self) -> bool {
         self.inner.resolve();
@@ -229,7 +231,7 @@ impl RemoteKey {
 }
 
 impl KeyInner {
-    /// Asks providers again that had requested more time.
+    /// Asks providers again that had requested a retry.
     #[cold]
     pub(super) fn resolve(&self) {
         if !self.endpoint.shared.same_process() || self.unresolved.borrow().is_empty() {
@@ -242,7 +244,7 @@ impl KeyInner {
         self.update_fast_path();
     }
 
-    /// The same in the course of operations: a target without progress may never answer.
+    /// Asks providers again at intervals while operations are posted: a target without progress may never answer.
     pub(super) fn resolve_now_and_then(&self) {
         match self.ask_in.get() {
             0 => {
@@ -304,7 +306,7 @@ impl KeyInner {
             Ok(key) => {
                 let a = &slot.attr;
                 // The key determines the executor of atomics: processors, or one device alone. Masks of operations count only
-                // together with the promise. Without it, the executor is unknown.
+                // together with `caps::ATOMICS`. Without that capability, the executor is unknown.
                 let by_device = a.caps & caps::DEVICE_ATOMICS != 0;
                 let executes = a.caps & caps::ATOMICS != 0
                     && match self.record.device_atomics {
@@ -312,7 +314,7 @@ impl KeyInner {
                         None => !by_device,
                     };
                 let masks = |masks: [u32; 2]| if executes { masks } else { [0; 2] };
-                // Its notification must reach the peer's own worker.
+                // A notification must reach the peer's own worker, so the lane must lead to that worker.
                 let tells = a.caps & caps::PUT_NOTIFY != 0 && ep.is_own(pair.interface, &raw);
                 let native = ImportedKey {
                     raw,
@@ -341,14 +343,14 @@ impl KeyInner {
         }
     }
 
-    /// The lane to the device that executes this region's atomics.
+    /// Returns the lane to the device that executes this region's atomics.
     pub(super) fn device(&self) -> Option<ImportedKey> {
         let home = self.record.device_atomics?;
         let executes = |n: &&ImportedKey| n.part == home && n.fetch != [0; 2];
         self.imported.borrow().iter().find(executes).copied()
     }
 
-    /// The best lane whose connection is being formed, while all usable lanes have declined. A transfer waits for it, because
+    /// Returns the best lane whose connection is being formed, if all usable lanes have declined. A transfer waits for it, because
     /// forming takes a bounded time, and many messages would be slower.
     pub(super) fn forming(&self, declined: u64) -> Option<usize> {
         if self.next(declined).is_some() {
@@ -364,12 +366,13 @@ impl KeyInner {
         self.unresolved.borrow().iter().copied().filter(|rank| !asked(rank) && forms(rank)).min()
     }
 
-    /// Whether a provider asked for time, so that more lanes may be found.
+    /// Checks whether a provider asked for a retry, so that more lanes may be found.
     pub(super) fn may_find_more(&self) -> bool {
         !self.unresolved.borrow().is_empty()
     }
 
-    /// The same, after asking providers that had requested more time, if there is no lane.
+    /// Returns a lane as `lane` does. If there is none, asks the providers again that had requested a retry, and returns the next
+    /// lane.
     pub(super) fn lane_now(&self, rank: usize, declined: u64) -> Option<ImportedKey> {
         self.lane(rank, declined).or_else(|| {
             self.resolve();
@@ -377,18 +380,18 @@ impl KeyInner {
         })
     }
 
-    /// The best usable lane, after asking providers that had requested more time.
+    /// Asks the providers again that had requested a retry, and returns the best usable lane.
     pub(crate) fn native_now(&self) -> Option<ImportedKey> {
         self.resolve();
         self.best.get()
     }
 
-    /// Whether there is another lane than this one.
+    /// Checks whether there is another lane than this one.
     pub(super) fn has_another(&self, native: &ImportedKey) -> bool {
         self.imported.borrow().iter().any(|other| other.rank != native.rank)
     }
 
-    /// The best lane for an operation that these lanes have declined.
+    /// Returns the best lane for an operation that these lanes have declined.
     pub(super) fn next(&self, declined: u64) -> Option<ImportedKey> {
         if declined == 0 {
             return self.best.get();
@@ -398,15 +401,15 @@ impl KeyInner {
         left.min_by_key(|native| native.rank).copied()
     }
 
-    /// The lane of this rank if it is usable and has not declined, otherwise the best one that has not.
+    /// Returns the lane of this rank if it is usable and has not declined, otherwise the best lane that has not.
     pub(super) fn lane(&self, rank: usize, declined: u64) -> Option<ImportedKey> {
         let same = |native: &&ImportedKey| native.rank == rank && native.mark() & declined == 0;
         let same = self.imported.borrow().iter().find(same).copied();
         same.or_else(|| self.next(declined))
     }
 
-    /// The shares of a transfer: one for every domain whose module of the same name reaches the region as `best` does, by
-    /// bandwidth.
+    /// Returns the shares of a transfer in proportion to bandwidth: one share for every domain whose module of the same name
+    /// reaches the region as `best` does.
     pub(super) fn rails(&self, best: &ImportedKey, offset: u64, len: usize) -> Vec<(usize, usize)> {
         let slots = &self.endpoint.shared.interfaces;
         let first = &slots[best.interface];
@@ -437,7 +440,7 @@ impl KeyInner {
         slot.drop_shared(self.record.context, &self.record.parts[native.part].2);
     }
 
-    /// The lane of this rank, or the best one, among those that complete within the call.
+    /// Returns the lane of this rank, or the best one, among the lanes that complete within the call.
     pub(super) fn at_once(&self, rank: Option<usize>) -> Option<ImportedKey> {
         let imported = self.imported.borrow();
         let fits = |native: &&ImportedKey| {
@@ -446,7 +449,8 @@ impl KeyInner {
         imported.iter().filter(fits).min_by_key(|native| native.rank).copied()
     }
 
-    /// This interface is out of use. `broken`: none of its provider's functions is called, not even to release a key.
+    /// Stops using the lanes over an interface that is out of use. `broken`: none of the provider's functions is called, so its
+    /// keys are not released.
     pub(super) fn retire(&self, interface: usize, broken: bool) {
         let mut imported = self.imported.borrow_mut();
         for native in imported.iter().filter(|native| native.interface == interface && !broken) {
@@ -502,7 +506,7 @@ impl KeyInner {
         }
     }
 
-    /// This lane failed for this pair (the kernel refuses it from here on): the next best one replaces it.
+    /// Replaces a lane that failed for this pair of processes (the kernel refuses it from this time on) by the next best one.
     pub(super) fn downgrade(&self, native: &ImportedKey, status: Status) {
         let known = self.imported.borrow().iter().any(|n| n.rank == native.rank);
         self.imported.borrow_mut().retain(|n| n.rank != native.rank);

@@ -1,36 +1,36 @@
-//! The cache of keys by handle: its bound, and its eviction. Its use is in `by_handle.rs`.
+//! The cache of keys by handle, with its bound and its eviction. `by_handle.rs` uses the cache.
 
 use crate::mem::key::KeyRecord;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Maximum number of keys in the cache of an endpoint.
+/// The maximum number of keys in the cache of an endpoint.
 const MOST: usize = 1024;
 
-/// The cache of an endpoint; empty before the first handle. `K`: an imported key.
+/// The cache of an endpoint; empty before the first handle is requested. `K`: an imported key.
 pub(super) struct KnownKeys<K> {
-    /// An operation was refused for its key since these were requested.
+    /// Whether an operation was refused for its key since these keys were requested.
     pub(super) refused: Cell<bool>,
     pub(super) keys: RefCell<Option<Box<Keys<K>>>>,
 }
 
 pub(super) struct Keys<K> {
     known: HashMap<u64, Known<K>>,
-    /// The total number of uses.
+    /// The total number of uses of the cache.
     uses: u64,
 }
 
 /// A key, and its last use.
 pub(super) struct Known<K> {
     key: Key<K>,
-    /// The number of its last use.
+    /// The number of the last use.
     used: u64,
 }
 
 /// The cached value of a handle.
 pub(super) enum Key<K> {
-    /// As received from the owner.
+    /// The key as received from the owner, not imported yet.
     Told(KeyRecord),
     Imported(K),
 }
@@ -48,7 +48,7 @@ impl<K> Default for Keys<K> {
 }
 
 impl<K> Keys<K> {
-    /// The cached value of a handle. Counts as a use.
+    /// Returns the cached value of a handle. The call counts as a use.
     pub(super) fn used(&mut self, handle: u64) -> Option<&mut Key<K>> {
         let known = self.known.get_mut(&handle)?;
         self.uses += 1;
@@ -61,7 +61,7 @@ impl<K> Keys<K> {
         self.uses += 1;
         let full = self.known.len() >= MOST;
         match self.known.entry(handle) {
-            // Requested twice.
+            // The key was requested twice, and the first answer is in the cache.
             Entry::Occupied(_) => return None,
             Entry::Vacant(place) => {
                 let _ = place.insert(Known { key: Key::Told(record), used: self.uses });

@@ -10,7 +10,7 @@ use std::rc::Weak;
 use tieline_plugin_api::caps;
 
 impl EndpointState {
-    /// Opens the message lane. `Again`: it is being formed, or the provider asks for progress first.
+    /// Opens the message lane. `Again`: the lane is being formed, or the provider requires progress first.
     pub(crate) fn open_message_lane(&self) -> Result<(), Error> {
         let lane = loop {
             let pair = self
@@ -21,7 +21,7 @@ impl EndpointState {
                 Ok(lane) => break lane,
                 Err(error) if error.status() == Status::Again => return Err(error),
                 Err(error) => {
-                    // Nothing was sent yet: queued messages may use the next lane.
+                    // Nothing was sent yet, so queued messages may use the next lane.
                     let path = self.message_path();
                     // If the peer did not answer over the carrier of a device's addresses, it does not receive that device's
                     // messages either.
@@ -41,9 +41,9 @@ impl EndpointState {
         self.take_message_lane(lane)
     }
 
-    /// Whether a small operation may be sent as a message now: the message lane is open, and the queue is empty. Otherwise the lane
-    /// is opened, and nothing waits for that either. A failure to open it is reported once, and does not change the choice of the
-    /// message lane.
+    /// Checks whether a small operation may be sent as a message now: the message lane is open, and the queue is empty. Otherwise
+    /// the lane is opened, and no operation waits for the lane. A failure to open the lane is reported once, and does not change
+    /// the choice of the message lane.
     pub(super) fn opened_for_small(&self) -> bool {
         match self.state.get() {
             State::Ready => return true,
@@ -66,7 +66,7 @@ impl EndpointState {
         }
     }
 
-    /// Uses this lane for messages from here on.
+    /// Uses this lane for messages from this call on.
     fn take_message_lane(&self, lane: Lane) -> Result<(), Error> {
         if self.state.get() != State::New {
             // A carrier of datagrams may have made progress meanwhile.
@@ -76,7 +76,7 @@ impl EndpointState {
         self.max_short.set(lane.limits.max_short);
         self.max_packed.set(lane.limits.max_packed);
         self.max_zcopy.set(lane.limits.max_zcopy);
-        // Messages queued while the lane could not be opened go first.
+        // Messages queued while the lane could not be opened are sent first.
         let waiting = self.queue_len() > 0;
         self.state.set(if waiting { State::Queueing } else { self.ready() });
         self.route.set_small(true);
@@ -84,8 +84,8 @@ impl EndpointState {
         Ok(())
     }
 
-    /// The message lane has changed, or its limits are known more precisely. This determines which operations use it instead of a
-    /// lane to memory.
+    /// Determines which operations use the message lane instead of a lane to memory, after the message lane has changed or its
+    /// limits are known more precisely.
     pub(super) fn refresh_keys(&self) {
         if !self.route.has_small() {
             return;
@@ -94,12 +94,13 @@ impl EndpointState {
         keys.iter().for_each(|key| key.update_fast_path());
     }
 
-    /// The longest put or get that is sent as a message although this interface reaches the memory: one message each way. 0: none.
+    /// Returns the length of the longest put or get that is sent as a message although this interface reaches the memory, which
+    /// takes a message and its answer; 0: none.
     pub(super) fn small(&self, interface: usize) -> usize {
         self.route.small(interface).min(self.max_packed.get().saturating_sub(PUT_NOTIFY_HEAD))
     }
 
-    /// Opens the message lane if it is not open. `false`: it is being formed. A failure to open it ends the endpoint.
+    /// Opens the message lane if it is not open. `false`: the lane is being formed. A failure to open it ends the endpoint.
     pub(super) fn message_lane_opened(&self) -> Result<bool, Error> {
         if self.state.get() != State::New {
             return Ok(true);
@@ -114,7 +115,7 @@ impl EndpointState {
         }
     }
 
-    /// The lane over an interface, opened on first use.
+    /// Returns the lane over an interface, opened on first use.
     pub(crate) fn lane(&self, pair: ModulePair) -> Result<Lane, Error> {
         if let Some(lane) = self.lanes.borrow().iter().find(|l| l.interface == pair.interface) {
             return Ok(*lane);
@@ -134,7 +135,7 @@ impl EndpointState {
         let address = &self.address.entry.candidates[pair.candidate].address;
         let identity = self.worker.identity()?;
         let handle = slot.interface.connect(address, &identity, self.id.raw())?;
-        // The endpoint closes it with its lanes.
+        // The endpoint closes this handle with its lanes.
         let raw = slot.interface.endpoint(handle).get();
         let mut lane = Lane {
             interface: pair.interface,
@@ -164,8 +165,8 @@ impl EndpointState {
         }
     }
 
-    /// The lane for puts, gets and atomics over an interface. If the interface needs the target's progress, the lane leads to the
-    /// peer's service worker, if it has one.
+    /// Returns the lane for puts, gets and atomics over an interface. If the interface needs the target's progress, the lane leads
+    /// to the peer's service worker, if the peer has one.
     pub(crate) fn memory_lane(&self, pair: ModulePair) -> Result<Lane, Error> {
         if self.shared.interfaces[pair.interface].attr.caps & caps::PASSIVE_TARGET == 0 {
             if let Some(control) = self.control()? {
@@ -178,13 +179,13 @@ impl EndpointState {
         self.lane(pair)
     }
 
-    /// Whether a lane for memory is this endpoint's own, rather than one to the peer's service worker.
+    /// Checks whether a lane for memory is this endpoint's own, rather than one to the peer's service worker.
     pub(super) fn is_own(&self, interface: usize, raw: &RawEndpoint) -> bool {
         let is = |lane: &Lane| lane.interface == interface && lane.raw.is(raw);
         self.lanes.borrow().iter().any(is)
     }
 
-    /// The lane of the endpoint to the peer's service worker over the same interface, if that worker serves it.
+    /// Returns the lane of the endpoint to the peer's service worker over the same interface, if that worker serves it.
     pub(super) fn pair_of(&self, control: &EndpointState, pair: &ModulePair) -> Option<ModulePair> {
         let slot = &self.shared.interfaces[pair.interface];
         let same = |other: &&ModulePair| {
@@ -193,28 +194,28 @@ impl EndpointState {
         control.route.memory.iter().find(same).copied()
     }
 
-    /// A circuit of this endpoint has ended. If it carried only puts and gets, the operations in flight on it have failed, and
-    /// later ones use the other lanes; see [`EndpointState::attempt_native`].
+    /// Handles the end of a circuit of this endpoint. If the circuit carried only puts and gets, the operations in flight on it
+    /// have failed, and later ones use the other lanes; see [`EndpointState::attempt_native`].
     pub(crate) fn circuit_failed(&self, interface: usize, error: &Error) {
         self.shared.ops.borrow_mut().explain(self.index, error);
         if self.route.message().is_none_or(|pair| pair.interface != interface) {
             self.lost_for_its_user(Some(interface), error);
             let ended = self.shared.with_ops(|ops| ops.fail_posted(self.index, interface, error));
             self.hold(ended);
-            // Flush and fence need not check it any more.
+            // Flush and fence need not check the ended lane any more.
             self.lanes.borrow_mut().retain(|lane| lane.owned || lane.interface != interface);
             return;
         }
         let stood = self.lanes.borrow().iter().any(|lane| lane.interface == interface);
         match self.state.get() {
-            // Nothing was sent yet: queued messages may use the next lane.
+            // Nothing was sent yet, so queued messages may use the next lane.
             State::New if !stood => self.worker.make_busy(self),
             _ => self.fail(error.clone()),
         }
     }
 
     /// Releases this endpoint's use of a circuit over an interface. `false` if the endpoint is usable, if keys of other endpoints
-    /// use the circuit, while pointers lead to memory mapped through it, or while a packer runs.
+    /// use the circuit, if pointers lead to memory mapped through it, or if a packer runs.
     pub(crate) fn leave_circuit(&self, interface: usize) -> bool {
         let keys: Vec<_> = self.keys.borrow().iter().filter_map(Weak::upgrade).collect();
         let points = keys.iter().any(|key| key.points_into(interface));
@@ -228,7 +229,7 @@ impl EndpointState {
         true
     }
 
-    /// Holds the memory of operations that have ended here and that providers may still access.
+    /// Holds the memory of operations that have ended on this endpoint and that providers may still access.
     pub(crate) fn hold(&self, unfinished: Vec<Unfinished>) {
         for op in unfinished {
             let through = self.through(op.interface());
@@ -236,7 +237,7 @@ impl EndpointState {
         }
     }
 
-    /// The connections that an operation of this endpoint posted to an interface may have used.
+    /// Returns the connections that an operation of this endpoint posted to an interface may have used.
     pub(super) fn through(&self, interface: usize) -> Vec<Through> {
         let mut through = Vec::new();
         let mut add = |endpoint: &EndpointState| match self.worker.circuit_over(endpoint, interface)

@@ -1,7 +1,7 @@
 //! Endpoints: messages, put, get and atomics to one peer.
 //!
-//! The first operation establishes the connection. Operations without room in the transport are queued in order, up to
-//! `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again` and posts nothing.
+//! The first operation establishes the connection. Operations that the transport does not accept immediately are queued in order,
+//! up to `TIELINE_QUEUE_BYTES`. Beyond that limit, a call returns `Again` and posts nothing.
 
 mod abi;
 mod announce;
@@ -81,9 +81,9 @@ use std::rc::Rc;
 ///
 /// An endpoint has one or more lanes: a lane is a module that carries messages, or puts, gets and atomics, to this peer.
 ///
-/// Clones are the same endpoint, and its remote keys hold it as well. Dropping the last of them closes the endpoint. Operations
-/// that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with `Canceled`, or
-/// complete normally without the endpoint if the connection stays.
+/// Clones share one endpoint, and its remote keys hold the endpoint as well. Dropping the last clone or key closes the endpoint.
+/// Operations that returned `Done` still arrive, and queued operations are sent first. Other pending operations end with
+/// `Canceled`, or complete normally without the endpoint if the connection stays.
 ///
 /// # Calls, and when each is allowed
 ///
@@ -95,9 +95,9 @@ use std::rc::Rc;
 ///   [`send_regions`](Endpoint::send_regions) reads the regions until the operation has ended.
 /// * **Memory operations**: [`put`](Endpoint::put), [`get`](Endpoint::get), [`put_pieces`](Endpoint::put_pieces),
 ///   [`get_pieces`](Endpoint::get_pieces), [`put_strided`](Endpoint::put_strided), [`get_strided`](Endpoint::get_strided) and the
-///   atomics. They take a key made on this endpoint by [`import_key`](Endpoint::import_key) or
+///   atomics. Memory operations take a key made on this endpoint by [`import_key`](Endpoint::import_key) or
 ///   [`key_by_handle`](Endpoint::key_by_handle); a key of another endpoint is `KeyRejected`. The operation holds its local regions
-///   open until it has ended: they may be dropped before, but their bytes should not be changed.
+///   open until it has ended: the application may drop them before, but should not change their bytes.
 /// * **Notifications**: [`put_notify`](Endpoint::put_notify) is a put that notifies the peer's worker when its bytes have arrived.
 /// * **Order**: [`fence`](Endpoint::fence), [`flush`](Endpoint::flush), [`flush_messages`](Endpoint::flush_messages).
 /// * **Closing**: [`close`](Endpoint::close), after the posted operations or immediately; or dropping the last handle.
@@ -109,7 +109,7 @@ use std::rc::Rc;
 ///   [`Worker::test`](crate::Worker::test) returns the result. Dropping the request does not cancel the operation; the next flush
 ///   then reports its failure.
 /// * `Again`: nothing was posted, because the limit of pending operations is reached. Make progress and post again.
-/// * Any other error: nothing was posted, and [`error`](Endpoint::error) says whether the endpoint has ended.
+/// * Any other error: nothing was posted, and [`error`](Endpoint::error) returns the reason if the endpoint has ended.
 ///
 /// When an endpoint has ended, all pending operations end with its error, and new posts are refused with it. A new endpoint may
 /// find another route to the peer.
@@ -123,10 +123,10 @@ impl fmt::Debug for Endpoint {
     }
 }
 
-/// Number of attempts to send a message before it is copied into the queue: about the time in which a receiver that is polling
-/// makes room.
+/// The number of attempts to send a message before it is copied into the queue: about the time in which a receiver that polls
+/// receives one.
 const RETRIES: usize = 64;
-/// Number of queued operations that one slow send tries to post first.
+/// The number of queued operations that one slow send tries to post first.
 const DRAIN: usize = 16;
 
 /// The largest message id that an application may use.
@@ -149,13 +149,13 @@ impl Endpoint {
     ///
     /// [`Worker::cancel`](crate::Worker::cancel) tries to withdraw a rendezvous message. Dropping the endpoint, closing it with
     /// [`Close::Cancel`] or closing the worker withdraws every message that the peer has not received. The peer is notified
-    /// immediately. However, a receiver whose transfer has begun may then read memory that is gone. Its transfer fails, and over
-    /// `verbs` the connection ends for both sides.
+    /// immediately. However, a receiver whose transfer has begun may then read memory that has been released. The receiver's
+    /// transfer fails, and over `verbs` the connection ends for both sides.
     ///
     /// # Errors
     /// [`PostError::Retry`] if the queue is full, or if copies of long messages occupy `TIELINE_QUEUE_BYTES`: nothing was sent, so
     /// make progress and send again. A single long message may have any length. [`PostError::Correct`] for an id of the library's
-    /// range. It is also returned for a long message if the peer's version does not support rendezvous messages, or if the
+    /// range. The same variant is returned for a long message if the peer's version does not support rendezvous messages, or if the
     /// announcement does not fit into a message of the lane. [`PostError::Release`] if no memory can be registered.
     /// [`PostError::Reconnect`] with the reason if the endpoint has ended.
     #[inline]
@@ -167,13 +167,13 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message that `pack` writes directly into the transport's buffer. `pack` gets room for `max_len` bytes and returns
-    /// the number of bytes it wrote. If the transport has no room, `pack` writes into a buffer of the library, and the message is
-    /// queued.
+    /// Sends a message that `pack` writes directly into the transport's buffer. `pack` gets a buffer of `max_len` bytes and returns
+    /// the number of bytes that it wrote. If the transport does not accept the message immediately, `pack` writes into a buffer of
+    /// the library, and the message is queued.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`]. [`PostError::Correct`] also if `max_len` exceeds [`Endpoint::max_message`], or if `pack` returns
-    /// more than `max_len`; then nothing is sent.
+    /// The errors of [`Endpoint::send`]. [`PostError::Correct`] also if `max_len` exceeds [`Endpoint::max_message`], or if `pack`
+    /// returns more than `max_len`; in both cases nothing is sent.
     pub fn send_packed(
         &self,
         id: u16,
@@ -194,7 +194,7 @@ impl Endpoint {
             match result {
                 Ok(()) => return Ok(Outcome::Done(0)),
                 Err(Status::Again) => {}
-                // Nothing was sent.
+                // The packer wrote too much, so nothing was sent.
                 Err(Status::Invalid) if pack.is_none() => {
                     return Err(packed_too_much(max_len).into());
                 }
@@ -202,7 +202,7 @@ impl Endpoint {
             }
         }
         let Some(pack) = pack else {
-            // The provider called the packer and then reported no room, which breaks its contract.
+            // The provider called the packer and then reported that it does not accept the message, which breaks its contract.
             return Err(ep.message_failed(Status::ProviderFailed).into());
         };
         if !ep.has_room(max_len) {
@@ -217,13 +217,13 @@ impl Endpoint {
     }
 
     /// Sends a message gathered from pieces of regions. The pieces must not change until the operation has ended. A transport that
-    /// supports it reads them in place.
+    /// supports this reads the pieces in place.
     ///
     /// A message longer than [`max_message`](Endpoint::max_message) is a rendezvous message, as for [`Endpoint::send`]. The peer
     /// reads a single piece in place and cannot access the rest of its region. Several pieces are copied into one buffer.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`]. [`PostError::Correct`] also for a range outside its region.
+    /// The errors of [`Endpoint::send`]. [`PostError::Correct`] also for a range outside its region.
     pub fn send_regions(
         &self,
         id: u16,
@@ -255,11 +255,11 @@ impl Endpoint {
     }
 
     /// Returns the length in bytes of the longest message that this endpoint sends eagerly. Longer ones are rendezvous messages.
-    /// Opens the message lane.
+    /// The call opens the message lane.
     ///
-    /// The value may be smaller before the connection stands than afterwards. If the message module is abandoned before the first
-    /// message was sent, another device or provider replaces it, and the value may become smaller. A queued message that is then
-    /// too long ends as `TooLarge`.
+    /// The value may be smaller before the connection is established than afterwards. If the message module is abandoned before the
+    /// first message was sent, another device or provider replaces it, and the value may become smaller. A queued message that is
+    /// too long for the replacement ends as `TooLarge`.
     ///
     /// # Errors
     /// [`PostError::Reconnect`] if the endpoint has ended, or no connection can be established.
@@ -269,25 +269,25 @@ impl Endpoint {
         Ok(ep.most())
     }
 
-    /// Posts a flush. It completes when every put, get and atomic posted before is complete at the target, and the transport has
-    /// accepted every message posted before, in order.
+    /// Posts a flush. The flush completes when every put, get and atomic posted before is complete at the target, and the transport
+    /// has accepted every message posted before, in order.
     ///
     /// # Errors
-    /// As for [`Endpoint::send`]. [`PostError::Correct`] in a handler.
+    /// The errors of [`Endpoint::send`]. [`PostError::Correct`] inside a handler.
     ///
-    /// The flush completes with the first failure among the operations it waited for. Transports report failures of puts that had
-    /// completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it, but
-    /// before the transport was asked, or by another endpoint over the same connection. The flush after that put reports the
+    /// The flush completes with the first failure among the operations for which it waited. Transports report failures of puts that
+    /// had completed locally for all of them together. A flush may therefore report the failure of a put that was posted after it,
+    /// but before the transport was asked, or by another endpoint over the same connection. The flush after that put reports the
     /// failure as well.
     pub fn flush(&self) -> Result<Outcome, PostError> {
         self.inner.flush().map_err(|error| self.inner.refused(error))
     }
 
-    /// Posts a flush of messages. It completes when the peer's handlers have run for every message posted before. It takes one
-    /// round trip.
+    /// Posts a flush of messages. The flush completes when the peer's handlers have run for every message posted before. The flush
+    /// takes one round trip.
     ///
     /// # Errors
-    /// As for [`Endpoint::flush`].
+    /// The errors of [`Endpoint::flush`].
     pub fn flush_messages(&self) -> Result<Outcome, PostError> {
         let ep = &*self.inner;
         ep.check_open()?;
@@ -297,8 +297,8 @@ impl Endpoint {
         Ok(ep.outcome(request)?)
     }
 
-    /// Orders all puts, gets and atomics posted before this call ahead of those posted after it. It does not wait, and may be
-    /// called in a handler.
+    /// Orders all puts, gets and atomics posted before this call ahead of those posted after it. The call does not wait, and may be
+    /// made inside a handler.
     ///
     /// # Errors
     /// [`PostError::Reconnect`] if the endpoint has ended.
@@ -327,15 +327,16 @@ impl Endpoint {
     }
 
     /// Returns the composition for this peer in one line: `{message verbs:mlx5_0/rc, RMA verbs:mlx5_0/rc, atomic emulated, connect
-    /// verbs:mlx5_0/ud}`. If several modules serve one role, the memory decides between them; [`RemoteKey::path`] names the module
-    /// of a key.
+    /// verbs:mlx5_0/ud}`. If several modules serve one role, the kind of memory determines the module; [`RemoteKey::path`] names
+    /// the module of a key.
     #[must_use]
     pub fn path(&self) -> String {
         self.inner.path()
     }
 
     /// Returns the modules that could serve this peer but do not, one line each, with the reason. These are modules of the peer
-    /// that this side has filtered or could not open, and modules that do not reach the peer. Empty if nothing is missing.
+    /// that this side has filtered or could not open, and modules that do not reach the peer. The list is empty if no such module
+    /// exists.
     #[must_use]
     pub fn hindrances(&self) -> Vec<String> {
         self.inner.hindrances()
@@ -347,15 +348,15 @@ impl Endpoint {
         self.inner.route.records.clone()
     }
 
-    /// Returns the reason why this endpoint has ended, and the way to another endpoint to this peer. `None` while the endpoint is
-    /// usable.
+    /// Returns the reason why this endpoint has ended, and what the application can do to get another endpoint to this peer. `None`
+    /// while the endpoint is usable.
     #[must_use]
     pub fn error(&self) -> Option<ConnectError> {
         self.inner.error.borrow().clone().map(ConnectError::from)
     }
 }
 
-/// Calls `send` until there is room, at most [`RETRIES`] times.
+/// Calls `send` until the lane accepts the message, at most [`RETRIES`] times.
 fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status> {
     for _ in 0..RETRIES {
         match send() {
@@ -367,8 +368,6 @@ fn patiently(mut send: impl FnMut() -> Result<(), Status>) -> Result<(), Status>
 }
 
 impl EndpointState {
-    // ---- messages that do not take the fast path ----
-
     #[cold]
     fn send_refused(
         &self,
@@ -393,7 +392,7 @@ impl EndpointState {
             return announced.map_err(|error| self.refused(error));
         }
         if self.state.get() == State::Queueing {
-            // Queued messages go first; then this message needs no copy.
+            // Queued messages are sent first; if all were sent, this message needs no copy.
             let _ = self.run_queue(DRAIN);
         }
         let sent = match self.ready_or_opened()? {
@@ -454,7 +453,7 @@ impl EndpointState {
         Ok(())
     }
 
-    /// `true` if a message may be sent immediately; `false` if it has to be queued.
+    /// Returns `true` if a message may be sent immediately, `false` if it has to be queued.
     fn ready_or_opened(&self) -> Result<bool, Error> {
         self.check_alive()?;
         let _ = self.message_lane_opened()?;

@@ -12,32 +12,32 @@ use std::ffi::c_void;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, caps, op_flags};
 
-/// Maximum number of pieces of one transfer that a provider has at a time.
+/// The maximum number of pieces of one transfer that a provider has at a time.
 const PIECES_AT_ONCE: u16 = 64;
 
-/// Whether this status means that the lane has ended, rather than an error of the operation.
+/// Checks whether this status means that the lane has ended, rather than that the operation is wrong.
 fn is_over(status: Status) -> bool {
     use Status::*;
     matches!(status, PeerFailed | TimedOut | Unreachable | NoDevice | Io | Closed | ProviderFailed)
 }
 
-/// Whether only the lane's connection has ended: neither the whole provider has failed nor this operation alone.
+/// Checks whether only the lane's connection has ended, rather than the whole provider or this operation alone.
 fn ends_alone(status: Status) -> bool {
     is_over(status) && status != Status::ProviderFailed
 }
 
 impl EndpointState {
-    /// Whether the end of a lane does not concern the message lane: messages use another interface, and the lane does not copy
+    /// Checks whether the end of a lane leaves the message lane usable: messages use another interface, and the lane does not copy
     /// through the kernel, whose error would mean that the peer is gone.
     fn is_beside_messages(&self, native: &ImportedKey) -> bool {
         let message = self.route.message();
         !native.synchronous && message.is_some_and(|pair| pair.interface != native.interface)
     }
 
-    /// Posts a queued native operation. If a lane refuses it because the lane has ended, the next lane to that memory is used:
-    /// nothing was posted. Parts posted on the ended lane have failed and are not repeated here, because the device or the network
-    /// may still execute them. A lane that declines is also skipped, for the rest of this operation only. A provider that broke its
-    /// contract may have notified the target; no other lane does so then.
+    /// Posts a queued native operation. If a lane refuses the operation because the lane has ended, nothing was posted, and the
+    /// next lane to that memory is used. Parts posted on the ended lane have failed and are not repeated, because the device or the
+    /// network may still execute them. A lane that declines is also skipped, for the rest of this operation only. A provider that
+    /// broke its contract may have notified the target, so no other lane notifies it again.
     pub(crate) fn attempt_native(&self, op: &mut NativeOp) -> Result<bool, Failed> {
         loop {
             let Some(native) = op.key.lane_now(op.rank, op.declined) else {
@@ -77,7 +77,7 @@ impl EndpointState {
                     if failed.status == Status::ProviderFailed {
                         self.worker.provider_failed(native.interface);
                     }
-                    // If the messages used it, the endpoint has ended with all its operations.
+                    // If the endpoint's messages used this lane, the endpoint has ended with all its operations.
                     if !self.is_alive() {
                         return Err(failed);
                     }
@@ -97,9 +97,9 @@ impl EndpointState {
         }
     }
 
-    /// The operation is about to leave the lane that an earlier fence relies on, and locally completed operations on that lane are
-    /// in no table. The operation then waits for a flush of that lane, a new one or one in progress. `false`: there are no such
-    /// operations.
+    /// Handles an operation that is about to leave the lane on which an earlier fence relies, if the table lacks locally completed
+    /// operations on that lane. The operation then waits for a flush of that lane, a new flush or one in progress. `false`: there
+    /// are no such operations.
     fn asks_before_leaving(&self, op: &NativeOp) -> Result<bool, Status> {
         if op.fenced == 0 {
             return Ok(false);
@@ -117,7 +117,8 @@ impl EndpointState {
         Ok(true)
     }
 
-    /// Posts as much of it as the provider accepts: in one operation, or piece by piece if that is too long.
+    /// Posts the bytes of an operation that the provider accepts: in one provider operation, or piece by piece if the operation is
+    /// too long.
     fn post_native(&self, op: &mut NativeOp, native: &ImportedKey) -> Result<bool, Failed> {
         let most = native.most(op.put);
         let next = |op: &NativeOp| {
@@ -140,7 +141,7 @@ impl EndpointState {
                 return Ok(false);
             }
             let len = next(op);
-            // The last piece that the provider can have at a time is not followed by another one.
+            // No further piece follows when the provider has the maximum number of pieces.
             let more = op.posted + len < op.len && parts < PIECES_AT_ONCE;
             let memory = op.memory.clone();
             let piece = self.open_native(Some(op.request), memory, op.at + op.posted, len);
@@ -155,7 +156,7 @@ impl EndpointState {
         Ok(true)
     }
 
-    /// Posts the next `len` bytes as the operation `id`; `more` pieces follow immediately.
+    /// Posts the next `len` bytes as the operation `id`; `more`: further pieces follow immediately.
     fn post_piece(
         &self,
         op: &NativeOp,
@@ -184,7 +185,7 @@ impl EndpointState {
         self.post_record(native, id, &record, native.post_op(op, &record))
     }
 
-    /// A range of local memory for a provider, with its registration if the provider needs it.
+    /// Returns a range of local memory for a provider, with its registration if the provider needs that.
     #[inline]
     pub(super) fn piece(
         &self,
@@ -200,7 +201,7 @@ impl EndpointState {
         Ok(piece)
     }
 
-    /// The registration of a region if the provider needs it, or null.
+    /// Returns the registration of a region if the provider needs it, or null.
     #[inline]
     pub(super) fn registration(&self, caps: u64, interface: usize, region: &Region) -> *mut c_void {
         if caps & (caps::TAKES_REGIONS | caps::SYNCHRONOUS) != caps::TAKES_REGIONS {
@@ -212,7 +213,7 @@ impl EndpointState {
         known.unwrap_or(std::ptr::null_mut())
     }
 
-    /// The same for several pieces: the list of pieces of a range.
+    /// Fills the list of pieces of a range for a provider, with their registrations if the provider needs these.
     pub(super) fn list(
         &self,
         (caps, interface): (u64, usize),
@@ -230,7 +231,8 @@ impl EndpointState {
         })
     }
 
-    /// Posts pieces to a synchronous module, as many at a time as it accepts; see [`EndpointState::post_at_once`].
+    /// Posts pieces to a synchronous module, in calls of at most the number of pieces that it accepts; see
+    /// [`EndpointState::post_at_once`].
     pub(super) fn list_at_once(
         &self,
         transfer: &Transfer<'_>,
@@ -257,7 +259,7 @@ impl EndpointState {
         Ok(())
     }
 
-    /// The state of a put or get after its provider's answer.
+    /// Returns the state of a put or get after its provider's answer.
     #[inline]
     pub(super) fn post_record(
         &self,
@@ -267,7 +269,7 @@ impl EndpointState {
         code: i32,
     ) -> Result<Posted, Failed> {
         let posted = self.posted(id, native.interface, code, 0)?;
-        // The lane on which it was posted, which may differ from the one for which it was queued.
+        // The put was posted on this lane, which may differ from the lane for which it was queued.
         if !matches!(posted, Posted::NoRoom) && record.flags & op_flags::REMOTE_COMPLETION == 0 {
             self.note_local(native.rank);
         }

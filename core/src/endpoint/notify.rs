@@ -2,8 +2,8 @@
 //!
 //! The provider keeps the order on its own lane. A lane with notifications of its own is therefore used if it can carry the word
 //! and the whole put, and if every put that may not have arrived used the same lane. A put over messages carries its word.
-//! Otherwise the word follows in a message of its own, when this put and all earlier ones are complete at the target. Later
-//! operations wait for that message.
+//! Otherwise a separate message carries the word, when this put and all earlier ones are complete at the target. Later operations
+//! wait for that message.
 
 use super::key::ImportedKey;
 use super::order::way;
@@ -24,17 +24,17 @@ use tieline_plugin_api::OK;
 use tieline_plugin_api::abi::Iov;
 
 impl Endpoint {
-    /// Like [`Endpoint::put`], and then notifies the peer. The peer's handler for notifications
-    /// ([`Worker::on_notification`](crate::Worker::on_notification)) runs once with `word`. By then all bytes of this put are in
-    /// the peer's memory, and so are the bytes of every earlier put on this endpoint that has not failed. An empty range only
-    /// notifies; the target need not check the key then.
+    /// Puts like [`Endpoint::put`], and then notifies the peer. The peer's handler for notifications
+    /// ([`Worker::on_notification`](crate::Worker::on_notification)) runs once with `word`. When the handler runs, all bytes of
+    /// this put are in the peer's memory, and so are the bytes of every earlier put on this endpoint that has not failed. If the
+    /// range is empty, the call only notifies, and the target need not check the key.
     ///
     /// The operation is complete when the bytes are visible at the target and the notification has been sent. Like a message that
     /// returned `Done`, the notification reaches a peer that is alive and makes progress, even if this endpoint is dropped or its
     /// worker closed. Completion does not mean that the handler has run.
     ///
     /// If the put fails, the peer is not notified. If an earlier put fails while this operation waits for it, this operation may
-    /// fail as well. If the connection is lost meanwhile, it is unknown whether the peer was notified.
+    /// fail as well. If the connection is lost meanwhile, the application cannot determine whether the peer was notified.
     ///
     /// There is no order between notifications, nor between notifications and messages. Each notification only states that the puts
     /// before it have arrived.
@@ -54,7 +54,7 @@ impl Endpoint {
     /// ```
     ///
     /// # Errors
-    /// As for [`Endpoint::put`]. [`PostError::Correct`] also if the peer's version does not support notifications.
+    /// The errors of [`Endpoint::put`]. [`PostError::Correct`] also if the peer's version does not support notifications.
     #[inline]
     pub fn put_notify(
         &self,
@@ -67,10 +67,10 @@ impl Endpoint {
         self.put_notify_with(local, range, key, offset, word, Completion::Remote)
     }
 
-    /// Like [`Endpoint::put_notify`], with a choice of the completion.
+    /// Does the same as [`Endpoint::put_notify`], with a choice of the completion.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_notify`].
+    /// The errors of [`Endpoint::put_notify`].
     #[inline]
     pub fn put_notify_with(
         &self,
@@ -81,7 +81,7 @@ impl Endpoint {
         word: u32,
         completion: Completion,
     ) -> Result<Outcome, PostError> {
-        // For a range that ends before it begins, this is larger than any region.
+        // For a range that ends before it begins, the length is larger than any region.
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len);
         let from = from.map_err(|status| local.outside(status, range.start, len))?;
@@ -94,10 +94,11 @@ impl Endpoint {
         self.inner.post_notify(&transfer, word, code)
     }
 
-    /// Like [`Endpoint::put_notify`], for bytes from any memory. The caller may reuse them when the call returns.
+    /// Does the same as [`Endpoint::put_notify`], for bytes from any memory. The caller may reuse the bytes when the call returns.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_notify`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is full.
+    /// The errors of [`Endpoint::put_notify`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is
+    /// full.
     #[inline]
     pub fn put_bytes_notify(
         &self,
@@ -116,8 +117,8 @@ impl Endpoint {
         self.inner.post_notify(&transfer, word, code)
     }
 
-    /// The fast path: a module that completes within the call, on an endpoint without operations in flight. A result other than
-    /// `OK` means that nothing was done.
+    /// Tries the fast path: a module that completes within the call, on an endpoint without operations in flight. A result other
+    /// than `OK` means that nothing was done.
     #[inline]
     fn put_notify_now(
         &self,
@@ -142,7 +143,7 @@ impl Endpoint {
 }
 
 impl EndpointState {
-    /// Whether an operation of this endpoint may not have arrived yet.
+    /// Checks whether an operation of this endpoint may not have arrived yet.
     #[inline]
     pub(super) fn has_under_way(&self) -> bool {
         self.order.local.get() | self.order.covered.get() != 0 || self.has_pending()
@@ -190,7 +191,7 @@ impl EndpointState {
         self.put_and_notify(transfer, word)
     }
 
-    /// The lane that executes the put and notifies the target, both by itself.
+    /// Returns the lane that both executes the put and notifies the target, if there is one.
     fn telling_lane(&self, transfer: &Transfer<'_>, word: u32) -> Option<ImportedKey> {
         let &Transfer { key, offset, len, .. } = transfer;
         let native = key.inner.best.get().filter(|native| native.tells(word, len))?;
@@ -202,11 +203,11 @@ impl EndpointState {
         (one_call && (len < SHARED_FROM || one_rail())).then_some(native)
     }
 
-    /// Whether all puts of this endpoint that may not have arrived used this route.
+    /// Checks whether all puts of this endpoint that may not have arrived used this route.
     fn goes_alone(&self, way: u64) -> bool {
         let order = &self.order;
         if !self.has_under_way() {
-            // The routes are not needed any more.
+            // All earlier operations have arrived, so their routes are not needed any more.
             order.posted.set(0);
             order.fenced.set(0);
             return true;
@@ -215,8 +216,8 @@ impl EndpointState {
         ways.iter().all(|ways| ways.get() & !way == 0)
     }
 
-    /// Whether a queued put may notify the target over the lane that it is about to use. A later fence has cleared the routes of
-    /// earlier operations, so only the operation table knows them.
+    /// Checks whether a queued put may notify the target over the lane that it is about to use. A later fence has cleared the
+    /// routes of earlier operations, so only the operation table knows them.
     pub(super) fn tells(&self, native: &ImportedKey, op: &NativeOp, word: u32) -> bool {
         let completed_elsewhere = self.order.local.get() | self.order.covered.get();
         let there = (!native.synchronous).then_some(native.interface);
@@ -228,8 +229,8 @@ impl EndpointState {
                 || !self.shared.ops.borrow().other_puts_before(op.request, there))
     }
 
-    /// Whether an operation to the peer's service worker may not have arrived. Its lanes have the same bits as this endpoint's own
-    /// lanes.
+    /// Checks whether an operation to the peer's service worker may not have arrived. The lanes of that endpoint have the same bits
+    /// as this endpoint's own lanes.
     fn control_has_under_way(&self) -> bool {
         let under_way = |control: Rc<EndpointState>| {
             control.reaches_memory.get() || self.shared.ops.borrow().open_of(control.index) > 0
@@ -256,10 +257,10 @@ impl EndpointState {
         if put.is_done() && self.tells_now(word) {
             return Ok(put);
         }
-        // Opened after the put: a fence that the put makes strong waits for all open operations.
+        // The operation is opened after the put: a fence that the put makes strong waits for all open operations.
         let request = self.shared.ops.borrow_mut().open_inner(self.index, Kind::Send)?;
         if let Outcome::Pending(put) = put {
-            // The operation that waits for the put reports its result.
+            // The operation that waits for the put reports the put's result.
             self.shared.ops.borrow_mut().then(put.id, request);
         }
         self.wait_for_control(request);
@@ -267,8 +268,8 @@ impl EndpointState {
         Ok(self.outcome(request)?)
     }
 
-    /// Notifies the peer's worker immediately, if all operations that may not have arrived are earlier messages of this endpoint:
-    /// the peer handles this message after them. `false`: the peer was not notified yet.
+    /// Notifies the peer's worker immediately, if all operations that may not have arrived are earlier messages of this endpoint,
+    /// which the peer handles before this message. `false`: the peer was not notified yet.
     fn tells_now(&self, word: u32) -> bool {
         self.state.get() == State::Ready
             && self.open_control().is_none()
@@ -276,7 +277,7 @@ impl EndpointState {
             && self.message_now(id::NOTIFY, u64::from(word), &[]).is_ok()
     }
 
-    /// A queued put is posted without a notification; a message at the head of the queue delivers it.
+    /// Posts a queued put without its notification; a message at the head of the queue delivers the notification.
     pub(super) fn notify_behind_put(&self, op: &NativeOp) -> Result<bool, Status> {
         let Some(word) = op.notify else { return Ok(false) };
         self.check_notifications().map_err(|error| error.status())?;
@@ -306,13 +307,13 @@ impl EndpointState {
         });
     }
 
-    /// Whether a notification has no earlier operation to wait for.
+    /// Checks whether a notification has no earlier operation for which it must wait.
     pub(super) fn is_next(&self, request: Id) -> bool {
         let ops = self.shared.ops.borrow();
         ops.parts(request) <= 1 && !ops.other_puts_before(request, None)
     }
 
-    /// Notifies the peer's worker when everything put before has arrived. `Ok(false)`: it has not arrived yet.
+    /// Notifies the peer's worker when every earlier put has arrived. `Ok(false)`: a put has not arrived yet.
     pub(super) fn attempt_notify(
         &self,
         word: u32,
@@ -329,7 +330,7 @@ impl EndpointState {
         }
         let trouble = self.shared.ops.borrow_mut().trouble(request);
         if trouble.is_some() {
-            // The operation ends with that.
+            // The operation ends with the error that it has recorded.
             return Ok(true);
         }
         match self.message_now(id::NOTIFY, u64::from(word), &[]) {
@@ -356,7 +357,7 @@ impl EndpointState {
 }
 
 impl ImportedKey {
-    /// Whether this lane executes a put of this length in one operation and can deliver this word.
+    /// Checks whether this lane executes a put of this length in one operation and can deliver this word.
     fn tells(&self, word: u32, len: usize) -> bool {
         u64::from(word) < self.words && len <= self.most(true)
     }

@@ -4,34 +4,34 @@ use std::cell::Cell;
 
 /// The routes of operations, one bit each: memory lanes by rank, and the core's own routes.
 pub(super) mod way {
-    /// Emulated over messages.
+    /// The route of operations emulated over messages.
     pub(crate) const EMULATED: u64 = 1 << 63;
-    /// Lanes that complete within the call, and copies that a peer shares.
+    /// The route of lanes that complete within the call, and of copies that a peer shares.
     pub(crate) const AT_ONCE: u64 = 1 << 62;
-    /// Lanes beyond this rank share one bit.
+    /// The highest lane rank with a bit of its own; lanes from this rank on share the bit.
     const LAST_LANE: usize = 61;
 
-    /// The bit of a lane.
+    /// Returns the bit of a lane.
     pub(crate) fn lane(rank: usize) -> u64 {
         1 << rank.min(LAST_LANE)
     }
 
-    /// The lanes among these bits.
+    /// Returns the ranks of the lanes among these bits.
     pub(crate) fn lanes(bits: u64) -> impl Iterator<Item = usize> {
         (0..=LAST_LANE).filter(move |rank| bits & lane(*rank) != 0)
     }
 }
 
-/// The recently posted operations, and the order that they must keep.
+/// The record of recently posted operations, and of the order that they must keep.
 #[derive(Default)]
 pub(crate) struct Order {
-    /// Routes used since no operation was pending.
+    /// The routes used since the last time that no operation was pending.
     pub(super) posted: Cell<u64>,
-    /// Routes of operations before a weak fence. Later operations on another route must not overtake them.
+    /// The routes of operations before a weak fence. Later operations on another route must not overtake them.
     pub(super) fenced: Cell<u64>,
-    /// Lanes with puts that complete locally.
+    /// The lanes with puts that complete locally.
     pub(super) local: Cell<u64>,
-    /// The same lanes covered by a flush that has not asked them yet.
+    /// The lanes of such puts that a flush covers and has not flushed yet.
     pub(super) covered: Cell<u64>,
 }
 

@@ -1,14 +1,14 @@
-//! Calls of an application's packer, made by a provider in the middle of a call on the endpoint. The packer may make progress and
-//! close the worker. If the connection ends meanwhile, the endpoint must not be closed under the provider. It is closed when the
-//! packer has returned.
+//! Calls of an application's packer, which a provider makes in the middle of a call on the endpoint. The packer may make progress
+//! and close the worker. If the connection ends meanwhile, the endpoint must not be closed while the provider uses it. The endpoint
+//! is closed when the packer has returned.
 
 use super::inner::{EndpointState, Packing};
 use crate::{Error, Status};
 
-/// Marks an endpoint whose packer runs, until this is dropped: a packer may panic.
+/// A mark of an endpoint whose packer runs, which the drop removes, because a packer may panic.
 pub(super) struct Packs<'a> {
     endpoint: &'a EndpointState,
-    /// The previous state: a packer may send on the same endpoint.
+    /// The previous state, because a packer may send on the same endpoint.
     before: Packing,
 }
 
@@ -18,7 +18,7 @@ impl EndpointState {
         Packs { endpoint: self, before: self.packing.replace(Packing::Yes) }
     }
 
-    /// Whether its packer runs. If so, it leaves its circuits when the packer has returned.
+    /// Checks whether the endpoint's packer runs. If it runs, the endpoint leaves its circuits when the packer has returned.
     pub(super) fn packs(&self) -> bool {
         let packs = self.packing.get() != Packing::No;
         if packs {
@@ -45,7 +45,7 @@ impl Drop for Packs<'_> {
     }
 }
 
-/// The error for a packer that reports more bytes than it had room for.
+/// Makes the error for a packer that reports more bytes than its buffer holds.
 #[cold]
 pub(super) fn packed_too_much(max_len: usize) -> Error {
     Error::new(

@@ -1,4 +1,4 @@
-//! Puts and gets with several pieces of local memory.
+//! Puts and gets that have several pieces of local memory.
 
 use super::post::{Local, Transfer};
 use super::record::{Completion, rma_list_op};
@@ -12,15 +12,15 @@ use std::rc::Rc;
 use tieline_plugin_api::OK;
 use tieline_plugin_api::abi::Iov;
 
-/// Maximum number of pieces on the fast path.
+/// The maximum number of pieces on the fast path.
 const FEW: usize = 16;
 
 impl Endpoint {
-    /// Writes pieces of local regions, in sequence, to the peer's region at `offset`. Complete when all bytes are visible at the
-    /// target. A list that is too long for one operation of the module is split, and the parts complete together.
+    /// Writes pieces of local regions, in sequence, to the peer's region at `offset`. The put is complete when all bytes are
+    /// visible at the target. A list that is too long for one operation of the module is split, and the parts complete together.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`]. [`PostError::Retry`] also if the list would have to be queued and the queue is full.
+    /// The errors of [`Endpoint::put`]. [`PostError::Retry`] also if the list would have to be queued and the queue is full.
     pub fn put_pieces(
         &self,
         pieces: &[(&Region, Range<usize>)],
@@ -30,11 +30,11 @@ impl Endpoint {
         self.post_pieces(true, pieces, key, offset)
     }
 
-    /// Reads the peer's region at `offset` into pieces of local regions, in sequence. If pieces overlap, each shared byte gets one
+    /// Reads the peer's region at `offset` into pieces of local regions, in sequence. If pieces overlap, each shared byte has one
     /// of the values written to it.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_pieces`].
+    /// The errors of [`Endpoint::put_pieces`].
     pub fn get_pieces(
         &self,
         pieces: &[(&Region, Range<usize>)],
@@ -44,10 +44,10 @@ impl Endpoint {
         self.post_pieces(false, pieces, key, offset)
     }
 
-    /// Like [`Endpoint::put_notify`], for pieces of local regions, in sequence.
+    /// Does the same as [`Endpoint::put_notify`], for pieces of local regions, in sequence.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_notify`] and [`Endpoint::put_pieces`].
+    /// The errors of [`Endpoint::put_notify`] and [`Endpoint::put_pieces`].
     pub fn put_pieces_notify(
         &self,
         pieces: &[(&Region, Range<usize>)],
@@ -64,12 +64,12 @@ impl Endpoint {
         self.inner.post_notify(&transfer, word, Status::Again as i32)
     }
 
-    /// The total length of the pieces.
+    /// Checks the pieces, and returns their total length.
     fn check_pieces(&self, pieces: &[(&Region, Range<usize>)]) -> Result<usize, PostError> {
         let mut len = 0usize;
         for (region, range) in pieces {
             self.inner.check_local(region)?;
-            // For a range that ends before it begins, this is larger than any region.
+            // For a range that ends before it begins, the length is larger than any region.
             let n = range.end.wrapping_sub(range.start);
             let inside = region.inner.span.range(range.start, n);
             let _ = inside.map_err(|status| region.outside(status, range.start, n))?;
@@ -108,8 +108,8 @@ impl Endpoint {
         ep.post_transfer(&Transfer { put, local, at, len, key, offset, completion }, code)
     }
 
-    /// The fast path: the module's answer for a short list. If the fast path must not be taken, the result is the same as without
-    /// room.
+    /// Tries the fast path, and returns the module's status for a short list. If the fast path must not be taken, the status is the
+    /// same as that of a module that does not accept the list.
     fn post_few(
         &self,
         put: bool,

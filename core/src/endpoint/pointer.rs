@@ -10,8 +10,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use tieline_plugin_api::caps;
 
-/// The address at which a peer's region is mapped in this process. A load or store there accesses the peer's memory, without a
-/// call.
+/// A mapping of a peer's region in this process. A load or store at its address accesses the peer's memory, without a call.
 ///
 /// The pointer holds the mapping, the key and the endpoint, even if the other handles are dropped, the endpoint fails or its worker
 /// is closed. The address is valid on every thread of this process, and not in a forked child.
@@ -22,7 +21,7 @@ use tieline_plugin_api::caps;
 ///
 /// The owner may close its region at any time and does not wait for pointers. The mapping then stays valid but is disconnected from
 /// the owner: a load returns the old content, a store reaches no other process, and nothing crashes. A pointer cannot detect this;
-/// a put with the key is refused from then on.
+/// puts with the key are refused from then on.
 ///
 /// There is one exception, which an operator has to enable: memory that `shm-xpmem` attaches with `TIELINE_SHM_XPMEM_ACCESS=direct`
 /// is the owner's own memory. A load or store there ends this process by SIGBUS after the owner has closed its region or died.
@@ -36,7 +35,7 @@ impl RemoteKey {
     ///
     /// # Errors
     /// [`PostError::Retry`]: a provider is still fetching it; make progress and call again. [`PostError::Correct`] with
-    /// `Unsupported`: no module maps this memory here. This is the case for all memory except that of
+    /// `Unsupported`: no module maps this memory in this process. This is the case for all memory except that of
     /// [`Context::alloc`](crate::Context::alloc) in a process of this host, unless `shm-xpmem` has direct access.
     /// [`PostError::Correct`] with `KeyRejected`: the key does not grant both reading and writing. Loads and stores need both,
     /// because they are not checked. [`PostError::Reconnect`]: the endpoint has ended.
@@ -92,7 +91,7 @@ impl EndpointState {
 }
 
 impl KeyInner {
-    /// Releases a provider's key, together with the last pointer to memory mapped by it, if there is one.
+    /// Releases a provider's key. If pointers lead to memory mapped by the key, the last pointer releases the key.
     pub(super) fn let_go(&self, native: &ImportedKey) {
         if self.pointers.get() > 0 && native.caps & caps::KEY_POINTER != 0 {
             self.kept.borrow_mut().push(*native);
@@ -101,14 +100,14 @@ impl KeyInner {
         }
     }
 
-    /// Whether a lane with this capability may still be found.
+    /// Checks whether a lane with this capability may still be found.
     fn may_find(&self, cap: u64) -> bool {
         let ep = &*self.endpoint;
         let attr = |rank: &usize| &ep.shared.interfaces[ep.route.memory[*rank].interface].attr;
         self.unresolved.borrow().iter().any(|rank| attr(rank).caps & cap != 0)
     }
 
-    /// Whether pointers may lead to memory mapped by this interface.
+    /// Checks whether pointers may lead to memory mapped by this interface.
     pub(super) fn points_into(&self, interface: usize) -> bool {
         let maps = |n: &ImportedKey| n.interface == interface && n.caps & caps::KEY_POINTER != 0;
         let kept = || self.kept.borrow().iter().any(maps);
@@ -117,27 +116,27 @@ impl KeyInner {
 }
 
 impl RemotePointer {
-    /// Returns the address of the first byte. It is valid for loads and stores of [`len`](RemotePointer::len) bytes while this
-    /// pointer exists.
+    /// Returns the address of the first byte. The address is valid for loads and stores of [`len`](RemotePointer::len) bytes while
+    /// this pointer exists.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.span.base()
     }
 
-    /// Returns the length in bytes: that of the whole region.
+    /// Returns the length of the whole region in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.span.len()
     }
 
-    /// Whether the length is 0.
+    /// Checks whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the 64-bit word at `offset`, which must be a multiple of 8. Atomics of processors are atomic with respect to it.
-    /// Atomics of a device are not (`TIELINE_ATOMICS=device` of the owner).
+    /// Returns the 64-bit word at `offset`, which must be a multiple of 8. Atomics of processors are atomic with respect to this
+    /// word. Atomics of a device are not (`TIELINE_ATOMICS=device` of the owner).
     ///
     /// # Errors
     /// `OutOfRange`, `Misaligned`; `Invalid` in a forked child, where nothing is mapped.
@@ -149,7 +148,7 @@ impl RemotePointer {
     /// Returns the 32-bit word at `offset`, which must be a multiple of 4.
     ///
     /// # Errors
-    /// As for [`RemotePointer::atomic_u64`].
+    /// The errors of [`RemotePointer::atomic_u64`].
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, Error> {
         self.key.endpoint.shared.core.check_process("a pointer to a peer's memory")?;
         Ok(self.span.word32(offset)?)
@@ -171,7 +170,7 @@ impl Drop for RemotePointer {
         }
         let kept = self.key.kept.take();
         kept.into_iter().for_each(|native| self.key.give_back(native));
-        // A circuit that has ended was kept for this pointer.
+        // A circuit that has ended may have been kept for this pointer.
         self.key.endpoint.worker.drop_dead_circuits_of(&self.key.endpoint);
     }
 }

@@ -1,4 +1,4 @@
-//! Posting puts and gets that did not take the fast path: natively, over several rails, or behind queued operations.
+//! Posting puts and gets that did not take the fast path: natively, over several rails, or after queued operations.
 
 use super::key::{ImportedKey, RemoteKey};
 use super::order::way;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
-/// Local memory of a put or get, borrowed from the caller.
+/// The local memory of a put or get, borrowed from the caller.
 #[derive(Clone, Copy)]
 pub(super) enum Local<'a> {
     Region(&'a Region),
-    /// Copied if the operation outlives the call.
+    /// The bytes of the caller, copied if the operation outlives the call.
     Bytes(&'a [u8]),
-    /// In sequence.
+    /// Several pieces, in sequence.
     Pieces(&'a Rc<Pieces>),
 }
 
@@ -41,7 +41,7 @@ impl Local<'_> {
         }
     }
 
-    /// The bytes that it takes of the room for operations while it waits.
+    /// Returns the bytes of `queue_bytes` that the local memory takes while the operation waits.
     fn room(&self) -> usize {
         match self {
             Local::Region(_) => 0,
@@ -51,7 +51,7 @@ impl Local<'_> {
     }
 }
 
-/// A put or get, as requested.
+/// The arguments of a put or get.
 pub(super) struct Transfer<'a> {
     pub(super) put: bool,
     pub(super) local: Local<'a>,
@@ -63,13 +63,14 @@ pub(super) struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    /// Whether it may be sent as a message although a lane reaches the memory. An empty transfer wraps around and is never small.
+    /// Checks whether the transfer may be sent as a message although a lane reaches the memory. The length of an empty transfer
+    /// wraps around, so it is never small.
     #[inline]
     pub(super) fn is_small(&self) -> bool {
         self.len.wrapping_sub(1) < self.key.inner.small.get()
     }
 
-    /// The rest after the first `done` bytes.
+    /// Returns the rest of the transfer after the first `done` bytes.
     fn rest(&self, done: usize) -> Transfer<'_> {
         let (at, local) = match self.local {
             Local::Region(_) | Local::Pieces(_) => (self.at + done, self.local),
@@ -79,7 +80,7 @@ impl Transfer<'_> {
         Transfer { at, local, len, offset, ..*self }
     }
 
-    /// A part of it, as the operation `request`, for the lane of this rank.
+    /// Returns the part of a transfer that is posted as the operation `request`, for the lane of this rank.
     pub(super) fn part(
         &self,
         memory: Memory,
@@ -109,14 +110,14 @@ impl Transfer<'_> {
 
 /// The state of an operation after it was posted to a provider.
 pub(crate) enum Posted {
-    /// It is complete, with this value.
+    /// The operation is complete, with this value.
     Done(u64),
     Pending,
     NoRoom,
 }
 
 impl EndpointState {
-    /// Whether memory operations may be posted now rather than queued: there is no barrier in the queue.
+    /// Checks whether memory operations may be posted now rather than queued: there is no barrier in the queue.
     #[inline]
     pub(crate) fn may_post_memory(&self) -> bool {
         match self.state.get() {
@@ -126,7 +127,7 @@ impl EndpointState {
         }
     }
 
-    /// All checks for an operation that did not take the fast path.
+    /// Makes all checks for an operation that did not take the fast path.
     pub(super) fn prepare(
         self: &Rc<Self>,
         key: &RemoteKey,
@@ -148,9 +149,9 @@ impl EndpointState {
         Ok(())
     }
 
-    /// Checks that local memory belongs to this worker's context. The fast path omits this check: it completes within the call and
-    /// needs only the bytes of the region, which the caller's handle keeps. Here a provider, or a helping peer, would mistake its
-    /// registrations for those of this context.
+    /// Checks that local memory belongs to this worker's context. The fast path omits this check, because it completes within the
+    /// call and needs only the bytes of the region, which the caller's handle keeps. On other paths a provider, or a helping peer,
+    /// would mistake the other context's registrations for those of this context.
     pub(crate) fn check_local(&self, local: &Region) -> Result<(), Error> {
         if Arc::ptr_eq(&local.inner.memory, &self.shared.core.memory) {
             return Ok(());
@@ -200,7 +201,8 @@ impl EndpointState {
         self.emulate_transfer(transfer).map_err(refused)
     }
 
-    /// The same for bytes in any memory. The transfer is built here, so that it costs the fast path nothing.
+    /// Posts a put of bytes in any memory that did not take the fast path, or failed there with `code`. The transfer is built in
+    /// this function, so that it costs the fast path nothing.
     #[cold]
     #[inline(never)]
     pub(super) fn post_bytes(
@@ -217,7 +219,8 @@ impl EndpointState {
         )
     }
 
-    /// Holds the memory of a transfer that outlives the call. `Again`: it would have to be copied, and there is no room for that.
+    /// Holds the memory of a transfer that outlives the call. `Again`: the memory would have to be copied, and the limit of the
+    /// endpoint's copies is reached.
     pub(super) fn hold_memory(&self, transfer: &Transfer<'_>) -> Result<Memory, Status> {
         match transfer.local {
             Local::Region(region) => Ok(Memory::Region(region.hold())),
@@ -229,7 +232,7 @@ impl EndpointState {
         }
     }
 
-    /// Opens a native operation, or a part of another one. It holds its memory.
+    /// Opens a native operation, or a part of another one. The operation holds its memory.
     #[inline]
     pub(super) fn open_native(
         &self,
@@ -247,7 +250,7 @@ impl EndpointState {
         Ok(id)
     }
 
-    /// The state of the operation `id` after its provider's answer.
+    /// Returns the state of the operation `id` after its provider's answer.
     #[inline]
     pub(crate) fn posted(
         &self,
@@ -269,7 +272,8 @@ impl EndpointState {
         }
     }
 
-    /// The same for an operation that was opened to be posted immediately: if the provider did not accept it, it is removed.
+    /// Handles the result of an operation that was opened to be posted immediately: if the provider did not accept it, it is
+    /// removed.
     #[inline]
     pub(crate) fn or_withdrawn(
         &self,
@@ -282,14 +286,15 @@ impl EndpointState {
         posted
     }
 
-    /// Posts natively, splits, shares the work with the peer, or queues. `None`: the only lanes to the memory have declined.
+    /// Posts natively, splits the transfer, shares the work with the peer, or queues the transfer. `None`: the only lanes to the
+    /// memory have declined.
     fn try_native(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
         mut declined: u64,
     ) -> Result<Option<Outcome>, Error> {
         let &Transfer { put, len, key, .. } = transfer;
-        // Whether bytes of it were written or read although it restarts from its beginning.
+        // Whether bytes of the transfer were written or read although it restarts from its beginning.
         let mut begun = false;
         let ways = self.ways_posted();
         while let Some(native) = key.inner.next(declined) {
@@ -306,7 +311,7 @@ impl EndpointState {
                             declined |= native.mark();
                             continue;
                         }
-                        // Some bytes may have been written.
+                        // The failed attempt may have written some bytes.
                         Some(Err(error)) if error.status() == Status::Again => {
                             return self
                                 .post_in_turn(transfer, native.rank, declined, true)
@@ -316,7 +321,7 @@ impl EndpointState {
                         None => {}
                     }
                 }
-                // Checked before: otherwise the call would have to return `Again` after some bytes were written.
+                // The limit is checked first: otherwise the call would have to return `Again` after some bytes were written.
                 let cut = len > native.most(put) || matches!(transfer.local, Local::Pieces(_));
                 if cut && !self.has_room(transfer.local.room()) {
                     return Err(Status::Again.into());
@@ -326,7 +331,7 @@ impl EndpointState {
                 begun |= done > 0;
                 match posted {
                     Ok(()) => {
-                        // It is complete. Preparing a shared copy may have called the application, which may have posted
+                        // The transfer is complete. Preparing a shared copy may have called the application, which may have posted
                         // operations.
                         if len < self.shared.core.assist_size {
                             self.went_nowhere(ways);
@@ -342,7 +347,7 @@ impl EndpointState {
                         if done == 0 {
                             continue;
                         }
-                        // The room for it was checked above.
+                        // The limit of the queue was checked above.
                         return self
                             .post_in_turn(&transfer.rest(done), native.rank, declined, true)
                             .map(Some);
@@ -358,13 +363,14 @@ impl EndpointState {
         }
         match key.inner.forming(declined) {
             Some(rank) => self.post_in_turn(transfer, rank, declined, begun).map(Some),
-            // Emulation by messages cannot continue an operation begun elsewhere.
+            // Emulation by messages cannot continue an operation that another lane has begun.
             None if begun => self.post_in_turn(transfer, 0, declined, true).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Posts behind queued operations, and after the connection has formed that it uses; see [`EndpointState::attempt_native`].
+    /// Posts a transfer after queued operations, and after the connection that it uses has formed; see
+    /// [`EndpointState::attempt_native`].
     fn post_in_turn(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -380,12 +386,12 @@ impl EndpointState {
         self.outcome(request)
     }
 
-    /// Posts a native operation behind queued ones; see [`EndpointState::may_go`].
+    /// Posts a native operation after queued ones; see [`EndpointState::may_go`].
     pub(super) fn post_native_op(&self, op: NativeOp) {
         self.post(QueuedOp::Native(NativeOp { fenced: self.fenced(), ..op }));
     }
 
-    /// The same over all domains that reach the memory, in proportion to their bandwidth.
+    /// Posts a transfer over all domains that reach the memory, in proportion to their bandwidth.
     fn post_shared(
         self: &Rc<Self>,
         transfer: &Transfer<'_>,
@@ -427,7 +433,7 @@ impl EndpointState {
         let &Transfer { put, local, at, len, offset, .. } = transfer;
         let base = match local {
             Local::Region(region) => region.inner.span.range(at, len)?,
-            // Only puts have bytes of their own, and they only read them.
+            // Only puts have bytes of their own, and puts only read them.
             Local::Bytes(bytes) => bytes.as_ptr().cast_mut(),
             Local::Pieces(pieces) => return self.list_at_once(transfer, pieces, native, done),
         };
@@ -435,7 +441,7 @@ impl EndpointState {
     }
 
     /// Posts one transfer to a synchronous module, in pieces that it accepts. `Again` and `Declined` may be returned after `done`
-    /// bytes were written: the caller has made sure that the rest can wait.
+    /// bytes were written: the caller has made sure that the rest can be queued.
     pub(super) fn post_at_once(
         &self,
         put: bool,
@@ -461,9 +467,9 @@ impl EndpointState {
         }
     }
 
-    /// Handles an answer other than `OK` on the fast path. Normally nothing was done, and the slow path asks again. However, a
-    /// provider that broke its contract may have executed the operation. The fast path only passes the code on: a check there would
-    /// cost every operation a dozen instructions.
+    /// Handles a status other than `OK` of the fast path. Normally nothing was done, and the slow path calls the provider again.
+    /// However, a provider that broke its contract may have executed the operation. The fast path only returns the status: a check
+    /// there would cost every operation a dozen instructions.
     pub(super) fn check_fast_path(&self, key: &RemoteKey, code: i32) -> Result<(), Error> {
         if code != Status::ProviderFailed as i32 {
             return Ok(());
@@ -474,8 +480,8 @@ impl EndpointState {
         })
     }
 
-    /// The error of a native operation. If the status means that the endpoint has ended, it ends. A provider that broke its
-    /// contract is taken out of use.
+    /// Handles the failure of a native operation, and returns its error. If the status means that the endpoint has ended, the
+    /// endpoint ends. A provider that broke its contract is taken out of use.
     pub(crate) fn memory_failure(
         &self,
         native: &ImportedKey,

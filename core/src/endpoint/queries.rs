@@ -5,7 +5,7 @@ use super::{Endpoint, EndpointState, RemoteKey};
 use crate::PostError;
 use crate::live::{EndpointStatus, Waits};
 
-/// The limits of an endpoint, in bytes unless stated otherwise. Ordering rules do not depend on the transport; see
+/// The limits of an endpoint, in bytes unless stated otherwise. The ordering rules are the same over every transport; see
 /// docs/ordering.md.
 ///
 /// ```
@@ -21,14 +21,14 @@ use crate::live::{EndpointStatus, Waits};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EndpointLimits {
-    /// The longest eager message, [`Endpoint::max_message`]. Longer ones are rendezvous messages.
+    /// The longest eager message, [`Endpoint::max_message`]. Longer messages are rendezvous messages.
     pub max_message: usize,
     /// The longest inline message: the transport copies it within the call.
     pub max_short: usize,
-    /// The longest message that [`Endpoint::send_regions`] reads in place. Longer eager messages are copied into one buffer. 0: all
-    /// are copied.
+    /// The longest message that [`Endpoint::send_regions`] reads in place; 0: none. Longer eager messages are copied into one
+    /// buffer.
     pub max_gathered: usize,
-    /// The maximum number of pending operations. Beyond it every call returns `Again` (`TIELINE_QUEUE_BYTES`).
+    /// The maximum number of pending operations. Beyond this number every call returns `Again` (`TIELINE_QUEUE_BYTES`).
     pub max_pending: usize,
     /// The number of bytes of pending operations, copies and their own records beyond which a call returns `Again`. An endpoint
     /// without pending operations accepts an operation of any size (`TIELINE_QUEUE_BYTES`).
@@ -40,7 +40,8 @@ pub struct EndpointLimits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyLimits {
-    /// A module that reaches the memory executes puts and gets. If `false`, messages emulate them, and all fields below are 0.
+    /// Whether a module that reaches the memory executes puts and gets. If `false`, messages emulate them, and all fields below are
+    /// 0.
     pub native: bool,
     /// The longest put, in bytes; `usize::MAX` if the module has no limit.
     pub max_put: usize,
@@ -58,7 +59,8 @@ impl EndpointState {
         self.counters.set(counters);
     }
 
-    /// The error of a call that posted nothing. Every such call passes here exactly once, so `Again` is counted here.
+    /// Counts the error of a call that posted nothing, and returns it. Every such call uses this function exactly once, so the
+    /// count of `Again` is exact.
     #[cold]
     #[inline(never)]
     pub(super) fn refused<E: Into<PostError>>(&self, error: E) -> PostError {
@@ -71,7 +73,7 @@ impl EndpointState {
 }
 
 impl Endpoint {
-    /// Returns the limits of this endpoint. Like [`Endpoint::max_message`], it opens the message lane. The values may become
+    /// Returns the limits of this endpoint. Like [`Endpoint::max_message`], the call opens the message lane. The values may become
     /// smaller if that lane is abandoned before the first message was sent.
     ///
     /// # Errors
@@ -88,15 +90,15 @@ impl Endpoint {
         })
     }
 
-    /// Returns the endpoint's counters since it was opened. All clones share them.
+    /// Returns the endpoint's counters since it was opened. All clones share the counters.
     #[must_use]
     pub fn counters(&self) -> EndpointCounters {
         self.inner.counters.get()
     }
 
     /// Returns the endpoint's state: lanes, queue, and the reason why its oldest operation waits, as in
-    /// [`Worker::status`](crate::Worker::status). The duration in `waits` is not known here and is 0. In a forked child the result
-    /// is empty.
+    /// [`Worker::status`](crate::Worker::status). The duration in `waits` is 0, because this method does not know it. In a forked
+    /// child the result is empty.
     #[must_use]
     pub fn status(&self) -> EndpointStatus {
         if !self.inner.shared.same_process() {
@@ -110,7 +112,7 @@ impl Endpoint {
 
 impl RemoteKey {
     /// Returns the limits of the lane that puts and gets with this key use at present. [`RemoteKey::path`] and
-    /// [`RemoteKey::is_settling`] say whether that may change.
+    /// [`RemoteKey::is_settling`] report whether the lane may change.
     ///
     /// # Errors
     /// The endpoint's error if it has ended.

@@ -1,8 +1,8 @@
-//! An endpoint's queue. It holds operations that could not be posted immediately, in order; its bound includes all other pending
-//! operations. It also holds answers to the peer's requests. Progress drains both.
+//! An endpoint's queue. The queue holds operations that could not be posted immediately, in order; its bound includes all other
+//! pending operations. The queue also holds answers to the peer's requests. Progress drains the queue and the answers.
 //!
-//! Answers are separate and go first. The peer waits for them, so they must not wait for anything that waits for the peer: neither
-//! for a fence nor for requests of this side.
+//! Answers are in a separate queue and are sent first. The peer waits for answers, so they must not wait for an operation that
+//! waits for the peer: neither for a fence nor for requests of this side.
 
 use super::queued::{EmulatedPut, Failed, QueuedOp, Waiting};
 use super::{EndpointState, State};
@@ -14,16 +14,17 @@ use crate::shared::OPERATION_BYTES;
 use crate::{Error, Status};
 use std::rc::Rc;
 
-/// Maximum number of answers kept for one peer. A peer that exceeds it is failed. It is 16 times the number of operations that an
-/// endpoint may have open by default (`queue_bytes / OPERATION_BYTES`). A valid peer can reach it only with a `TIELINE_QUEUE_BYTES`
-/// above 4m.
+/// The maximum number of answers kept for one peer. The connection to a peer that exceeds this number is failed. The number is 16
+/// times the number of operations that an endpoint may have open by default (`queue_bytes / OPERATION_BYTES`). A valid peer can
+/// reach it only with a `TIELINE_QUEUE_BYTES` above 4m.
 const MOST_ANSWERS: usize = 65_536;
 
 impl EndpointState {
-    /// Posts as much of `op` as the transport accepts. `Ok(true)`: done; `Ok(false)`: try again after progress.
+    /// Posts the part of `op` that the transport accepts. `Ok(true)`: the operation is done; `Ok(false)`: call again after
+    /// progress.
     pub(crate) fn attempt(&self, op: &mut QueuedOp) -> Result<bool, Failed> {
         let sent = match op {
-            // Queued for a lane with a larger limit.
+            // The message was queued for a lane with a larger limit.
             QueuedOp::Message { payload, .. } | QueuedOp::Returned { payload, .. }
                 if payload.len() > self.most() =>
             {
@@ -59,7 +60,7 @@ impl EndpointState {
         }
     }
 
-    /// Sends as much of a put as the transport accepts now.
+    /// Sends the part of a put that the transport accepts now.
     fn send_put(&self, op: &mut EmulatedPut) -> Result<(), Status> {
         let longest_head = if op.notify.is_some() { PUT_NOTIFY_HEAD } else { PUT_HEAD };
         let piece = self.most_behind(longest_head)?;
@@ -89,7 +90,7 @@ impl EndpointState {
         }
     }
 
-    /// An operation was sent, and may have ended with that.
+    /// Handles an operation whose sending may have ended it.
     fn left(&self, op: &QueuedOp) {
         let Some(id) = op.ends_when_sent() else { return };
         let plain = self.shared.ops.borrow_mut().sent_plain(id);
@@ -103,7 +104,7 @@ impl EndpointState {
     /// Posts an operation now if the queue is empty, otherwise queues it.
     pub(crate) fn post(&self, mut op: QueuedOp) {
         if op.is_message() {
-            // The state reports a failure.
+            // The endpoint's state records a failure.
             let _ = self.message_lane_opened();
         }
         let first = !op.is_message() && self.queue_len() == 0;
@@ -126,13 +127,13 @@ impl EndpointState {
         self.queue_has_work();
     }
 
-    /// The endpoint that has taken over the open operations; see [`EndpointState::hand_over`].
+    /// Returns the endpoint that has taken over the open operations; see [`EndpointState::hand_over`].
     fn successor(&self, op: &QueuedOp) -> Option<Rc<EndpointState>> {
         let owner = self.shared.ops.borrow().owner(op.request()?)?;
         self.worker.endpoint_at(owner).filter(|_| owner != self.index)
     }
 
-    /// Queues at the front: queued operations may depend on it.
+    /// Queues an operation at the front, because queued operations may depend on it.
     pub(super) fn put_first(&self, op: QueuedOp) {
         self.queued_bytes.set(self.queued_bytes.get() + op.copied());
         self.queue.borrow_mut().push_front(op);
@@ -158,8 +159,8 @@ impl EndpointState {
         self.end(op.request(), Err(error));
     }
 
-    /// Passes an operation that is emulated by messages to the endpoint that it uses, behind operations that a fence holds back
-    /// here. `control` is the endpoint to the peer's service worker, or this one if there is none.
+    /// Passes an operation that is emulated by messages to the endpoint that sends the messages, after operations that a fence
+    /// holds back in this queue. `control` is the endpoint to the peer's service worker, or this one if there is none.
     pub(super) fn emulate(&self, control: &Rc<EndpointState>, op: QueuedOp) {
         let held_back = |op: &QueuedOp| matches!(op, QueuedOp::Barrier { .. });
         if !std::ptr::eq(self, Rc::as_ptr(control)) && self.queue.borrow().iter().any(held_back) {
@@ -168,7 +169,7 @@ impl EndpointState {
         control.post(op);
     }
 
-    /// Whether another operation may become pending for which `len` bytes are copied.
+    /// Checks whether another operation may become pending for which `len` bytes are copied.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let open = self.shared.ops.borrow().open_of(self.index);
         let bytes = self.queued_bytes.get() + open * OPERATION_BYTES;
@@ -176,17 +177,18 @@ impl EndpointState {
         bytes == 0 || bytes + len + OPERATION_BYTES <= self.shared.core.queue_bytes
     }
 
-    /// Whether `count` more operations without copies may become pending.
+    /// Checks whether `count` more operations without copies may become pending.
     pub(super) fn has_room_for(&self, count: usize) -> bool {
         self.has_room(count.saturating_sub(1).saturating_mul(OPERATION_BYTES))
     }
 
-    /// The maximum number of pending operations.
+    /// Returns the maximum number of pending operations.
     pub(super) fn most_operations(&self) -> usize {
         self.shared.core.queue_bytes / OPERATION_BYTES
     }
 
-    /// Whether the queue can only advance when a connection has formed or failed, or when operations before a fence have ended.
+    /// Checks whether the queue can only advance after an event: a connection has formed or failed, or operations before a fence
+    /// have ended.
     pub(crate) fn waits_for_event(&self) -> bool {
         let messages_wait = || {
             let pair = self.route.message().filter(|_| self.state.get() == State::New);
@@ -207,11 +209,9 @@ impl EndpointState {
         self.queue.borrow().len()
     }
 
-    // ---- answers ----
-
-    /// Sends an answer, or keeps it until there is room. The error says why neither is possible: the peer has to be notified over
-    /// another route. `owed_since`: the time (ns) at which an earlier connection failed to carry it; `None`: this is the first
-    /// attempt.
+    /// Sends an answer, or keeps it until the lane accepts it. The error is the reason if neither is possible, and the peer then
+    /// has to be notified over another route. `owed_since`: the time (ns) at which an earlier connection failed to carry the
+    /// answer; `None`: this is the first attempt.
     pub(crate) fn answer(
         &self,
         mut answer: Answer,
@@ -287,7 +287,7 @@ impl EndpointState {
         done
     }
 
-    /// Drains up to `budget` operations and as many answers; returns the number done and whether some remain.
+    /// Drains up to `budget` answers and up to `budget` operations; returns the number done and whether some remain.
     pub(crate) fn run_queue(&self, budget: usize) -> (usize, bool) {
         let answered = self.run_answers(budget);
         let mut done = answered;
@@ -301,7 +301,7 @@ impl EndpointState {
                     Err(_) => return (done + 1, false),
                 }
             }
-            // Removed while it runs, because it may queue more operations.
+            // The operation is removed while it is attempted, because the attempt may queue more operations.
             let Some(mut op) = self.queue.borrow_mut().pop_front() else { break };
             match self.attempt(&mut op) {
                 Ok(true) => {
@@ -313,7 +313,7 @@ impl EndpointState {
                     self.queue.borrow_mut().push_front(op);
                     return (done, true);
                 }
-                // It ended with its endpoint.
+                // The operation ended with its endpoint.
                 Ok(false) => return (done + 1, false),
                 Err(failed) => {
                     self.uncount(&op);
@@ -323,7 +323,7 @@ impl EndpointState {
             }
         }
         let left = !self.queue.borrow().is_empty();
-        // For a watched endpoint this shows that it has sent something.
+        // A watched endpoint shows by this state that it has sent an operation.
         let sent = done > answered || !self.watched.get();
         if !left && sent && self.state.get() == State::Queueing {
             self.state.set(self.ready());

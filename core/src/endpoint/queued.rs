@@ -11,10 +11,10 @@ use crate::proto::shared_copy::Plan;
 use crate::region::Region;
 use std::rc::Rc;
 
-/// An answer that waits for room.
+/// An answer that the message lane has not accepted yet.
 pub(crate) struct Waiting {
     pub(crate) answer: Answer,
-    /// The time of the first failed attempt, if an earlier connection failed to carry it; see `worker/answering.rs`.
+    /// The time of the first failed attempt, if an earlier connection failed to carry the answer; see `worker/answering.rs`.
     pub(crate) owed_since: Option<u64>,
 }
 
@@ -22,43 +22,43 @@ pub(crate) struct Waiting {
 pub(crate) enum QueuedOp {
     /// A message with a copied payload, or an internal request.
     Message { id: u16, header: u64, payload: Box<[u8]>, request: Option<Id> },
-    /// A message that an earlier lane had accepted and the peer refused with that lane. Its operation has ended, or waits for its
-    /// answer.
+    /// A message that an earlier lane had accepted, and whose lane the peer then refused. The operation of the message has ended,
+    /// or waits for the answer.
     Returned { id: u16, header: u64, payload: Box<[u8]> },
     /// A message gathered from regions.
     Gather(GatheredMessage),
-    /// A rendezvous message (RTS) whose receiver ends `announced`; `sent` ends when the RTS was sent.
+    /// A rendezvous message (RTS). The receiver's answer ends `announced`; sending the RTS ends `sent`.
     Announce { announced: Id, sent: Id, payload: Box<[u8]> },
     /// A put over messages.
     Put(EmulatedPut),
-    /// Sends a notification to the peer's worker after the puts before it have arrived. `lanes`: those still to be flushed for
+    /// A notification to the peer's worker, sent after the puts before it have arrived. `lanes`: the lanes still to be flushed for
     /// locally completed puts, once known.
     Notify { word: u32, request: Id, lanes: Option<u64> },
-    /// An operation of the endpoint to the peer's service worker that a barrier holds back here.
+    /// An operation of the endpoint to the peer's service worker that a barrier holds back in this queue.
     Forward { to: Rc<EndpointState>, op: Option<Box<QueuedOp>> },
-    /// Holds back later operations until `request` has ended.
+    /// A barrier that holds back later operations until `request` has ended.
     Barrier { request: Id },
-    /// The part of a flush that asks lanes, one bit each by rank, after everything before has been posted.
+    /// The part of a flush that flushes lanes (one bit each, by rank) after every earlier operation has been posted.
     FlushLanes { request: Id, lanes: u64 },
-    /// A native put or get for which the provider had no room.
+    /// A native put or get that the provider did not accept immediately.
     Native(NativeOp),
-    /// An atomic for which the provider had no room, or that takes several provider operations.
+    /// An atomic that the provider did not accept immediately, or that takes several provider operations.
     Atomic(NativeAtomic),
 }
 
 impl QueuedOp {
-    /// A request of an internal protocol; its answer ends `question`.
+    /// Makes a request of an internal protocol; the answer ends `question`.
     pub(crate) fn ask(id: u16, question: Id, bytes: Vec<u8>) -> QueuedOp {
         QueuedOp::Message { id, header: question.raw(), payload: bytes.into(), request: None }
     }
 
-    /// An internal message without an answer.
+    /// Makes an internal message that has no answer.
     pub(crate) fn tell(id: u16, bytes: Vec<u8>) -> QueuedOp {
         QueuedOp::Message { id, header: 0, payload: bytes.into(), request: None }
     }
 
-    /// Whether it uses the message lane. Other operations do not wait for a connection to the peer's own worker, which may take as
-    /// long to form as a passive target computes.
+    /// Checks whether the entry uses the message lane. Other operations do not wait for a connection to the peer's own worker:
+    /// while that worker computes, the connection is not formed.
     pub(super) fn is_message(&self) -> bool {
         use QueuedOp::*;
         matches!(
@@ -67,7 +67,7 @@ impl QueuedOp {
         )
     }
 
-    /// The bytes that were copied for it, or that a list of its pieces takes.
+    /// Returns the number of bytes that were copied for the entry, or that the list of its pieces takes.
     pub(super) fn copied(&self) -> usize {
         match self {
             QueuedOp::Message { payload, .. }
@@ -80,10 +80,10 @@ impl QueuedOp {
         }
     }
 
-    /// The operation that fails with this entry.
+    /// Returns the operation that fails with this entry.
     pub(crate) fn request(&self) -> Option<Id> {
         match self {
-            // A request has no operation other than the one for which it asks.
+            // A request ends only the operation whose answer it requests.
             QueuedOp::Message { id, header, request: None, .. } if *id >= id::FIRST => {
                 Id::from_raw(*header)
             }
@@ -101,17 +101,17 @@ impl QueuedOp {
         }
     }
 
-    /// An operation besides `request` that ends without a report if this entry is not carried out.
+    /// Returns an operation besides `request` that ends without a report if this entry is not carried out.
     pub(super) fn unsaid(&self) -> Option<Id> {
         match self {
-            // The last piece requests the answer, and it was not sent.
+            // The last piece of a put requests the answer, and that piece was not sent.
             QueuedOp::Put(op) if op.request != op.answer => Some(op.answer),
             QueuedOp::Announce { sent, .. } => Some(*sent),
             _ => None,
         }
     }
 
-    /// An internal operation besides `request` that no caller holds; it is dropped with this entry.
+    /// Returns an internal operation besides `request` that no caller holds and that is dropped with this entry.
     pub(crate) fn inner_request(&self) -> Option<Id> {
         match self {
             QueuedOp::Atomic(op) => op.posted_swap,
@@ -119,7 +119,7 @@ impl QueuedOp {
         }
     }
 
-    /// The entry without its forwarding.
+    /// Returns the entry without its forwarding.
     pub(super) fn not_forwarded(self) -> QueuedOp {
         match self {
             QueuedOp::Forward { op: Some(op), .. } => op.not_forwarded(),
@@ -127,7 +127,7 @@ impl QueuedOp {
         }
     }
 
-    /// The operation that ends when it has been sent.
+    /// Returns the operation that ends when the entry has been sent.
     pub(super) fn ends_when_sent(&self) -> Option<Id> {
         match self {
             QueuedOp::Put(op) if op.request != op.answer => Some(op.request),
@@ -150,7 +150,8 @@ pub(crate) struct GatheredMessage {
     pub(super) request: Id,
 }
 
-/// A put over messages. The target's answer ends `answer`. If that differs from `request`, sending the last piece ends `request`.
+/// A put over messages. The target's answer ends `answer`. If `answer` differs from `request`, sending the last piece ends
+/// `request`.
 pub(crate) struct EmulatedPut {
     pub(super) memory: Memory,
     pub(super) at: usize,
@@ -159,11 +160,11 @@ pub(crate) struct EmulatedPut {
     pub(super) target: Target,
     pub(super) request: Id,
     pub(super) answer: Id,
-    /// The notification in its last piece.
+    /// The word of the notification in the put's last piece.
     pub(super) notify: Option<u32>,
 }
 
-/// A native put or get that waits for earlier operations or for room in the provider.
+/// A native put or get that waits for earlier operations or for the provider to accept it.
 pub(crate) struct NativeOp {
     pub(crate) put: bool,
     pub(crate) memory: Memory,
@@ -173,46 +174,47 @@ pub(crate) struct NativeOp {
     pub(crate) offset: u64,
     pub(crate) completion: Completion,
     pub(crate) request: Id,
-    /// The lane to the peer's memory, by rank.
+    /// The rank of the lane to the peer's memory.
     pub(super) rank: usize,
-    /// The lane that an earlier fence relies on, see [`EndpointState::may_leave`].
+    /// The lane on which an earlier fence relies; see [`EndpointState::may_leave`].
     pub(super) fenced: u64,
-    /// Bytes that have been posted, if it takes several pieces.
+    /// The number of bytes posted so far, if the operation takes several pieces.
     pub(super) posted: usize,
-    /// The part of these bytes accepted by lanes that then declined the rest.
+    /// The number of posted bytes on lanes that declined the rest of the operation.
     pub(super) taken: usize,
-    /// Lanes that have declined it, one bit each by rank.
+    /// The lanes that have declined the operation, one bit each by rank.
     pub(super) declined: u64,
     /// Whether the call that posted it has written or read some bytes, which are transferred again.
     pub(super) begun: bool,
-    /// Its notification, over a lane that supports it.
+    /// The notification word, for a lane that supports notifications.
     pub(super) notify: Option<u32>,
 }
 
 impl NativeOp {
-    /// A copy for its place in the queue, used while it is removed and tried.
+    /// Returns a copy for the operation's place in the queue; the original is removed and tried.
     pub(super) fn again(&self) -> NativeOp {
         NativeOp { memory: self.memory.clone(), key: self.key.clone(), ..*self }
     }
 }
 
-/// An atomic that waits for earlier operations, for room in the provider, or for the result of a compare-and-swap.
+/// An atomic that waits for earlier operations, for the provider to accept it, or for the result of a compare-and-swap.
 pub(crate) struct NativeAtomic {
     pub(super) key: Rc<KeyInner>,
     pub(super) call: AtomicCall,
     pub(super) offset: u64,
     pub(super) fetch: bool,
     pub(super) request: Id,
-    /// The lane that an earlier fence relies on, see [`EndpointState::may_leave`].
+    /// The lane on which an earlier fence relies; see [`EndpointState::may_leave`].
     pub(super) fenced: u64,
-    /// For an operation that the device lacks: the expected value of the 64-bit word. The first guess only reads the value.
+    /// The expected value of the 64-bit word, for an operation that the device does not support. The first guess only reads the
+    /// value.
     pub(super) guess: u64,
     /// A compare-and-swap that a provider is executing.
     pub(super) posted_swap: Option<Id>,
 }
 
-/// A transfer that is shared with a peer and has not ended. Until the helper has finished its last chunks, it may access local
-/// memory and update the counters in the slot.
+/// A transfer that a peer shares and that has not ended. Until the helper has finished its last chunks, it may access local memory
+/// and update the counters in the slot.
 pub(crate) struct SharedCopy {
     pub(super) plan: Plan,
     pub(super) request: Option<Id>,
@@ -221,9 +223,9 @@ pub(crate) struct SharedCopy {
     /// The lane of this side's own part, by rank, and the lanes that had declined the transfer before.
     pub(super) rank: usize,
     pub(super) declined: u64,
-    /// The number of chunks copied from the front, until this side's own part has ended.
+    /// The number of chunks that this side has copied from the front; `None` after its own part has ended.
     pub(super) front: Option<u64>,
-    /// The result of that part.
+    /// The result of this side's own part.
     pub(super) copied: Result<(), Status>,
 }
 
@@ -235,12 +237,12 @@ pub(crate) struct Failed {
 }
 
 impl Failed {
-    /// A failure of the operation itself, or of the core, not of a provider.
+    /// Makes a failure of the operation itself, or of the core, for which no provider is responsible.
     pub(crate) fn by_nobody(status: Status) -> Failed {
         Failed { status, interface: None }
     }
 
-    /// The failure that this interface's provider returned.
+    /// Makes the failure that this interface's provider returned.
     pub(crate) fn by(interface: usize, status: Status) -> Failed {
         Failed { status, interface: Some(interface) }
     }

@@ -1,22 +1,22 @@
 //! Rails: dividing a large transfer between the domains that reach the same memory.
 //!
 //! Every rail gets bytes in proportion to its bandwidth. Cuts are at pages of the remote region, so that no two rails write the
-//! same cache line. A rail whose share would be less than a page gets nothing.
+//! same cache line. A rail whose share would be less than a page carries nothing.
 
-/// Transfers of at least this size are divided.
+/// The minimum length of a transfer that is divided.
 pub(super) const SHARED_FROM: usize = 256 << 10;
 
 /// The alignment of cuts, and the minimum share of a rail.
 const PAGE: usize = 4096;
 
 /// Divides `len` bytes that begin at `offset` of the remote region: returns a length for each rail, in order. A bandwidth that is
-/// not a positive number is unknown; the slowest known bandwidth is used for it.
+/// not a positive number is unknown and is replaced by the slowest known one.
 pub(super) fn split(bandwidths: &[f64], offset: u64, len: usize) -> Vec<usize> {
     let stated = |speed: &f64| speed.is_finite() && *speed > 0.0;
     let all = || bandwidths.iter().copied().filter(stated);
     let (slowest, fastest) =
         (all().fold(f64::INFINITY, f64::min).min(f64::MAX), all().fold(0.0, f64::max));
-    // Relative to the fastest one, so that no sum overflows.
+    // The speeds are relative to the fastest one, so that no sum overflows.
     let relative = |speed: &f64| match (fastest > 0.0, stated(speed)) {
         (false, _) => 1.0,
         (true, false) => slowest / fastest,
@@ -37,7 +37,8 @@ pub(super) fn split(bandwidths: &[f64], offset: u64, len: usize) -> Vec<usize> {
     shares
 }
 
-/// The end of the share that begins at `begin`, after this fraction of the transfer has been assigned: at the nearest page.
+/// Returns the end of the share that begins at `begin`, where `part` is the fraction of the transfer assigned up to that end,
+/// rounded to the nearest page.
 fn cut(offset: u64, len: usize, begin: usize, part: f64) -> usize {
     let wished = ((len as f64 * part) as usize).min(len);
     let into_page = (offset % PAGE as u64) as usize;
@@ -116,7 +117,7 @@ mod tests {
                 let end = at == offset as usize + len;
                 prop_assert!(*share == 0 || end || at % PAGE == 0);
             }
-            // No rail gets more than two pages beyond its due.
+            // No rail carries more than two pages beyond its exact share.
             let stated: Vec<f64> = bandwidths.iter().copied().filter(|b| *b > 0.0).collect();
             let slowest = stated.iter().copied().fold(f64::MAX, f64::min);
             let due = |b: &f64| if stated.is_empty() { 1.0 } else if *b > 0.0 { *b } else { slowest };

@@ -38,16 +38,16 @@ pub enum Width {
     Bits64 = 8,
 }
 
-/// The point at which an operation is complete.
+/// The point in time at which an operation is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// The local buffer may be reused. A later `flush` reports when the data is visible at the target.
+    /// Completion as soon as the local buffer may be reused. A later `flush` completes when the data is visible at the target.
     Local,
-    /// The data is visible at the target.
+    /// Completion when the data is visible at the target.
     Remote,
 }
 
-/// The record of a put or get. It points to its pieces; the borrow keeps them in place.
+/// The record of a put or get. The record points to its pieces; the borrow keeps them in place.
 pub(super) struct RmaRecord<'a> {
     raw: Rma,
     _pieces: PhantomData<&'a [Iov]>,
@@ -62,7 +62,8 @@ impl Deref for RmaRecord<'_> {
 }
 
 impl RmaRecord<'_> {
-    /// Sets whether another operation on the same lane follows immediately: then the provider need not notify the device yet.
+    /// Sets whether another operation on the same lane follows immediately, in which case the provider may delay the notification
+    /// of the device.
     #[inline]
     pub(super) fn followed(mut self, more: bool) -> Self {
         self.raw.flags |= if more { op_flags::MORE } else { 0 };
@@ -81,7 +82,7 @@ pub(super) fn rma_op(
     rma_list_op(std::slice::from_ref(iov), iov.len, key, offset, cookie, completion)
 }
 
-/// The same for several pieces, of `len` bytes in total.
+/// Makes the record of a put or get of several pieces, of `len` bytes in total.
 #[inline]
 pub(super) fn rma_list_op(
     iov: &[Iov],

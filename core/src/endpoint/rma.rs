@@ -15,7 +15,8 @@ use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, atomic_op};
 
 impl Endpoint {
-    /// Writes a range of a local region to the peer's region at `offset`. Complete when the bytes are visible at the target.
+    /// Writes a range of a local region to the peer's region at `offset`. The put is complete when the bytes are visible at the
+    /// target.
     ///
     /// # Errors
     /// [`PostError::Correct`]: a range is outside its region, or the key does not grant the access. [`PostError::Retry`]: the
@@ -31,10 +32,10 @@ impl Endpoint {
         self.put_with(local, range, key, offset, Completion::Remote)
     }
 
-    /// Like [`Endpoint::put`], with a choice of the completion.
+    /// Puts like [`Endpoint::put`], with a choice of the completion.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`].
+    /// The errors of [`Endpoint::put`].
     #[inline]
     pub fn put_with(
         &self,
@@ -44,7 +45,7 @@ impl Endpoint {
         offset: u64,
         completion: Completion,
     ) -> Result<Outcome, PostError> {
-        // For a range that ends before it begins, this is larger than any region.
+        // For a range that ends before it begins, the length is larger than any region.
         let len = range.end.wrapping_sub(range.start);
         let from = local.inner.span.range(range.start, len);
         let from = from.map_err(|status| local.outside(status, range.start, len))?;
@@ -67,10 +68,10 @@ impl Endpoint {
             .post_transfer(&Transfer { put: true, local, at, len, key, offset, completion }, code)
     }
 
-    /// Writes bytes from any memory to the peer's region. The caller may reuse them when the call returns.
+    /// Writes bytes from any memory to the peer's region. The caller may reuse the local bytes when the call returns.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is full.
+    /// The errors of [`Endpoint::put`]. [`PostError::Retry`] also if the bytes would have to be queued and the queue is full.
     #[inline]
     pub fn put_bytes(
         &self,
@@ -97,10 +98,11 @@ impl Endpoint {
         self.inner.post_bytes(data, key, offset, code)
     }
 
-    /// Reads the peer's region at `offset` into a range of a local region. Complete when the bytes are in the local region.
+    /// Reads the peer's region at `offset` into a range of a local region. The get is complete when the bytes are in the local
+    /// region.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`].
+    /// The errors of [`Endpoint::put`].
     #[inline]
     pub fn get(
         &self,
@@ -109,7 +111,7 @@ impl Endpoint {
         key: &RemoteKey,
         offset: u64,
     ) -> Result<Outcome, PostError> {
-        // For a range that ends before it begins, this is larger than any region.
+        // For a range that ends before it begins, the length is larger than any region.
         let len = range.end.wrapping_sub(range.start);
         let to = local.inner.span.range(range.start, len);
         let to = to.map_err(|status| local.outside(status, range.start, len))?;
@@ -130,7 +132,7 @@ impl Endpoint {
     /// Posts an atomic that returns no value.
     ///
     /// # Errors
-    /// As for [`Endpoint::put`]. [`PostError::Correct`] also if the offset is not a multiple of the width.
+    /// The errors of [`Endpoint::put`]. [`PostError::Correct`] also if the offset is not a multiple of the width.
     #[inline]
     pub fn atomic(
         &self,
@@ -147,7 +149,7 @@ impl Endpoint {
     /// Posts an atomic that returns the previous value.
     ///
     /// # Errors
-    /// As for [`Endpoint::atomic`].
+    /// The errors of [`Endpoint::atomic`].
     #[inline]
     pub fn fetch(
         &self,
@@ -164,7 +166,7 @@ impl Endpoint {
     /// Stores `new` if the word equals `expected`. Returns the previous value.
     ///
     /// # Errors
-    /// As for [`Endpoint::atomic`].
+    /// The errors of [`Endpoint::atomic`].
     #[inline]
     pub fn compare_swap(
         &self,
@@ -182,7 +184,7 @@ impl Endpoint {
     /// Adds to a 64-bit word. Returns the previous value.
     ///
     /// # Errors
-    /// As for [`Endpoint::atomic`].
+    /// The errors of [`Endpoint::atomic`].
     #[inline]
     pub fn fetch_add(
         &self,
@@ -215,15 +217,15 @@ impl Endpoint {
         }
     }
 
-    /// Whether the fast path may be taken: the queue is empty, key and endpoint belong together, the endpoint is usable, and this
-    /// is its process. A fence needs no check, because earlier operations on this path are complete.
+    /// Checks whether the fast path may be taken: the queue is empty, the key belongs to this usable endpoint, and the calling
+    /// process made the endpoint. A fence needs no check, because earlier operations on this path are complete.
     #[inline]
     pub(super) fn may_take_fast_path(&self, key: &RemoteKey) -> bool {
         let ep = &*self.inner;
         self.has(key) && ep.may_post_memory() && ep.shared.same_process()
     }
 
-    /// Whether a key was imported on this endpoint.
+    /// Checks whether a key was imported on this endpoint.
     #[inline]
     fn has(&self, key: &RemoteKey) -> bool {
         Rc::ptr_eq(&key.inner.endpoint, &self.inner)

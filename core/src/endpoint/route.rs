@@ -11,7 +11,7 @@ use crate::shared::Shared;
 use crate::{Error, Status};
 use std::cell::{Cell, RefCell};
 
-/// A local interface, and the peer's candidate that it reaches.
+/// A local interface, and the peer's candidate to which it leads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ModulePair {
     pub(crate) interface: usize,
@@ -20,21 +20,22 @@ pub(crate) struct ModulePair {
 
 /// The lanes to one peer.
 pub(crate) struct Route {
-    /// Message lanes, best first.
+    /// The message lanes, best first.
     messages: Vec<ModulePair>,
-    /// The lane in use: a later one if the earlier ones could not be opened.
+    /// The index of the message lane in use: a later one if earlier ones could not be opened.
     chosen: Cell<usize>,
-    /// Interfaces over which the peer did not answer.
+    /// The interfaces over which the peer did not answer.
     silent: RefCell<Vec<usize>>,
-    /// Lanes for put, get and atomics, best first.
+    /// The lanes for put, get and atomics, best first.
     pub(crate) memory: Vec<ModulePair>,
-    /// Interfaces to memory that are slower than messages for small puts and gets, and the maximum length of these.
+    /// The interfaces to memory that are slower than messages for small puts and gets, each with the maximum length of these
+    /// operations.
     small: Vec<(usize, usize)>,
-    /// The message interface whose costs were compared with theirs.
+    /// The message interface whose costs were compared with those of the interfaces in `small`.
     small_over: Option<usize>,
-    /// The message lane could not be opened for small operations. A message may try again.
+    /// Whether the message lane could not be opened for small operations. A later message may try to open the lane again.
     small_off: Cell<bool>,
-    /// The composition of the other roles, in words.
+    /// The composition of the other roles, as text.
     pub(crate) composed: String,
     /// The decisions, and their reasons.
     pub(crate) records: Vec<Record>,
@@ -46,8 +47,8 @@ fn peer_module(candidate: &Candidate) -> PeerModule {
 }
 
 impl Route {
-    /// Determines which interfaces of the worker reach the peer, and sorts these. `wires` returns the module by which an interface
-    /// can be connected to a candidate of the peer, or the reason why it cannot.
+    /// Determines which interfaces of the worker reach the peer, and sorts these interfaces. `wires` returns the module by which an
+    /// interface can be connected to a candidate of the peer, or the reason why it cannot.
     pub(crate) fn choose(
         shared: &Shared,
         peer: &WorkerAddress,
@@ -108,8 +109,8 @@ impl Route {
         }
     }
 
-    /// The longest put or get that is sent as a message although this interface reaches the memory; 0: none. The peer has promised
-    /// continuous progress, and the message lane is the one whose costs were compared.
+    /// Returns the length of the longest put or get that is sent as a message although this interface reaches the memory; 0: none.
+    /// The result is 0 unless the peer has promised continuous progress and the message lane is the one whose costs were compared.
     pub(super) fn small(&self, interface: usize) -> usize {
         let known = self.small.iter().find(|(at, _)| *at == interface);
         let over = self.message().map(|pair| pair.interface);
@@ -118,7 +119,7 @@ impl Route {
             .map_or(0, |(_, len)| *len)
     }
 
-    /// Whether any operation counts as small here, for a key with a lane.
+    /// Checks whether any interface has a nonzero limit for small operations.
     pub(super) fn has_small(&self) -> bool {
         !self.small.is_empty()
     }
@@ -128,7 +129,7 @@ impl Route {
         self.small_off.set(!on);
     }
 
-    /// A route of a single lane, for messages.
+    /// Makes a route of a single message lane.
     pub(crate) fn only(pair: ModulePair) -> Route {
         Route {
             messages: vec![pair],
@@ -143,18 +144,18 @@ impl Route {
         }
     }
 
-    /// Sorts lanes that failed recently behind the others of their kind, the most recent failure last.
+    /// Sorts lanes that failed recently after the other lanes of the same role; the most recent failure is last.
     pub(crate) fn put_last(&mut self, avoided_until: impl Fn(&ModulePair) -> u64) {
         self.messages.sort_by_key(&avoided_until);
         self.memory.sort_by_key(&avoided_until);
     }
 
-    /// All message lanes, best first.
+    /// Returns all message lanes, best first.
     pub(super) fn messages(&self) -> &[ModulePair] {
         &self.messages
     }
 
-    /// The message lane.
+    /// Returns the message lane in use.
     pub(crate) fn message(&self) -> Option<ModulePair> {
         self.messages.get(self.chosen.get()).copied()
     }
@@ -178,7 +179,7 @@ impl Route {
         next.is_some()
     }
 
-    /// The error for a peer that no message module reaches.
+    /// Makes the error for a peer that no message module reaches.
     pub(crate) fn unreachable(&self, core: &Core, peer: &WorkerAddress) -> Error {
         let why = self.hindered(core, peer, unreachable::why);
         Error::new(
@@ -189,7 +190,8 @@ impl Route {
         )
     }
 
-    /// The modules that could serve the peer and do not, each with the reason; those missing here come first.
+    /// Lists the modules that could serve the peer and do not, each with the reason; modules missing on this side precede the
+    /// others.
     pub(crate) fn hindrances(&self, core: &Core, peer: &WorkerAddress) -> Vec<String> {
         self.hindered(core, peer, unreachable::hindrances)
     }
@@ -220,7 +222,8 @@ impl Route {
 mod tests {
     use super::*;
 
-    /// Messages over these interfaces; puts of up to 512 bytes to the memory of 7 use the first of them.
+    /// Makes a route with messages over these interfaces; puts of up to 512 bytes to the memory of interface 7 use the first
+    /// message interface.
     fn route(interfaces: &[usize]) -> Route {
         let pair = |interface: &usize| ModulePair { interface: *interface, candidate: 0 };
         Route {
@@ -236,7 +239,7 @@ mod tests {
         route.message().map(|pair| pair.interface)
     }
 
-    /// 0 and 1 belong to one domain, 2 and 3 to another.
+    /// Interfaces 0 and 1 belong to one domain, 2 and 3 to another.
     fn same(a: usize, b: usize) -> bool {
         a / 2 == b / 2
     }

@@ -19,16 +19,16 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-/// Number of times that the initiator checks for the helper's last chunk before it turns to other work.
+/// The number of times that the initiator checks for the helper's last chunk before it does other work.
 const PATIENCE: usize = 20_000;
-/// Pieces of rendezvous messages that one progress call copies.
+/// The number of pieces of rendezvous messages that one progress call copies.
 const AT_ONCE: usize = 2;
-/// After this number of transfers without help, the peer is asked only for every `ASK_AGAIN`th one.
+/// The number of transfers without help after which the peer is asked only for every `ASK_AGAIN`th transfer.
 const UNHELPED: u32 = 4;
 const ASK_AGAIN: u32 = 16;
 
 impl EndpointState {
-    /// Shares a large transfer with the peer. `None`: it cannot be shared, and the caller copies it alone.
+    /// Shares a large transfer with the peer. `None`: the transfer cannot be shared, and the caller copies it alone.
     pub(super) fn share_copy(
         &self,
         transfer: &Transfer<'_>,
@@ -49,7 +49,7 @@ impl EndpointState {
             return None;
         }
         if self.state.get() == State::New {
-            // The endpoint has posted only memory operations so far; the request for help needs the message lane.
+            // The endpoint has posted only memory operations so far, but the request for help needs the message lane.
             self.open_message_lane().ok()?;
         }
         if self.state.get() != State::Ready || !self.worth_asking() {
@@ -86,7 +86,7 @@ impl EndpointState {
                     | Status::BadData
                     | Status::Io),
                 ) => return Err(self.failed(self.by_message_lane(status))),
-                // There is no room, or the message is too long: this side copies alone.
+                // The lane does not accept the request, or the request is too long: this side copies alone.
                 Err(_) => return Ok(None),
             }
             let (local, key, rank) = (part.hold(), key.inner.clone(), native.rank);
@@ -105,7 +105,7 @@ impl EndpointState {
         outcome.transpose()
     }
 
-    /// A part of local memory as a region for the peer's copy. It cannot be reached otherwise.
+    /// Makes a region of a part of local memory for the peer's copy. The peer reaches only that part.
     fn part_for_copy(
         &self,
         local: &Region,
@@ -118,7 +118,8 @@ impl EndpointState {
         self.shared.core.memory.part_for_copy(local, range, needed, domain).ok()
     }
 
-    /// A peer that has not helped recently is asked less often: requests and smaller pieces cost time.
+    /// Decides whether to request help: a peer that has not helped recently gets fewer requests, because requests and smaller
+    /// pieces cost time.
     fn worth_asking(&self) -> bool {
         let unhelped = self.unhelped.get();
         if unhelped < UNHELPED || unhelped % ASK_AGAIN == 0 {
@@ -128,7 +129,7 @@ impl EndpointState {
         false
     }
 
-    /// Ends the operation, or leaves it to progress while the helper still copies.
+    /// Ends the operation, or continues it in progress calls while the helper still copies.
     fn conclude(
         &self,
         native: &ImportedKey,
@@ -143,8 +144,9 @@ impl EndpointState {
         self.go_on_later(job)
     }
 
-    /// The error of a copy, as for a copy that is not shared. A peer that has died may have sent messages before. A peer with an
-    /// invalid answer ends the endpoint. Any other failure of a module ends only that copy.
+    /// Returns the error of a shared copy, the same as for any other copy. A peer that has died may have sent messages before,
+    /// which are still delivered. A peer with an invalid answer ends the endpoint. Any other failure of a module ends only that
+    /// copy.
     fn copy_failed(&self, interface: Option<usize>, status: Status) -> Error {
         match (status, interface) {
             (Status::PeerFailed, Some(lane)) => {
@@ -157,10 +159,10 @@ impl EndpointState {
         }
     }
 
-    /// Leaves it to progress.
+    /// Leaves the rest of the copy to progress calls.
     fn go_on_later(&self, mut job: SharedCopy) -> Result<Outcome, Error> {
-        // Recorded again: opening the message lane may have called the application, whose fences clear routes that are not open
-        // yet.
+        // The route is recorded again: opening the message lane may have called the application, whose fences clear routes that are
+        // not open yet.
         self.note_posted(way::AT_ONCE);
         let request = {
             let mut ops = self.shared.ops.borrow_mut();
@@ -176,15 +178,16 @@ impl EndpointState {
         self.outcome(request)
     }
 
-    /// The kernel has begun to refuse this side's copies, or the lane has declined the transfer or has no room. The whole transfer
-    /// takes another route, or waits, as a part of the same operation and ahead of later queued ones.
+    /// Moves the whole transfer to another route or into the queue, because the kernel refuses this side's copies, or the lane has
+    /// declined the transfer or does not accept it at present. The transfer stays a part of the same operation, ahead of later
+    /// queued operations.
     fn copy_another_way(&self, request: Id, job: &SharedCopy, why: Status) -> Result<(), Error> {
         self.check_alive()?;
         let (SharedCopy { plan, local, key, .. }, mut declined) = (job, job.declined);
         if let Some(native) = key.at_once(Some(job.rank)) {
             match why {
                 Status::Declined => declined |= native.mark(),
-                // It waits for room.
+                // The transfer waits until the lane accepts it.
                 Status::Again => {}
                 why => key.downgrade(&native, why),
             }
@@ -213,7 +216,7 @@ impl EndpointState {
     }
 }
 
-/// Copies some chunks from the front. `false`: none was left, or the copy failed; this side's own part has ended.
+/// Copies some chunks from the front. `false`: no chunk remained, or the copy failed; this side's own part has ended.
 fn copy_next(job: &mut SharedCopy, region: &Region) -> bool {
     let Some(front) = job.front else { return false };
     match copy_from(job, region, front) {
@@ -223,7 +226,7 @@ fn copy_next(job: &mut SharedCopy, region: &Region) -> bool {
     job.front.is_some()
 }
 
-/// The same after `front` chunks. Returns the new number of copied chunks, if any was left.
+/// Copies some chunks after the first `front` chunks. Returns the new number of copied chunks, if any chunk remained.
 fn copy_from(job: &SharedCopy, region: &Region, front: u64) -> Result<Option<u64>, Status> {
     let claims = word(region, job.plan.slot, CLAIMS).map_err(|error| error.status())?;
     let chunks = job.plan.chunks();
@@ -238,7 +241,7 @@ fn copy_from(job: &SharedCopy, region: &Region, front: u64) -> Result<Option<u64
     }
 }
 
-/// This side's own part has ended with this result.
+/// Records the result with which this side's own part has ended.
 fn stop(job: &mut SharedCopy, region: &Region, ended: Result<(), Status>) {
     (job.front, job.copied) = (None, ended);
     let Ok(claims) = word(region, job.plan.slot, CLAIMS) else { return };
@@ -291,7 +294,7 @@ fn wait_for_helper(job: &SharedCopy, region: &Region) {
     }
 }
 
-/// The result of a transfer, once the helper has no part of it any more.
+/// Returns the result of a transfer, once the helper works on no part of it.
 fn ended(job: &SharedCopy, region: &Region) -> Option<Result<(), Status>> {
     if job.copied == Err(Status::BadData) {
         // The content of the slot is not that of a helping peer.
@@ -304,20 +307,20 @@ fn ended(job: &SharedCopy, region: &Region) -> Option<Result<(), Status>> {
     }
 }
 
-/// Copies the chunks that a helper had claimed and abandoned.
+/// Copies the chunks that a helper had claimed and then abandoned.
 fn redo_back(job: &SharedCopy, region: &Region) -> Result<(), Status> {
     let now = word(region, job.plan.slot, CLAIMS).map_err(|e| e.status())?.load(Ordering::SeqCst);
     let count = Claims::unpack(now).back;
     if count == 0 {
         return Ok(());
     }
-    // The word lies in memory that the peer can write.
+    // The peer can write the memory of this word.
     let first = job.plan.chunks().checked_sub(count).ok_or(Status::BadData)?;
     copy_run(job, Run { first, count })
 }
 
-/// Whether the kernel reports that the peer's process is gone. If the lane of the copy cannot ask the kernel, another lane is used.
-/// A failed connection proves it only if no lane is left that could ask the kernel.
+/// Checks whether the kernel reports that the peer's process is gone. If the lane of the copy cannot ask the kernel, another lane
+/// is used. If no lane remains that could ask the kernel, a failed connection counts as proof.
 fn is_gone(job: &SharedCopy) -> bool {
     let endpoint = &job.key.endpoint;
     let own = |native: &&ImportedKey| native.rank == job.rank && native.synchronous;
@@ -334,7 +337,7 @@ fn is_gone(job: &SharedCopy) -> bool {
     endpoint.dead_error().status() == Status::PeerFailed
 }
 
-/// One round of progress over a worker's shared copies; returns the number that have ended.
+/// Runs one round of progress over a worker's shared copies, and returns the number of copies that have ended.
 pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
     let (mut count, mut left) = (0, AT_ONCE);
     let jobs = std::mem::take(&mut *copies.borrow_mut());
@@ -357,7 +360,7 @@ pub(crate) fn run(shared: &Shared, copies: &RefCell<Vec<SharedCopy>>) -> usize {
         let endpoint = &job.key.endpoint;
         let result = match region.as_ref().map(|region| ended(&job, region)) {
             Some(Some(result)) => result,
-            // If the peer's process is gone, there is no more copy. Otherwise the peer uses the slot and the memory until it has
+            // If the peer's process is gone, it copies nothing more. Otherwise the peer uses the slot and the memory until it has
             // finished, even if the operation has ended with its endpoint.
             Some(None) if endpoint.is_alive() || !is_gone(&job) => {
                 copies.borrow_mut().push(job);

@@ -1,6 +1,5 @@
-//! Short puts to a module that consumes their bytes within the call (`max_short_put` of the provider ABI). The bytes are not copied
-//! here, and no memory is held. A put that completes locally leaves nothing to wait for; the next flush asks the lane for its
-//! result.
+//! Short puts to a module that consumes their bytes within the call (`max_short_put` of the provider ABI). The core neither copies
+//! the bytes nor holds memory. No operation waits for a put that completes locally; the next flush asks the lane for its result.
 
 use super::EndpointState;
 use super::fast_path::FastPath;
@@ -12,8 +11,8 @@ use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{OK, PENDING};
 
 impl FastPath {
-    /// Whether a put of this length uses this path. None does if the key does not grant writing. An empty put wraps around and is
-    /// never short.
+    /// Checks whether a put of this length uses the short path. If the key does not grant writing, no put does. An empty put wraps
+    /// around and is never short.
     #[inline]
     pub(super) fn is_short(&self, len: usize) -> bool {
         len.wrapping_sub(1) < self.short_puts.get()
@@ -21,10 +20,11 @@ impl FastPath {
 }
 
 impl EndpointState {
-    /// Posts one, with a key of this endpoint and an empty queue.
+    /// Posts one short put, with a key of this endpoint and an empty queue.
     ///
     /// # Errors
-    /// The answer of a module that did not accept it, or `OK` if no module was called: the slow path determines the reason.
+    /// The status of a module that did not accept the put, or `OK` if no module was called; the slow path determines the
+    /// reason.
     pub(super) fn post_short(
         &self,
         key: &RemoteKey,
@@ -36,7 +36,7 @@ impl EndpointState {
         let (fast, record) = (&key.inner.fast, &key.inner.record);
         if fast.asks.get() {
             key.inner.resolve_now_and_then();
-            // The application may have been called.
+            // The lane may have called the application meanwhile.
             if !self.may_post_memory() || !fast.is_short(len) {
                 return Err(OK);
             }
@@ -72,7 +72,7 @@ impl EndpointState {
         }
     }
 
-    /// It is complete already, or was not accepted.
+    /// Returns the outcome of an operation that is already complete or was not accepted.
     #[cold]
     pub(super) fn not_pending(&self, id: Id, code: i32) -> Result<Outcome, i32> {
         self.shared.with_ops(|ops| ops.withdraw(id));

@@ -1,6 +1,6 @@
 //! Small puts and gets sent as one message, if that is faster than the lane to the memory: to a peer that has promised continuous
-//! progress. The peer may break its promise, so none of these is queued. If the message lane has no room, or the peer has not
-//! answered many of them, the operation uses the lane to the memory, and later operations wait for neither.
+//! progress. The peer may break its promise, so no small operation is queued. If the message lane does not accept the message, or
+//! many small operations are unanswered, the operation uses the lane to the memory, and later operations wait for neither.
 
 use super::EndpointState;
 use super::order::way;
@@ -23,8 +23,7 @@ impl EndpointState {
         transfer: &Transfer<'_>,
         notify: Option<u32>,
     ) -> Result<Option<Outcome>, Error> {
-        // After it was opened, the message lane may have smaller limits than its module stated, or be another lane than the one
-        // compared.
+        // The opened message lane may have smaller limits than its module stated, or may not be the lane that was compared.
         if !self.opened_for_small() || !transfer.is_small() {
             return Ok(None);
         }
@@ -48,7 +47,7 @@ impl EndpointState {
 
     fn send_small(&self, transfer: &Transfer<'_>, notify: Option<u32>) -> Result<Outcome, Status> {
         let kind = if transfer.put { Kind::Put } else { Kind::Get };
-        // Then its bytes are free when they have been sent; the next flush reports the target's answer.
+        // The put's bytes are free when they have been sent; the next flush reports the target's answer.
         let ends_here = transfer.put && matches!(transfer.completion, Completion::Local);
         let asked = match ends_here {
             true if !self.has_room(0) => return Err(Status::Again),
@@ -95,7 +94,7 @@ impl EndpointState {
         self.message_now(id::GET, asked.raw(), &bytes)
     }
 
-    /// The small operations that the peer's worker has not answered, for all endpoints to it.
+    /// Returns the record of the small operations that the peer's worker has not answered, shared by all endpoints to that worker.
     fn unanswered(&self) -> &Rc<Unanswered> {
         self.unanswered.get_or_init(|| self.shared.unanswered_by(&self.address.entry.worker))
     }

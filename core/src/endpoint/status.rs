@@ -6,13 +6,13 @@ use crate::live::{EndpointStatus, Waits, cut};
 use crate::op::{Id, Kind};
 
 impl EndpointState {
-    /// The state, and the operation that it waits for, by which the waiting time is determined.
+    /// Returns the state, and the oldest operation, from which the waiting time is determined.
     pub(crate) fn status(&self) -> (EndpointStatus, Option<Id>) {
         let oldest = self.shared.ops.borrow().oldest_of(self.index);
         let path = |interface: usize| self.shared.interfaces.get(interface).map(|slot| &slot.path);
         let (address, here) = (&self.address, &self.shared.core.location);
         let there = &address.location;
-        // A value that could not be read is zero.
+        // A value that could not be read is zero, so it is not compared.
         let same_host = there.boot_id != [0; 16]
             && (there.boot_id, there.pid_namespace) == (here.boot_id, here.pid_namespace);
         let for_what =
@@ -56,7 +56,7 @@ impl EndpointState {
         (status, id)
     }
 
-    /// The reason why it waits, as text; none if no operation is open.
+    /// Returns the reason why the endpoint's oldest operation waits, as text; `None` if no operation is open.
     fn waits_for(&self, oldest: Option<(Kind, Option<usize>)>) -> Option<String> {
         let name = |interface: usize| match self.shared.interfaces.get(interface) {
             Some(slot) => slot.path.clone(),
@@ -113,12 +113,12 @@ impl EndpointState {
             Some(QueuedOp::Barrier { .. }) => "everything before a fence".to_owned(),
             Some(QueuedOp::FlushLanes { .. }) => "operations in flight on its lanes".to_owned(),
             Some(_) => "its turn".to_owned(),
-            None => message(), // answers only
+            None => message(), // only answers are pending
         })
     }
 }
 
-/// The first bytes of a worker's number, for texts.
+/// Returns the first bytes of a worker's id as hexadecimal text.
 pub(crate) fn short(worker: &[u8; 16]) -> String {
     worker[..4].iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -1,7 +1,8 @@
 //! Puts and gets of blocks at equal distances: rows of a tile, columns of a matrix.
 //!
-//! If the blocks at the peer form one run, this is one operation with pieces of local memory. Otherwise there is one operation for
-//! each run that is contiguous on both sides, and a further one that ends with the last of them and is returned to the caller.
+//! If the blocks at the peer form one run, the transfer is one operation with pieces of local memory. Otherwise there is one
+//! operation for each run that is contiguous on both sides, and a whole operation that ends with the last of these and is returned
+//! to the caller.
 
 use super::{Endpoint, RemoteKey};
 use crate::op::{Id, Kind};
@@ -10,7 +11,8 @@ use crate::request::Outcome;
 use crate::{Error, PostError, Status};
 use std::ops::Range;
 
-/// `count` blocks of `block` bytes. The first one begins at `offset`, each later one `stride` bytes after the one before.
+/// A number of blocks (`count`) of `block` bytes each. The first block begins at `offset`, each later one `stride` bytes after the
+/// previous one.
 ///
 /// ```
 /// use tieline::Blocks;
@@ -25,7 +27,8 @@ pub struct Blocks {
     pub offset: u64,
     /// The length of each block, in bytes.
     pub block: usize,
-    /// The distance from the beginning of one block to that of the next, in bytes. If it is less than `block`, they overlap.
+    /// The distance from the beginning of one block to that of the next, in bytes. If the distance is less than `block`, the blocks
+    /// overlap.
     pub stride: usize,
     /// The number of blocks.
     pub count: usize,
@@ -44,13 +47,13 @@ impl Blocks {
         self.block.checked_mul(self.count)
     }
 
-    /// Whether the total number of bytes is 0.
+    /// Checks whether the total number of bytes is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.block == 0 || self.count == 0
     }
 
-    /// The same bytes in the fewest blocks: adjacent blocks are joined.
+    /// Returns the same bytes in the smallest number of blocks: adjacent blocks are joined.
     fn joined(self) -> Blocks {
         match self.len() {
             Some(len) if self.stride == self.block || self.count <= 1 => {
@@ -60,7 +63,7 @@ impl Blocks {
         }
     }
 
-    /// The end of the last block, from the beginning of the region.
+    /// Returns the end of the last block, as an offset in the region.
     fn end(&self) -> Option<u64> {
         if self.is_empty() {
             return Some(self.offset);
@@ -76,8 +79,8 @@ impl Blocks {
     }
 
     /// Returns the ranges of the region for a range of the blocks' bytes, taken in sequence: for
-    /// [`put_pieces`](Endpoint::put_pieces), [`send_regions`](Endpoint::send_regions) and similar calls. A range outside the blocks
-    /// has none.
+    /// [`put_pieces`](Endpoint::put_pieces), [`send_regions`](Endpoint::send_regions) and similar calls. For a range outside the
+    /// blocks, the iterator is empty.
     pub fn ranges(&self, bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
         let blocks = *self;
         let is_in = blocks.end().is_some() && blocks.len().is_some_and(|len| bytes.end <= len);
@@ -96,15 +99,15 @@ impl Blocks {
     }
 }
 
-/// One operation waits for fewer parts than this.
+/// The number of parts of one operation must be below this limit.
 const MOST_RUNS: usize = u16::MAX as usize;
-/// Maximum number of local blocks for one run at the peer. Each takes some 64 bytes until the operation has ended.
+/// The maximum number of local blocks for one run at the peer. Each local block takes some 64 bytes until the operation has ended.
 const MOST_PIECES: usize = 1 << 20;
 
 impl Endpoint {
     /// Writes blocks of a local region to blocks of the peer's region. The bytes of the local blocks, in sequence, become the bytes
-    /// of the remote blocks. Both have the same total length; their block sizes may differ. Complete when all bytes are visible at
-    /// the target.
+    /// of the remote blocks. Local and remote blocks have the same total length; their block sizes may differ. The put is complete
+    /// when all bytes are visible at the target.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -122,15 +125,16 @@ impl Endpoint {
     /// ```
     ///
     /// If the peer's blocks form one run, this is a [`put_pieces`](Endpoint::put_pieces). Otherwise each run that is contiguous on
-    /// both sides is one of the operations that the endpoint may have open; pack and send single scattered words instead. There is
-    /// no order between the blocks. If they overlap at the peer, each byte there gets one of the values written to it.
+    /// both sides counts as one of the endpoint's pending operations. To transfer single scattered words, pack and send them
+    /// instead. There is no order between the blocks. If blocks overlap at the peer, each shared byte has one of the values written
+    /// to it.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_pieces`]. [`PostError::Correct`] also if the two lengths differ, and for too many runs: more than the
-    /// endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or more than 65534. If the peer's blocks form one run, at most
-    /// 1048576 local blocks are accepted. [`PostError::Retry`]: only a part was posted, and that part continues. Post everything
-    /// again, with the local bytes unchanged. After any other error, the posted part continues as well, and a flush reports its
-    /// result.
+    /// The errors of [`Endpoint::put_pieces`]. [`PostError::Correct`] also if the two lengths differ, and for too many runs: more
+    /// than the endpoint may have operations (`TIELINE_QUEUE_BYTES` / 64), or more than 65534. If the peer's blocks form one run,
+    /// at most 1048576 local blocks are accepted. [`PostError::Retry`]: only a part of the blocks was posted, and the posted part
+    /// continues. Post the whole put again, with the local bytes unchanged. After any other error, the posted part continues as
+    /// well, and a flush reports its result.
     pub fn put_strided(
         &self,
         local: &Region,
@@ -142,10 +146,10 @@ impl Endpoint {
     }
 
     /// Reads blocks of the peer's region into blocks of a local region; see [`Endpoint::put_strided`]. If local blocks overlap,
-    /// each byte there gets one of the values written to it.
+    /// each shared byte has one of the values written to it.
     ///
     /// # Errors
-    /// As for [`Endpoint::put_strided`].
+    /// The errors of [`Endpoint::put_strided`].
     pub fn get_strided(
         &self,
         local: &Region,
@@ -186,7 +190,7 @@ impl Endpoint {
             if here.count > MOST_PIECES {
                 return Err(too_many_pieces(here.count).into());
             }
-            // Any number of pieces; the library splits them for its lanes.
+            // The number of pieces is not limited here; the library splits the list for its lanes.
             let pieces: Vec<_> = here.ranges(0..len).map(|range| (local, range)).collect();
             return match put {
                 true => self.put_pieces(&pieces, key, there.offset),
@@ -194,7 +198,7 @@ impl Endpoint {
             };
         }
         let count = runs(len, here.block, there.block);
-        // The whole operation counts its parts and itself in 16 bits.
+        // An operation counts its parts and itself in 16 bits.
         if count >= ep.most_operations().min(MOST_RUNS) {
             return Err(too_many(count).into());
         }
@@ -227,7 +231,7 @@ impl Endpoint {
         Ok(ep.outcome(whole)?)
     }
 
-    /// Makes the operation `whole` end no sooner than this part, and fail if it fails.
+    /// Makes the operation `whole` end no sooner than this part, and fail if the part fails.
     fn wait_for_part(&self, whole: Id, part: Outcome) {
         let Outcome::Pending(request) = part else { return };
         let mut ops = self.inner.shared.ops.borrow_mut();
@@ -237,18 +241,18 @@ impl Endpoint {
             Some(Err(error)) => ops.spoil(whole, error),
         }
         drop(ops);
-        drop(request); // the whole operation reports it
+        drop(request); // the whole operation reports the part's result
     }
 }
 
-/// The number of parts into which blocks of two lengths divide the same bytes. Both lengths divide the total.
+/// Returns the number of parts into which blocks of two lengths divide the same bytes. Both lengths divide the total.
 fn runs(len: usize, here: usize, there: usize) -> usize {
     let (mut a, mut b) = (here, there);
     while b != 0 {
         (a, b) = (b, a % b);
     }
     let both = (here / a).checked_mul(there).map_or(0, |both| len / both);
-    // If blocks overlap, there may be as many parts as bytes on both sides.
+    // If blocks overlap, the number of parts may reach the number of bytes on both sides.
     (len / here - both).saturating_add(len / there)
 }
 

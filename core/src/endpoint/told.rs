@@ -1,10 +1,10 @@
-//! An endpoint's entries in the live report (`TIELINE_REPORT`): its lanes at their first use, and its end.
+//! An endpoint's entries in the live report (`TIELINE_REPORT`): its lanes when they are first used, and its end.
 
 use super::{EndpointState, Owner};
 use crate::Error;
 
 impl EndpointState {
-    /// Reports the lanes to the peer after they were opened, and why there is no better one.
+    /// Reports the lanes to the peer after they were opened, and why no better lane is used.
     #[cold]
     pub(super) fn tell_of_lanes(&self) {
         let Some(journal) = self.journal() else { return };
@@ -17,7 +17,8 @@ impl EndpointState {
         journal.tell_of_peer(self.address.entry.worker, &line);
     }
 
-    /// Reports how it ended. If the peer closes its connection in good order, only operations in flight have failed.
+    /// Reports the end of the endpoint, and its cause. If the peer closes its connection in good order, the report counts only
+    /// operations in flight as failed.
     pub(super) fn tell_of_failure(&self, error: &Error) {
         let Some(journal) = self.journal() else { return };
         let is_missed = self.queue_len() > 0 || self.shared.ops.borrow().open_of(self.index) > 0;
@@ -26,17 +27,19 @@ impl EndpointState {
         }
     }
 
-    /// The modules that could serve the peer and do not, each with the reason; those missing here come first.
+    /// Lists the modules that could serve the peer and do not, each with the reason; modules missing on this side precede the
+    /// others.
     pub(super) fn hindrances(&self) -> Vec<String> {
         self.route.hindrances(&self.shared.core, &self.address)
     }
 
-    /// The composition for the peer, in one line.
+    /// Returns the composition for the peer, in one line.
     pub(super) fn path(&self) -> String {
         format!("{{message {}, {}}}", self.message_path(), self.route.composed)
     }
 
-    /// The report. The library's own endpoints are left out, because they lead to the same peers as the application's.
+    /// Returns the journal for entries about this endpoint. `None` for the library's own endpoints, because they lead to the same
+    /// peers as the application's endpoints.
     fn journal(&self) -> Option<&crate::journal::Journal> {
         let is_told = self.owner == Owner::Application && !self.handed_over.get();
         self.shared.core.journal().filter(|_| is_told).map(|journal| &**journal)

@@ -1,17 +1,18 @@
-//! The error text for a peer that no message module reaches: first the modules that would help and are missing here, with the
-//! reason, then the failed attempts.
+//! The error text for a peer that no message module reaches. Modules that would help and are missing on this side come first, each
+//! with the reason, then the failed attempts.
 
 use crate::explain::{Record, Verdict};
 
-/// The explicit requests of the configuration.
+/// The explicit requests of the configuration, for error texts.
 pub(super) struct Asks<'a> {
     /// Whether the configuration requests connections by modules of this provider.
     pub(super) connects: &'a dyn Fn(&str) -> bool,
-    /// Whether the list of providers names it.
+    /// Whether the list of providers names this provider.
     pub(super) named: &'a dyn Fn(&str) -> bool,
 }
 
-/// `tried` are the decisions about this peer, `decided` those about this process, `theirs` the providers and modules of the peer.
+/// Composes the error text. `tried` are the decisions about this peer, `decided` those about this process, and `theirs` the
+/// providers and modules of the peer.
 pub(super) fn why(
     tried: &[Record],
     decided: &[&Record],
@@ -25,7 +26,7 @@ pub(super) fn why(
     lines.join("; ")
 }
 
-/// The same line by line; empty if nothing is missing.
+/// Returns the reasons of [`why`] as separate lines; empty if nothing is missing.
 pub(super) fn hindrances(
     tried: &[Record],
     decided: &[&Record],
@@ -45,7 +46,8 @@ pub(super) fn hindrances(
         such.map(|r| format!("{}: {}", r.provider, r.verdict)).collect::<Vec<_>>()
     };
     let reason = |record: &Record| match &record.verdict {
-        // No module forms its connections: names the module that could and is missing here, and the reason.
+        // No module forms the connections of the disabled path, so the text names the module that could and is missing on this
+        // side, and the reason.
         Verdict::Disabled { .. } => {
             let parts = std::iter::once(record.verdict.to_string()).chain(left_out());
             parts.collect::<Vec<_>>().join(", ")
@@ -96,7 +98,7 @@ fn about<'a>(decided: &'a [&'a Record], provider: &'a str) -> impl Iterator<Item
     decided.iter().copied().filter(move |record| record.provider == provider)
 }
 
-/// Whether the verdict contains the reason for the absence.
+/// Checks whether the verdict contains the reason for the absence.
 fn is_missing(verdict: &Verdict) -> bool {
     match verdict {
         Verdict::Refused { .. } | Verdict::Filtered { .. } | Verdict::NotUsed { .. } => true,
@@ -146,7 +148,7 @@ mod tests {
         path.domain = Some("tcp".into());
         let by = "TIELINE_PROVIDERS=tcp,shm (environment)".to_string();
         let filtered = Record::provider("tcp-connect", Verdict::Filtered { by });
-        // The other side has the same setting, and therefore the same gap.
+        // The other side has the same setting, and therefore lacks the same module.
         let asks = Asks { connects: &|name| name == "tcp-connect", ..NOBODY };
         let text = why(&other_host(), &[&filtered, &path], &THEIRS[..1], &asks);
         assert!(text.starts_with("tcp: disabled: nobody carries its addresses, "), "{text}");

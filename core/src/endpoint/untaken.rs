@@ -1,5 +1,5 @@
-//! A lane that the peer refuses at first contact is replaced by the next one. The peer received nothing, so the messages that the
-//! lane had accepted are returned, in order, ahead of all messages queued since.
+//! Replacement of a lane that the peer refuses at first contact by the next lane. The peer received nothing, so the messages that
+//! the lane had accepted return to the queue, in order, ahead of all messages queued since.
 
 use super::queued::QueuedOp;
 use super::{EndpointState, State};
@@ -8,7 +8,7 @@ use crate::registry::abi::RawEndpoint;
 use crate::{Error, Status};
 
 impl EndpointState {
-    /// The peer has not received this message, which was sent over the interface.
+    /// Takes back a message that was sent over this interface and that the peer has not received.
     pub(crate) fn came_back(&self, interface: usize, id: u16, header: u64, payload: &[u8]) {
         if self.is_alive() && self.goes_over(interface) {
             let message = QueuedOp::Returned { id, header, payload: payload.into() };
@@ -20,8 +20,8 @@ impl EndpointState {
         self.route.message().is_some_and(|pair| pair.interface == interface)
     }
 
-    /// The peer refused the lane over this interface and received nothing of it. `false`: no other lane can replace it, and the
-    /// endpoint has failed.
+    /// Handles a peer's refusal of the lane over this interface, over which the peer received nothing. `false`: no other lane can
+    /// replace it, and the endpoint has failed.
     pub(crate) fn turned_away(&self, interface: usize, error: &Error) -> bool {
         let returned = std::mem::take(&mut *self.returned.borrow_mut());
         if !self.is_alive() || self.packs() {
@@ -56,7 +56,8 @@ impl EndpointState {
         true
     }
 
-    /// A lane that the peer has refused is not opened again: each key would cause another refusal.
+    /// Checks that the peer has not refused this lane. A refused lane is not opened again, because each key would cause another
+    /// refusal.
     pub(super) fn check_not_refused(&self, interface: usize) -> Result<(), Error> {
         if self.past_lanes.borrow().iter().all(|lane| lane.interface != interface) {
             return Ok(());
@@ -70,7 +71,7 @@ impl EndpointState {
         ))
     }
 
-    /// The same error, with the reason why an earlier lane was refused.
+    /// Adds the reason why an earlier lane was refused to an error.
     pub(super) fn with_refusal_before(&self, error: Error) -> Error {
         match self.refused_before.take() {
             Some(before) => {
@@ -96,7 +97,7 @@ impl EndpointState {
         false
     }
 
-    /// Stops using this lane. It is closed with the endpoint, because queued operations may still refer to it.
+    /// Stops using this lane. The lane is closed with the endpoint, because queued operations may still refer to the lane.
     fn leave_lane(&self, interface: usize, error: &Error) {
         self.leave_interface(interface, error);
         let mut lanes = self.lanes.borrow_mut();

@@ -1,16 +1,16 @@
-//! Every status has its variant in every error type.
+//! Tests that every status has a variant in every error type.
 
 use super::*;
 use crate::{Context, Outcome};
 use Status::*;
 
-/// Each status with its variant, as a letter of `cases`, in the order of the table of statuses.
+/// Formats each status with its variant, as a letter of `cases`, in the order of the table of statuses.
 fn sorted<E: From<Error>>(scope: Scope, cases: impl Fn(&E) -> char) -> String {
     let case = |status: &Status| cases(&E::from(Error::from_status(*status).of(scope)));
     Status::ALL.iter().map(case).collect()
 }
 
-/// In the order of [`Status::ALL`].
+/// The statuses in the order of [`Status::ALL`].
 const ORDER: [Status; 22] = [
     Again,
     Unsupported,
@@ -103,7 +103,6 @@ fn every_status_of_an_opening_says_whom_to_turn_to() {
     assert_eq!(sorted(Scope::Context, cases), "o".repeat(Status::ALL.len()));
 }
 
-/// The text is that of the inner error, and conversion back returns the same error.
 #[test]
 fn no_type_changes_a_word() {
     fn same<E: From<Error> + Into<Error> + std::error::Error>(error: &Error) {
@@ -125,7 +124,6 @@ fn no_type_changes_a_word() {
     }
 }
 
-/// The result of a post is no larger than with a plain error.
 #[test]
 fn a_type_costs_a_post_nothing() {
     assert_eq!(size_of::<Result<Outcome, PostError>>(), size_of::<Result<Outcome, Error>>());
@@ -141,7 +139,7 @@ fn a_wrong_setting_is_named_with_its_value_and_its_origin() {
     let refused = Context::builder().set("TIELINE_PROVIDERS", "required:none").open().map(drop);
     let Err(OpenError::Configure(error)) = refused else { panic!("{refused:?}") };
     assert_eq!(error.setting().map(|(name, _)| name), Some("TIELINE_PROVIDERS"));
-    // The missing module is not the fault of one setting alone.
+    // More than one setting is responsible for the missing module.
     let refused = Context::builder().set("TIELINE_PROVIDERS", "tcp");
     let refused = refused.set("TIELINE_CONNECT", "^tcp-connect");
     let Err(OpenError::Configure(error)) = refused.open().map(drop) else { panic!("it opens") };
@@ -166,7 +164,7 @@ fn an_endpoint_of_a_closed_worker_is_to_be_made_by_another_one() {
     assert!(matches!(again, Err(ConnectError::Correct(_))), "{again:?}");
 }
 
-/// A pending operation of another worker.
+/// Returns a pending operation of another worker.
 fn peer_request(peer: &crate::Worker) -> crate::Request {
     let to_itself = peer.connect(&peer.address().unwrap()).unwrap();
     match to_itself.flush_messages().unwrap() {

@@ -1,11 +1,11 @@
-//! A process that exits while workers are open.
+//! The exit of a process while workers are open.
 //!
-//! To a peer, the kernel's closing of connections looks the same after `exit` and after a kill. So a worker with nothing unsent
+//! To a peer, the kernel's closing of connections looks the same after `exit` and after a kill. So a worker without unsent data
 //! says goodbye at exit, as if it had been closed. A worker with unsent data does not, because its peers would take a goodbye for
-//! completeness. They report a connection that ended without a goodbye.
+//! completeness. The peers report a connection that ended without a goodbye.
 //!
-//! Only the exiting thread can access its workers. A worker that another thread used last is left alone, and so is everything in a
-//! forked child. The library's own threads are asked to end, which says goodbye for their workers.
+//! Only the exiting thread can access its workers. The workers of other threads are left alone, and so are all workers in a forked
+//! child. The exit requests the library's own threads to end, and these say goodbye for their workers.
 
 mod sys;
 
@@ -14,26 +14,26 @@ pub(crate) use sys::{enter, enter_thread, forget, forget_thread, thread_number};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the exit of the process waits for threads, and the interval of the checks.
+/// The maximum time that the exit of the process waits for threads, and the interval of the checks.
 const LONGEST: Duration = Duration::from_secs(2);
 const NAP: Duration = Duration::from_micros(200);
 
-/// A worker.
+/// A worker, as the exit of the process uses it.
 pub(crate) trait Leaves {
-    /// Says goodbye if no data is lost by it. The process ends afterwards, possibly from within a handler.
+    /// Says goodbye if no unsent data is lost as a result. The process ends afterwards, possibly from within a handler.
     fn leave_at_exit(&self);
 }
 
-/// A thread of the library.
+/// A thread of the library, as the exit of the process uses it.
 pub(crate) trait Ends: Send + Sync {
-    /// Asks it to end.
+    /// Requests the thread to end.
     fn ask(&self);
 
-    /// Whether it has ended.
+    /// Checks whether the thread has ended.
     fn has_ended(&self) -> bool;
 }
 
-/// Asks threads to end and waits for a bounded time until they have.
+/// Requests threads to end, and waits for a bounded time until they have ended.
 fn wait_for(threads: &[Arc<dyn Ends>]) {
     threads.iter().for_each(|thread| thread.ask());
     let until = Instant::now() + LONGEST;

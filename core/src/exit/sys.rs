@@ -1,4 +1,4 @@
-//! The function that `exit` calls, and the workers that it may say goodbye for.
+//! The function that `exit` calls, and the workers for which it may say goodbye.
 
 #![allow(unsafe_code)]
 
@@ -13,21 +13,21 @@ use tieline_plugin_api::process::PerProcess;
 /// The number of attempts to lock the lists at exit.
 const TRIES: u32 = 50;
 
-/// A number of the calling thread that no other living thread has.
+/// Returns a number of the calling thread that no other living thread has.
 pub(crate) fn thread_number() -> usize {
-    // Without a destructor, so that it exists even after the destructors of the thread have run.
+    // The variable has no destructor, so that it exists even after the destructors of the thread have run.
     thread_local! { static HERE: u8 = const { 0 } }
     HERE.with(|here| from_ref(here).addr())
 }
 
-/// A worker, until it is dropped, and the thread that used it last.
+/// A worker, until it is dropped, and the thread that last used the worker.
 struct Entry {
     worker: Weak<dyn Leaves>,
     thread: Arc<AtomicUsize>,
 }
 
-// SAFETY: one thread at a time uses a worker. Only the thread whose number is stored next to this reference reads it, and drops it
-// when it drops the worker; others only compare the address of the number.
+// SAFETY: one thread at a time uses a worker. Only the thread whose number is stored next to this reference reads the reference,
+// and drops it when it drops the worker; other threads only compare the address of the number.
 unsafe impl Send for Entry {}
 
 #[derive(Default)]
@@ -36,7 +36,7 @@ struct Lists {
     threads: Vec<Arc<dyn Ends>>,
 }
 
-/// The lists of this process. A forked child has its own and does not touch its parent's.
+/// The lists of this process. A forked child has lists of its own and does not touch its parent's.
 static LISTS: PerProcess<Mutex<Lists>> = PerProcess::new();
 
 fn lists() -> MutexGuard<'static, Lists> {
@@ -52,13 +52,13 @@ fn register() {
     }
 }
 
-/// Adds a worker. `thread` holds the number of the thread that used it last.
+/// Adds a worker. `thread` holds the number of the thread that last used the worker.
 pub(crate) fn enter(worker: Weak<dyn Leaves>, thread: &Arc<AtomicUsize>) {
     register();
     lists().workers.push(Entry { worker, thread: thread.clone() });
 }
 
-/// Removes a worker, on the thread that used it last.
+/// Removes a worker; the caller is the thread that last used the worker.
 pub(crate) fn forget(thread: &Arc<AtomicUsize>) {
     lists().workers.retain(|entry| !Arc::ptr_eq(&entry.thread, thread));
 }
@@ -73,7 +73,8 @@ pub(crate) fn forget_thread(thread: &Arc<dyn Ends>) {
     lists().threads.retain(|other| !Arc::ptr_eq(other, thread));
 }
 
-/// `exit` calls this before destructors of libraries run. A forked child has only the objects that it opened itself.
+/// Says goodbye for the workers at exit; `exit` calls this function before destructors of libraries run. A forked child says
+/// goodbye only for objects that it opened itself.
 extern "C" fn say_goodbye() {
     // A signal handler that calls `exit` may have interrupted this thread while it held the lists, so the wait is bounded.
     let tried = |_| {

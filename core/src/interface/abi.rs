@@ -1,7 +1,7 @@
-//! Keys that a provider imports once for a whole interface, and why dropping them is sound.
+//! Keys that a provider imports once for a whole interface, and the reason why dropping them is sound.
 //!
-//! *The key belongs to the interface and is not used afterwards.* Each use of a key is counted here, by its owner and its bytes.
-//! The provider drops the key when the last user has released it.
+//! *The key belongs to the interface and is not used after its release.* The users of a key are counted by the key's owner and
+//! bytes. The provider drops the key when the last user has released it.
 
 #![allow(unsafe_code)]
 
@@ -13,12 +13,13 @@ use std::ffi::c_void;
 /// The owner of a key, by the number of the peer's context, and the key's bytes.
 type Whose = ([u8; 16], Box<[u8]>);
 
-/// The keys that an interface has imported, each with the number of endpoint keys that use it.
+/// The keys that an interface has imported, each with the number of its users.
 #[derive(Default)]
 pub(super) struct SharedKeys(RefCell<HashMap<Whose, (usize, *mut c_void)>>);
 
 impl InterfaceSlot {
-    /// Imports a peer's key for all endpoints to that peer, or returns the negative status (AGAIN: retry after progress).
+    /// Imports a peer's key for all endpoints to that peer. Returns the provider's key, or the negative status (AGAIN: retry after
+    /// progress).
     pub(crate) fn import_shared(&self, peer: [u8; 16], bytes: &[u8]) -> Result<*mut c_void, i32> {
         let whose = (peer, Box::from(bytes));
         let mut keys = self.keys.0.borrow_mut();
@@ -38,7 +39,7 @@ impl InterfaceSlot {
         let Some((users, key)) = keys.get_mut(&whose) else { return };
         *users -= 1;
         if *users == 0 {
-            // SAFETY: see above; the interface is open as long as the slot exists.
+            // SAFETY: see the module documentation; the interface is open as long as the slot exists.
             unsafe { self.interface.drop_key(*key) };
             let _ = keys.remove(&whose);
         }

@@ -1,4 +1,4 @@
-//! The limits of one endpoint of a provider: the lesser of its module's and its own.
+//! The limits of one endpoint of a provider: the lesser of the module's limits and the endpoint's own.
 
 use super::InterfaceSlot;
 use crate::registry::LEAST_PACKED;
@@ -7,21 +7,21 @@ use crate::{Error, Status};
 use tieline_plugin_api::abi::{EndpointLimits, ModuleAttr};
 use tieline_plugin_api::caps;
 
-/// See above. For puts and gets 0 means no limit.
+/// The limits of one endpoint. For `max_put` and `max_get`, 0 means no limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LaneLimits {
     pub(crate) max_short: usize,
     pub(crate) max_packed: usize,
-    /// For zero-copy messages; 0: not supported.
+    /// The maximum length of zero-copy messages; 0: not supported.
     pub(crate) max_zcopy: usize,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
-    /// For puts whose bytes are copied before the call returns; 0: not supported.
+    /// The maximum length of puts whose bytes are copied before the call returns; 0: not supported.
     pub(crate) max_short_put: usize,
 }
 
 impl LaneLimits {
-    /// The limits of every endpoint of a module, unless the endpoint reports its own.
+    /// Returns the limits of every endpoint of a module, unless the endpoint reports its own.
     pub(crate) fn from_module(attr: &ModuleAttr) -> LaneLimits {
         LaneLimits {
             max_short: attr.max_short,
@@ -34,7 +34,7 @@ impl LaneLimits {
         .within_packed()
     }
 
-    /// The limits for messages that may take either of two lanes.
+    /// Returns the limits for messages that may take either of two lanes.
     pub(crate) fn for_messages_of_either(self, other: LaneLimits) -> LaneLimits {
         LaneLimits {
             max_short: self.max_short.min(other.max_short),
@@ -43,13 +43,13 @@ impl LaneLimits {
         }
     }
 
-    /// The application sees one longest message and may pack it, so the packed limit applies.
+    /// Limits all messages to the packed limit: the application sees one maximum length and may pack a message of that length.
     fn within_packed(self) -> LaneLimits {
         let most = if self.max_packed == 0 { usize::MAX } else { self.max_packed };
         LaneLimits { max_short: self.max_short.min(most), ..self }
     }
 
-    /// The limits reduced to those that this endpoint reports.
+    /// Reduces the limits to those that this endpoint reports.
     fn and(self, own: &EndpointLimits) -> LaneLimits {
         let message = |module: usize, own: usize| if own == 0 { module } else { module.min(own) };
         let memory =
@@ -67,7 +67,8 @@ impl LaneLimits {
 }
 
 impl InterfaceSlot {
-    /// Queries an endpoint that has just been connected. An endpoint that cannot carry the library's own messages is not used.
+    /// Queries the limits of an endpoint that has just been connected. Fails for an endpoint that cannot carry the library's own
+    /// messages.
     pub(crate) fn limits(&self, raw: &RawEndpoint) -> Result<LaneLimits, Error> {
         let own = raw.limits().unwrap_or_else(|code| {
             self.provider.heard(code);

@@ -1,4 +1,4 @@
-//! Interfaces: modules that are open on a worker, each with its provider's numbers of peers.
+//! Interfaces: modules that are open on a worker, each with the numbers that its provider assigns to peers.
 
 mod abi;
 mod limits;
@@ -23,19 +23,19 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::ModuleAttr;
 use tieline_plugin_api::connects;
 
-/// A peer that has sent something to this worker, by its number on this worker.
+/// The number of a peer on this worker: of a peer that has sent something to it, or to which an endpoint leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub(crate) u32);
 
 impl PeerId {
-    /// The peer with a number that [`get`](PeerId::get) returned, on the same worker. On another worker the number belongs to no
-    /// peer or to a different one.
+    /// Returns the peer with a number that [`get`](PeerId::get) returned, on the same worker. On another worker the number belongs
+    /// to no peer or to a different one.
     #[must_use]
     pub fn from_number(number: u32) -> PeerId {
         PeerId(number)
     }
 
-    /// The number itself. Numbers are counted from 0 and never reused.
+    /// Returns the number itself. Numbers are counted from 0 and never reused.
     #[must_use]
     pub fn get(self) -> u32 {
         self.0
@@ -48,31 +48,31 @@ impl fmt::Display for PeerId {
     }
 }
 
-/// A module opened on a worker. No function is called while a cell is borrowed.
+/// A module opened on a worker. No provider function is called while a cell is borrowed.
 pub(crate) struct InterfaceSlot {
     pub(crate) provider: Arc<LoadedProvider>,
     pub(crate) domain: String,
     pub(crate) module: String,
-    /// `shm/ring`
+    /// The name for reports: `shm/ring`.
     pub(crate) path: String,
     pub(crate) priority: i32,
     pub(crate) roles: Roles,
     pub(crate) attr: ModuleAttr,
     pub(crate) interface: OpenInterface,
-    /// The reason that it serves no new endpoint: its device is gone, or its provider failed.
+    /// The reason that the interface serves no new endpoint: its device is gone, or its provider failed.
     pub(crate) out_of_use: RefCell<Option<Error>>,
-    /// Polls since its last event.
+    /// The number of polls since the last event.
     pub(crate) quiet: Cell<u32>,
-    /// The descriptor that the worker sleeps on. It is removed when the interface is out of use, since its events are not consumed
-    /// any more.
+    /// The descriptor on which the worker sleeps. The descriptor is removed when the interface is out of use, since its events are
+    /// not consumed any more.
     pub(crate) watched: Option<RawFd>,
-    /// Both sides create an endpoint, and wire-up carries their addresses.
+    /// Whether both sides create an endpoint, and wire-up carries their addresses.
     pub(crate) to_endpoint: bool,
-    /// Its worker has closed: nothing is posted or polled any more.
+    /// Whether the worker has closed, so that nothing is posted or polled any more.
     has_left: Cell<bool>,
-    /// The provider's number of a peer -> the worker's.
+    /// The map from the provider's numbers of peers to the worker's numbers.
     peers: RefCell<numbers::Numbers>,
-    /// Keys that serve all of its endpoints.
+    /// The keys that serve all endpoints of the interface.
     keys: abi::SharedKeys,
 }
 
@@ -115,12 +115,12 @@ impl InterfaceSlot {
         }
     }
 
-    /// Whether this is the given module.
+    /// Checks whether the interface is that of the given module.
     pub(crate) fn is(&self, at: &ModuleRef) -> bool {
         self.provider.name == at.provider && self.domain == at.domain && self.module == at.module
     }
 
-    /// The address by which a peer reaches this interface.
+    /// Returns the address by which a peer reaches this interface.
     pub(crate) fn address(&self, said: &Said) -> Vec<u8> {
         let broken = self.out_of_use.borrow().clone();
         said.last(|| broken.map_or_else(|| self.interface.address(), Err))
@@ -131,27 +131,27 @@ impl InterfaceSlot {
         PeerId(self.peers.borrow().peer(number))
     }
 
-    /// The provider's numbers of a peer of the worker.
+    /// Returns the provider's numbers of a peer of the worker.
     pub(crate) fn numbers_of(&self, peer: u32) -> Vec<u64> {
         self.peers.borrow().of(peer)
     }
 
-    /// Assigns a number to a peer of the worker. Returns the peer it belonged to before.
+    /// Assigns a number to a peer of the worker. Returns the peer to which the number belonged before.
     pub(crate) fn note_number(&self, number: u64, peer: u32) -> u32 {
         self.peers.borrow_mut().note(number, peer)
     }
 
-    /// Removes a number. Returns the peer it belonged to.
+    /// Removes a number of a peer. Returns the peer to which the number belonged.
     pub(crate) fn forget_number(&self, number: u64) -> u32 {
         self.peers.borrow_mut().forget(number)
     }
 
-    /// Fails if operations posted to it would never be completed.
+    /// Checks that the interface is in use; operations posted to an interface out of use would never complete.
     pub(crate) fn check_in_use(&self) -> Result<(), Error> {
         self.out_of_use.borrow().clone().map_or(Ok(()), Err)
     }
 
-    /// The error of an operation that the provider ended: its status, with the reason from the provider and the device.
+    /// Makes the error of an operation that the provider ended: its status, with the reason from the provider and the device.
     #[cold]
     pub(crate) fn failed_completion(&self, event: &Polled) -> Error {
         let (status, words) = (Status::from_code(event.status), payload(event));

@@ -1,26 +1,26 @@
 //! A map from an interface's peer numbers, which its provider assigns, to the worker's peer numbers.
 //!
-//! Most providers count, so a sender is found by an index into a list. Other providers use existing numbers, such as those of queue
-//! pairs. These are kept in a tree, so a very large number costs no more memory than a small one.
+//! Most providers assign consecutive numbers, so an index into a list finds a sender. Other providers use existing numbers, such as
+//! those of queue pairs. Such numbers are kept in a tree, so a very large number costs no more memory than a small one.
 
 use std::collections::BTreeMap;
 
-/// No peer.
+/// The number that stands for no peer.
 const NOBODY: u32 = u32::MAX;
 
-/// The list is extended to numbers at most this far beyond its end.
+/// The maximum distance of a number beyond the list's end up to which the list is extended.
 const CLOSE: usize = 65_536;
 
-/// The provider's number of a peer -> the worker's.
+/// The map from the provider's number of a peer to the worker's number.
 #[derive(Default)]
 pub(super) struct Numbers {
     close: Vec<u32>,
-    /// Only numbers beyond the list.
+    /// The numbers that lie beyond the list.
     far: BTreeMap<u64, u32>,
 }
 
 impl Numbers {
-    /// The worker's number of a peer; `u32::MAX`: the number is unknown.
+    /// Returns the worker's number of a peer; `u32::MAX`: the number is unknown.
     #[inline]
     pub(super) fn peer(&self, number: u64) -> u32 {
         match self.close.get(number as usize) {
@@ -34,7 +34,7 @@ impl Numbers {
         self.far.get(&number).copied().unwrap_or(NOBODY)
     }
 
-    /// Assigns a number to a peer of the worker. Returns the peer it belonged to before.
+    /// Assigns a number to a peer of the worker. Returns the peer to which the number belonged before.
     pub(super) fn note(&mut self, number: u64, peer: u32) -> u32 {
         let index = usize::try_from(number).unwrap_or(usize::MAX);
         if index >= self.close.len().saturating_add(CLOSE) {
@@ -50,7 +50,7 @@ impl Numbers {
         std::mem::replace(&mut self.close[index], peer)
     }
 
-    /// Removes a number. Returns the peer it belonged to.
+    /// Removes a number of a peer. Returns the peer to which the number belonged.
     pub(super) fn forget(&mut self, number: u64) -> u32 {
         match self.close.get_mut(number as usize) {
             Some(peer) => std::mem::replace(peer, NOBODY),
@@ -58,7 +58,7 @@ impl Numbers {
         }
     }
 
-    /// The numbers of a peer of the worker.
+    /// Returns the provider's numbers of a peer of the worker.
     pub(super) fn of(&self, peer: u32) -> Vec<u64> {
         let close = (0..).zip(self.close.iter().copied());
         let far = self.far.iter().map(|(number, peer)| (*number, *peer));

@@ -1,17 +1,17 @@
-//! Limits of the output: for repeated texts, and for lines in total.
+//! Limits of the report's output: for repeated texts, and for the total number of lines.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::time::{Duration, Instant};
 
-/// The limit of texts whose repetitions are counted.
+/// The maximum number of texts whose repetitions are counted.
 const REMEMBERED: usize = 4096;
-/// The limit of lines in a burst; a hundred peers with their failures need as many.
+/// The maximum number of lines in a burst; the failures of a hundred peers take about this number.
 const AT_ONCE: u64 = 1000;
-/// One more line is allowed per interval: some tens of megabytes in a day.
+/// The interval after which one more line is allowed, which limits the output to some tens of megabytes in a day.
 const EACH: Duration = Duration::from_secs(1);
 
-/// How often each text was written. Texts are kept as hashes: some are long, and peers influence them.
+/// The number of times that each text was written. Texts are kept as hashes: some are long, and peers influence them.
 #[derive(Default)]
 pub(super) struct Said {
     numbers: RandomState,
@@ -19,18 +19,18 @@ pub(super) struct Said {
 }
 
 impl Said {
-    /// The hash of a text.
+    /// Returns the hash of a text.
     pub(super) fn number(&self, what: &(impl Hash + ?Sized)) -> u64 {
         self.numbers.hash_one(what)
     }
 
-    /// Counts a repetition. Returns the count if it is to be reported: for the 1st, 2nd, 4th, 8th time and so on.
+    /// Counts a repetition. Returns the count if the repetition is to be reported: for the 1st, 2nd, 4th, 8th time and so on.
     pub(super) fn again(&mut self, what: u64) -> Option<u64> {
         let times = self.times.entry(what).or_default();
         *times += 1;
         let tells = times.is_power_of_two().then_some(*times);
         if self.times.len() > REMEMBERED {
-            // Any of them: hashes have no order.
+            // Any text may be dropped: hashes have no order.
             let _ = self.times.pop_first();
         }
         tells
@@ -51,7 +51,7 @@ impl Default for Allowance {
 }
 
 impl Allowance {
-    /// Takes lines from the allowance. Returns how many lines were suppressed before, or `None` if these are suppressed too.
+    /// Takes lines from the allowance. Returns the number of lines suppressed before, or `None` if these lines are suppressed too.
     pub(super) fn take(&mut self, lines: usize, now: Instant) -> Option<u64> {
         let since = *self.since.get_or_insert(now);
         let earned = now.saturating_duration_since(since).as_secs() / EACH.as_secs();
@@ -63,7 +63,7 @@ impl Allowance {
             self.left_out += lines as u64;
             return None;
         }
-        // Lines that belong together are not separated.
+        // Related lines are not separated.
         self.left = self.left.saturating_sub(lines as u64);
         Some(std::mem::take(&mut self.left_out))
     }
@@ -113,7 +113,6 @@ mod tests {
         assert_eq!(said.times.len(), REMEMBERED);
     }
 
-    /// Fractions of a second are carried over.
     #[test]
     fn a_line_is_earned_in_each_second_whenever_it_is_asked_for() {
         let (mut allowance, now) = (Allowance::default(), Instant::now());
@@ -121,7 +120,7 @@ mod tests {
         let half = EACH / 2;
         let taken = [1, 2, 3, 4, 5].map(|halves| allowance.take(1, now + half * halves).is_some());
         assert_eq!(taken, [false, true, false, true, false]);
-        // Lines that belong together are written even if they exceed the allowance.
+        // Related lines are written even if they exceed the allowance.
         assert_eq!(allowance.take(50, now + 3 * EACH), Some(1));
         assert_eq!(allowance.take(7, now + 3 * EACH), None);
         assert_eq!(allowance.take(1, now + 4 * EACH), Some(7));

@@ -1,10 +1,11 @@
-//! The output of `TIELINE_REPORT`: the report, written as events occur, to stderr or to a file. Nothing else in the library writes
+//! The output of `TIELINE_REPORT`: the report, written to stderr or to a file as events occur. Nothing else in the library writes
 //! text for users, and only this variable enables it.
 //!
-//! Several processes may share a file: lines are never interleaved, and each begins with its writer. Some text comes from peers, so
-//! characters that end a line or hide its contents are removed first. The file is opened when there is something to write. Writing
-//! never waits for a reader and holds no lock. Write errors do not end the program; they are counted and shown in the report. The
-//! amount of output is bounded: repeated texts are written ever more rarely, and floods are counted.
+//! Several processes may share a file: lines are never interleaved, and each line begins with the name of its writer. Some text
+//! originates from peers, so characters that end a line or hide its contents are removed first. The file is opened when there is
+//! something to write. Writing never waits for a reader and holds no lock. Write errors do not end the program; they are counted
+//! and shown in the report. The amount of output is bounded: repetitions of a text are written at growing intervals, and lines
+//! beyond the limit are only counted.
 
 mod bounds;
 mod sys;
@@ -20,13 +21,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The limit of remembered peers. The lanes to a remembered peer are not repeated for each endpoint.
+/// The maximum number of remembered peers. The lanes to a remembered peer are not repeated for each endpoint.
 const REMEMBERED: usize = 4096;
-/// Up to this count, repetitions in a row may be one failure of several endpoints; beyond it the failure recurs.
+/// The number of consecutive repetitions that may be one failure of several endpoints; beyond this number the failure recurs.
 const SAME_LOSS: u64 = 4;
-/// The limit of one write: a pipe takes this much atomically (PIPE_BUF).
+/// The maximum length of one write, which a pipe takes atomically (PIPE_BUF).
 const WRITE: usize = 4096;
-/// The limit of a line with its end: one more byte may precede it, see `torn`.
+/// The maximum length of a line with its end; one more byte may precede the line, see `torn`.
 const LINE: usize = WRITE - 1;
 
 /// The destination of the report.
@@ -35,7 +36,7 @@ pub(crate) struct Journal {
     /// The prefix of each line.
     mark: String,
     state: Mutex<State>,
-    /// The last write was cut: the next one must begin a new line.
+    /// Whether the last write was cut, so that the next one must begin a new line.
     torn: AtomicBool,
 }
 
@@ -47,23 +48,23 @@ enum Place {
 #[derive(Default)]
 struct State {
     file: Option<Arc<File>>,
-    /// For each worker, the hash of the last text about its lanes.
+    /// The hash of the last text about the lanes to each worker.
     peers: BTreeMap<[u8; 16], u64>,
     failure: Option<u64>,
     said: Said,
     allowance: Allowance,
-    /// How many writes failed or were incomplete, and the last reason.
+    /// The number of writes that failed or were incomplete, and the last reason.
     lost: u64,
     why: String,
 }
 
 impl Journal {
-    /// A journal that has written nothing yet. `pid` and `host` identify the writer.
+    /// Makes a journal that has written nothing yet. `pid` and `host` identify the writer.
     pub(crate) fn new(to: &ReportTo, pid: u32, host: &str) -> Journal {
         let host: String = host.chars().filter(|c| c.is_ascii_graphic()).collect();
         let place = match to {
             ReportTo::Stderr => Place::Stderr,
-            // The program may change its directory before there is something to write.
+            // The program may change its directory before the file is opened.
             ReportTo::File(path) => {
                 let path = path.replace("%h", &host.replace('/', "_"));
                 let path = PathBuf::from(path.replace("%p", &pid.to_string()));
@@ -74,12 +75,12 @@ impl Journal {
         Journal { place, mark, state: Mutex::default(), torn: AtomicBool::new(false) }
     }
 
-    /// Writes one line with any text.
+    /// Writes one line of text.
     pub(crate) fn tell(&self, text: &str) {
         self.tell_all(&[text]);
     }
 
-    /// Writes lines that belong together.
+    /// Writes related lines.
     pub(crate) fn tell_all(&self, lines: &[impl AsRef<str>]) {
         let left_out = {
             let mut state = self.locked();
@@ -89,7 +90,7 @@ impl Journal {
         self.write(left_out, lines);
     }
 
-    /// Writes the lanes to a peer, unless the last text about it was the same.
+    /// Writes the lanes to a peer, unless the last text about the peer was the same.
     pub(crate) fn tell_of_peer(&self, worker: [u8; 16], text: &str) {
         let tells = {
             let mut state = self.locked();
@@ -108,8 +109,8 @@ impl Journal {
         }
     }
 
-    /// Writes a failure, unless it is a repetition of the last one. The loss of a peer is reported for the peer and for each
-    /// endpoint to it, which gives a few repetitions. Another endpoint to it has its lanes reported again.
+    /// Writes a failure, unless it repeats the previous failure. The loss of a peer is reported for the peer and for each endpoint
+    /// to the peer, so a few repetitions occur. A new endpoint to the peer reports its lanes again.
     pub(crate) fn tell_of_failure(&self, worker: Option<[u8; 16]>, text: &str) {
         let times = {
             let mut state = self.locked();
@@ -125,7 +126,7 @@ impl Journal {
         }
     }
 
-    /// For the report: the failed writes.
+    /// Returns the failed writes, for the report.
     pub(crate) fn trouble(&self) -> Option<String> {
         let state = self.locked();
         let place = match &self.place {
@@ -150,7 +151,7 @@ impl Journal {
         }
     }
 
-    /// Appends a line to the last piece, or starts a new piece if it would exceed an atomic pipe write.
+    /// Appends a line to the last piece, or starts a new piece if the line would exceed an atomic pipe write.
     fn append(&self, pieces: &mut Vec<String>, text: &str) {
         const CUT: &str = "...";
         let mut line = self.mark.clone();
@@ -168,7 +169,7 @@ impl Journal {
         }
     }
 
-    /// Each piece is one appending write, which needs no lock.
+    /// Writes each piece by one appending write, which needs no lock.
     fn write_pieces(&self, pieces: &[String]) -> io::Result<()> {
         let file = match &self.place {
             Place::Stderr => None,
@@ -181,7 +182,7 @@ impl Journal {
                 None => sys::write(&io::stderr(), bytes.as_bytes())?,
                 Some(file) => sys::write(&**file, bytes.as_bytes())?,
             };
-            // The rest would follow text of other writers.
+            // The rest of the line would follow text of other writers.
             let is_cut = written < bytes.len();
             self.torn.store(is_cut, Ordering::Relaxed);
             if is_cut {

@@ -1,5 +1,5 @@
-//! Opening and writing. Neither a signal nor a stalled reader may block or end the program, and no other user may choose the
-//! destination.
+//! Opening and writing of the report's file. Neither a signal nor a stalled reader may block or end the program, and no other user
+//! may choose the destination.
 
 #![allow(unsafe_code)]
 
@@ -10,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens a file for appending; a new file is readable by this user only. A pipe without a reader is refused instead of waited for.
+/// Opens a file for appending; a new file is readable by this user only. A pipe without a reader is refused; opening does not wait
+/// for a reader.
 pub(super) fn open(path: &Path) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
     let mut options = OpenOptions::new();
@@ -19,7 +20,8 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => return made,
     }
-    // In a folder that others may write, they could redirect the output. In these only root and this process can.
+    // In a folder that other users may write, they could redirect the output by a symbolic link. In these folders only root and
+    // this process can create links.
     let is_safe = ["/dev", "/dev/fd", "/proc/self/fd"].map(|folder| Some(Path::new(folder)));
     let follow = if is_safe.contains(&path.parent()) { 0 } else { libc::O_NOFOLLOW };
     let mut options = OpenOptions::new();
@@ -38,7 +40,7 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The reason that an existing file must not be written to.
+/// Returns the reason that an existing file must not be written to.
 fn unfit(file: &File) -> io::Result<Option<String>> {
     let about = file.metadata()?;
     let kind = about.file_type();
@@ -48,7 +50,7 @@ fn unfit(file: &File) -> io::Result<Option<String>> {
     if !kind.is_file() && !kind.is_fifo() {
         return Ok(Some("it is no file, pipe or terminal".into()));
     }
-    // SAFETY: the call takes and changes nothing.
+    // SAFETY: the call takes no argument and changes nothing.
     let me = unsafe { libc::geteuid() };
     Ok(match about.uid() {
         uid if uid != me && uid != 0 => {
@@ -60,9 +62,9 @@ fn unfit(file: &File) -> io::Result<Option<String>> {
     })
 }
 
-/// One write, if it does not block. Signals that it would raise (the reader of a pipe is gone, the file may not grow) are
-/// suppressed, because the program may not know that it writes at all. A pipe that is reported writable takes a whole line. If
-/// another process takes that room in between, or a terminal has less, the call blocks like any other write.
+/// Writes once, if the write does not block. The signals of a failed write (the reader of a pipe is gone, the file may not grow)
+/// are suppressed, because the program may not know that the library writes. A pipe that is reported writable takes a whole line.
+/// If another process fills the pipe in between, or a terminal takes less, the call blocks like any other write.
 pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     let fd = to.as_fd().as_raw_fd();
     if !has_room(fd) {
@@ -85,28 +87,28 @@ pub(super) fn write(to: &impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     })
 }
 
-/// Whether a write succeeds or fails immediately.
+/// Checks whether a write would succeed or fail immediately.
 fn has_room(fd: RawFd) -> bool {
     let mut ready = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     loop {
         // SAFETY: one record that lives during the call.
         match unsafe { libc::poll(&raw mut ready, 1, 0) } {
             0 => return false,
-            // An interrupting signal says nothing about the pipe. The write reports any other error as well.
+            // An interrupting signal does not indicate whether the pipe is writable. The write reports any other error as well.
             -1 if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
             _ => return true,
         }
     }
 }
 
-/// Runs `work`, which is to write `len` bytes, with the two signals of a failed write blocked. Discards those that it raised in
-/// this thread.
+/// Runs `work`, which writes `len` bytes, with the two signals of a failed write blocked. Discards the signals that the write
+/// raised in this thread.
 fn without_signals(len: usize, work: impl FnOnce() -> io::Result<usize>) -> io::Result<usize> {
     let signals = [libc::SIGPIPE, libc::SIGXFSZ];
     let mut ours = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
     let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: each call fills the set that it is given, and the reading calls get a set that one of them has filled.
+    // SAFETY: each call fills the set passed to it, and each reading call gets a set that an earlier call has filled.
     let (blocked, were_pending) = unsafe {
         let _ = libc::sigemptyset(ours.as_mut_ptr());
         for signal in signals {
@@ -120,7 +122,7 @@ fn without_signals(len: usize, work: impl FnOnce() -> io::Result<usize>) -> io::
         (blocked, were_pending)
     };
     let result = work();
-    // If the reader goes during a blocked write, then the signal comes with a short count and not with an error.
+    // If the reader closes the pipe during a blocked write, the signal arrives with a short count instead of an error.
     let brings = match &result {
         Ok(written) => *written < len,
         Err(error) => matches!(error.raw_os_error(), Some(libc::EPIPE | libc::EFBIG)),
@@ -147,7 +149,8 @@ fn without_signals(len: usize, work: impl FnOnce() -> io::Result<usize>) -> io::
 mod tests {
     use super::*;
 
-    /// Whether SIGPIPE is pending for this thread, which has blocked it. Ignoring the signal makes no difference then.
+    /// Checks whether SIGPIPE is pending for this thread, which has blocked it. A blocked signal becomes pending even if the
+    /// process ignores it.
     fn is_pending() -> bool {
         let mut pending = MaybeUninit::<libc::sigset_t>::uninit();
         // SAFETY: the first call fills the set, the second reads it.
@@ -178,10 +181,10 @@ mod tests {
     fn a_reader_that_goes_while_a_write_sleeps_leaves_no_signal() {
         block();
         let (reader, writer) = pipe();
-        // SAFETY: the call takes and writes nothing.
+        // SAFETY: the call takes no pointer.
         let room = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) };
         let going = std::thread::spawn(move || {
-            // The pipe is full, and the rest of the write waits for room.
+            // The pipe is full, and the write sleeps until the reader takes bytes.
             while unread(&reader) < room {
                 std::thread::yield_now();
             }
@@ -199,7 +202,7 @@ mod tests {
     #[test]
     fn a_pipe_that_waits_for_its_reader_is_not_waited_for() {
         let (_reader, writer) = pipe();
-        // Whole pages, so that the last one fills the pipe.
+        // The writes are whole pages, so that the last one fills the pipe.
         let written = (0..1000).take_while(|_| write(&writer, &[b'x'; 4096]).is_ok()).count();
         assert!(written < 1000);
         let error = write(&writer, b"x").unwrap_err();

@@ -102,7 +102,7 @@ fn a_pipe_that_nobody_reads_holds_up_nobody_and_its_signal_ends_nothing() {
         options
     };
     let reader = flags.open(&path).unwrap();
-    // More than the pipe holds.
+    // The text is longer than the pipe's capacity.
     (0..100).for_each(|_| journal.tell(&"x".repeat(4000)));
     drop(reader);
     journal.tell("the reader is gone");
@@ -164,7 +164,7 @@ fn two_peers_that_are_lost_a_thousand_times_are_a_few_lines() {
     let text = read_to_string(scratch.path("report")).unwrap();
     assert_eq!(text.lines().count(), 40, "{text}");
     assert!(text.contains("(512 times so far) process 1 is gone"), "{text}");
-    // One failure, with no other report in between.
+    // One failure is repeated without another report in between.
     let journal = scratch.journal("one");
     (0..1000).for_each(|_| journal.tell_of_failure(Some([1; 16]), "process 1 is gone"));
     let text = read_to_string(scratch.path("one")).unwrap();
@@ -196,7 +196,6 @@ fn a_file_that_is_made_is_this_users_alone_and_no_link_leads_elsewhere() {
     assert_eq!(read_to_string(scratch.path("victim")).unwrap(), "");
 }
 
-/// A line of the maximum length, and one of a byte more.
 #[test]
 fn a_line_is_cut_where_its_end_would_have_no_room() {
     let scratch = Scratch::new("cut");
@@ -219,7 +218,7 @@ fn lines_that_are_left_out_are_counted_in_words() {
     assert_eq!(text, "(1 line is left out here)\na\n(2 lines are left out here)\nb\n");
 }
 
-/// The fourth time may belong to the fourth endpoint, the eighth does not.
+/// Up to the fourth repetition the failure may be that of another endpoint; the eighth time it recurs.
 #[test]
 fn consecutive_equal_failures_are_thinned_from_fifth_time_on() {
     let scratch = Scratch::new("row");

@@ -1,5 +1,5 @@
-//! The puts and gets that are faster by messages than by the module that accesses the memory, if the target makes progress all the
-//! time.
+//! The selection of puts and gets that are faster by messages than by the module that accesses the memory, if the target makes
+//! progress continuously.
 //!
 //! A system call for 8 bytes takes longer than a message and its answer between two polling processes. The choice depends on the
 //! costs that a module states and on the peer's promise to poll (`WorkerAddress::polls_often`). Messages take the target's time and
@@ -15,22 +15,23 @@ use tieline_plugin_api::cost_class::{BULK_MESSAGE, SMALL_MESSAGE, SMALL_RMA};
 
 /// The work at both ends of an operation by messages, in ns: the tables of operations and of regions, and a handler.
 const WORK_NS: f64 = 250.0;
-/// The longest such operation: message costs are stated for 8 bytes and for 8 KiB, and say little about longer ones.
+/// The longest operation that messages may serve: message costs are stated for 8 bytes and for 8 KiB, and are unreliable for longer
+/// ones.
 const LONGEST: usize = 8 << 10;
-/// Messages must take at most this fraction of the module's time: costs are estimates, and the target's time counts too.
+/// The maximum fraction of the module's time that messages may take: costs are estimates, and the target's time counts too.
 const CLEARLY: f64 = 0.75;
 
-/// The time of a put or get by messages, in ns: one of the two messages carries the data.
+/// Estimates the time of a put or get by messages, in ns: one of the two messages carries the data.
 fn by_messages_ns(message: &ModuleFacts, len: usize) -> f64 {
     let small = |len| cost_ns(&message.cost[SMALL_MESSAGE], len);
-    // A module that states a time only for 8 bytes copies no faster than with long messages.
+    // A module that states a time only for 8 bytes is assumed to copy at the bandwidth of its long messages.
     let bulk = Cost { overhead_ns: 0.0, latency_ns: 0.0, ..message.cost[BULK_MESSAGE] };
     WORK_NS + small(len).max(cost_ns(&bulk, len)) + small(8)
 }
 
-/// The longest put or get that is clearly faster by messages, as a power of two; 0: none is.
+/// Returns the length of the longest put or get that is clearly faster by messages, as a power of two; 0: none is.
 fn longest(message: &ModuleFacts, memory: &ModuleFacts) -> usize {
-    // A module without a stated cost is not free.
+    // The cost of a module that states none is unknown rather than zero.
     if cost_ns(&message.cost[SMALL_MESSAGE], 8) == 0.0 {
         return 0;
     }
@@ -42,8 +43,8 @@ fn longest(message: &ModuleFacts, memory: &ModuleFacts) -> usize {
 }
 
 impl Lanes {
-    /// Sets which operations go by messages instead of a lane to memory, towards a peer that makes progress all the time, and
-    /// records the reason.
+    /// Sets which operations to a peer that makes progress continuously use messages instead of a lane to memory, and records the
+    /// reason.
     pub(crate) fn choose_small(&mut self, peer: &str, composition: &Composition) {
         let module = |via: &LaneTarget| match via {
             LaneTarget::Module(at, _) => composition.ranked(at),
@@ -52,7 +53,7 @@ impl Lanes {
         let Some(message) = self.message.first().and_then(|lane| module(&lane.via)) else { return };
         for lane in &mut self.rma {
             let Some(memory) = module(&lane.via) else { continue };
-            // Asynchronous operations are pipelined: the time of one says little about the time of many.
+            // Asynchronous operations are pipelined, so the time of one operation does not predict the time of many.
             if memory.facts.caps & caps::SYNCHRONOUS == 0 {
                 continue;
             }
@@ -103,7 +104,7 @@ mod tests {
     fn a_system_call_is_dearer_than_two_messages_until_the_copies_count() {
         assert_eq!(longest(&ring(), &module(SMALL_RMA, 1000.0, 0.0, 12e9)), 2048);
         assert_eq!(longest(&ring(), &module(SMALL_RMA, 1400.0, 0.0, 11e9)), 4096);
-        // It is never chosen beyond the sizes of stated costs.
+        // Messages are never chosen beyond the sizes of stated costs.
         assert_eq!(longest(&ring(), &module(SMALL_RMA, 1e6, 0.0, 12e9)), LONGEST);
     }
 

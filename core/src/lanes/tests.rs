@@ -50,7 +50,7 @@ fn peers(candidates: &[FoundModule]) -> Vec<PeerModule> {
     candidates.iter().map(|c| PeerModule { at: c.at.clone(), priority: c.facts.priority }).collect()
 }
 
-/// `shm/mem* shm-cma/copy ~`: a star marks own memory only, a tilde marks emulation.
+/// Formats lanes as `shm/mem* shm-cma/copy ~`: a star marks a lane for own memory only, a tilde marks emulation.
 fn row(lanes: &[RankedLane]) -> String {
     let words = lanes.iter().map(|lane| match &lane.via {
         LaneTarget::Messages => "~".to_owned(),
@@ -85,7 +85,7 @@ fn module_that_peer_excludes_from_data_carries_none() {
     assert!(lanes.records.iter().any(said), "{:?}", lanes.records);
 }
 
-/// The user's preference applies to a device, and does not put its datagrams before the connections of another device.
+/// The user's preference applies to a device, and does not place its datagram module before the connections of another device.
 #[test]
 fn a_reserve_stands_behind_its_like_of_all_domains() {
     let of = |domain: &str, name: &str, caps: u64, priority: i32| {

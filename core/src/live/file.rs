@@ -1,4 +1,4 @@
-//! A context's file, and a worker's place in it: the writer's side.
+//! The writer's side of a context's file and of a worker's place in the file.
 
 use super::sys::{Mapped, memory_file, now_ns, reserve};
 use super::{
@@ -13,18 +13,18 @@ use std::fs::File as Opened;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// See the module. A forked child writes nothing: the file belongs to its parent.
+/// A context's live file; see the module documentation. A forked child writes nothing: the file belongs to its parent.
 pub(crate) struct File {
     fd: Opened,
     head: Mapped,
-    /// The places in use.
+    /// The places in use, by index.
     taken: Mutex<Vec<bool>>,
     guard: Arc<ForkGuard>,
 }
 
 impl File {
     pub(crate) fn create(context: &[u8; 16], guard: Arc<ForkGuard>) -> Result<Arc<File>, Error> {
-        // Beyond RLIMIT_FSIZE a longer file would not only fail but also raise a signal.
+        // Beyond RLIMIT_FSIZE, extending the file would raise a signal in addition to failing.
         let most =
             limits().file_bytes.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(0));
         let places = most.saturating_sub(HEAD).checked_div(PLACE).unwrap_or(0).min(PLACES);
@@ -51,7 +51,7 @@ impl File {
         Ok(Arc::new(File { fd, head, taken: Mutex::new(vec![false; places]), guard }))
     }
 
-    /// A place for one more worker; `None` if all are in use or there is no memory.
+    /// Takes a place for one more worker; `None` if all places are in use or there is no memory.
     pub(crate) fn place(self: &Arc<File>) -> Option<Page> {
         let place = self.take().and_then(|at| {
             let place = reserve(&self.fd, HEAD + at * PLACE, 4096)
@@ -65,7 +65,7 @@ impl File {
             let _ = word(self.head.span(), AT_UNSEEN).fetch_add(1, Ordering::Relaxed);
             return None;
         };
-        // Above all counts of the place's earlier owners; there is no text yet.
+        // The new count exceeds all counts of the place's earlier owners; there is no text yet.
         let texts = now_ns() & !1;
         for (empty, value) in [
             (AT_POLLS, 0),
@@ -91,26 +91,26 @@ impl File {
         Some(at)
     }
 
-    /// The file as outside observers have it, but only in its own process.
+    /// Returns the opened file as observers read it; `None` in a forked child.
     pub(super) fn opened(&self) -> Option<&Opened> {
         self.guard.same_process().then_some(&self.fd)
     }
 }
 
-/// A worker's place. The worker reads nothing back from it; this process keeps its own state beside it.
+/// A worker's place. The worker never reads the place; this process keeps its own copy of the state.
 pub(crate) struct Page {
     file: Arc<File>,
     at: usize,
     mapped: Mapped,
-    /// The offset in the place up to which each slot has memory.
+    /// The offsets in the place up to which the two slots have memory.
     room: [Cell<usize>; 2],
     texts: Cell<u64>,
-    /// The place may belong to another worker.
+    /// Whether the place was released and may belong to another worker.
     gone: Cell<bool>,
 }
 
 impl Page {
-    /// The worker has polled the kernel this often, is active, and has this many open operations.
+    /// Publishes the number of polls of the kernel and the number of open operations, and marks the worker as active.
     #[inline]
     pub(crate) fn polled(&self, polls: u64, open: usize) {
         if !self.gone.get() {
@@ -120,17 +120,17 @@ impl Page {
         }
     }
 
-    /// From here on it sleeps, or its application may sleep on its descriptor.
+    /// Publishes that the worker sleeps from this time on, or that its application may sleep on its descriptor (`armed`).
     pub(crate) fn sleeps(&self, now_ns: u64, armed: bool) {
         self.set(AT_ASLEEP, now_ns & !1 | u64::from(armed));
     }
 
-    /// It does not sleep any more.
+    /// Publishes that the worker does not sleep any more.
     pub(crate) fn awakes(&self) {
         self.set(AT_ASLEEP, 0);
     }
 
-    /// It has been in a blocking call since then; 0: it is in none.
+    /// Publishes the time since which the worker is in a blocking call; 0: it is in none.
     pub(crate) fn waits(&self, since: u64) {
         self.set(AT_WAITING, since);
     }
@@ -141,7 +141,7 @@ impl Page {
         }
     }
 
-    /// Writes a text next to the previous one. `false`: it is too long, or there is no memory for it.
+    /// Writes a text next to the previous one. `false`: the text is too long, or there is no memory for it.
     pub(crate) fn write(&self, text: &[u8], now_ns: u64) -> bool {
         if text.len() > MOST_TEXT || self.gone.get() || !self.file.guard.same_process() {
             return false;
@@ -158,8 +158,8 @@ impl Page {
             room.set(to);
         }
         let span = self.mapped.span();
-        // A reader that sees any of the following stores also sees that the previous text is the last one. It then knows that its
-        // read of the text before that, whose slot is reused here, is invalid.
+        // A reader that sees any of the following stores also sees that the previous text is the last one. The reader then discards
+        // what it read of the text before that, whose slot is reused here.
         fence(Ordering::Release);
         let written = span.write(begin + AT_TEXT, text).is_ok();
         word(span, begin + AT_LEN).store(text.len() as u64, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl Drop for Page {
     }
 }
 
-/// A word of the file, at one of the offsets above: all of them are aligned and within the mapping.
+/// Returns a word of the file at one of the offsets above; all of these are aligned and within the mapping.
 #[inline]
 fn word(span: &Span, at: usize) -> &AtomicU64 {
     static NOWHERE: AtomicU64 = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! A process that publishes as much as possible, to keep its observers busy.
+//! A process that publishes the maximum amount of text, to keep its observers busy.
 
 use super::read::status_of;
 use super::sys::{Mapped, memory_file};
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 const ASKED: &str = "TIELINE_TEST_LOOKS_AT";
 
-/// A file of a context of this process with all places in use; the first ones have the given texts.
+/// Makes a file of a context of this process with all places in use; the first places have the given texts.
 fn shows(texts: &[String]) -> OwnedFd {
     let len = HEAD + PLACES * PLACE;
     let fd = memory_file(NAME, len).unwrap();
@@ -28,7 +28,7 @@ fn shows(texts: &[String]) -> OwnedFd {
     fd
 }
 
-/// As many of these pieces as fit into a text.
+/// Builds a text that contains the maximum number of these pieces.
 fn full(head: &str, piece: impl Fn(usize) -> String, tail: &str) -> String {
     let mut text = head.to_owned();
     for n in 0.. {
@@ -41,7 +41,7 @@ fn full(head: &str, piece: impl Fn(usize) -> String, tail: &str) -> String {
     text + tail
 }
 
-/// Texts that take the most memory for their length, or cause the most processes to be observed.
+/// Returns texts that take the most memory for their length, or that name the largest number of processes to observe.
 fn texts() -> Vec<String> {
     let same = |piece: &'static str| move |_| piece.to_owned();
     vec![

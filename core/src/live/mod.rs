@@ -7,29 +7,29 @@
 //! # Ok::<(), tieline::Error>(())
 //! ```
 //!
-//! **Writer.** A context has a memory file named `tieline-live`, sealed against shrinking. Each of its workers has a place in the
-//! file, with a few words and two texts (JSON) about its endpoints, queues and connections. The words are plain stores, made when
-//! the worker polls the kernel and when it sleeps. The texts are written alternately, so the last complete one can be read while
-//! the next is being written.
+//! **Writer.** A context has a memory file with the name `tieline-live`, sealed against shrinking. Each of its workers has a place
+//! in the file, with a few words and two texts (JSON) about its endpoints, queues and connections. The words are plain stores, made
+//! when the worker polls the kernel and when it sleeps. The texts are written alternately, so the last complete one can be read
+//! while the next is being written.
 //!
-//! A text is written before a sleep, and ten times per second of polling. All texts together take at most a hundredth of the
-//! worker's time. Posting and polling in between cost the same as without; one progress call in very many takes longer. No thread
-//! and no signal handler is involved, and a reader blocks nothing. The file has no name in any directory. It disappears with the
-//! process (and with forked children that run no other program), however they end.
+//! A worker writes a text before it sleeps, and ten times per second while it polls. All texts together take at most a hundredth of
+//! the worker's time. Posts, and all but a few progress calls, cost the same as without the file. The writer needs no thread and no
+//! signal handler, and a reader blocks nothing. The file has no name in any directory. The file disappears with the process (and
+//! with forked children that run no other program), regardless of how they end.
 //!
-//! **Access.** A reader opens the file by `/proc/PID/fd`. The kernel grants this to root, and to the same user if the process may
-//! be inspected at all. A process may not be inspected if it has changed its user or has excluded it by `prctl(PR_SET_DUMPABLE)`.
-//! No debugger interface is used, so Yama's `ptrace_scope` does not apply. If `/proc` hides processes of others, or a security
-//! module forbids the access, the error names that cause.
+//! **Access.** A reader opens the file by `/proc/PID/fd`. The kernel permits this to root, and to the same user if the process may
+//! be inspected. A process may not be inspected if it has changed its user or has excluded inspection by `prctl(PR_SET_DUMPABLE)`.
+//! No debugger interface is used, so Yama's `ptrace_scope` does not apply. If `/proc` hides processes of other users, or a security
+//! module forbids the access, the error names the cause.
 //!
-//! Any process that can open the file can write to it. So a worker reads nothing back, and a reader trusts nothing. It reads
-//! instead of mapping (a mapping could be truncated under it), checks every length, and shows no control characters. One
-//! observation has a limit of time and of text bytes for all its processes together.
+//! Any process that can open the file can write to it. So a worker reads nothing from the file, and a reader does not trust its
+//! contents. A reader uses reads rather than a mapping (another process could truncate a mapped file), checks every length, and
+//! shows no control characters. One observation has a common limit of time and of text bytes for all its processes.
 //!
-//! **Inactive workers.** If a worker has made no progress between two observations and does not sleep, its application controls it.
-//! Its last text is then older than its last progress, and is shown with its age. Only while a worker sleeps, its state does not
-//! change, and an operation that waited at that time still waits. If an operation was its endpoint's oldest one in several texts,
-//! it has waited since the first of them.
+//! **Inactive workers.** If a worker has made no progress between two observations and does not sleep, its application is running
+//! other code. The worker's last text is then older than its last progress, and is shown with its age. Only while a worker sleeps,
+//! its state does not change, so an operation that waited when the text was written still waits. If an operation was its endpoint's
+//! oldest one in several texts, it has waited since the first of them.
 
 mod file;
 mod process;
@@ -50,50 +50,51 @@ pub use values::{
 };
 pub(crate) use values::{MOST_SHOWN, cut};
 
-/// The name of the file, as `/proc/PID/fd` has it.
+/// The target of the link to the file in `/proc/PID/fd`.
 const LINK: &str = "/memfd:tieline-live (deleted)";
 const NAME: &std::ffi::CStr = c"tieline-live";
 const MAGIC: u64 = u64::from_le_bytes(*b"TLLIVE\0\x01");
 
-// The first page: who the file belongs to.
+// The first page identifies the owner of the file.
 const AT_MAGIC: usize = 0;
 const AT_PID: usize = 8;
 const AT_CONTEXT: usize = 16;
 const AT_OPENED: usize = 32;
-/// The number of workers that found no place.
+/// The offset of the number of workers without a place.
 const AT_UNSEEN: usize = 40;
 const AT_VERSION: usize = 48;
 const VERSION_BYTES: usize = 32;
 const HEAD: usize = 4096;
 
-// A worker's place: words, and its text behind them.
-/// Whether the place is in use.
+// A worker's place contains words, and after them two text slots.
+/// The offset of the word that is not 0 while the place is in use.
 const AT_USED: usize = 0;
-/// Counts texts; the lowest bit selects the slot of the last one.
+/// The offset of the count of texts, whose lowest bit selects the slot of the last text.
 const AT_TEXTS: usize = 8;
-/// The number of polls of the kernel.
+/// The offset of the number of polls of the kernel.
 const AT_POLLS: usize = 16;
-/// The number of open operations at that time.
+/// The offset of the number of open operations at the time of the last poll.
 const AT_OPEN: usize = 24;
-/// The time since when it sleeps, or may; 0: it does not. The lowest bit: its application may sleep, on the worker's descriptor.
+/// The offset of the time since which the worker sleeps or may sleep; 0: it does not sleep. The lowest bit: the worker is armed, so
+/// its application may sleep on the worker's descriptor.
 const AT_ASLEEP: usize = 32;
-/// The time since when it is in a blocking call and has stopped spinning; 0: it is in none.
+/// The offset of the time since which the worker is in a blocking call and has stopped spinning; 0: it is in none.
 const AT_WAITING: usize = 40;
 const WORDS: usize = 64;
 const PLACE: usize = 64 << 10;
 const SLOT: usize = (PLACE - WORDS) / 2;
 
-// A slot.
-/// The time of its text.
+// A slot contains a time, a length and a text.
+/// The offset of the time at which the slot's text was written.
 const AT_WRITTEN: usize = 0;
 const AT_LEN: usize = 8;
 const AT_TEXT: usize = 16;
-/// The longest text.
+/// The maximum length of a text.
 pub(crate) const MOST_TEXT: usize = SLOT - AT_TEXT;
-/// The limit of visible workers per context.
+/// The maximum number of visible workers per context.
 const PLACES: usize = 1024;
 
-/// The offset of a slot in its place.
+/// Returns the offset of a slot in its place.
 fn slot(texts: u64) -> usize {
     WORDS + (texts & 1) as usize * SLOT
 }

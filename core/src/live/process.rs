@@ -1,4 +1,4 @@
-//! A process, as `/proc` shows it.
+//! The state of a process according to `/proc`.
 
 use super::read::clean;
 use super::room::Room;
@@ -14,22 +14,22 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use tieline_plugin_api::{Failure, Status as Code};
 
-/// The limit of observed contexts per process.
+/// The maximum number of observed contexts per process.
 const MOST: usize = 64;
 
-/// The state of a process in `/proc`.
+/// A process, as described in `/proc`.
 pub(super) struct Process {
     pub(super) pid: u32,
     pub(super) name: String,
     state: char,
     threads: u32,
-    /// Its number in the innermost process namespace that it is in.
+    /// The process's number in the innermost process namespace that contains it.
     pub(super) number: Option<u32>,
     pub(super) user: u32,
 }
 
 impl Process {
-    /// The number of a thread means its process.
+    /// Reads the process with this number; a thread's number selects the thread's process.
     pub(super) fn of(pid: u32) -> Result<Process, Error> {
         let (process, whole) = Process::read(pid)?;
         if whole == pid { Ok(process) } else { Ok(Process::read(whole)?.0) }
@@ -58,14 +58,14 @@ impl Process {
         Ok((process, field("Tgid").parse().unwrap_or(pid)))
     }
 
-    /// Whether there is certainly no process with that number. One that cannot be inspected may exist.
+    /// Checks whether there is certainly no process with that number. A process that cannot be inspected may exist.
     pub(super) fn is_gone(pid: u32) -> bool {
         let status = std::fs::metadata(format!("/proc/{pid}/status"));
         let hides = || std::fs::metadata("/proc/1/status").is_err();
         status.is_err_and(|error| error.kind() == ErrorKind::NotFound) && !hides()
     }
 
-    /// The reason that it cannot run, if any.
+    /// Returns the reason that the process cannot run, if there is one.
     pub(super) fn holds(&self) -> Option<Doing> {
         match self.state {
             'T' => Some(Doing::Stopped),
@@ -74,23 +74,23 @@ impl Process {
         }
     }
 
-    /// The first thread may have ended before the others.
+    /// Checks whether the process has ended; the first thread may end before the others.
     pub(super) fn is_dead(&self) -> bool {
         self.state == 'X' || self.state == 'Z' && self.threads <= 1
     }
 
-    /// Whether process numbers have the same meaning there and here.
+    /// Checks whether the other process is in this process's PID namespace, so that process numbers have the same meaning.
     pub(super) fn shares_numbers(&self) -> bool {
         let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/pid")).ok();
         of("self").is_some_and(|ours| of(&self.pid.to_string()) == Some(ours))
     }
 
-    /// The folder of one of its threads in `/proc`.
+    /// Returns the folder of one of the process's threads in `/proc`.
     pub(super) fn task(&self, thread: u32) -> PathBuf {
         format!("/proc/{}/task/{thread}", self.pid).into()
     }
 
-    /// The files of its contexts, or of its parent's.
+    /// Opens the files of the process's contexts, and of contexts inherited from its parent.
     pub(super) fn files(&self, room: &mut Room) -> Result<Vec<File>, Error> {
         let folder = format!("/proc/{}/fd", self.pid);
         let entries = std::fs::read_dir(&folder).map_err(|error| self.may_not(&error))?;
@@ -105,7 +105,7 @@ impl Process {
             let file = match open(&entry.path(), where_memory_is.as_deref()) {
                 Ok(Some(file)) => file,
                 Ok(None) => continue,
-                // It was just closed.
+                // The process has just closed this descriptor.
                 Err(error) if error.kind() == ErrorKind::NotFound => continue,
                 Err(error) => return Err(self.may_not(&error)),
             };
@@ -117,7 +117,7 @@ impl Process {
         Ok(files)
     }
 
-    /// The error when the kernel does not permit the inspection.
+    /// Makes the error for an inspection that the kernel does not permit.
     pub(super) fn may_not(&self, error: &io::Error) -> Error {
         let Process { pid, user, .. } = self;
         if self.is_dead() || Process::is_gone(*pid) {
@@ -144,9 +144,9 @@ impl Process {
     }
 }
 
-/// Opens a memory file. An object with that name may be anything and may change at any moment, for example into a file of a server
-/// that never answers. So it is first held by O_PATH, which contacts no server, and opened only if it lies on the mount of all
-/// memory files.
+/// Opens a memory file. An object with the name of a memory file may be any object and may change at any moment, for example into a
+/// file of a server that never answers. So the object is first held by O_PATH, which contacts no server, and opened only if it lies
+/// on the mount of all memory files.
 fn open(path: &Path, where_memory_is: Option<&str>) -> io::Result<Option<File>> {
     let held = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(path)?;
     let own = format!("/proc/self/fd/{}", held.as_raw_fd());
@@ -158,20 +158,20 @@ fn open(path: &Path, where_memory_is: Option<&str>) -> io::Result<Option<File>> 
     OpenOptions::new().read(true).custom_flags(flags).open(own).map(Some)
 }
 
-/// The id of the mount that a file lies on.
+/// Returns the id of the mount on which a file lies.
 fn mount_of(file: &impl AsRawFd) -> Option<String> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).ok()?;
     let number = about.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
     Some(number.trim().to_owned())
 }
 
-/// The mount id of memory files; `None` if this process cannot create one.
+/// Returns the mount id of memory files; `None` if this process cannot create one.
 fn memory_mount() -> Option<String> {
     mount_of(&memory_file(NAME, 0).ok()?)
 }
 
-/// The kernel's state of the thread in that folder (see [`Process::task`]), if the thread cannot be stopped or woken: `D (disk
-/// sleep) in nfs_wait`.
+/// Returns the kernel's state of the thread in that folder (see [`Process::task`]), if the thread cannot be stopped or woken: `D
+/// (disk sleep) in nfs_wait`.
 pub(super) fn stuck(task: &Path) -> Option<String> {
     let status = std::fs::read(task.join("status")).ok()?;
     let status = String::from_utf8_lossy(&status);

@@ -17,20 +17,21 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 use tieline_plugin_api::Status as Code;
 
-/// The time between two observations, which reveal activity. A polling worker polls the kernel some thousand times meanwhile.
+/// The time between two observations, whose difference shows whether a worker is active. A polling worker polls the kernel some
+/// thousand times in this time.
 const BETWEEN: Duration = Duration::from_millis(250);
-/// The limit of awaited processes that are observed.
+/// The maximum number of observed processes for which operations wait.
 const MOST_PEERS: usize = 64;
-/// How often the read of a text is retried while the text changes.
+/// The maximum number of retries of reading a text that changes meanwhile.
 const TRIES: usize = 100;
 
-/// The published state of a running process: each of its open contexts. The call takes a quarter of a second, during which the
-/// process continues. It takes at most three seconds and some ten MiB of memory, whatever the process publishes; the rest is then
-/// left out and counted ([`Status::incomplete`]).
+/// Returns the published state of a running process: each of its open contexts. The call takes a quarter of a second, during which
+/// the process continues. The call takes at most three seconds and some ten MiB of memory, regardless of the amount that the
+/// process publishes; the rest is left out and counted ([`Status::incomplete`]).
 ///
 /// # Errors
-/// `Invalid`: there is no such process, or it has no open context; `Permission`: this user may not inspect it; `TimedOut`: it has
-/// so many descriptors that none of a context was found in that time.
+/// `Invalid`: there is no such process, or it has no open context. `Permission`: this user may not inspect it. `TimedOut`: the
+/// process has many descriptors, and none of a context was found within the time limit.
 pub fn status_of(pid: u32) -> Result<Vec<Status>, Error> {
     let process = Process::of(pid)?;
     let mut room = Room::for_a_look();
@@ -41,7 +42,7 @@ pub fn status_of(pid: u32) -> Result<Vec<Status>, Error> {
         // A context that was closed meanwhile is still readable, because the file is held open here.
         all.extend(read(file, Some(before), process.holds(), &mut room));
     }
-    // The process may have ended by then.
+    // The process may have ended meanwhile.
     let process = Process::of(process.pid).map_err(|_| ended(pid))?;
     for status in &mut all {
         (status.pid, status.program) = (process.pid, process.name.clone());
@@ -64,26 +65,26 @@ pub fn status_of(pid: u32) -> Result<Vec<Status>, Error> {
     Ok(all)
 }
 
-/// The earlier name of [`status_of`].
+/// Does the same as [`status_of`], of which this is the earlier name.
 ///
 /// # Errors
-/// As [`status_of`].
+/// The errors of [`status_of`].
 #[deprecated(since = "0.2.0", note = "renamed to `status_of`")]
 pub fn of_process(pid: u32) -> Result<Vec<Status>, Error> {
     status_of(pid)
 }
 
-/// The state that a context of this process publishes, by one observation; `None` in a forked child.
+/// Returns the state that a context of this process publishes, by one observation; `None` in a forked child.
 pub(crate) fn own(of: &file::File) -> Option<Status> {
     let mut status = read(of.opened()?, None, None, &mut Room::without_bounds())?;
     status.pid = std::process::id();
     Some(status)
 }
 
-/// A file, and its places that were in use at the first observation.
+/// A file, and the places that were in use at the first observation.
 type Look = (File, Vec<(usize, Words)>);
 
-/// The files that belong to a process, each with a first observation.
+/// Returns the files that belong to a process, each with a first observation.
 fn looks(process: &Process, room: &mut Room) -> Result<Vec<Look>, Error> {
     let mut parent = None;
     let mut found = Vec::new();
@@ -123,7 +124,7 @@ fn looks(process: &Process, room: &mut Room) -> Result<Vec<Look>, Error> {
     })
 }
 
-/// The awaited processes, each with a first observation.
+/// Returns the processes for which operations wait, each with a first observation.
 fn peers(status: &Status, room: &mut Room) -> Vec<Peer> {
     let waits = status.workers.iter().flat_map(|worker| &worker.endpoints);
     let waits = waits.filter(|endpoint| endpoint.waits.is_some());
@@ -140,10 +141,10 @@ fn peers(status: &Status, room: &mut Room) -> Vec<Peer> {
     asked.into_iter().map_while(|peer| room.has_time().then(|| Peer::of(peer, room))).collect()
 }
 
-/// An awaited process.
+/// A process for which an operation waits.
 enum Peer {
     Gone(u32),
-    /// It may have a worker of this name, whose activity a second observation shows.
+    /// The process may have a worker of this name, whose activity a second observation shows.
     Shows(Process, String, Vec<Look>),
     Unknown,
 }
@@ -175,7 +176,7 @@ impl Peer {
             .iter()
             .filter_map(|(file, words)| read(file, Some(words), process.holds(), room))
             .flat_map(|status| status.workers);
-        // The name confirms that the id belongs to the intended process.
+        // The worker's name confirms that the id belongs to the intended process.
         let mut its = all.find(|other| other.worker == worker)?;
         its.stuck = stuck(&process.task(its.thread));
         let Process { pid, name, .. } = &process;
@@ -191,9 +192,7 @@ impl Peer {
     }
 }
 
-// ---- a file ----
-
-/// The first page.
+/// The first page of a file.
 struct Head {
     pid: u32,
     context: [u8; 16],
@@ -234,7 +233,7 @@ pub(super) struct Words {
     waiting: u64,
 }
 
-/// The words of a place, if it is in use.
+/// Returns the words of a place, if the place is in use.
 fn words(file: &File, at: usize) -> Option<Words> {
     let mut bytes = [0; WORDS];
     file.read_exact_at(&mut bytes, (HEAD + at * PLACE) as u64).ok()?;
@@ -249,7 +248,7 @@ fn words(file: &File, at: usize) -> Option<Words> {
     })
 }
 
-/// All places in use.
+/// Returns the words of all places in use.
 pub(super) fn used(file: &File, room: &mut Room) -> Vec<(usize, Words)> {
     let len = file.metadata().map_or(0, |about| about.len());
     let places = len.saturating_sub(HEAD as u64) / PLACE as u64;
@@ -267,8 +266,8 @@ pub(super) fn used(file: &File, room: &mut Room) -> Vec<(usize, Words)> {
     all
 }
 
-/// Reads a whole file. `before`: an earlier observation; `holds`: the reason that its process cannot run; `room`: the remaining
-/// limits of the read.
+/// Reads a whole file. `before`: an earlier observation; `holds`: the reason that the file's process cannot run; `room`: the
+/// remaining limits of the read.
 pub(super) fn read(
     file: &File,
     before: Option<&[(usize, Words)]>,
@@ -324,8 +323,8 @@ pub(super) fn read(
     Some(Status { version, context, open_ms, workers, unseen, unread, ..Status::default() })
 }
 
-/// The last text of a place, and its time. The inner `None`: the place is not in use any more. The outer `None`: the limits are
-/// exhausted.
+/// Returns the last text of a place, and the time at which it was written. The inner `None`: the place is not in use any more. The
+/// outer `None`: the limits are exhausted.
 fn text(file: &File, at: usize, room: &mut Room) -> Option<Option<(Words, u64, WorkerStatus)>> {
     let Some(mut last) = words(file, at) else { return Some(None) };
     for _ in 0..TRIES {
@@ -391,7 +390,7 @@ fn clean_all(value: &mut serde_json::Value) {
     }
 }
 
-/// A text in one line, without characters that a terminal or a reader would not take as plain text.
+/// Returns a text in one line, without characters that a terminal or a reader could misinterpret.
 pub(super) fn clean(text: &str) -> String {
     let turns = |c: char| matches!(c, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     text.chars().map(|c| if c.is_control() || turns(c) { '?' } else { c }).collect()

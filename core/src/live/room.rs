@@ -1,45 +1,45 @@
-//! The limits of time and memory for one observation, whatever processes publish.
+//! The limits of time and memory for one observation, regardless of the amount that processes publish.
 
 use std::time::{Duration, Instant};
 
 /// The time limit of an observation, including two pauses of a quarter of a second.
 const TIME: Duration = Duration::from_secs(3);
-/// The bytes of text that one observation reads. A parsed text may take ten times its length.
+/// The maximum number of bytes of text that one observation reads. A parsed text may take ten times its length.
 const BYTES: usize = 2 << 20;
-/// Each text counts this much in addition to its length, since an empty worker takes memory too.
+/// The number of bytes that each text counts in addition to its length, since an empty worker takes memory too.
 const BESIDE: usize = 2 << 10;
 
-/// The limits of one observation. All processes of the observation share them, and it ends when they are reached.
+/// The limits of one observation. All processes of the observation share the limits, and the observation ends when it reaches them.
 pub(super) struct Room {
     until: Option<Instant>,
     bytes: usize,
-    /// A limit was reached.
+    /// Whether a limit was reached.
     ended: bool,
 }
 
 impl Room {
-    /// For an observation of processes, which are not trusted.
+    /// Makes the limits for an observation of processes, which are not trusted.
     pub(super) fn for_a_look() -> Room {
         Room { until: Instant::now().checked_add(TIME), bytes: BYTES, ended: false }
     }
 
-    /// For the state of this process itself.
+    /// Makes unlimited limits, for the state of this process itself.
     pub(super) fn without_bounds() -> Room {
         Room { until: None, bytes: usize::MAX, ended: false }
     }
 
-    /// Whether time remains.
+    /// Checks whether time remains.
     pub(super) fn has_time(&mut self) -> bool {
         self.ended |= self.until.is_some_and(|until| Instant::now() >= until);
         !self.ended
     }
 
-    /// Whether there is room for a text of this length, which is then used up.
+    /// Takes a text of this length from the limits, if they permit it.
     pub(super) fn takes(&mut self, len: usize) -> bool {
         self.pays(len.saturating_add(BESIDE))
     }
 
-    /// The same for the words of a place.
+    /// Takes the words of a place from the limits, if they permit it.
     pub(super) fn takes_words(&mut self) -> bool {
         self.pays(super::WORDS)
     }
@@ -52,12 +52,12 @@ impl Room {
         !self.ended
     }
 
-    /// Whether something was left out.
+    /// Checks whether a limit was reached, so that the result is incomplete.
     pub(super) fn has_ended(&self) -> bool {
         self.ended
     }
 
-    /// With other limits.
+    /// Makes limits of this number of bytes and this time.
     #[cfg(test)]
     pub(super) fn of(bytes: usize, time: Duration) -> Room {
         Room { until: Some(Instant::now() + time), bytes, ended: false }

@@ -7,17 +7,18 @@ use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// A new memory file of this length, without memory yet. It can grow but not shrink, so no mapping of it is truncated.
+/// Makes a memory file of this length, to which no memory is allocated yet. The file can grow but not shrink, so no mapping of it
+/// is truncated.
 pub(super) fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
-    // SAFETY: a zero-terminated name.
+    // SAFETY: the name is zero-terminated.
     let fd =
         unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
         return Err(last_error("a memory file (memfd_create)"));
     }
-    // SAFETY: a descriptor that nothing else owns.
+    // SAFETY: nothing else owns the descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an open descriptor, and no pointer.
+    // SAFETY: the descriptor is open, and no pointer is passed.
     let sized = unsafe {
         libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) == 0
             && libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0
@@ -25,20 +26,20 @@ pub(super) fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Error> {
     if sized { Ok(fd) } else { Err(last_error("the length of a memory file")) }
 }
 
-/// Whether a file is a memory file that cannot shrink.
+/// Checks whether a file is a memory file that cannot shrink.
 pub(super) fn is_sealed(file: &File) -> bool {
-    // SAFETY: an open descriptor, and no pointer.
+    // SAFETY: the descriptor is open, and no pointer is passed.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & libc::F_SEAL_SHRINK != 0
 }
 
-/// A part of the file in this process's memory.
+/// A part of the file that is mapped into this process.
 pub(super) struct Mapped {
     span: Span,
 }
 
 impl Mapped {
-    /// Maps `len` bytes from `at`, both of whole pages.
+    /// Maps `len` bytes from `at`; both are multiples of the page size.
     pub(super) fn new(fd: &impl AsRawFd, at: usize, len: usize) -> Result<Mapped, Error> {
         // SAFETY: a new mapping does not affect existing memory.
         let base = unsafe {
@@ -54,7 +55,7 @@ impl Mapped {
         if base == libc::MAP_FAILED {
             return Err(last_error("a mapping of a memory file"));
         }
-        // SAFETY: mapped for its length until drop; the file cannot shrink.
+        // SAFETY: the range stays mapped until drop; the file cannot shrink.
         Ok(Mapped { span: unsafe { Span::new(base.cast(), len) } })
     }
 
@@ -65,20 +66,20 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, unmapped once.
+        // SAFETY: `new` mapped the range, and it is unmapped once.
         let _ = unsafe { libc::munmap(self.span.base().cast(), self.span.len()) };
     }
 }
 
-/// Allocates memory for a range of the file, so a later access cannot fail.
+/// Allocates memory for a range of the file, so that a later access cannot fail.
 pub(super) fn reserve(fd: &impl AsRawFd, at: usize, len: usize) -> Result<(), Error> {
-    // SAFETY: an open descriptor, and no pointer.
+    // SAFETY: the descriptor is open, and no pointer is passed.
     let done =
         unsafe { libc::fallocate(fd.as_raw_fd(), 0, at as libc::off_t, len as libc::off_t) == 0 };
     if done { Ok(()) } else { Err(last_error("memory for a memory file (fallocate)")) }
 }
 
-/// Time since the host started, the same for all its processes.
+/// Returns the time since the host started in ns, the same for all its processes.
 pub(crate) fn now_ns() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the record is writable.
@@ -87,7 +88,7 @@ pub(crate) fn now_ns() -> u64 {
     seconds.unwrap_or(0).saturating_mul(1_000_000_000).saturating_add(rest.unwrap_or(0))
 }
 
-/// The calling thread's number.
+/// Returns the calling thread's number.
 pub(crate) fn thread_id() -> u32 {
     // SAFETY: no pointer is passed.
     u32::try_from(unsafe { libc::syscall(libc::SYS_gettid) }).unwrap_or(0)

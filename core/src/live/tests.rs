@@ -24,7 +24,7 @@ fn waiting(peer: &str, ms: u64) -> EndpointStatus {
     EndpointStatus { peer: peer.into(), open: 3, waits, ..EndpointStatus::default() }
 }
 
-/// A memory file with foreign contents.
+/// Makes a memory file with foreign contents.
 fn foreign(len: usize, change: impl FnOnce(&Mapped)) -> Opened {
     let fd = memory_file(NAME, len).unwrap();
     reserve(&fd, 0, len).unwrap();
@@ -89,7 +89,7 @@ fn a_forked_child_changes_nothing_of_what_its_parent_shows() {
     assert_eq!(own(&file).unwrap().workers[0].worker, "parent");
 }
 
-/// A whole file, as an outside observer reads it.
+/// Reads a whole file, as an observer in another process does.
 fn seen(
     file: &Opened,
     before: Option<&[(usize, read::Words)]>,
@@ -124,7 +124,8 @@ fn two_observations_reveal_activity_of_worker() {
     assert!(!waits());
 }
 
-/// A page whose text is this many seconds old and says that an operation waits; `polls` is the poll count at that time.
+/// Makes a page with a text that is this number of seconds old and contains a waiting operation; `polls` is the poll count in the
+/// text.
 fn page_of(file: &Arc<File>, polls: u64, seconds: u64) -> Page {
     let page = file.place().unwrap();
     page.polled(polls, 3);
@@ -144,7 +145,7 @@ fn waits_in_text_age_only_while_worker_sleeps() {
     page.sleeps(now_ns() - 600_000_000_000, false);
     let first_line = |status: &Status| status.to_string().lines().nth(2).unwrap().to_owned();
     assert!(first_line(&look()).starts_with("  3 operations to process 9, for 10 min 0 s: room"));
-    // The application computes: whether the operation still waits is unknown.
+    // The application computes, so it is unknown whether the operation still waits.
     page.awakes();
     let line = first_line(&look());
     assert!(
@@ -153,13 +154,13 @@ fn waits_in_text_age_only_while_worker_sleeps() {
     );
     let it = &look().workers[0];
     assert_eq!((it.doing, it.age_ms / 1000), (Doing::NotCalled, 600));
-    // It has made progress since, and an operation is open.
+    // The worker has made progress since, and an operation is open.
     page.polled(8, 1);
     let before = read::used(opened, &mut Room::without_bounds());
     let status = seen(opened, Some(&before), None).unwrap();
     assert_eq!(status.workers[0].doing_ms, 250, "more is not known");
     assert!(first_line(&status).contains("for 5 ms (10 min 0 s ago)"), "{status}");
-    // And no operation is open.
+    // After further progress no operation is open.
     page.polled(9, 0);
     let status = look();
     assert_eq!((status.workers[0].pending, status.workers[0].endpoints[0].open), (0, 0));
@@ -172,11 +173,11 @@ fn a_text_is_whole_while_the_next_one_is_made_however_long_that_takes() {
     let page = page_of(&file, 1, 0);
     let place = Mapped::new(file.opened().unwrap(), HEAD, PLACE).unwrap();
     let texts = place.span().word64(AT_TEXTS).unwrap().load(std::sync::atomic::Ordering::Relaxed);
-    // A writer that was stopped in the middle of the next text.
+    // A writer is stopped in the middle of the next text.
     place.span().write(slot(texts + 1) + AT_TEXT, b"{\"worker\":\"oth").unwrap();
     set(&place, slot(texts + 1) + AT_LEN, 4000);
     assert_eq!(own(&file).unwrap().workers[0].worker, "it");
-    // Long and short ones alternate.
+    // Long and short texts alternate.
     for n in 0..6 {
         let name = "x".repeat(if n % 3 == 0 { 20_000 } else { n });
         assert!(page.write(&text(&worker(&name)), now_ns()));
@@ -253,7 +254,7 @@ fn hostile_text_cannot_exhaust_memory_of_reader() {
     let counters: Vec<String> = (0..3000).map(|n| format!("\"c{n}\":1")).collect();
     let counters = format!("{{\"counters\":{{{}}}}}", counters.join(","));
     assert_eq!(parse(counters.as_bytes()).counters.len(), MOST_SHOWN);
-    // More workers than one look reads.
+    // The file has more workers than one observation reads.
     let full = foreign(HEAD + 40 * PLACE, |mapped| {
         set(mapped, AT_MAGIC, MAGIC);
         (0..40).for_each(|at| set(mapped, HEAD + at * PLACE + AT_USED, 1));
@@ -325,13 +326,13 @@ fn waiting_operations_come_first_with_their_duration() {
 fn a_process_that_is_not_there_and_one_without_a_context_are_told_apart() {
     let error = status_of(u32::MAX).unwrap_err();
     assert!(error.to_string().contains("is not there"), "{error}");
-    // Process 1 has no context of this library, regardless of the right to inspect it.
+    // Process 1 has no context of this library, whether or not it may be inspected.
     let error = status_of(1).unwrap_err();
     let words = error.to_string();
     assert!(words.contains("cannot be looked into") || words.contains("shows nothing"), "{words}");
 }
 
-/// The kernel reports it in two files; a folder of the test has the same ones.
+/// The kernel reports the state in two files; a folder of the test has the same files.
 #[test]
 fn uninterruptible_thread_is_shown_with_its_kernel_function() {
     let task = std::env::temp_dir().join(format!("tieline-stuck-{}", std::process::id()));
@@ -345,7 +346,7 @@ fn uninterruptible_thread_is_shown_with_its_kernel_function() {
     let seen = [
         told(disk, "nfs_wait"),
         told(disk, "nfs\u{1b}[2Jwait"),
-        // Without the right to know the place, the kernel reports 0.
+        // If the reader lacks the right to see the kernel function, the kernel reports 0.
         told(disk, "0"),
         told(disk, ""),
         told("Name:\tD\nState:\tS (sleeping)\n", "nfs_wait"),
@@ -357,12 +358,11 @@ fn uninterruptible_thread_is_shown_with_its_kernel_function() {
     assert_eq!(seen[0], Some("D (disk sleep) in nfs_wait"));
     assert!(seen[1].is_some_and(|words| !words.contains('\u{1b}')), "{seen:?}");
     assert_eq!(seen[2..], [Some(state), Some(state), None, None]);
-    // This thread runs.
+    // This thread runs, so it is not stuck.
     let ours = Process::of(std::process::id()).unwrap().task(thread_id());
     assert!(ours.join("status").exists() && stuck(&ours).is_none(), "{}", ours.display());
 }
 
-/// Each ends at the end of a page, or of the slot.
 #[test]
 fn a_text_may_be_as_long_as_its_slot_and_end_with_a_page() {
     let file = file();
@@ -377,7 +377,7 @@ fn a_text_may_be_as_long_as_its_slot_and_end_with_a_page() {
         assert!(page.write(&vec![b' '; len], now_ns()), "{len}");
         assert_eq!(lens(), len as u64);
     }
-    // The first text of a place goes to the second slot, and the next one ends with the page of the words.
+    // The first text of a place uses the second slot, and the next text ends with the page of the words.
     let second = file.place().unwrap();
     assert!(second.write(b"{}", now_ns()));
     assert!(second.write(&vec![b' '; 4096 - WORDS - AT_TEXT], now_ns()));

@@ -1,4 +1,4 @@
-//! The state as text for users: waiting operations come first.
+//! The state as text for users: waiting operations are listed first.
 
 use super::values::{Doing, EndpointStatus, Status, WorkerStatus};
 use std::collections::BTreeMap;
@@ -88,7 +88,7 @@ impl fmt::Display for WorkerStatus {
 }
 
 impl WorkerStatus {
-    /// Its activity, as text to follow its name.
+    /// Describes the worker's activity; the text follows the worker's name.
     pub(super) fn does(&self) -> Option<String> {
         let ms = time(self.doing_ms);
         let waits =
@@ -111,7 +111,7 @@ impl WorkerStatus {
         })
     }
 
-    /// Its first lines: the waiting operations.
+    /// Returns the worker's first lines: the waiting operations.
     fn waits(&self) -> Vec<String> {
         let asleep = matches!(self.doing, Doing::Sleeps | Doing::Armed | Doing::Asked);
         let since = match self.age_ms {
@@ -143,7 +143,7 @@ impl WorkerStatus {
     }
 }
 
-/// The reason that a process cannot run.
+/// Returns the text for a process that cannot run.
 fn held(doing: Doing) -> Option<&'static str> {
     match doing {
         Doing::Stopped => Some("is stopped by a signal"),
@@ -184,7 +184,7 @@ fn counted(counters: &BTreeMap<String, u64>) -> String {
     each.collect::<Vec<_>>().join(", ")
 }
 
-/// A time with the precision that a reader needs.
+/// Formats a time with the precision that a reader needs.
 pub(super) fn time(ms: u64) -> String {
     match ms {
         0..1_000 => format!("{ms} ms"),
@@ -202,7 +202,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The text without control characters: the writer is not trusted.
+/// Removes control characters from a text, because its writer is not trusted.
 pub(super) fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }

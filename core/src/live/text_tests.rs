@@ -1,4 +1,4 @@
-//! Every line that can be shown, word for word.
+//! Tests of every line that can be shown, word for word.
 
 use super::process::Process;
 use super::*;
@@ -190,7 +190,7 @@ fn waiting_endpoint_is_shown_with_number_of_operations() {
     assert_eq!(waits(0, 1, polls), format!("an answer to {to} (2.0 s ago): room"));
     assert_eq!(waits(0, 2, polls), format!("2 answers to {to} (2.0 s ago): room"));
     assert_eq!(waits(1, 9, polls), format!("an operation to {to} (2.0 s ago): room"));
-    // The state of a sleeping worker has not changed since.
+    // The state of a sleeping worker has not changed since the text was written.
     for asleep in [Doing::Sleeps, Doing::Armed, Doing::Asked] {
         assert_eq!(waits(5, 0, asleep), format!("5 operations to {to}: room"));
     }
@@ -244,13 +244,12 @@ fn aging_extends_waits_and_ended_operations_wait_for_nothing() {
     assert_eq!(worker.endpoints[0].waits, None);
 }
 
-/// A child that has ended, until it is waited for.
 #[test]
 fn a_process_that_has_ended_is_dead_and_then_gone() {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = child.id();
     assert!(!Process::is_gone(pid));
-    // Its pipe is closed as it ends; then it is a zombie.
+    // The child's pipe is closed when it ends; then the child is a zombie.
     let dead = || Process::of(pid).unwrap().is_dead();
     while !dead() {
         std::thread::yield_now();

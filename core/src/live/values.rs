@@ -1,4 +1,5 @@
-//! The published state as values for programs. Later versions only add fields, so tool and process may have different versions.
+//! The published state as values for programs. Later versions only add fields, so the tool and the observed process may have
+//! different versions.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -11,86 +12,86 @@ pub struct Status {
     pub pid: u32,
     /// The name of the process.
     pub program: String,
-    /// The version of its library.
+    /// The version of the library in the process.
     pub version: String,
     /// The first bytes of the context's id.
     pub context: String,
-    /// Milliseconds since the context was opened.
+    /// The time since the context was opened, in milliseconds.
     pub open_ms: u64,
     /// The context's workers.
     pub workers: Vec<WorkerStatus>,
-    /// Workers that found no place in the file.
+    /// The number of workers that have no place in the file.
     pub unseen: u64,
-    /// The known state of the processes on this host that operations wait for.
+    /// The known state of the processes on this host for which operations wait.
     pub peers: Vec<PeerStatus>,
-    /// Workers, or their texts, that were not read: the file holds more than this process would have written.
+    /// The number of workers, or of their texts, that were not read because the file holds more than this library writes.
     pub unread: usize,
-    /// The limit of time or memory was reached before all was read.
+    /// Whether the limit of time or memory was reached before everything was read.
     pub incomplete: bool,
 }
 
-/// A process that an operation waits for.
+/// A process for which an operation waits.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct PeerStatus {
-    /// Its process id.
+    /// The process id.
     pub pid: u32,
-    /// Its name; empty if it does not exist any more.
+    /// The name of the process; empty if the process does not exist any more.
     pub program: String,
-    /// The activity of the worker that the operation waits for, if known.
+    /// The activity of the worker for which the operation waits, if known.
     pub doing: Option<Doing>,
     /// The known duration of that activity, in ms.
     pub doing_ms: u64,
-    /// All that is known, as text: `process 4243 (solver): its worker has slept for 3.1 s`.
+    /// All known facts, as text: `process 4243 (solver): its worker has slept for 3.1 s`.
     pub text: String,
 }
 
-/// A worker.
+/// The state of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct WorkerStatus {
     /// The first bytes of the worker's id.
     pub worker: String,
-    /// It belongs to the progress thread.
+    /// Whether the worker belongs to the progress thread.
     pub service: bool,
-    /// The thread that used it last, by its number within its process.
+    /// The number, within its process, of the thread that last used the worker.
     pub thread: u32,
-    /// Its current activity.
+    /// The worker's current activity.
     pub doing: Doing,
     /// The minimum duration of that activity, in ms.
     pub doing_ms: u64,
-    /// How long it has been in a blocking call, in ms.
+    /// The time in ms that the worker has been in a blocking call; `None`: it is in none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiting_ms: Option<u64>,
-    /// The kernel's state of its thread, if that thread cannot be woken: `D (disk sleep) in nfs_wait`.
+    /// The kernel's state of the worker's thread, if that thread cannot be woken: `D (disk sleep) in nfs_wait`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stuck: Option<String>,
     /// The reason that the fields below are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unknown: Option<String>,
-    /// How often it has polled the kernel for events.
+    /// The number of times that the worker has polled the kernel for events.
     pub polls: u64,
-    /// The age of the fields below, in ms: an operation that they show as waiting was waiting then. While the worker sleeps, they
-    /// do not change.
+    /// The age of the fields below, in ms. An operation that they show as waiting was waiting at that time. While the worker
+    /// sleeps, the fields do not change.
     pub age_ms: u64,
-    /// Open operations.
+    /// The number of open operations.
     pub pending: usize,
-    /// Tracked operations that have ended and were not taken yet.
+    /// The number of tracked operations that have ended and that the application has not taken.
     pub untaken: usize,
-    /// Answers to requesters that no lane reaches.
+    /// The number of answers to requesters that no lane reaches.
     pub owed: usize,
-    /// Known peers.
+    /// The number of known peers.
     pub peers: usize,
-    /// Its endpoints, the longest waiting first.
+    /// The worker's endpoints, the longest waiting first.
     pub endpoints: Vec<EndpointStatus>,
-    /// Endpoints that did not fit.
+    /// The number of endpoints beyond the maximum length of the text.
     pub more_endpoints: usize,
-    /// Connections being established.
+    /// The connections being established.
     pub forming: Vec<FormingStatus>,
-    /// Its open modules.
+    /// The worker's open modules.
     pub interfaces: Vec<InterfaceStatus>,
-    /// Its nonzero counters ([`Counters`](crate::Counters)).
+    /// The worker's nonzero counters ([`Counters`](crate::Counters)).
     pub counters: BTreeMap<String, u64>,
 }
 
@@ -99,24 +100,25 @@ pub struct WorkerStatus {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Doing {
-    /// Unknown: it produced this status itself, or it was observed only once.
+    /// Unknown: the worker produced this status itself, or it was observed only once.
     #[default]
     Asked,
-    /// It makes progress.
+    /// The worker makes progress.
     Polls,
-    /// It sleeps in a blocking call.
+    /// The worker sleeps in a blocking call.
     Sleeps,
-    /// It was armed: its application sleeps on its descriptor, or has not called it since, or a handler runs in the first call.
+    /// The worker was armed: its application sleeps on the worker's descriptor, has not called the worker since, or runs a handler
+    /// in the first call.
     Armed,
-    /// Between two observations its application has not called it, or only a few times, or a handler runs.
+    /// Between two observations the application has not called the worker, or only a few times, or it runs a handler.
     NotCalled,
-    /// Its process is stopped by a signal.
+    /// A signal has stopped the worker's process.
     Stopped,
-    /// A debugger has stopped its process.
+    /// A debugger has stopped the worker's process.
     Traced,
 }
 
-/// An endpoint.
+/// The state of an endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -127,31 +129,31 @@ pub struct EndpointStatus {
     pub peer_pid: Option<u32>,
     /// The first bytes of the peer worker's id.
     pub peer_worker: String,
-    /// `application`, `library` (it serves peers) or `answers` (over one connection).
+    /// The owner: `application`, `library` (the endpoint serves peers) or `answers` (over one connection).
     pub owner: String,
-    /// The value that the application assigned to it.
+    /// The word that the application assigned to the endpoint.
     pub user: u64,
-    /// `unconnected`, `ready`, `queueing`, `failed` or `closed`.
+    /// The endpoint's state: `unconnected`, `ready`, `queueing`, `failed` or `closed`.
     pub state: String,
-    /// The module that carries its messages: `shm/ring`.
+    /// The module that carries the endpoint's messages: `shm/ring`.
     pub message: String,
-    /// The modules of its open lanes.
+    /// The modules of the endpoint's open lanes.
     pub lanes: Vec<String>,
-    /// Open operations.
+    /// The number of open operations.
     pub open: usize,
-    /// The open operations that no lane has accepted yet.
+    /// The number of open operations that no lane has accepted yet.
     pub queued: usize,
-    /// The bytes that were copied for the queued operations.
+    /// The number of bytes copied for the queued operations.
     pub queued_bytes: usize,
-    /// Answers to the peer that wait for room.
+    /// The number of answers to the peer that wait for the message lane.
     pub answers: usize,
-    /// Its nonzero counters ([`EndpointCounters`](crate::EndpointCounters)).
+    /// The endpoint's nonzero counters ([`EndpointCounters`](crate::EndpointCounters)).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
-    /// The wait of its oldest operation.
+    /// The wait of the endpoint's oldest operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits: Option<Waits>,
-    /// The reason that it has failed.
+    /// The reason that the endpoint has failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
@@ -161,9 +163,9 @@ pub struct EndpointStatus {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Waits {
-    /// As text: `room in shm/ring: the peer has not taken what came before`.
+    /// The cause, as text: `room in shm/ring: the peer has not taken what came before`.
     pub for_what: String,
-    /// The minimum duration in ms: how long its oldest operation has been the oldest one.
+    /// The minimum duration of the wait in ms: the time for which the oldest operation has been the oldest one.
     pub ms: u64,
 }
 
@@ -172,15 +174,15 @@ pub struct Waits {
 #[serde(default)]
 #[non_exhaustive]
 pub struct FormingStatus {
-    /// The peer.
+    /// The name of the peer.
     pub peer: String,
     /// The module that needs the connection.
     pub module: String,
-    /// The module that carries its datagrams.
+    /// The module that carries the datagrams of the wire-up.
     pub by: String,
     /// The phase of the wire-up.
     pub phase: String,
-    /// The minimum duration in ms.
+    /// The minimum duration of the wire-up in ms.
     pub ms: u64,
     /// The last error of the carrier of the datagrams.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -192,34 +194,34 @@ pub struct FormingStatus {
 #[serde(default)]
 #[non_exhaustive]
 pub struct InterfaceStatus {
-    /// `shm/ring`
+    /// The name of the module: `shm/ring`.
     pub path: String,
-    /// Known peers.
+    /// The number of known peers.
     pub peers: u64,
-    /// Memory that it holds, in bytes.
+    /// The memory that the module holds, in bytes.
     pub bytes: u64,
-    /// The reason that it serves no new endpoint.
+    /// The reason that the module serves no new endpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub out_of_use: Option<String>,
 }
 
 impl Status {
-    /// The whole status as JSON.
+    /// Returns the whole status as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Maps have plain keys and the writer is a string, so neither fails.
+        // Maps have plain keys and the writer writes to memory, so neither fails.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
 impl WorkerStatus {
-    /// The whole status as JSON.
+    /// Returns the whole status as JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// Ages the status: it is unchanged after this time.
+    /// Increases all durations by `ms`, for a status that has not changed in this time.
     pub(super) fn grow_older(&mut self, ms: u64) {
         for endpoint in &mut self.endpoints {
             if let Some(waits) = &mut endpoint.waits {
@@ -229,7 +231,7 @@ impl WorkerStatus {
         self.forming.iter_mut().for_each(|circuit| circuit.ms = circuit.ms.saturating_add(ms));
     }
 
-    /// A later observation found no open operation.
+    /// Clears the open operations, because a later observation found none.
     pub(super) fn ends_operations(&mut self) {
         self.pending = 0;
         for endpoint in &mut self.endpoints {
@@ -252,7 +254,7 @@ impl WorkerStatus {
         bound_map(&mut self.counters);
     }
 
-    /// Its text, with as many endpoints as fit.
+    /// Returns the status as JSON of at most `most` bytes, with the maximum number of endpoints within that limit.
     pub(crate) fn fit(mut self, most: usize) -> Option<Vec<u8>> {
         loop {
             match serde_json::to_vec(&self) {
@@ -280,10 +282,10 @@ fn bound_map(counters: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// The limit of endpoints, connections and interfaces of one worker.
+/// The maximum number of endpoints, connections and interfaces of one worker in a text.
 pub(crate) const MOST_SHOWN: usize = 128;
 
-/// Limits the length of a text that others may have chosen.
+/// Limits the length of a text that other processes may have chosen.
 pub(crate) fn cut(text: &str) -> String {
     const MOST: usize = 300;
     if text.len() <= MOST {

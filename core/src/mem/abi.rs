@@ -1,4 +1,4 @@
-//! Regions that keep their memory, or the region that they are a part of, alive.
+//! Regions that keep their memory alive, or the region of which they are a part.
 
 #![allow(unsafe_code)]
 
@@ -23,21 +23,22 @@ impl Memory {
         self.register(span, access, Backing::Owned(buffer))
     }
 
-    /// A transient region for the local memory of operations, without registration.
+    /// Makes a transient region for the local memory of operations, without registration.
     pub(crate) fn lend_owned(self: &Arc<Self>, buffer: OwnedBuffer) -> Result<Region, Error> {
-        // SAFETY: as above.
+        // SAFETY: the buffer becomes the region's backing, which exists until nothing uses the region's span any more.
         let span = unsafe { buffer.span() };
         self.lend(span, Backing::Owned(buffer))
     }
 
     /// Registers a copy of bytes that peers may get.
     pub(crate) fn readable_copy(self: &Arc<Self>, copy: Counted) -> Result<Region, Error> {
-        // SAFETY: as above.
+        // SAFETY: the copy becomes the region's backing, which exists until nothing uses the region's span any more.
         let span = unsafe { copy.buffer().span() };
         self.register(span, Access::READ, Backing::Copied(copy))
     }
 
-    /// A part of a region as a region for peers, which can access nothing else of it. It lasts as long as the returned region.
+    /// Makes a region for peers from a part of a region; peers can access only that part. The part is accessible as long as the
+    /// returned region exists.
     pub(crate) fn part_for_peers(
         self: &Arc<Self>,
         of: &Region,
@@ -48,7 +49,7 @@ impl Memory {
         self.register(span, access, backing)
     }
 
-    /// The same for a peer that shares a copy over one domain: registered only with that domain.
+    /// Makes a region from a part of a region for a peer that shares a copy over one domain, registered only with that domain.
     pub(crate) fn part_for_copy(
         self: &Arc<Self>,
         of: &Region,
@@ -62,24 +63,25 @@ impl Memory {
         })
     }
 
-    /// Registers memory that this domain allocates.
+    /// Registers memory that a domain allocated.
     pub(super) fn register_given(
         self: &Arc<Self>,
         domain: usize,
         memory: Registered,
         access: Access,
     ) -> Result<Region, Error> {
-        // SAFETY: the region owns the registration, and ends it when all others have ended and nothing uses its span any more.
+        // SAFETY: the region owns the registration, and ends it after all other registrations have ended and nothing uses the
+        // region's span any more.
         let span = unsafe { memory.span() };
         let given = Registration { domain, memory, gives: true };
         self.complete(span, access, Some(given), Backing::Domain, |_| true)
     }
 }
 
-/// A part of a region, and the backing that keeps it alive.
+/// Returns a part of a region, and the backing that keeps the part alive.
 fn part(of: &Region, range: Range<usize>) -> Result<(Span, Backing), Error> {
     of.check_lends_parts()?;
-    // SAFETY: the region made of both holds the region of which this is a part.
+    // SAFETY: the region made of the two values holds the region of which it is a part.
     let span = unsafe { of.inner.span.part(range.start, range.len()) }?;
     Ok((span, Backing::Part(of.hold())))
 }

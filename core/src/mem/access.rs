@@ -3,9 +3,9 @@
 use std::ops::BitOr;
 use tieline_plugin_api::{access, register_flags};
 
-/// A flag next to the rights, which are the low bits. Peers and keys never see it.
+/// A flag outside the low bits, which hold the rights. Peers and keys never contain the flag.
 const RELAXED: u64 = 1 << 63;
-/// A second such flag.
+/// A second flag of the same kind.
 const UNCHECKED: u64 = 1 << 62;
 
 /// The access rights of peers to a region.
@@ -13,13 +13,13 @@ const UNCHECKED: u64 = 1 << 62;
 pub struct Access(u64);
 
 impl Access {
-    /// Peers may get.
+    /// The right of peers to get.
     pub const READ: Access = Access(access::REMOTE_READ);
-    /// Peers may put.
+    /// The right of peers to put.
     pub const WRITE: Access = Access(access::REMOTE_WRITE);
-    /// Peers may do atomics.
+    /// The right of peers to do atomics.
     pub const ATOMIC: Access = Access(access::REMOTE_ATOMIC);
-    /// Get, put and atomics.
+    /// The rights of peers to get, put and do atomics.
     pub const ALL: Access =
         Access(access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC);
     /// No access by peers: a local buffer for puts and gets.
@@ -27,7 +27,7 @@ impl Access {
 
     /// A promise rather than a right. The application detects the arrival of a peer's put in this memory only by a completion, a
     /// notification or a message, never by reading the memory. A device may then let peers' writes pass each other on the bus,
-    /// which some processors (AMD) need for full speed. Other devices are not affected. `docs/ordering.md` has the row.
+    /// which some processors (AMD) need for full speed. Other devices are not affected. `docs/ordering.md` has the details.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -40,21 +40,21 @@ impl Access {
     pub const RELAXED_ORDERING: Access = Access(RELAXED);
 
     /// A promise rather than a right. At registration ([`Context::register_raw`](crate::Context::register_raw)), the memory need
-    /// not be mapped with these rights yet, because it is reserved and will be committed later, as in some heaps. Until then,
-    /// accesses by peers fail; nothing else does.
+    /// not be mapped with these rights yet, because it is reserved and will be committed later, as in some heaps. Before the memory
+    /// is committed, accesses by peers fail; other calls are not affected.
     pub const COMMITTED_LATER: Access = Access(UNCHECKED);
 
-    /// The rights, as keys and providers represent them.
+    /// Returns the rights as the bits that keys and providers use.
     pub(crate) fn bits(self) -> u64 {
         self.0 & Access::ALL.0
     }
 
-    /// The flags of a registration.
+    /// Returns the flags that providers get at registration.
     pub(crate) fn register_flags(self) -> u64 {
         if self.0 & RELAXED != 0 { register_flags::RELAXED_ORDERING } else { 0 }
     }
 
-    /// Whether memory must have these rights when it is registered.
+    /// Checks whether memory must be mapped with these rights when it is registered.
     pub(super) fn is_checked(self) -> bool {
         self.bits() != 0 && self.0 & UNCHECKED == 0
     }

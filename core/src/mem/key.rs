@@ -1,8 +1,8 @@
 //! Remote keys: the bytes of [`crate::Region::remote_key`].
 //!
-//! A key identifies the region by context, number and generation. It holds the region's length and access rights, and one part for
-//! every domain that the memory is registered in. The importing side checks range and rights on every operation. The target (or its
-//! key table) checks number and generation again, so it refuses a forged or outdated key.
+//! A key identifies the region by context, number and generation. The key holds the region's length and access rights, and one part
+//! for every domain with which the memory is registered. The importing side checks range and rights on every operation. The target
+//! (or its key table) checks number and generation again, so it refuses a forged or outdated key.
 
 use super::access::Access;
 use crate::wire::{Format, Reader, seal};
@@ -19,9 +19,9 @@ pub(crate) struct KeyRecord {
     pub(crate) generation: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
-    /// (provider, domain, that domain's key)
+    /// The parts: provider, domain, and that domain's key.
     pub(crate) parts: Vec<(String, String, Vec<u8>)>,
-    /// The part of the domain whose device executes all atomics on this region; `None`: processors do.
+    /// The index of the part whose domain's device executes all atomics on this region; `None`: processors do.
     pub(crate) device_atomics: Option<usize>,
 }
 

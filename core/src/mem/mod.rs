@@ -1,7 +1,7 @@
 //! Memory of a context: its domains, the regions registered with them, and their remote keys.
 //!
-//! Workers and all layers above them use this module. It uses providers through `registry`, and depends on neither workers nor
-//! endpoints. A region keeps the memory state alive, and nothing else of its context.
+//! Workers and all layers above them use this module. This module uses providers through `registry`, and depends on neither workers
+//! nor endpoints. A region keeps the memory state alive, and nothing else of its context.
 
 mod abi;
 mod access;
@@ -29,7 +29,7 @@ pub(crate) struct DomainSlot {
 
 /// The memory domains of a context, and the memory registered with them. Usable from any thread.
 pub(crate) struct Memory {
-    /// The context's id, which its keys carry.
+    /// The context's id, which is part of each key.
     pub(crate) context: [u8; 16],
     pub(crate) regions: Table,
     parked: Parked,
@@ -38,7 +38,7 @@ pub(crate) struct Memory {
     gauge: room::Gauge,
     guard: Arc<ForkGuard>,
     notes: Arc<Log<String>>,
-    /// Last: everything above that points into a domain is dropped first.
+    /// The domains, declared last: all fields above that point into a domain are dropped first.
     pub(crate) domains: Vec<DomainSlot>,
 }
 
@@ -62,13 +62,13 @@ impl Memory {
         }
     }
 
-    /// Memory from the first domain that can allocate, else from the heap.
+    /// Allocates memory from the first domain that can allocate, otherwise from the heap.
     pub(crate) fn alloc(self: &Arc<Self>, len: usize, access: Access) -> Result<Region, Error> {
         self.guard.check("a context")?;
         if len > 0 {
             self.gauge.check(len)?;
             let gives = |(_, slot): &(usize, &DomainSlot)| slot.attr.caps & memory_caps::ALLOC != 0;
-            // A process that extends a file beyond this limit is ended by a signal.
+            // A signal ends a process that extends a file beyond this limit.
             let file = sys::limits().file_bytes;
             if file.is_some_and(|most| len as u64 > most) {
                 self.notes.add_once(format!(
@@ -82,7 +82,7 @@ impl Memory {
                     Ok(memory) => {
                         return self.register_given(domain, memory, access);
                     }
-                    // Not available here: a system call is forbidden.
+                    // The system does not support such memory: a system call is forbidden.
                     Err(error) if error.status() == Status::Unsupported => self.notes.add_once(format!(
                         "{} cannot allocate memory that peers map, so ordinary memory is used: {error}",
                         slot.name
@@ -111,7 +111,7 @@ impl Memory {
         self.complete(span, access, None, backing, |_| true)
     }
 
-    /// Registers the application's own memory, which must have the rights that peers get.
+    /// Registers the application's own memory, which must be mapped with the rights that peers get.
     pub(crate) fn register_borrowed(
         self: &Arc<Self>,
         span: Span,
@@ -128,7 +128,7 @@ impl Memory {
         self.register(span, access, Backing::Borrowed)
     }
 
-    /// The same, with some of the domains only.
+    /// Registers a span with only some of the domains.
     pub(crate) fn register_in(
         self: &Arc<Self>,
         span: Span,
@@ -139,7 +139,7 @@ impl Memory {
         self.complete(span, access, None, backing, wanted)
     }
 
-    /// Registers a span with every wanted domain that can, except the one that has registered it already.
+    /// Registers a span with every domain that `wanted` selects and that can, except the domain that has registered it already.
     fn complete(
         self: &Arc<Self>,
         span: Span,
@@ -165,7 +165,7 @@ impl Memory {
                     let gives = false;
                     inner.registrations.push(Registration { domain: index, memory, gives });
                 }
-                // Peers access it through the other domains, or by messages.
+                // Peers access the memory through the other domains, or by messages.
                 Err(error) => self
                     .notes
                     .add_once(format!("{} could not register some memory: {error}", slot.name)),
@@ -198,7 +198,7 @@ fn lacks_rights(at: u64, len: usize, writes: bool) -> Error {
 }
 
 impl Memory {
-    /// A peer's access to a local region hit missing memory: the report mentions it once per region.
+    /// Records that a peer's access to a local region hit missing memory; the report mentions the first case per region.
     #[cold]
     pub(crate) fn note_fault(&self, (region, generation): (u64, u64), at: u64) {
         let first = self.regions.reach(region, generation, (0, 0), Access::LOCAL, |bytes, _| {
@@ -218,7 +218,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         if !self.guard.same_process() {
             // If a provider closed its domains in a forked child, it would say goodbye in its parent's name, and might wait for a
-            // lock of a thread that does not exist there.
+            // lock of a thread that does not exist in the child.
             std::mem::forget(std::mem::take(&mut self.domains));
             std::mem::forget(std::mem::take(&mut self.parked));
             return;

@@ -9,13 +9,13 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A region belongs to its context and is usable from all of its workers. It is deregistered when the last clone is dropped and no
-//! operation uses it any more. After that, every remote operation on it is refused.
+//! A region belongs to its context and is usable from all of its workers. A region is deregistered when the last clone is dropped
+//! and no operation uses it any more. After deregistration, every remote operation on the region is refused.
 //!
 //! Memory that the library owns ([`Context::alloc`](crate::Context::alloc), [`Context::register`](crate::Context::register)) is
-//! kept until nothing accesses it. Memory of [`Context::register_raw`](crate::Context::register_raw) may be unmapped, freed or
-//! reused only after [`Region::close`] has returned `Ok`. Dropping a region is not enough: operations may be in progress, and peers
-//! may be in the middle of a copy.
+//! kept until no operation or peer accesses it. Memory of [`Context::register_raw`](crate::Context::register_raw) may be unmapped,
+//! freed or reused only after [`Region::close`] has returned `Ok`. It is not sufficient to drop a region: operations may be in
+//! progress, and peers may be in the middle of a copy.
 
 mod close;
 mod handle;
@@ -44,20 +44,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 
 /// The owner of a region's bytes.
 pub(crate) enum Backing {
-    /// Allocated by a domain; its deregistration frees the memory.
+    /// Memory allocated by a domain; its deregistration frees the memory.
     Domain,
     /// A buffer that the application transferred to the library.
     Owned(#[allow(dead_code)] OwnedBuffer), // held for its drop
     /// Memory that the application owns and has promised to keep mapped.
     Borrowed,
-    /// A part of another region, which is kept alive.
+    /// A part of another region, which this backing keeps alive.
     Part(Region),
-    /// A copy of an endpoint's outgoing data, which counts in the budget during its life.
+    /// A copy of an endpoint's outgoing data, which counts against the endpoint's budget while the copy exists.
     Copied(#[allow(dead_code)] lent::Counted), // held for its drop
 }
 
 impl Backing {
-    /// Whether the bytes are the application's own, which it may unmap in spite of its promise.
+    /// Checks whether the bytes are the application's own, which it may unmap in spite of its promise.
     pub(crate) fn is_borrowed(&self) -> bool {
         match self {
             Backing::Borrowed => true,
@@ -71,7 +71,7 @@ impl Backing {
 pub(crate) struct Registration {
     pub(crate) domain: usize,
     pub(crate) memory: Registered,
-    /// This domain owns the memory and frees it with the registration, which therefore ends last.
+    /// Whether this domain owns the memory and frees it with the registration, which therefore ends last.
     pub(crate) gives: bool,
 }
 
@@ -82,22 +82,22 @@ pub(crate) struct RegionState {
     pub(crate) span: Span,
     pub(crate) access: Access,
     pub(crate) registrations: Vec<Registration>,
-    /// The domain whose device executes atomics on it; `None`: processors do.
+    /// The domain whose device executes atomics on the region; `None`: processors do.
     pub(crate) device_atomics: Option<usize>,
-    /// Its remote key, packed on first use.
+    /// The region's remote key, packed on first use.
     pub(crate) packed: OnceCell<Vec<u8>>,
     pub(crate) backing: Backing,
-    /// The application's handles; those that the library holds for operations are not counted.
+    /// The number of the application's handles, without the handles that the library holds for operations.
     handles: AtomicUsize,
-    /// All keys are revoked.
+    /// Whether all keys of the region are revoked.
     revoked: AtomicBool,
     /// The reason that a provider's later accesses to the memory cannot be excluded.
     unsure: Option<Error>,
-    /// Parts of it that peers are still accessing although nothing else refers to them.
+    /// The region's parts that peers are still accessing although nothing else refers to them.
     parts: close::Parts,
 }
 
-/// Registered memory. Clones are the same region.
+/// Registered memory. Clones share one region.
 ///
 /// # Calls, and when each is allowed
 ///
@@ -107,16 +107,16 @@ pub(crate) struct RegionState {
 /// * **Bytes**: [`read`](Region::read), [`write`](Region::write), [`to_vec`](Region::to_vec) and the atomic views access the memory
 ///   concurrently with peers. Bytes that two sides access at the same time may be torn; words of the atomic views are not.
 /// * **Keys**: [`remote_key`](Region::remote_key) makes the key once and then returns the same bytes. [`handle`](Region::handle)
-///   returns an 8-byte handle of the key, which does not change either.
-/// * **End**: [`close`](Region::close) reports when nothing accesses the memory any more. Dropping the last clone does not report
-///   that. Pending operations hold the region, so dropping it is safe.
+///   returns an 8-byte handle of the key, which is also the same for each call.
+/// * **End**: [`close`](Region::close) reports when no operation or peer accesses the memory any more. Dropping the last clone does
+///   not report that. Pending operations hold the region, so dropping it is safe.
 ///
 /// In a forked child, shared memory ([`is_shared`](Region::is_shared)) is not mapped, and accessing its bytes returns `Invalid`.
-/// Other memory is the child's own copy. A key that was not made before, and `close`, return `Invalid`. Dropping the region has no
-/// effect on the parent.
+/// Other memory is the child's own copy. `Invalid` is also the result of `close`, and of `remote_key` if the key was not made
+/// before the fork. Dropping the region has no effect on the parent.
 pub struct Region {
     pub(crate) inner: Arc<RegionState>,
-    /// A handle of the library, for an operation in progress.
+    /// Whether the library holds this handle, for an operation in progress.
     held: bool,
 }
 
@@ -144,7 +144,7 @@ impl fmt::Debug for Region {
 }
 
 impl Region {
-    /// The handle for an operation that outlives its posting call. A region is closed only when no such handle exists.
+    /// Makes a handle for an operation that outlives its posting call. A region is closed only when no such handle exists.
     #[must_use]
     pub(crate) fn hold(&self) -> Region {
         Region { inner: self.inner.clone(), held: true }
@@ -156,15 +156,15 @@ impl Region {
         self.inner.span.len()
     }
 
-    /// Whether the length is 0.
+    /// Checks whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the address of the first byte. Peers may read and write the memory at any time, so a Rust reference to it needs the
-    /// caller's own synchronization. [`Region::read`], [`Region::write`] and the atomic views need none. Memory of `Context::alloc`
-    /// is not mapped in a forked child.
+    /// Returns the address of the first byte. Peers may read and write the memory at any time, so a Rust reference to the memory
+    /// needs the caller's own synchronization. [`Region::read`], [`Region::write`] and the atomic views need none. Memory of
+    /// `Context::alloc` is not mapped in a forked child.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.inner.span.base()
@@ -182,7 +182,7 @@ impl Region {
     /// Copies bytes into the region.
     ///
     /// # Errors
-    /// As for [`Region::read`].
+    /// The errors of [`Region::read`].
     pub fn write(&self, offset: usize, data: &[u8]) -> Result<(), Error> {
         self.check_mapped()?;
         self.inner.span.write(offset, data).map_err(|s| self.outside(s, offset, data.len()))
@@ -191,10 +191,10 @@ impl Region {
     /// Returns a copy of a range.
     ///
     /// # Errors
-    /// As for [`Region::read`].
+    /// The errors of [`Region::read`].
     pub fn to_vec(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let len = range.end.saturating_sub(range.start);
-        // Checked before memory is allocated, since the allocation may be impossible.
+        // The range is checked before memory is allocated, since an invalid length may be impossible to allocate.
         let _ = self
             .inner
             .span
@@ -218,7 +218,7 @@ impl Region {
     /// Returns the 32-bit word at `offset`, which must be a multiple of 4.
     ///
     /// # Errors
-    /// As for [`Region::atomic_u64`].
+    /// The errors of [`Region::atomic_u64`].
     pub fn atomic_u32(&self, offset: usize) -> Result<&AtomicU32, Error> {
         self.check_mapped()?;
         self.inner.span.word32(offset).map_err(|s| self.outside(s, offset, 4))
@@ -242,7 +242,7 @@ impl Region {
             return Err(no_more_keys());
         }
         if self.inner.packed.get().is_none() {
-            // In a forked child, a thread that does not exist there may be in the middle of it, here or in a provider.
+            // In a forked child, a thread that does not exist there may be in the middle of packing, in the core or in a provider.
             self.inner.memory.guard.check("a region")?;
         }
         self.inner.packed.get_or_try_init(|| self.pack_key())
@@ -259,7 +259,7 @@ impl Region {
                 Ok(bytes) => bytes,
                 // Atomics that are not executed by the device would not be atomic with respect to the device's own.
                 Err(error) if is_home => return Err(error),
-                // Peers access it through the other domains, or by messages.
+                // Peers access the memory through the other domains, or by messages.
                 Err(error) => {
                     let text = format!("{} provided no key of some memory: {error}", slot.name);
                     inner.memory.notes.add_once(text);
@@ -287,29 +287,29 @@ impl Region {
     /// this process ever has the same handle.
     ///
     /// # Errors
-    /// As for [`Region::remote_key`].
+    /// The errors of [`Region::remote_key`].
     pub fn handle(&self) -> Result<KeyHandle, Error> {
         let (inner, key) = (&self.inner, self.packed_key()?);
-        // Before any lock: in a forked child its owner may be a thread that does not exist there.
+        // The process is checked before any lock: in a forked child the lock's owner may be a thread that does not exist there.
         inner.memory.guard.check("a region")?;
         let (regions, next) = (&inner.memory.regions, || KeyHandle::next().raw());
         let handle = regions.handle(inner.id, inner.generation, key, next);
         Ok(KeyHandle::from_bytes(handle.ok_or_else(no_more_keys)?.to_le_bytes()))
     }
 
-    /// Whether local peers access the memory by load and store: memory of `Context::alloc` if a provider offers that.
+    /// Checks whether local peers access the memory by load and store: memory of `Context::alloc` if a provider offers that.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.inner.backing, Backing::Domain)
     }
 
-    /// Memory of a domain is not mapped in a forked child.
+    /// Checks that the memory is mapped: memory of a domain is not mapped in a forked child.
     #[inline]
     fn check_mapped(&self) -> Result<(), Error> {
         if self.is_shared() { self.inner.memory.guard.check("a region") } else { Ok(()) }
     }
 
-    /// The error for bytes outside the region. A range that ends before it begins is shown as it was given.
+    /// Makes the error for bytes outside the region. The text shows a range that ends before it begins as the caller passed it.
     #[cold]
     pub(crate) fn outside(&self, status: Status, offset: usize, len: usize) -> Error {
         let is_reversed = len > isize::MAX as usize;
@@ -334,7 +334,7 @@ fn no_more_keys() -> Error {
 }
 
 impl RegionState {
-    /// A region of these bytes that is not in a table or a domain yet.
+    /// Makes a region of these bytes that is not in a table or a domain yet.
     pub(crate) fn new(
         memory: Arc<Memory>,
         (id, generation): (u64, u64),

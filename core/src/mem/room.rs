@@ -1,9 +1,9 @@
-//! How much memory may be allocated: a request beyond that is refused before a page is touched.
+//! The amount of memory that may be allocated: a larger request is refused before a page is touched.
 //!
-//! Memory that peers can map is taken from the system immediately, and ordinary memory when it is touched. Either can kill this
-//! process or another one where an error would do. So three limits are checked beforehand: the memory of the machine, the memory
-//! control groups of this process, and the process's limit of address space. Control groups of versions 1 and 2 are read; of nested
-//! ones the smallest room counts.
+//! Memory that peers can map is taken from the system at allocation, and ordinary memory when it is touched. Exhausting either can
+//! kill this process or another one, where an error would be sufficient. So three limits are checked beforehand: the memory of the
+//! machine, the memory control groups of this process, and the process's limit of address space. The check reads control groups of
+//! versions 1 and 2; of nested groups the one with the least remaining memory counts.
 
 use crate::sys;
 use crate::{Error, Status};
@@ -12,15 +12,16 @@ use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The limit of allocations between two checks; a check reads some ten small files.
+/// The maximum number of bytes allocated between two checks; a check reads some ten small files.
 const UNSEEN: usize = 16 << 20;
-/// The allocations between two checks are also limited to this fraction of the remaining room. So near a limit every allocation is
-/// checked, however small, because exceeding a control group's limit kills the process.
+/// The divisor of the remaining memory that also limits the allocations between two checks. Near a limit every allocation is
+/// therefore checked, because exceeding a control group's limit kills the process.
 const PART: u64 = 8;
-/// This fraction of shared memory is kept free, for page tables and for other processes that allocate meanwhile.
+/// The divisor for the fraction of shared memory that is kept free for page tables and for other processes.
 const KEPT: u64 = 32;
-/// This fraction of a limit, at most [`MOST_RESERVED`], is kept free. The pages that the kernel could drop include those of running
-/// programs. A process that takes their last pages is not killed, but the programs read their pages again on each use.
+/// The divisor for the fraction of a limit that is kept free, at most [`MOST_RESERVED`] bytes. The pages that the kernel could drop
+/// include those of running programs. A process that takes their last pages is not killed, but the programs read their pages again
+/// on each use.
 const RESERVED: u64 = 16;
 const MOST_RESERVED: u64 = 64 << 20;
 
@@ -28,12 +29,12 @@ fn most_of(bytes: u64) -> u64 {
     bytes - bytes / KEPT
 }
 
-/// The room below a limit that may be used.
+/// Returns the number of bytes below a limit that may be used.
 fn most_below(limit: u64, left: u64) -> u64 {
     most_of(left).min(left.saturating_sub((limit / RESERVED).min(MOST_RESERVED)))
 }
 
-/// A limit, and the room below it.
+/// The memory that remains below a limit, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Room {
     bytes: u64,
@@ -41,7 +42,7 @@ struct Room {
     by: String,
 }
 
-/// Checks the limits when necessary.
+/// The check of the limits, which runs when necessary.
 #[derive(Default)]
 pub(super) struct Gauge {
     /// The bytes that may be allocated before the next check.
@@ -49,10 +50,10 @@ pub(super) struct Gauge {
 }
 
 impl Gauge {
-    /// Checks that there is room for this many more bytes.
+    /// Checks that `len` more bytes may be allocated.
     ///
     /// # Errors
-    /// `NoMemory`, with the limit.
+    /// `NoMemory`; the error names the limit.
     pub(super) fn check(&self, len: usize) -> Result<(), Error> {
         self.check_by(len, || smallest(Path::new("/"), sys::limits().address_space))
     }
@@ -84,7 +85,7 @@ fn fits(len: usize, room: Option<Room>) -> Result<(), Error> {
     ))
 }
 
-/// The least room below any limit; `None` if no limit can be read.
+/// Returns the limit with the least remaining memory; `None` if no limit can be read.
 fn smallest(root: &Path, address_space: Option<u64>) -> Option<Room> {
     let mut rooms = group_rooms(root);
     rooms.extend(machine_room(root));
@@ -129,7 +130,7 @@ enum Version {
     Two,
 }
 
-/// The room in each control group of this process, up to the topmost visible one.
+/// Returns the remaining memory in each control group of this process, up to the topmost visible one.
 fn group_rooms(root: &Path) -> Vec<Room> {
     let read = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
     let (groups, mounts) = (read("proc/self/cgroup"), read("proc/self/mountinfo"));
@@ -154,7 +155,7 @@ fn group_rooms(root: &Path) -> Vec<Room> {
     rooms
 }
 
-/// The mount point of the hierarchy, and the group's path below it.
+/// Returns the mount point of the hierarchy, and the group's path below it.
 fn mounted<'a>(
     root: &Path,
     mounts: &str,
@@ -174,7 +175,7 @@ fn mounted<'a>(
         if !fits {
             return None;
         }
-        // A container sees its own group at the mount, whatever its path outside.
+        // A container finds its own group at the mount point, regardless of the group's path outside.
         let inside = path.strip_prefix(shown.trim_end_matches('/')).unwrap_or("");
         let inside = inside.trim_start_matches('/');
         let inside = if inside.split('/').any(|part| part == "..") { "" } else { inside };
@@ -182,7 +183,7 @@ fn mounted<'a>(
     })
 }
 
-/// The room in one group: up to its limit, including droppable file pages, and swap.
+/// Returns the remaining memory in one group: up to its limit, including file pages that the kernel can drop, and swap.
 fn group_room(root: &Path, group: &Path, version: Version) -> Option<Room> {
     let number =
         |name: &str| -> Option<u64> { read_to_string(group.join(name)).ok()?.trim().parse().ok() };

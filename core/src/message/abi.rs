@@ -26,13 +26,13 @@ impl Deref for Handed<'_> {
 
 impl<'a> Handed<'a> {
     /// # Safety
-    /// At most one `Handed` is made of an event, and no other code reads the event.
+    /// The caller makes at most one `Handed` of an event, and no other code reads the event.
     #[inline]
     pub(crate) unsafe fn new(event: &'a Polled) -> Handed<'a> {
         Handed(event)
     }
 
-    /// A message with a lent payload, or the event itself if the payload is not lent: that one is released with its batch.
+    /// Returns the message if its payload is lent, otherwise the event, which is released with its batch.
     #[inline]
     pub(crate) fn lent(self) -> Result<LentMessage<'a>, &'a Polled> {
         match self.flags & event_flags::LENT {
@@ -41,7 +41,7 @@ impl<'a> Handed<'a> {
         }
     }
 
-    /// Releases the event: a lent payload is returned to the provider.
+    /// Releases the event: a lent payload returns to the provider.
     pub(crate) fn give_back(self, slot: &InterfaceSlot) {
         if self.kind == event::MESSAGE && self.flags & event_flags::LENT != 0 {
             // SAFETY: `self` was the only reader.
@@ -54,8 +54,8 @@ impl<'a> Handed<'a> {
 pub(crate) struct LentMessage<'a>(Handed<'a>);
 
 impl LentMessage<'_> {
-    /// Runs a handler with the message. When the handler has returned, also by a panic, the payload is returned, or later with the
-    /// kept message.
+    /// Runs a handler with the message. The payload returns to the provider when the handler has returned or panicked, or later
+    /// with the kept message.
     #[inline]
     pub(crate) fn hand_to(
         self,
@@ -69,7 +69,7 @@ impl LentMessage<'_> {
     }
 }
 
-/// Marks a message whose payload is returned after its handler, and after the message kept from it.
+/// A mark of a message whose payload returns to the provider after its handler, and after the message kept from it.
 pub(super) struct GoesBack(());
 
 /// A message with a lent payload, for its handler.
@@ -80,8 +80,8 @@ impl Drop for Return<'_> {
     fn drop(&mut self) {
         let Return(message) = self;
         if message.kept.take().is_none_or(|readers| readers.handler_done()) {
-            // SAFETY: the token of a lent event that was passed to one handler. `Readers` reports once that neither the kept
-            // message nor the handler reads the payload any more.
+            // SAFETY: the token belongs to a lent event that was passed to one handler. `Readers` reports once that neither the
+            // kept message nor the handler reads the payload any more.
             unsafe { message.slot().interface.release(message.event.cookie) }
         }
     }
@@ -109,7 +109,7 @@ impl Message<'_> {
     }
 }
 
-/// The readers of a payload that a provider lent: the handler, through its message, and the message kept from it.
+/// The readers of a payload that a provider lent: the handler, through its message, and the kept message.
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
     handler_is_done: Cell<bool>,
@@ -117,21 +117,21 @@ pub(crate) struct Readers {
 }
 
 impl Readers {
-    /// The handler has returned. `true`: the payload has no reader any more.
+    /// Records that the handler has returned. `true`: the payload has no reader any more.
     fn handler_done(&self) -> bool {
         self.handler_is_done.set(true);
         self.kept_is_gone.get()
     }
 
-    /// The kept message was dropped. `true`: the payload has no reader any more.
+    /// Records that the kept message was dropped. `true`: the payload has no reader any more.
     fn kept_gone(&self) -> bool {
         self.kept_is_gone.set(true);
         self.handler_is_done.get()
     }
 }
 
-/// A lent payload that outlives its handler. The buffer is returned when this is dropped, but not before the handler has returned,
-/// which reads the payload as well.
+/// A lent payload that outlives its handler. The buffer returns to the provider when this value is dropped, but not before the
+/// handler, which reads the payload as well, has returned.
 pub(crate) struct Lent {
     data: *const u8,
     len: usize,
@@ -154,10 +154,10 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        // In a forked child the buffer belongs to the parent, which returns it itself.
+        // In a forked child the buffer belongs to the parent, which releases it itself.
         if self.readers.kept_gone() && self.shared.same_process() {
-            // SAFETY: the token of a lent event. `Readers` reports once that neither this nor the handler reads the payload any
-            // more.
+            // SAFETY: the token belongs to a lent event. `Readers` reports once that neither this value nor the handler reads the
+            // payload any more.
             unsafe { self.shared.interfaces[self.interface].interface.release(self.token) }
         }
     }
@@ -178,7 +178,7 @@ mod tests {
         assert!(first_handler.kept_gone());
     }
 
-    /// If another reader had the event, it could return the buffer while its bytes are kept.
+    /// Another reader of the event could release the buffer while its bytes are kept.
     #[test]
     fn only_what_is_handed_to_a_handler_as_lent_is_kept_as_that() {
         let context = crate::Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();

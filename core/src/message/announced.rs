@@ -1,4 +1,4 @@
-//! Rendezvous messages (announced messages), on the receiving side, until they are received.
+//! The receiving side of rendezvous messages (announced messages), until they are received.
 
 use crate::endpoint::Endpoint;
 use crate::interface::PeerId;
@@ -17,7 +17,7 @@ use std::rc::{Rc, Weak};
 pub(crate) enum Stage {
     #[default]
     Waiting,
-    /// The transfer of its bytes is in progress.
+    /// The transfer of the message's bytes is in progress.
     Taking,
     /// The sender has been notified of the end, or will be.
     Over,
@@ -25,10 +25,10 @@ pub(crate) enum Stage {
     Left,
 }
 
-/// A rendezvous message, as the worker stores it.
+/// A rendezvous message as stored by the worker.
 pub(crate) struct Announced {
     pub(crate) from: Origin,
-    /// The sender's number of the message.
+    /// The number that the sender assigned to the message.
     pub(crate) token: u64,
     pub(crate) id: u16,
     pub(crate) header: u64,
@@ -37,7 +37,7 @@ pub(crate) struct Announced {
     pub(crate) stage: Cell<Stage>,
 }
 
-/// The interface of the worker to announcements.
+/// The worker's functions that announcements call.
 pub(crate) trait Taker {
     /// Posts the transfer of the message's first bytes into this memory.
     fn take(
@@ -51,17 +51,17 @@ pub(crate) trait Taker {
     fn refuse(self: Rc<Self>, announced: &Announced);
 }
 
-/// A received rendezvous message (RTS). It was longer than its lane can carry, so its bytes stay at the sender until they are
-/// received.
+/// A received rendezvous message (RTS). The message was longer than its lane can carry, so its bytes stay at the sender until they
+/// are received.
 ///
 /// The handler of its id gets it in order with the other messages ([`Message::rendezvous`](crate::Message::rendezvous)). It can
 /// be kept beyond the handler, for any time. Then [`Rendezvous::receive_into`] receives it into memory of the receiver's choice, or
 /// [`Rendezvous::refuse`] refuses it. Dropping it refuses it, too. The sender's memory stays in use until then, and the sender
 /// learns the result.
 ///
-/// An announcement counts against the maximum number of waiting messages, per sender and in total (`TIELINE_ANNOUNCED`). It holds
-/// the worker's interfaces open, even after the worker was closed, as requests do. There is no notification if the sender withdraws
-/// the message or leaves: `receive_into` reports it.
+/// An announcement counts against the maximum number of waiting messages, per sender and in total (`TIELINE_ANNOUNCED`). An
+/// announcement holds the worker's interfaces open, even after the worker was closed, as requests do. If the sender withdraws the
+/// message or leaves, the receiver is not notified; `receive_into` reports it.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
@@ -86,7 +86,7 @@ pub struct Rendezvous {
     inner: Rc<Announced>,
     shared: Rc<Shared>,
     worker: Weak<dyn Taker>,
-    /// The sender has been answered, or need not be.
+    /// Whether the sender has been answered, or needs no answer.
     over: bool,
 }
 
@@ -111,13 +111,14 @@ impl Rendezvous {
         self.inner.header
     }
 
-    /// Returns the length in bytes that the sender states. Do not trust it: bound the memory that you allocate for it.
+    /// Returns the length in bytes that the sender states. The length is not trustworthy: bound the memory that you allocate for
+    /// the message.
     #[must_use]
     pub fn len(&self) -> usize {
         self.inner.len
     }
 
-    /// Whether the length is 0. Senders of this library make no such rendezvous message.
+    /// Checks whether the length is 0. Senders of this library make no rendezvous message of length 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -135,21 +136,20 @@ impl Rendezvous {
         super::endpoint_to(&self.shared, self.peer())
     }
 
-    /// Receives the message's first bytes, as many as the range has, into a region. The region may be a transient registration
-    /// ([`Context::register_transient`](crate::Context::register_transient)). When the operation is complete, all bytes of the range have
-    /// arrived. The library
-    /// chooses the lane. Nothing outside the range is written.
+    /// Receives the message's first `range.len()` bytes into a range of a region. The region may be a transient registration
+    /// ([`Context::register_transient`](crate::Context::register_transient)). When the operation is complete, all bytes of the
+    /// range have arrived. The library chooses the lane. Nothing outside the range is written.
     ///
     /// A device transfers the bytes without either application. If the kernel copies between the two processes, this worker's
-    /// progress advances the operation, and the sender may be asked to copy a part of a long one. To write it, the sender gets a
+    /// progress advances the operation, and the sender may be asked to copy a part of a long one. If the sender copies, it gets a
     /// key of exactly the range, until the operation has ended. If the sender's process is stopped in the middle of its copy, the
-    /// operation waits until it continues or ends.
+    /// operation waits until that process continues or ends.
     ///
-    /// The sender's operation then ends as well; the sender does not learn how many bytes were received. An empty range discards
-    /// the message's bytes and completes the sender's operation successfully.
+    /// The sender's operation ends at the same time; the sender does not learn the number of bytes received. An empty range
+    /// discards the message's bytes and completes the sender's operation successfully.
     ///
     /// The operation ends as `Canceled` if the sender has withdrawn the message or dropped its endpoint. As after any failure, some
-    /// bytes of the range may have been written. It cannot be [canceled](crate::Worker::cancel).
+    /// bytes of the range may have been written. A receive cannot be [canceled](crate::Worker::cancel).
     ///
     /// If the application holds an open endpoint to the sender, the operation uses it, and a flush of that endpoint waits for the
     /// operation. The operation ends if that endpoint fails or is closed with [`Close::Cancel`](crate::Close::Cancel). Dropping the
@@ -158,8 +158,8 @@ impl Rendezvous {
     /// # Errors
     /// [`NotReceived`] returns the announcement, with a [`PostError`]. [`PostError::Retry`]: the maximum number of operations is
     /// pending. [`PostError::Correct`]: the range is longer than the message or outside its region, or the sender's announcement is
-    /// malformed. [`PostError::Reconnect`]: the worker is closed, the sender has left, or the route to it has failed. Nothing is
-    /// pending then, and the message was not refused; some bytes of a long range may have been written.
+    /// malformed. [`PostError::Reconnect`]: the worker is closed, the sender has left, or the route to it has failed. On an error
+    /// nothing is pending, and the message was not refused; some bytes of a long range may have been written.
     pub fn receive_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
         let mut this = self;
         let taken = match this.worker.upgrade() {
@@ -175,16 +175,16 @@ impl Rendezvous {
         }
     }
 
-    /// The earlier name of [`Rendezvous::receive_into`].
+    /// Does the same as [`Rendezvous::receive_into`], of which this is the earlier name.
     ///
     /// # Errors
-    /// As [`Rendezvous::receive_into`].
+    /// The errors of [`Rendezvous::receive_into`].
     #[deprecated(since = "0.2.0", note = "renamed to `receive_into`")]
     pub fn take_into(self, local: &Region, range: Range<usize>) -> Result<Outcome, NotReceived> {
         self.receive_into(local, range)
     }
 
-    /// Refuses the message: the sender's operation ends with [`CompletionError::Refused`](crate::CompletionError::Refused).
+    /// Refuses the message. The sender's operation ends with [`CompletionError::Refused`](crate::CompletionError::Refused).
     pub fn refuse(self) {}
 }
 

@@ -1,4 +1,4 @@
-//! Received messages: as a handler sees them, and kept ones.
+//! Received messages: as a handler gets them, and as kept after the handler.
 
 pub(crate) mod abi;
 pub(crate) mod announced;
@@ -18,24 +18,26 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
-/// The kind of the events from which the core makes messages itself. No event of a provider with this kind reaches a handler.
+/// The kind of the events by which the core passes rendezvous messages to handlers. The core passes no provider's event with this
+/// kind to a handler.
 pub(crate) const ANNOUNCED: u32 = u32::MAX;
 
 /// A received message, valid during the handler's call.
 ///
-/// The payload lies in the transport's buffer and is not copied. A handler that needs it longer calls [`Message::keep`].
+/// The payload lies in the transport's buffer and is not copied. A handler that needs the payload after its return calls
+/// [`Message::keep`].
 ///
 /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without its payload
-/// ([`Message::is_rendezvous`]), and [`Message::rendezvous`] returns the object by which its bytes are received. A handler that
-/// does not call `announcement` refuses the message.
+/// ([`Message::is_rendezvous`]), and [`Message::rendezvous`] returns the object by which its bytes are received. If a handler does
+/// not call [`Message::rendezvous`], the message is refused.
 pub struct Message<'a> {
     event: &'a Polled,
     shared: &'a Rc<Shared>,
     interface: usize,
-    /// The readers of a lent payload, once it was kept. [`abi::LentMessage::hand_to`] takes it. Only lent payloads pass there, so
-    /// other messages need not check it after the handler.
+    /// The readers of a lent payload, if it was kept. [`abi::LentMessage::hand_to`] takes this value. Only lent payloads pass
+    /// through that function, so other messages need no check after the handler.
     kept: ManuallyDrop<Cell<Option<Rc<Readers>>>>,
-    /// The payload is lent, and is returned after the handler.
+    /// The mark of a lent payload, which returns to the provider after the handler.
     lent: Option<abi::GoesBack>,
 }
 
@@ -46,7 +48,7 @@ impl<'a> Message<'a> {
         Message { event, shared, interface, kept, lent: None }
     }
 
-    /// Turns to the next message of the same batch. A payload that is not lent has no other readers.
+    /// Switches to the next message of the same batch. A payload that is not lent has no other readers.
     #[inline]
     pub(crate) fn turn_to(&mut self, event: &'a Polled) {
         self.event = event;
@@ -77,36 +79,36 @@ impl<'a> Message<'a> {
         if self.is_rendezvous() { self.event.cookie as usize } else { self.payload().len() }
     }
 
-    /// Whether the length is 0.
+    /// Checks whether the length is 0.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether this is a rendezvous message: its bytes are still at the sender.
+    /// Checks whether this is a rendezvous message, whose bytes are still at the sender.
     #[inline]
     #[must_use]
     pub fn is_rendezvous(&self) -> bool {
         self.event.kind == ANNOUNCED
     }
 
-    /// The earlier name of [`Message::is_rendezvous`].
+    /// Does the same as [`Message::is_rendezvous`], of which this is the earlier name.
     #[deprecated(since = "0.2.0", note = "renamed to `is_rendezvous`")]
     #[must_use]
     pub fn is_announced(&self) -> bool {
         self.is_rendezvous()
     }
 
-    /// The earlier name of [`Message::rendezvous`].
+    /// Does the same as [`Message::rendezvous`], of which this is the earlier name.
     #[deprecated(since = "0.2.0", note = "renamed to `rendezvous`")]
     #[must_use]
     pub fn announcement(&self) -> Option<Rendezvous> {
         self.rendezvous()
     }
 
-    /// Returns the object by which a rendezvous message is received or refused. Only the first call returns it. If the
-    /// handler does not call this, the message is refused when the handler returns. `None` for a message with a payload.
+    /// Returns the object by which a rendezvous message is received or refused. Only the first call returns it. If the handler does
+    /// not call this method, the message is refused when the handler returns. `None` for a message with a payload.
     #[must_use]
     pub fn rendezvous(&self) -> Option<Rendezvous> {
         if !self.is_rendezvous() {
@@ -116,7 +118,7 @@ impl<'a> Message<'a> {
         worker.take_announcement()?.downcast().ok().map(|announcement| *announcement)
     }
 
-    /// Returns the payload, valid during the handler's call. It is empty for a rendezvous message.
+    /// Returns the payload, valid during the handler's call. The payload of a rendezvous message is empty.
     #[inline]
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
@@ -139,8 +141,9 @@ impl<'a> Message<'a> {
         self.slot().peer(self.event.peer)
     }
 
-    /// Returns an endpoint to the sender, if the application holds one that has not failed, no matter how it obtained it. If there
-    /// are several, it is the oldest one. [`Worker::endpoint_to`](crate::Worker::endpoint_to) makes an endpoint if there is none.
+    /// Returns an endpoint to the sender that has not failed, if the application holds one, regardless of how the application
+    /// obtained it. If there are several, returns the oldest one. [`Worker::endpoint_to`](crate::Worker::endpoint_to) makes an
+    /// endpoint if there is none.
     #[must_use]
     pub fn endpoint(&self) -> Option<Endpoint> {
         endpoint_to(self.shared, self.peer())
@@ -157,7 +160,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// The application's endpoint to a peer, if there is one.
+/// Returns the application's endpoint to a peer, if there is one.
 fn endpoint_to(shared: &Shared, peer: PeerId) -> Option<Endpoint> {
     let worker = shared.senders.get()?.upgrade()?;
     let inner = worker.endpoint_to(peer.0)?.downcast().ok()?;
@@ -169,7 +172,7 @@ enum Payload {
     Lent(Lent),
 }
 
-/// A message that outlives its handler. It holds the transport's buffer or a copy of the payload.
+/// A message that outlives its handler. The kept message holds the transport's buffer or a copy of the payload.
 pub struct KeptMessage {
     id: u16,
     header: u64,

@@ -1,4 +1,4 @@
-//! Lookups by a name at a process whose listener gets many connections from strangers.
+//! Tests of lookups by a name at a process whose listener gets many connections from strangers.
 
 use super::tests::{WORKER, address_of, loopback};
 use super::*;

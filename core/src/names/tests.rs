@@ -38,7 +38,7 @@ pub(super) fn loopback(secret: &str) -> Settings {
     settings(secret.into(), "127.0.0.0/8", "0").unwrap()
 }
 
-/// Asks until there is an answer, while the other side answers.
+/// Requests an address until there is an answer, while the responder is polled.
 fn ask(
     service: &NameService,
     name: &WorkerName,
@@ -63,7 +63,7 @@ fn name_prefers_far_reaching_addresses_and_fits_48_bytes() {
     let name = WorkerName::new(&contact(&many), &WORKER);
     assert_eq!(listed(&name), ["10.0.0.1 2", "10.0.0.2 2", "10.0.0.3 2"]);
     assert_eq!(name.as_bytes().len(), 48);
-    // A bridge of containers reports a speed and leads nowhere; a listener offers it last.
+    // The bridge of a container host reports a speed but leads to no other host; a listener offers it last.
     let mut bridges =
         contact(&[("10.0.0.1", 2), ("172.17.0.1", 3), ("172.18.0.1", 3), ("172.19.0.1", 3)]);
     bridges.addresses[1..].iter_mut().for_each(|bridge| bridge.speed_mbps = 10_000);
@@ -146,7 +146,7 @@ fn answer_with_address_of_other_worker_is_refused() {
     }
 }
 
-/// The situation after a restart of a rank on the same ports.
+/// A rank that restarts on the same ports causes this situation.
 #[test]
 fn other_process_at_port_of_name_is_not_reported_as_wrong_secret() {
     for secret in ["", "one"] {

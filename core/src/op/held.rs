@@ -1,15 +1,15 @@
 //! Memory of operations that have ended for the caller while a provider may still access it.
 //!
-//! Such an operation has lost its endpoint (failed or dropped) or the interface it was posted to, or the provider reported that its
-//! outcome is unknown.
+//! Such an operation has lost its endpoint (failed or dropped) or the interface to which it was posted, or the provider reported
+//! that its outcome is unknown.
 //!
-//! The memory is released when the provider reports the outcome of the operation. It is also released when every endpoint and
-//! circuit that the operation may have used is closed: the ABI forbids any access by the provider after that. If the outcome is
-//! unknown, only closing releases it.
+//! The memory is released when the provider reports the outcome of the operation. The memory is also released when every endpoint
+//! and circuit that the operation may have used is closed, because the ABI forbids any access by the provider after that. If the
+//! outcome is unknown, only closing releases the memory.
 
 use super::{Id, LocalBuffer};
 
-/// An interface number as a slot stores it, in eight bits. 255 means "not posted"; interfaces from 254 on share one number.
+/// Converts an interface number to the eight bits of a slot. 255 means "not posted"; interfaces from 254 on share the number 254.
 pub(super) fn narrow(interface: usize) -> usize {
     interface.min(254)
 }
@@ -17,20 +17,20 @@ pub(super) fn narrow(interface: usize) -> usize {
 /// An operation that has ended for its caller, but not for the provider.
 pub(crate) struct Unfinished {
     pub(super) id: Id,
-    /// The interface it was posted to.
+    /// The interface to which the operation was posted.
     pub(super) interface: usize,
-    /// `None`: the operation uses no memory that the core holds.
+    /// The local memory; `None`: the operation uses no memory that the core holds.
     #[allow(dead_code)] // held for its drop
     pub(super) local_buffer: Option<LocalBuffer>,
 }
 
 impl Unfinished {
-    /// The operation's number.
+    /// Returns the operation's number.
     pub(crate) fn id(&self) -> Id {
         self.id
     }
 
-    /// The interface it was posted to.
+    /// Returns the interface to which the operation was posted.
     pub(crate) fn interface(&self) -> usize {
         self.interface
     }
@@ -43,12 +43,12 @@ pub(crate) enum Through {
     Circuit(u64),
     /// The lanes of an endpoint, by the id of the endpoint (not of an operation).
     Endpoint(Id),
-    /// A provider that failed: its endpoints are not closed one by one. The memory stays until this table is dropped together with
-    /// the worker's interfaces.
+    /// An interface of a failed provider, whose endpoints are not closed one by one. The memory stays until this table is dropped
+    /// together with the worker's interfaces.
     Interface,
 }
 
-/// All such memory of one worker; see `Shared::hold`.
+/// The held memory of one worker; see `Shared::hold`.
 #[derive(Default)]
 pub(crate) struct Held {
     all: Vec<(Unfinished, Vec<Through>)>,
@@ -60,7 +60,8 @@ impl Held {
         self.all.push((op, through));
     }
 
-    /// The provider of this interface failed. From here on, closing an endpoint does not prove that the memory is unused.
+    /// Handles the failure of the provider of this interface. From this call on, closing an endpoint does not prove that the memory
+    /// is unused.
     pub(crate) fn broke(&mut self, interface: usize) {
         let posted_there = |op: &Unfinished| op.interface == narrow(interface);
         for (_, through) in self.all.iter_mut().filter(|(op, _)| posted_there(op)) {
@@ -68,8 +69,7 @@ impl Held {
         }
     }
 
-    /// A provider reports the outcome of an operation posted to this interface. `None`: the table has no operation with that
-    /// number.
+    /// Takes an operation whose outcome a provider reports at this interface. `None`: the table has no operation with that number.
     pub(crate) fn completed(&mut self, cookie: u64, interface: usize) -> Option<Unfinished> {
         let ended =
             |(op, _): &(Unfinished, _)| op.id.raw() == cookie && op.interface == narrow(interface);
@@ -77,13 +77,13 @@ impl Held {
         Some(self.all.swap_remove(at).0)
     }
 
-    /// Whether the table has an operation with that number that was posted to this interface.
+    /// Checks whether the table has an operation with that number that was posted to this interface.
     pub(crate) fn has(&self, cookie: u64, interface: usize) -> bool {
         let posted = |op: &Unfinished| op.id.raw() == cookie && op.interface == narrow(interface);
         self.all.iter().any(|(op, _)| posted(op))
     }
 
-    /// `what` is closed. Returns the memory that is free; the caller drops it when nothing is borrowed.
+    /// Handles the closing of `what`. Returns the memory that is free; the caller drops it while nothing is borrowed.
     #[must_use]
     pub(crate) fn closed(&mut self, what: Through) -> Vec<Unfinished> {
         for (_, through) in &mut self.all {

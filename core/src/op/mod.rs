@@ -1,8 +1,8 @@
-//! Operations that are still open when the call that posted them returns.
+//! Operations that are open when the call that posted them returns.
 //!
-//! [`Table`] is the one place that knows all of them: their endpoints, the events they wait for, and the memory they use. Flush and
-//! fence query it (see [`Table::start_flush`]). It enforces the limit on the pending operations of an endpoint. An answer or a
-//! completion that matches no open operation is ignored.
+//! [`Table`] alone has all open operations: their endpoints, the events for which they wait, and the memory that they use. Flush
+//! and fence query it (see [`Table::start_flush`]). The table enforces the limit on the pending operations of an endpoint. An
+//! answer or a completion that matches no open operation is ignored.
 
 pub(crate) mod held;
 pub(crate) mod pieces;
@@ -20,10 +20,10 @@ use crate::region::Region;
 use crate::registry::abi::PackBuffer;
 use std::rc::Rc;
 
-/// Local memory of an operation in flight.
+/// The local memory of an operation in flight.
 #[derive(Clone)]
 pub(crate) enum Memory {
-    /// The application's region, kept alive.
+    /// The application's region, which the operation keeps alive.
     Region(Region),
     /// A copy of bytes that the caller may already reuse.
     Bytes(Rc<[u8]>),
@@ -32,13 +32,13 @@ pub(crate) enum Memory {
 }
 
 impl Memory {
-    /// The address of a range's first byte. The memory must not consist of pieces.
+    /// Returns the address of a range's first byte. The memory must not consist of pieces.
     pub(crate) fn at(&self, at: usize, len: usize) -> Result<*mut u8, Status> {
         match self {
             Memory::Region(region) => region.inner.span.range(at, len),
             Memory::Bytes(bytes) => {
                 let bytes = bytes.get(at..).and_then(|rest| rest.get(..len));
-                // Only puts have bytes of their own, and puts only read them.
+                // Only puts use copied bytes, and puts only read them.
                 Ok(bytes.ok_or(Status::OutOfRange)?.as_ptr().cast_mut())
             }
             Memory::Pieces(_) => Err(Status::Invalid),
@@ -59,7 +59,7 @@ impl Memory {
         }
     }
 
-    /// Writes the data of a message. Copied bytes are read-only, so for them this is an error.
+    /// Writes the data of a message into the memory. Copied bytes are read-only, so for them this is an error.
     fn write(&self, at: usize, data: &[u8]) -> Result<(), Status> {
         match self {
             Memory::Region(region) => region.inner.span.write(at, data),
@@ -75,7 +75,7 @@ impl Memory {
         }
     }
 
-    /// How many bytes of a range fit into `most` pieces of a provider's call.
+    /// Returns the number of bytes of a range that fit into `most` pieces of a provider's call.
     pub(crate) fn within(&self, at: usize, len: usize, most: usize) -> usize {
         match self {
             Memory::Pieces(pieces) => pieces.within(at, len, most),
@@ -83,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// The bytes of `queue_bytes` that a queued operation of `len` bytes takes, in addition to its own entry.
+    /// Returns the bytes of `queue_bytes` that a queued operation of `len` bytes takes, in addition to its own entry.
     pub(crate) fn room(&self, len: usize) -> usize {
         match self {
             Memory::Region(_) => 0,
@@ -98,17 +98,17 @@ pub(crate) struct LocalBuffer {
     pub(crate) memory: Memory,
     pub(crate) offset: usize,
     pub(crate) len: usize,
-    /// Bytes that messages have yet to bring.
+    /// The number of bytes that messages have yet to deliver.
     pub(crate) missing: usize,
 }
 
 impl LocalBuffer {
-    /// Memory that is only kept alive because a provider uses it.
+    /// Makes a buffer that is only kept alive because a provider uses it.
     pub(crate) fn held(memory: Memory, offset: usize, len: usize) -> LocalBuffer {
         LocalBuffer { memory, offset, len, missing: 0 }
     }
 
-    /// Stores bytes that a message brought. Returns `true` if they were the last ones.
+    /// Stores bytes of a message. Returns `true` if they were the last ones.
     pub(crate) fn take(&mut self, position: u64, data: &[u8]) -> Result<bool, Status> {
         let position = usize::try_from(position).map_err(|_| Status::BadData)?;
         let end = position.checked_add(data.len()).ok_or(Status::BadData)?;

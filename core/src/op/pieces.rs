@@ -7,15 +7,15 @@ use std::ops::Range;
 
 /// A piece of a region.
 struct Piece {
-    /// Kept alive as long as the piece.
+    /// The region, kept alive as long as the piece.
     region: Region,
-    /// Offset in the region.
+    /// The offset of the piece in the region.
     at: usize,
     /// The part of the whole range that this piece covers; never empty.
     bytes: Range<usize>,
 }
 
-/// Pieces of regions, one after the other.
+/// A list of pieces of regions, treated as one range in sequence.
 pub(crate) struct Pieces(Vec<Piece>);
 
 impl Pieces {
@@ -31,12 +31,12 @@ impl Pieces {
         Pieces(all.collect())
     }
 
-    /// The size of the list in bytes.
+    /// Returns the size of the list in bytes.
     pub(crate) fn size(&self) -> usize {
         size_of_val(&self.0[..])
     }
 
-    /// The parts of a range of the whole, in order: region, offset in it, length.
+    /// Returns the parts of a range of the whole, in order: region, offset in the region, length.
     pub(crate) fn parts(
         &self,
         at: usize,
@@ -62,7 +62,7 @@ impl Pieces {
         parts.try_for_each(|(region, at, len)| out.put_span(&region.inner.span, at, len))
     }
 
-    /// How many bytes of a range of the whole lie in its first `most` pieces.
+    /// Returns the number of bytes of a range of the whole that lie in its first `most` pieces.
     pub(crate) fn within(&self, at: usize, len: usize, most: usize) -> usize {
         self.parts(at, len).take(most.max(1)).map(|(_, _, len)| len).sum()
     }

@@ -4,7 +4,7 @@
 //! number = serial << 24 | place        serial: 1, 2, 3, ... for every entry that this table ever had
 //! ```
 //!
-//! Inserting and removing take constant time. All empty pages but one are freed. A number fits 64 bits and is never 0. The number
+//! Inserting and removing take constant time. Empty pages are freed, except one. A number fits 64 bits and is never 0. The number
 //! of a removed entry matches nothing, unless the same place gets the same serial 2^40 - 1 entries later.
 
 use std::num::NonZeroU64;
@@ -12,7 +12,7 @@ use std::num::NonZeroU64;
 const PLACE_BITS: u32 = 24;
 const PAGE: usize = 256;
 const LAST_SERIAL: u64 = (1 << (64 - PLACE_BITS)) - 1;
-/// The limit of concurrent entries. The places of the last page stay free, so the highest place can stand for "none".
+/// The maximum number of concurrent entries. The places of the last page stay free, so the highest place can stand for "none".
 const MOST: usize = (1 << PLACE_BITS) - PAGE;
 
 /// The number of an entry.
@@ -20,20 +20,20 @@ const MOST: usize = (1 << PLACE_BITS) - PAGE;
 pub(crate) struct Id(NonZeroU64);
 
 impl Id {
-    /// A number received from a provider or a peer; 0 means none.
+    /// Converts a number received from a provider or a peer; 0 is no entry's number.
     pub(crate) fn from_raw(raw: u64) -> Option<Id> {
         NonZeroU64::new(raw).map(Id)
     }
 
-    /// The number of no entry: its place is never used.
+    /// The number that no entry has, because no entry uses its place.
     pub(crate) const NONE: Id = Id(NonZeroU64::MAX);
 
-    /// The number as providers and peers see it.
+    /// Returns the number in the form that providers and peers use.
     pub(crate) fn raw(self) -> u64 {
         self.0.get()
     }
 
-    /// The entry's place. After removal, another entry may use the same place.
+    /// Returns the entry's place. After removal, another entry may use the same place.
     pub(crate) fn place(self) -> usize {
         self.0.get() as usize & ((1 << PLACE_BITS) - 1)
     }
@@ -41,7 +41,7 @@ impl Id {
 
 #[derive(Clone, Copy, Default)]
 struct Slot<H> {
-    /// 0: free.
+    /// The entry's number; 0: the slot is free.
     number: u64,
     hot: H,
 }
@@ -88,29 +88,29 @@ impl<H: Copy + Default, C: Default> Page<H, C> {
 
 #[cfg(test)]
 thread_local! {
-    /// The number of table places that this thread has looked at. It measures the cost of an operation independently of the
-    /// machine.
+    /// The number of table places that this thread has examined. Tests use the count as a measure of an operation's cost that is
+    /// independent of the machine.
     pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// Counts a look at a place, in tests only.
+/// Counts the examination of a place, in tests only.
 #[inline(always)]
 pub(crate) fn look() {
     #[cfg(test)]
     LOOKS.set(LOOKS.get() + 1);
 }
 
-/// Entries of two parts: every use touches `H`; few uses touch `C`.
+/// A table whose entries have two parts: every use touches `H`; few uses touch `C`.
 pub(crate) struct Slab<H, C = ()> {
     pages: Vec<Option<Page<H, C>>>,
-    /// A stack of pages with room; the next entry goes to the top page. A full or freed page stays in the stack until it is the
-    /// top.
+    /// The stack of pages with free places; the next entry uses the top page. A full or freed page stays in the stack until it is
+    /// the top.
     roomy: Vec<u32>,
-    /// For each page, whether it is in `roomy`. A page is in `roomy` at most once.
+    /// Whether `roomy` contains a page, for each page. `roomy` contains a page at most once.
     listed: Vec<bool>,
-    /// Places of pages that were freed.
+    /// The indices of pages that were freed.
     vacant: Vec<u32>,
-    /// The page that became empty last; it may be in use again.
+    /// The page that became empty last, which may be in use again.
     spare: Option<usize>,
     serial: u64,
     len: usize,
@@ -131,7 +131,7 @@ impl<H, C> Default for Slab<H, C> {
 }
 
 impl<H: Copy + Default, C: Default> Slab<H, C> {
-    /// The number of entries.
+    /// Returns the number of entries.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -195,12 +195,12 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         self.pages.get(place / PAGE)?.as_ref()?.slots.get(place % PAGE)
     }
 
-    /// The entry with this number.
+    /// Returns the entry with this number.
     pub(crate) fn get(&self, id: Id) -> Option<&H> {
         self.slot(id.place()).filter(|slot| slot.number == id.raw()).map(|slot| &slot.hot)
     }
 
-    /// The entry with this number, mutable.
+    /// Returns the entry with this number, mutable.
     pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut H> {
         look();
         let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
@@ -208,7 +208,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (slot.number == id.raw()).then_some(&mut slot.hot)
     }
 
-    /// The cold part of an entry.
+    /// Returns the cold part of an entry.
     pub(crate) fn cold(&self, id: Id) -> Option<&C> {
         look();
         let page = self.pages.get(id.place() / PAGE)?.as_ref()?;
@@ -216,7 +216,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &page.cold[at])
     }
 
-    /// The cold part of an entry, mutable.
+    /// Returns the cold part of an entry, mutable.
     pub(crate) fn cold_mut(&mut self, id: Id) -> Option<&mut C> {
         look();
         let page = self.pages.get_mut(id.place() / PAGE)?.as_mut()?;
@@ -224,7 +224,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (page.slots[at].number == id.raw()).then(|| &mut page.cold[at])
     }
 
-    /// The entry at a place, if there is one, mutable.
+    /// Returns the entry at a place, if there is one, mutable.
     #[inline(always)]
     pub(crate) fn at_mut(&mut self, place: usize) -> Option<&mut H> {
         look();
@@ -233,12 +233,12 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         (slot.number != 0).then_some(&mut slot.hot)
     }
 
-    /// The number of the entry at a place, if there is one.
+    /// Returns the number of the entry at a place, if there is one.
     pub(crate) fn at(&self, place: usize) -> Option<Id> {
         self.slot(place).and_then(|slot| Id::from_raw(slot.number))
     }
 
-    /// All numbers, ordered by place.
+    /// Returns all numbers, ordered by place.
     pub(crate) fn ids(&self) -> impl Iterator<Item = Id> + '_ {
         let slots = self.pages.iter().flatten().flat_map(|page| &page.slots);
         slots.inspect(|_| look()).filter_map(|slot| Id::from_raw(slot.number))
@@ -256,7 +256,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         let _ = self.remove_hot_if(id, |_| true);
     }
 
-    /// Removes such an entry if `is` accepts it. Returns whether it was removed.
+    /// Removes an entry whose cold part is unchanged if `is` accepts it. Returns whether it was removed.
     #[inline(always)]
     pub(crate) fn remove_hot_if(&mut self, id: Id, is: impl FnOnce(&H) -> bool) -> bool {
         look();
@@ -281,7 +281,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         true
     }
 
-    /// One empty page stays, so that one entry more or less costs no allocation.
+    /// Handles a page that became empty: one empty page is kept, so that alternating inserts and removals cost no allocation.
     #[inline(never)] // keeps the common case (page not empty) small
     fn emptied(&mut self, number: usize) {
         let spare = self.spare.replace(number);
@@ -295,7 +295,7 @@ impl<H: Copy + Default, C: Default> Slab<H, C> {
         self.pages[page].as_ref().is_some_and(|page| page.used == 0)
     }
 
-    /// The number of pages.
+    /// Returns the number of pages.
     #[cfg(test)]
     fn page_count(&self) -> usize {
         self.pages.iter().flatten().count()

@@ -1,12 +1,12 @@
 //! The table of open operations.
 //!
-//! Every operation has an *owner*, the endpoint that it was posted on. The owner's list holds its operations in posting order. A
-//! flush is an operation too, and it is complete when nothing precedes it in the list. A flush therefore waits for every operation
+//! Every operation has an *owner*, the endpoint on which it was posted. The owner's list holds its operations in posting order. A
+//! flush is an operation too, and it is complete when it is the first one in the list. A flush therefore waits for every operation
 //! that completes later: a device's put, a copy shared with a peer, an emulated atomic, a queued message. No other mechanism is
 //! needed.
 //!
 //! An operation ends once, by the event that its kind requires. A provider's completion ends only an operation posted to that
-//! interface. A peer's answer ends only an operation that asks for one.
+//! interface. A peer's answer ends only an operation that requested one.
 
 mod apart;
 mod ends;
@@ -25,14 +25,14 @@ use super::slab::{Id, Slab};
 use crate::{Error, Status};
 use std::collections::VecDeque;
 
-/// The event that an operation waits for.
+/// The event for which an operation waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum Kind {
-    /// Its sending: a message in the queue, or an emulated put that completes locally.
+    /// The sending of the operation: a message in the queue, or an emulated put that completes locally.
     #[default]
     Send,
-    /// A provider's completion, once it is posted.
+    /// A provider's completion, after the operation is posted.
     Native,
     /// A peer's answer to an emulated put.
     Put,
@@ -44,19 +44,19 @@ pub(crate) enum Kind {
     Fetch,
     /// A peer's answer that it has handled everything sent before.
     Ping,
-    /// Both ends of a shared copy.
+    /// The end of both sides' parts of a shared copy.
     Copy,
-    /// All operations before it.
+    /// The end of all operations before it in the list.
     Flush,
-    /// Its parts, which are operations as well.
+    /// The end of its parts, which are operations as well.
     Whole,
-    /// The receiver's answer to a rendezvous message. No flush waits for it: see `apart`.
+    /// The receiver's answer to a rendezvous message. No flush waits for this answer: see `apart`.
     Announced,
-    /// The key of a handle, which the owner of the memory sends.
+    /// The key for a handle, which the owner of the memory sends.
     Key,
 }
 
-/// Kinds by number; the table has room for sixteen.
+/// The kinds by number; four bits hold the number.
 const KINDS: [Kind; 16] = {
     use Kind::*;
     [
@@ -66,7 +66,7 @@ const KINDS: [Kind; 16] = {
 };
 
 impl Kind {
-    /// Whether a peer's answer ends it.
+    /// Checks whether a peer's answer ends an operation of this kind.
     fn is_asked(self) -> bool {
         use Kind::*;
         matches!(self, Put | Get | Atomic | Fetch | Ping | Announced | Key)
@@ -74,29 +74,30 @@ impl Kind {
 }
 
 const ENDED: u16 = 1;
-/// Ended with an error.
+/// Flag: the operation has ended with an error.
 const FAILED: u16 = 2;
-/// Detached: its result will not be requested.
+/// Flag: the operation is detached, so its result will not be requested.
 const DETACHED: u16 = 4;
-/// Posted to a provider, which may access the memory until it reports the outcome.
+/// Flag: the operation was posted to a provider, which may access the memory until it reports the outcome.
 const POSTED: u16 = 8;
-/// A flush that has lanes to flush when it reaches the head.
+/// Flag: the operation is a flush that has lanes to flush when it reaches the head.
 const THEN_LANES: u16 = 16;
-/// A flush that has reached the head.
+/// Flag: the operation is a flush that has reached the head.
 const REACHED: u16 = 32;
-/// It returns no value, even if its completion carries one.
+/// Flag: the operation returns no value, even if its completion carries one.
 const SILENT: u16 = 64;
-/// Its failure has been reported, or nothing is left to report it to.
+/// Flag: the failure has been reported, or nothing remains to which it could be reported.
 const TOLD: u16 = 128;
-/// Tracked: its outcome goes to the worker's completion list, with the application's value.
+/// Flag: the operation is tracked, so the worker's completion list receives its outcome with the application's value.
 const TRACKED: u16 = 256;
-/// Counted only; the application's value is the number of the counter.
+/// Flag: the operation is only counted; the application's value is the number of the counter.
 const COUNTED: u16 = 512;
-/// The transfer of a rendezvous message at the receiver. Its end needs handling, see `apart`.
+/// Flag: the operation is the transfer of a rendezvous message at the receiver. The end of such an operation needs handling, see
+/// `apart`.
 const TAKES: u16 = 1024;
-/// Its cold part is empty, see `plain`.
+/// Flag: the cold part is empty, see `plain`.
 const PLAIN: u16 = 2048;
-/// The kind, above the flags.
+/// The position of the kind, above the flags.
 const KIND_SHIFT: u32 = 12;
 
 const NOBODY: u32 = 0x00ff_ffff;
@@ -107,12 +108,12 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy)]
 struct Hot {
     kind_and_flags: u16,
-    /// Events that are still needed to complete it.
+    /// The number of events that are still needed to complete the operation.
     parts: u16,
-    /// The endpoint's index; the highest byte is the interface it is posted to.
+    /// The endpoint's index; the highest byte is the interface to which the operation is posted.
     owner_and_interface: u32,
-    /// While open: the neighbours in the owner's list. After an unreported failure: the neighbours in the list of such failures.
-    /// Otherwise: the value.
+    /// The neighbours in the owner's list, while the operation is open. After an unreported failure, these fields are the
+    /// neighbours in the list of such failures. Otherwise they hold the value.
     before: u32,
     after: u32,
     /// The application's value of a tracked operation, or the counter's number of a counted one.
@@ -155,17 +156,17 @@ impl Hot {
         KINDS[usize::from(self.kind_and_flags >> KIND_SHIFT)]
     }
 
-    /// Compares the kind without decoding it, which is cheaper.
+    /// Compares the kind without decoding it, which is cheaper than decoding.
     fn is_kind(&self, kind: Kind) -> bool {
         self.kind_and_flags >> KIND_SHIFT == kind as u16
     }
 
-    /// Whether it has failed and the holder of its request may still ask for the error.
+    /// Checks whether the operation has failed and the holder of its request may still request the error.
     fn is_untold(&self) -> bool {
         self.kind_and_flags & (FAILED | TOLD) == FAILED
     }
 
-    /// Whether it is posted to this interface and not complete.
+    /// Checks whether the operation is posted to this interface and not complete.
     fn is_posted_to(&self, interface: usize) -> bool {
         self.is(POSTED) && usize::from(self.interface()) == narrow(interface)
     }
@@ -179,17 +180,17 @@ impl Hot {
     }
 }
 
-/// State that few operations have.
+/// The state that few operations have.
 #[derive(Default)]
 struct Cold {
     local_buffer: Option<LocalBuffer>,
     error: Option<Error>,
-    /// The caller has canceled it and the provider has been asked to do so.
+    /// Whether the caller has canceled the operation and the provider has been asked to cancel it.
     wanted_back: bool,
-    /// For a flush: the lanes that the operations it covers may have used and that it has not asked itself. For an operation that
-    /// asks a lane: that lane.
+    /// The lanes that the operations covered by a flush may have used and that the flush has not asked itself. In an operation that
+    /// asks a lane, this field is that lane.
     lanes: u64,
-    /// Operations that contain this one as a part, or that wait for it.
+    /// The operations that contain this one as a part, or that wait for it.
     then: Vec<Id>,
 }
 
@@ -198,11 +199,11 @@ struct List {
     first: u32,
     last: u32,
     open: u32,
-    /// The first unreported failure; the next flush returns it.
+    /// The first unreported failure, which the next flush reports.
     late: Option<Error>,
     /// The last of the failed operations whose error may still be requested.
     untold: u32,
-    /// Operations that failed with a status and no text. `explain` adds the text if the provider supplies it later.
+    /// The operations that failed with a status and no text. `explain` adds the text if the provider supplies it later.
     bare: Vec<Id>,
 }
 
@@ -212,7 +213,7 @@ impl Default for List {
     }
 }
 
-/// The limit of these entries per endpoint.
+/// The maximum length of `bare` per endpoint.
 const MOST_BARE: usize = 256;
 
 /// One event of an operation that has yet to be processed.
@@ -226,28 +227,29 @@ struct Part {
 pub(crate) struct Table {
     slab: Slab<Hot, Cold>,
     lists: Vec<List>,
-    /// Operations that no flush waits for, also by endpoint.
+    /// The operations for which no flush waits, also by endpoint.
     apart: Vec<List>,
-    /// Operations of dropped endpoints that a provider still has.
+    /// The operations of dropped endpoints that a provider still has.
     orphans: List,
-    /// The limit of open operations per endpoint.
+    /// The maximum number of open operations per endpoint.
     limit: u32,
     open: usize,
     todo: Vec<Part>,
-    /// Flushes at the head of their list that must flush their lanes next, in any order.
+    /// The flushes at the head of their list that must flush their lanes next, in any order.
     due: Vec<Id>,
-    /// Tracked operations that have ended, in that order, until the application takes them.
+    /// The tracked operations that have ended, in the order of their ends, until the application takes them.
     completed: VecDeque<Completed>,
-    /// Its greatest length since it was last empty.
+    /// The greatest length of `completed` since it was last empty.
     most_completed: usize,
-    /// The counters that operations refer to.
+    /// The counters of counted operations.
     counters: Slab<(), Counts>,
-    /// Memory of ended operations. It is dropped when nothing is borrowed, because its drop may run code of the application.
+    /// The memory of ended operations. The caller drops this memory while nothing is borrowed, because the drop may run code of the
+    /// application.
     freed: Vec<LocalBuffer>,
 }
 
 impl Table {
-    /// A table in which each endpoint may have `limit` operations open.
+    /// Makes a table in which each endpoint may have `limit` operations open.
     pub(crate) fn new(limit: usize) -> Table {
         Table {
             slab: Slab::default(),
@@ -265,25 +267,23 @@ impl Table {
         }
     }
 
-    /// The number of open operations.
+    /// Returns the number of open operations.
     pub(crate) fn open_count(&self) -> usize {
         self.open
     }
 
-    /// The number of open operations of an endpoint.
+    /// Returns the number of open operations of an endpoint.
     pub(crate) fn open_of(&self, owner: usize) -> usize {
         self.lists.get(owner).map_or(0, |list| list.open as usize)
     }
 
-    /// The same, without parts of other operations.
+    /// Returns the number of open operations of an endpoint, without parts of other operations.
     pub(crate) fn open_wholes(&self, owner: usize) -> usize {
         let whole = |id: &Id| self.slab.cold(*id).is_none_or(|cold| cold.then.is_empty());
         self.ids_of(owner, |_| true).iter().filter(|id| whole(id)).count()
     }
 
-    // ---- opening ----
-
-    /// Opens an operation that ends after one event. `Again`: the endpoint is at its limit.
+    /// Opens an operation that ends after one event. `Again`: the endpoint already has `limit` open operations.
     pub(crate) fn open(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         if self.open_of(owner) >= self.limit as usize {
             return Err(Status::Again);
@@ -291,7 +291,7 @@ impl Table {
         self.insert(owner, kind, 0)
     }
 
-    /// Opens an operation that the core posts for itself. The limit does not apply, since the operation it belongs to is counted.
+    /// Opens an operation that the core posts for itself. The limit does not apply, since the operation that it serves is counted.
     pub(crate) fn open_inner(&mut self, owner: usize, kind: Kind) -> Result<Id, Status> {
         self.insert(owner, kind, 0)
     }
@@ -325,8 +325,8 @@ impl Table {
         Ok(id)
     }
 
-    /// The list of an existing endpoint, created if it has had no operation yet.
-    #[inline(always)] // into the functions that open a put
+    /// Returns the list of an existing endpoint, created for its first operation.
+    #[inline(always)] // inlined into the functions that open a put
     fn own_list(&mut self, owner: usize) -> &mut List {
         if self.lists.len() <= owner {
             self.make_list(owner);
@@ -369,12 +369,12 @@ impl Table {
         self.slab.at_mut(place as usize)
     }
 
-    /// Removes an operation from its owner's list. Returns the flush that thereby reaches the head, if any.
+    /// Removes an operation from its owner's list. Returns the flush that reaches the head as a result, if there is one.
     fn unlink(&mut self, hot: Hot) -> Option<Id> {
         self.unlink_between(hot.owner(), hot.before, hot.after)
     }
 
-    /// The same for an operation between these two neighbours.
+    /// Removes the operation between these two neighbours from its owner's list.
     #[inline(always)]
     fn unlink_between(&mut self, owner: u32, before: u32, after: u32) -> Option<Id> {
         let mut flush = false;
@@ -399,25 +399,23 @@ impl Table {
         None
     }
 
-    // ---- while it is open ----
-
     fn open_hot(&mut self, id: Id) -> Option<&mut Hot> {
         self.slab.get_mut(id).filter(|hot| !hot.is(ENDED))
     }
 
-    /// Whether it has not ended.
+    /// Checks whether the operation has not ended.
     pub(crate) fn is_open(&self, id: Id) -> bool {
         self.slab.get(id).is_some_and(|hot| !hot.is(ENDED))
     }
 
-    /// Sets the memory that it reads or writes, which is kept until it ends.
+    /// Sets the memory that the operation reads or writes, which is kept until the operation ends.
     pub(crate) fn set_local_buffer(&mut self, id: Id, local_buffer: LocalBuffer) {
         if let Some(cold) = self.cold_mut(id) {
             cold.local_buffer = Some(local_buffer);
         }
     }
 
-    /// A provider has accepted the operation at this interface and will report its outcome.
+    /// Records that a provider has accepted the operation at this interface and will report its outcome.
     #[inline]
     pub(crate) fn posted(&mut self, id: Id, interface: usize) {
         let interface = narrow(interface) as u32;
@@ -427,7 +425,7 @@ impl Table {
         }
     }
 
-    /// Drops the value that its completion carries.
+    /// Makes the operation drop the value that its completion carries.
     pub(crate) fn silence(&mut self, id: Id) {
         if let Some(hot) = self.slab.get_mut(id) {
             hot.set(SILENT);
@@ -444,37 +442,35 @@ impl Table {
         }
     }
 
-    /// The number of events that it still needs.
+    /// Returns the number of events that the operation still needs.
     pub(crate) fn parts(&self, id: Id) -> u16 {
         self.slab.get(id).filter(|hot| !hot.is(ENDED)).map_or(0, |hot| hot.parts)
     }
 
-    /// The error so far of an open operation or of the parts it waits for.
+    /// Returns the first error of an open operation or of the parts for which it waits.
     pub(crate) fn trouble(&mut self, id: Id) -> Option<Error> {
         self.cold_mut(id)?.error.clone()
     }
 
-    /// The owner of an open operation.
+    /// Returns the owner of an open operation.
     pub(crate) fn owner(&self, id: Id) -> Option<usize> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED))?;
         Some(apart::home(hot.owner()) as usize)
     }
 
-    /// The owner and the kind of an open operation that only a peer's answer ends; `None` for all others.
+    /// Returns the owner and the kind of an open operation that only a peer's answer ends; `None` for all others.
     pub(crate) fn asked(&self, id: Id) -> Option<(usize, Kind)> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.kind().is_asked())?;
         Some((apart::home(hot.owner()) as usize, hot.kind()))
     }
 
-    /// The destination of an emulated get.
+    /// Returns the destination of an emulated get.
     pub(crate) fn buffer_of_get(&mut self, id: Id) -> Option<&mut LocalBuffer> {
         let _ = self.asked(id).filter(|(_, kind)| *kind == Kind::Get)?;
         self.cold_mut(id)?.local_buffer.as_mut()
     }
 
-    // ---- ending ----
-
-    /// One of its events has occurred. Returns `true` if it was the last one.
+    /// Records one event of an operation. Returns `true` if this event has ended the operation.
     pub(crate) fn part(&mut self, id: Id, result: Result<u64, Error>) -> bool {
         if !self.is_open(id) {
             return false;
@@ -484,7 +480,8 @@ impl Table {
         !self.is_open(id)
     }
 
-    /// A provider reports the outcome of an operation posted to this interface. `false`: there is no such operation.
+    /// Records the outcome of an operation at the interface to which it was posted, as the provider reports it. `false`: there is
+    /// no such operation.
     pub(crate) fn completed(
         &mut self,
         cookie: u64,
@@ -550,7 +547,8 @@ impl Table {
         let Some(&hot) = self.slab.get(id) else { return };
         let asks = hot.is_kind(Kind::Native) && lanes != 0;
         let unheard = then.is_empty() || asks && !then.iter().any(|id| self.is_asked_for(*id));
-        // The error of a flush goes to its waiter or to the operation that contains it, and not to later flushes as well.
+        // The error of a flush is reported to its waiter or to the operation that contains the flush, and not to later flushes as
+        // well.
         let heard = hot.is_kind(Kind::Flush) && !(hot.is(DETACHED) && unheard);
         let told = match &error {
             Some(error) if tells && !heard && !hot.is(TOLD) => {
@@ -564,7 +562,7 @@ impl Table {
             self.at_head(head);
         }
         for waits in then {
-            // If a fence asked, the lane's error has been reported above.
+            // If a fence asked the lane, the lane's error has been reported above.
             let error = error.clone().filter(|_| !(asks && self.is_fence(waits)));
             let result = error.map_or(Ok(value), Err);
             self.todo.push(Part { id: waits, result, bare });
@@ -585,7 +583,7 @@ impl Table {
         }
     }
 
-    /// It was not posted after all: it is removed without any report.
+    /// Removes an operation that was not posted, without any report.
     pub(crate) fn withdraw(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.error = None;

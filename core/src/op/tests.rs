@@ -1,4 +1,4 @@
-//! The guarantees of the table, one by one, and all of them against a plain list as a model.
+//! Tests of the table's guarantees: one by one, and all of them against a plain list as a model.
 
 mod told;
 
@@ -14,7 +14,7 @@ fn bare(status: Status) -> Error {
     Error::from_status(status)
 }
 
-/// The error of operations whose transport fails.
+/// Makes the error of operations whose transport fails.
 fn lost(status: Status) -> Error {
     bare(status).of(Scope::Connection)
 }
@@ -116,7 +116,7 @@ fn flush_at_head_after_transfer_completes() {
     let _ = provider_has;
 }
 
-/// Parts of other operations report no failure of what a flush covers, although they precede it.
+/// Parts of other operations are not covered by the flush, although they precede it, so they report no failure to it.
 #[test]
 fn operations_posted_after_flush_stay_after_it_on_transfer() {
     let mut table = Table::new(100);
@@ -206,7 +206,7 @@ fn a_failure_that_nobody_asks_for_is_the_next_flushs() {
     assert_eq!(table.take_late(1), None);
 }
 
-/// An operation that has failed and whose request is held.
+/// Opens an operation that fails and whose request is held.
 fn failed(table: &mut Table, owner: usize) -> Id {
     let id = table.open(owner, Kind::Put).unwrap();
     let _ = table.part(id, Err(bare(Status::KeyRejected)));
@@ -247,7 +247,7 @@ fn a_failure_of_an_endpoint_that_is_gone_is_its_heirs_or_nobodys() {
         assert_eq!(table.take_late(3), Some(bare(Status::KeyRejected)), "it had failed before");
         table.forget(heard);
         assert_eq!((table.take_late(3), table.take_late(5)), (None, None), "it was heard of");
-        // Other endpoints come and go meanwhile, and one takes its place.
+        // Other endpoints are opened and dropped meanwhile, and one gets the same index.
         table.forget_owner(5);
         let next = table.open(5, Kind::Put).unwrap();
         ids.into_iter().for_each(|id| table.forget(id));
@@ -258,7 +258,7 @@ fn a_failure_of_an_endpoint_that_is_gone_is_its_heirs_or_nobodys() {
     }
 }
 
-/// All of its operations went through the endpoint to the peer's service worker.
+/// All operations of such an endpoint used the endpoint to the peer's service worker.
 #[test]
 fn a_failure_is_kept_for_an_endpoint_that_never_had_an_operation() {
     let mut table = Table::new(100);
@@ -299,7 +299,7 @@ fn a_flush_that_has_to_ask_lanes_is_due_when_nothing_is_before_it() {
     assert_eq!(table.result(waits), Some(Ok(0)));
 }
 
-/// By then another endpoint may have its place.
+/// Another endpoint may have the same index when the flush is taken.
 #[test]
 fn a_flush_that_ended_with_its_endpoint_is_not_due_any_more() {
     let mut table = Table::new(100);
@@ -326,7 +326,7 @@ fn a_failed_endpoint_ends_its_operations_and_no_others() {
     assert_eq!(by_interface.map(|id| table.is_open(id)), [false, true]);
 }
 
-/// Its lanes belong to the endpoint that has failed.
+/// The flush's lanes belong to the endpoint that has failed.
 #[test]
 fn a_flush_of_a_failed_endpoint_asks_no_lane() {
     let mut table = Table::new(100);
@@ -420,7 +420,7 @@ fn posted_operation_outlives_dropped_endpoint() {
     assert_eq!((table.open_of(9), table.is_open(next)), (1, true));
 }
 
-/// The operations it covers go on: they have not ended, even if something waits for the flush.
+/// The operations that the flush covers continue: they have not ended, even if another operation waits for the flush.
 #[test]
 fn flush_of_dropped_endpoint_does_not_complete_orphans() {
     let mut table = Table::new(100);
@@ -433,7 +433,7 @@ fn flush_of_dropped_endpoint_does_not_complete_orphans() {
     assert!(table.is_open(theirs));
 }
 
-/// The life of a newly opened endpoint: how many places of the table are looked at.
+/// Returns the number of table places examined during the life of a new endpoint.
 fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
     let before = LOOKS.get();
     let (queued, native) = (table.open(owner, Kind::Send).unwrap(), posted(table, owner, 1));
@@ -444,7 +444,7 @@ fn cost_of_an_end(table: &mut Table, owner: usize) -> usize {
         assert!(table.result(id).is_some());
         table.forget(id);
     }
-    // Three failures: one is reported, and two are requested after the endpoint and its successor are gone.
+    // Of three failures, one is reported, and two are requested after the endpoint and its successor are gone.
     let held = [failed(table, owner), failed(table, owner), failed(table, owner)];
     assert!(table.result(held[1]).is_some());
     table.inherit(owner, owner + 1);
@@ -464,7 +464,7 @@ fn ends_cost_the_same_however_many_others_there_are() {
     for owner in 1..4000 {
         let _ = posted(&mut table, owner, 1);
     }
-    // The page that the last entry went to may be full: one look.
+    // The page of the last entry may be full, which costs one examined place.
     assert!(cost_of_an_end(&mut table, 4000) <= alone + 1, "among 4000; alone {alone}");
     let burst: Vec<Id> = (0..100_000).map(|_| posted(&mut table, 7, 1)).collect();
     assert!(cost_of_an_end(&mut table, 4000) <= alone + 1, "in a burst of another's");
@@ -472,7 +472,7 @@ fn ends_cost_the_same_however_many_others_there_are() {
         assert!(table.completed(id.raw(), 1, Ok(0)));
         table.forget(id);
     }
-    // The last ones look at pages that the burst has left.
+    // The last entries examine pages that the burst has left empty.
     let after: Vec<usize> = (0..1000).map(|_| cost_of_an_end(&mut table, 4000)).collect();
     let most = after.iter().sum::<usize>() / after.len();
     assert!(most <= alone + 1, "behind the burst {most} a time, alone {alone}");
@@ -499,11 +499,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// The open operations and the end of each flush match a plain list of operations.
+    /// Compares the open operations and the end of each flush with a plain list of operations.
     #[test]
     fn it_behaves_like_a_list(steps in steps()) {
         let mut table = Table::new(1000);
-        // Number, owner, whether it is a flush; in the order of posting.
+        // The operations in the order of posting: number, owner, whether it is a flush.
         let mut list: Vec<(Id, usize, bool)> = Vec::new();
         let mut failed: BTreeMap<Id, bool> = BTreeMap::new();
         let mut native: BTreeSet<Id> = BTreeSet::new();
@@ -559,7 +559,7 @@ proptest! {
                     list.retain(|entry| entry.1 != owner);
                 }
             }
-            // A flush with no operation before it has ended.
+            // A flush without an operation before it in the list has ended.
             let ends: Vec<Id> = (0..3)
                 .flat_map(|owner| {
                     let mine = list.iter().filter(move |entry| entry.1 == owner);

@@ -7,7 +7,7 @@
 //!                                               or a byte: the sender has ended, and waits for no answer
 //! ```
 //!
-//! The receiver fetches the bytes by a get with that key, over any lane that reaches them.
+//! The receiver fetches the bytes by a get with the key in the RTS, over any lane that reaches the memory.
 
 use crate::Status;
 use crate::wire::{Reader, Writer};
@@ -15,7 +15,7 @@ use crate::wire::{Reader, Writer};
 /// The payload of a WITHDRAW that needs no answer.
 pub(crate) const NO_ANSWER: [u8; 1] = [1];
 
-/// The contents of an RTS (ANNOUNCE), besides its number.
+/// The contents of an RTS (ANNOUNCE), except the sender's number of the message.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Announce<'a> {
     pub(crate) id: u16,
@@ -31,7 +31,7 @@ impl<'a> Announce<'a> {
         Ok(w.bytes)
     }
 
-    /// Ignores fields that a later minor adds at the end.
+    /// Parses an RTS, and ignores fields that a later minor version adds at the end.
     pub(crate) fn read(data: &'a [u8]) -> Result<Announce<'a>, Status> {
         let mut r = Reader::new(data);
         let (id, _, _) = (r.u16()?, r.u16()?, r.u32()?);

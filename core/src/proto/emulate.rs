@@ -1,9 +1,10 @@
 //! Put, get and atomics over messages: the records on the wire, and their execution at the target.
 //!
-//! If no module gives a pair native access to some memory, the core sends these messages on the message lane. They go to the peer's
-//! service worker if its context has a progress thread. The target looks up the region by number and generation, checks range and
-//! rights, and answers; for a put only the last piece is answered. Messages are delivered once and in order, so an atomic is
-//! executed once. Each format is defined next to its reader; docs/wire.md has the rules for extensions.
+//! If no module has native access to some memory of a peer, the core sends these messages on the message lane. The peer's service
+//! worker receives them if its context has a progress thread, and otherwise the peer's own worker does. The target looks up the
+//! region by number and generation, checks range and rights, and answers; for a put it answers only the last piece. Messages are
+//! delivered once and in order, so an atomic is executed once. Each format is defined next to its reader; docs/wire.md has the
+//! rules for extensions.
 
 use super::Origin;
 use super::torn::Torn;
@@ -18,7 +19,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use tieline_net::touch::Touch;
 use tieline_plugin_api::atomic_op;
 
-/// A range at the peer, as its key identifies it.
+/// A range at the peer, as its key identifies the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     pub(crate) region: u64,
@@ -26,11 +27,11 @@ pub(crate) struct Target {
     pub(crate) offset: u64,
 }
 
-/// Bytes of the [`Target`] before the data of a put.
+/// The length of the encoded [`Target`] before the data of a put.
 pub(crate) const PUT_HEAD: usize = 24;
-/// The same with the word of a put that notifies the target.
+/// The length of the header of a put that notifies the target: the [`Target`] and the word.
 pub(crate) const PUT_NOTIFY_HEAD: usize = 32;
-/// Bytes of [`data_head`] before the data of a get.
+/// The length of [`data_head`] before the data of a get.
 pub(crate) const GET_DATA_HEAD: usize = 16;
 
 impl Target {
@@ -42,7 +43,7 @@ impl Target {
         Ok(Target { region: r.u64()?, generation: r.u64()?, offset: r.u64()? })
     }
 
-    /// Runs a function on these bytes of a local region, if the region exists and the key allows it.
+    /// Runs a function on these bytes of a local region, if the region exists and its access rights allow it.
     pub(crate) fn reach<T, E: From<Status>>(
         &self,
         regions: &Table,
@@ -63,7 +64,7 @@ pub(crate) struct AtomicCall {
     pub(crate) compare: u64,
 }
 
-/// The request for an atomic.
+/// Encodes the request for an atomic.
 pub(crate) fn atomic_request(target: &Target, call: &AtomicCall) -> Vec<u8> {
     let mut w = Writer::default();
     target.write(&mut w);
@@ -71,17 +72,17 @@ pub(crate) fn atomic_request(target: &Target, call: &AtomicCall) -> Vec<u8> {
     w.bytes
 }
 
-/// The header of a piece of a put, and of the last piece of a put that notifies the target.
+/// Encodes the header of a piece of a put, or of the last piece of a put that notifies the target.
 pub(crate) fn put_head(target: &Target, word: Option<u32>) -> Vec<u8> {
     let mut w = Writer::default();
     target.write(&mut w);
     if let Some(word) = word {
-        let _ = w.u32(word).u32(0); // the data begins at 32
+        let _ = w.u32(word).u32(0); // aligns the data at byte 32
     }
     w.bytes
 }
 
-/// The request for a range.
+/// Encodes the request for a range.
 pub(crate) fn get_request(target: &Target, len: u64) -> Vec<u8> {
     let mut w = Writer::default();
     target.write(&mut w);
@@ -89,26 +90,26 @@ pub(crate) fn get_request(target: &Target, len: u64) -> Vec<u8> {
     w.bytes
 }
 
-/// An answer to a peer. `token`: the requester's number of its operation, returned unchanged; 0 requests no answer.
+/// An answer to a peer. `token`: the number that the requester assigned to its operation, returned unchanged; 0 requests no answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// The status, and the previous value.
+    /// A status, and the previous value.
     Reply { token: u64, status: i32, value: u64 },
-    /// The requested bytes, of which `sent` have been sent.
+    /// The requested bytes; `sent` is the number of bytes sent so far.
     Data { token: u64, target: Target, len: u64, sent: u64 },
-    /// The key that a handle stands for (`proto/handles.rs`).
+    /// The key for a handle (`proto/handles.rs`).
     Key { token: u64, key: Arc<[u8]> },
     /// A message of a service (`worker/services.rs`), ready to be sent.
     Service(Box<[u8]>),
 }
 
 impl Answer {
-    /// The answer to the request with this token.
+    /// Makes the answer to the request with this token.
     pub(crate) fn reply(token: u64, result: Result<u64, Status>) -> Answer {
         Answer::reply_to_access(token, result.map_err(Refusal::from))
     }
 
-    /// The same for an access to memory that may be missing.
+    /// Makes the answer to a request that accesses memory, which may be missing.
     pub(crate) fn reply_to_access(token: u64, result: Result<u64, Refusal>) -> Answer {
         let (status, value) = match result {
             Ok(value) => (0, value),
@@ -118,8 +119,9 @@ impl Answer {
     }
 }
 
-/// A refusal on the wire: a status, and with `Invalid` one more than the first byte that could not be accessed. Without that number
-/// it is the refusal that older versions read: of this operation only.
+/// Encodes a refusal: a status, and a number. For missing memory, the status is `Invalid` and the number is one more than the
+/// offset of the first inaccessible byte in the region. Versions that do not know the number read only the status, which refuses
+/// this operation alone.
 pub(crate) fn refusal_words(refusal: Refusal) -> (i32, u64) {
     match refusal.fault {
         None => (refusal.status as i32, 0),
@@ -127,7 +129,7 @@ pub(crate) fn refusal_words(refusal: Refusal) -> (i32, u64) {
     }
 }
 
-/// The reverse of [`refusal_words`]. Only that refusal has a number.
+/// Decodes the values of [`refusal_words`]. Only a refusal for missing memory has a nonzero value.
 pub(crate) fn read_refusal(status: i32, value: u64) -> Refusal {
     match (Status::from_code(status), value.checked_sub(1)) {
         (Status::Invalid, Some(at)) => Refusal::fault(at),
@@ -142,35 +144,33 @@ pub(crate) fn reply_bytes(status: i32, value: u64) -> [u8; 12] {
     bytes
 }
 
-/// A target's answer: a status, and the previous value.
+/// Decodes a target's answer: a status, and the previous value.
 pub(crate) fn read_reply(data: &[u8]) -> Result<(i32, u64), Status> {
     let mut r = Reader::new(data);
     Ok((r.i32()?, r.u64()?))
 }
 
-/// The header of a piece of a get's data: its position, and a status if the rest does not follow.
+/// Encodes the header of a piece of a get's data: its position, and a status if the rest does not follow.
 pub(crate) fn data_head(position: u64, status: i32) -> Vec<u8> {
     let mut w = Writer::default();
-    let _ = w.u64(position).i32(status).u32(0); // the data begins at 16
+    let _ = w.u64(position).i32(status).u32(0); // aligns the data at byte 16
     w.bytes
 }
 
-/// The position of a piece of a get's data, a status, and the bytes.
+/// Decodes a piece of a get's data: its position, a status, and the bytes.
 pub(crate) fn read_data(data: &[u8]) -> Result<(u64, i32, &[u8]), Status> {
     let mut r = Reader::new(data);
     let (position, status, _) = (r.u64()?, r.i32()?, r.u32()?);
     Ok((position, status, r.rest()))
 }
 
-// ---- at the target ----
-
 /// The target's state for executing peers' requests.
 pub(crate) struct Here<'a> {
     pub(crate) memory: &'a Memory,
     pub(crate) touch: &'a Touch,
-    /// Puts in several messages of which one hit missing memory.
+    /// The puts in several messages of which one piece hit missing memory.
     pub(crate) torn: &'a RefCell<Torn>,
-    /// The requester.
+    /// The sender of the request.
     pub(crate) from: Origin,
 }
 
@@ -189,8 +189,9 @@ impl Here<'_> {
         Ok(((token != 0).then(|| Answer::reply_to_access(token, put)), told))
     }
 
-    /// Executes a piece of a put. Only the last piece asks for an answer, which also covers earlier failures. A refused key stays
-    /// refused, the last piece reaches furthest, and missing memory is recorded.
+    /// Executes a piece of a put. Only the last piece requests an answer, which also covers failures of earlier pieces. The last
+    /// answer is sufficient because a refused key stays refused, the last piece has the greatest offset, and missing memory is
+    /// recorded.
     pub(crate) fn put(&self, token: u64, data: &[u8]) -> Result<Option<Answer>, Status> {
         let mut r = Reader::new(data);
         let target = Target::read(&mut r)?;
@@ -246,10 +247,10 @@ impl Here<'_> {
     }
 }
 
-/// The fix for registered memory that has gone.
+/// The remedy for registered memory that is missing.
 pub(crate) const KEEP_MAPPED: &str = "let the target keep what it registers mapped, with these rights, until it has closed the region";
 
-/// The error of an operation that the target refused.
+/// Makes the error of an operation that the target refused.
 pub(crate) fn refused(refusal: impl Into<Refusal>) -> Error {
     let Refusal { status, fault } = refusal.into();
     if let Some(at) = fault {
@@ -320,7 +321,8 @@ mod tests {
     use super::*;
     use crate::proto::id;
 
-    /// Workers of the same major read these: docs/wire.md. A change here is a new version in `address::MESSAGES`.
+    /// Workers of the same major version read these messages: docs/wire.md. A change of a message requires a new version in
+    /// `address::MESSAGES`.
     #[test]
     fn messages_are_written_as_they_always_were() {
         let target = Target { region: 1, generation: 2, offset: 3 };
@@ -344,7 +346,7 @@ mod tests {
         };
         let written: String = written.iter().map(line).collect();
         assert_eq!(written, include_str!("../golden/messages-1.0.hex"));
-        // Additions of 1.1. NOTIFY has no payload: its header is the word.
+        // Messages added by version 1.1. NOTIFY has no payload: its header is the word.
         let added = [("PUT_NOTIFY", put_notify)];
         let added: String = added.iter().map(line).collect();
         assert_eq!(added, include_str!("../golden/messages-1.1.hex"));

@@ -1,4 +1,4 @@
-//! Keys by their handles: the request and its answer.
+//! Keys by their handles: the request for a key, and the answer.
 //!
 //! ```text
 //! KEY     header: the requester's number   8 handle
@@ -11,12 +11,12 @@ use crate::region::Table;
 use crate::wire::Reader;
 use crate::{Error, Status};
 
-/// The request for a key.
+/// Encodes the request for a key.
 pub(crate) fn key_request(handle: u64) -> Vec<u8> {
     handle.to_le_bytes().into()
 }
 
-/// Answers a request at the owner. Ignores fields that a later minor adds at the end.
+/// Answers a request at the owner. Ignores fields that a later minor version adds at the end.
 pub(crate) fn on_key(regions: &Table, token: u64, data: &[u8]) -> Result<Answer, Status> {
     let handle = Reader::new(data).u64()?;
     Ok(match regions.key_of(handle) {
@@ -25,7 +25,7 @@ pub(crate) fn on_key(regions: &Table, token: u64, data: &[u8]) -> Result<Answer,
     })
 }
 
-/// The error of a request that the owner refused.
+/// Makes the error of a request that the owner refused.
 pub(crate) fn no_key(status: Status) -> Error {
     let (why, fix) = match status {
         Status::KeyRejected => (

@@ -27,7 +27,8 @@ pub(crate) mod id {
     pub(crate) const EXITED: u16 = 0xf00f;
 }
 
-/// The sender of one of the core's own messages, and the circuit that it came over, if any.
+/// The sender of one of the core's own messages, and the circuit that carried the message; `None` for a message of an interface
+/// without circuits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Origin {
     pub(crate) peer: u32,

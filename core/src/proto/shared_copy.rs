@@ -1,17 +1,18 @@
-//! A shared copy: both ends copy a large transfer between two processes of a host. While one process is in its put or get, the
-//! other copies too, if it makes progress.
+//! A shared copy: both ends copy a large transfer between two processes of a host. The peer copies a part, if it makes progress
+//! while the initiator is in its put or get.
 //!
-//! The initiator splits the transfer into chunks and takes them from the front. It notifies the peer in one message, and the peer
-//! takes chunks from the back, copying with its own single-copy module in the other direction. Both sides claim chunks by one word
-//! in memory that both map, a slot in a region of the initiator. Its layout is
-//! `sequence | taken from the front | taken from the back`, of 16, 24 and 24 bits. If the peer does not look, the cost is one
-//! message. If it looks late, it finds no chunk left, or another sequence, and does nothing.
+//! The initiator splits the transfer into chunks and takes them from the front. The initiator notifies the peer in one message. The
+//! peer takes chunks from the back and copies with its own single-copy module in the other direction. Both sides claim chunks by
+//! one word in memory that both map: a slot in a region of the initiator. The word's layout is `sequence | taken from the front |
+//! taken from the back`, of 16, 24 and 24 bits. If the peer makes no progress, the cost is one message. If the peer reads the
+//! message late, it finds no chunk left, or another sequence, and does nothing.
 //!
-//! Only a sent message uses up a sequence number. A number recurs after 65 535 messages of a worker to any peers. A message that
-//! was unread for so long claims chunks of another transfer. It copies nothing, since its key has ended, and reports this.
+//! Only a sent message uses up a sequence number. A number recurs after 65 535 messages of a worker to any peers. If a message
+//! stayed unread until its number recurs, the peer claims chunks of another transfer. The peer then copies nothing, since the
+//! message's key has ended, and reports this.
 //!
-//! The peer gets the key of the slots, and a key of this transfer's bytes, which ends with the transfer. Only processes that can
-//! copy each other's memory anyway share a copy.
+//! The peer gets the key of the slots, and a key of this transfer's bytes, which ends with the transfer. Only processes that may
+//! copy each other's memory share a copy.
 //!
 //! This module holds the common part. The initiator is in `endpoint/shared_copy.rs`, the helper in `worker/help.rs`.
 
@@ -28,11 +29,11 @@ const SLOTS: usize = 16;
 pub(crate) const SLOT_BYTES: usize = 128;
 const CHUNK: usize = 64 * 1024;
 /// The offsets of a slot's words: claims, which both sides change; finished chunks, and a failure flag, which only the helper
-/// increments. The initiator clears all three before it asks.
+/// increments. The initiator clears all three before it sends the request.
 pub(crate) const CLAIMS: usize = 0;
 pub(crate) const FINISHED: usize = 8;
 pub(crate) const TROUBLE: usize = 16;
-/// The longest piece in chunks: while a side copies one, it makes no progress.
+/// The maximum length of a piece in chunks: a side makes no progress while it copies a piece.
 const MOST_AT_ONCE: u64 = 16;
 const MOST_CHUNKS: u64 = (1 << 24) - 1;
 
@@ -57,14 +58,14 @@ impl Claims {
         u64::from(self.sequence) << 48 | self.front << 24 | self.back
     }
 
-    /// Claims chunks from the front, if any of `chunks` is left. Returns them with the new word.
+    /// Claims chunks from the front, if any of `chunks` is left. Returns the claimed chunks with the new word.
     fn take_front(self, chunks: u64) -> Option<(Run, Claims)> {
         let count = self.share(chunks)?;
         Some((Run { first: self.front, count }, Claims { front: self.front + count, ..self }))
     }
 
-    /// The same for the initiator, which has taken `front` so far. Only it claims there. A word that differs was not written by a
-    /// correct helper, and following it might never end.
+    /// Claims chunks from the front for the initiator, which has taken `front` chunks so far. Only the initiator claims from the
+    /// front. If the word differs, no correct helper has written it, and the copy might never end.
     pub(crate) fn next_front(
         self,
         chunks: u64,
@@ -84,35 +85,35 @@ impl Claims {
         Some((Run { first: chunks - back, count }, Claims { back, ..self }))
     }
 
-    /// The number of chunks to claim. It is large while much is left, because every piece costs system calls. It is small towards
-    /// the end, so that neither side waits long for the other.
+    /// Returns the number of chunks to claim. The number is large while many chunks remain, because every piece costs system calls.
+    /// The number is small towards the end, so that neither side waits long for the other.
     fn share(self, chunks: u64) -> Option<u64> {
         let left = chunks.checked_sub(self.front + self.back).filter(|&left| left > 0)?;
         Some((left / 4).clamp(1, MOST_AT_ONCE))
     }
 }
 
-/// Neighbouring chunks that are copied as one piece.
+/// A run of neighbouring chunks that are copied as one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) first: u64,
     pub(crate) count: u64,
 }
 
-/// A transfer as both sides see it.
+/// The parameters of a transfer that both sides have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) put: bool,
     pub(crate) sequence: u16,
     pub(crate) slot: u16,
     pub(crate) len: u64,
-    /// Offset in the initiator's region.
+    /// The offset in the initiator's region.
     pub(crate) at: u64,
     pub(crate) target: Target,
 }
 
 impl Plan {
-    /// Whether a transfer is short enough for the chunk counters.
+    /// Checks whether a transfer is short enough for the chunk counters.
     pub(crate) fn fits(len: usize) -> bool {
         len.div_ceil(CHUNK) as u64 <= MOST_CHUNKS
     }
@@ -121,14 +122,14 @@ impl Plan {
         self.len.div_ceil(CHUNK as u64)
     }
 
-    /// Offset and length of a run.
+    /// Returns the offset and the length of a run.
     pub(crate) fn piece(&self, run: Run) -> (u64, u64) {
         let from = run.first * CHUNK as u64;
         (from, (run.count * CHUNK as u64).min(self.len - from))
     }
 }
 
-/// The request to a peer: the plan, and the keys of the slots and of the memory.
+/// Encodes the request to a peer: the plan, and the keys of the slots and of the memory.
 pub(crate) fn request_bytes(plan: &Plan, control: &[u8], memory: &[u8]) -> Result<Vec<u8>, Status> {
     let mut w = Writer::default();
     let _ = w.u8(u8::from(plan.put)).u16(plan.sequence).u16(plan.slot).u64(plan.len).u64(plan.at);
@@ -154,7 +155,8 @@ pub(crate) fn parse_request(data: &[u8]) -> Result<(Plan, &[u8], &[u8]), Status>
     Ok((plan, r.blob()?, r.blob()?))
 }
 
-/// The slots for a worker's own transfers. Providers register their region while it is borrowed, and call nothing of the core.
+/// The slots for a worker's own transfers. Providers register the slots' region while it is borrowed, and they call no function of
+/// the core.
 #[derive(Default)]
 pub(crate) struct Slots {
     region: RefCell<Option<Region>>,
@@ -164,7 +166,7 @@ pub(crate) struct Slots {
 }
 
 impl Slots {
-    /// The region of the slots, allocated on first use.
+    /// Returns the region of the slots, allocated on first use.
     pub(crate) fn region(&self, memory: &Arc<Memory>) -> Option<Region> {
         if self.unavailable.get() {
             return None;
@@ -177,12 +179,12 @@ impl Slots {
         region.clone()
     }
 
-    /// The region, if there is one.
+    /// Returns the region if it was allocated.
     pub(crate) fn open_region(&self) -> Option<Region> {
         self.region.borrow().clone()
     }
 
-    /// Whether [`Slots::take`] has one.
+    /// Checks whether a slot is free.
     pub(crate) fn has_free(&self) -> bool {
         self.taken.get().trailing_ones() < SLOTS as u32
     }
@@ -197,17 +199,17 @@ impl Slots {
         Some(free as u16)
     }
 
-    /// Returns a slot: the helper has finished or is gone, so nothing writes to it any more.
+    /// Returns a slot whose helper has finished or is gone, so that nothing writes to the slot any more.
     pub(crate) fn give_back(&self, slot: u16) {
         self.taken.set(self.taken.get() & !(1 << slot));
     }
 
-    /// The sequence number of the next transfer. It is never 0, so a slot of zeros matches no transfer.
+    /// Returns the sequence number of the next transfer. The number is never 0, so a slot of zeros matches no transfer.
     pub(crate) fn next_sequence(&self) -> u16 {
         self.sequence.get().wrapping_add(1).max(1)
     }
 
-    /// A peer was asked with this number: the next transfer gets another one.
+    /// Records that a request with this number was sent, so that the next transfer gets another one.
     pub(crate) fn used(&self, sequence: u16) {
         self.sequence.set(sequence);
     }
@@ -217,7 +219,7 @@ impl Slots {
     }
 }
 
-/// A word of a slot.
+/// Returns a word of a slot.
 pub(crate) fn word(region: &Region, slot: u16, at: usize) -> Result<&AtomicU64, Error> {
     region.atomic_u64(usize::from(slot) * SLOT_BYTES + at)
 }

@@ -1,13 +1,13 @@
 //! Puts in several messages of which a piece hit missing memory at the target.
 //!
-//! A piece carries no number of its put, and only the last piece asks for an answer. Two pieces belong to one put if they come from
-//! the same peer over the same connection, and the second begins at the end of the first.
+//! A piece does not contain a number of its put, and only the last piece requests an answer. Two pieces belong to one put if they
+//! have the same sender and connection, and the second begins at the end of the first.
 
 use super::Origin;
 use super::emulate::Target;
 use crate::sys::Refusal;
 
-/// The limits per peer and in total; beyond them the oldest entry is dropped.
+/// The maximum numbers of entries per peer and in total; beyond either the oldest entry is dropped.
 const MOST_OF_ONE: usize = 8;
 const MOST: usize = 4096;
 
@@ -17,18 +17,18 @@ pub(crate) struct Torn(Vec<Put>);
 
 struct Put {
     from: Origin,
-    /// The beginning of the next piece.
+    /// The position at which the next piece begins.
     next: Target,
     refusal: Refusal,
 }
 
-/// The beginning of the piece after this one.
+/// Returns the position at which the piece after this one begins.
 fn behind(target: &Target, len: u64) -> Target {
     Target { offset: target.offset.wrapping_add(len), ..*target }
 }
 
 impl Torn {
-    /// A piece that is not the last one was refused.
+    /// Records that a piece, which is not the last one of its put, was refused.
     #[cold]
     pub(crate) fn begin(&mut self, from: Origin, target: &Target, len: u64, refusal: Refusal) {
         let of_it = |put: &Put| put.from == from;
@@ -42,7 +42,7 @@ impl Torn {
         self.0.push(Put { from, next: behind(target, len), refusal });
     }
 
-    /// The reason to refuse this piece, if one before it of the same put was refused.
+    /// Returns the refusal of an earlier piece of the same put, which also refuses this piece.
     pub(crate) fn goes_on(
         &mut self,
         from: Origin,

@@ -1,12 +1,12 @@
-//! The provider's tables as the core uses them: full size, every slot callable.
+//! The provider's tables as the core uses them: full size, and every slot can be called.
 //!
-//! A table that crosses the boundary may be shorter than ours (an older provider), longer (a newer one) and have null slots. It is
-//! copied once, at load, into one of the tables below, where a missing slot holds a stub that returns `UNSUPPORTED`. After that no
-//! path tests a size or a null.
+//! A table of a provider may be shorter than the core's (an older provider), longer (a newer one) and have null slots. At load,
+//! each table is copied once into one of the tables below, in which a missing slot holds a stub that returns `UNSUPPORTED`. After
+//! that no path tests a size or a null.
 //!
-//! [`RawEndpoint`] makes the data calls. It is created only from a handle that the provider has just returned, and only the thread
-//! of its interface uses it (it is not `Send`). Calls that take memory or a key, or that close something, have further
-//! preconditions and are `unsafe`: `endpoint/abi.rs` and `worker/abi.rs` meet them.
+//! [`RawEndpoint`] makes the data calls. An endpoint is created only from a handle that the provider has just returned, and only
+//! the thread of its interface uses it (it is not `Send`). Calls that take memory or a key, or that close an object, have further
+//! preconditions and are `unsafe`: `endpoint/abi.rs` and `worker/abi.rs` meet these.
 
 #![allow(unsafe_code)]
 
@@ -36,7 +36,7 @@ use tieline_plugin_api::abi::{
 use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{Status, caps, connects, memory_caps, role};
 
-/// The result of a call to a provider that is out of use.
+/// The result of a call after the provider was taken out of use.
 trait Failed {
     const FAILED: Self;
 }
@@ -53,7 +53,7 @@ impl Failed for () {
 const NO: i32 = Status::Unsupported as i32;
 const NO64: i64 = Status::Unsupported as i64;
 
-/// Declares a full-size table, the answer of a missing slot, and the conversion from the provider's table.
+/// Declares a full-size table, the result of each missing slot, and the conversion from the provider's table.
 macro_rules! table {
     ($(#[$doc:meta])* $table:ident from $ops:ident {
         $( $slot:ident( $($arg:ty),* ) -> $ret:ty = $missing:expr; )*
@@ -62,7 +62,7 @@ macro_rules! table {
         #[derive(Clone, Copy, Debug)]
         pub(crate) struct $table {
             $( pub(crate) $slot: unsafe extern "C" fn(*mut c_void $(, $arg)*) -> $ret, )*
-            /// Bit n: the provider has slot n.
+            /// The slots that the provider has: bit n for slot n.
             present: u32,
         }
 
@@ -76,7 +76,7 @@ macro_rules! table {
             };
 
             /// A table for a failed provider: every status is `PROVIDER_FAILED`.
-            #[allow(dead_code)] // used only for tables that need a failed twin
+            #[allow(dead_code)] // some tables have no use for it
             pub(crate) const FAILED: $table = {
                 $( unsafe extern "C" fn $slot(_: *mut c_void $(, _: $arg)*) -> $ret {
                     <$ret as Failed>::FAILED
@@ -84,7 +84,7 @@ macro_rules! table {
                 $table { $( $slot, )* present: 0 }
             };
 
-            /// Takes the present slots and stubs the others.
+            /// Copies the slots that the provider has, and fills the others with stubs.
             fn complete(ops: &$ops) -> $table {
                 let mut table = $table::MISSING;
                 let mut bit = 1;
@@ -99,7 +99,7 @@ macro_rules! table {
                 table
             }
 
-            /// The first of `slots` that the provider lacks.
+            /// Returns the first of `slots` that the provider lacks.
             fn lacks(&self, slots: &[&'static str]) -> Option<&'static str> {
                 slots.iter().copied().find(|slot| {
                     let at = $table::SLOTS.iter().position(|name| name == slot);
@@ -191,7 +191,7 @@ table! {
     }
 }
 
-/// Replaces an endpoint's table when its provider has failed, so that no flag is tested per message.
+/// The table of a failed provider's endpoints, which replaces their own table, so that no flag is tested per message.
 pub(crate) static FAILED_ENDPOINT: EndpointTable = EndpointTable::FAILED;
 
 /// All tables of one provider.
@@ -204,14 +204,14 @@ pub(crate) struct Tables {
     pub(crate) connector: ConnectorTable,
 }
 
-/// Larger than any table will be; a greater size is invalid.
+/// The limit of a table's stated size, above that of any real table; a greater size is invalid.
 const MOST_TABLE_BYTES: usize = 1 << 16;
 
-/// Copies the present part of a table into a full one that is zero before: `min(size)`, whole slots only.
+/// Copies the part of a table that exists into a full table of zeros: `min(size)` bytes, whole slots only.
 ///
 /// # Safety
-/// `table` is null or points to a table whose first field is its size and which has that length. `T` is one of the ABI's tables:
-/// plain C, for which zero is a value and any bits are a value of every slot.
+/// `table` is null or points to a table of the length that its first field states. `T` is one of the ABI's tables: plain C, for
+/// which zero is a valid value and every slot may hold any bits.
 unsafe fn copy_table<T: Copy>(
     what: &str,
     table: *const T,
@@ -223,13 +223,13 @@ unsafe fn copy_table<T: Copy>(
     if !table.is_aligned() {
         return Err(format!("the {what} table lies at an odd address"));
     }
-    // SAFETY: aligned and not null; the first field of every table is `size: usize`.
+    // SAFETY: the pointer is aligned and not null; the first field of every table is `size: usize`.
     let size = unsafe { *table.cast::<usize>() };
     if !(size_of::<usize>()..=MOST_TABLE_BYTES).contains(&size) {
         return Err(format!("the {what} table says that it is {size} bytes long"));
     }
     let whole = size.min(size_of::<T>()) / size_of::<usize>() * size_of::<usize>();
-    // SAFETY: `whole` does not exceed the length of either table; the caller promises the provider's.
+    // SAFETY: `whole` does not exceed the length of either table; the caller guarantees the provider's length.
     unsafe {
         std::ptr::copy_nonoverlapping(
             table.cast::<u8>(),
@@ -241,16 +241,16 @@ unsafe fn copy_table<T: Copy>(
 }
 
 impl Tables {
-    /// Makes full tables of the record that the entry function wrote. An error names a missing mandatory part.
+    /// Makes full tables from the record that the entry function wrote. An error names a missing mandatory part.
     ///
     /// # Safety
     /// `ops` is the record that a provider's entry function wrote: its pointers are null or point to tables as [`copy_table`]
     /// requires.
     pub(super) unsafe fn complete(ops: &ProviderOps) -> Result<Tables, String> {
-        // SAFETY: a record of the core's own; only the part that the provider claims is used.
+        // SAFETY: the record is the core's own; only the part that the provider claims is used.
         let known = unsafe { copy_table("provider", ops, ProviderOps::empty())? };
         let ops = known.as_ref().unwrap_or(ops);
-        // SAFETY: the caller's promise, for each of the four.
+        // SAFETY: the caller's guarantee covers each of the four tables.
         let (domain, interface, endpoint, connector) = unsafe {
             (
                 copy_table("domain", ops.domain, DomainOps::empty())?,
@@ -282,7 +282,7 @@ impl Tables {
         }
     }
 
-    /// The first claim of a module's attributes that the tables cannot keep: `(promise, missing slot)`.
+    /// Returns the first claim of a module's attributes that the tables cannot keep: `(promise, missing slot)`.
     pub(super) fn broken_promise(
         &self,
         module: &ModuleAttr,
@@ -348,7 +348,7 @@ impl Tables {
         None
     }
 
-    /// The first such claim of a domain.
+    /// Returns the first claim of a domain's attributes that the tables cannot keep: `(promise, missing slot)`.
     pub(super) fn broken_domain_promise(
         &self,
         domain: &DomainAttr,
@@ -366,8 +366,8 @@ impl Tables {
         None
     }
 
-    /// This endpoint table at an address that stays valid for the life of the process, as endpoints require. Equal tables share one
-    /// place, so that repeated opening of a provider takes no more memory.
+    /// Returns this endpoint table at an address that stays valid for the life of the process, as endpoints require. Equal tables
+    /// share one address, so that repeated opening of a provider takes no more memory.
     pub(super) fn endpoint_forever(&self) -> &'static EndpointTable {
         static PLACES: Kept<EndpointTable> = Kept::new();
         let known = PLACES.iter().find(|place| place.addresses() == self.endpoint.addresses());
@@ -376,7 +376,7 @@ impl Tables {
 }
 
 impl EndpointTable {
-    /// The addresses by which two tables are compared.
+    /// Returns the addresses by which two tables are compared.
     fn addresses(&self) -> [usize; 17] {
         [
             self.am_short as usize,

@@ -1,5 +1,5 @@
-//! Checks a provider's attributes of its domains and modules. An impossible claim, or one that its tables cannot keep, makes the
-//! module or domain unusable. docs/abi.md gives the limits.
+//! Checks of the attributes of a provider's domains and modules. A claim that is impossible, or that the provider's tables cannot
+//! keep, makes the module or domain unusable. docs/abi.md states the limits.
 
 use super::elf::Unfit;
 use super::load::LoadedProvider;
@@ -8,19 +8,19 @@ use std::ops::RangeInclusive;
 use tieline_plugin_api::abi::{DomainAttr, ModuleAttr};
 use tieline_plugin_api::{caps, connects, memory_caps, role};
 
-/// The minimum room of a packed message: every fixed message of the core fits, and a transfer in pieces makes progress after its
+/// The minimum payload of a packed message: every fixed message of the core fits, and a transfer in pieces makes progress after its
 /// header.
 pub(crate) const LEAST_PACKED: usize = 64;
-/// The minimum that an endpoint carries to its peer on arrival: a worker's address.
+/// The minimum length of the identity that an endpoint carries to its peer at first contact: that of a worker's address.
 const LEAST_IDENTITY: usize = 4096;
-/// The longest address or key.
+/// The maximum length of an address or key.
 const MOST_BYTES: usize = 4096;
 /// The minimum payload of a connector's datagram.
 const LEAST_DATAGRAM: usize = 1024;
 
-/// Capabilities that access memory by a key.
+/// The capabilities that access memory by a key.
 const BY_KEY: u64 = caps::PUT | caps::GET | caps::ATOMICS;
-/// Capabilities whose effect a peer sees and must attribute to a sender.
+/// The capabilities whose effect a peer detects and must attribute to a sender.
 const TELLS: u64 = caps::AM_SHORT | caps::AM_PACKED | caps::AM_ZCOPY | caps::PUT_NOTIFY;
 
 impl LoadedProvider {
@@ -34,7 +34,7 @@ impl LoadedProvider {
         self.kept(self.tables.broken_promise(module))
     }
 
-    /// The same for a domain.
+    /// Checks that a domain is consistent and that the tables keep its promises.
     pub(crate) fn check_domain(&self, domain: &DomainAttr) -> Result<(), Verdict> {
         name(&domain.name, "domain").map_err(|unfit| self.verdict(unfit))?;
         self.kept(self.tables.broken_domain_promise(domain))
@@ -46,7 +46,7 @@ impl LoadedProvider {
         Err(self.verdict(Unfit { expected, found: "that slot is missing".into() }))
     }
 
-    /// The refusal, with the file that causes it.
+    /// Makes the refusal, with the file that causes it.
     fn verdict(&self, Unfit { expected, found }: Unfit) -> Verdict {
         let found = format!("{found} ({})", self.origin);
         Verdict::Refused { phase: "tables".into(), expected, found }
@@ -89,7 +89,7 @@ fn sense(module: &ModuleAttr, domain: &DomainAttr) -> Result<(), Unfit> {
     Ok(())
 }
 
-/// A name is non-empty text with a terminating zero; without the zero it was too long for its field.
+/// Checks a name: non-empty text with a terminating zero. If the zero is missing, the name was too long for its field.
 fn name(bytes: &[u8], whose: &str) -> Result<(), Unfit> {
     let Some(end) = bytes.iter().position(|&byte| byte == 0) else {
         let expected =
@@ -107,18 +107,18 @@ fn name(bytes: &[u8], whose: &str) -> Result<(), Unfit> {
     }
 }
 
-/// The data capabilities of a module; none if it only forms connections.
+/// Returns the data capabilities of a module; none if the module only forms connections.
 fn data(module: &ModuleAttr) -> u64 {
     if module.role == role::DATA { module.caps } else { 0 }
 }
 
-/// The first limit that is below its minimum or above its maximum.
+/// Checks that every limit lies between its minimum and its maximum; the error describes the first one that does not.
 fn limits(module: &ModuleAttr, domain: &DomainAttr) -> Result<(), Unfit> {
     let connector = module.role == role::CONNECTION_ONLY;
     let to_interface = !connector && module.connects & connects::TO_INTERFACE != 0;
     let does = |capability: u64| data(module) & capability != 0;
     let (any, most) = (usize::MAX, MOST_BYTES);
-    // Condition, capability, limit, allowed range, actual value.
+    // The columns: condition, capability, limit, allowed range, actual value.
     let limits: [(bool, &str, &str, RangeInclusive<usize>, usize); 11] = [
         (does(caps::AM_SHORT), "CAP_AM_SHORT", "max_short", 8..=any, module.max_short),
         (
@@ -271,7 +271,7 @@ mod tests {
                 "{said}"
             );
         }
-        // A module without claims has no required limits.
+        // A module without capabilities has no required limits.
         let silent = ModuleAttr { caps: 0, ..ModuleAttr { max_short: 0, max_packed: 0, ..good } };
         assert_eq!(words(limits(&silent, &DomainAttr::empty())), "");
     }

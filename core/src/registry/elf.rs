@@ -1,8 +1,8 @@
-//! Checks an ELF file well enough to pass it to dlopen, and finds the identity note. No code of the file runs.
+//! Checks that an ELF file can be passed to dlopen safely, and reads its identity note. No code of the file runs.
 //!
-//! dlopen maps and touches the ranges in the program headers. If the file is shorter than they claim, the process dies of SIGBUS
-//! inside dlopen. So every header, segment and section is checked against the file's length first. The bytes are untrusted: every
-//! read is bounds-checked, every sum is checked for overflow, and every table has a bound.
+//! dlopen maps and accesses the ranges that the program headers state. If the file is shorter than they claim, the process dies of
+//! SIGBUS inside dlopen. So every header, segment and section is checked against the file's length first. The bytes are untrusted:
+//! every read is bounds-checked, every sum is checked for overflow, and every table has a bound.
 
 mod dynamic;
 
@@ -10,11 +10,11 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE};
 
-/// Bytes that can be read at an offset: a file, or a slice in tests.
+/// A source of bytes that can be read at an offset: a file, or a slice in tests.
 pub(super) trait Bytes {
-    /// The length in bytes.
+    /// Returns the length in bytes.
     fn len(&self) -> u64;
-    /// Fills `out` from `offset`; `false` if the range is not completely present.
+    /// Fills `out` from `offset`; `false` if the source does not contain the whole range.
     fn read(&self, offset: u64, out: &mut [u8]) -> bool;
 }
 
@@ -53,9 +53,9 @@ impl Bytes for [u8] {
 /// The reason that a file is not loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Unfit {
-    /// The property of a valid file.
+    /// The property that a valid file has.
     pub(super) expected: String,
-    /// The property of this file.
+    /// The property that this file has.
     pub(super) found: String,
 }
 
@@ -78,12 +78,12 @@ const PT_NOTE: u32 = 4;
 const PT_GNU_RELRO: u32 = 0x6474_e552;
 const SHT_NULL: u32 = 0;
 const SHT_NOBITS: u32 = 8;
-/// More segments or sections than any real shared object has.
+/// The maximum number of segments or sections, above that of any real shared object.
 const MOST_HEADERS: u64 = 65_536;
-/// The limit for all notes of one segment; the largest seen in practice are a few hundred bytes.
+/// The maximum length of all notes of one segment; the largest seen in practice are a few hundred bytes.
 const MOST_NOTE_BYTES: u64 = 64 * 1024;
 
-/// The machine number and its name for this build; `None` where the table has no entry.
+/// The machine number and its name for this build; `None` if the table has no entry for it.
 const MACHINE: Option<(u16, &str)> = if cfg!(target_arch = "x86_64") {
     Some((62, "x86-64"))
 } else if cfg!(target_arch = "aarch64") {
@@ -125,12 +125,12 @@ pub(super) fn read(bytes: &(impl Bytes + ?Sized)) -> Result<Image, Unfit> {
     Ok(Image { note: note.or(by_name) })
 }
 
-/// Whether `len` bytes at `offset` lie inside a file of `total` bytes.
+/// Checks whether `len` bytes at `offset` lie inside a file of `total` bytes.
 fn inside(offset: u64, len: u64, total: u64) -> bool {
     offset.checked_add(len).is_some_and(|end| end <= total)
 }
 
-/// Fields of a header that was read completely; the offsets are constants smaller than its length.
+/// The fields of a header that was read completely; the offsets are constants within the header's length.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -208,14 +208,14 @@ impl Header {
             return truncated("the program headers", header.segments_at, segments * PHDR, bytes);
         }
         if header.sections_at == 0 {
-            header.sections = 0; // stripped of all section headers: allowed
+            header.sections = 0; // a file stripped of all section headers is allowed
             return Ok(header);
         }
         if u64::from(field.u16(58)) != SHDR {
             return unfit("section headers of 64 bytes", format!("{} bytes", field.u16(58)));
         }
         if header.sections == 0 || header.names_index == 0xffff {
-            // Extended numbering: the first section header holds the real numbers.
+            // With extended numbering, the first section header holds the real numbers.
             let mut first = [0; SHDR as usize];
             if !bytes.read(header.sections_at, &mut first) {
                 return truncated("the section headers", header.sections_at, SHDR, bytes);
@@ -258,7 +258,7 @@ fn truncated<T>(
     )
 }
 
-/// Checks every segment; returns the identity note of the first PT_NOTE that holds one.
+/// Checks every segment, and returns the identity note of the first PT_NOTE that contains one.
 fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec<u8>>, Unfit> {
     let (mut loads, mut dynamics, mut relro, mut note) = (Vec::new(), Vec::new(), Vec::new(), None);
     for i in 0..header.segments {
@@ -319,8 +319,8 @@ fn segments(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec
     Ok(note)
 }
 
-/// Checks every section. Returns the identity note of the section with that name, because some tools move a note section out of
-/// PT_NOTE.
+/// Checks every section. Returns the identity note of the section with the note's section name, because some tools move a note
+/// section out of PT_NOTE.
 fn sections(bytes: &(impl Bytes + ?Sized), header: &Header) -> Result<Option<Vec<u8>>, Unfit> {
     let names = section(bytes, header, header.names_index);
     let mut note = None;

@@ -8,26 +8,27 @@ use tieline_plugin_api::note_flags;
 /// A provider's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    /// `shm-cma`.
+    /// The name: `shm-cma`.
     pub(crate) name: String,
-    /// Its version.
+    /// The version of the provider.
     pub(crate) version: semver::Version,
-    /// The ABI minor that it was built for.
+    /// The ABI minor version for which the provider was built.
     pub(crate) abi_minor: u16,
-    /// Built in Rust with `panic = "abort"`: a panic in it ends the process.
+    /// Whether the provider was built in Rust with `panic = "abort"`, so that a panic in it ends the process.
     pub(crate) aborts: bool,
 }
 
-/// The length of the note's record in ABI 1.0. A later minor may have a longer record; no record of this major is shorter.
+/// The length of the note's record in ABI 1.0. A later minor version may have a longer record; no record of this major version is
+/// shorter.
 const FIRST_LENGTH: usize = 76;
 const _: () = assert!(size_of::<NoteDesc>() >= FIRST_LENGTH);
 
 /// The origin of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// Linked into the core.
+    /// The provider is linked into the core.
     BuiltIn,
-    /// A file.
+    /// The provider is a file.
     File(PathBuf),
 }
 
@@ -40,10 +41,10 @@ impl std::fmt::Display for Origin {
     }
 }
 
-/// A refusal with the step at which it happened.
+/// A refusal, and the step at which it happened.
 pub(super) type Refusal = (&'static str, Unfit);
 
-/// The provider name in a file's name: `shm_cma` for `libtieline_shm_cma.so`; `None` for another file.
+/// Returns the provider name in a file's name: `shm_cma` for `libtieline_shm_cma.so`; `None` for another file.
 pub(super) fn name_in_file(file_name: &str) -> Option<&str> {
     let name = file_name.strip_prefix("libtieline_")?.strip_suffix(".so")?;
     (!name.is_empty()).then_some(name)
@@ -132,7 +133,7 @@ fn refuse<T>(
     Err((phase, Unfit { expected: expected.into(), found: found.into() }))
 }
 
-/// Zero-padded text: a terminating zero, followed by zeros only.
+/// Parses zero-padded text: a terminating zero, followed by zeros only.
 fn text(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|&b| b == 0)?;
     let (text, padding) = bytes.split_at(end);
@@ -142,7 +143,7 @@ fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(text).ok()
 }
 
-/// The name of the application's own datagrams in the list of providers, so a file must not have it.
+/// The name that the list of providers uses for the application's own datagrams; no provider file may have this name.
 pub(crate) const OUT_OF_BAND: &str = "oob";
 
 fn is_name(name: &str) -> bool {

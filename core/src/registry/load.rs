@@ -1,8 +1,8 @@
-//! Loads one provider: dlopen, entry symbol, tables, layouts. It also holds the state of a loaded provider.
+//! The loading of one provider: dlopen, entry symbol, tables, layouts. The module also has the state of a loaded provider.
 //!
-//! A provider is never unloaded, not even one that is refused after dlopen. Its constructors have run. Thread-local destructors,
-//! atexit handlers and threads that cannot be listed may point into its code. Unmapping it would cause a crash at a later time, in
-//! an unrelated place. The file is therefore loaded with `RTLD_NODELETE`, and the handle is leaked.
+//! A provider is never unloaded, not even one that is refused after dlopen. A provider's constructors have run. Thread-local
+//! destructors, atexit handlers and threads that cannot be listed may point into the provider's code. Unmapping the file would
+//! cause a crash at a later time, in unrelated code. The file is therefore loaded with `RTLD_NODELETE`, and the handle is leaked.
 
 #![allow(unsafe_code)]
 
@@ -34,9 +34,9 @@ pub(crate) const REFUSED_VALUE: &str = "value";
 /// The step at which a provider does not start because its device is missing.
 pub(super) const NO_DEVICE: &str = "device";
 
-/// The ABI of this core, readable in every file that links it.
+/// The ABI version of this core, as a note in every file that links the core.
 #[used]
-// SAFETY: a note section holds constants without pointers; `CoreNote` is that and nothing else.
+// SAFETY: a note section holds constants without pointers, and `CoreNote` contains nothing else.
 #[unsafe(link_section = ".note.tieline.core")]
 static NOTE: CoreNote = CoreNote::new();
 
@@ -55,12 +55,12 @@ pub(crate) struct LoadedProvider {
 
 // SAFETY: by the ABI, several threads may call the functions of a provider concurrently; `state` is only passed to them.
 unsafe impl Send for LoadedProvider {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` applies.
 unsafe impl Sync for LoadedProvider {}
 
 impl Drop for LoadedProvider {
     fn drop(&mut self) {
-        // SAFETY: everything opened from it held an `Arc` of it, so this is the last call into it.
+        // SAFETY: every object opened from the provider held an `Arc` of it, so this is the last call to the provider.
         unsafe { (self.tables.provider.quiesce)(self.state) }
         self.services.close();
     }
@@ -74,28 +74,30 @@ fn refuse<T>(
     Err((phase, Unfit { expected: expected.into(), found: found.into() }))
 }
 
-/// The files that this process has loaded, as the mappings name them, with the versions that they reported. A forked child inherits
-/// them.
+/// The files that this process has loaded, identified as in its mappings, with the versions that they reported. A forked child
+/// inherits the list.
 static LOADED: Kept<(sys::MappedFile, semver::Version)> = Kept::new();
 
-/// Whether the loader already has an object of this path. If so, its constructors have run, and the loader would use that object.
+/// Checks whether the loader already has an object of this path. If so, its constructors have run, and the loader would use that
+/// object.
 pub(super) fn is_loaded(path: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()) else {
         return false;
     };
-    // SAFETY: with RTLD_NOLOAD nothing is loaded and no code runs; the reference is returned immediately. If it was the last
-    // reference, the object still stays: the core loads everything with RTLD_NODELETE.
+    // SAFETY: with RTLD_NOLOAD nothing is loaded and no code runs; the reference is returned immediately. If the reference was the
+    // last one, the object remains loaded, because the core loads every file with RTLD_NODELETE.
     unsafe {
         let handle = libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD);
         !handle.is_null() && libc::dlclose(handle) == 0
     }
 }
 
-/// Loads a file whose location, structure and note were checked. Its constructors run here.
+/// Loads a file whose location, structure and note were checked. The call runs the file's constructors.
 ///
 /// The file is loaded by its path, and not by `/proc/self/fd`, because debuggers, `$ORIGIN` and the loader's list identify objects
 /// by name. [`super::trust`] makes sure that other users cannot replace the file meanwhile. Root and this user still can, so the
-/// mapped file is compared with the checked one. That is too late for constructors, and early enough for everything else.
+/// mapped file is compared with the checked one. The comparison is too late for constructors, but precedes every other use of the
+/// file.
 pub(super) fn open_file(
     path: &Path,
     checked: &Checked,
@@ -104,18 +106,18 @@ pub(super) fn open_file(
 ) -> Result<EntryFn, Refusal> {
     const RTLD_NODELETE: c_int = libc::RTLD_NODELETE;
     let flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
-    // SAFETY: loading a provider implies running its constructors. Only root or this user can have put the file there, and it was
-    // tried in a child process unless it is a system file.
+    // SAFETY: loading a provider implies running its constructors. Only root or this user can have installed the file, and a child
+    // process has tried it unless it is a system file.
     let library = match unsafe { Library::open(Some(path.as_os_str()), flags) } {
         Ok(library) => library,
         Err(error) => return Err(not_loaded(why(&error))),
     };
-    // SAFETY: the symbol's name contains the major of the ABI, which fixes its type.
+    // SAFETY: the symbol's name contains the major version of the ABI, which determines its type.
     let entry = unsafe { library.get::<EntryFn>(symbol_name().as_bytes()) }.map(|symbol| *symbol);
-    // Never closed: see the module's documentation.
+    // The library is never closed: see the module documentation.
     let handle = library.into_raw();
     match entry {
-        // SAFETY: it was opened above and stays open.
+        // SAFETY: the handle was opened above and stays open.
         Ok(entry) if unsafe { defined_in(handle, entry as *const c_void) } => {
             compare_files(entry as *const c_void, path, checked, version, warn).map(|()| entry)
         }
@@ -150,7 +152,7 @@ fn compare_files(
     warn: impl FnOnce(String),
 ) -> Result<(), Refusal> {
     let (Some(mapped), Some(wanted)) = (sys::file_at(entry), sys::as_mapped(&checked.file)) else {
-        // Without /proc: check that the path still leads to the same file.
+        // Without /proc, the check is that the path still leads to the same file.
         let now = std::fs::metadata(path).map(|meta| FileKey::of(&meta));
         return match now {
             Ok(now) if now == FileKey::of(&checked.meta) => Ok(()),
@@ -164,7 +166,7 @@ fn compare_files(
         return Ok(());
     }
     match LOADED.iter().find(|(known, _)| *known == mapped) {
-        // The loader goes by names: a loaded object keeps its name.
+        // The loader identifies objects by name, so a loaded object is used again even if its file was replaced.
         Some((_, first)) => {
             warn(format!(
                 "{} was replaced since this process loaded it: version {first} stays in use, {version} comes with the next start",
@@ -184,7 +186,7 @@ fn symbol_name() -> String {
     format!("{ENTRY_SYMBOL}\0")
 }
 
-/// The loader's own text, without the wrapper's.
+/// Returns the loader's own text, without that of the wrapper.
 fn why(error: &libloading::Error) -> String {
     match error {
         libloading::Error::DlOpen { desc } => format!("{desc:?}").trim_matches('"').to_string(),
@@ -192,7 +194,7 @@ fn why(error: &libloading::Error) -> String {
     }
 }
 
-/// Calls the entry function and makes a provider of the record that it wrote.
+/// Calls the entry function and makes a provider from the record that it wrote.
 pub(super) fn start(
     name: &str,
     version: &semver::Version,
@@ -222,7 +224,7 @@ pub(super) fn start(
         let phase = if of_a_value { REFUSED_VALUE } else { "init" };
         return refuse(phase, "a provider that starts", found);
     }
-    // Its functions may rely on a value that was refused.
+    // The provider's functions may rely on a value that was refused.
     let refused = services.refused_value();
     let tables = if room.is_whole() {
         // SAFETY: this is what the entry function wrote.
@@ -242,7 +244,7 @@ pub(super) fn start(
         Ok(tables) => tables,
         Err(refusal) => {
             if let Some(quiesce) = room.ops.quiesce {
-                // SAFETY: the provider started; no other function of it is called from here on.
+                // SAFETY: the provider has started, and no other function of it is called after this one.
                 unsafe { quiesce(room.ops.state) };
             }
             services.close();
@@ -267,11 +269,11 @@ pub(super) fn start(
 fn compare_layouts(ops: &ProviderOps) -> Result<(), Refusal> {
     let Some(query) = ops.layouts else { return Ok(()) };
     let mut theirs = Layouts::empty();
-    // SAFETY: the provider's function with its own state; the record lives for the call.
+    // SAFETY: this is the provider's function with its own state; the record lives for the call.
     if unsafe { query(ops.state, &mut theirs) } < 0 {
         return Ok(());
     }
-    // SAFETY: the provider guarantees it; layouts are constants of a file that is never unloaded.
+    // SAFETY: the provider guarantees the conditions of `drift`; layouts are constants of a file that is never unloaded.
     let drift = unsafe { layout::drift(&theirs) };
     match drift {
         None => Ok(()),
@@ -285,7 +287,7 @@ impl LoadedProvider {
         let what = || "its domains could not be listed".to_string();
         self.usable(&what)?;
         listed(DomainAttr::empty(), |out, capacity, count| {
-            // SAFETY: the provider's function with its own state; `out` has room for `capacity` records.
+            // SAFETY: this is the provider's function with its own state; `out` has space for `capacity` records.
             unsafe { (self.tables.provider.query_domains)(self.state, out, capacity, count) }
         })
         .map_err(|why| self.unlisted(why, "query_domains", &what))
@@ -303,10 +305,10 @@ impl LoadedProvider {
         }
     }
 
-    /// The provider's text for the last error of the calling thread; empty if there is none.
+    /// Returns the provider's text for the last error of the calling thread; empty if there is none.
     pub(crate) fn last_error(&self) -> String {
         let mut buffer = [0; 1024];
-        // SAFETY: the provider's function with its own state; the buffer has that capacity.
+        // SAFETY: this is the provider's function with its own state; the buffer has that capacity.
         let len = unsafe {
             (self.tables.provider.last_error)(self.state, buffer.as_mut_ptr(), buffer.len())
         };
@@ -314,7 +316,7 @@ impl LoadedProvider {
         String::from_utf8_lossy(&buffer[..len]).trim().to_string()
     }
 
-    /// The error of a call to this provider: the status, with the provider's text as the reason.
+    /// Makes the error of a call to this provider: the status, with the provider's text as the reason.
     pub(crate) fn failure(&self, code: i32, what: &str) -> Error {
         let status = Status::from_code(code);
         let text = if self.poisoned() { self.poisoned_by() } else { self.last_error() };
@@ -328,18 +330,18 @@ impl LoadedProvider {
         Error::new(status, format!("provider {}: {what}", self.name), why, fix)
     }
 
-    /// Whether it failed and is out of use.
+    /// Checks whether the provider was taken out of use.
     pub(crate) fn poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Acquire)
     }
 
-    /// The reason that it is out of use; empty if it is in use.
+    /// Returns the reason that the provider is out of use; empty if it is in use.
     pub(crate) fn poisoned_by(&self) -> String {
         self.poisoned_by.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes it out of use: control calls fail from here on. Only the first reason is kept. The worker fails the open endpoints
-    /// ([`super::abi::RawEndpoint::fail`]).
+    /// Takes the provider out of use: control calls fail from this call on. Only the first reason is kept. The worker fails the
+    /// open endpoints ([`super::abi::RawEndpoint::fail`]).
     pub(crate) fn poison(&self, why: &str) {
         let mut by = self.poisoned_by.lock().unwrap_or_else(PoisonError::into_inner);
         if by.is_empty() {
@@ -348,14 +350,14 @@ impl LoadedProvider {
         self.poisoned.store(true, Ordering::Release);
     }
 
-    /// A data call of this thread returned `PROVIDER_FAILED`: takes the provider out of use, with the error text of this thread.
+    /// Takes the provider out of use with this thread's error text, after a data call of this thread returned `PROVIDER_FAILED`.
     #[cold]
     pub(crate) fn broke(&self) {
         let words = self.last_error();
         self.poison(if words.is_empty() { "a data call returned PROVIDER_FAILED" } else { &words });
     }
 
-    /// Bytes that it holds from the host's page allocator.
+    /// Returns the number of bytes that the provider holds from the host's page allocator.
     #[cfg(test)]
     pub(crate) fn page_bytes(&self) -> usize {
         self.services.page_bytes()
@@ -369,7 +371,7 @@ impl LoadedProvider {
         self.endpoint_table
     }
 
-    /// Returns an error if the provider is out of use.
+    /// Fails if the provider is out of use.
     pub(super) fn usable(&self, what: &dyn Fn() -> String) -> Result<(), Error> {
         if self.poisoned() {
             return Err(self.failure(Status::ProviderFailed as i32, &what()));
@@ -377,19 +379,19 @@ impl LoadedProvider {
         Ok(())
     }
 
-    /// The value of a control call, or its failure.
+    /// Returns the value of a control call, or the error of its failure.
     pub(super) fn checked(&self, code: i64, what: &dyn Fn() -> String) -> Result<i64, Error> {
         if code < 0 { Err(self.failed_call(code as i32, what)) } else { Ok(code) }
     }
 
-    /// Checks the result of a best-effort call: `PROVIDER_FAILED` still takes the provider out of use.
+    /// Checks the result of a call whose other errors are ignored: `PROVIDER_FAILED` still takes the provider out of use.
     pub(crate) fn heard(&self, code: i32) {
         if code == Status::ProviderFailed as i32 {
             self.poison(&self.last_error());
         }
     }
 
-    /// The error of a failed control call. `PROVIDER_FAILED` takes the provider out of use.
+    /// Makes the error of a failed control call. `PROVIDER_FAILED` takes the provider out of use.
     pub(super) fn failed_call(&self, code: i32, what: &dyn Fn() -> String) -> Error {
         self.heard(code);
         self.failure(code, &what())
@@ -402,19 +404,19 @@ impl std::fmt::Debug for LoadedProvider {
     }
 }
 
-/// The path of the object that holds this code: the executable, or the library if the core is one.
+/// Returns the path of the object that contains this code: the executable, or the library if the core is part of one.
 pub(super) fn own_object() -> Option<std::path::PathBuf> {
     let own = object_of(own_object as *const c_void)?;
-    // SAFETY: reads the auxiliary vector.
+    // SAFETY: the call reads the auxiliary vector.
     let headers = unsafe { libc::getauxval(libc::AT_PHDR) } as *const c_void;
     if base_of(headers) == Some(own.dli_fbase as usize) {
-        // For the executable, the loader knows only argv[0], which the calling process can choose freely.
+        // The loader's name of the executable is argv[0], which the calling process can choose freely.
         return std::env::current_exe().ok();
     }
     if own.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the loader's text of an object that stays loaded: this one.
+    // SAFETY: the text is the loader's, and its object is this one, which stays loaded.
     let name = unsafe { std::ffi::CStr::from_ptr(own.dli_fname) };
     let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(name.to_bytes());
     std::fs::canonicalize(name).ok()

@@ -1,18 +1,18 @@
 //! Finds providers, checks them, and loads those that the filters admit.
 //!
-//! A file passes these steps, and a failed step is a line in the report:
+//! Each file passes these steps, and a failed step is recorded in the report:
 //!
-//! 1. the rights of the directory and of the file (`search`, `permissions`),
-//! 2. its structure (`elf`) and its identity (`note`, `abi`),
-//! 3. the filters,
-//! 4. a trial in a child process (`probe`),
-//! 5. the loader (`dlopen`, `symbol`),
-//! 6. its entry function (`init`, or `value` if it refuses a setting),
-//! 7. its tables (`tables`) and its layouts (`layout`).
+//! 1. the rights of the directory and of the file (`search`, `permissions`)
+//! 2. the file's structure (`elf`) and identity (`note`, `abi`)
+//! 3. the filters
+//! 4. a trial in a child process (`probe`)
+//! 5. the loader (`dlopen`, `symbol`)
+//! 6. the file's entry function (`init`, or `value` if it refuses a setting)
+//! 7. the file's tables (`tables`) and layouts (`layout`)
 //!
 //! No code of a file runs before `probe`. The loaded file is the file that was checked. A file that a filter excludes is never
-//! opened. The first file of a name that passes is used. If a file fails, the next one of its name is tried, and the built-in one
-//! last.
+//! opened. The first file of a name that passes is used. If a file fails, the next file of the same provider name is tried, and the
+//! built-in provider last.
 
 pub(crate) mod abi;
 mod claims;
@@ -57,8 +57,8 @@ pub(crate) struct Discovery {
     pub(crate) log: Arc<Log<LogLine>>,
 }
 
-/// Searches, checks and loads. `wanted` says whether the filters admit a provider. A provider that they exclude is recorded with
-/// the returned verdict, and never opened.
+/// Searches for providers, checks them and loads them. `wanted` returns `Ok` if the filters admit a provider. A provider that they
+/// exclude is recorded with the returned verdict, and never opened.
 pub(crate) fn discover(
     settings: Arc<dyn Settings>,
     builtin: &[Builtin],
@@ -68,7 +68,7 @@ pub(crate) fn discover(
     discover_in(path, settings, builtin, wanted)
 }
 
-/// Like [`discover`], in the given path.
+/// Does the same as [`discover`], in the given path.
 pub(crate) fn discover_in(
     path: SearchPath,
     settings: Arc<dyn Settings>,
@@ -98,7 +98,7 @@ impl Discovery {
     }
 }
 
-/// Like [`discover_in`], with the log that providers write to.
+/// Does the same as [`discover_in`], with the log to which providers write.
 fn search_in(
     path: SearchPath,
     settings: Arc<dyn Settings>,
@@ -127,7 +127,7 @@ fn search_in(
         let (settings, log) = (search.settings.clone(), search.log.clone());
         search.consider(name, version, origin.clone(), || {
             loadable(tieline_plugin_api::is_static_program())?;
-            // A file that this process has loaded needs no trial: the child would call into a copy of it.
+            // A file that this process has loaded needs no trial, because the child would call into a copy of the file.
             if !candidate.system && !load::is_loaded(&candidate.path) {
                 probe::check(&candidate.path, &examined.checked.meta, mode, &*settings)?;
             }
@@ -152,7 +152,7 @@ fn search_in(
     Discovery { providers: search.providers, records: search.records, looked, log: search.log }
 }
 
-/// Refuses every file if the program has no dynamic loader. Built-in providers work there.
+/// Refuses every file if the program has no dynamic loader. Such a program can use built-in providers.
 fn loadable(is_static: bool) -> Result<(), Refusal> {
     if !is_static {
         return Ok(());
@@ -172,8 +172,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Adds a provider, or records the reason for leaving it out. `open` runs only for an admitted provider that is the first of
-    /// its name.
+    /// Adds a provider, or records the reason for leaving it out. `open` runs only for an admitted provider if no earlier one has
+    /// the same name.
     fn consider(
         &mut self,
         name: &str,
@@ -183,7 +183,7 @@ impl Search<'_> {
     ) {
         if let Some(first) = self.providers.iter().find(|provider| provider.name == name) {
             if origin == Origin::BuiltIn && first.version == *version {
-                // The same provider; either file may serve.
+                // Both files contain the same provider, so no record is needed.
                 return;
             }
             let winner = format!("{} {} ({})", first.name, first.version, first.origin);
@@ -213,7 +213,7 @@ impl Search<'_> {
                 self.records.push(Record::provider(name, found));
                 self.providers.push(provider);
             }
-            // Not a fault: this machine lacks the provider's device.
+            // A missing device of the provider is not a fault.
             Err((load::NO_DEVICE, unfit)) => {
                 let because = format!("{}; version {version}, {origin}", unfit.found);
                 self.records.push(Record::provider(name, Verdict::NotUsed { because }));

@@ -1,19 +1,19 @@
-//! Tries a provider file in a child process first, and remembers the answer. If a constructor or an entry function crashes, hangs
-//! or ends the process, the cost is a line in the report.
+//! The trial of a provider file in a child process, and the cache of its results. If a constructor or an entry function crashes,
+//! hangs or ends the process, only the child is affected, and the report records it.
 //!
-//! The child does the following, and the trial does not cover what a provider does later:
+//! The child takes the steps below; the trial does not cover what a provider does later.
 //!
 //! 1. it loads the file and calls its entry function with the settings of this process,
 //! 2. it lists and opens the domains and closes them,
 //! 3. it runs the file's finalizers, as at the end of a process.
 //!
-//! The answer belongs to a file (device, inode, size, times), not to a path. It is kept in the process, and in
-//! `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache is only a shortcut. It is ignored
-//! without a message if it cannot be read or written, or if another user could have written or placed it. A negative answer is
-//! valid for a day, because the cause of a crash may be removed without a change of the file. A refusal by the loader is cheap to
-//! obtain again and is not kept.
+//! The result belongs to a file (device, inode, size, times), not to a path. The result is kept in the process, and in
+//! `$XDG_CACHE_HOME/tieline/probes` (or `~/.cache/tieline/probes`): one line per file. The cache only saves time. The cache is
+//! ignored without a message if it cannot be read or written, or if another user could have written or placed it. A negative answer
+//! is valid for a day, because the cause of a crash may be removed without a change of the file. A refusal by the loader is cheap
+//! to repeat and is not kept.
 //!
-//! `TIELINE_PROBE`: `on` (default), `nocache` (asks again and keeps nothing), `off`.
+//! The values of `TIELINE_PROBE` are `on` (default), `nocache` (tries each file again and keeps nothing) and `off`.
 
 use super::abi::host::Services;
 use super::abi::watched::Broke;
@@ -42,9 +42,9 @@ use tieline_plugin_api::raised_rights;
 
 /// The time limit for constructors and entry function together.
 const LIMIT: Duration = Duration::from_secs(5);
-/// How long a negative answer is valid.
+/// The time in seconds for which a negative answer is valid.
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
-/// The cache keeps this many files, the most recent ones.
+/// The maximum number of files in the cache; the latest ones are kept.
 const MOST_ENTRIES: usize = 256;
 const MOST_CACHE_BYTES: u64 = 256 * 1024;
 
@@ -66,7 +66,7 @@ impl Mode {
     }
 }
 
-/// Identifies one state of a file.
+/// The identity of one state of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FileKey([i64; 7]);
 
@@ -84,7 +84,7 @@ impl FileKey {
     }
 }
 
-/// An answer that is kept.
+/// A result in the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     /// The fault; `None`: the file loads and starts.
@@ -94,13 +94,14 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Whether the answer is still valid. A negative answer is valid for a day; an answer with a time in the future never is.
+    /// Checks whether the answer is still valid. A negative answer is valid for a day; an answer with a time in the future is
+    /// invalid.
     pub(super) fn holds(&self, now: u64) -> bool {
         self.fault.is_none() || now.checked_sub(self.at).is_some_and(|age| age < NO_LASTS_SECONDS)
     }
 }
 
-/// Whether this process would survive loading and starting `path`.
+/// Checks that this process would survive loading and starting `path`.
 pub(super) fn check(
     path: &Path,
     meta: &fs::Metadata,
@@ -163,7 +164,7 @@ fn fault(trial: std::io::Result<Trial>) -> Option<Option<String>> {
         Ok(Trial::Killed(step, signal)) => {
             Some(format!("{} was killed by {}", child(step), signal_name(signal)))
         }
-        // A device may be slow to open, and this process can wait for it.
+        // The device may be slow to open, and this process can wait for it.
         Ok(Trial::TimedOut(Step::Opening)) => return None,
         Ok(Trial::TimedOut(step)) => Some(format!(
             "{} did not come back within {} s and was killed",
@@ -196,7 +197,7 @@ fn told(answer: &Answer, remembered: bool) -> Result<(), Refusal> {
     Err(("probe", Unfit { expected: expected.to_string(), found: format!("{fault}{note}") }))
 }
 
-/// A copy of the settings, for a child that must take no lock of this process.
+/// A copy of the settings, for a child that must not take any lock of this process.
 struct Snapshot(Vec<(String, Set)>);
 
 impl Settings for Snapshot {
@@ -206,7 +207,7 @@ impl Settings for Snapshot {
     fn all(&self) -> Vec<(String, Set)> {
         self.0.clone()
     }
-    /// The trial has no provider name, and this process checks again.
+    /// Permits every declaration: the trial has no provider name, and this process checks the declarations again.
     fn may_declare(&self, _: &str, _: &str) -> bool {
         true
     }
@@ -240,7 +241,7 @@ fn signal_name(signal: i32) -> String {
     format!("{name} (signal {signal})")
 }
 
-/// The path of the cache; `None` without a home directory, and in a setuid program.
+/// Returns the path of the cache; `None` without a home directory, and in a setuid program.
 fn cache_file() -> Option<PathBuf> {
     if raised_rights() {
         return None;
@@ -252,13 +253,13 @@ fn cache_file() -> Option<PathBuf> {
     Some(base.join("tieline/probes"))
 }
 
-/// Whether only root and this user can have written it.
+/// Checks whether only root and this user can have written the file.
 fn ours(meta: &fs::Metadata) -> bool {
     (meta.uid() == effective_uid() || meta.uid() == 0) && meta.mode() & 0o022 == 0
 }
 
-/// Whether the existing part of a path avoids directories of other users. If a program runs with another user's HOME (as under
-/// sudo), the cache there is neither read nor written.
+/// Checks whether the existing part of a path avoids directories of other users. If a program runs with another user's HOME (as
+/// under sudo), the cache there is neither read nor written.
 fn is_of_ours(directory: &Path) -> bool {
     let there = directory.ancestors().find(|part| fs::symlink_metadata(part).is_ok());
     there.is_some_and(|there| Trust::current_process().follow(there).is_ok())
@@ -287,7 +288,7 @@ pub(super) fn read(file: &Path) -> HashMap<FileKey, Answer> {
     text.lines().filter_map(parse).collect()
 }
 
-/// `<7 numbers> <when> starts` or `<7 numbers> <when> no <why>`.
+/// Parses a line: `<7 numbers> <when> starts` or `<7 numbers> <when> no <why>`.
 fn parse(line: &str) -> Option<(FileKey, Answer)> {
     let mut words = line.splitn(10, ' ');
     let mut key = [0; 7];

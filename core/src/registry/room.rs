@@ -1,11 +1,11 @@
-//! The buffer that an entry function writes a provider's tables into.
+//! The buffer into which an entry function writes a provider's tables.
 
 use super::abi::guarded::BESIDE;
 use super::abi::watched::MARK;
 use tieline_plugin_api::abi::ProviderOps;
 
-/// Room for the provider's table. It is larger than the table of any minor, so a provider that ignores the given size still writes
-/// inside it.
+/// A buffer for the provider's table. The buffer is larger than the table of any minor version, so a provider that ignores the
+/// stated size still writes inside the buffer.
 #[repr(C, align(64))]
 pub(super) struct Room {
     front: [u64; BESIDE],

@@ -1,8 +1,8 @@
 //! The search path of providers, and the checks that a file must pass before it is opened.
 //!
 //! The directories are searched in this order: those of `TIELINE_PROVIDER_PATH`; the directory of the library (or of the executable
-//! that the core is linked into) and its `tieline-1/providers`; the system directory that was compiled in. A directory or file that
-//! cannot be used is recorded and never ends the search.
+//! into which the core is linked) and its `tieline-1/providers`; the system directory that was compiled in. A directory or file
+//! that cannot be used is recorded and never ends the search.
 //!
 //! In a setuid program the directory of the executable is not searched: a user could link to the program from another directory and
 //! so choose its providers. `TIELINE_PROVIDER_PATH` then counts only if the program or the system file sets it; the environment is
@@ -25,7 +25,7 @@ use tieline_plugin_api::raised_rights;
 /// The variable that names directories.
 const VARIABLE: &str = "TIELINE_PROVIDER_PATH";
 
-/// `<libdir>` of the installed package (`TIELINE_LIBDIR` at build time).
+/// The `<libdir>` of the installed package (`TIELINE_LIBDIR` at build time).
 const LIBDIR: &str = match option_env!("TIELINE_LIBDIR") {
     Some(libdir) => libdir,
     None => "/usr/lib",
@@ -34,11 +34,11 @@ const LIBDIR: &str = match option_env!("TIELINE_LIBDIR") {
 /// The reason that a directory is in the search path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// Named by the user: a problem with it is reported.
+    /// The user named the directory, so a problem with it is reported.
     Named,
-    /// Next to the library or the executable: reported only if it holds providers.
+    /// The directory is that of the library or the executable, so the report mentions it only if it contains providers.
     Beside,
-    /// Owned by the package manager: its files are not tried in a child process.
+    /// The package manager owns the directory, so its files are not tried in a child process.
     System,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct SearchPath {
 pub(super) struct FoundFile {
     pub(super) path: PathBuf,
     pub(super) name_in_file: String,
-    /// From the system directory.
+    /// Whether the file lies in the system directory.
     pub(super) system: bool,
 }
 
@@ -84,7 +84,7 @@ fn refused(
 }
 
 impl SearchPath {
-    /// The path that results from the settings and this installation.
+    /// Returns the path that results from the settings and this installation.
     pub(crate) fn from_settings(settings: &dyn Settings) -> SearchPath {
         let mut path = SearchPath::named(settings.get(VARIABLE).map(|set| set.0).as_deref());
         let beside = load::own_object().filter(|_| !raised_rights());
@@ -96,8 +96,8 @@ impl SearchPath {
         path
     }
 
-    /// Only the directories of `TIELINE_PROVIDER_PATH`. A value with a relative directory is refused after the search, so the
-    /// search itself must not load anything from there.
+    /// Returns the directories of `TIELINE_PROVIDER_PATH` alone. A value with a relative directory is refused after the search, so
+    /// the search leaves relative directories out.
     pub(crate) fn named(value: Option<&str>) -> SearchPath {
         let mut path = SearchPath { directories: Vec::new() };
         for entry in value.unwrap_or_default().split(':').filter(|entry| entry.starts_with('/')) {
@@ -108,14 +108,14 @@ impl SearchPath {
 
     fn push(&mut self, directory: PathBuf, kind: Kind) {
         match self.directories.iter_mut().find(|(known, _)| *known == directory) {
-            // If the user names the system directory, it keeps the system's treatment.
+            // A system directory that the user names remains a system directory.
             Some((_, known)) if kind == Kind::System => *known = Kind::System,
             Some(_) => {}
             None => self.directories.push((directory, kind)),
         }
     }
 
-    /// The directories, as text for a record.
+    /// Returns the directories, as text for a record.
     pub(crate) fn looked(&self) -> String {
         let names: Vec<String> =
             self.directories.iter().map(|(directory, _)| directory.display().to_string()).collect();
@@ -154,7 +154,7 @@ impl SearchPath {
             }
             for (file_name, name_in_file) in names {
                 let path = directory.join(file_name);
-                // The same file under a second name of its directory is not a second provider.
+                // A second name of the same file in its directory is not a second provider.
                 let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
                 if seen.insert(real) {
                     let system = *kind == Kind::System;
@@ -170,11 +170,11 @@ fn system_directory() -> PathBuf {
     Path::new(LIBDIR).join(format!("tieline-{ABI_MAJOR}/providers"))
 }
 
-/// The provider files of a directory with the provider names in their file names, sorted.
+/// Returns the provider files of a directory, sorted, each with the provider name in its file name.
 fn names(directory: &Path) -> std::io::Result<Vec<(std::ffi::OsString, String)>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(directory)? {
-        // An unreadable entry does not hide the others.
+        // An unreadable entry does not affect the other entries.
         let Ok(entry) = entry else { continue };
         let file_name = entry.file_name();
         let in_file =
@@ -187,7 +187,7 @@ fn names(directory: &Path) -> std::io::Result<Vec<(std::ffi::OsString, String)>>
     Ok(names)
 }
 
-/// Whether only root and this user control the contents of a directory. Returns its real path.
+/// Checks whether only root and this user control the contents of a directory. Returns the directory's real path.
 fn directory_is_safe(trust: &Trust, directory: &Path) -> Result<PathBuf, Refusal> {
     let unreadable = |found: String| -> Refusal {
         ("search", Unfit { expected: "a directory that can be read".into(), found })
@@ -213,9 +213,9 @@ pub(super) fn examine(candidate: &FoundFile) -> Result<Examined, Refusal> {
     };
     let trust = Trust::current_process();
     let real = follow(&trust, &candidate.path, READABLE)?;
-    // Behind a symbolic link the file lies in another directory, which must be safe too.
+    // If the path is a symbolic link, the file lies in another directory, which must be safe too.
     let _ = directory_is_safe(&trust, real.parent().unwrap_or(Path::new("/")))?;
-    // A FIFO that is named like a provider must not block the search.
+    // A FIFO with a provider's name must not block the search.
     let file = fs::OpenOptions::new()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW)

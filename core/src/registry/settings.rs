@@ -3,34 +3,34 @@
 use crate::config::upper;
 use tieline_plugin_api::abi::{Declared, Set};
 
-/// Whether a variable is `TIELINE_<PROVIDER>_...`.
+/// Checks whether a variable's name is `TIELINE_<PROVIDER>_...`.
 pub(crate) fn is_named_after(provider: &str, name: &str) -> bool {
     let rest = name.strip_prefix("TIELINE_").and_then(|it| it.strip_prefix(&upper(provider)));
     rest.is_some_and(|rest| rest.starts_with('_'))
 }
 
-/// The source of the providers' configuration and of the search's own.
+/// The source of the configuration for providers and for the search itself.
 pub(crate) trait Settings: Send + Sync {
-    /// The value of a variable and its source, if it is set or has a default in the core.
+    /// Returns the value of a variable and its source, if it is set or has a default in the core.
     fn get(&self, name: &str) -> Option<Set>;
 
-    /// All values that [`Settings::get`] can return, for a child process without access to this object.
+    /// Returns all values that [`Settings::get`] can return, for a child process without access to this object.
     fn all(&self) -> Vec<(String, Set)>;
 
-    /// The core's declaration of one of its own variables, which overrides a provider's.
+    /// Returns the core's declaration of one of its own variables, which overrides a provider's.
     fn core_declaration(&self, _name: &str) -> Option<Declared> {
         None
     }
 
-    /// The names of all providers that were found, before any of them starts.
+    /// Receives the names of all providers that were found, before any of them starts.
     fn found(&self, _names: &[&str]) {}
 
-    /// Whether a variable outside the core may belong to this provider, judged by its name.
+    /// Checks by its name whether a variable outside the core may belong to this provider.
     fn may_declare(&self, provider: &str, name: &str) -> bool {
         is_named_after(provider, name)
     }
 
-    /// A provider has declared a variable, and it starts or would start but for a refused value.
+    /// Records a variable that a provider has declared; the provider starts, or would start except for a refused value.
     fn declared(&self, provider: &str, variable: &Declared);
 }
 

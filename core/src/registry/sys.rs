@@ -4,8 +4,8 @@
 //! `_exit` the child makes system calls and calls dlopen, dladdr, the file's entry function, the functions that open its domains,
 //! and its finalizers; nothing else. The application's exit handlers do not run. dlopen takes the loader's lock and allocates;
 //! glibc makes both usable in the child of a multi-threaded process. Everything else is prepared before the fork. No other thread
-//! has seen the host table that the entry function gets, so none of its locks is held. The constructors and the entry function of
-//! the file may do anything; the child exists to contain that.
+//! has used the host table that the entry function gets, so none of its locks is held. The constructors and the entry function of
+//! the file may do anything, and the child process contains their effects.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +24,8 @@ use tieline_plugin_api::abi::{EntryFn, Host};
 /// The attribute that holds an access control list (acl(5)).
 const ACCESS_LIST: &CStr = c"system.posix_acl_access";
 
-/// Whether an access control list grants rights to others than a file's owner, its group and everybody. If that is unknown: yes.
+/// Checks whether an access control list grants rights to users other than a file's owner, its group and the others of its mode. If
+/// that is unknown, the result is `true`.
 pub(super) fn has_access_list(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return true };
     // SAFETY: two strings that end with zero; nothing is written, since the buffer size is zero.
@@ -35,11 +36,11 @@ pub(super) fn has_access_list(path: &Path) -> bool {
         || !io::Error::last_os_error().raw_os_error().is_some_and(|error| none.contains(&error))
 }
 
-/// Gives another user write access to a directory by an access control list.
+/// Grants another user write access to a directory by an access control list.
 #[cfg(test)]
 pub(super) fn give_access(path: &Path, user: u32) -> io::Result<()> {
     const NOBODY_SPECIAL: u32 = u32::MAX;
-    // Tag, rights, number: owner, this user, group, mask, others (linux/posix_acl_xattr.h).
+    // The columns are tag, rights and number; the rows are owner, this user, group, mask and others (linux/posix_acl_xattr.h).
     let entries = [
         (0x01_u16, 7_u16, NOBODY_SPECIAL),
         (0x02, 7, user),
@@ -60,11 +61,12 @@ pub(super) fn give_access(path: &Path, user: u32) -> io::Result<()> {
     if set < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Continues as this user in a user namespace without other users. For a forked child, which has one thread.
+/// Continues the process as this user in a user namespace without other users. The caller is a forked child, which has one thread.
 #[cfg(test)]
 pub(super) fn enter_user_namespace(user: u32) -> io::Result<()> {
     let done = |code: c_int| if code < 0 { Err(io::Error::last_os_error()) } else { Ok(()) };
-    // SAFETY: these take numbers only. After the change of the user, PR_SET_DUMPABLE makes the files in /proc/self writable again.
+    // SAFETY: these calls take only numbers. After the change of the user, PR_SET_DUMPABLE makes the files in /proc/self writable
+    // again.
     unsafe {
         done(libc::setresuid(user, user, user))?;
         done(libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0))?;
@@ -73,7 +75,7 @@ pub(super) fn enter_user_namespace(user: u32) -> io::Result<()> {
     std::fs::write("/proc/self/uid_map", format!("{user} {user} 1\n"))
 }
 
-/// A file as the mappings of a process identify it. These numbers may differ from those of stat (overlayfs, btrfs).
+/// The identity of a file in the mappings of a process. Its numbers may differ from those of stat (overlayfs, btrfs).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MappedFile(String);
 
@@ -83,12 +85,12 @@ impl std::fmt::Display for MappedFile {
     }
 }
 
-/// The file that is mapped at an address; `None` without /proc, or if no file is mapped there.
+/// Returns the file that is mapped at an address; `None` without /proc, or if no file is mapped there.
 pub(super) fn file_at(address: *const c_void) -> Option<MappedFile> {
     mapped_at(&std::fs::read("/proc/self/maps").ok()?, address as usize)
 }
 
-/// `start-end rights offset device inode path`, one line for each mapping.
+/// Searches mappings in the form `start-end rights offset device inode path`, one line each.
 fn mapped_at(maps: &[u8], address: usize) -> Option<MappedFile> {
     maps.split(|&byte| byte == b'\n').find_map(|line| {
         let line = String::from_utf8_lossy(line);
@@ -101,7 +103,7 @@ fn mapped_at(maps: &[u8], address: usize) -> Option<MappedFile> {
     })
 }
 
-/// The identity that an open file has in the mappings.
+/// Returns the identity that an open file has in the mappings.
 pub(super) fn as_mapped(file: &File) -> Option<MappedFile> {
     const LEN: usize = 1;
     // SAFETY: a new mapping of one page, which nothing reads and which is unmapped before this returns.
@@ -124,7 +126,7 @@ pub(super) enum Step {
     Loading,
     /// The entry function.
     Starting,
-    /// Listing, opening and closing its domains.
+    /// The listing, opening and closing of the file's domains.
     Opening,
     /// The finalizers of the file.
     Ending,
@@ -133,11 +135,11 @@ pub(super) enum Step {
 /// The result of a trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trial {
-    /// It loaded, has the symbol, and the entry function returned, with any status.
+    /// The file loaded and has the symbol, and the entry function returned, with any status.
     Ran,
     /// The loader refused, with this text.
     Refused(String),
-    /// It loaded and lacks the symbol.
+    /// The file loaded and lacks the symbol.
     NoSymbol,
     /// It loaded, and the symbol is that of another object.
     ForeignSymbol,
@@ -145,11 +147,11 @@ pub(super) enum Trial {
     Broke(Step, Broke),
     /// A signal ended the child.
     Killed(Step, i32),
-    /// The child exited with this status before it could answer.
+    /// The child exited with this status before it answered.
     Exited(Step, i32),
-    /// The child is gone without an answer, and another part of the process collected its status.
+    /// The child ended without an answer, and another part of the process collected its status.
     Vanished(Step),
-    /// No answer within the limit.
+    /// The child did not answer within the limit.
     TimedOut(Step),
 }
 
@@ -162,8 +164,8 @@ pub(super) struct Call {
 /// The descriptor to which the child writes its answer.
 const ANSWER: c_int = 3;
 
-/// Loads `path` in a child process and calls its entry function `symbol`. The child is gone when this returns. Nothing else uses
-/// `call.host`.
+/// Loads `path` in a child process and calls its entry function `symbol`. The child has ended when the function returns. No other
+/// code uses `call.host`.
 pub(super) fn try_file(
     path: &CStr,
     symbol: &CStr,
@@ -181,11 +183,11 @@ fn try_with(
     open: fn(c_int) -> Option<OwnedFd>,
 ) -> io::Result<Trial> {
     let mut ends = [0; 2];
-    // SAFETY: writes two descriptors.
+    // SAFETY: the call writes two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: two new descriptors, owned here only.
+    // SAFETY: the descriptors are new and owned only here.
     let (reader, writer) =
         unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     let mut stack = vec![0u8; 64 * 1024];
@@ -204,10 +206,10 @@ fn try_with(
     }
 }
 
-/// The child: tries the file, answers, ends.
+/// Tries the file, answers and ends the process, in the forked child.
 ///
 /// # Safety
-/// Called in a forked child.
+/// The caller is a forked child.
 unsafe fn child(
     path: &CStr,
     symbol: &CStr,
@@ -222,8 +224,8 @@ unsafe fn child(
         let _ = libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         let _ = libc::setrlimit(libc::RLIMIT_CORE, &no_core);
-        // Descriptors: the answer gets its own number; a hanging child must hold no descriptor of the application open; output of a
-        // constructor must not reach the application's output.
+        // The answer gets its own descriptor number. All other descriptors are closed or replaced: a hanging child must hold no
+        // descriptor of the application open, and output of a constructor must not reach the application's output.
         if answer != ANSWER && libc::dup2(answer, ANSWER) < 0 {
             libc::_exit(1);
         }
@@ -282,7 +284,7 @@ fn say_broke(broke: Broke) -> ! {
 }
 
 unsafe fn say(bytes: &[u8]) {
-    // SAFETY: a write to the child's own descriptor; a part that does not fit is lost.
+    // SAFETY: the call writes to the child's own descriptor; a part that does not fit is lost.
     let _ = unsafe { libc::write(ANSWER, bytes.as_ptr().cast(), bytes.len()) };
 }
 
@@ -290,9 +292,9 @@ unsafe fn say(bytes: &[u8]) {
 /// collect the child's status itself (or ignore SIGCHLD), and then waitpid returns no status.
 ///
 /// # Safety
-/// Called in a forked child; `stack` lives as long as the child.
+/// The caller is a forked child; `stack` lives as long as the child.
 unsafe fn default_signals(stack: &mut [u8]) {
-    // SAFETY: changes signal state of this process only.
+    // SAFETY: the calls change only the signal state of this process.
     unsafe {
         for signal in 1..=64 {
             let _ = libc::signal(signal, libc::SIG_DFL);
@@ -322,12 +324,12 @@ extern "C" fn crashed(signal: c_int) {
     }
 }
 
-/// A descriptor of the child. It reports the end of the child and cannot kill another process, even if the status was collected
-/// elsewhere.
+/// Opens a descriptor of the child. The descriptor reports the end of the child and cannot kill another process, even if the
+/// child's status was collected elsewhere.
 fn pidfd_open(pid: c_int) -> Option<OwnedFd> {
-    // SAFETY: makes a descriptor (close-on-exec) of our own child.
+    // SAFETY: the call makes a descriptor (close-on-exec) of this process's own child.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-    // SAFETY: a new descriptor, owned here only.
+    // SAFETY: the descriptor is new and owned only here.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as c_int) })
 }
 
@@ -337,7 +339,7 @@ struct Child {
 }
 
 impl Child {
-    /// Waits for the answer and the end of the child; kills it at the deadline.
+    /// Waits for the answer and the end of the child, and kills the child at the deadline.
     fn answer(self, reader: &OwnedFd, limit: Duration) -> Trial {
         let deadline = Instant::now() + limit;
         let mut answer = Vec::new();
@@ -363,7 +365,7 @@ impl Child {
                 let _ = self.collect(0);
                 return Trial::TimedOut(step_of(&answer).0);
             }
-            // Without a pidfd, the end of a child that has closed the pipe wakes nothing up: poll at short intervals.
+            // Without a pidfd, the end of a child that has closed the pipe wakes nothing up, so the loop polls at short intervals.
             let step = if self.pidfd.is_some() { left } else { left.min(Duration::from_millis(5)) };
             let mut waits = Vec::with_capacity(2);
             if open {
@@ -381,7 +383,7 @@ impl Child {
                 });
             }
             let step = step.as_millis().clamp(1, 60_000) as c_int;
-            // SAFETY: the array and its length. A signal ends the wait early, and the loop goes on.
+            // SAFETY: the arguments are the array and its length. A signal ends the wait early, and the loop continues.
             let _ = unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, step) };
         }
         let _ = drain(reader, &mut answer);
@@ -393,8 +395,8 @@ impl Child {
     }
 
     fn kill(&self) {
-        // SAFETY: a signal to our own child: by its pidfd, or by its number while it is not collected (`collect` has just reported
-        // that it runs).
+        // SAFETY: the signal is sent to this process's own child: by its pidfd, or by its number while its status is not collected
+        // (`collect` has just reported that it runs).
         let _ = unsafe {
             match &self.pidfd {
                 Some(pidfd) => libc::syscall(
@@ -413,7 +415,7 @@ impl Child {
     fn collect(&self, flags: c_int) -> Collected {
         loop {
             let mut status = 0;
-            // SAFETY: waits for our own child only; writes one int.
+            // SAFETY: the call waits only for this process's own child and writes one int.
             let got = unsafe { libc::waitpid(self.pid, &mut status, flags) };
             if got == self.pid {
                 return if libc::WIFSIGNALED(status) {
@@ -439,7 +441,7 @@ enum Collected {
     Gone,
 }
 
-/// The step that the child had begun when it wrote this answer, and the rest of the answer.
+/// Returns the step that the child had begun when it wrote this answer, and the rest of the answer.
 fn step_of(answer: &[u8]) -> (Step, &[u8]) {
     match answer {
         [b'L', b'D', b'Q', rest @ ..] | [b'L', b'Q', rest @ ..] => (Step::Ending, rest),
@@ -468,7 +470,7 @@ fn verdict(answer: &[u8], status: &Collected) -> Trial {
 
 fn readable(fd: &OwnedFd) -> bool {
     let mut wait = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record.
+    // SAFETY: the argument is one record.
     unsafe { libc::poll(&mut wait, 1, 0) == 1 }
 }
 
@@ -476,7 +478,7 @@ fn readable(fd: &OwnedFd) -> bool {
 fn drain(reader: &OwnedFd, answer: &mut Vec<u8>) -> bool {
     let mut buffer = [0u8; 1024];
     loop {
-        // SAFETY: reads into the buffer.
+        // SAFETY: the call reads into the buffer.
         let got =
             unsafe { libc::read(reader.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
         match usize::try_from(got) {

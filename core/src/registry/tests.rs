@@ -8,9 +8,7 @@ use std::sync::Mutex;
 use tieline_plugin_api::abi::{ABI_MAJOR, ABI_MINOR, NoteDesc};
 use tieline_plugin_api::note_flags;
 
-// ---- the ELF reader ----
-
-/// A real shared object of this machine: the smallest one that this process has loaded.
+/// Returns a real shared object of this machine: the smallest one that this process has loaded.
 fn real_file() -> &'static [u8] {
     static FILE: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
     FILE.get_or_init(|| {
@@ -23,7 +21,7 @@ fn real_file() -> &'static [u8] {
     })
 }
 
-/// A slice that fails the test if the reader succeeds in reading outside of it.
+/// A slice that records the length of the reader's largest single read.
 struct Watched<'a> {
     bytes: &'a [u8],
     most: Mutex<usize>,
@@ -74,7 +72,7 @@ fn a_file_for_another_machine_is_refused_by_the_machines_names() {
     assert!(unfit.expected.starts_with("a file for ") && unfit.found.starts_with("a file for "));
 }
 
-/// The offset of the section headers.
+/// Returns the offset of the section headers.
 fn section_headers(file: &[u8]) -> usize {
     u64::from_ne_bytes(file[40..48].try_into().unwrap()) as usize
 }
@@ -93,7 +91,7 @@ fn extended_numbers_of_sections_are_read_where_they_stand() {
     };
     set(&mut file, u64::from(sections));
     assert!(read_within_bounds(&file).is_ok());
-    // The largest number of headers that fits.
+    // This is the largest number of headers that fits into the file.
     let room = (file.len() - first) / 64;
     set(&mut file, room as u64 + 1);
     let unfit = read_within_bounds(&file).err().expect("they do not end in the file");
@@ -163,7 +161,7 @@ proptest! {
     #[test]
     fn a_spoilt_real_file_never_hurts_the_reader(
         changes in proptest::collection::vec((0usize..2000, any::<u8>()), 1..20),
-        // The section headers lie at the end.
+        // The section headers lie at the end of the file.
         late_changes in proptest::collection::vec((0usize..4000, any::<u8>()), 0..20),
     ) {
         let mut file = real_file().to_vec();
@@ -177,8 +175,6 @@ proptest! {
         let _ = read_within_bounds(&file);
     }
 }
-
-// ---- the note ----
 
 fn good_note() -> [u8; size_of::<NoteDesc>()] {
     let mut bytes = [0; size_of::<NoteDesc>()];
@@ -263,7 +259,7 @@ fn a_longer_note_of_a_later_minor_is_read_as_far_as_it_is_known() {
     assert_eq!((phase, &unfit.found[..]), ("note", "one that says 75 in a note of 100 bytes"));
 }
 
-/// Every refusal of a note, word for word.
+/// Tests every refusal of a note, word for word.
 #[test]
 fn refusal_of_note_names_expected_and_found() {
     let said = |note: &[u8], in_file: &str| match identity::check(Some(note), in_file) {
@@ -330,15 +326,13 @@ fn only_provider_files_are_looked_at() {
     }
 }
 
-// ---- the search and the cache ----
-
 #[test]
 fn a_directory_that_is_not_there_is_recorded_and_the_search_goes_on() {
     let (_, records) = SearchPath::named(Some("/nowhere/at/all:/nowhere/else")).candidates();
     assert_eq!(records.len(), 2);
 }
 
-/// Such a value is refused by the check of all settings, which comes after the search.
+/// The check of all settings, which follows the search, refuses such a value.
 #[test]
 fn a_relative_directory_is_not_searched() {
     assert_eq!(SearchPath::named(Some("here:/a:./b::../c:/d")).looked(), "/a:/d");
@@ -350,7 +344,7 @@ mod cache {
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
 
-    /// A directory for each test, removed on drop.
+    /// A test's directory, removed on drop.
     struct Place(PathBuf);
 
     impl Place {
@@ -404,7 +398,7 @@ mod cache {
         assert!(read(&place.file()).is_empty());
         fs::set_permissions(place.file(), fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(read(&place.file()).len(), 1);
-        // Only root can give a file away.
+        // Only root can change a file's owner.
         const NOBODY: u32 = 65_534;
         if std::os::unix::fs::chown(place.file(), Some(NOBODY), None).is_ok() {
             assert!(read(&place.file()).is_empty(), "another user has written it");

@@ -1,13 +1,13 @@
-//! Whether only root and this user can change a provider's file or replace it.
+//! The check that only root and this user can change a provider's file or replace it.
 //!
-//! dlopen takes a path. A user who can rename a directory on it decides which file is loaded, regardless of an earlier check. So
-//! the path is followed from the root, as the kernel follows it. Every directory and every symbolic link on it must belong to root
-//! or to this user, and no other user may be able to write the directories. A sticky directory (`/tmp`) may be writable by all,
-//! because only the owner of an entry and the owner of the directory can move the entry. Under these conditions no other user can
-//! redirect the path: not while it is followed (each step is in a directory that was checked before), and not later.
+//! dlopen takes a path. A user who can rename a directory of the path decides which file is loaded, regardless of an earlier check.
+//! So the check follows the path from the root, like the kernel. Every directory and every symbolic link of the path must belong to
+//! root or to this user, and no other user may be able to write the directories. A sticky directory (`/tmp`) may be writable by
+//! all, because only the owner of an entry and the owner of the directory can move the entry. Under these conditions no other user
+//! can redirect the path, neither during the check (each step is in a directory that was checked before) nor later.
 //!
-//! A group with the same number as the owner does not count as another user: most systems give each user such a private group. If
-//! there is also an access control list, then the group's rights are the maximum that the list may grant to anybody, and they
+//! A group with the same number as the owner does not count as another user, because most systems assign each user such a private
+//! group. If there is also an access control list, the group's rights are the maximum that the list may grant to any user, and they
 //! count. In a setuid program only root's directories and files are trusted, because the user must not choose providers.
 
 use super::elf::Unfit;
@@ -21,30 +21,30 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use tieline_plugin_api::raised_rights;
 
-/// The limit of symbolic links, as in the kernel.
+/// The maximum number of symbolic links, as in the kernel.
 const MOST_LINKS: usize = 40;
 const STICKY: u32 = 0o1000;
 
 /// The owners whose directories and files are trusted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Trust {
-    /// Trusted besides root; `None` in a setuid program.
+    /// The user that is trusted besides root; `None` in a setuid program.
     user: Option<u32>,
-    /// In a user namespace: the number of all users outside of it, including root of the host.
+    /// The number that stands for all users outside the user namespace, including root of the host, in a process inside one.
     outside: Option<u32>,
 }
 
 /// The reason that a path is refused.
 #[derive(Debug)]
 pub(super) enum Obstacle {
-    /// Another user could change its target.
+    /// The path is unsafe: another user could change its target.
     Unsafe(Unfit),
-    /// It has no target; as text.
+    /// The path has no target; the text is the reason.
     Nowhere(String),
 }
 
 impl Trust {
-    /// The owners that this process may trust.
+    /// Returns the owners that this process may trust.
     pub(super) fn current_process() -> Trust {
         let user = (!raised_rights()).then(effective_uid);
         Trust { user, outside: outside() }
@@ -55,7 +55,7 @@ impl Trust {
         Trust { user, outside: None }
     }
 
-    /// Follows an absolute path through its links and returns its target. [`Trust::check`] judges the file there.
+    /// Follows an absolute path through its links, and returns its target. [`Trust::check`] checks the file at the target.
     pub(super) fn follow(&self, path: &Path) -> Result<PathBuf, Obstacle> {
         let mut steps: VecDeque<OsString> = names(path);
         let mut real = PathBuf::from("/");
@@ -94,7 +94,7 @@ impl Trust {
         Ok(real)
     }
 
-    /// Whether only trusted users can put something into this directory, or write this file.
+    /// Checks whether only trusted users can create an entry in this directory, or write this file.
     pub(super) fn check(&self, at: &Path, meta: &Metadata, what: &str) -> Result<(), Unfit> {
         if let Some(writers) = other_writers(at, meta) {
             let expected = match writers {
@@ -156,7 +156,7 @@ impl Trust {
 enum Writers {
     All,
     Group(u32),
-    /// Users or groups that an access control list names.
+    /// The users or groups that an access control list names.
     Listed,
 }
 
@@ -201,8 +201,9 @@ fn nowhere(at: &Path, error: &io::Error, link: Option<&(PathBuf, PathBuf)>) -> O
     Obstacle::Nowhere(text)
 }
 
-/// The user number that stands for everybody outside the user namespace of this process; `None` without such users. In a user
-/// namespace root's directories, such as `/`, have this number too, so on the path it counts as root's.
+/// Returns the user number that stands for all users outside the user namespace of this process; `None` without such users. In a
+/// user namespace root's directories, such as `/`, also have this number, so directories of a path with this number count as
+/// root's.
 fn outside() -> Option<u32> {
     let text = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
     outside_of(&fs::read_to_string("/proc/self/uid_map").ok()?, text.trim().parse().ok()?)
@@ -227,7 +228,7 @@ mod tests {
     use crate::sys::ends_in_forked_child;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A tree below a trusted directory, removed on drop.
+    /// A directory tree below a trusted directory, removed on drop.
     struct Tree(PathBuf);
 
     impl Tree {
@@ -268,7 +269,7 @@ mod tests {
         assert_eq!(real, fs::canonicalize(tree.at("a/b/file")).unwrap());
     }
 
-    /// The limit of the kernel.
+    /// The limit equals that of the kernel.
     #[test]
     fn so_many_links_are_followed_and_no_more() {
         let tree = Tree::new("links");
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!(outside_of("", 65534), None);
     }
 
-    /// There, root's directories belong to the overflow user: if that number were refused, no path would be trusted.
+    /// In a user namespace, root's directories belong to the overflow user: if that number were refused, no path would be trusted.
     #[test]
     fn user_namespace_allows_own_path_and_refuses_outside_files() {
         let tree = Tree::new("namespace");

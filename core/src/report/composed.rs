@@ -3,8 +3,8 @@
 use crate::compose::{Composition, Path};
 use crate::rank::{ModuleRef, Role};
 
-/// The path that was composed for a domain. Modules are shown by their names within it. The connection module has its reason
-/// appended if the choice is unusual.
+/// Formats the path that was composed for a domain. Modules appear with their names within the domain. If the choice of the
+/// connection module is unusual, the reason is appended.
 pub(crate) fn composed_line(path: &Path, composition: &Composition) -> String {
     let mut parts = Vec::new();
     for role in Role::DATA {
@@ -33,7 +33,7 @@ pub(crate) fn composed_line(path: &Path, composition: &Composition) -> String {
     format!("{{{}}}", parts.join(", "))
 }
 
-/// The name of a connection module in `TIELINE_CONNECT`, as short as is unambiguous.
+/// Returns the shortest unambiguous name of a connection module in `TIELINE_CONNECT`.
 fn connector(at: &ModuleRef, path: &Path, composition: &Composition) -> String {
     let known = composition.ranked(at);
     let siblings = composition.modules.iter().filter(|m| m.at.provider == at.provider).count();

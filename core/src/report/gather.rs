@@ -15,7 +15,7 @@ use crate::registry::abi::host::LogLine;
 use crate::setup::Core;
 
 impl Report {
-    /// The current report of a context.
+    /// Makes the current report of a context.
     pub(crate) fn of(core: &Core) -> Report {
         let discovery = &core.discovery;
         let providers = discovery.providers.iter().map(|provider| ProviderView {
@@ -65,7 +65,8 @@ impl Report {
     }
 }
 
-/// Providers that the user named although this machine has no device for them. Without a name a missing device is a normal state.
+/// Returns the providers that the user named although this machine has no device for them. If the user does not name a provider, a
+/// missing device is a normal state.
 fn named_in_vain(core: &Core) -> Vec<String> {
     let Ok(list) = core.config.selection(vars::PROVIDERS) else { return Vec::new() };
     let mut told = BTreeSet::new();
@@ -81,17 +82,17 @@ fn named_in_vain(core: &Core) -> Vec<String> {
     without.collect()
 }
 
-/// All modules, with the domains ordered by name.
+/// Returns all modules, with the domains ordered by name.
 pub(super) fn module_views(composition: &Composition) -> Vec<ModuleView> {
     composition.modules.iter().map(|ranked| module_view(ranked, composition)).collect()
 }
 
-/// Every path.
+/// Returns every path.
 pub(super) fn path_views(composition: &Composition) -> Vec<PathView> {
     composition.paths.iter().map(|path| path_view(path, composition)).collect()
 }
 
-/// The lanes to a peer of the same kind as this process that can be reached in every way.
+/// Returns the lanes to a peer that has the same modules as this process and that every module reaches.
 fn lane_views(composition: &Composition) -> Vec<LaneView> {
     let alike = |ranked: &Ranked| PeerModule { at: ranked.at.clone(), priority: ranked.priority };
     let peer: Vec<PeerModule> = composition.modules.iter().map(alike).collect();
@@ -172,7 +173,7 @@ fn path_view(path: &Path, composition: &Composition) -> PathView {
     }
 }
 
-/// Two steps may miss the same name, and an installed provider may find no device: one record is enough.
+/// Removes repeated records: two steps may miss the same name, and an installed provider may find no device.
 fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Record> {
     let mut missing = BTreeSet::new();
     let mut kept: Vec<Record> = Vec::new();
@@ -183,7 +184,7 @@ fn without_repetition<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<Reco
             let found = |r: &Record| matches!(r.verdict, Verdict::Found { .. });
             let same = |r: &Record| found(r) && r.subject() == subject;
             if let Some(at) = kept.iter().position(same) {
-                // The record keeps the file, which shows that the provider is installed and where.
+                // The remaining record keeps the file, which shows that the provider is installed and its location.
                 let because = format!("{because}; {}", kept.remove(at).verdict.detail());
                 kept.push(Record { verdict: Verdict::NotUsed { because }, ..record.clone() });
                 continue;

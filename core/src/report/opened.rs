@@ -1,4 +1,4 @@
-//! The beginning of the report that is written as events occur. `docs/running.md` has an example.
+//! The beginning of the report that is written while events occur. `docs/running.md` has an example.
 
 use std::sync::{Arc, Weak};
 
@@ -12,7 +12,7 @@ use crate::setup::Core;
 use tieline_plugin_api::raised_rights;
 
 impl Report {
-    /// If `TIELINE_REPORT` is set, writes how a context was opened and from then on everything that is noted and logged.
+    /// Writes how a context was opened, and from then on every note and log line, if `TIELINE_REPORT` is set.
     pub(crate) fn write_while_made(core: &Core) {
         let Some(journal) = core.journal() else { return };
         // Providers keep the log until the process ends, but only the context keeps its journal, and a forked child writes neither.
@@ -36,11 +36,12 @@ impl Report {
                 }
             }
         });
-        // After that: a line that a provider's thread writes meanwhile comes before it, or twice, and is not lost.
+        // The text is written after the hooks are set. A line that a provider's thread writes meanwhile appears before it, or
+        // twice, and is not lost.
         journal.tell_all(&Report::of(core).opened());
     }
 
-    /// The choices, the refusals, and the operator's settings.
+    /// Lists the choices, the refusals, and the operator's settings.
     fn opened(&self) -> Vec<String> {
         let mut lines = vec![format!("Tieline {}, provider ABI {}", self.version, self.abi)];
         for path in &self.paths {
@@ -78,7 +79,7 @@ impl Report {
     }
 }
 
-/// A value as it may appear in a file or a log of the user. An unknown name may be a misspelt variable that holds a secret.
+/// Returns a value as it may appear in a file or a log of the user. An unknown name may be a misspelt variable that holds a secret.
 fn shown_to_all(value: &ValueView) -> &str {
     let may_be_secret = value.name.contains("SECRET") && !value.name.ends_with("_FILE");
     if value.owner == "unknown" || may_be_secret { "(set)" } else { &value.value }
@@ -88,7 +89,7 @@ fn shown_to_all(value: &ValueView) -> &str {
 mod tests {
     use crate::Context;
 
-    /// How many descriptors of this process refer to this path.
+    /// Returns the number of descriptors of this process that refer to this path.
     fn opened(path: &std::path::Path) -> usize {
         let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
         all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|to| to == path)).count()

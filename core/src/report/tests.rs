@@ -3,7 +3,7 @@
 use super::*;
 use crate::explain::Verdict;
 
-/// A report of two providers, one of them excluded, and one misspelt name.
+/// Makes a report of two providers, one of them excluded, and one misspelt name.
 fn sample() -> Report {
     let module = |domain: &str, module: &str, can: &[&str], used: &[&str], priority| ModuleView {
         provider: domain.split(':').next().unwrap().into(),
@@ -208,7 +208,7 @@ fn the_json_is_the_same_report() {
     assert_eq!(value["modules"][0]["used_for"][0], "message");
 }
 
-/// A report with everything that either text can contain.
+/// Makes a report with everything that either text can contain.
 fn rich() -> Report {
     let mut report = sample();
     report.providers[1].not_used = Some("no device".into());

@@ -1,10 +1,10 @@
-//! Columns for a terminal: aligned, and never wider than requested unless a single word is longer.
+//! The columns of a terminal: aligned, and never wider than requested unless a single word is longer.
 
 use crate::log::is_plain;
 
-/// The default width.
+/// The default width in columns.
 pub(super) const WIDTH: usize = 100;
-/// The minimum width of the last column; below it the text exceeds the requested width.
+/// The minimum width of the last column; if less remains, the text exceeds the requested width.
 const LEAST: usize = 12;
 
 /// Lays out rows with the same number of cells. Columns are as wide as their widest cell; the last one wraps under its own
@@ -13,12 +13,12 @@ pub(super) fn columns(rows: &[Vec<String>], indent: usize, width: usize) -> Stri
     lay_out(rows, indent, |hang| width.saturating_sub(hang).max(LEAST))
 }
 
-/// The same with every row in one line of any length, so that a search finds it whole.
+/// Lays out every row in one line of any length, so that a search finds the whole row.
 pub(super) fn lines(rows: &[Vec<String>], indent: usize) -> String {
     lay_out(rows, indent, |_| usize::MAX)
 }
 
-/// `room` returns how much of the last column fits into a line that begins with this many characters.
+/// Lays out rows. `room` returns the width of the last column in a line that begins with this number of characters.
 fn lay_out(rows: &[Vec<String>], indent: usize, room: impl Fn(usize) -> usize) -> String {
     let clean = |cell: &String| -> String {
         cell.chars().map(|c| if is_plain(c) { c } else { ' ' }).collect()

@@ -6,11 +6,11 @@ use crate::Error;
 use crate::builtin;
 use crate::config::{Config, nearest};
 
-/// Every variable of the core and of the built-in providers with its value in this process, and the configuration files that were
-/// looked for. This opens no context, so it works when none can be opened.
+/// Returns every variable of the core and of the built-in providers with its value in this process, and the configuration files
+/// that were searched. The function opens no context, so it works even if no context can be opened.
 ///
 /// # Errors
-/// A configuration file is malformed, or the file named by `TIELINE_CONFIG` does not exist.
+/// An error if a configuration file is malformed, or if the file named by `TIELINE_CONFIG` does not exist.
 pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     let config = Config::builder().process_environment().build()?;
     for (provider, variables) in builtin::variables() {
@@ -19,7 +19,7 @@ pub fn configuration() -> Result<(Vec<ValueView>, Vec<FileView>), Error> {
     Ok((config.views(), config.files()))
 }
 
-/// Returns the part of a variable's name that was probably meant, in lower case: `fastbox` for `fastbx`.
+/// Returns the part of a variable's name that the user probably meant, in lower case: `fastbox` for `fastbx`.
 #[must_use]
 pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
     let name = name.trim_start_matches("TIELINE_");
@@ -33,13 +33,13 @@ pub fn nearest_word(values: &[ValueView], name: &str) -> Option<String> {
     nearest(name, runs.iter().map(String::as_str)).map(str::to_lowercase)
 }
 
-/// Variables by owner, two lines each: first name, value and origin, then the meaning.
+/// Formats variables by owner, two lines each: first name, value and origin, then the meaning.
 #[must_use]
 pub fn values_text(values: &[ValueView], files: &[FileView]) -> String {
     values_text_within(values, files, WIDTH)
 }
 
-/// The same for a terminal of this width, in columns.
+/// Does the same as [`values_text`], for a terminal of `width` columns.
 #[must_use]
 pub fn values_text_within(values: &[ValueView], files: &[FileView], width: usize) -> String {
     let mut text = String::new();
@@ -80,7 +80,7 @@ pub fn value_text(value: &ValueView) -> String {
     value_text_within(value, WIDTH)
 }
 
-/// The same for a terminal of this width, in columns.
+/// Does the same as [`value_text`], for a terminal of `width` columns.
 #[must_use]
 pub fn value_text_within(value: &ValueView, width: usize) -> String {
     let mut rows = vec![
@@ -106,7 +106,7 @@ fn title(owner: &str) -> String {
     }
 }
 
-/// The origin of the value, and the value that it overrides.
+/// Describes the origin of the value, and the value that it overrides.
 fn origin(value: &ValueView) -> String {
     let mut text = match &value.origin {
         Origin::Default => "Default".to_owned(),
@@ -213,7 +213,7 @@ mod tests {
              FILES\n\
              \x20 /etc/a  not there\n"
         );
-        // A value equal to its default is shown once.
+        // If the value equals its default, the text shows it once.
         let default = ValueView { default: "x".into(), ..of("A", "core", Origin::Default) };
         assert_eq!(values_text(&[default], &[]), "CORE\n  A = (none)\n      Default. Doc.\n");
         assert_eq!(

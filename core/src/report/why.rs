@@ -6,13 +6,13 @@ use super::{LaneView, LogView, PathView, Report, text};
 use crate::explain::{Record, Verdict};
 
 impl Report {
-    /// One line with a reason for everything that is used and everything that is not.
+    /// Returns one line with a reason for each module and provider that is used, and for each that is not.
     #[must_use]
     pub fn why(&self) -> String {
         self.why_within(text::WIDTH)
     }
 
-    /// The same for a terminal of this width, in columns.
+    /// Does the same as [`Report::why`], for a terminal of `width` columns.
     #[must_use]
     pub fn why_within(&self, width: usize) -> String {
         let mut text = self.title();
@@ -47,8 +47,9 @@ impl Report {
         text.trim_end().to_owned() + "\n"
     }
 
-    /// The reasons in short, for a first look. It leaves out the reasons for the use of a module, the time that waits spend in each
-    /// state, and all but the first clause about a missing device. Its last line names the command that shows the rest.
+    /// Returns the main reasons, for a terminal of `width` columns. The text omits the reasons for the use of a module, the time
+    /// that waits spend in each state, and all but the first clause about a missing device. The last line names the command that
+    /// shows the complete text.
     #[must_use]
     pub fn why_briefly_within(&self, width: usize) -> String {
         let mut text = self.title();
@@ -98,7 +99,7 @@ impl Report {
     }
 }
 
-/// The folder of all providers that come from files, if it is the same for all.
+/// Returns the folder of the providers' files, if all of them lie in one folder.
 fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
     let mut folders = providers.iter().filter_map(|record| match &record.verdict {
         Verdict::Found { origin, .. } if origin.starts_with('/') => Path::new(origin).parent(),
@@ -108,8 +109,8 @@ fn common_folder<'a>(providers: &[&'a Record]) -> Option<&'a Path> {
     folders.all(|folder| folder == first).then_some(first)
 }
 
-/// The facts of a verdict on a provider. A file is shown by its name if its folder is known. A missing device is shown without
-/// details.
+/// Formats the facts of a verdict on a provider. A file that lies in `folder` is shown by its name. A missing device is
+/// shown without details.
 fn in_short(verdict: &Verdict, folder: Option<&Path>) -> String {
     match verdict {
         Verdict::Found { origin, version } => {
@@ -127,7 +128,7 @@ fn in_short(verdict: &Verdict, folder: Option<&Path>) -> String {
     }
 }
 
-/// Records as aligned lines of subject, decision and reason, for a terminal of this width.
+/// Formats records as aligned lines of subject, decision and reason, for a terminal of this width.
 pub(super) fn record_lines_within<'a>(
     records: impl IntoIterator<Item = &'a Record>,
     width: usize,
@@ -137,7 +138,7 @@ pub(super) fn record_lines_within<'a>(
         .into_iter()
         .map(|r| vec![r.subject(), r.verdict.state().to_owned(), detail(&r.verdict)])
         .collect();
-    rows.sort_by(|a, b| a[0].cmp(&b[0])); // stable: records of one subject stay in order
+    rows.sort_by(|a, b| a[0].cmp(&b[0])); // a stable sort keeps the order of one subject's records
     for at in (1..rows.len()).rev() {
         if rows[at][0] == rows[at - 1][0] {
             rows[at][0].clear();
@@ -146,7 +147,7 @@ pub(super) fn record_lines_within<'a>(
     text::columns(&rows, 2, width)
 }
 
-/// A heading and a line for each text; empty without texts.
+/// Formats a heading and a line for each text; empty without texts.
 pub(super) fn listed(heading: &str, texts: &[String], width: usize) -> String {
     if texts.is_empty() {
         return String::new();
@@ -155,14 +156,14 @@ pub(super) fn listed(heading: &str, texts: &[String], width: usize) -> String {
     format!("{heading}\n{}\n", text::columns(&rows, 2, width))
 }
 
-/// The composed path in a line that is never broken, followed by the reason that it cannot be used, if any.
+/// Formats the composed path in a line that is never broken, and then the reason that the path cannot be used, if there is one.
 fn path_lines(path: &PathView) -> Vec<Vec<String>> {
     let composed = vec![path.domain.clone(), path.composed.clone()];
     let disabled = path.disabled.iter().map(|why| vec![String::new(), format!("disabled: {why}")]);
     std::iter::once(composed).chain(disabled).collect()
 }
 
-/// A row for each lane; the first row of a role names the role.
+/// Formats a row for each lane; the first row of a role contains its name.
 fn order_section<'a>(lanes: impl Iterator<Item = &'a LaneView>, width: usize) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut role = "";

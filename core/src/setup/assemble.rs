@@ -20,12 +20,12 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 
-/// Gives the registry access to the configuration, also on behalf of providers.
+/// The registry's access to the configuration, also on behalf of providers.
 struct ConfigSettings {
     config: Arc<Config>,
     /// The names of the providers that were found.
     found: OnceLock<Vec<String>>,
-    /// Those of them that read the range of ports to listen on.
+    /// The providers that read the range of ports on which to listen.
     listening: Mutex<Vec<String>>,
 }
 
@@ -57,7 +57,8 @@ impl Settings for ConfigSettings {
         let _ = self.found.set(names.iter().map(|name| (*name).to_owned()).collect());
     }
 
-    /// The provider with the longest matching name is meant: TIELINE_SHM_CMA_... belongs to shm-cma and not to shm.
+    /// Permits a declaration by the provider with the longest matching name: TIELINE_SHM_CMA_... belongs to shm-cma rather than to
+    /// shm.
     fn may_declare(&self, provider: &str, name: &str) -> bool {
         let of_another =
             |other: &String| other.len() > provider.len() && is_named_after(other, name);
@@ -72,7 +73,7 @@ impl Settings for ConfigSettings {
     }
 }
 
-/// The journal of this process for a destination.
+/// Makes the journal of this process for a destination.
 fn journal(to: &ReportTo) -> Journal {
     let here = Location::here();
     Journal::new(to, here.pid, &here.host)
@@ -98,7 +99,7 @@ impl Core {
         opened
     }
 
-    /// Writes the reason that no context was opened, before the settings with more detail can be read.
+    /// Writes the reason that no context was opened, before the settings that contain more details can be read.
     pub(crate) fn tell_unopened(to: &ReportTo, error: &Error) {
         journal(to).tell(&no_context(error));
     }
@@ -110,7 +111,7 @@ impl Core {
         }
     }
 
-    /// Checks that everything required is present, and a module that carries messages.
+    /// Checks that all required modules exist, and that a module carries messages.
     pub(crate) fn check_usable(&self) -> Result<(), Error> {
         let discovery = &self.discovery;
         let names = discovery.providers.iter().map(|p| p.name.as_str());
@@ -130,9 +131,9 @@ impl Core {
         }
     }
 
-    /// The reason that a usable provider is not used on this machine.
+    /// Returns the reason that a usable provider is not used on this machine.
     pub(crate) fn why_not_used(&self, provider: &str) -> Option<&str> {
-        // A single device that is not ready does not disqualify the provider.
+        // One device that is not ready does not disqualify the whole provider.
         let open = self.memory.domains.iter().any(|slot| slot.provider.name == provider);
         self.records.iter().find_map(|record| match &record.verdict {
             Verdict::NotUsed { because }
@@ -144,7 +145,7 @@ impl Core {
         })
     }
 
-    /// Finds, ranks and composes; the result may be unusable.
+    /// Finds providers, ranks modules and composes paths; the result may be unusable.
     pub(crate) fn assemble(config: Config, out_of_band: bool) -> Result<Arc<Core>, Error> {
         let config = Arc::new(config);
         let _ = config.secret()?;
@@ -155,7 +156,7 @@ impl Core {
         let mut discovery = discover(settings.clone(), &linked(), &|name, version| {
             providers.admits(name, Some(version)).map(|_| ())
         });
-        // If a value that was set explicitly is refused, the context must not open without its effect.
+        // If a value that was set explicitly is refused, the context must not open without the value's effect.
         for record in &discovery.records {
             if let Verdict::Refused { phase, found, .. } = &record.verdict {
                 let blamed = (phase == REFUSED_VALUE)
@@ -211,18 +212,18 @@ impl Core {
                 let opened = open_domains(provider, id, &mut domains, &mut found, &mut records);
                 records.extend(opened.err().map(|record| *record));
             }
-            // They were added to form connections: the list of providers determines the modules for data.
+            // These providers were added to form connections: the list of providers alone determines the modules for data.
             found.retain(|(_, attr, at)| *at < first_domain || attr.role != role::DATA);
             for module in &found[first..] {
                 candidates.push(candidate(module, &discovery)?);
             }
         }
-        // A connection module is relied on only after it was opened; if that fails, another one takes its place.
+        // A connection module is used only after it was opened; if it cannot be opened, the composition is repeated without it.
         let mut closed: Vec<String> = Vec::new();
         let composition = loop {
             let mut composition = compose::compose(&candidates, &preferences);
             let Some(record) = closed_connector(&composition, &found, &domains, id) else {
-                // A name of a closed connector, or of an excluded provider, did match something and is not "not found".
+                // The name of a closed connector, or of an excluded provider, did match, so the record "not found" is removed.
                 composition.records.retain(|r| {
                     let is_there = |name: &String| {
                         closed.contains(name)
@@ -300,7 +301,7 @@ impl Core {
         Ok(core)
     }
 
-    /// All decisions that were made while the context was opened.
+    /// Returns all decisions that were made while the context was opened.
     pub(crate) fn decisions(&self) -> impl Iterator<Item = &Record> {
         self.discovery.records.iter().chain(&self.records).chain(&self.composition.records)
     }
@@ -326,7 +327,7 @@ fn open_domains(
     };
     let attrs = match provider.domains() {
         Ok(attrs) => attrs,
-        // Not a fault: this machine lacks the provider's device.
+        // A missing device of the provider is not a fault.
         Err(error) if error.status() == Status::NoDevice => {
             let verdict = Verdict::NotUsed { because: error.why().to_owned() };
             return Err(Box::new(Record::provider(&provider.name, verdict)));
@@ -352,7 +353,7 @@ fn open_domains(
         let opened = OpenDomain::open(provider, &name, id).and_then(|d| Ok((d.modules()?, d)));
         let (modules, domain) = match opened {
             Ok(opened) => opened,
-            // The device is not ready, or belongs to another user: the operator can fix that.
+            // The device is not ready, or belongs to another user, which the operator can change.
             Err(error) if matches!(error.status(), Status::NoDevice | Status::Permission) => {
                 let verdict = Verdict::NotUsed { because: error.why().to_owned() };
                 records.push(with_domain(Record::provider(&provider.name, verdict)));
@@ -383,14 +384,14 @@ fn open_domains(
     Ok(())
 }
 
-/// The name would be ambiguous.
+/// Makes the verdict on a name that two objects have, which would be ambiguous.
 fn twice(provider: &LoadedProvider, whose: &str, others: &str) -> Verdict {
     let expected = format!("a {whose}'s name that {others} has");
     let found = format!("the same name twice ({})", provider.origin);
     Verdict::Refused { phase: "tables".into(), expected, found }
 }
 
-/// Whether a module passes the self-test; if not, the record names the failed step.
+/// Checks whether a module passes the self-test; if it does not, a record names the failed step.
 fn self_tested(
     (at, attr, domain): &FoundModule,
     domains: &[DomainSlot],
@@ -414,7 +415,7 @@ fn self_tested(
     }
 }
 
-/// The first connection-only module in use that cannot be opened, and the reason.
+/// Returns the first connection-only module in use that cannot be opened, with the reason.
 fn closed_connector(
     composition: &Composition,
     found: &[FoundModule],
@@ -429,7 +430,7 @@ fn closed_connector(
     })
 }
 
-/// Records names in the list of domains that match nothing.
+/// Records the names in the list of domains that match nothing.
 fn check_names(
     preferences: &Preferences,
     found: &[FoundModule],
@@ -440,7 +441,7 @@ fn check_names(
     records.extend(preferences.domains.unmatched(&domains, &discovery.looked));
 }
 
-/// The modules of the usable paths, best first: those that can carry data, or the connection-only ones.
+/// Returns the modules of the usable paths, best first: those that can carry data, or the connection-only ones.
 fn modules_in_use(
     composition: &Composition,
     found: &[FoundModule],

@@ -1,4 +1,4 @@
-//! Connectors that are added automatically: `TIELINE_PROVIDERS=tcp` names the provider for data, and `tcp-connect` forms its
+//! The connectors that are added automatically: `TIELINE_PROVIDERS=tcp` names the provider for data, and `tcp-connect` forms its
 //! connections.
 
 use crate::compose::{self, Composition, FoundModule, Preferences};
@@ -8,7 +8,7 @@ use crate::rank::Role;
 use crate::registry::Discovery;
 use crate::select::Selection;
 
-/// Providers that the list of providers does not name, but that some path needs for its connections. A connector that
+/// Returns the providers that the list of providers does not name, but that some path needs for its connections. A connector that
 /// `TIELINE_CONNECT` forbids, or that the list of providers excludes, is not added.
 pub(super) fn missing(
     candidates: &[FoundModule],
@@ -43,7 +43,7 @@ pub(super) fn missing(
     brought
 }
 
-/// The reason for each added provider that forms connections.
+/// Explains each added provider that forms connections.
 pub(super) fn told(
     brought: &[String],
     composition: &Composition,

@@ -1,6 +1,7 @@
 //! The state of an open context that its workers share: configuration, providers, composition, memory.
 //!
-//! It uses configuration, registry, ranking, composition and memory. Workers, endpoints and the public [`crate::Context`] use it.
+//! The module uses configuration, registry, ranking, composition and memory. Workers, endpoints and the public [`crate::Context`]
+//! use the module.
 
 mod assemble;
 mod connectors;
@@ -44,28 +45,28 @@ pub(crate) struct ModuleUse {
     pub(crate) attr: ModuleAttr,
 }
 
-/// All state of a context that its workers and regions share. Immutable except for counters.
+/// The state of a context that its workers and regions share. The state does not change after opening, except for counters.
 pub(crate) struct Core {
     pub(crate) id: [u8; 16],
     pub(crate) location: Location,
     pub(crate) config: Arc<Config>,
     pub(crate) discovery: Discovery,
     pub(crate) composition: Composition,
-    /// The other decisions that were made while opening.
+    /// The other decisions that were made while the context was opened.
     pub(crate) records: Vec<Record>,
     pub(crate) modules: Vec<ModuleUse>,
-    /// Connection-only modules that some path needs; every worker opens them.
+    /// The connection-only modules that some path needs; every worker opens them.
     pub(crate) connectors: Vec<ModuleUse>,
-    /// Providers that read the range of ports to listen on.
+    /// The providers that read the range of ports on which to listen.
     pub(crate) listening: Vec<String>,
     /// Whether the application may carry wire-up datagrams.
     pub(crate) out_of_band: bool,
     pub(crate) connect_timeout: Duration,
     pub(crate) queue_bytes: usize,
-    /// The limits of rendezvous messages that a worker keeps for all its peers, and of the bytes of their keys.
+    /// The maximum number of rendezvous messages that a worker keeps for all its peers, and of the bytes of their keys.
     pub(crate) announced: (usize, usize),
     pub(crate) assist_size: usize,
-    /// Whether the program, or an operator, declares that its workers make progress all the time.
+    /// Whether the program or an operator declares that the context's workers make progress continuously.
     pub(crate) polls_often: bool,
     /// The spin time of waits.
     pub(crate) spin: Spin,
@@ -78,27 +79,27 @@ pub(crate) struct Core {
     service: OnceLock<WorkerEntry>,
     /// The reason that the progress thread ended without a request.
     service_stopped: OnceLock<Error>,
-    /// The poller that the progress thread sleeps on.
+    /// The poller on which the progress thread sleeps.
     service_poller: OnceLock<Poller>,
-    /// Answers name requests, while a worker with a name is open.
+    /// The responder for name requests, while a worker with a name is open.
     names: Mutex<Option<Arc<NameService>>>,
-    /// Last: everything above that points into a domain is dropped first.
+    /// The memory, declared last: all fields above that point into a domain are dropped first.
     pub(crate) memory: Arc<Memory>,
 }
 
 impl Core {
-    /// Whether this process opened the context and is not a forked child.
+    /// Checks whether this process opened the context, rather than being a forked child.
     #[inline]
     pub(crate) fn same_process(&self) -> bool {
         self.guard.same_process()
     }
 
-    /// The guard that identifies the process, for objects that may outlive the context and must not keep its memory.
+    /// Returns the guard that identifies the process, for objects that may outlive the context and must not keep its memory.
     pub(crate) fn guard(&self) -> Weak<ForkGuard> {
         Arc::downgrade(&self.guard)
     }
 
-    /// An error in a forked child, which must not use anything of the context.
+    /// Fails in a forked child, which must not use anything of the context.
     pub(crate) fn check_process(&self, what: &str) -> Result<(), Error> {
         self.guard.check(what)
     }
@@ -108,40 +109,41 @@ impl Core {
         self.notes.add_once(text);
     }
 
-    /// Adds a line to the report; `false` if it is present.
+    /// Adds a line to the report; `false` if the report already contains it.
     pub(crate) fn note_if_new(&self, text: String) -> bool {
         self.notes.add_if_new(text)
     }
 
-    /// Passes each later line to a function.
+    /// Passes each line that is added later to a function.
     pub(crate) fn pass_notes_on(&self, to: impl Fn(&str) + Send + Sync + 'static) {
         self.notes.pass_on(move |note: &String| to(note));
     }
 
-    /// The lines so far.
+    /// Returns the lines added so far.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.lines()
     }
 
-    /// The writer of events, if `TIELINE_REPORT` enables it. `None` in a forked child, because the lines carry the parent's process
-    /// number.
+    /// Returns the writer of events, if `TIELINE_REPORT` enables it. `None` in a forked child, because the lines carry the parent's
+    /// process number.
     pub(crate) fn journal(&self) -> Option<&Arc<Journal>> {
         self.journal.get().filter(|_| self.same_process())
     }
 
-    /// The service worker, for every worker but itself.
+    /// Returns the service worker's entry for a worker other than the service worker itself.
     pub(crate) fn service_entry(&self, worker: &[u8; 16]) -> Option<WorkerEntry> {
         let serves = || self.service_stopped.get().is_none();
         self.service.get().filter(|entry| entry.worker != *worker && serves()).cloned()
     }
 
-    /// Whether this worker promises peers that it makes progress all the time. A worker with a progress thread makes no promise,
-    /// since that thread sleeps and serves instead. Without spinning waits it makes none either, since it runs too rarely.
+    /// Checks whether the context's workers promise to make progress continuously. If the context has a progress thread, there is
+    /// no promise, since that thread sleeps and serves instead. If waits do not spin, there is no promise either, since the workers
+    /// run too rarely.
     pub(crate) fn promises_to_poll(&self) -> bool {
         self.polls_often && self.breaks_promise().is_none()
     }
 
-    /// The reason that it makes no promise, regardless of the setting.
+    /// Returns the reason that the workers make no promise, regardless of the setting.
     fn breaks_promise(&self) -> Option<&'static str> {
         match () {
             () if self.service.get().is_some() && self.service_stopped.get().is_none() => {
@@ -152,13 +154,13 @@ impl Core {
         }
     }
 
-    /// For the report: that a requested promise is not given.
+    /// Returns the text for the report if a promise was requested and cannot be made.
     pub(crate) fn promise_not_given(&self) -> Option<String> {
         let why = self.breaks_promise().filter(|_| self.polls_often)?;
         Some(format!("{} is on, and peers are not told: {why}", vars::POLLS_OFTEN))
     }
 
-    /// The progress thread has ended without a request.
+    /// Records that the progress thread has ended without a request.
     pub(crate) fn service_stopped(&self, error: Error) {
         self.note(format!("the progress thread stopped: {error}"));
         let _ = self.service_stopped.set(error);
@@ -176,7 +178,7 @@ impl Core {
         .of(Scope::Context))
     }
 
-    /// Lets workers publish their state. A failure does not prevent opening: the state is then not visible.
+    /// Lets workers publish their state. If that fails, the context is still opened, and its state is not visible.
     fn show(&self) -> Result<(), Error> {
         if self.config.bool(vars::LIVE)? {
             match live::File::create(&self.id, self.guard.clone()) {
@@ -187,22 +189,22 @@ impl Core {
         Ok(())
     }
 
-    /// A page for one more worker to publish its state.
+    /// Takes a page in which one more worker can publish its state.
     pub(crate) fn live_page(&self) -> Option<live::Page> {
         self.live.get()?.place()
     }
 
-    /// The state that its workers publish; empty in a forked child.
+    /// Returns the state that the workers publish; empty in a forked child.
     pub(crate) fn status(&self) -> live::Status {
         self.live.get().and_then(|file| live::own(file)).unwrap_or_default()
     }
 
-    /// The responder for name requests, if there is one.
+    /// Returns the responder for name requests, if there is one.
     pub(crate) fn names(&self) -> Option<Arc<NameService>> {
         self.lock_names().clone()
     }
 
-    /// A worker has a name from here on, and requests get this address.
+    /// Makes the name of a worker; requests get this address from then on.
     pub(crate) fn publish_name(
         &self,
         worker: &[u8; 16],
@@ -233,7 +235,8 @@ impl Core {
         Ok(names)
     }
 
-    /// A worker with a name is closed. With the last one the listener closes, so later requests are refused immediately.
+    /// Removes the name of a closed worker. When the last name is removed, the listener closes, so later requests are refused
+    /// immediately.
     pub(crate) fn forget_name(&self, worker: &[u8; 16]) {
         let mut open = self.lock_names();
         let closed = open.take_if(|names| names.forget(worker));
@@ -247,7 +250,7 @@ impl Core {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The addresses at which the responder for names listens, and the proof that it requires.
+    /// Returns the addresses at which the responder for names listens, and the proof that it requires.
     pub(crate) fn name_settings(&self) -> Result<tieline_net::Settings, Error> {
         let config = &self.config;
         let (interfaces, ports) = (config.text(vars::TCP_INTERFACES), config.text(vars::TCP_PORTS));
@@ -255,7 +258,7 @@ impl Core {
             .map_err(|why| Error::new(Status::Invalid, "the settings of TCP", why, ""))
     }
 
-    /// Sets the poller that the progress thread sleeps on.
+    /// Sets the poller on which the progress thread sleeps.
     pub(crate) fn set_service_poller(&self, poller: Poller) {
         let _ = self.service_poller.set(poller);
     }
@@ -270,7 +273,7 @@ impl Drop for Core {
     fn drop(&mut self) {
         if !self.same_process() {
             // If a provider closed its domains in a forked child, it would say goodbye in its parent's name, and might wait for a
-            // lock of a thread that does not exist there.
+            // lock of a thread that does not exist in the child.
             std::mem::forget(std::mem::take(&mut self.discovery.providers));
             let names = self.names.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(names.take());

@@ -1,4 +1,4 @@
-//! Checks that `TIELINE_TCP_PORTS` has room for the listeners of a context. In a range that is too narrow the context would open,
+//! The check that `TIELINE_TCP_PORTS` has enough ports for the listeners of a context. With too few ports the context would open,
 //! but no peer could connect: `tcp` takes the port, and `tcp-connect` finds it in use.
 
 use super::Core;
@@ -9,9 +9,9 @@ use tieline_plugin_api::connects;
 
 /// The listeners that one context opens.
 struct Needed {
-    /// Providers with one listener in each process.
+    /// The providers that have one listener in each process.
     by_process: Vec<String>,
-    /// Providers with one listener in each context.
+    /// The providers that have one listener in each context.
     by_context: Vec<String>,
 }
 
@@ -29,7 +29,7 @@ impl Needed {
         all.join(", ")
     }
 
-    /// `None`: the range suffices.
+    /// Returns the error for a range with too few ports; `None`: the range is sufficient.
     fn lacking(&self, ports: Ports, cited: &str) -> Option<Error> {
         let there = ports.count()?;
         let needed = self.count();
@@ -52,7 +52,7 @@ impl Needed {
     }
 }
 
-/// Refuses a range of ports with too little room for the listeners of this context. `listening`: the providers that read the range.
+/// Refuses a range that has fewer ports than this context has listeners. `listening`: the providers that read the range.
 pub(super) fn check(core: &Core, listening: &[String]) -> Result<(), Error> {
     let text = core.config.text(vars::TCP_PORTS);
     // The provider that reads the value refuses an invalid range.

@@ -1,8 +1,8 @@
-//! `TIELINE_SELFTEST`: a module's claims are tested once, through its own interface, before they are relied on.
+//! The self-test of modules (`TIELINE_SELFTEST`), which tests their claims once before they are used.
 //!
-//! A put, a get and an atomic go to the module's own address, and their results are compared with the expected ones. Then the
-//! region is deregistered, and a put with its key must be refused. A module that fails is excluded, and the record names the failed
-//! step.
+//! The test posts a put, a get and an atomic to the module's own address, and compares their results with the expected ones. Then
+//! the test deregisters the region and posts a put with its key, which the module must refuse. A module that fails is excluded, and
+//! the record names the failed step.
 
 #![allow(unsafe_code)]
 
@@ -18,11 +18,11 @@ use tieline_plugin_api::{OK, PENDING, access, atomic_op, caps, event, memory_cap
 const LEN: usize = 4096;
 const AT: usize = 129;
 const PIECE: usize = 1000;
-/// The number of polls before an answer is abandoned: a module that is connected to itself answers immediately.
+/// The number of polls after which the test fails: a module that is connected to itself answers immediately.
 const PATIENCE: usize = 1_000_000;
 const COOKIE: u64 = 0x5e1f_7e57;
 
-/// Tests the memory operations of a data-path module; `Err`: the claim that it does not keep.
+/// Tests the memory operations of a data-path module; `Err` describes the claim that it does not keep.
 pub(crate) fn check(
     domain: &OpenDomain,
     domain_caps: u64,
@@ -35,12 +35,12 @@ pub(crate) fn check(
     let words = |error: Error| error.to_string();
     let interface = domain.open_interface(name, [0x5e; 16]).map_err(words)?;
     let address = interface.address().map_err(words)?;
-    // A module that never completes the operation may still write here, until the endpoint is closed.
+    // If a module never completes an operation, it may write to this memory until the endpoint is closed.
     let mut room = Room { sent: [0; PIECE], back: [0; PIECE], value: 0 };
     let handle = interface.connect(&address, b"", 0).map_err(words)?;
     let trial = Trial { raw: interface.endpoint(handle).get(), interface, attr };
     let result = trial.run(domain, domain_caps, &mut room);
-    // SAFETY: opened above, and used by nothing else; its one key is dropped with it.
+    // SAFETY: the endpoint was opened above, and nothing else uses it; its one key has been dropped.
     unsafe { trial.raw.close() };
     result
 }
@@ -58,10 +58,11 @@ struct Room {
     value: u64,
 }
 
-/// A region that ends with the test, whatever its result.
+/// A region that ends with the test, regardless of the result.
 struct Target {
     memory: Registered,
-    /// Its memory, if the domain does not own it. It outlives the registration, and is leaked if that does not end.
+    /// The region's memory, if the domain does not own it. The buffer outlives the registration, and is leaked if the registration
+    /// does not end.
     buffer: Option<OwnedBuffer>,
 }
 
@@ -99,7 +100,7 @@ impl Trial<'_> {
         let key = self.import(&packed)?;
         let result = self.operations(key, &mut target, room);
         if result.is_ok() {
-            // SAFETY: imported above for this endpoint, which is open; every operation with it has ended.
+            // SAFETY: the key was imported above for this endpoint, which is open; every operation with the key has ended.
             unsafe { self.raw.drop_key(key) };
         }
         result
@@ -129,7 +130,7 @@ impl Trial<'_> {
         let can = |cap| self.attr.caps & cap != 0;
         let put = can(caps::PUT) && self.took("put", self.rma(true, sent, key))?;
         if put {
-            // SAFETY: read here, before the registration ends.
+            // SAFETY: the span is read here, before the registration ends.
             let landed = unsafe { target.memory.span() };
             landed.read(AT, back).map_err(|s| s.to_string())?;
             same("put", sent, back)?;
@@ -141,7 +142,7 @@ impl Trial<'_> {
             }
         }
         if can(caps::ATOMICS) && self.attr.atomic_fetch64 & 1 << atomic_op::ADD != 0 {
-            // SAFETY: used here, before the registration ends.
+            // SAFETY: the span is used here, before the registration ends.
             let word = unsafe { target.memory.span() };
             let word = word.word64(8).map_err(|s| s.to_string())?;
             let before = word.load(std::sync::atomic::Ordering::SeqCst);
@@ -168,7 +169,7 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Whether it was executed, or declined, which a module may do for this size.
+    /// Checks whether an operation was executed; a module may decline it for this size.
     fn took(&self, what: &str, result: Result<(), Status>) -> Result<bool, String> {
         match result {
             Ok(()) => Ok(true),
@@ -189,7 +190,7 @@ impl Trial<'_> {
             flags: op_flags::REMOTE_COMPLETION,
             reserved: 0,
         };
-        // SAFETY: the endpoint is open and the key belongs to it; the room lives until the endpoint is closed.
+        // SAFETY: the endpoint is open and the key belongs to it; the memory lives until the endpoint is closed.
         let post = || unsafe { if put { self.raw.put(&op) } else { self.raw.get(&op) } };
         self.complete(post).map(|_| ())
     }
@@ -206,7 +207,7 @@ impl Trial<'_> {
             cookie: COOKIE,
             flags: op_flags::FETCH | op_flags::REMOTE_COMPLETION,
         };
-        // SAFETY: as in `rma`.
+        // SAFETY: the reasons in `rma` apply.
         let done = self.complete(|| unsafe { self.raw.atomic(&op) });
         match done.map_err(|status| format!("fetch-add to itself failed: {status}"))? {
             Some(value) => Ok(value),
@@ -214,7 +215,7 @@ impl Trial<'_> {
         }
     }
 
-    /// Posts until the operation is accepted and waits for its end; the value is that of a completion event.
+    /// Posts until the module accepts the operation, and waits for its end. The value is that of a completion event.
     fn complete(&self, post: impl Fn() -> i32) -> Result<Option<u64>, Status> {
         let mut posted = false;
         for _ in 0..PATIENCE {
@@ -233,10 +234,10 @@ impl Trial<'_> {
         Err(Status::TimedOut)
     }
 
-    /// One poll: the status and value of the operation's completion, if it has come.
+    /// Polls once, and returns the status and value of the operation's completion, if the poll returned it.
     fn poll(&self) -> Option<(i32, u64)> {
         let mut batch = Batch::new();
-        // SAFETY: no payload is read.
+        // SAFETY: the events' payloads are not read.
         let events = unsafe { self.interface.poll(&mut batch) }.ok()?;
         let ours = |e: &&Polled| e.kind == event::COMPLETION && e.cookie == COOKIE;
         events.iter().find(ours).map(|e| (e.status, e.header))

@@ -1,21 +1,21 @@
-//! How long a wait may spin: not at all if a job has more processes than it may use processors.
+//! The time that a wait may spin: none if a job has more processes than it may use processors.
 
 use crate::config::{Config, vars};
 use crate::{Error, job, sys};
 use std::time::Duration;
 
-/// The spin time while every process has a processor: a running peer answers within it, even with 64 KiB over a network.
+/// The spin time while every process has a processor: a running peer answers within this time, even with 64 KiB over a network.
 const ENOUGH: Duration = Duration::from_micros(100);
 
-/// The facts that decide it.
+/// The facts that determine the spin time.
 #[derive(Clone, Debug)]
 pub(crate) struct Spin {
-    /// The configured time, and its origin.
+    /// The configured time, and the origin of the setting.
     asked: Option<(Duration, String)>,
-    /// From the environment; a joined job has a better value.
+    /// The number of processes from the environment; a joined job has a better value.
     processes: usize,
     processors: usize,
-    /// A control group grants less time than there are processors, and spinning would use it up.
+    /// Whether a control group grants less time than there are processors, so that spinning would consume it.
     by_quota: bool,
 }
 
@@ -26,19 +26,19 @@ impl Spin {
             false => Some((config.duration(vars::SPIN)?, config.origin(vars::SPIN).to_string())),
         };
         let allowed = sys::processors_allowed();
-        // The affinity mask, and the quotas of the control groups around this process.
+        // The affinity mask, and the quotas of the control groups that contain this process.
         let granted = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Spin { asked, ..Spin::with(job::processes_on_this_host(), granted, allowed) })
     }
 
-    /// `granted` processors, of the `allowed` ones in the affinity mask, if that is known.
+    /// Makes the value from the `granted` processors and the `allowed` ones in the affinity mask, if that is known.
     fn with(processes: usize, granted: usize, allowed: Option<usize>) -> Spin {
         let processors = granted.min(allowed.unwrap_or(granted));
         let by_quota = allowed.is_some_and(|allowed| granted < allowed);
         Spin { asked: None, processes, processors, by_quota }
     }
 
-    /// The time to spin. `shared`: whether this thread's processor turned out to be used by others.
+    /// Returns the time to spin. `shared`: whether this thread has found that other threads use its processor.
     pub(crate) fn budget(&self, shared: Option<bool>) -> Duration {
         if let Some((asked, _)) = &self.asked {
             return *asked;
@@ -56,7 +56,7 @@ impl Spin {
         self.processes.max(job::joined_processes())
     }
 
-    /// For the report: the first phase of waits, and the reason.
+    /// Returns the text for the report: the first phase of waits, and the reason.
     pub(crate) fn text(&self) -> String {
         let spins = match self.budget(None) {
             Duration::ZERO => "yield their processor at once, then sleep".to_owned(),

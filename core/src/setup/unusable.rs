@@ -1,15 +1,15 @@
-//! The error for a context without any usable path: the cause first, and providers that a list does not name last.
+//! The error for a context without any usable path. The cause is first, and providers that no list names are last.
 
 use crate::compose;
 use crate::explain::{Record, Verdict};
 use crate::select::UNNAMED;
 use crate::{Error, Status};
 
-/// `decisions`: all decisions that were made while the context was opened.
+/// Composes the error; `decisions` are all decisions that were made while the context was opened.
 pub(super) fn error(decisions: &[&Record]) -> Error {
     let mut ordered: Vec<&Record> = decisions.to_vec();
-    // A name without a match is a mistake. A provider that is present and unusable is the cause. Providers that were excluded, or
-    // that are for other machines, come after these.
+    // A name without a match is a mistake. A provider that is present and unusable is the cause. The last ones are providers that
+    // were excluded, or that are for other machines.
     ordered.sort_by_key(|record| match &record.verdict {
         Verdict::NotFound { nearest: Some(_), .. } => 0,
         Verdict::NotFound { .. } => 1,
@@ -34,7 +34,7 @@ pub(super) fn error(decisions: &[&Record]) -> Error {
         }
         let line = format!("{}: {}", r.subject(), r.verdict);
         let told = matches!(r.verdict, Verdict::Found { .. } | Verdict::ChosenFor { .. });
-        // A provider that is both built in and in a file is refused twice for one reason.
+        // A provider that is both built in and in a file is refused twice for one reason, which is listed once.
         if !told && !why.contains(&line) {
             why.push(line);
         }

@@ -1,5 +1,5 @@
-//! The state that a worker shares with its endpoints, requests and kept messages: the interfaces, the open operations, and the few
-//! fields of the worker that posting needs.
+//! The state that a worker shares with its endpoints, requests and kept messages: the interfaces, the open operations, and the
+//! worker's fields that posting needs.
 
 mod orphans;
 mod unanswered;
@@ -24,51 +24,52 @@ use tieline_net::touch::Touch;
 use tieline_plugin_api::abi::Iov;
 use unanswered::AllUnanswered;
 
-/// The bytes of `queue_bytes` that a pending operation takes, besides the bytes that were copied for it.
+/// The bytes of `queue_bytes` that each pending operation takes, besides the bytes that were copied for it.
 pub(crate) const OPERATION_BYTES: usize = 64;
 
-/// Kept alive by a worker: the context's progress thread, which ends with its last lease.
+/// The lease of a worker on the context's progress thread, which ends with its last lease.
 pub(crate) type Lease = dyn Any + Send + Sync;
 
-/// Resolves the sender and the rendezvous message behind the message in a handler. The worker implements it.
+/// The lookup of the sender and the rendezvous message of the message in a handler. The worker implements this trait.
 pub(crate) trait Senders {
-    /// The application's endpoint to a peer (`EndpointState`, which is built on this type).
+    /// Returns the application's endpoint to a peer (`EndpointState`, which is built on this type).
     fn endpoint_to(&self, peer: u32) -> Option<Rc<dyn Any>>;
 
     /// The rendezvous message (a `Rendezvous`) whose handler runs; returned once.
     fn take_announcement(&self) -> Option<Box<dyn Any>>;
 }
 
-/// The owner of this value keeps the worker's interfaces open, even when the worker is closed.
+/// The shared state of a worker. A holder of this value keeps the worker's interfaces open, even after the worker is closed.
 pub(crate) struct Shared {
     pub(crate) core: Arc<Core>,
     _lease: Option<Arc<Lease>>,
-    /// The worker's id.
+    /// The id of the worker.
     pub(crate) id: [u8; 16],
     guard: ForkGuard,
-    /// The worker itself, for messages.
+    /// The worker itself, for queries about messages.
     pub(crate) senders: OnceCell<Weak<dyn Senders>>,
-    /// A progress call is running, and possibly a handler inside it.
+    /// Whether a progress call is running, and possibly a handler inside it.
     pub(crate) in_progress: Cell<bool>,
-    /// The next progress call has work besides polling.
+    /// Whether the next progress call has work besides polling.
     pub(crate) has_work: Cell<bool>,
-    /// A requested key is still being fetched by a provider, and its arrival causes no event.
+    /// Whether a provider is still fetching a requested key, whose arrival causes no event.
     pub(crate) settling: Cell<bool>,
-    /// All open operations. It is not borrowed while memory of the application is released.
+    /// All open operations. The table is not borrowed while memory of the application is released.
     pub(crate) ops: RefCell<Table>,
     /// The operations of dropped endpoints.
     orphans: Orphans,
-    /// Small requests that peers' workers have yet to answer.
+    /// The small requests that peers' workers have not answered yet.
     unanswered: AllUnanswered,
     /// The slots for copies shared with peers.
     pub(crate) slots: Slots,
-    /// Peers' accesses to the application's memory go through this.
+    /// The object through which peers' accesses to the application's memory are made.
     pub(crate) touch: Touch,
-    /// Buffer for a list of pieces while it is posted.
+    /// The buffer for a list of pieces while the list is posted.
     pub(crate) iov: Cell<Vec<Iov>>,
-    /// Declared late, so that everything above that points into providers is dropped first.
+    /// The interfaces, declared late, so that all fields above that point into providers are dropped first.
     pub(crate) interfaces: Vec<InterfaceSlot>,
-    /// Memory of ended operations that providers may still access. The remainder is released when the interfaces are closed.
+    /// The memory of ended operations that providers may still access. The rest of this memory is released when the interfaces are
+    /// closed.
     pub(crate) held: RefCell<Held>,
 }
 
@@ -105,31 +106,29 @@ impl Shared {
         self.guard.same_process()
     }
 
-    /// The index of a module among the interfaces, if the module could be opened.
+    /// Returns the index of a module among the interfaces, if the module could be opened.
     pub(crate) fn interface(&self, at: &ModuleRef) -> Option<usize> {
         self.interfaces.iter().position(|slot| slot.is(at))
     }
 
-    /// A blocking call is refused in a handler, because it would wait for the progress call that runs the handler.
+    /// Refuses a blocking call in a handler, because the call would wait for the progress call that runs the handler.
     #[inline]
     pub(crate) fn check_no_handler(&self, what: &str) -> Result<(), Error> {
         if self.in_progress.get() { Err(inside_a_handler(what)) } else { Ok(()) }
     }
 
-    /// The small requests that a peer's worker has yet to answer.
+    /// Returns the small requests that a peer's worker has not answered yet.
     pub(crate) fn unanswered_by(&self, worker: &[u8; 16]) -> Rc<Unanswered> {
         self.unanswered.by(worker)
     }
 
-    /// The next progress call has work to do.
+    /// Records that the next progress call has work to do.
     pub(crate) fn note_work(&self) {
         self.has_work.set(true);
     }
 
-    // ---- operations ----
-
-    /// Changes the table of operations. Operations that end may hold an application's buffer, whose drop may run any code. It is
-    /// dropped when nothing is borrowed.
+    /// Changes the table of operations. An operation that ends may hold an application's buffer, whose drop may run any code. Such
+    /// buffers are dropped while nothing is borrowed.
     #[inline]
     pub(crate) fn with_ops<T>(&self, change: impl FnOnce(&mut Table) -> T) -> T {
         let (result, mut freed, due) = {
@@ -146,20 +145,20 @@ impl Shared {
         result
     }
 
-    /// One event of an operation has occurred.
+    /// Records one event of an operation.
     #[inline]
     pub(crate) fn part(&self, id: Id, result: Result<u64, Error>) {
         let _ = self.with_ops(|ops| ops.part(id, result));
     }
 
-    /// Keeps the memory of an operation that has ended here while a provider may still access it.
+    /// Keeps the memory of an operation that has ended for its caller while a provider may still access the memory.
     pub(crate) fn hold(&self, op: Unfinished, through: Vec<Through>) {
         self.held.borrow_mut().keep(op, through);
     }
 
-    /// From here on no provider accesses the memory of operations posted on this.
+    /// Releases the memory of operations posted on `what`, which no provider accesses any more.
     pub(crate) fn provider_closed(&self, what: Through) {
-        // Dropped when nothing is borrowed: it may hold an application's buffer.
+        // The memory is dropped while nothing is borrowed: it may be an application's buffer.
         let free = self.held.borrow_mut().closed(what);
         drop(free);
     }
@@ -168,7 +167,7 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         if !self.same_process() {
-            // If they were closed in a forked child, they would say goodbye in the parent's name.
+            // If a forked child closed the interfaces, they would say goodbye in the parent's name.
             std::mem::forget(std::mem::take(&mut self.interfaces));
         }
     }

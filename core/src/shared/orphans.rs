@@ -1,5 +1,6 @@
-//! Operations that outlive their endpoint. The endpoint was dropped while a provider had them, and their connections belong to the
-//! worker and stay open. Such an operation ends when the provider reports it, or with its circuit, its interface, or the worker.
+//! Operations that outlive their endpoint. The endpoint was dropped while a provider had the operations, and their connections
+//! belong to the worker and stay open. Such an operation ends when the provider reports its outcome, or with its circuit, its
+//! interface, or the worker.
 
 use super::Shared;
 use crate::Error;
@@ -12,11 +13,12 @@ use std::collections::BTreeMap;
 struct Orphan {
     id: Id,
     interface: usize,
-    /// Circuits that it may have used.
+    /// The circuits that the operation may have used.
     through: Vec<Through>,
 }
 
-/// The orphans of a worker, including some that have ended. Before one is ended, all are taken out of the cell.
+/// The operations of a worker without an endpoint, including some that have ended. All are taken out of the cell before one of them
+/// is ended.
 #[derive(Default)]
 pub(crate) struct Orphans(RefCell<Vec<Orphan>>);
 
@@ -24,7 +26,7 @@ pub(crate) struct Orphans(RefCell<Vec<Orphan>>);
 #[derive(Clone, Copy)]
 pub(crate) enum End {
     Circuit(u64),
-    /// `broken`: no function of its provider is called again.
+    /// An interface; `broken`: no function of its provider is called again.
     Interface {
         index: usize,
         broken: bool,
@@ -33,8 +35,8 @@ pub(crate) enum End {
 }
 
 impl Shared {
-    /// An endpoint is dropped. Its posted operations continue without it if they use only circuits; `through` returns these, by
-    /// interface.
+    /// Separates the operations of an endpoint that is dropped. Posted operations that use only circuits continue without the
+    /// endpoint; `through` returns the circuits, by interface.
     pub(crate) fn orphan(&self, owner: usize, through: impl Fn(usize) -> Vec<Through>) {
         let posted = self.ops.borrow().posted_of(owner);
         let orphan = |(id, interface)| Orphan { id, interface, through: through(interface) };
@@ -56,7 +58,7 @@ impl Shared {
         self.orphans.0.borrow_mut().push(Orphan { id, interface, through });
     }
 
-    /// Ends the orphans that use this. Providers may access their memory until it is closed.
+    /// Ends the operations without an endpoint that use `what`. Providers may access the operations' memory until `what` is closed.
     pub(crate) fn end_orphans(&self, what: End, error: &Error) {
         let over_it = |orphan: &Orphan| match what {
             End::Circuit(number) => orphan.through.contains(&Through::Circuit(number)),
@@ -83,7 +85,7 @@ impl Shared {
         }
     }
 
-    /// Keeps the memory of an orphan that has ended while the provider may still access it.
+    /// Keeps the memory of an operation without an endpoint that has ended while the provider may still access it.
     pub(crate) fn hold_orphan(&self, op: Unfinished) {
         let orphans = self.orphans.0.borrow();
         let through = orphans.iter().find(|orphan| orphan.id == op.id()).map(|o| o.through.clone());
@@ -91,7 +93,7 @@ impl Shared {
         self.hold(op, through.unwrap_or_else(|| vec![Through::Interface]));
     }
 
-    /// The number of orphans per circuit or interface.
+    /// Returns the number of operations without an endpoint per circuit or interface.
     pub(crate) fn orphans_by_path(
         &self,
         circuit_name: impl Fn(u64) -> Option<String>,

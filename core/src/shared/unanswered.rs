@@ -1,14 +1,15 @@
-//! Small puts and gets that were sent as messages although a lane reaches the memory, and that the peer's worker has yet to answer.
+//! The small puts and gets that were sent as messages although a lane reaches the memory, and that the peer's worker has not
+//! answered yet.
 //!
-//! Their number is limited. A peer that has promised to poll answers one in less than a microsecond. A peer that does not poll
-//! should not accumulate thousands of requests, or their answers, that a lane could have served.
+//! The number of these requests is limited. A peer that keeps its promise to poll answers a request in less than a microsecond. The
+//! limit keeps a peer that does not poll from accumulating thousands of requests that a lane could have served.
 
 use crate::op::{Id, Table};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
-/// The limit of unanswered requests per peer worker, over all endpoints.
+/// The maximum number of unanswered requests per peer worker, over all endpoints.
 const FEW: usize = 16;
 
 /// The unanswered requests to one worker, including some that have ended.
@@ -16,7 +17,7 @@ const FEW: usize = 16;
 pub(crate) struct Unanswered(RefCell<Vec<Id>>);
 
 impl Unanswered {
-    /// Whether there may be another one.
+    /// Checks whether another request may be sent.
     pub(crate) fn is_few(&self, ops: &Table) -> bool {
         let mut asked = self.0.borrow_mut();
         if asked.len() >= FEW {
@@ -35,7 +36,7 @@ impl Unanswered {
 pub(super) struct AllUnanswered(RefCell<HashMap<[u8; 16], Weak<Unanswered>>>);
 
 impl AllUnanswered {
-    /// The unanswered requests to one worker. The entry exists while an endpoint leads to that worker.
+    /// Returns the unanswered requests to one worker. The entry exists while an endpoint leads to that worker.
     pub(super) fn by(&self, worker: &[u8; 16]) -> Rc<Unanswered> {
         let mut known = self.0.borrow_mut();
         if let Some(there) = known.get(worker).and_then(Weak::upgrade) {

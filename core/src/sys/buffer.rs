@@ -1,4 +1,4 @@
-//! Heap memory that peers write to.
+//! Heap memory to which peers write.
 
 #![allow(unsafe_code)]
 
@@ -6,14 +6,14 @@ use super::Span;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use tieline_plugin_api::Status;
 
-/// A heap buffer that peers may write to. It is held as an address, so that no Rust reference claims exclusive access. The owner
-/// drops it only when nothing uses its span any more.
+/// A heap buffer to which peers may write. The buffer is held as an address, so that no Rust reference claims exclusive access. The
+/// owner drops it only when nothing uses its span any more.
 pub(crate) struct OwnedBuffer {
     span: Span,
     layout: Layout,
 }
 
-/// Enough for every atomic, and the greatest alignment for which the allocator returns zeroed pages without touching them.
+/// The alignment, sufficient for every atomic, and the greatest for which the allocator returns zeroed pages without touching them.
 const ALIGN: usize = 16;
 
 impl OwnedBuffer {
@@ -24,10 +24,10 @@ impl OwnedBuffer {
         OwnedBuffer { span: Span { base, len }, layout }
     }
 
-    /// Zeroed memory. If the system supplies zeroed pages, none of them is touched.
+    /// Allocates zeroed memory. If the system supplies zeroed pages, the call touches none of them.
     ///
     /// # Errors
-    /// `NoMemory`.
+    /// `NoMemory` if the allocation fails.
     pub(crate) fn zeroed(len: usize) -> Result<OwnedBuffer, Status> {
         let layout = Layout::from_size_align(len, ALIGN).map_err(|_| Status::NoMemory)?;
         if len == 0 {
@@ -46,27 +46,28 @@ impl OwnedBuffer {
         self.span.len()
     }
 
-    /// Its bytes.
+    /// Returns the span of the buffer's bytes.
     ///
     /// # Safety
-    /// The span and everything derived from it are used only while the buffer exists.
+    /// The caller uses the span, and all addresses derived from it, only while the buffer exists.
     pub(crate) unsafe fn span(&self) -> Span {
         self.span
     }
 
-    /// Whether it was made from a box.
+    /// Checks whether the buffer was made from a box.
     pub(crate) fn is_box(&self) -> bool {
         self.layout.align() == 1
     }
 
-    /// The box that it was made from, if any. Nothing uses its span any more.
+    /// Returns the box from which the buffer was made, if it was made from one. The caller has ensured that nothing uses the
+    /// buffer's span any more.
     pub(crate) fn into_box(self) -> Option<Box<[u8]>> {
         if !self.is_box() {
             return None;
         }
         let Span { base, len } = self.span;
         std::mem::forget(self);
-        // SAFETY: `new` made it from a box of that many bytes, and a box owns them again from here on, once.
+        // SAFETY: `new` made the buffer from a box of this number of bytes, and the new box owns them from this line on, once.
         Some(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(base, len)) })
     }
 }
@@ -74,7 +75,7 @@ impl OwnedBuffer {
 impl Drop for OwnedBuffer {
     fn drop(&mut self) {
         if self.layout.size() > 0 {
-            // SAFETY: allocated with this layout, by a box of that many bytes or by `zeroed`; dropped once.
+            // SAFETY: the memory was allocated with this layout, by a box of this length or by `zeroed`, and is dropped once.
             unsafe { dealloc(self.span.base, self.layout) };
         }
     }

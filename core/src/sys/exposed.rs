@@ -1,4 +1,4 @@
-//! A region's bytes as peers access them by messages.
+//! A region's bytes for the accesses that peers make by messages.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,8 @@ use tieline_plugin_api::Status;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) status: Status,
-    /// The first byte of the region that could not be accessed, if the memory is the cause. The status is then [`Refusal::FAULT`].
+    /// The offset of the first byte of the region that could not be accessed, if the memory is the cause. The status is then
+    /// [`Refusal::FAULT`].
     pub(crate) fault: Option<u64>,
 }
 
@@ -34,8 +35,8 @@ impl From<Status> for Refusal {
 #[derive(Debug)]
 pub(crate) struct Exposed {
     span: Span,
-    /// The application's own memory: it may be unmapped, protected or truncated at any time, in spite of the contract. The
-    /// library's memory stays.
+    /// Whether the memory is the application's own, which may be unmapped, protected or truncated at any time, in spite of the
+    /// contract. Memory of the library does not disappear.
     borrowed: bool,
     faulted: AtomicBool,
 }
@@ -49,33 +50,33 @@ impl Exposed {
         &self.span
     }
 
-    /// Whether this is the first fault, which is the one to report.
+    /// Records a fault, and returns whether it is the first one, which is the one to report.
     pub(crate) fn first_fault(&self) -> bool {
         !self.faulted.swap(true, Ordering::Relaxed)
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the region.
     pub(crate) fn write(&self, touch: &Touch, offset: usize, data: &[u8]) -> Result<(), Refusal> {
         if !self.borrowed {
             return Ok(self.span.write(offset, data)?);
         }
         let to = self.span.range(offset, data.len())?;
-        // SAFETY: inside the region, whose owner has allowed writing.
+        // SAFETY: the range is inside the region, whose owner has allowed writing.
         unsafe { touch.write(to, data) }.map_err(|fault| at(offset, fault))
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the region.
     pub(crate) fn read(&self, touch: &Touch, offset: usize, out: &mut [u8]) -> Result<(), Refusal> {
         if !self.borrowed {
             return Ok(self.span.read(offset, out)?);
         }
         let from = self.span.range(offset, out.len())?;
-        // SAFETY: inside the region, whose owner has allowed reading.
+        // SAFETY: the range is inside the region, whose owner has allowed reading.
         unsafe { touch.read(from, out) }.map_err(|fault| at(offset, fault))
     }
 
-    /// Checks the page of an aligned word before an atomic on it. A window remains between this check and the atomic. If another
-    /// thread unmaps the page within these few hundred nanoseconds, the process dies.
+    /// Checks the page of an aligned word before an atomic on it. The check does not exclude a later fault. If another thread
+    /// unmaps the page in the few hundred nanoseconds between check and atomic, the process dies.
     pub(crate) fn check_word(&self, offset: usize, width: usize) -> Result<(), Refusal> {
         let word = self.span.range(offset, width)?;
         if !self.borrowed || word.addr() % 4 != 0 || is_writable(word.addr()) {

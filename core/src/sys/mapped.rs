@@ -1,4 +1,4 @@
-//! Whether memory allows the access that peers need, judged by the kernel's list of this process's mappings.
+//! The check whether memory allows the access that peers need, by the kernel's list of this process's mappings.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsRawFd;
 
-/// A mapping, or the first part of the range without one.
+/// A mapping of this process; without rights if nothing is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mapped {
     pub(crate) start: u64,
@@ -37,14 +37,15 @@ struct Query {
 
 const _: () = assert!(size_of::<Query>() == 104);
 
-/// `_IOWR('f', 17, struct procmap_query)`.
+/// The request number: `_IOWR('f', 17, struct procmap_query)`.
 const QUERY: libc::c_ulong = 0xc068_6611;
 const READS: u64 = 1;
 const WRITES: u64 = 2;
 
-/// The first byte of the `len` bytes from `base` that lacks a right. `None`: there is none, or the list cannot be read.
+/// Returns the first of the `len` bytes from `base` that lacks a right. `None`: no byte lacks a right, or the list cannot be read.
 ///
-/// The kernel is called once per mapping in the range. Before Linux 6.11 the list is read as text, up to the end of the range.
+/// The function makes one system call per mapping in the range. Before Linux 6.11 it reads the list as text, up to the end of the
+/// range.
 pub(crate) fn first_without(base: u64, len: u64, reads: bool, writes: bool) -> Option<u64> {
     let list = File::open("/proc/self/maps").ok()?;
     let end = base.checked_add(len)?;
@@ -68,7 +69,7 @@ fn fits(found: &Mapped, reads: bool, writes: bool) -> bool {
 enum Answer {
     Mapped(Mapped),
     Nothing,
-    /// An older kernel, or one that forbids the query.
+    /// The kernel is older, or forbids the query.
     Unknown,
 }
 
@@ -86,7 +87,7 @@ fn ask(list: &File, address: u64) -> Answer {
     }
 }
 
-/// The same by the list as text, which is ordered by address.
+/// Searches the list as text, which is ordered by address.
 fn first_in_text(
     list: impl BufRead,
     mut at: u64,
@@ -95,7 +96,7 @@ fn first_in_text(
     writes: bool,
 ) -> Option<u64> {
     for line in list.split(b'\n') {
-        // An unreadable line proves nothing.
+        // Nothing can be concluded from an unreadable line.
         let found = parse(&line.ok()?)?;
         if found.end <= at {
             continue;
@@ -111,7 +112,7 @@ fn first_in_text(
     Some(at)
 }
 
-/// `7f12-7f34 rw-p ...`
+/// Parses a line in the form `7f12-7f34 rw-p ...`.
 fn parse(line: &[u8]) -> Option<Mapped> {
     let mut words = line.split(|byte| *byte == b' ');
     let (range, rights) = (words.next()?, words.next()?);
@@ -150,7 +151,7 @@ mod tests {
         let page = 4096;
         let (prot, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping; its second page is protected and its third unmapped, and none is accessed.
+        // SAFETY: the mapping is new; its second page is protected and its third unmapped, and none is accessed.
         let base = unsafe {
             let at = libc::mmap(std::ptr::null_mut(), 3 * page, prot, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -172,7 +173,7 @@ mod tests {
                 assert_eq!(first_in_text(text, base, base + len, reads, writes), first);
             }
         }
-        // SAFETY: mapped above.
+        // SAFETY: the two pages were mapped above.
         assert_eq!(unsafe { libc::munmap(base as *mut libc::c_void, 2 * page as usize) }, 0);
     }
 }

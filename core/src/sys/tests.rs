@@ -1,4 +1,4 @@
-//! Copies, words, descriptors: the functions on top of the kernel and the processor.
+//! Tests of copies, words and descriptors.
 
 use super::*;
 
@@ -31,8 +31,8 @@ fn a_copy_of_any_length_and_place_copies_that_and_nothing_else() {
     }
 }
 
-/// A reader that has seen a word arrive may overwrite it, and a second store would undo that. Here the first move itself changes
-/// the bytes that a second move would read.
+/// A reader that has seen a word arrive may overwrite the word, and a second store would undo that. In this test the first move
+/// itself changes the bytes that a second move would read.
 #[test]
 fn a_copy_moves_each_byte_once() {
     for len in 0..600 {

@@ -1,8 +1,8 @@
 //! The unsafe calls of a worker: it polls interfaces and connectors, and closes endpoints that belong to it.
 //!
-//! Every call requires a value that proves that it is permitted. The right to poll exists once, in a progress call that has
-//! dispatched the backlog ([`Polls`]). An event of a poll is dispatched once ([`Handed`]). The value by which an endpoint is closed
-//! cannot be copied.
+//! Every call requires a value that proves the permission to make it. The right to poll exists once, in a progress call that has
+//! dispatched the backlog of earlier calls ([`Polls`]). An event of a poll is dispatched once ([`Handed`]). The value by which an
+//! endpoint is closed cannot be copied.
 
 #![allow(unsafe_code)]
 
@@ -16,11 +16,11 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
-/// Marks a running progress call. Its drop, also during a panic, clears the mark.
+/// A mark that a progress call is running. Its drop, which also happens during a panic, clears the mark.
 pub(super) struct Running<'a>(&'a Cell<bool>);
 
 impl Running<'_> {
-    /// `None`: a progress call is running already.
+    /// Marks the progress call as running. `None`: a progress call is already running.
     #[inline]
     pub(super) fn begin(shared: &Shared) -> Option<Running<'_>> {
         match shared.in_progress.replace(true) {
@@ -29,7 +29,7 @@ impl Running<'_> {
         }
     }
 
-    /// The rights of this progress call.
+    /// Returns the rights of this progress call.
     #[inline]
     pub(super) fn turn(&mut self) -> Turn<'_> {
         Turn(PhantomData)
@@ -47,7 +47,7 @@ impl Drop for Running<'_> {
 pub(super) struct Turn<'a>(PhantomData<&'a mut ()>);
 
 impl<'a> Turn<'a> {
-    /// `None`: there is a backlog of an earlier poll.
+    /// Exchanges the value for the right to poll. `None`: there is a backlog of an earlier poll.
     #[inline]
     pub(super) fn polls(self, left_over: &LeftOver) -> Option<Polls<'a>> {
         match left_over.is_there() {
@@ -60,7 +60,7 @@ impl<'a> Turn<'a> {
 /// The right to poll: memory referenced by events of earlier polls is no longer read.
 pub(super) struct Polls<'a>(PhantomData<&'a mut ()>);
 
-/// Polls an interface and dispatches its events; returns their number.
+/// Polls an interface and dispatches its events, and returns their number.
 #[inline]
 pub(super) fn all_of(
     (interface, open): (usize, &OpenInterface),
@@ -69,8 +69,8 @@ pub(super) fn all_of(
     hand_on: impl FnOnce(Hand<'_>),
 ) -> Result<usize, Status> {
     let mut batch = Batch::new();
-    // SAFETY: the holder of the right to poll lends it for this call, in which all events are dispatched. `LeftOver` keeps those
-    // behind a panic.
+    // SAFETY: the holder of the right to poll lends it for this call, in which all events are dispatched. `LeftOver` keeps the
+    // events that follow a panic.
     let rest = unsafe { open.poll(&mut batch) }?;
     if !rest.is_empty() {
         hand_on(Hand { left_over, interface, rest });
@@ -78,7 +78,7 @@ pub(super) fn all_of(
     Ok(rest.len())
 }
 
-/// Polls a connector and dispatches its events one by one; returns their number.
+/// Polls a connector and dispatches its events one by one, and returns their number.
 pub(super) fn each_of(
     connector: &OpenConnector,
     _right: &mut Polls<'_>,
@@ -91,7 +91,7 @@ pub(super) fn each_of(
     Ok(events.len())
 }
 
-/// Events of a poll that have to be dispatched.
+/// The events of a poll that have to be dispatched.
 pub(super) struct Hand<'a> {
     left_over: &'a LeftOver,
     interface: usize,
@@ -99,14 +99,14 @@ pub(super) struct Hand<'a> {
 }
 
 impl<'a> Hand<'a> {
-    /// The index of the interface from which they came.
+    /// Returns the index of the interface that reported the events.
     #[inline]
     pub(super) fn interface(&self) -> usize {
         self.interface
     }
 
-    /// Dispatches the events one by one. An event counts as dispatched, however its handler ends. After a panic, the next progress
-    /// call dispatches the events behind it.
+    /// Dispatches the events one by one. An event counts as dispatched regardless of how its handler ends. After a panic, the next
+    /// progress call dispatches the remaining events.
     #[inline]
     pub(super) fn each(self, mut each: impl FnMut(Handed<'a>)) {
         let mut hand = Rest(self);
@@ -130,7 +130,7 @@ impl Drop for Rest<'_> {
     }
 }
 
-/// The backlog: events left by handlers that panicked.
+/// The backlog: events that handlers with a panic left undispatched.
 #[derive(Default)]
 pub(super) struct LeftOver {
     all: RefCell<VecDeque<(usize, Vec<Polled>)>>,
@@ -146,14 +146,14 @@ impl LeftOver {
     #[cold]
     fn keep(&self, hand: &Hand<'_>) {
         // SAFETY: the memory that the events reference stays valid until their interface is polled again. The panic ends this
-        // progress call and its right to poll. The next call gets that right when the backlog is empty, and the worker keeps its
-        // interfaces open.
+        // progress call, and with it the right to poll. The next progress call gets the right to poll when the backlog is empty,
+        // and the worker keeps its interfaces open.
         let events = hand.rest.iter().map(|event| unsafe { event.again() }).collect();
         self.all.borrow_mut().push_back((hand.interface, events));
         self.is_there.set(true);
     }
 
-    /// Dispatches the backlog; returns the number of events. After another panic, the rest is left for the next call.
+    /// Dispatches the backlog, and returns the number of events. After another panic, the next call dispatches the rest.
     pub(super) fn hand_on(&self, _turn: &mut Turn<'_>, mut hand_on: impl FnMut(Hand<'_>)) -> usize {
         let mut count = 0;
         let waiting = self.all.borrow().len();
@@ -167,7 +167,7 @@ impl LeftOver {
         count
     }
 
-    /// The worker ends: returns payloads that a provider has lent and that no handler will read.
+    /// Returns payloads that a provider has lent and that no handler will read, when the worker ends.
     pub(super) fn give_back(&self, shared: &Shared) {
         for (interface, events) in self.all.take() {
             for event in &events {
@@ -180,7 +180,7 @@ impl LeftOver {
 
 /// Closes an endpoint of a circuit, or one that carries datagrams.
 pub(super) fn close(owned: OwnedEndpoint) {
-    // SAFETY: it was removed from the only place that lists it as open (the circuits, `Carried`), when no endpoint uses it any
-    // more: keys and operations over a circuit hold such an endpoint.
+    // SAFETY: the endpoint was removed from the only list of open ones that contains it (the circuits, `Carried`), when no endpoint
+    // used it any more: keys and operations over a circuit hold such an endpoint.
     unsafe { owned.close() }
 }

@@ -1,5 +1,5 @@
-//! The rendezvous messages (announcements) of peers. Each one is an entry here until it has ended, and each peer may have a bounded
-//! number. Its bytes are neither fetched nor allocated before the application asks for them.
+//! The rendezvous messages (announcements) of peers. Each message is an entry of this table until it has ended, and the number of
+//! entries per peer is bounded. The bytes of a message are neither fetched nor allocated before the application requests them.
 
 use crate::message::announced::{Announced, Rendezvous, Stage};
 use crate::op::Id;
@@ -11,10 +11,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::rc::Rc;
 
-/// Maximum number of waiting announcements of one peer, and of bytes of their keys. Further ones are refused.
+/// The maximum number of waiting announcements of one peer, and of bytes of their keys. The worker refuses further announcements.
 const MOST: usize = 65_536;
 const MOST_BYTES: usize = 32 << 20;
-/// The number and the bytes that each peer may have regardless of other peers.
+/// The number of announcements and of key bytes that each peer may have regardless of other peers.
 const SHARE: usize = 64;
 const SHARE_BYTES: usize = 64 << 10;
 
@@ -24,28 +24,29 @@ pub(super) struct Taking {
     pub(super) transfer: Request,
     /// The operation that the application holds.
     pub(super) whole: Id,
-    /// The key belongs to an endpoint and holds it.
+    /// The sender's key, which belongs to an endpoint and holds it.
     pub(super) key: RemoteKey,
 }
 
-/// The circuit, and the sender's number.
+/// The identity of an announcement: the circuit, and the sender's number.
 type Number = (Option<u64>, u64);
 
 /// The announcements of one peer.
 #[derive(Default)]
 struct PeerAnnouncements {
     known: HashMap<Number, Rc<Announced>>,
-    /// The bytes of their keys.
+    /// The total length of their keys in bytes.
     bytes: usize,
 }
 
 /// All announcements that have not ended.
 pub(super) struct Announcements {
-    /// The maximum for all peers together: their number, and the bytes of their keys. Beyond it each peer still has its share.
+    /// The maximum number of announcements, and of bytes of their keys, for all peers together. Beyond the maximum each peer still
+    /// has its share.
     most: (usize, usize),
     peers: RefCell<HashMap<u32, PeerAnnouncements>>,
     all: Cell<(usize, usize)>,
-    /// By the transfer's number.
+    /// The transfers in progress, by number.
     pub(super) taking: RefCell<HashMap<Id, Taking>>,
     /// The announcement whose handler runs.
     pub(super) current: Cell<Option<Rendezvous>>,
@@ -63,27 +64,27 @@ impl Announcements {
         }
     }
 
-    /// The announcement whose handler runs; only the first call returns it.
+    /// Returns the announcement whose handler runs; only the first call returns it.
     pub(super) fn take_current(&self) -> Option<Rendezvous> {
         self.current.take()
     }
 
-    /// The number of a peer's announcements.
+    /// Returns the number of a peer's announcements.
     pub(super) fn of(&self, peer: u32) -> usize {
         self.peers.borrow().get(&peer).map_or(0, |of| of.known.len())
     }
 
-    /// The announcement with this number.
+    /// Returns the announcement with this number.
     pub(super) fn get(&self, from: Origin, token: u64) -> Option<Rc<Announced>> {
         self.peers.borrow().get(&from.peer)?.known.get(&(from.circuit, token)).cloned()
     }
 
-    /// All announcements of all peers.
+    /// Returns all announcements of all peers.
     pub(super) fn all(&self) -> Vec<Rc<Announced>> {
         self.peers.borrow().values().flat_map(|of| of.known.values()).cloned().collect()
     }
 
-    /// Adds an announcement. The error says why it must not be dispatched.
+    /// Adds an announcement. The error is the reason that the announcement must not be dispatched.
     pub(super) fn insert(&self, announced: &Rc<Announced>) -> Result<(), Status> {
         let len = announced.key.borrow().len();
         let (count, bytes) = self.all.get();
@@ -97,7 +98,7 @@ impl Announcements {
             return Err(Status::NoMemory);
         }
         match of.known.entry((announced.from.circuit, announced.token)) {
-            // Announced twice: there is only one answer.
+            // The message was announced twice, but the sender expects only one answer.
             Entry::Occupied(_) => Err(Status::BadData),
             Entry::Vacant(place) => {
                 let _ = place.insert(announced.clone());
@@ -112,7 +113,7 @@ impl Announcements {
         let mut peers = self.peers.borrow_mut();
         let Some(of) = peers.get_mut(&announced.from.peer) else { return };
         let number = (announced.from.circuit, announced.token);
-        // A peer that left and came back may have reused its number.
+        // A peer that left and reconnected may have reused its number.
         if !of.known.get(&number).is_some_and(|known| std::ptr::eq(&raw const **known, announced)) {
             return;
         }
@@ -126,7 +127,8 @@ impl Announcements {
         self.all.set((count - 1, bytes - len));
     }
 
-    /// A peer has left. Its announcements are removed without an answer. Transfers in progress end on their own.
+    /// Removes the announcements of a peer that has left. These announcements get no answer. Transfers in progress end on their
+    /// own.
     pub(super) fn left_behind(&self, peer: u32) {
         let gone = self.peers.borrow_mut().remove(&peer);
         let Some(gone) = gone else { return };
@@ -140,13 +142,13 @@ impl Announcements {
         }
     }
 
-    /// The number of transfers in progress over an endpoint.
+    /// Returns the number of transfers in progress over an endpoint.
     pub(super) fn taken_over(&self, endpoint: usize) -> usize {
         let taking = self.taking.borrow();
         taking.values().filter(|taking| taking.key.inner.endpoint.index == endpoint).count()
     }
 
-    /// Removes the announcement whose handler ran, even if the handler has panicked.
+    /// Returns a value whose drop removes the announcement whose handler ran, even if the handler has panicked.
     pub(super) fn clear(&self) -> impl Drop + '_ {
         struct Clear<'a>(&'a Announcements);
         impl Drop for Clear<'_> {
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(insert(4, 5000, 8), 1000 - 2 * SHARE);
         [2, 3, 4].into_iter().for_each(|peer| all.left_behind(peer));
         assert_eq!(all.all.get(), (0, 0));
-        // The same for bytes.
+        // The limit of bytes applies in the same manner.
         assert_eq!(insert(1, 50, 1 << 15), 32);
         assert_eq!(insert(2, 50, 1 << 15), SHARE_BYTES >> 15);
     }
@@ -240,7 +242,7 @@ mod tests {
         assert_eq!([waits.stage.get(), taken.stage.get()], [Stage::Left, Stage::Taking]);
         assert_eq!((waits.key.borrow().len(), taken.key.borrow().len()), (0, 9));
         assert_eq!((all.of(1), all.of(2), all.all.get()), (0, 1, (1, 9)));
-        // The peer is back, and numbers its announcements from the start again.
+        // The peer reconnects, and numbers its announcements from the start again.
         let again = announced(1, 1, 3);
         assert_eq!(all.insert(&again), Ok(()));
         all.remove(&waits);

@@ -1,4 +1,4 @@
-//! Answering peers: immediately, later, or by ending the connection that carried the request.
+//! The answers to peers: sent immediately or later, or replaced by the end of the connection that carried the request.
 
 use super::WorkerState;
 use super::owed::Debt;
@@ -9,13 +9,13 @@ use crate::proto::{Origin, emulate::Answer};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// Answers retried in one progress call.
+/// The maximum number of answers retried in one progress call.
 const AT_ONCE: usize = 64;
 
 impl WorkerState {
     /// Answers the requester, or keeps the answer until that is possible.
     pub(super) fn answer(self: &Rc<Self>, to: Origin, answer: Answer) {
-        // The requester has left and does not need the answer; there is no route to it.
+        // The requester has left and does not need the answer, and there is no route to it.
         if self.peers.borrow().is_gone(to.peer) {
             return;
         }
@@ -46,19 +46,18 @@ impl WorkerState {
         self.shared.note_work();
     }
 
-    /// Whether the requester is gone, or the circuit that carried the request, and with it the request.
+    /// Checks whether the requester is gone, or the circuit that carried the request, which ends the request.
     fn has_ended(&self, to: Origin) -> bool {
         self.peers.borrow().is_gone(to.peer)
             || to.circuit.is_some_and(|number| self.is_dead_circuit(number))
     }
 
-    /// Retries kept answers. `true`: some remain.
+    /// Retries kept answers. `true`: some answers remain.
     pub(super) fn give_owed_answers(self: &Rc<Self>) -> bool {
         if self.owed.is_empty() {
             return false;
         }
-        // Endpoints that failed may have left more answers than may be kept: the oldest ones have waited longest and are dropped
-        // first.
+        // Failed endpoints may have added more answers than the maximum: the oldest answers are dropped first.
         while self.owed.is_beyond_bound(0) {
             let Some(to) = self.owed.debts.borrow().front().map(|debt| debt.to) else { break };
             self.hang_up(to, Status::NoMemory);
@@ -88,7 +87,8 @@ impl WorkerState {
         !self.owed.is_empty()
     }
 
-    /// The peers that wait for an answer to a request that came over no circuit. Requests over a circuit end with the circuit.
+    /// Returns the peers that wait for an answer to a request that no circuit carried. Requests over a circuit end with the
+    /// circuit.
     pub(super) fn waiting_peers(&self) -> BTreeSet<u32> {
         let mut who: BTreeSet<u32> = {
             let debts = self.owed.debts.borrow();
@@ -102,7 +102,7 @@ impl WorkerState {
         who
     }
 
-    /// The worker is closed: these peers get no answer and are disconnected.
+    /// Disconnects the peers that get no answer because the worker is closed.
     pub(super) fn hang_up_on(self: &Rc<Self>, who: BTreeSet<u32>) {
         if self.shared.same_process() {
             who.into_iter()

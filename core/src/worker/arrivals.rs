@@ -1,4 +1,4 @@
-//! Peers that arrive, leave or fail: events of interfaces, and the reports to the application.
+//! The peers that connect, leave or fail: events of interfaces, and the reports to the application.
 
 use super::WorkerState;
 use crate::address::WorkerAddress;
@@ -41,7 +41,7 @@ pub(super) fn speaks_of_peer(status: Status) -> bool {
     matches!(status, Status::PeerFailed | Status::TimedOut | Status::Unreachable)
 }
 
-/// The remedy for a connection that ended with this status.
+/// Returns the remedy for a connection that ended with this status.
 pub(super) fn remedy_for_status(status: Status) -> &'static str {
     match status {
         Status::PeerFailed => "start the peer again, and connect to its new address",
@@ -76,8 +76,8 @@ impl WorkerState {
         self.connection_lost(slot, peer, event);
     }
 
-    /// A peer's connection to an interface has failed. An interface that observes the peer's process knows what that means. One
-    /// that only stopped receiving from the peer may itself be at fault.
+    /// Handles the failure of a peer's connection to an interface. If the interface observes the peer's process, its report is
+    /// reliable. If the interface only stopped receiving from the peer, the connection itself may be at fault.
     fn connection_lost(&self, slot: &InterfaceSlot, peer: PeerId, event: &Polled) {
         let status = Status::from_code(event.status);
         let address = match self.peers.borrow().get(peer.0) {
@@ -93,7 +93,7 @@ impl WorkerState {
         };
         let lives = match slot.attr.caps & caps::LOCAL_ONLY {
             0 => self.stands_elsewhere(worker, slot, status),
-            // If it is true, each of the peer's connections will report it.
+            // If the peer has failed, each of its connections reports that.
             _ => !slot.numbers_of(peer.0).is_empty(),
         };
         if !lives {
@@ -101,7 +101,7 @@ impl WorkerState {
         }
     }
 
-    /// An endpoint of this worker to a peer's interface has failed.
+    /// Handles the failure of an endpoint of this worker to a peer's interface.
     pub(super) fn endpoint_lost(
         &self,
         slot: &InterfaceSlot,
@@ -130,8 +130,8 @@ impl WorkerState {
         self.tell_of_loss(&worker);
     }
 
-    /// A peer has failed, or a third party claims so. If endpoints of this worker would report the failure themselves, the
-    /// application is notified after they have.
+    /// Handles the failure of a peer, which a third party may only claim. If endpoints of this worker observe the peer's process
+    /// themselves, the application is notified after they have failed.
     pub(super) fn peer_lost(&self, peer: PeerId, error: &Error) {
         let address = self.peers.borrow().get(peer.0).and_then(|peer| peer.address.clone());
         let Some(address) = address else { return self.tell_of_failure(peer, error) };
@@ -150,7 +150,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether a usable endpoint of this worker observes the peer's process.
+    /// Checks whether a usable endpoint of this worker observes the peer's process.
     fn sees_process(&self, worker: &[u8; 16]) -> bool {
         const SEES: u64 = caps::LOCAL_ONLY | caps::PEER_FAILURE;
         let slots = self.shared.interfaces.iter().enumerate();
@@ -177,23 +177,23 @@ impl WorkerState {
         }
     }
 
-    /// Queues a peer event. Any call may detect one, also inside a handler; only calls that make progress run handlers, one at a
-    /// time.
+    /// Queues a peer event. Any call may detect a peer event, also inside a handler; only calls that make progress run handlers,
+    /// one at a time.
     pub(super) fn tell(&self, news: PeerEvent) {
         self.news.borrow_mut().push_back(news);
         self.shared.note_work();
     }
 
-    /// Reports the queued peer events. No handler is running.
+    /// Reports the queued peer events. The caller ensures that no handler is running.
     pub(super) fn notify_of_peer_events(&self) -> usize {
         let mut told = 0;
-        // Events caused by these handlers are left for the next call: otherwise a handler that reconnects in vain would run in an
-        // endless loop.
+        // Events caused by these handlers wait for the next call: otherwise a handler that always fails to reconnect would run in
+        // an endless loop.
         let waiting = self.news.borrow().len();
         for _ in 0..waiting {
             let next = self.news.borrow_mut().pop_front();
             let Some(news) = next else { break };
-            // Not borrowed while handlers run: they may register others.
+            // The cell is not borrowed while a handler runs, because the handler may register another one.
             match news {
                 PeerEvent::Gone(peer, error) => {
                     let handler = self.on_failure.borrow().clone();
@@ -258,21 +258,21 @@ impl WorkerState {
         error.status() == Status::Closed && self.peers.borrow().tells_of_leaving(worker)
     }
 
-    /// The worker's number of a peer, which may be new.
+    /// Returns the worker's number of a peer; assigns one to a new peer.
     pub(super) fn peer_number(&self, address: &WorkerAddress) -> u32 {
         let (number, forgotten) = self.peers.borrow_mut().number(address);
         drop(forgotten);
         number
     }
 
-    /// A number for a peer with a malformed address.
+    /// Assigns a number to a peer with a malformed address.
     fn nobodys_number(&self) -> u32 {
         let (number, forgotten) = self.peers.borrow_mut().add(None);
         drop(forgotten);
         number
     }
 
-    /// Maps an interface's number to that peer from here on.
+    /// Maps an interface's number to that peer from this call on.
     pub(super) fn note_peer(&self, slot: &InterfaceSlot, number: u64, peer: u32) {
         let before = slot.note_number(number, peer);
         let forgotten = {
@@ -283,7 +283,7 @@ impl WorkerState {
         drop(forgotten);
     }
 
-    /// Removes an interface's number. Returns its peer.
+    /// Removes an interface's number of a peer. Returns the peer to which the number belonged.
     pub(super) fn forget_number(&self, slot: &InterfaceSlot, number: u64) -> PeerId {
         let before = slot.forget_number(number);
         let forgotten = self.peers.borrow_mut().left(before);
@@ -291,13 +291,13 @@ impl WorkerState {
         PeerId(before)
     }
 
-    /// Whether a connection from or to a peer stands.
+    /// Checks whether a connection from or to a peer is connected.
     pub(super) fn is_here(&self, peer: PeerId) -> bool {
         let ways = self.peers.borrow().ways(peer.0);
         ways > 0 && ways > self.ways_that_stand_not(peer)
     }
 
-    /// A peer has closed a connection in good order. If it was the last one, this is reported to the application.
+    /// Handles a connection that a peer has closed in good order. If it was the peer's last one, the application is notified.
     #[cold]
     fn closed_in_good_order(&self, slot: &InterfaceSlot, number: u64) {
         let peer = self.forget_number(slot, number);

@@ -1,9 +1,9 @@
 //! The phases of a wait without events: it spins, then yields its processor, then sleeps.
 //!
-//! Spinning has the lowest latency if every process has its own processor. If processes share one, a spinning process keeps it from
-//! the process it waits for, until the kernel preempts it milliseconds later. A yield transfers the processor within a microsecond,
-//! and costs little if no other process wants it. Sleeping is for long waits: it needs a wake-up, which costs both sides some
-//! microseconds.
+//! Spinning has the lowest latency if every process has its own processor. If processes share a processor, a spinning process
+//! blocks the process for which it waits, until the kernel preempts it milliseconds later. A yield transfers the processor within a
+//! microsecond, and costs little if no other process wants it. Sleeping is for long waits: the sleeper has to be woken, which costs
+//! both sides some microseconds.
 //!
 //! The duration of spinning depends on the number of processes of the job on this host ([`Spin`]). The kernel's count of context
 //! switches corrects it: processes that are pinned to one processor each appear to share processors, and processes outside the job
@@ -14,59 +14,60 @@ use std::cell::Cell;
 use std::thread::{ThreadId, current};
 use std::time::{Duration, Instant};
 
-/// Polls between two reads of the clock while spinning: about a microsecond.
+/// The number of polls between two reads of the clock while spinning: about a microsecond.
 const LOOKS: u32 = 64;
-/// Polls between two yields if no other process wants the processor.
+/// The number of polls between two yields if no other process wants the processor.
 const LOOKS_ALONE: u32 = 16;
-/// The time that a wait yields before it sleeps.
+/// The time for which a wait yields before it sleeps.
 const YIELDING: Duration = Duration::from_millis(1);
-/// A yield of this duration gave the processor to other processes than the one waited for. Then this number of waits for events
-/// sleep instead: a woken process runs soon, a yielding one only after all others had their turn.
+/// The duration from which a yield is long: other processes ran than the one for which the wait waits. `WITHOUT_YIELDS` waits for
+/// events then sleep instead: a woken process runs soon, a yielding one only after all other runnable processes.
 const LONG_YIELD: Duration = Duration::from_micros(500);
 const WITHOUT_YIELDS: u32 = 64;
-/// Yields between two polls of interfaces that need a system call.
+/// The number of yields between two polls of interfaces that need a system call.
 const YIELDS_UNTIL_SLOW: u32 = 4;
-/// `SAMPLE`: yields between two reads of the kernel's context-switch count. `SHARED`: if at least this many of them switched, the
-/// processor is shared. `ALONE`: after this many samples in a row without a switch, it is not.
+/// The samples of context switches. `SAMPLE`: the number of yields between two reads of the kernel's context-switch count.
+/// `SHARED`: the number of switches in a sample from which the processor counts as shared. `ALONE`: the number of consecutive
+/// samples without a switch after which the processor counts as unshared.
 const SAMPLE: u32 = 16;
 const SHARED: u64 = 8;
 const ALONE: u32 = 8;
-/// A nap while a change without an event is possible: this fraction of the time waited so far, within these bounds.
+/// The length of a nap while a change without an event is possible: this fraction of the time waited so far, within these bounds.
 const NAP_PART: u32 = 8;
 const NAP_LEAST: Duration = Duration::from_micros(50);
 const NAP_MOST: Duration = Duration::from_millis(10);
-/// A sleep that an event ends.
+/// The maximum length of a sleep that an event ends.
 const SLEEP: Duration = Duration::from_millis(100);
 
-/// A worker's knowledge about its processor.
+/// The state of a worker about its processor.
 pub(super) struct Backoff {
     spin: Spin,
-    /// Whether other processes want the processor, once yields have shown it.
+    /// Whether other processes want the processor; `None` until yields have shown it.
     shared: Cell<Option<bool>>,
-    /// Present number of polls before the first read of the clock.
+    /// The current number of polls before the first read of the clock.
     first_looks: Cell<u32>,
     yields: Cell<u32>,
-    /// The last context-switch count, and its thread: each thread has its own count.
+    /// The last context-switch count, and the thread to which it belongs.
     switches: Cell<Option<(ThreadId, u64)>>,
     samples_alone: Cell<u32>,
-    /// The number of remaining waits that sleep instead of yielding.
+    /// The number of further waits that sleep instead of yielding.
     without_yields: Cell<u32>,
 }
 
 /// The state of one wait.
 pub(super) struct Wait {
     timeout: Option<Duration>,
-    /// An event makes its condition true, rather than a peer that writes to memory.
+    /// Whether an event makes the wait's condition true, rather than a peer that writes to memory.
     by_event: bool,
     looks: u32,
-    /// An event has occurred since the clock was read.
+    /// Whether an event has occurred since the clock was read.
     moved: bool,
     begun: Option<Instant>,
     quiet: Option<Instant>,
     yields: u32,
 }
 
-/// The step after polls without an event.
+/// The next step after polls without an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Look,
@@ -90,13 +91,13 @@ impl Backoff {
         backoff
     }
 
-    /// The number of polls before any other step.
+    /// Returns the number of polls before any other step.
     #[inline]
     pub(super) fn first_looks(&self, timeout: Option<Duration>) -> u32 {
         if timeout == Some(Duration::ZERO) { 1 } else { self.first_looks.get() }
     }
 
-    /// The present duration of spinning.
+    /// Returns the current duration of spinning.
     pub(super) fn budget(&self) -> Duration {
         let budget = self.spin.budget(self.shared.get());
         self.first_looks.set(if budget.is_zero() { 1 } else { LOOKS });
@@ -134,14 +135,14 @@ impl Backoff {
         Step::Sleep(left.map_or(nap, |left| left.min(nap)))
     }
 
-    /// A yield has returned after this time.
+    /// Records the duration of a yield.
     pub(super) fn yield_took(&self, time: Duration) {
         if time >= LONG_YIELD {
             self.without_yields.set(WITHOUT_YIELDS);
         }
     }
 
-    /// Whether this wait sleeps instead of yielding.
+    /// Checks whether this wait sleeps instead of yielding.
     fn sleeps_instead(&self, wait: &Wait) -> bool {
         let left = self.without_yields.get();
         let leaves = wait.by_event && left > 0;
@@ -151,7 +152,7 @@ impl Backoff {
         leaves
     }
 
-    /// A yield has returned. `switches` returns this thread's number of context switches so far.
+    /// Records the end of a yield. `switches` returns this thread's number of context switches so far.
     pub(super) fn yielded(&self, switches: impl FnOnce() -> u64) {
         let yields = self.yields.get() + 1;
         self.yields.set(yields % SAMPLE);
@@ -183,12 +184,12 @@ impl Wait {
         Wait { timeout, by_event, looks: 1, moved: false, begun: None, quiet: None, yields: 0 }
     }
 
-    /// Records whether an event occurred.
+    /// Records whether an event has occurred.
     pub(super) fn note(&mut self, moved: bool) {
         self.moved |= moved;
     }
 
-    /// A poll found nothing. Returns whether to poll again immediately.
+    /// Records a poll, and whether an event has occurred. Returns whether to poll again immediately.
     #[inline]
     pub(super) fn goes_on(&mut self, moved: bool) -> bool {
         self.note(moved);
@@ -207,7 +208,7 @@ mod tests {
         Backoff::new(Spin::for_tests(processes, processors, false))
     }
 
-    /// The steps of a wait without events, one microsecond apart, without repetitions.
+    /// Returns the steps of a wait without events, one microsecond apart, without repetitions.
     fn steps(backoff: &Backoff, wait: &mut Wait, micros: u32) -> Vec<Step> {
         let start = Instant::now();
         let mut steps: Vec<Step> =
@@ -274,7 +275,7 @@ mod tests {
         let _ = wait.goes_on(true);
         assert_eq!(backoff.step(&mut wait, start + US * 3001), Step::Look);
         assert_eq!(backoff.step(&mut wait, start + US * 3002), Step::Look);
-        // The wait times out, however many events occur.
+        // The wait times out regardless of the number of events.
         wait.looks = 1;
         let _ = wait.goes_on(true);
         assert_eq!(backoff.step(&mut wait, start + US * 5000), Step::TimeIsUp);
@@ -289,7 +290,7 @@ mod tests {
         assert_eq!(backoff.step(&mut wait, start + US * 2900), Step::Sleep(US * 100));
     }
 
-    /// Simulates yields, `each` of them with this number of switches.
+    /// Simulates `count` yields with `each` switches in each of them.
     fn yields(backoff: &Backoff, count: u32, handed_over: &mut u64, each: u64) {
         for _ in 0..count {
             *handed_over += each;
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(at(Duration::ZERO), (Step::Look, LOOKS));
         assert_eq!(at(budget - ns), (Step::Look, LOOKS));
         assert_eq!(at(budget), (Step::Yield { poll_slow: false }, 1));
-        // In every fourth yield, interfaces that need a system call are polled as well.
+        // Every fourth yield also polls the interfaces that need a system call.
         let last = budget + YIELDING - ns;
         let slow: Vec<Step> = (0..7).map(|_| at(last).0).collect();
         let yields = [false, false, true, false, false, false, true];
@@ -390,7 +391,7 @@ mod tests {
         assert_eq!(backoff.step(&mut wait, Instant::now()), Step::TimeIsUp);
     }
 
-    /// The count is read after this number of yields, and this number of switches decides.
+    /// Tests that the count is read after `SAMPLE` yields, and that `SHARED` switches decide.
     #[test]
     fn yields_are_judged_by_samples() {
         let asked = Cell::new(0);

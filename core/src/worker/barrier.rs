@@ -5,10 +5,10 @@ use crate::{Error, Job};
 use std::time::Duration;
 
 impl Worker {
-    /// Waits until every process of the job has called [`Job::barrier`] or this method, and makes progress meanwhile. Use it in a
-    /// process whose memory or answers peers may still need. The call sleeps while there is no work.
+    /// Waits until every process of the job has called [`Job::barrier`] or this method, and makes progress meanwhile. Use this
+    /// method in a process whose memory or answers peers may still need. The call sleeps while there is no work.
     ///
-    /// A thread of the job waits for the other processes. The first such barrier starts the thread, and it ends with the job.
+    /// A thread of the job waits for the other processes. The first such barrier starts the thread, which ends with the job.
     ///
     /// # Errors
     /// `Busy` inside a handler; otherwise as for [`Job::barrier`].
@@ -24,7 +24,8 @@ impl Worker {
         )
     }
 
-    /// Makes progress, and sleeps if possible, until the condition holds. The thread that makes it true has to wake this worker.
+    /// Makes progress, and sleeps if possible, until the condition holds. The thread that makes the condition true has to wake this
+    /// worker.
     pub fn progress_until(&self, condition: &dyn Fn() -> bool) {
         while !condition() {
             // A worker that cannot sleep or reports an error still serves its peers.

@@ -88,7 +88,7 @@ impl WorkerCalls for WorkerState {
     }
 
     fn answer_lost(&self, endpoint: &EndpointState, lost: Waiting, status: Status) {
-        // If a connection carried the request, the request has ended with the connection.
+        // If a circuit carried the request, the request has ended with the circuit.
         if endpoint.owner == Owner::Circuit || status == Status::PeerFailed || self.closed.get() {
             return;
         }
@@ -96,7 +96,7 @@ impl WorkerCalls for WorkerState {
         if let Some(peer) = peer {
             let to = Origin { peer, circuit: None };
             let Waiting { answer, owed_since } = lost;
-            // The time limit counts from the first attempt, even if a connection forms and fails repeatedly.
+            // The time limit is measured from the first attempt, even if connections form and fail repeatedly.
             let since = owed_since.unwrap_or_else(|| self.wiring.now());
             self.owed.debts.borrow_mut().push_back(Debt { to, answer, since, status });
             self.shared.note_work();

@@ -6,15 +6,15 @@ use crate::{Error, PostError, Status};
 use tieline_plugin_api::caps;
 
 impl Worker {
-    /// Cancels an operation. `Ok`: it has ended, or progress will end it soon, as `Canceled` if no part of it was executed,
-    /// otherwise normally.
+    /// Cancels an operation. `Ok`: the operation has ended, or progress will end it soon. The operation ends as `Canceled` if no
+    /// part of it was executed, otherwise normally.
     ///
     /// A message or operation that is still in its endpoint's queue has ended when this call returns, and its memory is free. If a
     /// transport holds the operation, the transport decides. A rendezvous message ends as `Canceled` unless its receiver has begun
     /// to receive it. A flush does not report canceled operations.
     ///
     /// # Errors
-    /// [`PostError::Correct`] with `Unsupported` and a reason if the operation can no longer be canceled: part of it may be
+    /// [`PostError::Correct`] with `Unsupported` and a reason if the operation cannot be canceled any more: part of it may be
     /// complete, the peer has it, or its module does not support canceling. Operations over several lanes, in several parts, or
     /// with a notification cannot be canceled at all. The operation then continues unchanged.
     pub fn cancel(&self, request: &Request) -> Result<(), PostError> {
@@ -29,7 +29,7 @@ impl Worker {
             return Err(goes_on("it goes over several lanes or in several parts").into());
         }
         let endpoint = self.inner.endpoint_at(owner);
-        // Operations for a peer's service worker may wait behind a fence of this endpoint.
+        // Operations for a peer's service worker may wait in the queue of the endpoint that uses it, after a fence.
         let user = endpoint.as_ref().and_then(|endpoint| endpoint.user());
         let mut queues = endpoint.iter().chain(&user);
         if let Some(endpoint) = queues.find(|endpoint| endpoint.could_leave_out(id)) {
@@ -65,7 +65,7 @@ impl Worker {
                 shared.ops.borrow_mut().want_back(id);
                 Ok(())
             }
-            // Its completion is already on the way.
+            // The provider has already completed the operation.
             Err(Status::Invalid) => Ok(()),
             Err(status) => Err(goes_on(&format!("{} says: {}", slot.path, status.text())).into()),
         }

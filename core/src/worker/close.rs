@@ -1,9 +1,9 @@
 //! Closing a worker.
 //!
 //! Closing flushes all endpoints, then the answers owed to peers, and then the transports. A message that a transport has accepted
-//! is flushed on its lane, because only that confirms its arrival at the peer. Operations that do not end in time are listed in the
-//! error. Dropping a worker does none of this: pending operations end, and interfaces deliver the messages they have accepted as
-//! they close.
+//! is confirmed by a flush of its lane, because only that proves its arrival at the peer. Operations that do not end in time are
+//! listed in the error. Dropping a worker does not flush: pending operations end, and interfaces deliver the messages that they
+//! have accepted when they are closed.
 
 use super::{Worker, WorkerState};
 use crate::endpoint::{EndpointState, Posted};
@@ -18,26 +18,26 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-/// The error of [`Worker::close`]: operations that could not be delivered.
+/// The error of [`Worker::close`], with the operations that could not be delivered.
 #[derive(Clone, Debug)]
 pub struct Undelivered {
-    /// The reason. `TimedOut`: the timeout expired. Otherwise the first failure, or the reason why closing was impossible.
+    /// The reason. `TimedOut`: the timeout expired. Any other status: the first failure, or the reason why closing was impossible.
     pub error: Error,
     /// The losses, one entry per endpoint, including the library's own endpoints.
     pub losses: Vec<Loss>,
 }
 
-/// The losses on the way to one peer.
+/// The losses of one endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Loss {
-    /// The destination and the module, formatted like the `Debug` output of an [`Endpoint`](crate::Endpoint).
+    /// The destination and the module, in the format of the `Debug` output of an [`Endpoint`](crate::Endpoint).
     pub to: String,
     /// The number of operations that were pending, including messages and operations of dropped endpoints.
     pub operations: usize,
     /// The number of answers owed to the peer. The peer's requests end with an error.
     pub answers: usize,
-    /// The transport has not confirmed the arrival of messages it had accepted, or a failure has not been reported to the
-    /// application. Operations that recently returned `Done` may be lost.
+    /// Whether messages or failures are unconfirmed: the transport has not confirmed the arrival of messages that it had accepted,
+    /// or a failure has not been reported to the application. Operations that recently returned `Done` may be lost.
     pub unconfirmed: bool,
 }
 
@@ -70,7 +70,7 @@ impl From<Error> for Undelivered {
 
 impl Worker {
     /// Delivers all operations posted before, and all answers owed to peers, and closes the worker. `Ok` means that the peers'
-    /// sides have all of them, except for failed operations whose requests the application still holds.
+    /// sides have all of these, except for failed operations whose requests the application still holds.
     ///
     /// Operations that are not delivered within `timeout` are lost and are listed in the error. The error also lists a failure that
     /// has not been reported yet and that the next flush would have reported. The call makes progress meanwhile: handlers run, and
@@ -79,8 +79,8 @@ impl Worker {
     ///
     /// When the call returns, the worker is closed, with or without losses, as if it had been dropped. Endpoints, keys, requests
     /// and announcements that still exist return `Closed`. Only an immediate error (`Busy` inside a handler, `Invalid` in a forked
-    /// child) leaves the worker open. Closing a closed worker returns `Ok`. Endpoints that had failed before are ignored. So are
-    /// operations that a peer did not wait for when it closed its own side in good order.
+    /// child) leaves the worker open. Closing a closed worker returns `Ok`. Endpoints that had already failed are ignored.
+    /// Operations for which a peer did not wait when it closed its own side in good order are ignored, too.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -93,7 +93,7 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// [`Undelivered`].
+    /// [`Undelivered`], with the reason and the losses.
     pub fn close(&self, timeout: Duration) -> Result<(), Undelivered> {
         self.inner.shared.core.check_process("a worker")?;
         self.inner.shared.check_no_handler("closing a worker")?;
@@ -145,8 +145,8 @@ struct Entry {
     failed: bool,
 }
 
-/// A lane that has to be flushed. Its provider endpoint is looked up on each attempt, because a circuit may fail meanwhile and a
-/// provider may break its contract.
+/// A lane that has to be flushed. Its provider endpoint is looked up on each attempt, because a circuit may fail and a provider may
+/// break its contract between attempts.
 struct ToAsk {
     /// The endpoint on whose behalf the lane is flushed.
     endpoint: Rc<EndpointState>,
@@ -170,13 +170,13 @@ struct Asked {
 #[derive(Default)]
 struct Book {
     deadline: Option<Instant>,
-    /// Keyed by the endpoint's number.
+    /// The losses by the endpoint's number.
     entries: BTreeMap<u64, Entry>,
     failure: Option<Error>,
 }
 
 impl Book {
-    /// The remaining time.
+    /// Returns the time that remains until the deadline.
     fn left(&self) -> Option<Duration> {
         self.deadline.map(|at| at.saturating_duration_since(Instant::now()))
     }
@@ -188,7 +188,7 @@ impl Book {
             let operations = {
                 let ops = worker.shared.ops.borrow();
                 let all = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
-                // The transfer of a rendezvous receive is not an operation of its own.
+                // The transfer of a rendezvous receive is a part of another operation and is not counted.
                 all.saturating_sub(worker.announcements.taken_over(endpoint.index))
             };
             let answers = endpoint.answers_len();
@@ -232,7 +232,7 @@ impl Book {
         }
     }
 
-    /// Records failures that were not reported: no later flush can report them.
+    /// Records the failures that were not reported, because no later flush can report them.
     fn hear_late(&mut self, worker: &WorkerState) {
         for endpoint in worker.all_endpoints().iter().filter(|endpoint| endpoint.is_alive()) {
             if let Some(late) = endpoint.take_late() {
@@ -258,7 +258,7 @@ impl Book {
 }
 
 impl WorkerState {
-    /// Operations whose endpoint is gone, by path.
+    /// Counts operations whose endpoint is gone, by path.
     fn orphans_by_path(&self) -> BTreeMap<String, usize> {
         self.shared.orphans_by_path(|circuit| self.circuit_name(circuit))
     }
@@ -267,7 +267,7 @@ impl WorkerState {
         !self.orphans_by_path().is_empty()
     }
 
-    /// Whether answers or help are owed to peers, beside the operations of endpoints.
+    /// Checks whether peers wait for answers or help, apart from the operations of endpoints.
     pub(super) fn has_debts(&self) -> bool {
         !self.owed.is_empty()
             || self.shares_copies()
@@ -277,7 +277,7 @@ impl WorkerState {
             || self.is_to_be_told()
     }
 
-    /// Whether the next progress call has a report for the application.
+    /// Checks whether the next progress call has a report for the application.
     pub(super) fn is_to_be_told(&self) -> bool {
         let panicked = self.wiring.transports.panic.borrow().is_some();
         panicked || !self.news.borrow().is_empty()
@@ -318,14 +318,14 @@ impl WorkerState {
         })?;
         for asked in &asked {
             book.unconfirmed(asked.endpoint, None);
-            // The flush was not an operation of the application.
+            // The flush was an internal operation, so it is removed without a report.
             self.shared.with_ops(|ops| ops.withdraw(asked.id));
         }
         to_ask.iter().for_each(|lane| book.unconfirmed(lane.endpoint.id.raw(), None));
         Ok(done.is_some())
     }
 
-    /// Starts the flush of lanes. Lanes without room stay in the list.
+    /// Starts the flush of lanes. Lanes that do not accept a flush at present stay in the list.
     fn ask_lanes(&self, to_ask: &mut VecDeque<ToAsk>, asked: &mut Vec<Asked>, book: &mut Book) {
         for _ in 0..to_ask.len() {
             let Some(lane) = to_ask.pop_front() else { break };
@@ -334,7 +334,7 @@ impl WorkerState {
             match self.flush_lane(&lane.endpoint, interface, raw) {
                 Ok(id) => asked.extend(id.map(|id| Asked { id, endpoint: number })),
                 Err(Status::Again) => to_ask.push_back(lane),
-                // As for a lane that answers with this status.
+                // The result is the same as for a lane that completes its flush with this status.
                 Err(Status::Closed) => {}
                 Err(status) => {
                     let error = lane.endpoint.failure_over(status, Some(interface));
@@ -344,7 +344,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether the flush of a lane has ended.
+    /// Checks whether the flush of a lane has ended, and records its failure.
     fn has_answered(&self, asked: &Asked, book: &mut Book) -> bool {
         let result = self.shared.ops.borrow_mut().take(asked.id);
         let Some(result) = result else { return false };
@@ -355,7 +355,7 @@ impl WorkerState {
         true
     }
 
-    /// Every open lane.
+    /// Lists every open lane.
     fn all_lanes(self: &Rc<Self>) -> VecDeque<ToAsk> {
         let mut lanes = VecDeque::new();
         for endpoint in self.all_endpoints().into_iter().filter(|endpoint| endpoint.is_alive()) {
@@ -373,7 +373,7 @@ impl WorkerState {
         lanes
     }
 
-    /// The interface of a lane and its provider endpoint, if it is still open.
+    /// Returns the interface of a lane and its provider endpoint, if the endpoint is still open.
     fn raw_of(&self, lane: &ToAsk) -> Option<(usize, RawEndpoint)> {
         match lane.over {
             Over::Own(at) => lane.endpoint.own_lanes().into_iter().find(|(i, _)| *i == at),
@@ -388,7 +388,7 @@ impl WorkerState {
         raw: RawEndpoint,
     ) -> Result<Option<Id>, Status> {
         if !endpoint.is_alive() {
-            return Ok(None); // the book reports it
+            return Ok(None); // the book already has the loss
         }
         let id = self.shared.ops.borrow_mut().open_inner(endpoint.index, Kind::Native)?;
         let posted = endpoint.posted(id, interface, raw.flush(id.raw()), 0);
@@ -396,14 +396,14 @@ impl WorkerState {
             Ok(Posted::Pending) => Ok(Some(id)),
             Ok(Posted::Done(_)) => Ok(None),
             Ok(Posted::NoRoom) => Err(Status::Again),
-            // This provider has no flush: it delivers whatever it accepts.
+            // This provider has no flush, because it delivers every message that it accepts.
             Err(failed) if failed.status == Status::Unsupported => Ok(None),
             Err(failed) => Err(failed.status),
         }
     }
 
-    /// Says goodbye to all peers, regardless of the objects that the application still holds. Inside a handler the goodbye follows
-    /// the running poll, because the message that the handler reads lies in memory of its sender.
+    /// Says goodbye to all peers, regardless of the objects that the application still holds. Inside a handler the goodbye is
+    /// delayed until the running poll has ended, because the message that the handler reads lies in memory of its sender.
     pub(super) fn leave_interfaces(&self) {
         if !self.shared.same_process() {
             return;
@@ -414,7 +414,7 @@ impl WorkerState {
         self.leave_now();
     }
 
-    /// Like `leave_interfaces`, without regard to a running handler.
+    /// Does the same as `leave_interfaces`, even while a handler runs.
     pub(super) fn leave_now(&self) {
         let in_use = |slot: &&InterfaceSlot| slot.out_of_use.borrow().is_none();
         for slot in self.shared.interfaces.iter().filter(in_use) {
@@ -423,7 +423,7 @@ impl WorkerState {
     }
 
     /// Ends all pending operations, says goodbye, and releases everything that the worker owns. Endpoints that the application
-    /// still holds keep the interfaces open, because the interfaces own their lent buffers. These endpoints fail from here on.
+    /// still holds keep the interfaces open, because the interfaces own their lent buffers. These endpoints fail from this call on.
     fn shut(self: &Rc<Self>, why: &str) {
         if self.closed.get() {
             return;
@@ -433,7 +433,7 @@ impl WorkerState {
         self.forget_name();
         self.closed.set(true);
         self.show_nothing();
-        // First: even if later code panics, no task is accepted that will never run.
+        // The mailboxes are closed first: even if later code panics, they accept no task that would never run.
         let mailboxes = self.mailboxes.take();
         mailboxes.iter().for_each(|mailbox| mailbox.close());
         let error = Error::new(
@@ -468,7 +468,7 @@ impl WorkerState {
         self.shared.slots.close();
         self.hang_up_on(waiting);
         self.leave_interfaces();
-        // Dropped while nothing is borrowed, like all objects of the application, and last, because the drop may panic.
+        // These are dropped while nothing is borrowed, like all objects of the application, and last, because the drop may panic.
         mailboxes.iter().for_each(|mailbox| mailbox.drop_tasks());
         drop((handlers, told, also, others, mailboxes));
     }

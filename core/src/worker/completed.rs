@@ -6,12 +6,12 @@ use crate::request::{CompletionCounter, Outcome, Request};
 use crate::{CompletionError, Error, Status};
 
 impl Worker {
-    /// Makes [`take_completed`](Worker::take_completed) report the completion of an operation, together with `user`: an index, a
-    /// tag or an address of the application.
+    /// Makes [`take_completed`](Worker::take_completed) report the completion of an operation together with `user`, which may be an
+    /// index, a tag or an address of the application.
     ///
-    /// An outcome that is `Done` already is reported there as well, so that all completions arrive by one route. To handle it
-    /// immediately, check the outcome first. A tracked operation is refused by [`test`](Worker::test) and
-    /// [`finish`](Worker::finish), and a flush does not report its failure. The outcome may be dropped, or kept for
+    /// If the outcome is already `Done`, `take_completed` reports it as well, so that all completions arrive by one route. To
+    /// handle such an outcome immediately, check it before the call. [`test`](Worker::test) and [`finish`](Worker::finish) refuse a
+    /// tracked operation, and a flush does not report its failure. The outcome may be dropped, or kept for
     /// [`cancel`](Worker::cancel).
     ///
     /// ```no_run
@@ -26,8 +26,8 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` for a pending operation of another worker, for one that is tracked or counted already, and in a forked child.
-    /// Nothing changes then.
+    /// `Invalid` for a pending operation of another worker, for one that is already tracked or counted, and in a forked child. On
+    /// an error nothing changes.
     pub fn track(&self, outcome: &Outcome, user: u64) -> Result<(), Error> {
         self.inner.shared.core.check_process("a worker")?;
         let ops = &self.inner.shared.ops;
@@ -42,15 +42,15 @@ impl Worker {
     }
 
     /// Takes up to `most` tracked operations that have ended, in the order of completion (of tracking, if that was later). Returns
-    /// their number. Makes no progress.
+    /// their number. The call makes no progress.
     ///
-    /// `each` receives the word given to [`track`](Worker::track) and the result of the operation. It may call anything, including
-    /// this method. An operation that `each` tracks and that has ended already is left for the next call. If `each` panics, the
-    /// remaining operations stay.
+    /// `each` receives the word given to [`track`](Worker::track) and the result of the operation. The function `each` may call any
+    /// method, including this one. An operation that `each` tracks and that has already ended is left for the next call. If `each`
+    /// panics, the next call returns the remaining operations.
     ///
     /// Operations that are not taken occupy memory, without a limit, and keep [`wait`](Worker::wait) and [`arm`](Worker::arm) from
-    /// sleeping. They include operations that ended because an endpoint failed or was dropped, or because of
-    /// [`close`](Worker::close). They can be taken after `close` as well. Dropping the worker discards them.
+    /// sleeping. Untaken operations include those that ended because an endpoint failed or was dropped, or because of
+    /// [`close`](Worker::close). The application can take operations after `close` as well. Dropping the worker discards them.
     pub fn take_completed(
         &self,
         most: usize,
@@ -81,8 +81,8 @@ impl Worker {
         Ok(CompletionCounter { shared: self.inner.shared.clone(), id })
     }
 
-    /// Counts an operation when it ends, immediately if it has ended already. As with [`track`](Worker::track), `test` and `finish`
-    /// refuse the operation from then on.
+    /// Counts an operation when it ends, or immediately if it has already ended. As with [`track`](Worker::track), `test` and
+    /// `finish` refuse the operation from then on.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -97,7 +97,7 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// As for [`Worker::track`]. `Invalid` also for the counter of another worker.
+    /// The errors of [`Worker::track`]. `Invalid` also for a counter of another worker.
     pub fn count(&self, outcome: &Outcome, counter: &CompletionCounter) -> Result<(), Error> {
         self.inner.check_owner(&counter.shared)?;
         let ops = &self.inner.shared.ops;
@@ -120,14 +120,14 @@ impl Worker {
         }
     }
 
-    /// Tracked and counted operations cannot be tested or waited for.
+    /// Checks that an operation can be tested or waited for: it is this worker's, and neither tracked nor counted.
     pub(super) fn check_asked(&self, request: &Request) -> Result<(), CompletionError> {
         self.check_to_be_told(request).map_err(CompletionError::Pending)
     }
 }
 
 impl WorkerState {
-    /// Completes an operation without dependents; `other_event` handles the others.
+    /// Completes an operation that has succeeded and has no dependents; `other_event` handles all other operations.
     #[inline]
     pub(super) fn ended_well(&self, index: usize, event: &Polled) -> bool {
         let ended = self.shared.ops.borrow_mut().completed_plain(event.cookie, index, event.header);
@@ -137,8 +137,8 @@ impl WorkerState {
         ended.is_some()
     }
 
-    /// Releases memory of the operation. A flush without earlier operations asks its lanes or ends, and operations that waited for
-    /// that flush may end as well.
+    /// Releases the memory of operations that have ended. A flush that has become the first operation asks its lanes or ends, and
+    /// operations that waited for the flush may end as well.
     #[inline(never)]
     fn let_go(&self) {
         self.shared.with_ops(|_| ());

@@ -1,4 +1,4 @@
-//! A worker's endpoints: those that the application opened, and internal ones.
+//! A worker's endpoints: those that the application opened, and the library's own.
 
 use super::WorkerState;
 use crate::address::WorkerAddress;
@@ -63,25 +63,26 @@ impl WorkerState {
         Ok(inner)
     }
 
-    /// The endpoint with this number, which is the cookie of its lanes.
+    /// Returns the endpoint with this number, which is the cookie of its lanes.
     pub(crate) fn endpoint(&self, cookie: u64) -> Option<Rc<EndpointState>> {
         self.endpoints.borrow().cold(Id::from_raw(cookie)?)?.upgrade()
     }
 
-    /// The endpoint with this index.
+    /// Returns the endpoint with this index.
     pub(crate) fn endpoint_at(&self, place: usize) -> Option<Rc<EndpointState>> {
         let endpoints = self.endpoints.borrow();
         endpoints.cold(endpoints.at(place)?)?.upgrade()
     }
 
-    /// All endpoints.
+    /// Returns all endpoints.
     pub(crate) fn all_endpoints(&self) -> Vec<Rc<EndpointState>> {
         let endpoints = self.endpoints.borrow();
         endpoints.ids().filter_map(|id| endpoints.cold(id)?.upgrade()).collect()
     }
 
-    /// The endpoint for the answer to an internal message. A message that came over a circuit is answered over that circuit. If the
-    /// circuit fails, its requests fail at the requester, so no requester waits for an answer that was lost on another route.
+    /// Returns the endpoint for the answer to an internal message. If a circuit carried the message, the answer uses the same
+    /// circuit. If the circuit fails, its requests fail at the requester, so no requester waits for an answer that was lost on
+    /// another route.
     pub(crate) fn answer_endpoint(
         self: &Rc<Self>,
         from: Origin,
@@ -97,7 +98,7 @@ impl WorkerState {
         }
     }
 
-    /// An endpoint to a peer: an existing one, whose owner does not change, or an internal one.
+    /// Returns an endpoint to a peer: an existing one, whose owner does not change, or an internal one.
     pub(crate) fn reply_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointState>, Error> {
         match self.endpoint_there(peer)? {
             Some(endpoint) => Ok(endpoint),
@@ -105,12 +106,12 @@ impl WorkerState {
         }
     }
 
-    /// An existing endpoint: the application's, or an internal one.
+    /// Returns an existing endpoint: the application's, or an internal one.
     fn endpoint_there(&self, peer: u32) -> Result<Option<Rc<EndpointState>>, Error> {
         let own = {
             let peers = self.peers.borrow();
             let entry = peers.get(peer).ok_or_else(unknown)?;
-            // The same endpoint as before, even if an internal one was needed meanwhile: answers keep their order.
+            // The same endpoint as before is used, even if an internal one was needed meanwhile, so answers keep their order.
             if let Some(reply) = entry.borrowed.upgrade().filter(alive) {
                 return Ok(Some(reply));
             }
@@ -123,20 +124,20 @@ impl WorkerState {
         Ok(Some(endpoint))
     }
 
-    /// An endpoint that the application has dropped and that still exists: a new connection might not be possible.
+    /// Returns an endpoint that the application has dropped and that still exists, because a new connection might be impossible.
     fn let_go_endpoint(&self, peer: u32) -> Option<Rc<EndpointState>> {
         let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
         peers.let_go_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade()).find(alive)
     }
 
-    /// The application's endpoint to a peer: the oldest one that has not failed.
+    /// Returns the application's endpoint to a peer: the oldest one that has not failed.
     pub(super) fn known_endpoint(&self, peer: u32) -> Option<Rc<EndpointState>> {
         let (peers, endpoints) = (self.peers.borrow(), self.endpoints.borrow());
         let mut all = peers.endpoints_to(peer).filter_map(|id| endpoints.cold(id)?.upgrade());
         all.find(|endpoint| endpoint.is_alive())
     }
 
-    /// An internal endpoint to a peer, kept as long as the peer is known.
+    /// Returns an internal endpoint to a peer, kept as long as the peer is known.
     pub(super) fn own_endpoint(self: &Rc<Self>, peer: u32) -> Result<Rc<EndpointState>, Error> {
         let address = {
             let peers = self.peers.borrow();
@@ -147,7 +148,7 @@ impl WorkerState {
             entry.address.clone().ok_or_else(unknown)?
         };
         let endpoint = self.open_endpoint(address, Owner::Library)?;
-        // The previous one is dropped when nothing is borrowed.
+        // The previous endpoint is dropped while nothing is borrowed.
         let before = match self.peers.borrow_mut().get_mut(peer) {
             Some(entry) => entry.reply.replace(endpoint.clone()),
             None => None,

@@ -6,11 +6,11 @@ use crate::{CompletionError, PostError, Status};
 use std::collections::VecDeque;
 
 impl Worker {
-    /// Begins a flush of every endpoint and returns immediately: a [`flush`](Worker::flush) for programs that have other work
-    /// meanwhile.
+    /// Begins a flush of every endpoint and returns immediately. The method is a [`flush`](Worker::flush) for programs that have
+    /// other work meanwhile.
     ///
-    /// `counter` counts the flushes. When none of them is pending, every operation posted before this call is complete. `counter`
-    /// also keeps the first failure. It may count other operations as well.
+    /// `counter` counts the flushes. When `counter` has no pending operation, every operation posted before this call is complete.
+    /// `counter` also keeps the first failure. The counter may count other operations as well.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -26,9 +26,9 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// [`PostError::Retry`] while an endpoint has its maximum number of operations. The flushes begun so far are counted, and
-    /// flushing these endpoints again does no harm. Any other failure of an endpoint is returned after the flush of all others has
-    /// begun. [`PostError::Correct`] in a handler, in a forked child, and for the counter of another worker.
+    /// [`PostError::Retry`] if an endpoint has its maximum number of operations. The flushes begun before the error are counted,
+    /// and flushing these endpoints again is harmless. Any other failure of an endpoint is returned after the flush of all others
+    /// has begun. [`PostError::Correct`] in a handler, in a forked child, and for the counter of another worker.
     pub fn begin_flush(&self, counter: &CompletionCounter) -> Result<(), PostError> {
         self.inner.check_owner(&counter.shared)?;
         self.inner.shared.check_no_handler("a flush")?;
@@ -41,7 +41,7 @@ impl Worker {
                 Ok(Outcome::Done(_)) => {}
                 Ok(Outcome::Pending(request)) => {
                     self.inner.shared.ops.borrow_mut().count(request.id, counter.id);
-                    // Otherwise its flush would end if the application dropped the endpoint.
+                    // The worker keeps the endpoint, because the flush would end if the application dropped it.
                     self.inner.kept.borrow_mut().push((Some(request.id), inner));
                 }
                 Err(error) if error.status() == Status::Again => return Err(error.into()),
@@ -54,11 +54,11 @@ impl Worker {
     /// Waits until every operation posted before this call is complete, on every endpoint; see
     /// [`Endpoint::flush`](crate::Endpoint::flush). All endpoints are flushed concurrently. The call makes progress meanwhile.
     ///
-    /// An endpoint that had failed before is ignored. Its operations have ended, and operations that had completed locally may be
-    /// lost, as its own error says.
+    /// An endpoint that had failed before is ignored. The operations of that endpoint have ended, and those that had completed
+    /// locally may be lost, as the endpoint's error states.
     ///
     /// # Errors
-    /// The first failure among the flushed operations. [`CompletionError::Pending`] as for [`Worker::finish`].
+    /// The error of the first failure among the flushed operations. [`CompletionError::Pending`] as for [`Worker::finish`].
     pub fn flush(&self) -> Result<(), CompletionError> {
         self.inner.shared.check_no_handler("a flush").map_err(CompletionError::Pending)?;
         self.inner.shared.core.check_process("a worker").map_err(CompletionError::Pending)?;
@@ -74,8 +74,8 @@ impl Worker {
                 result => Some(result),
             };
             match self.inner.wait_for(None, false, flush).map_err(CompletionError::Pending)? {
-                // Holds an endpoint that was dropped while something waited for room; otherwise it would end with its last
-                // operation.
+                // The list holds the endpoint, which the application may drop while another flush waits; otherwise the endpoint
+                // would end with its last operation.
                 Some(Ok(outcome @ Outcome::Pending(_))) => {
                     posted.push_back((inner.clone(), outcome))
                 }

@@ -1,4 +1,4 @@
-//! The helping side of copies that two peers share; see [`crate::proto::shared_copy`].
+//! The helping side of a copy that two peers share; see [`crate::proto::shared_copy`].
 
 use crate::endpoint::{AtomicOp, Endpoint, RemoteKey, Width};
 use crate::proto::emulate::Target;
@@ -12,26 +12,26 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-/// Pieces copied in one progress call, for all requesters together, so that the call's other work continues.
+/// The maximum number of pieces copied in one progress call, for all requesters together, so that the call's other work continues.
 const HELP_AT_ONCE: usize = 8;
 
-/// A peer's transfer that this worker helps with.
+/// A peer's transfer of which this worker copies a part.
 struct Help {
-    /// The requester, by its number on this worker.
+    /// The requester's number on this worker.
     peer: u32,
     plan: Plan,
     control: RemoteKey,
     memory: RemoteKey,
 }
 
-/// The transfers that a worker helps with. Pieces are copied while nothing is borrowed. `keys` stays borrowed during the import of
-/// a key, which may call the application's `oob`. That call cannot come back here, because a worker neither makes progress nor is
-/// closed within progress.
+/// The transfers with which a worker helps. Pieces are copied while nothing is borrowed. `keys` stays borrowed during the import of
+/// a key, which may call the application's `oob`. That call cannot use the keys again, because a worker neither makes progress nor
+/// is closed within progress.
 #[derive(Default)]
 pub(super) struct Helps {
-    /// At most one for each peer and slot: an earlier request for the same slot has ended.
+    /// The transfers, at most one for each peer and slot: an earlier request for the same slot has ended.
     all: RefCell<VecDeque<Help>>,
-    /// Recently received keys of peers, imported.
+    /// The keys received recently from peers, imported.
     keys: RefCell<Vec<(u32, Vec<u8>, RemoteKey)>>,
 }
 
@@ -45,8 +45,8 @@ impl Helps {
         drop((self.all.take(), self.keys.take()));
     }
 
-    /// Handles a peer's request for help; `endpoint` leads to the peer. Help is optional: if anything is missing, the peer copies
-    /// everything itself.
+    /// Handles a peer's request for help; `endpoint` leads to the peer. Help is optional: if a condition is not met, the peer
+    /// copies the whole transfer itself.
     pub(super) fn ask(
         &self,
         peer: u32,
@@ -65,8 +65,7 @@ impl Helps {
         Ok(())
     }
 
-    /// Adds a request. An earlier request of the same peer for the same slot has ended, otherwise the slot would not be in use
-    /// again.
+    /// Adds a request. An earlier request of the same peer for the same slot has ended, because the peer uses the slot again.
     fn add(&self, help: Help) {
         let before = {
             let mut all = self.all.borrow_mut();
@@ -78,7 +77,7 @@ impl Helps {
         drop(before);
     }
 
-    /// Imports a peer's key once; `None` while it has no suitable native path.
+    /// Imports a peer's key once; `None` while the key has no suitable native path.
     fn imported(
         &self,
         endpoint: &Endpoint,
@@ -86,7 +85,7 @@ impl Helps {
         bytes: &[u8],
         control: bool,
     ) -> Option<RemoteKey> {
-        // Dropped after the borrow has ended: it may hold the last handle of its endpoint.
+        // The key is dropped after the borrow has ended: it may hold the last handle of its endpoint.
         let _gone;
         let mut keys = self.keys.borrow_mut();
         let known = keys.iter().position(|(p, b, key)| {
@@ -130,7 +129,7 @@ impl Helps {
     }
 }
 
-/// Copies chunks from the back, at most `left` pieces; `true`: there are more.
+/// Copies chunks from the back, at most `left` pieces; `true`: chunks remain.
 fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> bool {
     let endpoint = Endpoint::internal(help.memory.inner.endpoint.clone());
     if endpoint.inner.check_alive().is_err() {
@@ -164,7 +163,7 @@ fn copy(regions: &Table, help: &Help, left: &mut usize, chunks: &mut u64) -> boo
         let target = Target { offset: plan.target.offset.saturating_add(from), ..plan.target };
         let copied = target.reach(regions, n, needed, |bytes, offset| {
             let base = bytes.span().range(offset, n as usize)?;
-            // The position in the peer's memory comes from the peer.
+            // The peer chose the position in its memory, so the sum may overflow.
             let at = plan.at.checked_add(from).ok_or(Status::OutOfRange)?;
             // A put of the peer is a get for this side.
             let needed = if plan.put { Access::READ } else { Access::WRITE };

@@ -8,7 +8,7 @@ use crate::wireup::MAX_IDENTITY;
 use tieline_plugin_api::Status;
 
 impl WorkerState {
-    /// The bytes of this worker's address.
+    /// Returns the bytes of this worker's address.
     pub(crate) fn identity(&self) -> Result<Vec<u8>, Error> {
         let core = &self.shared.core;
         WorkerAddress {
@@ -22,10 +22,10 @@ impl WorkerState {
         .pack()
     }
 
-    /// The address for requests of wire-up.
+    /// Returns the bytes of this worker's address for wire-up requests.
     ///
     /// # Errors
-    /// `TooLarge`: the peer could not answer a truncated address.
+    /// `TooLarge` if no request can carry the address: the peer could not answer a truncated one.
     pub(crate) fn identity_to_carry(&self) -> Result<Vec<u8>, Error> {
         let identity = self.identity()?;
         if identity.len() <= MAX_IDENTITY {
@@ -39,7 +39,7 @@ impl WorkerState {
         ))
     }
 
-    /// The worker's candidates and schemes.
+    /// Returns the worker's candidates and schemes.
     pub(crate) fn entry(&self) -> WorkerEntry {
         let candidate = |(slot, said): (&InterfaceSlot, &Said)| Candidate {
             provider: slot.provider.name.clone(),

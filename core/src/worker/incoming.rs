@@ -1,4 +1,4 @@
-//! Incoming internal messages. An invalid one is answered if its type has an answer, and counted.
+//! Incoming internal messages. The worker counts an invalid message, and answers it if its type has an answer.
 
 use super::WorkerState;
 use super::wiring::Sender;
@@ -57,7 +57,7 @@ impl WorkerState {
         told
     }
 
-    /// Handles a datagram that arrived in a message: the peer of its connection is known.
+    /// Handles a wire-up datagram that a message carried, so that the peer is known.
     fn on_wireup(self: &Rc<Self>, peer: u32, data: &[u8]) -> Result<(), Status> {
         let address = self.address_of_peer(peer).ok_or(Status::BadData)?;
         // `on_datagram` counts errors.
@@ -73,7 +73,7 @@ impl WorkerState {
         Ok(())
     }
 
-    /// The operation that an answer is for: it must be waiting for this peer's answer over this connection.
+    /// Returns the operation of an answer. The operation must be waiting for this peer's answer over this connection.
     fn answered(&self, token: u64, from: Origin) -> Result<(Id, Kind), Status> {
         let id = Id::from_raw(token).ok_or(Status::BadData)?;
         let (asked, kind) = self.shared.ops.borrow().asked(id).ok_or(Status::BadData)?;
@@ -81,8 +81,8 @@ impl WorkerState {
         Ok((id, kind))
     }
 
-    /// An answer is valid only from the worker that was asked. If a connection carried the request, the answer must arrive over
-    /// that connection.
+    /// Checks that the worker to which the request was sent has sent the answer. If a connection carried the request, the answer
+    /// must arrive over that connection.
     fn check_answer(&self, asked: usize, from: Origin) -> Result<(), Status> {
         let asked = self.endpoint_at(asked).ok_or(Status::BadData)?;
         {
@@ -123,7 +123,7 @@ impl WorkerState {
         Ok(())
     }
 
-    /// The error of an operation that its target refused.
+    /// Makes the error of an operation that its target refused.
     fn refused(&self, id: Id, refusal: Refusal) -> Error {
         if refusal.status == Status::KeyRejected {
             self.key_refused(id);
@@ -131,7 +131,7 @@ impl WorkerState {
         emulate::refused(refusal)
     }
 
-    /// An operation was refused for its key: its endpoint requests all keys of handles again.
+    /// Makes an endpoint request all keys of handles again, because one of its operations was refused as `KeyRejected`.
     #[cold]
     pub(super) fn key_refused(&self, id: Id) {
         let owner = self.shared.ops.borrow().owner(id);
@@ -147,7 +147,7 @@ impl WorkerState {
         let (of, handle) = asked.ok_or(Status::BadData)?;
         let told = match self.endpoint(of) {
             Some(endpoint) => endpoint.key_told(handle, data),
-            // The endpoint no longer exists.
+            // The endpoint that requested the key does not exist any more.
             None => Ok(()),
         };
         // A key from an incompatible library version is unusable, but not a false answer.
@@ -156,7 +156,7 @@ impl WorkerState {
         if lies { Err(Status::BadData) } else { Ok(()) }
     }
 
-    /// A rendezvous message was not received.
+    /// Ends the operation of a rendezvous message that the receiver has not received.
     fn not_taken(&self, id: Id, status: Status) {
         let back = status == Status::Canceled && self.shared.ops.borrow().is_wanted_back(id);
         let why = match status {
@@ -167,7 +167,7 @@ impl WorkerState {
                 "its receiver has reached its limit of waiting messages, or has no memory".into()
             }
             Refusal::FAULT => "memory of one of the two sides is missing or protected".into(),
-            // A failure of the receiver's transfer says nothing about this connection.
+            // A failure of the receiver's transfer does not concern this connection.
             status => format!("its receiver could not receive it: {}", status.text()),
         };
         let status = if back { Status::Canceled } else { Status::Unsupported };

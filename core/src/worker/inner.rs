@@ -37,15 +37,16 @@ type EndpointFailureHandler = Rc<dyn Fn(&Endpoint, &ConnectError)>;
 type LeftHandler = Rc<dyn Fn(PeerId)>;
 pub(super) type NotificationHandler = Rc<dyn Fn(PeerId, u32)>;
 
-/// A cell is borrowed only to read or change it. Meanwhile no function of the application runs, and no object of the application is
-/// dropped: both may access this state again. The exception is `handlers`, which stays borrowed while message handlers run. Code
-/// that changes it first tries to borrow it, and otherwise leaves the change to the next progress call.
+/// The state of a worker. Each cell is borrowed only to read or change it. During a borrow no function of the application runs, and
+/// no object of the application is dropped: both may access this state again. The exception is `handlers`, which stays borrowed
+/// while message handlers run. Code that changes `handlers` first tries to borrow it, and otherwise leaves the change to the next
+/// progress call.
 pub(crate) struct WorkerState {
-    /// The `Worker` was dropped or closed: nothing new begins, even if other objects still hold this.
+    /// Whether the `Worker` was dropped or closed, so that no new work begins, even if other objects still hold this state.
     pub(super) closed: Cell<bool>,
-    /// The thread that used it last, as far as recorded.
+    /// The thread that last used the worker, as far as recorded.
     pub(super) used_by: Arc<AtomicUsize>,
-    /// The end of the context's progress thread has been reported to the application.
+    /// Whether the end of the context's progress thread has been reported to the application.
     pub(super) heard_of_service: Cell<bool>,
     pub(super) handlers: RefCell<Vec<Option<Handler>>>,
     pub(super) late_handlers: RefCell<Vec<(u16, Handler)>>,
@@ -53,19 +54,20 @@ pub(crate) struct WorkerState {
     pub(super) on_endpoint_failure: RefCell<Option<EndpointFailureHandler>>,
     pub(super) on_left: RefCell<Option<LeftHandler>>,
     pub(super) on_notification: RefCell<Option<NotificationHandler>>,
-    /// Peer events that the next progress call reports to the handlers.
+    /// The peer events that the next progress call reports to the handlers.
     pub(super) news: RefCell<VecDeque<PeerEvent>>,
     /// Failed endpoints whose peer may be leaving.
     pub(super) doubted: RefCell<Vec<Doubt>>,
     pub(super) peers: RefCell<peers::Peers>,
-    /// Interfaces that every progress call polls, and idle ones.
+    /// The interfaces that every progress call polls, and the idle ones.
     pub(super) fast: Rounds,
     pub(super) slow: Vec<usize>,
-    /// Progress calls until the slow interfaces are polled, and the number of polls for which they are still polled every time.
+    /// The number of progress calls until the slow interfaces are polled or tasks are checked, and the number of polls for which
+    /// the slow interfaces are still polled every time.
     pub(super) slow_in: Cell<u32>,
     pub(super) hot: Cell<u32>,
     pub(super) pause: Cell<u32>,
-    /// The part of these calls that follows the next check for tasks.
+    /// The number of further progress calls, after the next check for tasks, until the slow interfaces are polled.
     pub(super) behind_tasks: Cell<u32>,
     pub(super) timer: Timer,
     pub(super) wiring: Wiring,
@@ -73,22 +75,22 @@ pub(crate) struct WorkerState {
     pub(super) endpoints: RefCell<Slab<(), Weak<EndpointState>>>,
     /// The backlog of handlers that panicked.
     pub(super) left_over: LeftOver,
-    /// Answers without a route to the requester at present.
+    /// The answers that have no route to the requester at present.
     pub(super) owed: owed::Owed,
-    /// Rendezvous messages of peers.
+    /// The rendezvous messages of peers.
     pub(super) announcements: Announcements,
-    /// Endpoints that are kept until a flush has ended, or their rendezvous messages, even if all handles are dropped.
+    /// The endpoints that are kept until a flush and their rendezvous messages have ended, even if all handles are dropped.
     pub(super) kept: RefCell<Vec<(Option<Id>, Rc<EndpointState>)>>,
     pub(super) busy: RefCell<VecDeque<Rc<EndpointState>>>,
-    /// An endpoint has used up its turn in the last round and could continue.
+    /// Whether an endpoint has used up its budget in the last round and could continue.
     pub(super) turn_was_over: Cell<bool>,
-    /// Large transfers of this worker of which a peer still copies a part, and peers' transfers that this worker helps with.
+    /// The large transfers of this worker of which a peer still copies a part, and peers' transfers with which this worker helps.
     pub(super) copies: RefCell<Vec<SharedCopy>>,
     pub(super) helps: help::Helps,
-    /// Peers' puts in several messages of which one found no memory.
+    /// The peers' puts in several messages of which one hit missing memory.
     pub(super) torn: RefCell<Torn>,
     pub(super) counters: Cell<Counters>,
-    /// The number of unhandled ids that were reported.
+    /// The number of unhandled ids reported so far.
     pub(super) told_unhandled: Cell<u32>,
     pub(super) poller: Rc<Poller>,
     /// Whether events of interfaces wake the worker.
@@ -96,35 +98,35 @@ pub(crate) struct WorkerState {
     pub(super) backoff: backoff::Backoff,
     /// The object by which other threads end a sleep, once requested.
     pub(super) signal: OnceCell<Signal>,
-    /// Another thread has woken this worker, and no `wait` has reported it yet.
+    /// Whether another thread has woken this worker and no `wait` has reported that yet.
     pub(super) woken: Cell<bool>,
     /// The queues through which other threads submit tasks.
     pub(super) mailboxes: RefCell<Vec<Rc<dyn Mailbox>>>,
-    /// Answers lookups of worker names.
+    /// The state for answering lookups of worker names.
     pub(super) names: Answers,
     /// The published state.
     pub(super) shown: Shown,
-    /// The address of each interface. Separate from the interfaces, so that a poll touches little memory.
+    /// The last address of each interface. The addresses are separate from the interfaces, so that a poll touches little memory.
     pub(super) said: Vec<Said>,
-    /// Last: the fields above that point into providers are dropped before the interfaces.
+    /// The shared state, declared last: the fields above that point into providers are dropped before the interfaces.
     pub(crate) shared: Rc<Shared>,
 }
 
-/// The queue through which other threads submit tasks. Except for `run`, which may call anything, its functions borrow nothing of
+/// A queue through which other threads submit tasks. Except for `run`, which may call any function, its functions borrow nothing of
 /// the worker.
 pub(super) trait Mailbox {
     fn has_tasks(&self) -> bool;
-    /// Runs the waiting tasks; returns their number.
+    /// Runs the waiting tasks, and returns their number.
     fn run(&self, worker: &Rc<WorkerState>) -> usize;
-    /// No thread can submit a task any more, and none is left.
+    /// Checks whether no thread can submit a task any more, and the queue is empty.
     fn is_abandoned(&self) -> bool;
-    /// The worker ends: no more tasks are accepted. No function of the application runs in this call.
+    /// Closes the queue when the worker ends, so that no more tasks are accepted. No function of the application runs in this call.
     fn close(&self);
     /// Drops the tasks that were accepted and not run.
     fn drop_tasks(&self);
 }
 
-/// Sets a handler. Returns the previous one, which the caller drops when nothing is borrowed.
+/// Sets a handler. Returns the previous handler, which the caller drops while nothing is borrowed.
 pub(super) fn set_handler(
     handlers: &mut Vec<Option<Handler>>,
     id: u16,
@@ -141,7 +143,8 @@ impl WorkerState {
     pub(super) fn open(core: Arc<Core>, lease: Option<Arc<Lease>>) -> Result<WorkerState, Error> {
         core.check_process("a context")?;
         let id = crate::sys::random_id()?;
-        // The worker's own descriptors come first: a provider that takes the last descriptor must not make the whole worker fail.
+        // The worker's own descriptors are opened first, because the worker needs them even if a provider then finds no free
+        // descriptor.
         let poller = Rc::new(Poller::new()?);
         let timer = Timer::new()?;
         poller.add(timer.as_raw_fd())?;
@@ -155,7 +158,7 @@ impl WorkerState {
                     interfaces.push(slot);
                     words.push(said);
                 }
-                // The other modules may work without it; the report gives the reason.
+                // The other modules may work without this one; the report contains the reason.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
                     not_opened.push((module.path.clone(), error.clone()));
@@ -228,7 +231,7 @@ impl WorkerState {
         Ok(inner)
     }
 
-    /// `Closed` if the worker is closed: it would never release anything added from then on.
+    /// Checks that the worker is open. Objects added to a closed worker (`Closed`) would never be released.
     pub(super) fn check_open(&self) -> Result<(), Error> {
         self.shared.core.check_process("a worker")?;
         if self.closed.get() { Err(Status::Closed.into()) } else { Ok(()) }
@@ -248,7 +251,7 @@ impl WorkerState {
         ))
     }
 
-    /// Whether a copy is shared with a peer.
+    /// Checks whether a copy is shared with a peer.
     pub(super) fn shares_copies(&self) -> bool {
         !self.copies.borrow().is_empty() || !self.helps.is_empty()
     }
@@ -261,7 +264,7 @@ impl Drop for WorkerState {
             self.left_over.give_back(&self.shared);
             self.wiring.close();
         } else {
-            // Closed in a forked child, they would say goodbye in the parent's name.
+            // If a forked child closed the transports, they would say goodbye in the parent's name.
             self.wiring.forget();
         }
     }

@@ -10,24 +10,24 @@ use std::time::Duration;
 
 const EXITED: &str = "its process has called exit with";
 
-/// How often, and at which intervals, an exit tries to post to a lane without room.
+/// The number of times, and the interval, at which an exit tries to post to a lane that does not accept the message.
 const TRIES: u32 = 50;
 const NAP: Duration = Duration::from_micros(200);
 
 impl WorkerState {
-    /// Registers the worker with the function that `exit` calls.
+    /// Registers the worker for the goodbye at exit.
     pub(super) fn enter(self: &Rc<Self>) {
         let itself: Rc<dyn Leaves> = self.clone();
         exit::enter(Rc::downgrade(&itself), &self.used_by);
     }
 
-    /// Records the calling thread. Called at intervals, because a worker may move to another thread.
+    /// Records the calling thread. The worker calls this function at intervals, because it may move to another thread.
     pub(super) fn note_thread(&self) {
         self.used_by.store(thread_number(), Ordering::Relaxed);
     }
 
-    /// How many operations that were posted have not completed, and how many answers peers are owed. `None`: a signal's handler interrupts
-    /// a change of either.
+    /// Returns the number of posted operations that have not completed, plus the number of answers owed to peers. `None`: a signal
+    /// handler that called `exit` interrupted a change of either.
     fn unsent(&self) -> Option<u64> {
         let (Ok(ops), Ok(_)) = (self.shared.ops.try_borrow(), self.endpoints.try_borrow()) else {
             return None;
@@ -42,8 +42,8 @@ impl WorkerState {
         Some(unsent as u64 + u64::from(self.has_orphans()))
     }
 
-    /// Tells each connected peer that the process exits with operations that have not completed. A lane without room for so long drops it:
-    /// the peer then reports a connection that was closed without a goodbye.
+    /// Notifies each connected peer that the process exits with operations that have not completed. A lane that does not accept the
+    /// message within `TRIES` attempts drops it: the peer then reports a connection that was closed without a goodbye.
     fn notify_of_exit(&self, unsent: u64) {
         let mut waiting = self.all_endpoints();
         waiting.retain(|endpoint| endpoint.knows_of_exits());
@@ -56,14 +56,14 @@ impl WorkerState {
         }
     }
 
-    /// A peer's process has called `exit`. The error of its connection names that.
+    /// Handles a peer's report that its process has called `exit`. The error of the peer's connection then contains the report.
     pub(super) fn on_exited(&self, peer: u32, unsent: u64) -> Result<(), Status> {
         let mut peers = self.peers.borrow_mut();
         peers.get_mut(peer).ok_or(Status::BadData)?.exited = Some(unsent);
         Ok(())
     }
 
-    /// The reason why a connection to a peer has failed, with what the peer has said of its exit.
+    /// Adds the peer's report of its exit to the error of a connection.
     pub(super) fn with_exit(&self, worker: &[u8; 16], error: Error) -> Error {
         let peers = self.peers.borrow();
         let peer = peers.known_number(worker).and_then(|number| peers.get(number));

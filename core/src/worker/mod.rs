@@ -1,4 +1,4 @@
-//! Workers: a progress engine and the interfaces opened on it. One thread at a time drives a worker.
+//! Workers: progress engines, each with the interfaces opened on it. One thread at a time uses a worker.
 
 mod abi;
 mod announced;
@@ -85,7 +85,7 @@ use std::sync::Arc;
 /// Other threads can [wake](Worker::waker) the worker and submit [tasks](Worker::remote) to it; `docs/threads.md` describes how
 /// several threads communicate. A [`WaitSet`](crate::WaitSet) waits for several workers of one thread.
 ///
-/// There are five kinds of calls.
+/// A worker has five kinds of calls.
 ///
 /// * **Register handlers**, at any time and in any order: [`on_message`](Worker::on_message),
 ///   [`on_notification`](Worker::on_notification), [`on_endpoint_failure`](Worker::on_endpoint_failure),
@@ -96,31 +96,31 @@ use std::sync::Arc;
 /// * **Post operations**: [`connect`](Worker::connect), [`endpoint_to`](Worker::endpoint_to),
 ///   [`connect_to_service`](Worker::connect_to_service), [`deliver_out_of_band`](Worker::deliver_out_of_band),
 ///   [`cancel`](Worker::cancel), [`track`](Worker::track), [`begin_flush`](Worker::begin_flush), and all methods of [`Endpoint`].
-///   These calls never wait and never run a handler, even if they detect a failure.
+///   The calls of this kind never wait and never run a handler, even if they detect a failure.
 /// * **Make progress**: [`progress`](Worker::progress), and the calls that repeat it until a condition holds:
 ///   [`wait`](Worker::wait), [`wait_until`](Worker::wait_until), [`wait_for`](Worker::wait_for), [`wait_word`](Worker::wait_word),
 ///   [`finish`](Worker::finish), [`finish_call`](Worker::finish_call), [`flush`](Worker::flush),
 ///   [`close_region`](Worker::close_region), [`close`](Worker::close). Handlers run inside these calls and nowhere else.
-///   [`arm`](Worker::arm) prepares a sleep between two of them.
+///   [`arm`](Worker::arm) prepares a sleep between two such calls.
 /// * **Collect completions**: [`take_completed`](Worker::take_completed) for [tracked](Worker::track) operations, a
 ///   [counter](Worker::count), or [`test`](Worker::test) for a single operation.
-/// * **Read state**: all other methods. They change nothing and are cheap.
+/// * **Read state**: all other methods. The methods of this kind change nothing and are cheap.
 ///
 /// # Inside a handler
 ///
 /// Handlers run one at a time and never nest. A handler may call any method: post, connect, register handlers, and drop endpoints,
-/// requests, kept messages or the worker itself. Four rules differ from the outside:
+/// requests, kept messages or the worker itself. Inside a handler, four rules apply in addition:
 ///
-/// * Calls that wait return `Busy`, including a flush of an endpoint.
+/// * Calls that wait, and flushes of an endpoint, return `Busy`.
 /// * [`progress`](Worker::progress) does nothing and returns 0.
 /// * A message handler registered inside a handler takes effect when the running progress call has ended.
-/// * A [`Message`] is valid only during the call; [`keep`](Message::keep) extends the life of its payload.
+/// * A [`Message`] is valid only during the handler's call; [`keep`](Message::keep) extends the life of its payload.
 ///
 /// The same rules apply to the tasks of a [`Remote`](crate::Remote).
 ///
 /// Two other functions of the application run inside calls that post, and are not handlers: the packer of
 /// [`send_packed`](Endpoint::send_packed), and the function given to [`set_out_of_band`](Worker::set_out_of_band). Any call that
-/// has a datagram for the latter runs it.
+/// has a datagram to send runs the latter function.
 ///
 /// # Order
 ///
@@ -138,28 +138,28 @@ use std::sync::Arc;
 ///
 /// # In a forked child
 ///
-/// The worker belongs to the parent. Calls that can fail return `Invalid` in the child, and [`progress`](Worker::progress) returns
-/// 0. Dropping the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the child
-/// holds the parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its death
-/// until then.
+/// The worker belongs to the parent. Calls that can fail return `Invalid` in the child, and [`progress`](Worker::progress) does
+/// nothing. Dropping the worker, its endpoints, requests or kept messages has no effect on peers or on the parent. However, the
+/// child holds the parent's sockets until it exits or executes another program. If the parent dies first, peers do not notice its
+/// death until the child has closed the sockets.
 ///
 /// # Closing and dropping
 ///
 /// Dropping a worker or an endpoint has the same meaning over every transport. Operations that returned `Done` are kept: a message
 /// that a transport has accepted reaches a peer that is alive and makes progress. Operations that are pending when the worker is
-/// dropped end with `Closed` and may be lost. [`Worker::close`] first delivers them, or reports the ones it could not deliver. If
-/// an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that were already posted end with
-/// `Canceled`, or complete normally if the connection stays.
+/// dropped end with `Closed` and may be lost. [`Worker::close`] first delivers pending operations, and reports those that it could
+/// not deliver. If an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that were already
+/// posted end with `Canceled`, or complete normally if the connection stays.
 ///
-/// Dropping does not wait for the applications of peers. It may wait for room on the way to them, at most `TIELINE_CLOSE_TIMEOUT`
-/// (1 s) for each interface; messages without room by then are lost.
+/// Dropping does not wait for the applications of peers. Dropping may wait for the transport to accept messages, at most
+/// `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; messages that the transport has not accepted in this time are lost.
 ///
 /// Endpoints, keys, requests and kept messages that outlive the worker are unusable, but they keep the worker's interfaces open.
 /// The interfaces close when the last of these objects is dropped. Only then do they deliver the rest of the operations that
 /// returned `Done`.
 pub struct Worker {
     pub(crate) inner: Rc<WorkerState>,
-    /// The worker is lent to a task: dropping this handle does not close the worker.
+    /// Whether the worker is lent to a task, so that dropping this handle does not close the worker.
     lent: bool,
 }
 
@@ -172,7 +172,7 @@ impl Worker {
         Ok(Worker { inner, lent: false })
     }
 
-    /// The worker handle that a task receives. Dropping it closes nothing.
+    /// Makes the worker handle that a task receives. Its drop does not close the worker.
     fn lent(inner: Rc<WorkerState>) -> Worker {
         Worker { inner, lent: true }
     }
@@ -180,7 +180,7 @@ impl Worker {
     /// Returns this worker's address: the bytes that a peer passes to [`connect`](Worker::connect).
     ///
     /// Carry the bytes unchanged, over a channel that only the job can read. Without a secret (`TIELINE_SECRET`), every process
-    /// that has them may connect.
+    /// that has the bytes may connect.
     ///
     /// # Errors
     /// `TooLarge` if the worker's interfaces do not fit into one address.
@@ -189,15 +189,15 @@ impl Worker {
         self.inner.identity()
     }
 
-    /// Registers the handler for messages with one id. It runs inside [`Worker::progress`], on the worker's thread. It may send,
-    /// but not make progress.
+    /// Registers the handler for messages with one id. The handler runs inside [`Worker::progress`], on the worker's thread. The
+    /// handler may send, but not make progress.
     ///
     /// A message that is longer than its sender's [`Endpoint::max_message`] is a rendezvous message: it arrives without a payload,
     /// and with a [`Rendezvous`](crate::Rendezvous) to receive it by ([`Message::rendezvous`]). A payload is always
     /// complete.
     ///
-    /// The handler replaces the previous handler of this id. The previous one is dropped with everything that it captured:
-    /// immediately, or, if this is called inside a handler, when the running progress call has ended.
+    /// The handler replaces the previous handler of this id. The previous handler is dropped with everything that it captured:
+    /// immediately, or, if this method is called inside a handler, when the running progress call has ended.
     ///
     /// # Errors
     /// `Invalid` for an id in the library's own range; `Closed` if the worker is closed.
@@ -220,16 +220,16 @@ impl Worker {
             drop(handlers);
             drop(before);
         } else {
-            // Called from a handler: the registration takes effect when that progress call returns.
+            // Inside a handler, the registration takes effect when the running progress call returns.
             self.inner.late_handlers.borrow_mut().push((id, Box::new(handler)));
             self.inner.shared.note_work();
         }
         Ok(())
     }
 
-    /// Registers the handler for notifications of peers' [`Endpoint::put_notify`]. It receives the peer and the notification's
-    /// word, after all bytes of the put have arrived. It runs inside [`Worker::progress`], on the worker's thread, like message
-    /// handlers. A notification handler that is registered inside a handler takes effect immediately.
+    /// Registers the handler for notifications of peers' [`Endpoint::put_notify`]. The handler receives the peer and the
+    /// notification's word, after all bytes of the put have arrived. The handler runs inside [`Worker::progress`], on the worker's
+    /// thread, like message handlers. A notification handler that is registered inside a handler takes effect immediately.
     ///
     /// # Errors
     /// `Closed` if the worker is closed.
@@ -244,12 +244,13 @@ impl Worker {
     /// connection with it.
     ///
     /// The handler runs if a connection reports that its other end is gone, or if the last route between the two workers has
-    /// failed. It runs once per failure, with the first reason, regardless of the number of connections. It runs again only if the
-    /// peer has reconnected in between. If a process with several workers dies, the handler runs once for each of these workers.
+    /// failed. The handler runs once per failure, with the first reason, regardless of the number of connections. The handler runs
+    /// again only if the peer has reconnected in between. If a process with several workers dies, the handler runs once for each of
+    /// these workers.
     ///
     /// The handler does not run if a peer closes its connections in good order, if one of the peer's several devices fails, or if
-    /// one of several connections is faulty. For a peer on this host it runs only after the endpoints that observe the peer's
-    /// process have failed as well. A third party that claims to be that peer therefore cannot end these endpoints.
+    /// one of several connections is faulty. For a peer on this host the handler runs only after the endpoints that observe the
+    /// peer's process have failed as well. A third party that claims to be that peer therefore cannot end these endpoints.
     pub fn on_peer_failure(&self, handler: impl Fn(PeerId, &Error) + 'static) {
         if self.inner.check_open().is_ok() {
             let before = self.inner.on_failure.replace(Some(Rc::new(handler)));
@@ -257,9 +258,9 @@ impl Worker {
         }
     }
 
-    /// Returns the failure of the last peer if no peer is left: a peer has failed, no other peer has a connection to this worker,
-    /// and no usable endpoint of the application exists. A program whose wait has timed out can report it as the reason. `None`
-    /// after another peer has connected or has left in good order.
+    /// Returns the failure of the last peer if no peer remains: a peer has failed, no other peer has a connection to this worker,
+    /// and no usable endpoint of the application exists. A program whose wait has timed out can report this failure as the reason.
+    /// `None` after another peer has connected or has left in good order.
     #[must_use]
     pub fn last_peer_failure(&self) -> Option<Error> {
         let failure = self.inner.peers.borrow().last_failure().cloned()?;
@@ -268,14 +269,14 @@ impl Worker {
         none_leads.then_some(failure)
     }
 
-    /// Registers the handler for endpoints that have failed. It runs once for each failed endpoint that the application holds, no
-    /// matter how the application obtained it. Its error is the one that [`Endpoint::error`] returns. It runs inside a call that
-    /// makes progress.
+    /// Registers the handler for endpoints that have failed. The handler runs once for each failed endpoint that the application
+    /// holds, regardless of how the application obtained the endpoint. The handler's error is the one that [`Endpoint::error`]
+    /// returns. The handler runs inside a call that makes progress.
     ///
-    /// The endpoint's operations have ended by then. A device may still access their memory;
-    /// [`Region::close`](crate::Region::close) reports when that is over. The failure of the peer itself may be reported earlier,
-    /// later, or not at all. An endpoint that has sent nothing does not detect a failure. The handler also runs if a post has
-    /// returned the same failure before.
+    /// When the handler runs, the endpoint's operations have ended. A device may still access their memory;
+    /// [`Region::close`](crate::Region::close) reports when the access is over. The failure of the peer itself may be reported
+    /// earlier, later, or not at all. An endpoint that has sent nothing does not detect a failure. The handler also runs if a post
+    /// has returned the same failure before.
     ///
     /// The handler does not run if the peer has left in good order: then [`Worker::on_peer_left`] reports it, and the endpoint ends
     /// with `Closed`. Failures caused by the handler itself are reported by the next call that makes progress.
@@ -290,8 +291,8 @@ impl Worker {
     /// at the latest by closing or dropping its own worker, regardless of the objects that it still holds. The handler also runs
     /// for a peer to which only an endpoint leads.
     ///
-    /// All messages that the peer had sent have been dispatched by then. Nothing more arrives from the peer unless it reconnects.
-    /// The handler does not run for a peer that has failed: see [`Worker::on_peer_failure`].
+    /// When the handler runs, all messages that the peer had sent have been dispatched. Nothing more arrives from the peer unless
+    /// it reconnects. The handler does not run for a peer that has failed: see [`Worker::on_peer_failure`].
     pub fn on_peer_left(&self, handler: impl Fn(PeerId) + 'static) {
         if self.inner.check_open().is_ok() {
             let before = self.inner.on_left.replace(Some(Rc::new(handler)));
@@ -316,18 +317,18 @@ impl Worker {
 
     /// Returns an endpoint to a peer that has sent messages to this worker.
     ///
-    /// It is an endpoint made by [`connect`](Worker::connect) that the application still holds, or the worker's own endpoint for
-    /// answers to this peer. The worker keeps its own endpoint as long as it knows the peer, returns the same one every time, and
-    /// does not close it when the handle is dropped.
+    /// The endpoint is one made by [`connect`](Worker::connect) that the application still holds, or the worker's own endpoint for
+    /// answers to this peer. The worker keeps its own endpoint as long as it knows the peer, and returns the same one every time.
+    /// Dropping the handle does not close that endpoint.
     ///
     /// # Errors
-    /// As for [`Worker::connect`].
+    /// The errors of [`Worker::connect`].
     pub fn endpoint_to(&self, peer: PeerId) -> Result<Endpoint, ConnectError> {
         let inner = self.inner.reply_endpoint(peer.0)?;
         Ok(Endpoint::new(inner))
     }
 
-    /// Returns an endpoint to `peer` that the application holds and that has not failed. If there are several, it is the oldest
+    /// Returns an endpoint to `peer` that the application holds and that has not failed. If there are several, returns the oldest
     /// one. The cost does not depend on the number of endpoints.
     #[must_use]
     pub fn known_endpoint(&self, peer: PeerId) -> Option<Endpoint> {
@@ -338,17 +339,18 @@ impl Worker {
     }
 
     /// Makes progress: advances all operations that can advance, runs handlers, and returns the number of events. Inside a handler
-    /// it does nothing and returns 0.
+    /// the call does nothing and returns 0.
     #[inline]
     pub fn progress(&self) -> usize {
         self.inner.progress()
     }
 
-    /// Waits for an operation and returns its value: the result of a fetching atomic, otherwise 0. Makes progress meanwhile.
+    /// Waits for an operation and returns its value: the result of a fetching atomic, otherwise 0. The call makes progress
+    /// meanwhile.
     ///
     /// # Errors
     /// The error of the operation. [`CompletionError::Pending`] if the call cannot wait, for example inside a handler. Inside a
-    /// handler this also applies to `Outcome::Done`: read the value from the outcome before the call, or it is lost.
+    /// handler the call also fails for `Outcome::Done`, and the value is lost: read it from the outcome before the call.
     pub fn finish(&self, outcome: Outcome) -> Result<u64, CompletionError> {
         self.inner.shared.check_no_handler("finish").map_err(CompletionError::Pending)?;
         match outcome {
@@ -369,7 +371,8 @@ impl Worker {
         self.inner.finish(request)
     }
 
-    /// Returns the value of an operation of this worker that has succeeded and has no callbacks, flushes or counters attached.
+    /// Returns the value of an operation of this worker that has succeeded and that nothing else observes: no flush, counter or
+    /// completion list.
     #[inline]
     fn take_plain(&self, request: &Request) -> Option<u64> {
         let shared = &self.inner.shared;
@@ -379,7 +382,7 @@ impl Worker {
         shared.ops.borrow_mut().take_plain(request.id)
     }
 
-    /// Returns the result of an operation of this worker, or `None` while it is pending. Makes no progress.
+    /// Returns the result of an operation of this worker, or `None` while it is pending. The call makes no progress.
     #[must_use]
     pub fn test(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
         if let Err(error) = self.check_asked(request) {
@@ -405,7 +408,7 @@ impl Worker {
         self.inner.shared.interfaces.iter().filter_map(used).collect()
     }
 
-    /// Returns the worker's counters.
+    /// Returns the worker's counters of events.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.inner.counted()
@@ -421,14 +424,14 @@ impl Worker {
 /// The memory that one interface holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryUse {
-    /// The module, for example `shm/ring`.
+    /// The name of the module, for example `shm/ring`.
     pub path: String,
-    /// Bytes that do not depend on the number of peers.
+    /// The number of bytes that do not depend on the number of peers.
     pub base_bytes: u64,
     /// The number of peers.
     pub peers: u64,
-    /// Bytes for all peers together.
+    /// The number of bytes for all peers together.
     pub peer_bytes: u64,
-    /// Bytes of committed message buffers.
+    /// The number of bytes of committed message buffers.
     pub buffer_bytes: u64,
 }

@@ -11,10 +11,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Failure;
 
-/// Longer than any wait.
+/// A time longer than any wait.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A lookup of the address behind a worker's name: see [`Worker::ask_name`]. Dropping it abandons the lookup.
+/// A lookup of the address of a named worker: see [`Worker::ask_name`]. Dropping the value abandons the lookup.
 pub struct NameCall {
     worker: Rc<WorkerState>,
     asking: RefCell<Asking>,
@@ -60,12 +60,13 @@ impl NameCall {
 }
 
 impl Worker {
-    /// Returns a name of this worker, at most 48 bytes long, for channels that cannot carry more. A peer makes an endpoint from it
-    /// with [`Worker::endpoint_by_name`], which requests the current [`address`](Worker::address) from this process.
+    /// Returns a name of this worker, at most 48 bytes long, for channels that cannot carry an address.
+    /// [`Worker::endpoint_by_name`] makes an endpoint from a name, and requests the current [`address`](Worker::address) from this
+    /// process.
     ///
     /// The first call in a context opens a listener of that context, on the TCP interfaces and ports that are allowed
-    /// (`TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`). The listener stays open until the last worker with a name is closed. Later
-    /// data transfers do not depend on it.
+    /// (`TIELINE_TCP_INTERFACES`, `TIELINE_TCP_PORTS`). The listener stays open until the last worker with a name is closed. Data
+    /// transfers do not depend on the listener.
     ///
     /// The worker's progress answers lookups, also while the worker sleeps in a call that waits; so does the context's progress
     /// thread if there is one. As with the address, every process that has the name may connect, unless the job has a secret. Carry
@@ -119,8 +120,9 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// As for [`Worker::ask_name`] and [`Worker::connect`]. The reason why no listener was reached at the addresses in the name, or
-    /// why a listener was not the named worker's. [`ConnectError::Correct`] inside a handler.
+    /// The errors of [`Worker::ask_name`] and [`Worker::connect`]. Otherwise the error contains the reason why no listener was
+    /// reached at the addresses in the name, or why a listener was not the named worker's. [`ConnectError::Correct`] inside a
+    /// handler.
     pub fn endpoint_by_name(&self, name: &WorkerName) -> Result<Endpoint, ConnectError> {
         self.inner.shared.check_no_handler("endpoint_by_name")?;
         let call = self.ask_name(name)?;
@@ -133,17 +135,17 @@ impl Worker {
 }
 
 impl WorkerState {
-    /// The progress thread's worker answers on behalf of all workers.
+    /// Makes the progress thread's worker answer for all names of the context.
     pub(crate) fn serve_names(&self) -> Result<(), Error> {
         self.names.for_all.set(true);
-        // A duplicate descriptor, because another thread, the one that opens the listener, modifies the epoll set.
+        // The descriptor is duplicated, because another thread, which opens the listener, modifies the epoll set.
         let epoll = self.poller.epoll.try_clone();
         let epoll = epoll.map_err(|e| Failure::from_io("a descriptor to wait on (dup)", &e))?;
         self.shared.core.set_service_poller(Poller { epoll });
         Ok(())
     }
 
-    /// Answers lookups, without notice to the application.
+    /// Answers lookups; the application is not notified.
     pub(super) fn answer_names(&self) {
         if self.names.for_all.get() {
             self.shared.core.names().into_iter().for_each(|names| names.poll(|| None));
@@ -153,11 +155,11 @@ impl WorkerState {
         }
     }
 
-    /// The worker is closed.
+    /// Removes the name of a closed worker.
     pub(super) fn forget_name(&self) {
         let Some(names) = self.names.own.take() else { return };
         if !self.shared.same_process() {
-            // Before any lock: in a forked child the lock's holder may be a thread that does not exist.
+            // The process is checked before any lock: in a forked child the lock's holder may be a thread that does not exist.
             std::mem::forget(names);
             return;
         }

@@ -1,5 +1,5 @@
-//! The queue of answers that cannot be sent at present: a peer sent a request over one route, and there is no route back, for
-//! example because descriptors ran out.
+//! The queue of answers that cannot be sent at present: a peer sent a request over one route, and there is no route to the peer,
+//! for example because descriptors ran out.
 //!
 //! The answers are kept and retried for the time that forming a connection may take. Then the worker disconnects the peer, so that
 //! the peer's request ends with an error and does not wait forever.
@@ -9,20 +9,20 @@ use crate::proto::{Origin, emulate::Answer};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Maximum number of kept answers, of all peers together. Each takes a few dozen bytes.
+/// The maximum number of kept answers, of all peers together. Each answer takes a few dozen bytes.
 const MOST: usize = 65_536;
 
 /// A kept answer.
 pub(super) struct Debt {
     pub(super) to: Origin,
     pub(super) answer: Answer,
-    /// The time of the first failed attempt, on the clock of the wiring.
+    /// The time of the first failed attempt, on the clock of `Wiring::now`.
     pub(super) since: u64,
     /// The error of the last attempt.
     pub(super) status: Status,
 }
 
-/// The kept answers. No answer is sent and no peer disconnected while they are borrowed: both may access them again.
+/// The kept answers of a worker. No answer is sent and no peer disconnected while the cell is borrowed: both may access it again.
 #[derive(Default)]
 pub(super) struct Owed {
     pub(super) debts: RefCell<VecDeque<Debt>>,
@@ -37,12 +37,12 @@ impl Owed {
         self.debts.borrow().len()
     }
 
-    /// Whether these and `coming` more exceed the maximum.
+    /// Checks whether the kept answers and `coming` more exceed the maximum.
     pub(super) fn is_beyond_bound(&self, coming: usize) -> bool {
         self.debts.borrow().len() + coming > MOST
     }
 
-    /// The number of kept answers, by peer.
+    /// Returns the number of kept answers, by peer.
     pub(super) fn by_peer(&self) -> BTreeMap<u32, usize> {
         let mut counts = BTreeMap::new();
         for debt in self.debts.borrow().iter() {

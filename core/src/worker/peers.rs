@@ -1,7 +1,7 @@
-//! The peers of a worker: a number for each worker that has sent messages to it or has a connection with it.
+//! The peers of a worker: a number for each worker that has sent messages to this one or has a connection with it.
 //!
-//! A number is kept while a connection from the peer exists. The last [`REMEMBERED`] peers without one are remembered; then the
-//! peer is forgotten. Numbers are not reused.
+//! A number is kept while a connection from the peer exists. Of the peers without a connection, the last [`REMEMBERED`] are
+//! remembered; older ones are forgotten. Numbers are not reused.
 
 use crate::Error;
 use crate::address::WorkerAddress;
@@ -10,7 +10,7 @@ use crate::op::Id;
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::rc::{Rc, Weak};
 
-/// Number of peers without a connection that are still known, so that a peer that reconnects soon gets its old number.
+/// The number of peers without a connection that are remembered, so that a peer that reconnects soon gets its old number.
 const REMEMBERED: usize = 1024;
 
 /// A peer of this worker.
@@ -19,25 +19,25 @@ pub(super) struct Peer {
     pub(super) address: Option<WorkerAddress>,
     /// An internal endpoint to the peer.
     pub(super) reply: Option<Rc<EndpointState>>,
-    /// The endpoint for answers: `reply`, or one whose other owner may close it.
+    /// The endpoint for answers: `reply`, or an endpoint of another owner, which may close it.
     pub(super) borrowed: Weak<EndpointState>,
-    /// The number of invalid messages it has sent.
+    /// The number of invalid messages that the peer has sent.
     pub(super) bad: u64,
-    /// The number of interface numbers that mean this peer.
+    /// The number of interface numbers that belong to this peer.
     ways: u32,
-    /// The time of its last loss of all connections, counted in such events.
+    /// The time at which the peer last lost all its connections, as the number of such losses on this worker.
     left: u64,
-    /// It has been in the idle list since then.
+    /// Whether the peer has been in the idle list since that time.
     rests: bool,
-    /// Its leaving has been reported to the application.
+    /// Whether the application has received the report that the peer left.
     parted: bool,
-    /// Its failure has been reported to the application.
+    /// Whether the application has received the report that the peer failed.
     told: bool,
-    /// A failure was observed or claimed.
+    /// The failure that was observed or claimed.
     lost: Option<Error>,
-    /// Its process has called `exit` with so many operations that had not completed.
+    /// The number of operations that had not completed when the peer's process called `exit`.
     pub(super) exited: Option<u64>,
-    /// An interface of its own has closed in good order: the rest follows.
+    /// Whether an interface of the peer has closed in good order, so that its other connections will close too.
     leaves: bool,
 }
 
@@ -48,18 +48,18 @@ pub(super) struct Peers {
     numbers: HashMap<[u8; 16], u32>,
     /// The endpoints that the application holds, by destination worker, oldest first.
     endpoints: HashMap<[u8; 16], BTreeSet<Id>>,
-    /// Endpoints that the application has dropped and that still exist, because operations or keys hold them.
+    /// The endpoints that the application has dropped and that still exist, because operations or keys hold them.
     let_go: HashMap<[u8; 16], BTreeSet<Id>>,
-    /// The failure of the peer that failed last, until a peer stands or leaves.
+    /// The failure of the peer that failed last, until any peer connects or leaves.
     last_failure: Option<Error>,
-    /// Those without a way, the longest first; one that has come back stands here in vain.
+    /// The peers without a connection, the longest idle first; an entry of a peer that has reconnected is skipped.
     idle: VecDeque<(u32, u64)>,
     next: u32,
     events: u64,
 }
 
 impl Peers {
-    /// The number of a worker, which may be new; and the result of [`Peers::add`].
+    /// Returns the number of a worker, and the second result of [`Peers::add`] if the worker is new.
     pub(super) fn number(&mut self, address: &WorkerAddress) -> (u32, Option<Rc<EndpointState>>) {
         match self.numbers.get(&address.entry.worker) {
             Some(number) => (*number, None),
@@ -67,13 +67,13 @@ impl Peers {
         }
     }
 
-    /// The number of a known worker.
+    /// Returns the number of a known worker.
     pub(super) fn known_number(&self, worker: &[u8; 16]) -> Option<u32> {
         self.numbers.get(worker).copied()
     }
 
-    /// Assigns a number to a peer with a malformed address (`None`), or to one that is not known yet. Returns also the endpoint of
-    /// a peer that is forgotten as a result; the caller drops it when nothing here is borrowed.
+    /// Assigns a number to a peer with a malformed address (`None`), or to one that is not known yet. Also returns the endpoint of
+    /// a peer that is forgotten as a result; the caller drops it while nothing is borrowed.
     pub(super) fn add(
         &mut self,
         address: Option<WorkerAddress>,
@@ -90,14 +90,15 @@ impl Peers {
         (number, self.rests(number))
     }
 
-    /// The application holds an endpoint to a worker. The worker's number is kept as long as it does.
+    /// Records that the application holds an endpoint to a worker. The worker's number is kept as long as the application holds the
+    /// endpoint.
     pub(super) fn named(&mut self, worker: [u8; 16], endpoint: Id) {
         let _ = self.endpoints.entry(worker).or_default().insert(endpoint);
         self.gone(&worker, endpoint);
     }
 
-    /// The application has dropped the endpoint. Returns the endpoint of a peer that is forgotten as a result; the caller drops it
-    /// when nothing here is borrowed.
+    /// Records that the application has dropped the endpoint. Returns the endpoint of a peer that is forgotten as a result; the
+    /// caller drops it while nothing is borrowed.
     pub(super) fn not_named(
         &mut self,
         worker: &[u8; 16],
@@ -118,7 +119,7 @@ impl Peers {
         if rests { None } else { self.rests(number) }
     }
 
-    /// An endpoint that the application had dropped no longer exists.
+    /// Removes an endpoint that the application had dropped and that does not exist any more.
     pub(super) fn gone(&mut self, worker: &[u8; 16], endpoint: Id) {
         let Some(all) = self.let_go.get_mut(worker) else { return };
         let _ = all.remove(&endpoint);
@@ -127,7 +128,7 @@ impl Peers {
         }
     }
 
-    /// The worker is closed: no more answers are sent. Numbers stay valid.
+    /// Takes all internal endpoints of a closed worker, which sends no more answers. The numbers stay valid.
     pub(super) fn take_replies(&mut self) -> Vec<Rc<EndpointState>> {
         let all = self.known.values_mut();
         let replies = all.filter_map(|peer| {
@@ -137,12 +138,12 @@ impl Peers {
         replies.collect()
     }
 
-    /// The application's endpoints to a peer, oldest first.
+    /// Returns the application's endpoints to a peer, oldest first.
     pub(super) fn endpoints_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
         self.ids_to_worker(&self.endpoints, number)
     }
 
-    /// The endpoints that the application has dropped and that still exist.
+    /// Returns the endpoints to a peer that the application has dropped and that still exist.
     pub(super) fn let_go_to(&self, number: u32) -> impl Iterator<Item = Id> + '_ {
         self.ids_to_worker(&self.let_go, number)
     }
@@ -157,7 +158,7 @@ impl Peers {
         all.into_iter().flatten().copied()
     }
 
-    /// The number of known peers.
+    /// Returns the number of known peers.
     pub(super) fn len(&self) -> usize {
         self.known.len()
     }
@@ -170,14 +171,14 @@ impl Peers {
         self.known.get_mut(&number)
     }
 
-    /// An interface has a number for the peer, for a connection that may still be forming.
+    /// Records that an interface has a number for the peer, for a connection that may still be forming.
     pub(super) fn arrived(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             (peer.ways, peer.rests) = (peer.ways + 1, false);
         }
     }
 
-    /// A connection of the peer stands: the peer has arrived, possibly again.
+    /// Records that a connection of the peer is connected, possibly again.
     pub(super) fn stands(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             (peer.parted, peer.told, peer.lost) = (false, false, None);
@@ -186,15 +187,16 @@ impl Peers {
         }
     }
 
-    /// An interface that an endpoint of this worker led to has closed in good order: the peer's other connections will end as well.
+    /// Records that the peer's end of an endpoint of this worker has closed in good order, so that the peer's other connections
+    /// will end as well.
     pub(super) fn leaves(&mut self, number: u32) {
         if let Some(peer) = self.known.get_mut(&number) {
             peer.leaves = true;
         }
     }
 
-    /// Whether it is the worker of a peer's progress thread, according to that peer's address. The application is not notified of
-    /// it.
+    /// Checks whether the peer is the worker of a progress thread, according to the peer's address. The application is not notified
+    /// of such peers.
     pub(super) fn is_service(&self, number: u32) -> bool {
         let Some(address) = self.get(number).and_then(|peer| peer.address.as_ref()) else {
             return false;
@@ -206,20 +208,20 @@ impl Peers {
         self.known.values().filter_map(|peer| peer.address.as_ref()).any(serves)
     }
 
-    /// Whether the leaving of the peer has been or will be reported to the application.
+    /// Checks whether the leaving of the peer has been or will be reported to the application.
     pub(super) fn tells_of_leaving(&self, worker: &[u8; 16]) -> bool {
         let peer = self.known_number(worker).and_then(|number| self.get(number));
         peer.is_some_and(|peer| peer.parted || peer.leaves)
     }
 
-    /// Whether to report the leaving of this peer: once, until a connection of it stands again.
+    /// Returns whether to report the leaving of this peer: once, until a connection of the peer is connected again.
     pub(super) fn part(&mut self, number: u32) -> bool {
         self.last_failure = None;
         self.known.get_mut(&number).is_some_and(|peer| !std::mem::replace(&mut peer.parted, true))
     }
 
-    /// An interface reuses its number for another peer. Returns the endpoint of a peer that is forgotten as a result; the caller
-    /// drops it when nothing here is borrowed.
+    /// Handles an interface that reuses the peer's number for another peer. Returns the endpoint of a peer that is forgotten as a
+    /// result; the caller drops it while nothing is borrowed.
     pub(super) fn left(&mut self, number: u32) -> Option<Rc<EndpointState>> {
         let peer = self.known.get_mut(&number)?;
         peer.ways = peer.ways.saturating_sub(1);
@@ -229,30 +231,31 @@ impl Peers {
         self.rests(number)
     }
 
-    /// The number of interface numbers that mean the peer.
+    /// Returns the number of interface numbers that belong to the peer.
     pub(super) fn ways(&self, number: u32) -> u32 {
         self.known.get(&number).map_or(0, |peer| peer.ways)
     }
 
-    /// Whether the peer has no connection and its failure has been reported: it is gone until a connection of it stands again.
+    /// Checks whether the peer is gone: it has no connection and its leaving or failure has been reported.
     pub(super) fn is_gone(&self, number: u32) -> bool {
         self.known.get(&number).is_none_or(|peer| peer.ways == 0 && (peer.parted || peer.told))
     }
 
-    /// Records a claim that this peer has failed; it may not be the first. Returns the number of its worker, if known.
+    /// Records a claim that this peer has failed, which may repeat an earlier one. Returns the id of the peer's worker, if it is
+    /// known.
     pub(super) fn lose(&mut self, number: u32, error: &Error) -> Option<[u8; 16]> {
         let peer = self.known.get_mut(&number)?;
         let _ = peer.lost.get_or_insert_with(|| error.clone());
         peer.address.as_ref().map(|address| address.entry.worker)
     }
 
-    /// A worker that is claimed to have failed, and not reported yet: its number, and the first error.
+    /// Returns the number and the first error of a worker that is claimed to have failed, if the failure has not been reported.
     pub(super) fn lost(&self, worker: &[u8; 16]) -> Option<(u32, Error)> {
         let number = self.known_number(worker)?;
         Some((number, self.known.get(&number)?.lost.clone()?))
     }
 
-    /// Whether the application receives the failure of this peer: once, until the peer comes back.
+    /// Returns whether to report the failure of this peer to the application: once, until the peer reconnects.
     pub(super) fn tell(&mut self, number: u32, error: &Error) -> bool {
         let Some(peer) = self.known.get_mut(&number) else { return false };
         peer.lost = None;
@@ -263,14 +266,15 @@ impl Peers {
         is_first
     }
 
-    /// The failure of the peer that failed last, if no peer has a connection to this worker.
+    /// Returns the failure of the peer that failed last, if no peer has a connection to this worker.
     pub(super) fn last_failure(&self) -> Option<&Error> {
         let is_here = |(number, peer): (&u32, &Peer)| peer.ways > 0 && !self.is_service(*number);
         let nobody = || !self.known.iter().any(is_here);
         self.last_failure.as_ref().filter(|_| nobody())
     }
 
-    /// The peer has no connection. The peer that has been idle longest is forgotten if there are too many.
+    /// Adds a peer without a connection to the idle list. If the list is too long, the peer that has been idle longest is
+    /// forgotten.
     fn rests(&mut self, number: u32) -> Option<Rc<EndpointState>> {
         self.events += 1;
         if let Some(peer) = self.known.get_mut(&number) {

@@ -6,8 +6,8 @@ use crate::Status;
 use std::rc::Rc;
 
 impl WorkerState {
-    /// Polls an interface and dispatches its events; returns their number.
-    #[inline(always)] // into progress
+    /// Polls an interface and dispatches its events, and returns their number.
+    #[inline(always)] // inlined into `progress`
     pub(super) fn poll(self: &Rc<Self>, index: usize, polls: &mut Polls<'_>) -> usize {
         let slot = &self.shared.interfaces[index];
         let hand_on = |hand: Hand<'_>| {
@@ -20,7 +20,7 @@ impl WorkerState {
         }
     }
 
-    /// Only the first failure counts as an event: a failure that repeats must not keep a wait from sleeping.
+    /// Handles a failed poll. Only the first failure counts as an event: a repeated failure must not keep a wait from sleeping.
     #[cold]
     fn poll_failed(&self, index: usize, status: Status) -> usize {
         let news = self.shared.interfaces[index].out_of_use.borrow().is_none();
@@ -31,7 +31,7 @@ impl WorkerState {
         usize::from(news)
     }
 
-    /// Like `poll`, for an interface that is not polled in every call.
+    /// Does the same as `poll`, for an interface that is not polled in every call.
     #[inline(never)]
     pub(super) fn poll_rarely(self: &Rc<Self>, index: usize, polls: &mut Polls<'_>) -> usize {
         self.poll(index, polls)

@@ -20,20 +20,20 @@ use std::panic::resume_unwind;
 use std::rc::Rc;
 use tieline_plugin_api::{event, event_flags};
 
-/// Polls after an event until an interface that needs a system call counts as quiet: about a millisecond.
+/// The number of polls after an event until an interface that needs a system call counts as quiet: about a millisecond.
 pub(super) const HOT: u32 = 2048;
-/// Progress calls between two polls of a quiet interface that needs a system call. The number grows, so that the interfaces polled
-/// every time are not slowed down. With connections, it corresponds to some tens of microseconds at most.
+/// The number of progress calls between two polls of a quiet interface that needs a system call. The number grows, so that the
+/// interfaces polled every time are not slowed down. With connections, the number corresponds to some tens of microseconds at most.
 pub(super) const FIRST_PAUSE: u32 = 64;
 const LAST_PAUSE: u32 = 1024;
 const LAST_PAUSE_WITHOUT_CIRCUITS: u32 = 4096;
-/// Progress calls between two checks for tasks, if a `Remote` exists.
+/// The number of progress calls between two checks for tasks, if a `Remote` exists.
 const TASK_PAUSE: u32 = 64;
 const OUTCOME_UNKNOWN: i32 = Status::OutcomeUnknown as i32;
 const REFUSED: i32 = Status::KeyRejected as i32;
-/// Number of different unhandled ids that are reported, each once.
+/// The number of different unhandled ids that are reported, each once.
 const TOLD_UNHANDLED: u32 = 16;
-/// Queued operations that an endpoint may post before the next endpoint's turn.
+/// The number of queued operations that an endpoint may post in one round.
 const TURN: usize = 16;
 
 impl WorkerState {
@@ -66,7 +66,7 @@ impl WorkerState {
         count
     }
 
-    /// Polls the interfaces that need a system call: every time for a while after an event, otherwise at intervals.
+    /// Polls the interfaces that need a system call: in every call for a while after an event, otherwise at intervals.
     #[cold]
     fn poll_slow(self: &Rc<Self>, polls: &mut Polls<'_>) -> usize {
         self.note_thread();
@@ -104,15 +104,15 @@ impl WorkerState {
         count + resting
     }
 
-    /// Sets the number of calls until the interfaces that need a system call are polled. If a `Remote` exists, tasks are checked in
-    /// between.
+    /// Sets the number of calls until the interfaces that need a system call are polled. If a `Remote` exists, tasks are checked at
+    /// shorter intervals.
     fn pause_for(&self, calls: u32) {
         let next = if self.mailboxes.borrow().is_empty() { calls } else { calls.min(TASK_PAUSE) };
         self.slow_in.set(next);
         self.behind_tasks.set(calls - next);
     }
 
-    /// Releases kept endpoints that have nothing left to wait for.
+    /// Releases the kept endpoints that wait for nothing any more.
     fn let_closed_go(&self) {
         if self.kept.borrow().is_empty() {
             return;
@@ -128,7 +128,7 @@ impl WorkerState {
         drop(gone);
     }
 
-    /// Whether another thread has submitted a task.
+    /// Checks whether another thread has submitted a task.
     pub(super) fn has_tasks(&self) -> bool {
         self.mailboxes.borrow().iter().any(|mailbox| mailbox.has_tasks())
     }
@@ -138,11 +138,11 @@ impl WorkerState {
         if self.mailboxes.borrow().is_empty() {
             return 0;
         }
-        // Not borrowed while a task runs: the task may open another mailbox or close the worker.
+        // The list is not borrowed while a task runs: the task may open another mailbox or close the worker.
         let all = self.mailboxes.borrow().clone();
         let count = all.iter().map(|mailbox| mailbox.run(self)).sum();
-        // Kept until nothing is borrowed, because dropping a state may call anything. `all` lacks the mailboxes that a task has
-        // opened.
+        // The removed mailboxes are kept until nothing is borrowed, because dropping their state may call any function. `all` lacks
+        // the mailboxes that a task has opened.
         let mut gone = Vec::new();
         self.mailboxes.borrow_mut().retain(|mailbox| {
             let stays = !mailbox.is_abandoned();
@@ -176,15 +176,15 @@ impl WorkerState {
                 return;
             }
             self.other_event(index, event);
-            // Before messages that the peer may have sent after reconnecting.
+            // Peer events precede the messages that a peer may have sent after reconnecting.
             let _ = self.notify_of_peer_events();
         });
     }
 
-    /// Dispatches the backlog of a handler that panicked.
+    /// Dispatches the backlog that a panicked handler left.
     #[cold]
     fn hand_on_left_over(self: &Rc<Self>, turn: &mut Turn<'_>) -> usize {
-        // Before messages that the peer may have sent after reconnecting.
+        // Peer events precede the messages that a peer may have sent after reconnecting.
         let count = self.notify_of_peer_events();
         count + self.left_over.hand_on(turn, |hand| self.hand_on(hand))
     }
@@ -276,9 +276,9 @@ impl WorkerState {
         }
     }
 
-    /// A peer's put has arrived, with this notification.
+    /// Runs the handler for the notification of a peer's put that has arrived.
     fn tell_notification(&self, peer: PeerId, word: u32) {
-        // Not borrowed while the handler runs: it may register another one.
+        // The cell is not borrowed while the handler runs: the handler may register another one.
         let handler = self.on_notification.borrow().clone();
         match handler {
             Some(handler) => handler(peer, word),
@@ -286,7 +286,8 @@ impl WorkerState {
         }
     }
 
-    /// A peer has sent a message without a handler here. The report names the first few, because the sender's operation succeeded.
+    /// Counts a message of a peer for which this worker has no handler. The report names the first few, because the sender's
+    /// operation succeeds.
     #[cold]
     pub(super) fn dropped_unhandled(&self, what: &str, from: PeerId) {
         let told = self.told_unhandled.get();
@@ -303,7 +304,7 @@ impl WorkerState {
         self.bump(|c| c.unknown_ids += 1);
     }
 
-    /// An operation has ended, but its provider may access its memory until the operation's lane is closed.
+    /// Ends an operation whose provider may access its memory until the operation's lane is closed.
     fn outcome_unknown(&self, index: usize, event: &Polled) {
         let error = self.shared.interfaces[index].failed_completion(event);
         let ended = self.shared.with_ops(|ops| ops.completed_unknown(event.cookie, index, error));
@@ -319,7 +320,7 @@ impl WorkerState {
         }
     }
 
-    /// The provider of this interface broke its contract: all of its interfaces, and only these, are taken out of use.
+    /// Takes all interfaces of a provider out of use, and only these, because the provider broke its contract.
     #[cold]
     pub(crate) fn provider_failed(&self, interface: usize) {
         let provider = &self.shared.interfaces[interface].provider;
@@ -331,7 +332,7 @@ impl WorkerState {
         let lost: Vec<(usize, Error)> = all
             .filter_map(|(index, _)| Some((index, self.take_out(index, Status::ProviderFailed)?)))
             .collect();
-        // An endpoint that fails because of one of them closes its lanes over all of them.
+        // If one of these interfaces ends an endpoint, the endpoint closes its lanes over all of them.
         for (index, error) in &lost {
             self.shared.held.borrow_mut().broke(*index);
             self.shared.end_orphans(End::Interface { index: *index, broken: true }, error);
@@ -346,7 +347,7 @@ impl WorkerState {
         }
     }
 
-    /// Takes out providers that reported a broken state in a call outside the data path, from any worker or none.
+    /// Takes out of use the providers that reported a broken state in a control call, from any worker or none.
     pub(super) fn take_out_broken(&self) {
         for (index, slot) in self.shared.interfaces.iter().enumerate() {
             let cut_off = |error: &Error| error.status() == Status::ProviderFailed;
@@ -356,7 +357,7 @@ impl WorkerState {
         }
     }
 
-    /// An interface has failed: endpoints with their messages on it end, others continue without it.
+    /// Takes a failed interface out of use: endpoints with their messages on it end, and other endpoints continue without it.
     #[cold]
     pub(super) fn interface_failed(&self, index: usize, status: Status) {
         let Some(error) = self.take_out(index, status) else { return };
@@ -367,8 +368,8 @@ impl WorkerState {
         self.shared.end_orphans(End::Interface { index, broken: false }, &error);
     }
 
-    /// Takes an interface out of use. If its provider broke its contract, none of its functions is called any more. `None`: it was
-    /// out of use before, for an equal or stronger reason.
+    /// Takes an interface out of use. If its provider broke its contract, none of its functions is called any more. `None`: the
+    /// interface was out of use before, for an equal or stronger reason.
     fn take_out(&self, index: usize, status: Status) -> Option<Error> {
         let slot = &self.shared.interfaces[index];
         let broken = status == Status::ProviderFailed;
@@ -378,7 +379,7 @@ impl WorkerState {
             }
         }
         let words = match broken {
-            // Another thread may have detected the failure; then the last error is on that thread.
+            // Another thread may have detected the failure, and the last error is then that thread's.
             true => slot.provider.poisoned_by(),
             false => slot.provider.last_error(),
         };
@@ -399,9 +400,7 @@ impl WorkerState {
         Some(error)
     }
 
-    // ---- the worker's own work ----
-
-    /// An operation was queued on this endpoint.
+    /// Adds an endpoint on which an operation was queued to the list of busy ones.
     pub(crate) fn make_busy(&self, endpoint: &EndpointState) {
         if !self.closed.get() && !endpoint.busy.replace(true) {
             if let Some(endpoint) = self.endpoint_at(endpoint.index) {
@@ -411,7 +410,7 @@ impl WorkerState {
         self.shared.note_work();
     }
 
-    /// One round over the endpoints with queued operations, each with its turn; then shared copies.
+    /// Runs one round over the endpoints with queued operations, each with a budget, and then over shared copies.
     #[cold]
     fn work(self: &Rc<Self>) -> usize {
         let mut count = 0;
@@ -444,13 +443,13 @@ impl WorkerState {
         if self.closed.get() {
             let gone = std::mem::take(&mut *self.handlers.borrow_mut());
             drop(gone);
-            // The worker was closed in a handler; it says goodbye here, where no event of the poll is in use.
+            // The worker was closed in a handler; it says goodbye at this point, where no event of the poll is in use.
             self.leave_now();
         }
         let _ = self.send_waiting_datagrams();
         let _ = self.give_owed_answers();
         count += self.notify_of_peer_events();
-        // Checked after the handlers of peer events, which may have posted operations.
+        // The check follows the handlers of peer events, which may have posted operations.
         let busy = !self.busy.borrow().is_empty();
         self.shared.has_work.set(busy || self.has_debts());
         let panicked = self.wiring.transports.panic.take();
@@ -459,8 +458,6 @@ impl WorkerState {
         }
         count
     }
-
-    // ---- errors of peers ----
 
     pub(crate) fn bump(&self, count: impl FnOnce(&mut Counters)) {
         let mut counters = self.counters.get();

@@ -1,23 +1,23 @@
 //! The interfaces that a progress call polls: active ones in every call, idle ones in every eighth call. An interface becomes idle
-//! if it has had no event for long while another one had some. A worker that gets its messages from one module thus avoids the cost
-//! of modules that only wait, such as `verbs;ud` once connections stand.
+//! if it has had no event for several checks while another interface had some. A worker that gets its messages from one module thus
+//! avoids the cost of modules without events, such as `verbs/ud` once connections exist.
 
 use std::cell::Cell;
 
-/// An idle interface is polled at least once in this number of calls.
+/// The number of calls in which an idle interface is polled at least once.
 pub(super) const EACH: u32 = 8;
-/// An interface becomes idle after this number of checks that found events elsewhere and none here. There are at least 64 calls
+/// The number of checks, with events on other interfaces only, after which an interface becomes idle. There are at least 64 calls
 /// between two checks.
 const LOOKS: u32 = 4;
 
-/// Interfaces by index: first the active ones, then the idle ones.
+/// The interfaces by index: first the active ones, then the idle ones.
 pub(super) struct Rounds {
     all: Vec<Cell<usize>>,
     awake: Cell<usize>,
 }
 
 impl Rounds {
-    /// All of them are active.
+    /// Makes a list in which all interfaces are active.
     pub(super) fn of(all: impl Iterator<Item = usize>) -> Rounds {
         let all: Vec<_> = all.map(Cell::new).collect();
         Rounds { awake: Cell::new(all.len()), all }
@@ -27,7 +27,7 @@ impl Rounds {
         self.all.is_empty()
     }
 
-    /// The interfaces polled in every call.
+    /// Returns the interfaces polled in every call.
     #[inline]
     pub(super) fn awake(&self) -> &[Cell<usize>] {
         self.all.get(..self.awake.get()).unwrap_or_default()
@@ -42,7 +42,7 @@ impl Rounds {
         self.all.get(self.awake.get()..).unwrap_or_default()
     }
 
-    /// A check: interfaces without events, by the counts in `quiet` of an index, may become idle.
+    /// Checks the interfaces: those without events, by the counters that `quiet` returns for an index, may become idle.
     pub(super) fn look<'a>(&self, quiet: impl Fn(usize) -> &'a Cell<u32>) {
         if !self.awake().iter().any(|index| quiet(index.get()).get() == 0) {
             return; // no interface is busy, so none is slowed down
@@ -72,7 +72,7 @@ impl Rounds {
 mod tests {
     use super::*;
 
-    /// The interfaces 1 to 4 of five, and the counters of all five.
+    /// Makes rounds of the interfaces 1 to 4 of five, and the counters of all five.
     fn rounds() -> (Rounds, [Cell<u32>; 5]) {
         (Rounds::of(1..5), Default::default())
     }

@@ -1,4 +1,4 @@
-//! A worker's services: listeners, and calls that wait for an answer.
+//! The state of a worker's services: listeners, and calls that wait for an answer.
 
 use crate::Error;
 use crate::interface::PeerId;
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Additional time that a client waits after the server's time limit, to receive the server's own error text.
+/// The additional time in ns that a client waits after the server's time limit, to receive the server's own error text.
 const GRACE: u64 = 5_000_000_000;
 
 pub(super) type Listener = Rc<dyn Fn(Asked)>;
@@ -17,9 +17,9 @@ pub(super) type Answered = Result<ServiceAnswer, Error>;
 /// The answer of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceAnswer {
-    /// Accepted, with the server's private data.
+    /// The server accepted the request, with its private data.
     Accepted(Vec<u8>),
-    /// Rejected, with the server's private data.
+    /// The server rejected the request, with its private data.
     Rejected(Vec<u8>),
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Asked {
 pub(super) struct ServiceState {
     pub(super) services: RefCell<Services>,
     pub(super) listeners: RefCell<HashMap<String, Listener>>,
-    /// Calls whose answer has not been taken.
+    /// The calls whose answer has not been taken.
     pub(super) calls: RefCell<HashMap<u64, Option<Answered>>>,
 }
 
@@ -51,7 +51,7 @@ impl ServiceState {
         }
     }
 
-    /// Removes the handlers. They may hold the worker, so the caller drops them.
+    /// Removes the listeners. The listeners may hold the worker, so the caller drops them while nothing is borrowed.
     pub(super) fn close(&self) -> HashMap<String, Listener> {
         std::mem::take(&mut *self.listeners.borrow_mut())
     }

@@ -39,7 +39,7 @@ use std::fmt;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// A request of a client for a service. Dropping it without an answer rejects the request.
+/// A request of a client for a service. Dropping the request without an answer rejects it.
 pub struct ServiceRequest {
     worker: Weak<WorkerState>,
     asked: Asked,
@@ -57,19 +57,19 @@ impl ServiceRequest {
         ServiceRequest { worker, asked, answered: false }
     }
 
-    /// The name of the service.
+    /// Returns the name of the service.
     #[must_use]
     pub fn service(&self) -> &str {
         &self.asked.service
     }
 
-    /// The worker that sent the request.
+    /// Returns the worker that sent the request.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.asked.peer
     }
 
-    /// The client's private data, at most 1 KiB.
+    /// Returns the client's private data, at most 1 KiB.
     #[must_use]
     pub fn private(&self) -> &[u8] {
         &self.asked.private
@@ -79,10 +79,11 @@ impl ServiceRequest {
     /// [`Worker::endpoint_to`] does.
     ///
     /// # Errors
-    /// `TooLarge`, and as for [`Worker::endpoint_to`] if no route leads back. The client is then rejected without private data.
-    /// `TimedOut` if the client has stopped waiting; `Closed` if the worker is closed.
+    /// `TooLarge` for too much private data, and the errors of [`Worker::endpoint_to`] if no route leads to the client. After an
+    /// error the client is rejected without private data. `TimedOut` if the client has stopped waiting; `Closed` if the worker is
+    /// closed.
     pub fn accept(mut self, private: &[u8]) -> Result<Endpoint, Error> {
-        // Before the client receives the answer: an accepted client must have an endpoint to it.
+        // The endpoint is made before the client receives the answer: the server must have an endpoint to an accepted client.
         let inner = self.open_worker()?.reply_endpoint(self.asked.peer.0)?;
         self.answer(private, true)?;
         Ok(Endpoint::new(inner))
@@ -91,7 +92,7 @@ impl ServiceRequest {
     /// Rejects the request, with up to 1 KiB of private data for the client.
     ///
     /// # Errors
-    /// As for [`ServiceRequest::accept`].
+    /// The errors of [`ServiceRequest::accept`].
     pub fn reject(mut self, private: &[u8]) -> Result<(), Error> {
         self.answer(private, false)
     }
@@ -112,7 +113,7 @@ impl ServiceRequest {
                 false => services.reject(self.asked.id, private),
             }
         };
-        // An answer that was too large has not been sent.
+        // A request is unanswered if the answer was too large, because the answer has not been sent.
         self.answered = said.is_ok();
         worker.carry_out_services();
         match said {
@@ -141,7 +142,7 @@ impl Drop for ServiceRequest {
     }
 }
 
-/// A request for a service that has been sent. Dropping it abandons the request.
+/// A request for a service that has been sent. Dropping the call abandons the request.
 pub struct ServiceCall {
     worker: Rc<WorkerState>,
     endpoint: Endpoint,
@@ -155,15 +156,15 @@ impl fmt::Debug for ServiceCall {
 }
 
 impl ServiceCall {
-    /// The endpoint to the worker that received the request.
+    /// Returns the endpoint to the worker that received the request.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Returns the answer, or `None` while there is none. Errors: no listener exists or the listener's backlog is full
+    /// Returns the answer, or `None` while there is no answer. Errors: no listener exists or the listener's backlog is full
     /// ([`ConnectError::Configure`]), the request timed out ([`ConnectError::Retry`]), or the peer is gone
-    /// ([`ConnectError::Exchange`]). Makes no progress.
+    /// ([`ConnectError::Exchange`]). The call makes no progress.
     #[must_use]
     pub fn test(&self) -> Option<Result<ServiceAnswer, ConnectError>> {
         let answer = self.worker.services.calls.borrow().get(&self.token)?.clone()?;
@@ -178,9 +179,9 @@ impl Drop for ServiceCall {
 }
 
 impl Worker {
-    /// Listens for requests for a service. `on_request` runs inside [`Worker::progress`] for each request, and answers or keeps it.
-    /// At most `backlog` requests wait for an answer at a time. Further ones are refused: [`ServiceCall::test`] returns an error at
-    /// the client.
+    /// Listens for requests for a service. `on_request` runs inside [`Worker::progress`] for each request, and answers the request
+    /// or keeps it. At most `backlog` requests wait for an answer at a time. Further requests are refused: [`ServiceCall::test`]
+    /// returns an error at the client.
     ///
     /// # Errors
     /// `Busy` if this worker already listens for the service; `Invalid` for an invalid name; `Closed` if the worker is closed.
@@ -207,7 +208,7 @@ impl Worker {
 
     /// Stops listening for a service. Requests that wait are refused: [`ServiceCall::test`] returns an error at the client.
     pub fn unlisten(&self, service: &str) {
-        // Dropped after the borrow has ended: the listener may hold requests, which answer when they are dropped.
+        // The listener is dropped after the borrow has ended: it may hold requests, which answer when they are dropped.
         let _listener = self.inner.services.listeners.borrow_mut().remove(service);
         self.inner.services.services.borrow_mut().unlisten(service);
         if self.inner.shared.same_process() {
@@ -218,7 +219,7 @@ impl Worker {
     /// Requests a service from the worker with this address, with up to 1 KiB of private data.
     ///
     /// # Errors
-    /// As for [`Worker::connect`]. [`ConnectError::Correct`] also for an invalid name or too much private data,
+    /// The errors of [`Worker::connect`]. [`ConnectError::Correct`] also for an invalid name or too much private data,
     /// [`ConnectError::Retry`] while too many calls wait for an answer.
     pub fn connect_to_service(
         &self,
@@ -249,7 +250,7 @@ impl Worker {
     /// Makes progress until the service has answered, and returns the answer.
     ///
     /// # Errors
-    /// As for [`ServiceCall::test`]. [`ConnectError::Correct`] inside a handler, and for a call of another worker.
+    /// The errors of [`ServiceCall::test`]. [`ConnectError::Correct`] inside a handler, and for a call of another worker.
     pub fn finish_call(&self, call: &ServiceCall) -> Result<ServiceAnswer, ConnectError> {
         self.inner.shared.check_no_handler("finish_call")?;
         self.inner.check_owner(&call.worker.shared)?;
@@ -265,7 +266,7 @@ impl WorkerState {
     /// Handles a message of the service protocol.
     pub(super) fn on_service(self: &Rc<Self>, from: Origin, data: &[u8]) -> Result<(), Status> {
         if self.closed.get() {
-            // There is no listener, and no route for an error to the requester.
+            // The worker has no listener any more, and no route for an error to the requester.
             self.hang_up(from, Status::Closed);
             return Ok(());
         }
@@ -276,12 +277,12 @@ impl WorkerState {
         taken.map_err(|_| Status::BadData)
     }
 
-    /// The address that a peer sent when it connected.
+    /// Returns the address that a peer sent when it connected.
     pub(crate) fn address_of_peer(&self, peer: u32) -> Option<WorkerAddress> {
         self.peers.borrow().get(peer)?.address.clone()
     }
 
-    /// The route to a worker has failed: calls that wait for that worker end.
+    /// Ends the calls that wait for a worker whose route has failed.
     pub(crate) fn service_peer_lost(self: &Rc<Self>, peer: [u8; 16], error: &Error) {
         self.services.services.borrow_mut().peer_lost(peer, &error.to_string());
         self.carry_out_services();
@@ -295,13 +296,13 @@ impl WorkerState {
         }
     }
 
-    /// The time until a request times out.
+    /// Returns the time until a request times out.
     pub(super) fn next_service_timer(&self) -> Option<Duration> {
         let at = self.services.services.borrow().next_timer()?;
         Some(Duration::from_nanos(at.saturating_sub(self.wiring.now())))
     }
 
-    /// The worker is about to close: it accepts no more requests and refuses those that wait.
+    /// Refuses the requests that wait, when the worker is about to close; it accepts no more requests.
     pub(super) fn refuse_requests(self: &Rc<Self>) {
         if !self.shared.same_process() {
             return;
@@ -320,7 +321,7 @@ impl WorkerState {
                     let number = self.peers.borrow().known_number(&peer);
                     let Some(number) = number else { continue };
                     match self.reply_endpoint(number) {
-                        // Answers are bounded like all answers, and are sent before queued operations.
+                        // Service answers count against the maximum of answers, and are sent before queued operations.
                         Ok(endpoint) if answers => {
                             let answer = Answer::Service(message.into());
                             if let Err((answer, status)) = endpoint.answer(answer, None) {

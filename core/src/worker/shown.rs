@@ -1,11 +1,11 @@
-//! The state that a worker keeps for publishing itself.
+//! The private state with which a worker publishes its state.
 
 use crate::live::Page;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
-/// The next text waits for this multiple of the time that the last one took, at most `LONGEST` (ns): the last one may only have
-/// been interrupted.
+/// The pause before the next text: this multiple of the time that the last text took, at most `LONGEST` ns. The last text may have
+/// taken long only because it was interrupted.
 const SHARE: u64 = 100;
 const LONGEST: u64 = 1_000_000_000;
 
@@ -14,7 +14,7 @@ const LONGEST: u64 = 1_000_000_000;
 pub(super) enum Standing {
     /// An endpoint's oldest operation.
     Operation(u64, u64),
-    /// Answers of an endpoint.
+    /// The answers of an endpoint.
     Answers(u64),
     /// A connection being formed.
     Circuit(u64),
@@ -25,9 +25,9 @@ pub(super) struct Shown {
     pub(super) page: Option<Page>,
     pub(super) service: bool,
     pub(super) polls: Cell<u64>,
-    /// The start of the present call that waits; 0: none.
+    /// The start of the current call that waits; 0: there is none.
     pub(super) waiting: Cell<u64>,
-    /// The time of the last text, and the duration of writing it, ns.
+    /// The time of the last text, and the duration of writing it, in ns.
     pub(super) written: Cell<u64>,
     pub(super) took: Cell<u64>,
     pub(super) since: RefCell<HashMap<Standing, u64>>,
@@ -46,7 +46,7 @@ impl Shown {
         }
     }
 
-    /// The time until the next text may be written, ns.
+    /// Returns the time until the next text may be written, in ns.
     pub(super) fn due_in(&self, now: u64, pause: u64) -> u64 {
         let pause = pause.max(self.took.get().saturating_mul(SHARE).min(LONGEST));
         self.written.get().saturating_add(pause).saturating_sub(now)

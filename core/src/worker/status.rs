@@ -12,17 +12,18 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Minimum interval between two published texts, ns: while the worker polls, and before sleeps.
+/// The minimum intervals between two published texts in ns: while the worker polls, and before sleeps.
 const POLLING: u64 = 100_000_000;
 const SLEEPING: u64 = 1_000_000;
-/// Polls of the kernel between two reads of the clock.
+/// The number of polls of the kernel between two reads of the clock.
 const CLOCK: u64 = 64;
-/// Number of endpoints examined for one text. Endpoints that wait come first, so that all of them are included except in very large
-/// jobs.
+/// The maximum number of endpoints examined for one text. Endpoints that wait are examined first, so that all of them are included
+/// except in very large jobs.
 const LOOKS: usize = 512;
 
 impl WorkerState {
-    /// Called when the kernel is polled for events. `seldom`: it will not be polled for a while.
+    /// Publishes the state, if it is due, when the kernel is polled for events. `seldom`: the next poll of the kernel is some time
+    /// away.
     #[inline]
     pub(super) fn show_poll(&self, seldom: bool) {
         let shown = &self.shown;
@@ -38,14 +39,14 @@ impl WorkerState {
         }
     }
 
-    /// Called when a sleep begins: the worker's own, or the application's on the worker's descriptor. Returns the time until a new
-    /// text may be written, if it could not be written yet.
+    /// Publishes the beginning of a sleep: the worker's own, or the application's on the worker's descriptor. Returns the time
+    /// until a new text may be written, if it is not due yet.
     pub(super) fn show_sleep(&self, armed: bool) -> Option<Duration> {
         let page = self.shown.page.as_ref()?;
         let now = now_ns();
         let left = self.shown.due_in(now, SLEEPING);
         if left > 0 && self.shared.ops.borrow().open_count() == 0 {
-            // The operations in the last text have ended, and during this sleep nothing may request another text.
+            // The operations in the last text have ended, and during this sleep nothing might request another text.
             let polls = self.shown.polls.get() + 1;
             self.shown.polls.set(polls);
             page.polled(polls, 0);
@@ -65,8 +66,8 @@ impl WorkerState {
         }
     }
 
-    /// The time after which an application that is about to sleep on the descriptor has to call again, so that its state can be
-    /// published.
+    /// Returns the time after which an application that is about to sleep on the descriptor has to call again, so that its state
+    /// can be published.
     pub(super) fn show_soon(&self) -> Option<Duration> {
         let _ = self.shown.page.as_ref()?;
         let left = self.shown.due_in(now_ns(), SLEEPING);
@@ -74,21 +75,21 @@ impl WorkerState {
         (left > 0 && waits()).then(|| Duration::from_nanos(left))
     }
 
-    /// The sleep lasts longer than that.
+    /// Publishes the state when a sleep has lasted until the text was due.
     pub(super) fn show_longer_sleep(&self) {
         if let Some(page) = &self.shown.page {
             self.show(page, now_ns());
         }
     }
 
-    /// The sleep has ended. The following code may run for a long time.
+    /// Publishes the end of a sleep. The code that follows may run for a long time.
     pub(super) fn show_awake(&self) {
         if let Some(page) = &self.shown.page {
             page.awakes();
         }
     }
 
-    /// A call that waits has stopped spinning.
+    /// Publishes that a waiting call has stopped spinning.
     pub(super) fn show_wait(&self) {
         if let Some(page) = self.shown.page.as_ref().filter(|_| self.shown.waiting.get() == 0) {
             let now = now_ns();
@@ -97,7 +98,7 @@ impl WorkerState {
         }
     }
 
-    /// The call that waits returns.
+    /// Publishes that a waiting call returns.
     pub(super) fn show_return(&self) {
         if self.shown.waiting.take() != 0 {
             if let Some(page) = &self.shown.page {
@@ -107,7 +108,7 @@ impl WorkerState {
         }
     }
 
-    /// The worker is closed.
+    /// Releases the page of a closed worker.
     pub(super) fn show_nothing(&self) {
         if let Some(page) = &self.shown.page {
             page.give_back();
@@ -123,7 +124,8 @@ impl WorkerState {
         self.shown.took.set(now_ns().saturating_sub(now));
     }
 
-    /// Collects the state. `most`: a bound on endpoints, and on time; endpoints that wait are included first.
+    /// Collects the state. `most`: the maximum number of endpoints, which also bounds the time; endpoints that wait are included
+    /// first.
     fn status(&self, most: Option<usize>, now: u64) -> WorkerStatus {
         let mut since = HashMap::new();
         let mut standing = |what: Standing| {
@@ -144,7 +146,7 @@ impl WorkerState {
             }
             endpoints.push(status);
         }
-        // A stable sort: endpoints that do not wait stay in the order in which they were opened.
+        // The sort is stable: endpoints that do not wait stay in the order in which they were opened.
         endpoints.sort_by_key(|e| std::cmp::Reverse(e.waits.as_ref().map(|waits| waits.ms)));
         let shown = most.unwrap_or(usize::MAX).min(endpoints.len());
         let more_endpoints = left_out + endpoints.len() - shown;
@@ -172,7 +174,7 @@ impl WorkerState {
         status
     }
 
-    /// The endpoints to examine, those with queued or open operations first, and the total number.
+    /// Returns the endpoints to examine, those with queued or open operations first, and the total number of endpoints.
     fn endpoints_to_show(&self, most: Option<usize>) -> (Vec<Rc<EndpointState>>, usize) {
         let most = most.unwrap_or(usize::MAX);
         let mut found: Vec<Rc<EndpointState>> =
@@ -190,7 +192,7 @@ impl WorkerState {
         (found, endpoints.len())
     }
 
-    /// The worker's counters.
+    /// Returns the worker's counters.
     pub(super) fn counted(&self) -> Counters {
         let mut counters = self.counters.get();
         self.wiring.count(&mut counters);
@@ -199,10 +201,10 @@ impl WorkerState {
 }
 
 impl Worker {
-    /// Returns the worker's state: every endpoint with its queue and the reason its oldest operation waits, connections being
+    /// Returns the worker's state: every endpoint with its queue and the reason why its oldest operation waits, connections being
     /// established, open interfaces, and counters. `tieline info --pid` shows the same from another process ([`crate::live`]).
     ///
-    /// The call changes nothing. It examines every endpoint, so do not call it in every iteration of a loop. The time that an
+    /// The call changes nothing. The call examines every endpoint, so do not make it in every iteration of a loop. The time that an
     /// operation has waited is measured from the first examination that found it waiting, by this call or by the published state.
     ///
     /// In a forked child the result is empty: the worker belongs to the parent.
@@ -216,9 +218,9 @@ impl Worker {
 }
 
 impl Counters {
-    /// The counters that are not 0, by name.
+    /// Returns the counters that are not 0, by name.
     fn named(&self) -> BTreeMap<String, u64> {
-        // Destructured without `..`, so that the compiler reports a new counter that is missing here.
+        // The pattern has no `..`, so that the compiler reports a new counter that is missing here.
         let Counters {
             unknown_ids,
             malformed,
@@ -245,7 +247,7 @@ impl Counters {
 }
 
 fn interface(slot: &InterfaceSlot) -> InterfaceStatus {
-    // No function of a provider that has failed is called.
+    // A failed provider's functions are not called.
     let works = slot.out_of_use.borrow().is_none() && !slot.provider.poisoned();
     let memory = works.then(|| slot.interface.memory()).flatten();
     let used = memory.as_ref();

@@ -22,12 +22,12 @@ use std::ops::Range;
 use std::rc::{Rc, Weak};
 use tieline_plugin_api::abi::Event;
 
-/// While a peer has other rendezvous messages waiting, only one side copies a shorter one: its destination then stays in one
-/// processor's cache.
+/// The length below which only one side copies a rendezvous message while its sender has other ones waiting: the destination then
+/// stays in one processor's cache.
 const WORTH_SHARING: usize = 1 << 20;
 
 impl WorkerState {
-    /// A peer announces a message. `None`: it is not dispatched.
+    /// Handles the announcement of a message by a peer. `None`: the announcement is not dispatched.
     pub(super) fn announced(
         self: &Rc<Self>,
         event: &Polled,
@@ -50,7 +50,7 @@ impl WorkerState {
         None
     }
 
-    /// Runs the handler of its id.
+    /// Runs the handler for the message's id.
     pub(super) fn hand_on_announced(
         self: &Rc<Self>,
         interface: usize,
@@ -63,7 +63,7 @@ impl WorkerState {
         let Some(Some(handler)) = handlers.get(usize::from(announced.id)) else {
             let what = format!("a rendezvous message with the id {}", announced.id);
             self.dropped_unhandled(&what, PeerId(announced.from.peer));
-            // Dropping it refuses it.
+            // The drop refuses the message.
             return drop(announcement);
         };
         let event = Polled::without_payload(Event {
@@ -79,7 +79,7 @@ impl WorkerState {
         handler(&Message::new(&event, &self.shared, interface));
     }
 
-    /// The sender withdraws the message, or has ended and waits for no answer.
+    /// Handles a sender's withdrawal of a message; a sender that has ended waits for no answer.
     pub(super) fn on_withdraw(
         self: &Rc<Self>,
         token: u64,
@@ -126,7 +126,7 @@ impl WorkerState {
             let result = self.shared.ops.borrow_mut().take(id);
             let result = result.unwrap_or_else(|| Err(Status::Closed.into()));
             let word = result.as_ref().map(|_| 0).map_err(|error| match error.status() {
-                // The receiver's application canceled it, not the sender.
+                // The receiver's application canceled the transfer, not the sender.
                 Status::Canceled => Status::Closed,
                 status => status,
             });
@@ -140,15 +140,15 @@ impl WorkerState {
         }
     }
 
-    /// The worker is closed, and all posted operations have ended.
+    /// Drops all transfers after the worker is closed and all posted operations have ended.
     pub(super) fn drop_transfers(&self) {
         let gone = std::mem::take(&mut *self.announcements.taking.borrow_mut());
         // Keys hold endpoints, which hold the worker.
         drop(gone);
     }
 
-    /// The worker is about to close and refuses all waiting messages. Senders that wait for the end of a transfer are answered as
-    /// well: if other endpoints keep the connection open, nothing else would notify them.
+    /// Refuses all waiting messages, when the worker is about to close. Senders that wait for the end of a transfer get an answer
+    /// as well: if other endpoints keep the connection open, nothing else would notify them.
     pub(super) fn refuse_announced(self: &Rc<Self>) {
         if !self.shared.same_process() {
             return;
@@ -193,7 +193,7 @@ impl WorkerState {
             return Ok(Outcome::Done(0));
         }
         let key = endpoint.import_key(&announced.key.borrow())?;
-        // The sender may help with the copy, and can then access only the range given to it.
+        // The sender may help with the copy, and can then access only the range of the receive.
         key.inner.in_parts.set(true);
         key.inner.alone.set(len < WORTH_SHARING && self.announcements.of(announced.from.peer) > 1);
         let whole = endpoint.inner.open(crate::op::Kind::Whole)?;
@@ -206,7 +206,7 @@ impl WorkerState {
                 self.shared.with_ops(|ops| ops.watch_transfer(id));
                 Ok(Outcome::Pending(Request::new(self.shared.clone(), whole)))
             }
-            // The sender's memory is gone, as if the transfer had found that later.
+            // The sender's memory is gone, so the result is the same as if the transfer had found that later.
             Err(error) if error.status() == Status::KeyRejected => {
                 self.over(announced, Err(Status::KeyRejected));
                 ended_without(whole)

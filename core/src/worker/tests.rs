@@ -132,7 +132,7 @@ fn cost_of_endpoint_does_not_depend_on_number_of_endpoints() {
     // The first call of the process finds an empty table.
     let _ = cost();
     let alone = cost();
-    // Each has a socket: stay below the usual limit of open descriptors.
+    // Each endpoint has a socket: the number stays below the usual limit of open descriptors.
     let others: Vec<Endpoint> = (0..100).map(|_| worker.connect(&address).unwrap()).collect();
     assert_eq!(cost(), alone, "among {}", others.len());
     drop(others);
@@ -145,7 +145,7 @@ fn cost_of_cancel_does_not_depend_on_number_of_endpoints() {
     let worker = context.worker().unwrap();
     let address = worker.address().unwrap();
     let endpoint = worker.connect(&address).unwrap();
-    // The receiver makes no progress, so the room is used up.
+    // The receiver makes no progress, so the lane accepts no more messages.
     while endpoint.send(7, 0, &[0; 64]).unwrap().is_done() {}
     let cost = || {
         let Ok(Outcome::Pending(request)) = endpoint.send(7, 0, &[0; 64]) else { panic!("room") };
@@ -184,7 +184,7 @@ fn the_way_to_a_service_worker_is_made_anew_after_it_failed() {
     assert!(!Rc::ptr_eq(&first, &second));
 }
 
-/// While there is any, every progress call checks for it.
+/// While a worker has work, every progress call checks for it.
 #[test]
 fn a_worker_whose_work_is_done_looks_for_none() {
     let context = over_shm(false);
@@ -218,7 +218,7 @@ fn quiet_slow_interface_is_polled_less_and_less_often() {
         };
         (0..calls).filter(is_due).count()
     };
-    // By then the interfaces that had events during opening are quiet.
+    // After this number of polls, the interfaces that had events during opening are quiet.
     let _ = polls_in(2 * HOT);
     let (some, later) = (polls_in(16 * FIRST_PAUSE), polls_in(256 * FIRST_PAUSE));
     assert!(some <= 16 && (1..=16).contains(&later), "{some} and then {later}");
@@ -310,7 +310,7 @@ fn message_with_unhandled_id_is_reported_with_its_sender() {
     assert_eq!(told.len(), 1, "the same is said once: {warnings:?}");
     let sender = format!("process {}", std::process::id());
     assert!(told[0].contains(&sender) && told[0].contains("no handler"), "{told:?}");
-    // However often this id arrives, another id is reported as well.
+    // Although this id arrives repeatedly, another id is reported as well.
     for id in std::iter::repeat_n(7, 20).chain([8]) {
         let _ = worker.finish(out.send(id, 0, b"").unwrap()).unwrap();
     }
@@ -323,7 +323,7 @@ fn wait_distinguishes_timeout_from_event_and_internal_wake_up() {
     let context = Context::builder().set("TIELINE_PROVIDERS", "shm").open().unwrap();
     let (worker, peer) = (context.worker().unwrap(), context.worker().unwrap());
     let most = Duration::from_millis(20);
-    // The other ends of a sleep do not report a timeout.
+    // A sleep that ends for another reason does not report a timeout.
     let slept = loop {
         let begin = std::time::Instant::now();
         match worker.wait(Some(most)).unwrap() {

@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::Armed;
 use tieline_plugin_api::caps;
 
-/// Longest sleep while work is pending that no descriptor signals: queued operations, a key that settles, or interfaces that are
-/// not watched. The worker's timer ends the sleep.
+/// The maximum length of a sleep while work is pending that no descriptor signals: queued operations, a key that settles, or
+/// interfaces that are not watched. The worker's timer ends the sleep.
 const QUEUED_NAP: Duration = Duration::from_millis(1);
 
-/// Interval between two polls of a module without a descriptor to sleep on.
+/// The interval between two polls of a module without a descriptor.
 pub(super) const POLL_NAP: Duration = Duration::from_micros(50);
 
-/// Interval between two attempts to send an answer that had no route.
+/// The interval between two attempts to send an answer for which there was no route.
 const OWED_NAP: Duration = Duration::from_millis(10);
 
 /// The result of [`Worker::wait`] or [`WaitSet::wait`](crate::WaitSet::wait).
@@ -31,14 +31,14 @@ pub enum Waited {
     /// There were events, a tracked operation has ended and was not taken, or another thread has woken the worker.
     Moved,
     /// There were no events, and the timeout has not expired. The sleep ended for an internal reason (a timer, a connection that is
-    /// being established, a retried operation) or because of a signal. Check the condition and wait again.
+    /// being established, a retried operation) or because of a signal. The caller checks its condition and waits again.
     Roused,
     /// The timeout has expired without an event.
     TimeIsUp,
 }
 
 impl Waited {
-    /// Whether this is [`Waited::Moved`].
+    /// Checks whether this is [`Waited::Moved`].
     #[must_use]
     pub fn has_moved(self) -> bool {
         self == Waited::Moved
@@ -53,31 +53,34 @@ impl Worker {
     /// [`Worker::progress`] until it returns 0 before the next `arm`. The descriptor stays the same for the worker's life and
     /// belongs to the library: do not read from it or close it.
     ///
-    /// The library's own time limits, such as the one for a silent peer, make it readable as well. A sleep on it therefore needs no
-    /// timeout for their sake. `capi/examples/event_loop.c` uses it beside a socket.
+    /// The library's own time limits, such as the one for a silent peer, make the descriptor readable as well. A sleep on the
+    /// descriptor therefore needs no timeout for these limits. `capi/examples/event_loop.c` uses the descriptor together with a
+    /// socket.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.inner.poller.as_raw_fd()
     }
 
-    /// Prepares one sleep on [`Worker::fd`]. Returns `true` if sleeping is safe, `false` if there is work to do first. Call it
-    /// before each sleep, after the last progress call.
+    /// Prepares one sleep on [`Worker::fd`]. Returns `true` if sleeping is safe, `false` if there is work to do first. Call this
+    /// method before each sleep, after the last progress call.
     ///
     /// # Errors
-    /// An interface does not support waiting. Once, after the context's progress thread has stopped, the reason for that.
+    /// An error if an interface does not support waiting. After the context's progress thread has stopped, the first call returns
+    /// the reason as an error.
     pub fn arm(&self) -> Result<bool, Error> {
         self.inner.arm_to_wait()
     }
 
-    /// Makes progress. If there were no events, sleeps until there may be some, at most `timeout`, and makes progress again.
+    /// Makes progress. If there were no events, the call sleeps until there may be some, at most `timeout`, and makes progress
+    /// again.
     ///
     /// [`Waited::Moved`]: there were events, a [tracked](Worker::track) operation has ended and was not taken, or another thread
     /// has [woken](Worker::waker) the worker. The call may return early without an event; only [`Waited::TimeIsUp`] means that the
     /// timeout has expired. [`Worker::wait_until`] waits for a condition.
     ///
     /// # Errors
-    /// `Busy` inside a handler, or if the system refuses to wait. Once, after the context's progress thread has stopped, the reason
-    /// for that.
+    /// `Busy` inside a handler, or if the system refuses to wait. After the context's progress thread has stopped, the first call
+    /// returns the reason as an error.
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.inner.hear_of_service()?;
         let waited = self.inner.sleep(timeout, true)?;
@@ -87,9 +90,9 @@ impl Worker {
 
     /// Makes progress until `condition` holds, and returns `true`; returns `false` if `timeout` expires first.
     ///
-    /// The condition is evaluated between progress calls, on this thread. It may depend on anything: values set by handlers,
-    /// operations, or memory that peers write. It is not a handler: it may post, track and take completions, but must not call
-    /// anything that waits.
+    /// The condition is evaluated between progress calls, on this thread. The condition may depend on any state: values set by
+    /// handlers, operations, or memory that peers write. The condition is not a handler: it may post, track and take completions,
+    /// but must not call a method that waits.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -104,11 +107,11 @@ impl Worker {
     /// The call spins for `TIELINE_SPIN`, then yields the processor for a millisecond, then sleeps. Every event restarts this
     /// sequence. Events of the worker and a [`Waker`](crate::Waker) end the sleep.
     ///
-    /// Changes without an event (a peer's put or atomic, another thread that does not wake the worker) are noticed at the end of a
+    /// Changes without an event (a peer's put or atomic, another thread that does not wake the worker) are detected at the end of a
     /// nap. A nap lasts an eighth of the time waited so far, at most 10 ms. If the condition panics, no event is lost.
     ///
     /// # Errors
-    /// As for [`Worker::wait`].
+    /// The errors of [`Worker::wait`].
     #[inline]
     pub fn wait_until(
         &self,
@@ -118,8 +121,8 @@ impl Worker {
         Ok(self.wait_for(|| condition().then_some(()), timeout)?.is_some())
     }
 
-    /// Like [`Worker::wait_until`], for a value: makes progress until `look` returns one, and returns it; `None` if `timeout`
-    /// expires first.
+    /// Waits like [`Worker::wait_until`], for a value: makes progress until `look` returns one, and returns the value; `None` if
+    /// `timeout` expires first.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -133,7 +136,7 @@ impl Worker {
     /// ```
     ///
     /// # Errors
-    /// As for [`Worker::wait`].
+    /// The errors of [`Worker::wait`].
     #[inline]
     pub fn wait_for<T>(
         &self,
@@ -146,8 +149,8 @@ impl Worker {
     }
 
     /// Makes progress until an aligned 64-bit word of a region satisfies a condition, and returns the word; `None` if `timeout`
-    /// expires first. Peers write the word by 8-byte puts or, better, by atomics. Their earlier puts that are ordered by a fence
-    /// have arrived by then.
+    /// expires first. Peers write the word by 8-byte puts or, better, by atomics. When the method returns, the peers' earlier puts
+    /// that a fence orders have arrived.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), tieline::Error> {
@@ -159,17 +162,17 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// The call spins, yields and sleeps like [`wait_until`](Worker::wait_until). While it spins or yields, it sees every write
-    /// immediately.
+    /// The call spins, yields and sleeps like [`wait_until`](Worker::wait_until). While the call spins or yields, it detects every
+    /// write immediately.
     ///
-    /// The end of a sleep depends on the module that carries the write. Writes that arrive over this worker's descriptors (`tcp`,
-    /// emulation by messages) end it, and so does a thread of this process that uses a [`Waker`](crate::Waker). A peer's store
-    /// (`shm`), a device's write (`verbs`) and a write executed by a progress thread produce no event. They are seen at the end of
-    /// a nap: an eighth of the time waited, at most 10 ms. To wake immediately over every module, use
-    /// [`Endpoint::put_notify`](crate::Endpoint::put_notify).
+    /// The event that ends a sleep depends on the module that carries the write. A write that arrives over this worker's
+    /// descriptors (`tcp`, emulation by messages) ends the sleep, and so does a thread of this process that uses a
+    /// [`Waker`](crate::Waker). A peer's store (`shm`), a device's write (`verbs`) and a write executed by a progress thread
+    /// produce no event. Such a write is detected at the end of a nap: an eighth of the time waited, at most 10 ms. To wake
+    /// immediately over every module, use [`Endpoint::put_notify`](crate::Endpoint::put_notify).
     ///
     /// # Errors
-    /// As for [`Worker::wait`]. `OutOfRange` and `Misaligned` for an invalid offset.
+    /// The errors of [`Worker::wait`]. `OutOfRange` and `Misaligned` for an invalid offset.
     pub fn wait_word(
         &self,
         region: &Region,
@@ -184,11 +187,11 @@ impl Worker {
         self.inner.wait_for(timeout, false, look)
     }
 
-    /// Closes a region, and makes progress until it is no longer in use or `timeout` expires: a [`Region::close`] that waits.
-    /// Operations of other workers need progress of these workers.
+    /// Closes a region, and makes progress until the region is not in use any more or `timeout` expires: a [`Region::close`] that
+    /// waits. Operations of other workers need progress of these workers.
     ///
     /// # Errors
-    /// As for [`Region::close`]. Inside a handler it does not wait.
+    /// The errors of [`Region::close`]. Inside a handler the method does not wait.
     pub fn close_region(&self, region: Region, timeout: Duration) -> Result<(), NotClosed> {
         let not = match region.close() {
             Err(not)
@@ -228,8 +231,8 @@ fn armed(outcome: Result<Armed, Status>, path: &str) -> Result<Armed, Error> {
     })
 }
 
-/// Sleeps. The published state must show the reason of a long sleep. If it could not be published yet (`shown_in` is the time until
-/// it can), the sleep is split in two.
+/// Sleeps on the poller. The published state must show the reason of a long sleep. If it could not be published yet (`shown_in` is
+/// the time until it can be), the sleep is split in two.
 pub(super) fn sleep_on(
     poller: &Poller,
     timeout: Option<Duration>,
@@ -259,7 +262,7 @@ impl WorkerState {
         let armed = self.arm(self.show_soon())?;
         let armed = !self.woken.take() && armed;
         if armed {
-            // From here on the application is assumed to sleep.
+            // From this point on the application is assumed to sleep.
             let _ = self.show_sleep(true);
         }
         Ok(armed)
@@ -271,7 +274,7 @@ impl WorkerState {
         self.behind_tasks.set(0);
     }
 
-    /// `soon`: the application has to call again within this time.
+    /// Prepares a sleep. `soon`: the application has to call again within this time.
     pub(super) fn arm(&self, soon: Option<Duration>) -> Result<bool, Error> {
         self.shared.core.check_process("a worker")?;
         // The event that ends the sleep may come from any interface.
@@ -282,7 +285,7 @@ impl WorkerState {
                 continue;
             }
             let armed = match slot.interface.arm() {
-                // The other interfaces remain usable.
+                // Interfaces of other providers remain usable.
                 Err(Status::ProviderFailed) => {
                     self.provider_failed(index);
                     return Ok(false);
@@ -304,7 +307,7 @@ impl WorkerState {
                 return Ok(false);
             }
         }
-        // The backlog of a handler that panicked, and pending reports, lie in memory that no descriptor covers.
+        // The backlog of a panicked handler, and pending reports, cause no event on a descriptor.
         let untold = self.left_over.is_there() || self.is_to_be_told();
         let goes_on = self.turn_was_over.get() || self.shares_copies();
         if untold || goes_on || self.has_tasks() || self.shared.ops.borrow().has_due() {
@@ -330,7 +333,7 @@ impl WorkerState {
         woken
     }
 
-    /// The object by which other threads end a sleep.
+    /// Returns the object by which other threads end a sleep.
     pub(super) fn signal(&self) -> Result<&Signal, Error> {
         if self.signal.get().is_none() {
             let signal = Signal::new()?;
@@ -340,7 +343,7 @@ impl WorkerState {
         self.signal.get().ok_or_else(|| Status::Invalid.into())
     }
 
-    /// Returns whether an event, rather than the timeout, has ended the sleep.
+    /// Sleeps; returns whether an event, rather than the timeout, has ended the sleep.
     fn wait_for_events(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.show_sleep(false);
         let slept = sleep_on(&self.poller, timeout, shown_in, || self.show_longer_sleep());
@@ -348,11 +351,12 @@ impl WorkerState {
         slept
     }
 
-    /// Whether work may become possible without an event: operations that found no room, and keys that a provider is resolving.
+    /// Checks whether work may become possible without an event: operations that their lane did not accept, and keys that a
+    /// provider is resolving.
     fn is_to_look(&self) -> bool {
         let settles = self.shared.settling.replace(false);
         // A wire-up transport's descriptor or the timer wakes operations that wait for a connection. The completion of earlier
-        // operations wakes those behind a fence.
+        // operations wakes those that wait for a fence.
         let tries = |endpoint: &Rc<EndpointState>| !endpoint.waits_for_event();
         settles || self.wiring.has_waiting() || self.busy.borrow().iter().any(tries)
     }
@@ -367,7 +371,7 @@ impl WorkerState {
         })
     }
 
-    /// Lets another thread end a wait.
+    /// Makes a wake-up of another thread end this worker's waits.
     pub(crate) fn watch(&self, wakeup: &crate::sys::Wakeup) -> Result<(), Error> {
         self.poller.add(wakeup.as_raw_fd())
     }
@@ -376,8 +380,8 @@ impl WorkerState {
         self.shared.ops.borrow().has_completed()
     }
 
-    /// Makes progress, and sleeps if there was none. `for_completed`: do not sleep while tracked completions are waiting. A call
-    /// that waits for something else sleeps in spite of them.
+    /// Makes progress, and sleeps if there were no events. `for_completed`: the call does not sleep while tracked completions are
+    /// waiting. A call that waits for another event sleeps in spite of these completions.
     pub(super) fn sleep(
         self: &Rc<Self>,
         timeout: Option<Duration>,
@@ -386,7 +390,7 @@ impl WorkerState {
         self.shared.core.check_process("a worker")?;
         self.shared.check_no_handler("a wait")?;
         self.note_thread();
-        self.show_awake(); // the application may have armed it
+        self.show_awake(); // the application may have armed the worker
         self.look_at_all();
         if self.progress() > 0 {
             return Ok(Waited::Moved);
@@ -394,12 +398,12 @@ impl WorkerState {
         if for_completed && self.has_completed() {
             return Ok(Waited::Moved);
         }
-        // The reason not to sleep has to be handled.
+        // A worker that must not sleep has work, which the progress call below handles.
         let mut roused = true;
         if !(for_completed && self.woken.get()) && self.arm(None)? {
             roused = self.wait_for_events(timeout)?;
         }
-        // Also if another reason prevented the sleep.
+        // The signal is read even if another reason prevented the sleep.
         let _ = self.hear_signal();
         Ok(match (self.progress() > 0, roused) {
             (true, _) => Waited::Moved,
@@ -429,7 +433,7 @@ impl WorkerState {
         by_event: bool,
         mut look: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Error> {
-        // Enough for a peer that is running and answers immediately.
+        // This number of polls is sufficient for a peer that is running and answers immediately.
         for _ in 0..self.backoff.first_looks(timeout) {
             if let Some(found) = look() {
                 return Ok(Some(found));
@@ -466,7 +470,7 @@ impl WorkerState {
         outcome
     }
 
-    /// Yields the processor if it is time to; returns `false` if the timeout has expired.
+    /// Spins, yields or sleeps, depending on the time waited; returns `false` if the timeout has expired.
     #[cold]
     fn back_off(self: &Rc<Self>, wait: &mut Wait) -> Result<bool, Error> {
         // A forked child receives no events.
@@ -488,8 +492,8 @@ impl WorkerState {
                 let moved = self.rest(nap)?;
                 wait.note(moved);
                 if !moved {
-                    // It may not have slept: a peer that copies for this process reports the end in memory alone, and may need this
-                    // processor.
+                    // The worker may not have slept: a peer that copies for this process reports the end in memory alone, and may
+                    // need this processor.
                     std::thread::yield_now();
                 }
             }

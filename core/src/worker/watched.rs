@@ -1,14 +1,15 @@
-//! Whether events of interfaces wake the worker: needed for a worker that sleeps, not for one that polls.
+//! The watching of interfaces' events, which a worker needs while it sleeps but not while it polls.
 //!
-//! The kernel notifies every watcher of a descriptor, and every watcher of that watcher. A sender on the same host pays for each
-//! step in its own call: half a microsecond of seven for a message over `ofi`, measured. Therefore, a worker that has polled for a
-//! while stops watching until it prepares to sleep.
+//! The kernel notifies every watcher of a descriptor, and every watcher of that watcher. On the same host, a sender pays for each
+//! of these steps in its own call: half a microsecond of seven for a message over `ofi`, measured. Therefore, a worker that has
+//! polled for a while stops watching until it prepares to sleep.
 
 use crate::interface::InterfaceSlot;
 use crate::sys::Poller;
 use std::cell::Cell;
 
-/// Number of polls without a sleep after which nothing is watched: about half a millisecond. Watching again is cheap in comparison.
+/// The number of polls without a sleep after which nothing is watched: about half a millisecond. Compared with these polls,
+/// watching again is cheap.
 pub(super) const POLLS: u32 = 1024;
 
 pub(super) struct Watched {
@@ -18,12 +19,12 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Interfaces are watched when they are opened.
+    /// Makes the state of a worker whose interfaces have just been opened, and are watched.
     pub(super) fn new() -> Watched {
         Watched { now: Cell::new(true), polls: Cell::new(0) }
     }
 
-    /// Called after interfaces that need a system call were polled.
+    /// Counts a poll of the interfaces that need a system call, and stops watching after [`POLLS`] polls.
     #[inline]
     pub(super) fn polled(&self, poller: &Poller, interfaces: &[InterfaceSlot]) {
         if self.now.get() {
@@ -43,7 +44,7 @@ impl Watched {
         open.filter_map(|slot| slot.watched).for_each(|fd| poller.remove(fd));
     }
 
-    /// Called before a sleep: events of interfaces wake the worker from here on. `false`: the kernel refuses to watch more
+    /// Starts watching before a sleep, so that events of interfaces wake the worker. `false`: the kernel refuses to watch more
     /// descriptors, so the worker has to poll repeatedly.
     pub(super) fn begin(&self, poller: &Poller, interfaces: &[InterfaceSlot]) -> bool {
         self.polls.set(0);

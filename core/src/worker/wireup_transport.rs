@@ -1,8 +1,7 @@
 //! The carriers of wire-up datagrams: connectors, the application (`oob`), or messages of a module that connects to an interface.
 //!
-//! The composition determines which of them may serve a domain, and in which order ([`Composition::schemes`]). The carrier for a
-//! pair is chosen from the schemes of both sides (the highest `max(local, remote rank)`), so both sides get the same result without
-//! a message.
+//! The composition determines which of these carriers may serve a domain, and their order ([`Composition::schemes`]). Both sides
+//! choose the scheme of a pair with the highest `max(local, remote rank)`, so they get the same result without a message.
 //!
 //! [`Composition::schemes`]: crate::compose::Composition::schemes
 
@@ -26,7 +25,7 @@ enum Here {
 }
 
 impl WorkerState {
-    /// All schemes by which a connection to this worker can be formed, each with the candidates that it serves.
+    /// Returns all schemes by which a connection to this worker can be formed, each with the candidates that it serves.
     pub(super) fn schemes(&self) -> Vec<Scheme> {
         let mut schemes: Vec<(Here, Scheme)> = Vec::new();
         for (index, slot) in
@@ -55,7 +54,7 @@ impl WorkerState {
         schemes.into_iter().map(|(_, scheme)| scheme).collect()
     }
 
-    /// The open carriers that can form the connections of a domain, best first, each with its rank.
+    /// Returns the open carriers that can form the connections of a domain, best first, each with its rank.
     fn schemes_here(&self, domain: &str) -> Vec<(String, i32, Here)> {
         let transports = &self.wiring.transports;
         let mut found = Vec::new();
@@ -73,7 +72,7 @@ impl WorkerState {
         found
     }
 
-    /// The domain of a local carrier.
+    /// Returns the domain of a local carrier.
     fn domain_of(&self, here: Here) -> Option<&String> {
         match here {
             Here::Connector(at) => Some(&self.wiring.transports.connectors[at].at.domain),
@@ -82,7 +81,7 @@ impl WorkerState {
         }
     }
 
-    /// Whether a local carrier can reach one of the peer's, as far as can be determined now.
+    /// Checks whether a local carrier can reach one of the peer's, as far as can be determined at present.
     fn reaches(&self, peer: &WorkerAddress, here: Here, via: &Via) -> bool {
         match (here, via) {
             (Here::Connector(at), Via::Connector(address)) => {
@@ -98,8 +97,8 @@ impl WorkerState {
         }
     }
 
-    /// The carrier of the datagrams between a local interface and a candidate of the peer. If several devices of one provider serve
-    /// the agreed scheme, each side chooses its own; a datagram is accepted over any of them.
+    /// Returns the carrier of the datagrams between a local interface and a candidate of the peer. If several devices of one
+    /// provider serve the agreed scheme, each side chooses its own; a datagram is accepted over any of them.
     ///
     /// # Errors
     /// `Unreachable`, with the schemes of both sides.
@@ -151,7 +150,7 @@ impl WorkerState {
         }
     }
 
-    /// The same error, with the carriers that could have connected an interface here but could not be opened.
+    /// Adds to an error the carriers that could have connected an interface on this side but could not be opened.
     fn for_want_of(&self, interface: usize, error: Error) -> Error {
         let composition = &self.shared.core.composition;
         let mut ways = composition.schemes(&self.shared.interfaces[interface].domain);
@@ -164,11 +163,11 @@ impl WorkerState {
         Error::new(error.status(), error.what(), why, cause.fix())
     }
 
-    /// Whether the agreed carrier can reach the peer, as far as can be determined now. Returns the local module that carries the
-    /// datagrams; none if the peer is this worker.
+    /// Checks whether the agreed carrier can reach the peer, as far as can be determined at present. Returns the local module that
+    /// carries the datagrams; none if the peer is this worker.
     ///
     /// # Errors
-    /// The reason why not.
+    /// An error with the reason that the carrier cannot reach the peer.
     pub(crate) fn can_wire(
         &self,
         peer: &WorkerAddress,
@@ -212,7 +211,7 @@ impl WorkerState {
                 transports.connectors[*index].connector.send(address, datagram)
             }
             WireupTransport::OutOfBand(address) => {
-                // Not borrowed while the callback runs: it may set another one.
+                // The cell is not borrowed while the callback runs: the callback may set another one.
                 let oob = transports.out_of_band.borrow().clone();
                 let oob = oob.ok_or(Status::Unreachable)?;
                 match catch_unwind(AssertUnwindSafe(|| (oob.send)(address, datagram))) {
@@ -271,7 +270,7 @@ impl WorkerState {
                     false => raw.am_packed(id, 0, datagram.len(), pack).map(|_| ()),
                 };
                 if sent == Err(Status::ProviderFailed) {
-                    // None of its functions is called from here on; the next poll ends its connections.
+                    // The provider is not called any more; the next poll ends its connections.
                     slot.provider.broke();
                     transports.fail(*interface);
                 }
@@ -287,7 +286,7 @@ impl WorkerState {
         }
     }
 
-    /// An endpoint that carries datagrams has failed: the next datagram gets a new one.
+    /// Removes an endpoint that carries datagrams and has failed: the next datagram gets a new endpoint.
     pub(super) fn transport_failed(&self, cookie: u64) {
         let broken = self.wiring.transports.messages.borrow_mut().remove_by_cookie(cookie);
         if let Some((broken, _)) = broken {
@@ -295,7 +294,7 @@ impl WorkerState {
         }
     }
 
-    /// The name of a carrier, for people.
+    /// Returns the name of a carrier for display.
     pub(super) fn transport_name(&self, transport: &WireupTransport) -> String {
         match transport {
             WireupTransport::Connector(index, _) => {
@@ -309,8 +308,8 @@ impl WorkerState {
     }
 }
 
-/// Whether a scheme belongs to the domain of the candidate that it serves. A scheme of another domain names another candidate, or
-/// serves candidates of another domain at least as well.
+/// Checks whether a scheme belongs to the domain of the candidate that it serves. A scheme of another domain names another
+/// candidate, or serves candidates of another domain at least as well.
 fn is_of_its_domain(scheme: &Scheme, candidate: usize, entry: &WorkerEntry) -> bool {
     let domain = |at: usize| entry.candidates.get(at).map(|there| &there.domain);
     match scheme.via {
@@ -322,8 +321,8 @@ fn is_of_its_domain(scheme: &Scheme, candidate: usize, entry: &WorkerEntry) -> b
 }
 
 /// Chooses one local and one remote carrier; both lists are sorted, best first, and marked if they belong to the domains to be
-/// connected. Two marked ones are preferred, because they are on the network of that pair. Otherwise the first two that reach each
-/// other are chosen.
+/// connected. Two marked carriers are preferred, because they are on the network of the pair. Otherwise the first two carriers that
+/// reach each other are chosen.
 fn best_pair<T: Copy, U: Copy>(
     ours: &[(T, bool)],
     theirs: &[(U, bool)],
@@ -336,23 +335,23 @@ fn best_pair<T: Copy, U: Copy>(
     pair.or_else(|| pairs().next()).map(|(ours, theirs)| (ours.0, theirs.0))
 }
 
-/// The longest name of a worker whose application carries datagrams: half of the room in a request.
+/// The maximum length of a worker's name when the application carries datagrams: half of the identity in a request.
 const MAX_OWN_NAME: usize = crate::wireup::MAX_IDENTITY / 2;
 
 impl Worker {
-    /// Makes the application carry the datagrams that form connections. Call it before [`address`](Worker::address).
+    /// Makes the application carry the datagrams that form connections. Call this method before [`address`](Worker::address).
     ///
     /// `address` is the application's name for this worker, for example a rank. `send(to, datagram)` transmits a datagram to the
     /// peer with the name `to`, and returns whether it accepted the datagram. Pass datagrams that arrive to
     /// [`deliver_out_of_band`](Worker::deliver_out_of_band).
     ///
-    /// A datagram may be lost, duplicated or delayed; wire-up retransmits. If `send` panics, its datagram is lost, and the panic is
-    /// raised by the next call that makes progress, regardless of the call that ran `send`.
+    /// A datagram may be lost, duplicated or delayed; wire-up retransmits. If `send` panics, its datagram is lost, and the next
+    /// call that makes progress raises the panic, regardless of the call that ran `send`.
     ///
     /// # Errors
     /// `Unsupported` unless the context was opened with [`out_of_band`](crate::ContextBuilder::out_of_band) and one of its paths
-    /// needs `oob`. `TooLarge` for a name of more than 4096 bytes, because every request contains it. `Closed` if the worker is
-    /// closed.
+    /// needs `oob`. `TooLarge` for a name of more than 4096 bytes, because every request contains the name. `Closed` if the worker
+    /// is closed.
     pub fn set_out_of_band(
         &self,
         address: &[u8],
@@ -448,7 +447,7 @@ mod tests {
     #[test]
     fn a_side_without_its_own_takes_what_reaches_the_peer() {
         let same_network = |a: &str, b: &str| a[1..] == b[1..];
-        // The connected device, 1, has no carrier of its own there.
+        // The device to connect, 1, has no carrier on the other side.
         let (ours, theirs) = ([("a1", true), ("a0", false)], [("b0", false)]);
         assert_eq!(best_pair(&ours, &theirs, same_network), Some(("a0", "b0")));
         // The peer gets the same result from its end.

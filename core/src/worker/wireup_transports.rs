@@ -1,5 +1,5 @@
-//! The open carriers of wire-up datagrams on a worker: connectors, the application's callback, and endpoints over messages. The
-//! choice between them, and the sending, is in `wireup_transport.rs`.
+//! The open carriers of wire-up datagrams on a worker: connectors, the application's callback, and endpoints over messages.
+//! `wireup_transport.rs` chooses among the carriers, and sends.
 
 use super::abi;
 use crate::compose;
@@ -19,26 +19,26 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The first cookie of endpoints that carry datagrams. The cookie of an event tells the kind of its endpoint. Cookies of ordinary
+/// The first cookie of endpoints that carry datagrams. An event's cookie identifies the kind of its endpoint. Cookies of ordinary
 /// endpoints are numbers of a slab, and those of circuits are counted from 1. Neither reaches this value in a worker's life.
 pub(super) const TRANSPORT_COOKIE: u64 = 0b11 << 62;
-/// Maximum number of such endpoints. A circuit whose datagrams are messages needs one while it forms, and shares it with other
-/// circuits of the same pair of modules.
+/// The maximum number of endpoints that carry datagrams. A circuit whose datagrams are messages needs one while it forms, and
+/// shares it with other circuits of the same pair of modules.
 const MOST_CARRIED: usize = 1024;
 
 /// A connector that is open on a worker.
 pub(super) struct ConnectorSlot {
     pub(super) at: ModuleRef,
     pub(super) provider: Arc<LoadedProvider>,
-    /// `tcp-connect/stream`, the same on every host.
+    /// The name of the scheme, the same on every host: `tcp-connect/stream`.
     pub(super) scheme: String,
     pub(super) connector: OpenConnector,
     pub(super) caps: u64,
-    /// Its address, as last reported.
+    /// The connector's address, as last reported.
     pub(super) said: Said,
     /// The descriptor on which the worker sleeps, until the connector fails.
     pub(super) watched: Option<RawFd>,
-    /// Its provider broke its contract, and the circuits that waited for its datagrams have been notified.
+    /// Whether the connector's provider broke its contract, and the circuits that waited for its datagrams have been notified.
     pub(super) broke: Cell<bool>,
 }
 
@@ -56,12 +56,12 @@ pub(super) struct OutOfBand {
 /// All carriers of datagrams on a worker. While a cell is borrowed, nothing is sent, and no object of the application is dropped.
 pub(super) struct WireupTransports {
     pub(super) connectors: Vec<ConnectorSlot>,
-    /// Modules that should have been opened and could not be.
+    /// The modules that could not be opened, each with the error.
     pub(super) not_opened: Vec<(String, Error)>,
     pub(super) out_of_band: RefCell<Option<Rc<OutOfBand>>>,
     /// The panic of the callback, until a progress call has raised it.
     pub(super) panic: RefCell<Option<Box<dyn Any + Send>>>,
-    /// Endpoints over modules of a domain, with their longest short message. Closed with the worker.
+    /// The endpoints over modules of a domain, each with the length of its longest short message. They are closed with the worker.
     pub(super) messages: RefCell<Carried<ModulePair, (OwnedEndpoint, usize)>>,
 }
 
@@ -70,7 +70,7 @@ pub(super) struct WireupTransports {
 pub(super) enum WireupTransport {
     Connector(usize, Vec<u8>),
     OutOfBand(Vec<u8>),
-    /// A local interface, and the peer's candidate.
+    /// The messages of a local interface to the peer's candidate.
     Messages(usize, usize),
 }
 
@@ -93,7 +93,7 @@ impl WireupTransports {
             });
             let (connector, watched, said) = match opened {
                 Ok(opened) => opened,
-                // A connection that needs it fails with the schemes of both sides.
+                // A connection that needs this carrier fails with the schemes of both sides.
                 Err(error) => {
                     core.note(format!("{} is not used: {error}", module.path));
                     not_opened.push((module.path.clone(), error));
@@ -117,7 +117,7 @@ impl WireupTransports {
         WireupTransports { connectors, not_opened, out_of_band, panic, messages }
     }
 
-    /// The names of the modules whose messages need a connection, if no open carrier can form one.
+    /// Returns the names of the modules whose messages need a connection, if no open carrier can form one.
     fn without_connections(&self, core: &Core, interfaces: &[InterfaceSlot]) -> Vec<String> {
         if !self.connectors.is_empty() || core.connectors.is_empty() || core.out_of_band {
             return Vec::new();
@@ -126,8 +126,8 @@ impl WireupTransports {
         waiting.map(|slot| slot.path.clone()).collect()
     }
 
-    /// Reports the modules of a new worker to which no peer can connect. If no other module carries messages, this is an error: the
-    /// worker would open, and connections to every peer would fail.
+    /// Reports the modules of a new worker to which no peer can connect. If no other module carries messages, the result is an
+    /// error: the worker would open, and connections to every peer would fail.
     pub(super) fn check_connections(
         &self,
         core: &Core,
@@ -156,7 +156,7 @@ impl WireupTransports {
         let _before = self.out_of_band.borrow_mut().replace(oob);
     }
 
-    /// Removes the callback. It may hold the worker, so the caller drops it.
+    /// Removes the callback. The callback may hold the worker, so the caller drops it.
     pub(super) fn forget_out_of_band(&self) -> Option<Rc<OutOfBand>> {
         self.out_of_band.borrow_mut().take()
     }
@@ -169,7 +169,7 @@ impl WireupTransports {
         }
     }
 
-    /// The provider of this interface broke its contract: none of its functions is called again.
+    /// Disables the endpoints over this interface, whose provider broke its contract: none of its functions is called again.
     pub(super) fn fail(&self, interface: usize) {
         self.messages.borrow_mut().change(|(over, ..), (owned, _)| {
             if *over == interface {
@@ -178,15 +178,15 @@ impl WireupTransports {
         });
     }
 
-    /// In a forked child nothing may be closed: that would act in the parent's name.
+    /// Leaves all carriers open in a forked child, where closing them would act in the parent's name.
     pub(super) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.connectors));
         let _ = self.messages.borrow_mut().take();
     }
 }
 
-/// Endpoints over which messages of a module carry datagrams, by destination. Their number is bounded. An evicted one is made again
-/// when it is needed, and a datagram lost with it is retransmitted.
+/// The endpoints over which messages of a module carry datagrams, by destination. Their number is bounded. An evicted endpoint is
+/// made again when it is needed, and a datagram lost with it is retransmitted.
 pub(super) struct Carried<P, E> {
     open: HashMap<P, (u64, E)>,
     most: usize,
@@ -194,7 +194,7 @@ pub(super) struct Carried<P, E> {
 }
 
 impl<P: Eq + Hash + Copy, E> Carried<P, E> {
-    /// An empty table with a maximum of `most`. The first endpoint gets the cookie `first`.
+    /// Makes an empty table for at most `most` endpoints. The first endpoint gets the cookie `first`.
     pub(super) fn new(most: usize, first: u64) -> Carried<P, E> {
         Carried { open: HashMap::new(), most, next: first }
     }
@@ -203,13 +203,13 @@ impl<P: Eq + Hash + Copy, E> Carried<P, E> {
         self.open.get(path).map(|(_, endpoint)| endpoint)
     }
 
-    /// A cookie for the next endpoint.
+    /// Returns a cookie for the next endpoint.
     pub(super) fn cookie(&mut self) -> u64 {
         self.next += 1;
         self.next - 1
     }
 
-    /// Adds an endpoint to a new destination. Returns the oldest endpoint if it had to be evicted; the caller closes it.
+    /// Adds an endpoint to a new destination. Returns the oldest endpoint if it is evicted; the caller closes it.
     #[must_use]
     pub(super) fn insert(&mut self, path: P, cookie: u64, endpoint: E) -> Option<E> {
         let oldest = || self.open.iter().min_by_key(|(_, (cookie, _))| *cookie).map(|(p, _)| *p);
@@ -225,7 +225,7 @@ impl<P: Eq + Hash + Copy, E> Carried<P, E> {
         self.open.remove(path).map(|(_, endpoint)| endpoint)
     }
 
-    /// The same by its cookie.
+    /// Removes the endpoint with this cookie, which the caller closes.
     #[must_use]
     pub(super) fn remove_by_cookie(&mut self, cookie: u64) -> Option<E> {
         let path = self.open.iter().find(|(_, (known, _))| *known == cookie).map(|(p, _)| *p)?;
@@ -237,7 +237,7 @@ impl<P: Eq + Hash + Copy, E> Carried<P, E> {
         self.open.iter_mut().for_each(|(path, (_, endpoint))| change(path, endpoint));
     }
 
-    /// Removes all of them.
+    /// Removes all endpoints.
     #[must_use]
     pub(super) fn take(&mut self) -> Vec<E> {
         self.open.drain().map(|(_, (_, endpoint))| endpoint).collect()

@@ -1,13 +1,13 @@
 //! Circuits: connections of modules that connect to an endpoint.
 //!
-//! The state machine in [`crate::wireup`] decides. This file has the state of each circuit. `events.rs` feeds the machine,
-//! `actions.rs` carries out its actions with providers and connectors, and `circuits.rs` makes and ends circuits. `answers.rs` has
-//! the endpoints for replies, and `sender.rs` checks the senders of datagrams.
+//! The state machine in [`crate::wireup`] makes the decisions. This file contains the state of each circuit. `events.rs` feeds the
+//! machine, `actions.rs` carries out its actions with providers and connectors, and `circuits.rs` makes and ends circuits.
+//! `answers.rs` contains the endpoints for replies, and `sender.rs` checks the senders of datagrams.
 //!
-//! A circuit belongs to the worker, not to the endpoint that requested it, because the peer may use it as well. It therefore stays
-//! when an endpoint is dropped, and serves the next endpoint to the same peer.
+//! A circuit belongs to the worker, not to the endpoint that requested it, because the peer may use it as well. The circuit
+//! therefore stays when an endpoint is dropped, and serves the next endpoint to the same peer.
 //!
-//! A circuit's number is the cookie of its provider endpoint. It appears as `peer` in the events of the circuit.
+//! A circuit's number is the cookie of its provider endpoint. The events of the circuit contain the number as `peer`.
 
 mod actions;
 mod answers;
@@ -40,38 +40,39 @@ enum State {
     Dead(Error),
 }
 
-/// One connection.
+/// One connection of a worker.
 struct Circuit {
-    /// None: it leads to this worker itself.
+    /// The circuit's name in the state machine; `None`: the circuit leads to this worker itself.
     key: Option<ConnectionKey>,
     pair: ModulePair,
     owned: OwnedEndpoint,
-    /// Its limits, requested when it is bound.
+    /// The limits of the circuit, requested when the circuit is bound.
     limits: LaneLimits,
     peer: Rc<WorkerAddress>,
     state: State,
     transport: Option<WireupTransport>,
     outbox: VecDeque<Vec<u8>>,
-    /// The endpoints that use it.
+    /// The endpoints that use the circuit.
     users: Vec<Weak<EndpointState>>,
-    /// A dropped endpoint has left operations here that completed locally, and their remote completion has not been checked.
+    /// Whether a dropped endpoint has left operations on the circuit that completed locally and whose remote completion has not
+    /// been checked.
     unasked: bool,
     /// The endpoint of replies to the peer over this circuit.
     answers: Option<Rc<EndpointState>>,
-    /// The last error of its carrier.
+    /// The last error of the circuit's carrier.
     trouble: String,
-    /// The reason why its carrier can never reach this peer, once known: it is not retried.
+    /// The reason why the circuit's carrier can never reach this peer, once known; the carrier is then not retried.
     hopeless: Option<Status>,
 }
 
 impl Circuit {
-    /// The endpoints that use it, and the one of its replies.
+    /// Returns the endpoints that use the circuit, and the endpoint of its replies.
     fn everybody(&self) -> Vec<Rc<EndpointState>> {
         let users = self.users.iter().filter_map(Weak::upgrade);
         users.chain(self.answers.clone()).collect()
     }
 
-    /// The error with which operations in flight on it end.
+    /// Returns the error with which operations in flight on the circuit end.
     fn error(&self) -> Error {
         match &self.state {
             State::Dead(error) => error.clone(),
@@ -80,7 +81,7 @@ impl Circuit {
     }
 }
 
-/// Ends the endpoint of a circuit's replies. Other holders of it, which send answers or flush, then find a failed endpoint rather
+/// Ends the endpoint of a circuit's replies. Its other holders, which send answers or flush, then find a failed endpoint rather
 /// than a connection that is about to be closed.
 fn end(answers: Option<Rc<EndpointState>>, error: Error) {
     if let Some(answers) = answers {
@@ -96,19 +97,19 @@ pub(crate) struct Wiring {
     machine: RefCell<Machine>,
     circuits: RefCell<Table>,
     by_key: RefCell<BTreeMap<ConnectionKey, u64>>,
-    /// The circuit's number, by the endpoint's index and the interface's.
+    /// The circuits' numbers, by the endpoint's index and the interface's.
     by_user: RefCell<BTreeMap<(usize, usize), u64>>,
-    /// Circuits to this worker itself that no endpoint uses: their interface and number.
+    /// The circuits to this worker itself that no endpoint uses: interface and number.
     to_take: RefCell<BTreeSet<(usize, u64)>>,
-    /// Circuits with datagrams for which their carrier had no room.
+    /// The circuits with datagrams that their carrier has not accepted.
     waiting: RefCell<BTreeSet<u64>>,
-    /// Workers and interfaces between which a circuit failed recently, and the time (ns, see `now`) until which they are tried
+    /// The workers and interfaces between which a circuit failed recently, and the time (ns, see `now`) until which they are tried
     /// after all others.
     avoided: RefCell<BTreeMap<([u8; 16], usize), u64>>,
     next_circuit: Cell<u64>,
-    /// Numbers of closed circuits that are not reused yet, so that late events cannot reach a newer circuit.
+    /// The numbers of closed circuits that are not reused yet, so that late events cannot reach a newer circuit.
     closed_circuits: RefCell<VecDeque<u64>>,
-    /// The start of the time of `now`.
+    /// The origin of the time that `now` returns.
     clock: Instant,
     /// The time of the machine's next call, in ns; `u64::MAX`: never.
     timer: Cell<u64>,
@@ -122,7 +123,7 @@ impl Wiring {
     ) -> Wiring {
         let deadline = u64::try_from(deadline.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
         let limits = Limits { deadline, ..Limits::default() };
-        // Always epoch 1: a worker has a new random id each time it is opened, so an id never has a second epoch.
+        // The epoch is always 1: a worker has a new random id each time it is opened, so an id never has a second epoch.
         Wiring {
             transports,
             machine: RefCell::new(Machine::new(worker, 1, Vec::new(), limits)),
@@ -143,19 +144,19 @@ impl Wiring {
         u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// A circuit to this worker itself over this interface that no endpoint uses.
+    /// Returns a circuit to this worker itself over this interface that no endpoint uses.
     fn one_to_take(&self, interface: usize) -> Option<u64> {
         let to_take = self.to_take.borrow();
         to_take.range((interface, 0)..=(interface, u64::MAX)).next().map(|(_, number)| *number)
     }
 
-    /// Whether a retransmission or a timeout is due. While none is pending, no poll reads the clock.
+    /// Checks whether a retransmission or a timeout is due. While none is pending, no poll reads the clock.
     pub(super) fn is_due(&self) -> bool {
         let at = self.timer.get();
         at != u64::MAX && at <= self.now()
     }
 
-    /// The time until the next retransmission or timeout.
+    /// Returns the time until the next retransmission or timeout.
     pub(super) fn next_timer(&self) -> Option<Duration> {
         match self.timer.get() {
             u64::MAX => None,
@@ -173,25 +174,25 @@ impl Wiring {
         counters.wireup_rejections = seen.rejected;
     }
 
-    /// Whether there are no circuits: none formed, forming, or dead and still held.
+    /// Checks whether there are no circuits: none formed, forming, or dead and still held.
     pub(super) fn is_idle(&self) -> bool {
         self.circuits.borrow().is_empty()
     }
 
-    /// Whether a carrier had no room for a datagram.
+    /// Checks whether a carrier has not accepted a datagram.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.borrow().is_empty()
     }
 
-    /// The circuits that stand.
+    /// Returns the connected circuits.
     pub(super) fn standing(&self) -> Vec<u64> {
         let circuits = self.circuits.borrow();
         let stands = |circuit: &Circuit| matches!(circuit.state, State::Ready);
         circuits.iter().filter(|(_, circuit)| stands(circuit)).map(|(number, _)| *number).collect()
     }
 
-    /// The provider of this interface broke its contract: none of its functions is called again, neither for circuits nor for
-    /// datagrams.
+    /// Disables the circuits and carriers over this interface, whose provider broke its contract: none of its functions is called
+    /// again.
     pub(super) fn fail_interface(&self, interface: usize) {
         let mut circuits = self.circuits.borrow_mut();
         circuits
@@ -201,7 +202,7 @@ impl Wiring {
         self.transports.fail(interface);
     }
 
-    /// Removes all endpoints of replies. The worker is about to close.
+    /// Takes all endpoints of replies. The caller is about to close the worker.
     pub(super) fn take_answers(&self) -> Vec<Rc<EndpointState>> {
         self.circuits
             .borrow_mut()
@@ -220,7 +221,7 @@ impl Wiring {
             .collect()
     }
 
-    /// Ends every circuit. They have no users any more.
+    /// Ends every circuit. The circuits have no users any more.
     pub(super) fn close(&self) {
         let all = self.circuits.borrow_mut().take();
         for circuit in all {
@@ -229,7 +230,7 @@ impl Wiring {
         self.transports.close();
     }
 
-    /// In a forked child: nothing is closed.
+    /// Leaves all circuits open in a forked child.
     pub(super) fn forget(&mut self) {
         let _ = self.circuits.borrow_mut().take();
         self.transports.forget();

@@ -1,4 +1,4 @@
-//! The cost of knowing a hundred thousand ranks by their names.
+//! Tests of the cost of a hundred thousand ranks that are known by their names.
 
 mod sys;
 
@@ -17,7 +17,7 @@ fn worker() -> Result<Worker, Error> {
     Ok(context.worker()?)
 }
 
-/// The names of this many other ranks, as bytes: the name of an existing worker, each with a different proof.
+/// Returns the names of `RANKS` ranks as bytes: the name of an existing worker, each with a different proof.
 fn carried(name: &WorkerName) -> Vec<u8> {
     let mut all = vec![0; RANKS * WorkerName::MAX_LEN];
     for (rank, place) in all.chunks_exact_mut(WorkerName::MAX_LEN).enumerate() {
@@ -41,7 +41,7 @@ fn a_hundred_thousand_ranks_that_never_talk_take_at_most_64_bytes_each() -> Resu
     println!("{RANKS} names: {each} bytes each, {took:?} together");
     assert!(each <= MOST, "{each} bytes");
     assert_eq!(names.len(), RANKS);
-    // An abandoned or completed call leaves nothing behind either.
+    // An abandoned or completed call holds no memory either.
     drop(us.ask_name(&names[0])?);
     let before = sys::held();
     for name in &names[1..20] {
@@ -80,7 +80,7 @@ fn the_one_rank_that_is_talked_to_is_found_by_its_name() -> Result<(), Error> {
     Ok(())
 }
 
-/// The error of a refused request, while these workers make progress.
+/// Returns the error of a refused request, while these workers make progress.
 fn refused(us: &Worker, name: &WorkerName, others: &[&Worker]) -> Result<Error, Error> {
     let call = us.ask_name(name)?;
     loop {
@@ -112,7 +112,7 @@ fn workers_of_a_context_answer_for_each_other_and_for_none_that_is_closed() -> R
     Ok(())
 }
 
-/// No worker is left that could answer, while the context stays open.
+/// No worker that could answer remains, while the context stays open.
 #[test]
 fn listener_closes_with_last_named_worker_and_reopens() -> Result<(), Error> {
     for thread in ["off", "on"] {
@@ -134,7 +134,7 @@ fn listener_closes_with_last_named_worker_and_reopens() -> Result<(), Error> {
 
 const FEW_FILES: &str = "TIELINE_TEST_FEW_FILES";
 
-/// The situation of a process that resolves a thousand ranks concurrently.
+/// A process that resolves a thousand ranks concurrently is in this situation.
 #[test]
 fn lookup_without_descriptors_does_not_report_missing_process() -> Result<(), Error> {
     if std::env::var_os(FEW_FILES).is_none() {
@@ -163,7 +163,7 @@ fn lookup_without_descriptors_does_not_report_missing_process() -> Result<(), Er
     };
     assert!(matches!(starved, ConnectError::Release(_)), "{starved}");
     assert!(starved.to_string().contains("ulimit -n"), "{starved}");
-    // With free descriptors it continues.
+    // When descriptors are free again, the lookup continues.
     calls.truncate(1);
     let again = us.ask_name(&name)?;
     while again.test().map(|found| found.map(drop)).transpose()?.is_none() {

@@ -9,7 +9,7 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
-/// Bytes that this thread has allocated and not freed.
+/// Returns the number of bytes that this thread has allocated and not freed.
 pub(crate) fn held() -> isize {
     HELD.get()
 }
@@ -28,13 +28,13 @@ fn count(bytes: isize) {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }

@@ -1,4 +1,4 @@
-//! Two workers of one process that reach each other only over TCP, like two hosts.
+//! Tests of two workers of one process that reach each other only over TCP, like two hosts.
 
 mod memory;
 mod ports;
@@ -18,7 +18,7 @@ use tieline_testing::{Wait, built};
 
 const LOOPBACK: &str = "127.0.0.0/8";
 
-/// The folder of the provider files, or the reason to skip the test.
+/// Returns the folder of the provider files, or `None` with a printed reason to skip the test.
 fn providers() -> Option<PathBuf> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     match FOLDER.get_or_init(|| built::folder(&built::TCP)) {
@@ -52,7 +52,7 @@ fn until(workers: &[&Worker], done: impl Fn() -> bool) {
     }
 }
 
-/// Waits for an operation of the first worker while all of them make progress.
+/// Waits for an operation of the first worker while all workers make progress.
 #[track_caller]
 fn finish(workers: &[&Worker], outcome: Outcome) -> Result<u64, CompletionError> {
     let wait = Wait::new("the end of an operation");
@@ -135,7 +135,7 @@ fn simultaneous_connects_share_connection_two_endpoints_make_two() {
 fn a_worker_sleeps_while_a_connection_forms() {
     let Some(folder) = providers() else { return };
     let (here, there) = (open(&folder), open(&folder));
-    // `b` makes no progress: only the timeouts for retransmissions by `a` occur.
+    // Worker `b` makes no progress, so the only events are the timeouts for retransmissions by `a`.
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
     let to_b = connected(&a, &b);
     let _ = to_b.send(1, 0, b"queued").unwrap();
@@ -205,7 +205,7 @@ fn worker_writes_to_itself_and_next_endpoint_reuses_connection() {
         }
     }
     assert!(seen.borrow().iter().copied().eq(0..40));
-    // A connection that answers went through may stay; their number does not grow.
+    // A connection that carried answers may stay; the number of such connections does not grow.
     assert_eq!(connections[1], connections[3]);
 }
 
@@ -216,7 +216,7 @@ fn an_endpoint_that_is_dropped_leaves_its_connection_to_the_next_one() {
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
     let seen = heard(&b, 1);
     for i in 0..50 {
-        // Dropped with its message in flight.
+        // The endpoint is dropped while its message is in flight.
         let _ = connected(&a, &b).send(1, i, b"one of many").unwrap();
         until(&[&a, &b], || seen.borrow().len() as u64 == i + 1);
     }
@@ -264,7 +264,7 @@ fn a_worker_dropped_while_connections_form_ends_what_was_queued() {
         assert_eq!(endpoint.error().unwrap().status(), Status::Closed);
     }
     drop(endpoints);
-    // A new worker is served.
+    // The server answers a new worker.
     let again = here.worker().unwrap();
     let seen = heard(&b, 1);
     let _ = connected(&again, &b).send(1, 5, b"").unwrap();
@@ -283,7 +283,7 @@ fn clients_come_and_go_and_the_server_keeps_no_connection_of_theirs() {
     for _ in 0..20 {
         let client = here.worker().unwrap();
         let to_server = connected(&client, &server);
-        // The answer goes through an endpoint of the server.
+        // The server sends the answer over an endpoint of its own.
         let asked = to_server.flush_messages().unwrap();
         let _ = finish(&[&client, &server], asked).unwrap();
         assert!(peers() >= 1, "the client that is there is counted");
@@ -343,7 +343,7 @@ fn the_application_carries_the_datagrams_that_form_a_connection() {
     for (worker, name) in [(&a, 0u8), (&b, 1)] {
         let (post, lost) = (mail.clone(), lost.clone());
         let send = move |to: &[u8], datagram: &[u8]| {
-            // The first ones are lost.
+            // The first two datagrams are lost.
             if lost.replace(lost.get() + 1) >= 2 {
                 post.borrow_mut().push_back((to[0], datagram.to_vec()));
             }
@@ -369,7 +369,8 @@ fn the_application_carries_the_datagrams_that_form_a_connection() {
     memory_operations(&a, &[&b], &here, &there, &to_b);
 }
 
-/// The kinds of wire-up messages that carry the address of an endpoint, and its distance from their end.
+/// The kinds of wire-up messages that carry the address of an endpoint, each with the distance of that address from the message's
+/// end.
 const REQUEST: (u8, usize) = (1, 0);
 const REPLY: (u8, usize) = (2, 8);
 

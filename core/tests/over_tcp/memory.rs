@@ -1,4 +1,4 @@
-//! Put, get and atomics over TCP.
+//! Tests of put, get and atomics over TCP.
 
 use super::*;
 use tieline::{AtomicOp, Completion, Region, Width};
@@ -29,7 +29,7 @@ pub(crate) fn memory_operations(
         assert_eq!(run(to.compare_swap(Width::Bits64, &key, 64, 14, 3).unwrap()), 14);
         landing.write(100, &[0; 1000]).unwrap();
     }
-    // More pieces than one call takes, of two regions, in reverse order.
+    // The pieces are more than one call takes, of two regions, in reverse order.
     let cut = |n: usize| n * 3000..(n + 1) * 3000 - n % 5;
     let pieces: Vec<_> = (0..90).rev().map(|n| ([&local, &landing][n % 2], cut(n))).collect();
     let held = |pieces: &[(&Region, std::ops::Range<usize>)]| -> Vec<u8> {
@@ -42,7 +42,7 @@ pub(crate) fn memory_operations(
     let back: Vec<_> = (0..90).rev().map(|n| (&landing, cut(n))).collect();
     let _ = run(to.get_pieces(&back, &key, 11).unwrap());
     assert!(held(&back) == whole);
-    // A flush covers operations that still wait for room, and a fence holds back later ones.
+    // A flush covers operations that their lane has not accepted yet, and a fence holds back later ones.
     local.write(0, &[7u8; 300_000]).unwrap();
     for _ in 0..40 {
         let _ = to.put_with(&local, 0..300_000, &key, 0, Completion::Local).unwrap();
@@ -72,7 +72,7 @@ fn bytes_that_lie_anywhere_are_put_by_the_module_and_are_free_at_once() {
     let to_b = connected(&a, &b);
     let target = there.register(vec![0u8; 200_000]).unwrap();
     let key = to_b.import_key(&target.remote_key().unwrap()).unwrap();
-    // The route to the peer's memory must exist first, or the first put goes by messages.
+    // The route to the peer's memory must exist first, or the first put would use messages.
     until(&[&a, &b], || !key.is_settling());
     for len in [1, 8, 5000, 200_000] {
         let mut bytes = vec![len as u8 + 1; len];
@@ -112,7 +112,7 @@ fn locally_completed_put_needs_no_peer_and_is_flushed() {
     drop(target);
     let put = to_b.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
     assert_eq!(finish(&[&a], put), Ok(0));
-    // Whether or not the refusal has arrived, the next flush reports it.
+    // The next flush reports the refusal, whether or not the refusal has already arrived.
     let mark = to_b.flush_messages().unwrap();
     let _ = finish(&[&a, &b], mark).unwrap();
     let refused = finish(&[&a, &b], to_b.flush().unwrap()).unwrap_err();
@@ -177,7 +177,7 @@ fn a_progress_thread_serves_put_get_and_atomics_while_the_target_computes() {
     let there = over_tcp(&folder).progress_thread(true).open().unwrap();
     let (a, b) = (here.worker().unwrap(), there.worker().unwrap());
     let to_b = connected(&a, &b);
-    // From here on `b` makes no calls.
+    // From this point on `b` makes no calls.
     memory_operations(&a, &[], &here, &there, &to_b);
     assert_eq!(a.pending(), 0);
 }
@@ -225,7 +225,7 @@ fn gets_in_flight_outlive_their_endpoint_and_their_memory() {
             let get = to_b.get(&landing, 0..4 << 20, &key, 0).unwrap();
             drop((to_b, key));
             drop(landing);
-            // It was abandoned with its endpoint, or the connection that stays has delivered it.
+            // The get was abandoned with its endpoint, or the remaining connection has delivered it.
             if let Err(error) = finish(others, get) {
                 assert_eq!(error.status(), Status::Canceled, "{error}");
             }

@@ -1,4 +1,5 @@
-//! `TIELINE_TCP_PORTS`: a range without room for the listeners of a process is an error, and never an unreachable worker.
+//! Tests of `TIELINE_TCP_PORTS`: a range with too few ports for the listeners of a process is an error, and never an unreachable
+//! worker.
 
 use super::{finish, over_tcp, providers};
 use std::cell::Cell;
@@ -7,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
 use std::rc::Rc;
 use tieline::Status;
 
-/// The first of `count` adjacent free ports, below the range that the kernel assigns.
+/// Returns the first of `count` adjacent free ports, below the range that the kernel assigns.
 fn free_neighbours(count: u16) -> u16 {
     let is_free = |port| {
         let taken = |ip: IpAddr| {
@@ -44,7 +45,7 @@ fn a_second_context_without_a_port_opens_no_worker_that_nobody_reaches() {
     let first = free_neighbours(2);
     let range = format!("{first}-{}", first + 1);
     let open = || over_tcp(&folder).set("TIELINE_TCP_PORTS", &range).open().unwrap();
-    // Both check while neither listens.
+    // Both contexts check the range before either listens.
     let (one, other) = (open(), open());
     let worker = one.worker().unwrap();
     let refused = other.worker().map(|_| ()).unwrap_err();
@@ -55,7 +56,7 @@ fn a_second_context_without_a_port_opens_no_worker_that_nobody_reaches() {
     {
         assert!(text.contains(part), "{part}: {text}");
     }
-    // The first one has all ports that it needs.
+    // The first context has all ports that it needs.
     let got = Rc::new(Cell::new(0));
     let count = got.clone();
     worker.on_message(1, move |_| count.set(count.get() + 1)).unwrap();

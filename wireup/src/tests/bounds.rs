@@ -1,4 +1,4 @@
-//! Exact tests of each bound: remembered peers, connections begun by peers, private data.
+//! Tests of each bound: remembered peers, connections begun by peers, private data.
 
 use super::world::{MODULE, id};
 use crate::message::{Body, Header, Parsed, encode, parse};
@@ -8,7 +8,7 @@ use crate::service::{
 use crate::tables::{MAX_IDLE_PAIRS, WINDOW};
 use crate::{Action, Claim, ConnectionKey, Limits, Machine, Phase, ReasonKind, WorkerId};
 
-/// One of many peers.
+/// Returns the id of the `n`th peer.
 fn peer(n: usize) -> WorkerId {
     let mut id = [0xee; 16];
     id[..8].copy_from_slice(&(n as u64).to_le_bytes());
@@ -19,7 +19,7 @@ fn machine(limits: Limits) -> Machine {
     Machine::new(id(0), 1, vec![0], limits)
 }
 
-/// The application requests a connection and makes its endpoint.
+/// Requests a connection as the application does, and makes its endpoint.
 fn connect(machine: &mut Machine, to: WorkerId) -> ConnectionKey {
     let Ok(Claim::New(key)) = machine.connect(0, to, MODULE) else { panic!("a new one") };
     machine.created(0, &key, b"endpoint");
@@ -47,10 +47,10 @@ fn longest_idle_quarter_of_peers_is_evicted_beyond_limit() {
     assert_eq!(machine.idle_pairs, MAX_IDLE_PAIRS);
     assert_eq!(machine.peers.len(), MAX_IDLE_PAIRS + 1, "as many as there may be are remembered");
     assert_eq!(machine.floor, 0);
-    // A peer that comes back is not idle, and later is idle for less time than the others.
+    // A peer that connects again is not idle, and afterwards has been idle for less time than the others.
     assert_eq!(connect_and_close(&mut machine, peer(2)), 2);
     assert_eq!((machine.idle_pairs, machine.floor), (MAX_IDLE_PAIRS, 0));
-    // One more evicts the quarter that was idle longest.
+    // One more pair evicts the quarter that was idle longest.
     assert_eq!(connect_and_close(&mut machine, peer(MAX_IDLE_PAIRS + 1)), 1);
     let gone = MAX_IDLE_PAIRS / 4 + 1;
     assert_eq!(machine.idle_pairs, MAX_IDLE_PAIRS + 1 - gone);
@@ -60,7 +60,7 @@ fn longest_idle_quarter_of_peers_is_evicted_beyond_limit() {
     assert!(remembered(&machine, 1), "who has a connection is never forgotten");
     assert!(remembered(&machine, 2), "nor who was there a moment ago");
     for n in 3..=MAX_IDLE_PAIRS + 1 {
-        // Peer 0 was evicted, 1 and 2 were not.
+        // Peer 0 was evicted; peers 1 and 2 were not.
         assert_eq!(remembered(&machine, n), n > gone + 1, "peer {n}");
     }
     assert_eq!(machine.phase(&live), Some(Phase::Asked));
@@ -71,14 +71,14 @@ fn longest_idle_quarter_of_peers_is_evicted_beyond_limit() {
     assert_eq!(idle.count(), machine.idle_pairs);
 }
 
-/// A peer requests its connection `n`.
+/// Sends a request of a peer for its connection `n`.
 fn ask(machine: &mut Machine, from: WorkerId, n: u32) {
     let header = Header { from, to: id(0), from_epoch: 1, to_epoch: 0, module: MODULE, n };
     let body = Body::Request { identity: b"somebody", address: b"endpoint" };
     machine.receive(0, &encode(&header, &body)).unwrap();
 }
 
-/// The machine's next action: it makes an endpoint, or rejects with these words.
+/// Returns the machine's next action: it makes an endpoint, or rejects with this text.
 fn next(machine: &mut Machine) -> Result<ConnectionKey, (ReasonKind, String)> {
     match machine.take_action().expect("it does something") {
         Action::Create { key, .. } => Ok(key),
@@ -128,7 +128,7 @@ fn all_peers_together_may_begin_so_many_connections_and_no_more() {
     assert!(next(&mut machine).is_ok(), "one that is gone makes room");
 }
 
-/// A number that a message names is used from then on. A message with the highest number would leave none.
+/// A number in a message counts as used from then on. A message with the highest possible number would leave none.
 #[test]
 fn a_peer_may_skip_so_many_numbers_and_no_more() {
     let mut machine = machine(Limits::default());

@@ -1,4 +1,4 @@
-//! The action and the counters for each kind of message in each phase, word for word.
+//! Tests of the action and the counters for each kind of message in each phase, word for word.
 
 use super::world::{MODULE, id};
 use crate::message::{Body, Header, Parsed, encode, encode_version, parse};
@@ -9,7 +9,7 @@ const OURS: &[u8] = b"ours";
 const THEIRS: &[u8] = b"theirs";
 const MS: u64 = 1_000_000;
 
-/// This side is in its fifth life, the peer in its third.
+/// Makes a machine in its fifth epoch, whose peer is in its third.
 fn machine() -> Machine {
     Machine::new(id(0), 5, vec![0], Limits::default())
 }
@@ -43,7 +43,7 @@ fn words(datagram: &[u8]) -> String {
     }
 }
 
-/// All of its next actions.
+/// Returns all of the machine's next actions.
 fn does(machine: &mut Machine) -> Vec<String> {
     let words = |action| match action {
         Action::Create { key, .. } => format!("create {}", key.n),
@@ -57,7 +57,7 @@ fn does(machine: &mut Machine) -> Vec<String> {
     std::iter::from_fn(|| machine.take_action()).map(words).collect()
 }
 
-/// The actions for a message, followed by the counters.
+/// Returns the actions for a message, followed by the counters.
 fn about(machine: &mut Machine, header: &Header<'_>, body: &Body<'_>) -> Vec<String> {
     about_bytes(machine, &encode(header, body))
 }
@@ -84,7 +84,7 @@ fn about_bytes(machine: &mut Machine, bytes: &[u8]) -> Vec<String> {
     all
 }
 
-/// A connection that the local side has requested, in this phase.
+/// Makes a connection that the local side has requested.
 fn asked(machine: &mut Machine) -> ConnectionKey {
     let Ok(Claim::New(key)) = machine.connect(0, id(1), MODULE) else { panic!("a new one") };
     machine.created(0, &key, OURS);
@@ -118,7 +118,7 @@ fn message_for_another_worker_or_life_is_rejected_or_counted() {
     let text = "answer Closed, next 2: the message is for another life of this worker".to_owned();
     assert_eq!(about(&mut machine, &life, &request(THEIRS)), told(text, "stale 1, rejected 1"));
     assert_eq!(about(&mut machine, &life, &ready(THEIRS, OURS)), ["stale 1"]);
-    // None of that leaves state: a first request without a known life of the receiver is served.
+    // None of these messages leaves state: a first request without a known epoch of the receiver is served.
     let first = Header { to_epoch: 0, ..header(1) };
     assert_eq!(about(&mut machine, &first, &request(THEIRS)), ["bind 1", "requests 1"]);
     let older = Header { from_epoch: 2, ..header(2) };
@@ -160,7 +160,7 @@ fn message_of_another_version_is_answered_or_counted() {
 fn requesting_side_acts_on_each_message_once() {
     let mut machine = machine();
     let key = asked(&mut machine);
-    // The peer is still making its endpoint: the next request comes later.
+    // The peer is still making its endpoint, so the next request is sent later.
     assert_eq!(machine.next_timer(), Some(50 * MS));
     assert_eq!(about(&mut machine, &header(1), &Body::Duplicate { ready: true }), ["stale 1"]);
     assert_eq!(about(&mut machine, &header(1), &Body::Duplicate { ready: false }), [""]);
@@ -186,7 +186,7 @@ fn requesting_side_acts_on_each_message_once() {
     );
     assert_eq!(about(&mut machine, &header(1), &reply(OURS)), [""]);
     assert_eq!(about(&mut machine, &header(1), &ready(THEIRS, OURS)), ["stale 1"]);
-    // The peer was bound before: both are.
+    // The peer was bound before, so both sides are bound.
     machine.bound(0, &key, Ok(()));
     assert_eq!(does(&mut machine), ["ready 1", "send ready"]);
     assert_eq!(machine.counters().ready, 1);
@@ -219,7 +219,7 @@ fn bound_and_ready_side_answers_duplicates_and_rejects_others() {
     let closed = Body::Reject { kind: ReasonKind::Closed, next: 2, text: "closed" };
     assert_eq!(about(&mut machine, &header(1), &closed), ["stale 1"]);
     assert_eq!(about(&mut machine, &header(9), &closed), ["stale 1"]);
-    // Its number is used up.
+    // The number of the connection is used up.
     machine.close(0, &key);
     assert_eq!(does(&mut machine), [""; 0], "its endpoint tells the peer");
     let ended = "answer Closed, next 2: the connection of this number has ended";
@@ -255,7 +255,7 @@ fn refused_request_of_peer_gets_the_same_words_when_repeated() {
     );
 }
 
-/// A claimed connection that the peer ends before it is ready begins again, a limited number of times.
+/// If the peer ends a claimed connection before it is ready, the connection begins again, a limited number of times.
 #[test]
 fn connection_ended_by_peer_is_renumbered_up_to_limit() {
     let limits = Limits { max_renumbered: 2, ..Limits::default() };

@@ -1,4 +1,4 @@
-//! The error text of a connection that timed out: the local phase, and the last message of the peer.
+//! Tests of the error text of a connection that timed out: the local phase, and the last message of the peer.
 
 use super::world::{MODULE, World, id};
 use crate::message::{Body, Header, encode};
@@ -16,7 +16,7 @@ fn two() -> World {
     World::new(2, &Limits::default())
 }
 
-/// Delivers the datagrams in flight to `who`, and no others.
+/// Delivers only the datagrams in flight to `who`.
 fn deliver(world: &mut World, who: u8) {
     let (theirs, others) =
         std::mem::take(&mut world.wire).into_iter().partition(|(to, _)| *to == who);
@@ -28,7 +28,7 @@ fn deliver(world: &mut World, who: u8) {
     }
 }
 
-/// The application's error after `passed` more nanoseconds without another message.
+/// Returns the application's error after `passed` more nanoseconds without another message.
 fn given_up_after(world: &mut World, who: u8, passed: u64) -> String {
     world.tick(who, passed);
     let (failed, reason) = world.sides[usize::from(who)].failed.pop().expect("it is given up");
@@ -154,7 +154,7 @@ fn a_peer_that_was_too_busy_is_named_with_its_own_words() {
     says(&text, &["that it is busy (all 3 are taken), 30.0 s ago"]);
 }
 
-/// The wait after each loss is twice as long as the one before, until a message of the peer arrives.
+/// Each wait after a loss is twice as long as the previous one, until a message of the peer arrives.
 #[test]
 fn losses_are_counted_from_the_last_word_of_the_peer() {
     let at_work = |world: &mut World, request: &[u8]| {

@@ -1,4 +1,4 @@
-//! Every interleaving of two workers, up to a number of faults: no wrong state is reachable, and every state leads to an
+//! Tests of every interleaving of two workers, up to a number of faults: no wrong state is reachable, and every state leads to an
 //! end.
 
 use super::world::World;
@@ -10,19 +10,19 @@ use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
-/// The events that are still allowed.
+/// The numbers of events that are still allowed.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 struct Budget {
     connects: [u8; 2],
-    /// How often the time of either side advances to its next timer.
+    /// The number of times that the time of either side advances to its next timer.
     ticks: [u8; 2],
-    /// Datagrams lost or duplicated. (Delivery in any order is not counted.)
+    /// The number of datagrams lost or duplicated. Delivery in another order is not counted.
     faults: u8,
-    /// Endpoints closed by either application.
+    /// The number of endpoints closed by either application.
     closes: u8,
-    /// Processes that die and start again, and connect once more.
+    /// The number of processes that die, start again and connect once more.
     crashes: u8,
-    /// Endpoints that cannot be made or connected.
+    /// The number of endpoints that cannot be made or connected.
     refusals: u8,
 }
 
@@ -68,7 +68,7 @@ fn words(datagram: &[u8]) -> String {
     }
 }
 
-/// 128 bits, so that two states never share one.
+/// A hash of 128 bits, so that two states practically never have the same one.
 struct Fingerprint(u128);
 
 impl Hasher for Fingerprint {
@@ -91,7 +91,7 @@ impl Hasher for Fingerprint {
     }
 }
 
-/// How a state was reached.
+/// The last step to a state, and the steps before it.
 struct Step {
     event: Event,
     before: Path,
@@ -116,7 +116,7 @@ struct State {
     path: Path,
     world: World,
     left: Budget,
-    /// How often each application has called `connect`.
+    /// The number of times that each application has called `connect`.
     asked: [u8; 2],
 }
 
@@ -218,7 +218,7 @@ impl State {
         out.0
     }
 
-    /// Without further faults the run ends, and successfully unless there was a fault.
+    /// Checks that the run ends without further faults, and successfully unless there was a fault.
     fn ends(mut self, known: &mut HashSet<u128>) {
         self.left = Budget::default();
         // A side that is about to time out may do so; every other side must become ready.
@@ -228,7 +228,7 @@ impl State {
         });
         let calm = time_enough && !self.world.troubled;
         for _ in 0..500 {
-            // A state that was settled without a fault has a stronger guarantee, so it is another entry.
+            // A state that was settled without a fault has a stronger guarantee, so it is a separate entry.
             if !known.insert(self.fingerprint() ^ u128::from(calm)) {
                 return;
             }

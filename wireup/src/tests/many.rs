@@ -1,4 +1,4 @@
-//! Several workers, several connections of each pair, random orders of events and faults.
+//! Tests of several workers with several connections of each pair, in random orders of events and faults.
 
 use super::world::World;
 use crate::{Limits, Phase};
@@ -42,7 +42,7 @@ fn event(workers: u8) -> impl Strategy<Value = Event> {
     ]
 }
 
-/// One of some keys, by index.
+/// Selects one of some keys, by index.
 macro_rules! pick {
     ($keys:expr, $index:expr) => {{
         let keys: Vec<_> = $keys.cloned().collect();
@@ -138,7 +138,7 @@ proptest! {
                 (0..each).for_each(|_| world.connect(who, peer));
             }
         }
-        // All have sent requests; the order of arrival is random.
+        // All workers have sent requests; the order of arrival is random.
         for index in &seed {
             apply(&mut world, &Event::Deliver(*index));
         }

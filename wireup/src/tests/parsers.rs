@@ -9,7 +9,7 @@ use crate::{Limits, ReasonKind};
 use proptest::prelude::*;
 use std::path::Path;
 
-/// One message of each kind.
+/// Returns one message of each kind.
 fn good() -> Vec<(&'static str, Vec<u8>)> {
     let header =
         Header { from: id(1), to: id(0), from_epoch: 5, to_epoch: 1, module: MODULE, n: 1 };
@@ -35,7 +35,7 @@ fn good() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Every byte string is accepted or refused, and a valid message is encoded again to the same bytes.
+/// Checks that a byte string is accepted or refused, and that a valid message is encoded again to the same bytes.
 fn feed(bytes: &[u8]) {
     if let Ok(Parsed::Message(header, body)) = parse(bytes) {
         assert_eq!(encode(&header, &body), bytes);
@@ -43,7 +43,7 @@ fn feed(bytes: &[u8]) {
     if let Ok((1, token, Some(message))) = service::parse(bytes) {
         assert_eq!(service::encode(token, &message), bytes);
     }
-    // A side that has sent a request, so that answers have an effect, and that listens.
+    // This side has sent a request, so that answers have an effect, and it listens.
     let mut world = World::new(2, &Limits::default());
     world.connect(0, 1);
     let machine = &mut world.sides[0].machine;
@@ -69,7 +69,7 @@ fn kept_byte_strings_do_no_harm() {
     assert!(files >= good().len(), "the corpus has {files} files");
 }
 
-/// Messages of this version stay readable: the code encodes the same bytes as the files hold.
+/// Messages of this version stay readable: the code encodes the same bytes as the files contain.
 #[test]
 fn the_bytes_of_a_message_do_not_change() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/corpus");

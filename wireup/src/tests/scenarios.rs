@@ -1,4 +1,4 @@
-//! The scenarios of `docs/wireup.md`, one test each.
+//! Tests of the scenarios of `docs/wireup.md`, one each.
 
 use super::world::{MODULE, World, id};
 use crate::message::{Body, Header, MAX_ADDRESS, encode, encode_version};
@@ -27,7 +27,7 @@ fn failure(world: &World, who: u8) -> &Reason {
     &world.sides[usize::from(who)].failed.last().expect("it failed").1
 }
 
-/// A message that `from` could have sent to `to`.
+/// Makes the header of a message that `from` could have sent to `to`.
 fn header(from: u8, to: u8, lives: (u64, u64), n: u32) -> Header<'static> {
     let (from_epoch, to_epoch) = lives;
     Header { from: id(from), to: id(to), from_epoch, to_epoch, module: MODULE, n }
@@ -113,7 +113,7 @@ fn a_peer_of_another_version_rejects_with_both_versions() {
     assert_eq!(world.sides[1].machine.len(), 0);
     let (to, reject) = world.wire.pop_first().unwrap();
     assert_eq!(to, A);
-    // For A, which has version 7, the rejection is of another version; here the roles are reversed.
+    // For A, which now has version 7, the rejection is of another version; the roles are reversed.
     let mut reject = reject;
     reject[2] = 7;
     world.deliver(A, &reject);
@@ -129,7 +129,7 @@ fn a_peer_that_restarts_at_the_same_address_is_met_again() {
     world.connect(A, B);
     world.settle();
     world.crash(B);
-    // A does not know yet. Its next connection reaches the new life; the old one ends with a reason.
+    // A does not know of the restart yet. Its next connection reaches the new epoch; the old connection ends with a reason.
     world.connect(A, B);
     world.settle();
     world.check_at_rest();
@@ -184,7 +184,7 @@ fn a_close_that_crosses_a_request_leads_to_the_next_connection() {
 
 #[test]
 fn a_thousand_connections_between_two_processes_form_at_once() {
-    // Fewer may form at a time than are requested: the others are rejected as busy, and retry later.
+    // The limit permits fewer connections in progress than are requested: the others are rejected as busy, and retried later.
     let limits = Limits { max_unfinished_per_peer: 100, ..Limits::default() };
     let mut world = World::new(2, &limits);
     for _ in 0..1000 {
@@ -228,7 +228,7 @@ fn a_storm_of_requests_costs_bounded_memory() {
         from[..4].copy_from_slice(&round.to_le_bytes());
         let header = Header { from, to: id(A), from_epoch: 1, to_epoch: 0, module: MODULE, n: 1 };
         let body = Body::Request { identity: b"anybody", address: &[7; MAX_ADDRESS] };
-        // From time to time about a second passes, in which the earlier requests time out.
+        // In regular intervals about a second passes, in which the earlier requests time out.
         let now = u64::from(round) * 10_000_000;
         machine.receive(now, &encode(&header, &body)).unwrap();
         machine.tick(now);

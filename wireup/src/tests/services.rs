@@ -1,4 +1,4 @@
-//! Services: requests of a client, and their results.
+//! Tests of services: requests of a client, and their results.
 
 use super::world::id;
 use crate::service::{RequestId, ServiceAction, ServiceLimits, Services};
@@ -23,7 +23,7 @@ impl Two {
         }
     }
 
-    /// Delivers messages until none is left, and records the applications' events.
+    /// Delivers messages until none remains, and records the applications' events.
     fn carry(&mut self, now: u64) {
         loop {
             let (action, from_client) = match self.client.take_action() {
@@ -171,7 +171,7 @@ fn a_lost_peer_ends_what_it_asked_and_what_was_asked_of_it() {
     assert!(reason.text.contains("the link is down"));
 }
 
-/// A client that comes back restarts its tokens: an earlier answer does not belong to them.
+/// A client that reconnects restarts its tokens: an earlier answer does not belong to a new token.
 #[test]
 fn reused_token_of_lost_peer_gets_no_old_answer() {
     let mut two = Two::new();

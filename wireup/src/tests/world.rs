@@ -1,4 +1,4 @@
-//! Workers in memory: machines, their callers, and the datagrams between them. Every step checks the
+//! Workers in memory for tests: machines, their callers, and the datagrams between them. Every step of the tests checks the
 //! invariants.
 
 use crate::{Action, Claim, ConnectionKey, Limits, Machine, Phase, Reason, WorkerId};
@@ -15,14 +15,14 @@ pub(super) struct Side {
     pub(super) now: u64,
     pub(super) machine: Machine,
     pub(super) endpoints: BTreeMap<ConnectionKey, Endpoint>,
-    /// Endpoints for the application's requests are made immediately; otherwise when the test makes them, as for `Create`.
+    /// Whether endpoints for the application's requests are made immediately; otherwise the test makes them, as for `Create`.
     pub(super) prompt: bool,
-    /// Every connection of this life.
+    /// Every connection of this epoch.
     pub(super) ever: BTreeSet<ConnectionKey>,
-    /// The caller's open steps.
+    /// The steps that the caller has yet to make.
     pub(super) to_make: BTreeSet<ConnectionKey>,
     pub(super) to_bind: BTreeSet<ConnectionKey>,
-    /// The application's connections.
+    /// The connections that the application uses.
     pub(super) wanted: BTreeSet<ConnectionKey>,
     pub(super) failed: Vec<(ConnectionKey, Reason)>,
 }
@@ -37,13 +37,13 @@ pub(super) struct Endpoint {
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) sides: Vec<Side>,
-    /// Datagrams in flight, as a set: the order has no meaning, and a duplicate is a fault of its own.
+    /// The datagrams in flight, as a set: the order has no meaning, and a duplicate is a separate fault.
     pub(super) wire: BTreeSet<(u8, Vec<u8>)>,
-    /// Datagrams beyond this are lost.
+    /// The maximum number of datagrams in flight; further ones are lost.
     pub(super) capacity: usize,
-    /// Every endpoint address that was ever bound, and the address that it was bound to.
+    /// Every endpoint address that was ever bound, with the address to which it was bound.
     pub(super) bindings: BTreeSet<(Vec<u8>, Vec<u8>)>,
-    /// A side has closed, crashed, refused or timed out.
+    /// Whether a side has closed, crashed, refused or timed out.
     pub(super) troubled: bool,
 }
 
@@ -51,14 +51,14 @@ pub(super) fn id(who: u8) -> WorkerId {
     [who; 16]
 }
 
-/// No two endpoints have the same address, in any life.
+/// Returns an endpoint address that no other endpoint has, in any epoch.
 fn address(me: u8, epoch: u64, key: &ConnectionKey) -> Vec<u8> {
     let mut out = vec![me, epoch as u8, key.peer[0]];
     out.extend(key.n.to_le_bytes());
     out
 }
 
-/// The owner of an endpoint, and its life.
+/// Returns the owner of an endpoint, and the owner's epoch.
 fn owner(address: &[u8]) -> (u8, u64) {
     (address[0], u64::from(address[1]))
 }
@@ -231,8 +231,7 @@ impl World {
         side.check();
     }
 
-    /// One step without further faults: callers answer, datagrams arrive, time passes. Returns false if
-    /// no step is left.
+    /// Runs one step without further faults: callers answer, datagrams arrive, time passes. Returns `false` if no step is possible.
     pub(super) fn settle_once(&mut self) -> bool {
         for who in 0..self.sides.len() as u8 {
             let side = &self.sides[usize::from(who)];
@@ -266,7 +265,7 @@ impl World {
         panic!("it does not come to rest");
     }
 
-    /// The invariants at the end, when no step is left.
+    /// Checks the invariants at the end, when no step is possible.
     pub(super) fn check_at_rest(&self) {
         for side in &self.sides {
             for (key, endpoint) in &side.endpoints {
@@ -291,7 +290,7 @@ impl World {
         }
     }
 
-    /// The invariants between two sides.
+    /// Checks the invariants between two sides.
     pub(super) fn check_pairs(&self) {
         for side in &self.sides {
             for (key, endpoint) in side.endpoints.iter().filter(|(_, e)| e.ready) {
@@ -306,7 +305,8 @@ impl World {
         }
     }
 
-    /// Two worlds with the same hash behave the same: texts and counters are left out, and time is relative.
+    /// Hashes the world so that two worlds with the same hash behave the same: texts and counters are left out, and time is
+    /// relative.
     pub(super) fn hash(&self, out: &mut impl Hasher) {
         self.wire.hash(out);
         self.bindings.hash(out);
@@ -336,7 +336,7 @@ impl World {
 }
 
 impl Side {
-    /// The machine's tables agree with each other and with the caller's.
+    /// Checks that the machine's tables agree with each other and with the caller's.
     fn check(&self) {
         let m = &self.machine;
         assert!(

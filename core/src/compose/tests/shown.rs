@@ -5,7 +5,7 @@ use crate::compose::out_of_band_candidate;
 use crate::rank::agree;
 use crate::report::composed;
 
-/// The same as [`compose`], with a per-domain replacement of `TIELINE_CONNECT`.
+/// Composes like [`compose`], with a per-domain replacement of `TIELINE_CONNECT`.
 fn composed_with(candidates: &[FoundModule], set: &[(&str, &str)]) -> Composition {
     let pairs = set.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let config = Config::builder().environment(pairs).build().unwrap();
@@ -24,13 +24,13 @@ fn line(composition: &Composition, domain: &str) -> String {
     composed::composed_line(path.expect("the domain has a path"), composition)
 }
 
-/// The modules of a host with `rxe0`.
+/// Moves a module to the domain `verbs:rxe0`.
 fn on_rxe0(mut candidate: FoundModule) -> FoundModule {
     candidate.at.domain = "verbs:rxe0".into();
     candidate
 }
 
-/// A network whose connections another module must form, too.
+/// Describes `tcp/stream`, whose connections another module must form, too.
 fn tcp() -> FoundModule {
     let mut tcp = data("tcp", "tcp", "stream", MESSAGES | RMA, 10);
     tcp.facts.connects_to_endpoint = true;
@@ -197,7 +197,7 @@ fn told(composition: &Composition) -> Told {
     schemes.map(|connection| (scheme(&connection.at), connection.rank)).collect()
 }
 
-/// All sides that a user can produce with some modules and settings.
+/// Lists the sides that result from combinations of modules and settings.
 fn sides() -> Vec<(String, Told)> {
     let mut sides = Vec::new();
     let devices = [
@@ -228,7 +228,7 @@ fn sides() -> Vec<(String, Told)> {
                         let told = told(&composition);
                         let own = composition.usable().find(|path| path.domain == "verbs:rxe0");
                         let own = own.and_then(Path::connection).map(|c| scheme(&c.at));
-                        // Between processes of the same kind, the path's own choice is used.
+                        // Between processes with the same modules and settings, the path's own choice is used.
                         assert_eq!(own, agree(&told, &told).ok(), "{names:?} {set:?}");
                         sides.push((format!("{names:?} {set:?}"), told));
                     }

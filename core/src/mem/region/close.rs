@@ -1,12 +1,12 @@
-//! The end of a region: when nothing accesses its memory any more.
+//! The end of a region: the conditions under which nothing accesses its memory any more.
 //!
-//! There are three kinds of users:
+//! A region has three kinds of users:
 //!
 //! * *Handles*: clones of the application, and handles that the library holds for operations in progress, or for a failed endpoint
 //!   whose provider may still be working. One `Arc` counts all of them.
-//! * *Peers by message*: they access the memory only while the region table is locked for reading.
-//! * *Providers*: devices, and peers with direct access. Ending a registration reports whether one of them is still active (AGAIN:
-//!   keys are refused, call again).
+//! * *Peers by message* access the memory only while the region table is locked for reading.
+//! * *Providers* are devices, and peers with direct access. The call that ends a registration reports whether a provider still uses
+//!   the memory (AGAIN: keys are refused, call again).
 
 use super::{Backing, Region, RegionState, Registration};
 use crate::mem::Memory;
@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A region that could not be closed yet: its memory may still be accessed.
 pub struct NotClosed {
-    /// The region, to be closed again. Its remote keys are refused already. Exception: if one registration of a device serves
-    /// operations of this process as well, its keys are refused from the last such operation on (docs/abi.md).
+    /// The region, to be closed again. The region's remote keys are already refused. Exception: if one registration of a device
+    /// serves operations of this process as well, its keys are refused from the last such operation on (docs/abi.md).
     pub region: Region,
-    /// The remaining use of the region, and the remedy. `Busy`: the next attempt may succeed. With any other status it will not,
-    /// and the memory must stay valid for the rest of the process.
+    /// The remaining use of the region, and the remedy. `Busy`: the next attempt may succeed. With any other status no attempt will
+    /// succeed, and the memory must stay valid for the rest of the process.
     pub error: Error,
 }
 
@@ -69,9 +69,9 @@ impl Region {
     ///
     /// # Errors
     /// [`NotClosed`] returns the region, with an error of status `Busy` that names the remaining use: another handle, pending
-    /// operations, or a peer in the middle of a copy. Pending operations include those of other workers. They also include
-    /// operations of a failed endpoint, until their provider has reported how they ended or the endpoint is dropped. A provider's
-    /// own error means that it cannot tell. `Invalid`: a forked child.
+    /// operations, or a peer in the middle of a copy. Pending operations include those of other workers. Pending operations also
+    /// include operations of a failed endpoint, until their provider has reported the operations' end or the endpoint is dropped. A
+    /// provider's own error means that the provider cannot report whether the memory is in use. `Invalid` in a forked child.
     pub fn close(self) -> Result<(), NotClosed> {
         let mut region = self;
         match region.try_close() {
@@ -83,7 +83,7 @@ impl Region {
     pub(super) fn try_close(&mut self) -> Result<(), Error> {
         self.inner.memory.guard.check("a region")?;
         self.inner.revoke();
-        // It may include a part of the region that was sent as a rendezvous message.
+        // The parked memory may include a part of the region that was sent as a rendezvous message.
         self.inner.memory.sweep();
         if let Some(inner) = Arc::get_mut(&mut self.inner) {
             return inner.end();
@@ -119,8 +119,8 @@ fn still_in_use(inner: &RegionState, why: impl Into<String>, fix: &str) -> Error
 }
 
 impl RegionState {
-    /// From here on, peers' requests by message are refused, and no such access is in progress when this returns. Providers refuse
-    /// direct access, if they can do so while local operations continue.
+    /// Refuses peers' requests by message from this call on; no such access is in progress when the function returns. Providers
+    /// refuse direct access, if they can do so while local operations continue.
     fn revoke(&self) {
         if self.revoked.swap(true, Ordering::AcqRel) {
             return;
@@ -131,7 +131,7 @@ impl RegionState {
         }
     }
 
-    /// Ends the registrations. An error gives the reason that the memory may still be accessed.
+    /// Ends the registrations. An error contains the reason that the memory may still be accessed.
     fn end(&mut self) -> Result<(), Error> {
         let has_parts = self.parts.are_left();
         end_all(&self.memory, &mut self.registrations, has_parts, &mut self.unsure);
@@ -150,8 +150,8 @@ impl RegionState {
 }
 
 /// Ends registrations, except those that a peer still uses. `unsure` is the first error of a registration in an unknown state. The
-/// registration that owns the memory unmaps it as it ends. It therefore ends after all others, including those of its parts, and
-/// never if one of them is in doubt.
+/// registration that owns the memory unmaps it as it ends. That registration therefore ends after all others, including those of
+/// the region's parts, and never if one of them is in doubt.
 fn end_all(
     memory: &Memory,
     registrations: &mut Vec<Registration>,
@@ -164,7 +164,7 @@ fn end_all(
     }
 }
 
-/// Ends a registration, unless a peer uses it. Returns whether one does.
+/// Ends a registration, unless a peer uses the memory. Returns whether a peer uses the memory.
 fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option<Error>) -> bool {
     let Err(error) = registration.memory.end() else { return false };
     if error.status() == Status::Again {
@@ -178,7 +178,7 @@ fn is_used(memory: &Memory, registration: &mut Registration, unsure: &mut Option
 
 impl Drop for RegionState {
     fn drop(&mut self) {
-        // Before any lock: in a forked child its owner may be a thread that does not exist there.
+        // The process is checked before any lock: in a forked child the lock's owner may be a thread that does not exist there.
         if !self.memory.guard.same_process() {
             return;
         }
@@ -190,7 +190,8 @@ impl Drop for RegionState {
         let mut backing = std::mem::replace(&mut self.backing, Backing::Borrowed);
         let (mut whole, mut source) = (None, None);
         if let Backing::Part(region) = backing {
-            // A parked entry holds no region, because that would hold the context, which would never end.
+            // A parked entry holds no region, because the region would hold the memory state that contains the entry, and neither
+            // would ever end.
             whole = Some(region.inner.parts.one_more());
             (backing, source) = (Backing::Borrowed, Some(region));
         }
@@ -202,15 +203,15 @@ impl Drop for RegionState {
         } else {
             self.memory.parked.add(rest);
         }
-        // The region may end here, and finds its part.
+        // The source region may end here, after its part was parked.
         drop(source);
     }
 }
 
-/// Counts the parts of a region that were dropped while a peer was in the middle of a copy, and that remain.
+/// The counter of a region's parts that were dropped while a peer was in the middle of a copy, and that remain.
 #[derive(Default)]
 pub(crate) struct Parts {
-    /// Each part holds a clone; created with the first one.
+    /// The shared count, of which each part holds a clone; created with the first part.
     count: OnceCell<Arc<()>>,
 }
 
@@ -219,10 +220,10 @@ impl Parts {
         self.count.get_or_init(Arc::default).clone()
     }
 
-    /// The count cannot grow meanwhile: each part was a handle of the asking region.
+    /// Checks whether parts remain. The count cannot grow meanwhile: each part was a handle of this region.
     fn are_left(&self) -> bool {
         let left = self.count.get().is_some_and(|count| Arc::strong_count(count) > 1);
-        // Accesses to the last part happened before.
+        // Orders all accesses to the last part before this check.
         fence(Ordering::Acquire);
         left
     }
@@ -232,9 +233,9 @@ impl Parts {
 struct Rest {
     registrations: Vec<Registration>,
     backing: Backing,
-    /// Its parts that have remains, too.
+    /// The region's parts, which may remain too.
     parts: Parts,
-    /// If it is a part: the counter of its region.
+    /// The counter of the whole region, if these are the remains of a part.
     whole: Option<Arc<()>>,
 }
 
@@ -248,7 +249,7 @@ impl Rest {
         std::mem::forget(self);
     }
 
-    /// Moves everything out.
+    /// Moves all contents out.
     fn take(&mut self) -> Rest {
         Rest {
             registrations: std::mem::take(&mut self.registrations),
@@ -259,7 +260,7 @@ impl Rest {
     }
 }
 
-/// The memory of such regions, kept until the peers have finished.
+/// The memory of regions that were dropped while a peer used them, kept until the peers have finished.
 #[derive(Default)]
 pub(crate) struct Parked {
     rests: Mutex<Vec<Rest>>,
@@ -272,7 +273,7 @@ impl Parked {
 }
 
 impl Memory {
-    /// Releases the memory that peers have finished with.
+    /// Releases the memory that peers have stopped using.
     pub(crate) fn sweep(&self) {
         let mut free = Vec::new();
         let mut rests = self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner);
@@ -285,7 +286,7 @@ impl Memory {
             }
             let stays = has_parts || !rest.registrations.is_empty();
             if !stays {
-                // The remains of its region may follow it.
+                // The remains of the whole region may be released next.
                 drop(rest.whole.take());
                 free.push(rest.take());
             }
@@ -295,13 +296,13 @@ impl Memory {
         drop(free);
     }
 
-    /// The number of such regions.
+    /// Returns the number of parked regions.
     #[cfg(test)]
     pub(crate) fn parked(&self) -> usize {
         self.parked.rests.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The context ends: memory that is still being accessed is leaked.
+    /// Leaks the memory that is still being accessed when the context ends.
     pub(crate) fn abandon_parked(&mut self) {
         self.sweep();
         std::mem::forget(std::mem::take(&mut self.parked));

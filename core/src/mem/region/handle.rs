@@ -2,15 +2,15 @@
 //!
 //! Guarantees of the owner:
 //!
-//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. Its
-//!   number is never reused while the process lives, in any context.
-//! * A handle is a secret like a key: **a peer that has it and is connected to a worker of the context gets the key.** No other
-//!   proof is required, so handles are unguessable. A handle is a counter under a permutation of all 64-bit numbers with a secret
-//!   of this process. No handle reveals anything about another one, and each guess costs a message.
-//! * The request is answered from a table, without the application, in any progress of the worker that was asked, and by the
-//!   progress thread if there is one. The handle of a closed region and a handle that never existed are refused with the same text.
+//! * A region has one handle, from the first call of [`Region::handle`](super::Region::handle) until it is closed or dropped. The
+//!   handle's number is never reused while the process exists, in any context.
+//! * A handle is a secret like a key: **a peer that has the handle and is connected to a worker of the context gets the key.** No
+//!   other proof is required, so handles are unguessable. A handle is a counter under a permutation of all 64-bit numbers with a
+//!   secret of this process. No handle reveals anything about another one, and each guess costs a message.
+//! * A table answers the request without the application, in any progress call of the worker that received it, and on the progress
+//!   thread if there is one. The handle of a closed region and a handle that never existed are refused with the same text.
 //!
-//! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) is the requester's side.
+//! [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) implements the requester's side.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -18,29 +18,29 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tieline_plugin_api::process::PerProcess;
 
-/// Rounds of the permutation: from 5 on, no feasible number of handles reveals anything about another one.
+/// The number of rounds of the permutation: from 5 on, no feasible number of handles reveals anything about another one.
 const ROUNDS: u8 = 6;
 
 /// An 8-byte handle of a region's remote key. [`Region::handle`](crate::Region::handle) makes it, and
-/// [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) resolves it. It gives access to the region like the key, so keep it
-/// equally secret.
+/// [`Endpoint::key_by_handle`](crate::Endpoint::key_by_handle) resolves it. A handle permits access to the region like the key, so
+/// keep it equally secret.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct KeyHandle(u64);
 
 impl KeyHandle {
-    /// Returns the bytes for a peer.
+    /// Returns the bytes to send to a peer.
     #[must_use]
     pub fn to_bytes(self) -> [u8; 8] {
         self.0.to_le_bytes()
     }
 
-    /// Makes a handle from these bytes. Only its owner can tell whether it is valid.
+    /// Makes a handle from these bytes. Only the process that made the handle can check whether it is valid.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 8]) -> KeyHandle {
         KeyHandle(u64::from_le_bytes(bytes))
     }
 
-    /// An unused handle.
+    /// Makes an unused handle.
     pub(super) fn next() -> KeyHandle {
         KeyHandle(next())
     }
@@ -51,7 +51,7 @@ impl KeyHandle {
 }
 
 impl fmt::Debug for KeyHandle {
-    /// Without its number, which gives access to memory.
+    /// Omits the number, which permits access to memory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("KeyHandle(..)")
     }
@@ -59,7 +59,7 @@ impl fmt::Debug for KeyHandle {
 
 static SECRET: PerProcess<Secret> = PerProcess::new();
 
-/// The next number of this process. The numbers of a forked child cannot be derived from its parent's state.
+/// Returns the next number of this process. The numbers of a forked child cannot be derived from its parent's state.
 fn next() -> u64 {
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     permuted(&SECRET, GIVEN.fetch_add(1, Ordering::Relaxed))
@@ -68,14 +68,14 @@ fn next() -> u64 {
 /// The secret of the permutation.
 struct Secret {
     hasher: RandomState,
-    /// A forked child's hasher is the one that its parent would create next; these bytes differ.
+    /// The bytes that distinguish a forked child's secret: its hasher equals the one that the parent creates next.
     own: [u8; 16],
 }
 
 impl Default for Secret {
     fn default() -> Secret {
         let mut own = [0; 16];
-        // If the kernel supplies none here, it supplied none to the hasher either.
+        // If the kernel supplies no random bytes here, it supplied none to the hasher either.
         let _ = tieline_net::random(&mut own);
         Secret { hasher: RandomState::new(), own }
     }
@@ -87,7 +87,7 @@ impl Secret {
     }
 }
 
-/// A Feistel network over a keyed hash: it maps two numbers to different ones for any hash.
+/// Permutes numbers by a Feistel network over a keyed hash, which maps different numbers to different ones for any hash.
 fn permuted(secret: &Secret, number: u64) -> u64 {
     let (mut left, mut right) = ((number >> 32) as u32, number as u32);
     for round in 0..ROUNDS {

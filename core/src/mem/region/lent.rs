@@ -1,5 +1,5 @@
-//! Transient registrations: regions that no peer accesses by a key of their own. They are memory that operations use in place, and
-//! the parts that rendezvous messages are read from.
+//! Transient registrations: regions that no peer accesses by a key of their own. Such a region is memory that operations use in
+//! place, or a part of a region from which a receiver reads a rendezvous message.
 
 use super::table::UNREGISTERED;
 use super::{Access, Backing, NotClosed, Region, RegionState};
@@ -9,7 +9,7 @@ use crate::{Error, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A copy whose bytes count against an endpoint's budget during its life.
+/// A copy whose bytes count against an endpoint's budget while the copy exists.
 pub(crate) struct Counted {
     buffer: OwnedBuffer,
     count: Arc<AtomicUsize>,
@@ -41,7 +41,7 @@ impl Drop for Counted {
 }
 
 impl Memory {
-    /// Memory for operations of this context, without any registration.
+    /// Makes a region of memory for operations of this context, without any registration.
     pub(crate) fn lend(self: &Arc<Self>, span: Span, backing: Backing) -> Result<Region, Error> {
         self.guard.check("a context")?;
         let inner = RegionState::new(self.clone(), (UNREGISTERED, 0), span, Access::LOCAL, backing);
@@ -50,33 +50,34 @@ impl Memory {
 }
 
 impl Region {
-    /// Checks that peers may get keys of parts of it, which is refused once it is being closed.
+    /// Checks that peers may get keys of parts of the region, which is refused once the region is being closed.
     pub(in crate::mem) fn check_lends_parts(&self) -> Result<(), Error> {
         if self.inner.revoked.load(Ordering::Acquire) { Err(being_closed()) } else { Ok(()) }
     }
 
-    /// Whether it is not registered anywhere.
+    /// Checks whether the region is not registered anywhere.
     pub(crate) fn is_lent(&self) -> bool {
         self.inner.id == UNREGISTERED
     }
 
-    /// Closes the region like [`Region::close`], and returns the buffer given to [`Context::register_transient`](crate::Context::register_transient) or
-    /// [`Context::register`](crate::Context::register).
+    /// Closes the region like [`Region::close`], and returns the buffer given to
+    /// [`Context::register_transient`](crate::Context::register_transient) or [`Context::register`](crate::Context::register).
     ///
     /// # Errors
-    /// As for [`Region::close`]: a pending operation holds the region, or one that has failed with a provider still at work.
+    /// The errors of [`Region::close`]: a pending operation holds the region, or one that has failed with a provider still at work.
     /// `Invalid` for memory that was never a buffer: memory of [`Context::alloc`](crate::Context::alloc), or memory that the
     /// application owns. That region is unchanged and not closed.
     pub fn into_buffer(self) -> Result<Box<[u8]>, NotClosed> {
         let mut region = self;
-        // Checked before the close: memory that is freed with its registrations would be missing when the region is returned.
+        // The backing is checked before the close: a domain frees its memory with the registrations, so the region could not be
+        // returned afterwards.
         if !matches!(&region.inner.backing, Backing::Owned(buffer) if buffer.is_box()) {
             return Err(NotClosed { region, error: not_a_buffer() });
         }
         if let Err(error) = region.try_close() {
             return Err(NotClosed { region, error });
         }
-        // It is closed, so no other handle exists.
+        // The region is closed, so no other handle exists.
         let ended = Arc::get_mut(&mut region.inner);
         let backing = ended.map(|inner| std::mem::replace(&mut inner.backing, Backing::Borrowed));
         let buffer = match backing {

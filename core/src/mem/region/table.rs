@@ -9,14 +9,14 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// The number of a region that is not in a table.
+/// The number of a region that is not in any table.
 pub(super) const UNREGISTERED: u64 = u64::MAX;
 
 /// The regions of a context, by number and generation.
 #[derive(Default)]
 pub(crate) struct Table {
     slots: RwLock<Slots>,
-    /// Makes generations unpredictable: a key that was forged to name another region is refused.
+    /// The secret that makes generations unpredictable, so that a key forged to name another region is refused.
     secret: RandomState,
     inserted: AtomicU64,
 }
@@ -25,7 +25,7 @@ pub(crate) struct Table {
 struct Slots {
     entries: Vec<Entry>,
     free: Vec<usize>,
-    /// The keys of handles.
+    /// The keys by handle.
     keys: HashMap<u64, Arc<[u8]>>,
 }
 
@@ -36,7 +36,7 @@ struct Entry {
 }
 
 impl Table {
-    /// Assigns a number and a generation. The region is reachable from here on.
+    /// Adds a region, and returns its number and its generation. Peers can reach the region from this call on.
     pub(crate) fn insert(&self, bytes: Exposed, access: Access) -> (u64, u64) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let index = match slots.free.pop() {
@@ -52,7 +52,7 @@ impl Table {
         (index as u64, entry.generation)
     }
 
-    /// From here on, atomics that peers request by message are refused: a device executes all of them.
+    /// Refuses atomics that peers request by message from this call on, because a device executes all of them.
     pub(crate) fn leave_atomics_to_device(&self, id: u64) {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(entry) = slots.entries.get_mut(id as usize) {
@@ -60,10 +60,11 @@ impl Table {
         }
     }
 
-    /// Removes a region. It is unreachable, and no access is in progress, when this returns. Called once per region.
+    /// Removes a region. When the function returns, the region is unreachable and no access is in progress. The function is called
+    /// once per region.
     pub(super) fn remove(&self, id: u64) {
         if id == UNREGISTERED {
-            // It is not in the table, so accesses to other regions need no wait.
+            // The region is not in the table, so accesses to other regions need not be awaited.
             return;
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +79,8 @@ impl Table {
         }
     }
 
-    /// The handle of a region with this key: `next`, if it has none yet. `None`: the region is unreachable.
+    /// Returns the handle of a region with this key; calls `next` if the region has no handle yet. `None`: the region is
+    /// unreachable.
     pub(super) fn handle(
         &self,
         id: u64,
@@ -94,7 +96,7 @@ impl Table {
             return known;
         }
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        // Regardless of other changes in between.
+        // A second check, because another thread may have changed the table between the two locks.
         let handle = match slots.open(id, generation)?.handle {
             Some(handle) => handle,
             None => next(),
@@ -104,7 +106,7 @@ impl Table {
         Some(handle)
     }
 
-    /// The key of a handle.
+    /// Returns the key of a handle.
     pub(crate) fn key_of(&self, handle: u64) -> Option<Arc<[u8]>> {
         self.slots.read().unwrap_or_else(PoisonError::into_inner).keys.get(&handle).cloned()
     }
@@ -116,7 +118,7 @@ impl Table {
         run();
     }
 
-    /// Runs `access` on a peer's range; the region cannot disappear meanwhile.
+    /// Runs `access` on a peer's range; the region cannot disappear during the call.
     pub(crate) fn reach<T, E: From<Status>>(
         &self,
         id: u64,
@@ -141,7 +143,7 @@ impl Table {
 }
 
 impl Slots {
-    /// The entry of a reachable region.
+    /// Returns the entry of a reachable region.
     fn open(&self, id: u64, generation: u64) -> Option<&Entry> {
         let entry = self.entries.get(usize::try_from(id).ok()?)?;
         (entry.generation == generation && entry.open.is_some()).then_some(entry)

@@ -1,4 +1,4 @@
-//! When a region can be closed, and the error when it cannot.
+//! Tests of the times at which a region can be closed, and of the error when it cannot.
 
 mod sys;
 
@@ -9,10 +9,10 @@ use crate::{Context, Outcome};
 use std::time::Duration;
 
 const LONG: usize = 8 << 20;
-/// Longer than anything here takes.
+/// A time longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A context whose transfers go over messages, so that a long one is in progress for a while.
+/// Opens a context whose transfers use messages, so that a long transfer is in progress for a while.
 fn by_messages() -> Context {
     Context::builder().set("TIELINE_PROVIDERS", "^shm-cma").open().unwrap()
 }
@@ -117,7 +117,7 @@ fn after_the_first_attempt_peers_are_refused_and_no_new_key_is_given_out() {
     not.region.close().unwrap();
 }
 
-/// Otherwise the put would land in memory whose owner has asked for it back.
+/// Without the refusal, the put would write memory whose owner has reclaimed it.
 #[test]
 fn direct_access_by_peers_is_refused_after_first_close_attempt() {
     let (owner, peer) = (Context::open().unwrap(), Context::open().unwrap());
@@ -147,12 +147,13 @@ fn direct_access_by_peers_is_refused_after_first_close_attempt() {
     }
 }
 
-/// A region that is also registered with this test's domain. It is so large that an access after its release ends the process.
+/// Makes a region that is also registered with this test's domain. The region is large, so that an access after its release ends
+/// the process.
 fn known_to(context: &Context, answers: &'static Answers) -> Region {
     also_known_to(context.register(vec![0u8; 64 << 20]).unwrap(), answers)
 }
 
-/// The same for memory that a domain of the library allocates, and frees as its registration ends.
+/// Makes a region of memory that a domain of the library allocates, and that the end of its registration frees.
 fn given_and_known_to(context: &Context, answers: &'static Answers) -> Region {
     let region = context.alloc(64 << 20).unwrap();
     assert!(region.is_shared(), "memory that peers map");
@@ -203,7 +204,7 @@ fn a_context_ends_while_a_peer_is_inside_and_leaves_it_the_memory() {
     let region = known_to(&context, &ANSWERS);
     let memory = region.inner.span;
     drop((region, context));
-    // It was not reused: its contents are unchanged.
+    // The memory was not reused: its contents are unchanged.
     assert_eq!(memory.write(0, b"the peer"), Ok(()));
     assert!(!ANSWERS.ended());
 }
@@ -221,7 +222,7 @@ fn memory_of_dropped_region_in_unknown_state_is_leaked() {
         drop(context.alloc(8).unwrap());
         assert_eq!(answers.asked() - asked, u32::from(last == Status::Again));
         drop(context);
-        // It was not reused: its contents are unchanged.
+        // The memory was not reused: its contents are unchanged.
         assert_eq!(memory.write(0, b"the peer"), Ok(()));
     }
 }
@@ -275,7 +276,7 @@ fn domain_memory_is_leaked_if_another_domain_is_in_unknown_state() {
     }
 }
 
-/// A part for peers that one peer is accessing. It is so large that an access after its release ends the process.
+/// Makes a part for peers that one peer is accessing. The part is large, so that an access after its release ends the process.
 fn part_known_to(context: &Context, whole: &Region, answers: &'static Answers) -> Region {
     let memory = &context.core().memory;
     also_known_to(memory.part_for_peers(whole, 0..32 << 20, Access::READ).unwrap(), answers)
@@ -407,7 +408,7 @@ fn forked_child_drops_regions_in_any_state_of_parents_threads() {
         });
     });
     inside.recv().unwrap();
-    // Only the child drops them while the table is locked.
+    // Only the child drops the regions and the context, while the table is locked.
     let mut all = Some((regions, context));
     let ended = ends_in_forked_child(|| {
         let Some((regions, context)) = all.take() else { return };
@@ -446,7 +447,7 @@ fn local_memory_of_another_context_is_refused_where_it_would_be_kept() {
 
 #[test]
 fn memory_of_any_size_is_given_or_refused_in_words() {
-    // Memory that peers can map, and a case where no provider has any.
+    // One case has memory that peers can map, and in the other no provider offers such memory.
     for (providers, shared) in [("shm", true), ("tcp,tcp-connect", false)] {
         let mut builder = Context::builder().set("TIELINE_PROVIDERS", providers);
         if !shared {

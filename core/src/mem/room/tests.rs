@@ -39,7 +39,7 @@ impl Drop for Machine {
 
 const KIB: u64 = 1024;
 const V2: &str = "30 25 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n";
-/// Each controller has its own mount.
+/// In version 1, each controller has its own mount.
 const V1: &str = "35 25 0:29 /docker/abc /sys/fs/cgroup/cpu rw shared:8 - cgroup cgroup rw,cpu\n\
     36 25 0:30 /docker/abc /sys/fs/cgroup/memory rw shared:9 - cgroup cgroup rw,memory\n";
 
@@ -78,7 +78,7 @@ fn smallest_room_of_nested_control_groups_counts() {
     // File pages that the kernel can drop do not count as used.
     assert_eq!(room.bytes, 1_048_576 - (614_400 - 204_800) - 65_536);
     assert!(room.by.contains("/job with a limit of 1048576"), "{room:?}");
-    // The innermost limit, if it is the smallest.
+    // The innermost limit counts, because it is the smallest.
     machine.file("sys/fs/cgroup/job/step/rank/memory.max", "8192\n");
     machine.file("sys/fs/cgroup/job/step/rank/memory.swap.max", "4096\n");
     machine.file("sys/fs/cgroup/job/step/rank/memory.swap.current", "1024\n");
@@ -106,12 +106,12 @@ fn a_container_of_version_one_sees_its_group_at_the_mount() {
     machine.file(&format!("{group}/memory.memsw.usage_in_bytes"), "524288\n");
     let left = 600_000 - 524_288 + 4096 - 65_536;
     assert_eq!(machine.room().bytes, left);
-    // A path outside, as a cgroup namespace shows it: only the mount is known.
+    // A cgroup namespace shows a path outside of it, so only the mount is known.
     machine.file("proc/self/cgroup", "4:memory:/../elsewhere\n");
     assert_eq!(machine.room().bytes, left);
 }
 
-/// File pages that the kernel could drop count as room, including those of running programs.
+/// File pages that the kernel could drop count as free memory, including those of running programs.
 #[test]
 fn reserve_below_limit_is_kept_for_small_allocations_too() {
     const LIMIT: u64 = 256 << 20;
@@ -129,7 +129,7 @@ fn reserve_below_limit_is_kept_for_small_allocations_too() {
     for piece in [4 << 10, 64 << 10, 512 << 10, 1 << 20] {
         let (gauge, mut given) = (Gauge::default(), 0);
         let look = |given: u64| {
-            // The whole limit may be in use, after the kernel has dropped the file pages that it needed to.
+            // The whole limit may be in use, after the kernel has dropped file pages.
             machine.file(&format!("{group}/memory.current"), &format!("{}\n", given + (24 << 20)));
             smallest(&machine.0, None)
         };

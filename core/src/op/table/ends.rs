@@ -9,12 +9,12 @@ impl Table {
         self.lists.get_mut(owner)?.late.take()
     }
 
-    /// Puts a failure back, for the next flush.
+    /// Puts a failure back, for the endpoint's next flush.
     pub(crate) fn keep_late(&mut self, owner: usize, error: Error) {
         let _ = self.own_list(owner).late.get_or_insert(error);
     }
 
-    /// The result will not be requested any more. An unreported failure goes to the next flush.
+    /// Drops the result, which will not be requested any more. The owner's next flush reports an unreported failure.
     #[inline]
     pub(crate) fn forget(&mut self, id: Id) {
         if !self.slab.remove_hot_if(id, |hot| hot.kind_and_flags == plain::ENDED_PLAIN) {
@@ -32,7 +32,7 @@ impl Table {
         self.forget_ended(id);
     }
 
-    /// The same for an ended operation, even if it was tracked or counted.
+    /// Drops an ended operation, even if it was tracked or counted.
     pub(super) fn forget_ended(&mut self, id: Id) {
         let Some(hot) = self.slab.get(id) else { return };
         if hot.is(PLAIN) {
@@ -48,7 +48,7 @@ impl Table {
         }
     }
 
-    /// It has failed and the holder of its request may ask for the error.
+    /// Adds a failed operation to the list of those whose error may be requested.
     pub(super) fn link_untold(&mut self, id: Id) {
         let Some(owner) = self.slab.get(id).map(Hot::owner) else { return };
         let at = id.place() as u32;
@@ -72,14 +72,14 @@ impl Table {
         }
     }
 
-    /// Takes the result if there is one and removes the operation.
+    /// Takes the result of an operation that has ended, and removes the operation.
     pub(crate) fn take(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let result = self.result(id)?;
         self.forget(id);
         Some(result)
     }
 
-    /// The result if there is one, until the operation is removed.
+    /// Returns the result of an operation that has ended; the operation remains.
     pub(crate) fn result(&mut self, id: Id) -> Option<Result<u64, Error>> {
         let Some(&hot) = self.slab.get(id) else {
             return Some(Err(Error::from_status(Status::Closed)));
@@ -100,19 +100,19 @@ impl Table {
         self.freed.pop()
     }
 
-    /// Whether it has failed; [`Table::take`] returns the error.
+    /// Checks whether the operation has failed; [`Table::take`] returns the error.
     pub(crate) fn has_failed(&self, id: Id) -> bool {
         self.slab.get(id).is_some_and(|hot| hot.is(FAILED))
     }
 
-    /// Its failure is being reported.
+    /// Records that the operation's failure is being reported.
     pub(super) fn told(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id).filter(|hot| hot.is_untold()) else { return };
         hot.set(TOLD);
         self.unlink_untold(id);
     }
 
-    /// An endpoint has failed and another takes its place: the flushes of the new one report its unreported failures.
+    /// Moves the unreported failures of a failed endpoint to its replacement, whose flushes report them.
     pub(crate) fn inherit(&mut self, from: usize, to: usize) {
         if let Some(late) = self.take_late(from) {
             self.keep_late(to, late);
@@ -126,8 +126,9 @@ impl Table {
         }
     }
 
-    /// An endpoint that has sent nothing has failed, and another takes over its open operations. Operations that a flush of the new
-    /// endpoint covers, and parts that wait for them, go before that flush. The others were posted after all of its operations.
+    /// Moves the open operations of a failed endpoint, which has sent nothing, to the endpoint that replaces it. Operations that a
+    /// flush of the new endpoint covers, and parts for which such operations wait, are placed before that flush. The others are
+    /// placed at the end, because they were posted after all of the new endpoint's operations.
     pub(crate) fn hand_over(&mut self, from: usize, to: usize) {
         let mut covered = Vec::new();
         for id in self.ids_of(from, |hot| !hot.is(POSTED)) {
@@ -139,7 +140,7 @@ impl Table {
             }
         }
         covered.into_iter().for_each(|id| self.relink(id, to, None));
-        // Posted operations stay behind, so a flush that waited only for them is at the head now.
+        // Posted operations are not moved, so a flush that waited only for them is now at the head.
         let head = self.lists.get(to).and_then(|list| self.slab.at(list.first as usize));
         let is_flush = |id: &Id| self.slab.get(*id).is_some_and(|hot| hot.is_kind(Kind::Flush));
         if let Some(head) = head.filter(is_flush) {
@@ -148,7 +149,7 @@ impl Table {
         }
     }
 
-    /// Gives an operation another owner: before one of its open operations, or at the end.
+    /// Moves an operation to another owner: before one of that owner's open operations, or to the end.
     fn relink(&mut self, id: Id, owner: usize, next: Option<Id>) {
         let Some(&hot) = self.slab.get(id) else { return };
         let _ = self.unlink(hot);
@@ -171,7 +172,7 @@ impl Table {
         }
     }
 
-    /// Removes an endpoint's failed operations whose error may still be requested. The caller gives them to another endpoint or to
+    /// Removes an endpoint's failed operations whose error may still be requested. The caller links these to another endpoint or to
     /// none.
     fn take_untold(&mut self, owner: usize) -> Vec<Id> {
         let list = self.lists.get_mut(owner);
@@ -184,7 +185,7 @@ impl Table {
         std::iter::successors(self.slab.at(last as usize), before).collect()
     }
 
-    /// Records an error of an operation that comes from outside its parts. The operation ends with this error.
+    /// Records an error that does not result from the operation's parts. The operation ends with this error.
     pub(crate) fn spoil(&mut self, id: Id, error: Error) {
         self.note_error(id, error);
     }
@@ -206,7 +207,7 @@ impl Table {
         ids
     }
 
-    /// The caller has canceled it before anything of it took effect. It ends with this error, and no flush reports it.
+    /// Cancels an operation of which nothing has taken effect. The operation ends with this error, and no flush reports it.
     pub(crate) fn cancel(&mut self, id: Id, error: Error) {
         self.note_error(id, error.clone());
         let Some(hot) = self.open_hot(id) else { return };
@@ -215,14 +216,15 @@ impl Table {
         self.run();
     }
 
-    /// The caller has asked for cancellation and the provider tries to cancel it. If it ends as canceled, no flush reports it.
+    /// Records that the caller canceled an operation and that the provider tries to cancel it. If the operation ends as canceled,
+    /// no flush reports it.
     pub(crate) fn want_back(&mut self, id: Id) {
         if let Some(cold) = self.cold_mut(id) {
             cold.wanted_back = true;
         }
     }
 
-    /// The parts of an operation that stands for several.
+    /// Returns the parts of an operation.
     pub(crate) fn parts_of(&self, whole: Id) -> Vec<Id> {
         let Some(hot) = self.slab.get(whole) else { return Vec::new() };
         let is_part = |id: &Id| self.slab.cold(*id).is_some_and(|cold| cold.then.contains(&whole));
@@ -231,15 +233,15 @@ impl Table {
         parts
     }
 
-    /// The interface that an operation is posted to.
+    /// Returns the interface to which an operation is posted.
     pub(crate) fn posted_at(&self, id: Id) -> Option<usize> {
         let hot = self.slab.get(id).filter(|hot| !hot.is(ENDED) && hot.is(POSTED))?;
         Some(usize::from(hot.interface()))
     }
 
-    /// A provider reports that the outcome of an operation posted to this interface is unknown and that a device may still access
-    /// its memory. The operation ends, and the caller keeps the memory, if there is any. Returns its owner; `None`: there is no
-    /// such operation.
+    /// Ends an operation whose outcome a provider reports as unknown, at the interface to which it was posted. A device may still
+    /// access its memory. The caller keeps the operation's memory, if there is any. Returns the owner; `None`: there is no such
+    /// operation.
     pub(crate) fn completed_unknown(
         &mut self,
         cookie: u64,
@@ -255,7 +257,7 @@ impl Table {
             }
             return None;
         }
-        // No later report will come; without memory there is nothing left to wait for.
+        // The provider reports nothing more, so without memory nothing has to be kept.
         let kept = kept.map(|kept| Unfinished { id, interface, local_buffer: Some(kept) });
         Some((owner, kept))
     }
@@ -270,7 +272,7 @@ impl Table {
         self.fail(&ids, error, false)
     }
 
-    /// The same for a dropped endpoint: no flush is left that could report the failures.
+    /// Ends every operation of a dropped endpoint with its error; no flush remains that could report the failures.
     #[must_use]
     pub(crate) fn cancel_owner(&mut self, owner: usize, error: &Error) -> Vec<Unfinished> {
         for id in self.ids_of(owner, |_| true).into_iter().chain(self.ids_apart(owner)) {
@@ -281,7 +283,8 @@ impl Table {
         self.fail_owner(owner, error)
     }
 
-    /// The same for the operations posted to one interface while the endpoint goes on. Flushes that wait for them get the error.
+    /// Ends the operations posted to one interface while the endpoint continues. Flushes that wait for these operations end with
+    /// the error.
     #[must_use]
     pub(crate) fn fail_posted(
         &mut self,
@@ -293,7 +296,7 @@ impl Table {
         self.fail(&ids, error, true)
     }
 
-    /// The same for these open operations. `tells`: flushes that wait for them end on their own.
+    /// Ends these open operations with an error. `tells`: flushes that wait for them are not among `ids` and report the error.
     #[must_use]
     pub(crate) fn fail(&mut self, ids: &[Id], error: &Error, tells: bool) -> Vec<Unfinished> {
         let mut unfinished = Vec::new();
@@ -305,7 +308,7 @@ impl Table {
             let mut posted = None;
             if let Some(hot) = self.slab.get_mut(*id) {
                 posted = hot.is(POSTED).then(|| usize::from(hot.interface()));
-                // An operation that ends before a flush here does not complete the flush: both end together.
+                // A flush among these operations is not completed by the end of an earlier one: both end together.
                 hot.set(REACHED);
             }
             if let Some(cold) = self.cold_mut(*id) {
@@ -332,7 +335,7 @@ impl Table {
         unfinished
     }
 
-    /// Adds the provider's later error text to operations of an endpoint that have just ended with nothing but a status.
+    /// Adds the provider's later error text to operations of an endpoint that have just ended with only a status.
     pub(crate) fn explain(&mut self, owner: usize, error: &Error) {
         let Some(list) = self.lists.get_mut(owner) else { return };
         for id in std::mem::take(&mut list.bare) {
@@ -345,21 +348,21 @@ impl Table {
         }
     }
 
-    /// The operations of an endpoint that providers have, and their interfaces.
+    /// Returns the operations of an endpoint that providers have, and their interfaces.
     pub(crate) fn posted_of(&self, owner: usize) -> Vec<(Id, usize)> {
         let at = |id: Id| Some((id, usize::from(self.slab.get(id)?.interface())));
         self.ids_of(owner, |hot| hot.is(POSTED)).into_iter().filter_map(at).collect()
     }
 
-    /// Its endpoint is dropped while the transport lives on: the operation goes on without the endpoint. A flush after it is not
-    /// complete because of that; it ends with the endpoint, whose operations are failed next.
+    /// Separates an operation from an endpoint that is dropped while the transport continues. A later flush of the endpoint does
+    /// not become complete as a result; it ends with the endpoint, whose operations are failed next.
     pub(crate) fn orphan(&mut self, id: Id) {
         let Some(&hot) = self.slab.get(id) else { return };
         let _ = self.unlink(hot);
         self.link(id, NOBODY);
     }
 
-    /// The endpoint is gone and its place is free.
+    /// Removes a dropped endpoint, whose index is then free.
     pub(crate) fn forget_owner(&mut self, owner: usize) {
         for id in self.take_untold(owner).into_iter().chain(self.forget_apart(owner)) {
             if let Some(hot) = self.slab.get_mut(id) {

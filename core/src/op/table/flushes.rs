@@ -1,15 +1,16 @@
-//! Flushes: the condition for completion, the questions to lanes, and the reporting of failures.
+//! Flushes: the condition for completion, the flushes of lanes, and the reporting of failures.
 //!
-//! A put that has completed locally is in no list. Its lane keeps its failure and reports it once, to the operation that asks that
-//! lane next. So every open flush that covers something on a lane waits for any operation that asks the lane, and gets its error.
-//! The asking operation may belong to another flush, to a fence, to a notification, or to another endpoint on the same connection.
+//! A put that has completed locally is in no list of the table. The put's lane keeps a failure and reports it once, to the
+//! operation that next flushes the lane (*asks* it). So every open flush that covers operations on a lane waits for any operation
+//! that asks the lane, and takes over its error. The asking operation may belong to another flush, to a fence, to a notification,
+//! or to another endpoint on the same connection.
 
 use super::*;
 
 impl Table {
-    /// Turns an operation opened before into a flush. It is complete when everything that its owner opened before it is complete.
-    /// `lanes`: the lanes that puts completed locally may have used. If there are any, the flush is then due, see
-    /// [`Table::take_due`]. `late`: an earlier failure that it reports.
+    /// Turns an operation opened before into a flush. The flush is complete when everything that its owner opened before it is
+    /// complete. `lanes`: the lanes that puts completed locally may have used. If `lanes` is not empty, the flush is due when it
+    /// reaches the head, see [`Table::take_due`]. `late`: an earlier failure that the flush reports.
     pub(crate) fn start_flush(&mut self, id: Id, lanes: u64, late: Option<Error>) {
         if let Some(cold) = self.cold_mut(id) {
             (cold.lanes, cold.error) = (lanes, late);
@@ -25,7 +26,7 @@ impl Table {
         self.run();
     }
 
-    /// A flush has reached the head of its list.
+    /// Handles a flush that has reached the head of its list.
     pub(super) fn at_head(&mut self, id: Id) {
         let Some(hot) = self.slab.get_mut(id) else { return };
         if hot.is(REACHED) {
@@ -58,13 +59,13 @@ impl Table {
         Some((id, self.slab.get(id)?.owner() as usize, lanes))
     }
 
-    /// Whether any flush is due.
+    /// Checks whether any flush is due.
     pub(crate) fn has_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Every flush that waits for a failed operation reports the failure. If none waits and the result is not requested otherwise,
-    /// the next flush reports it. Returns whether a flush waits.
+    /// Reports the failure of an operation to every flush that waits for the operation. If no flush waits and the result will not
+    /// be requested, the next flush reports the failure. Returns whether a flush waits.
     pub(super) fn tell_flushes(&mut self, failed: &Hot, error: &Error, unheard: bool) -> bool {
         let mut at = failed.after;
         let mut told = false;
@@ -82,15 +83,16 @@ impl Table {
         told
     }
 
-    /// An operation of an endpoint asks a lane for the outcome of everything posted there. The operation that contains it gets the
-    /// answer, and so does every flush that covers something there. If there is no such flush, the next one gets it.
+    /// Records that an operation of an endpoint asks a lane for the outcome of everything posted on that lane. The operation that
+    /// contains `ask` gets the answer, and so does every flush that covers operations on the lane. If there is no such flush, the
+    /// next one gets the answer.
     pub(crate) fn asks(&mut self, ask: Id, lanes: u64) {
         let Some(owner) = self.owner(ask) else { return };
         let Some(cold) = self.cold_mut(ask) else { return };
         cold.lanes = lanes;
         let askers = cold.then.clone();
         for asker in &askers {
-            // It has asked by itself, so later questions to that lane do not concern it.
+            // The asking flush has asked these lanes itself, so later questions to them do not concern it.
             if let Some(cold) = self.cold_mut(*asker) {
                 cold.lanes &= !lanes;
             }
@@ -100,7 +102,8 @@ impl Table {
         }
     }
 
-    /// The same for another endpoint that uses that lane. Returns whether something reports the failure to it now.
+    /// Records the question for another endpoint that uses the same lane. Returns whether an open operation of that endpoint
+    /// reports a failure.
     pub(crate) fn asks_for(&mut self, ask: Id, owner: usize, lanes: u64) -> bool {
         let Ok(also) = self.insert(owner, Kind::Native, DETACHED) else { return false };
         self.then(ask, also);
@@ -109,14 +112,14 @@ impl Table {
         true
     }
 
-    /// The open operations of an endpoint that ask these lanes.
+    /// Returns the open operations of an endpoint that ask these lanes.
     pub(crate) fn open_asks(&self, owner: usize, lanes: u64) -> Vec<Id> {
         let mut asks = self.ids_of(owner, |hot| hot.is_kind(Kind::Native));
         asks.retain(|id| self.slab.cold(*id).is_some_and(|cold| cold.lanes & lanes != 0));
         asks
     }
 
-    /// Lanes of an endpoint are lost, with the locally completed puts on them. Returns whether a flush reports it.
+    /// Records the loss of lanes of an endpoint, with the locally completed puts on them. Returns whether a flush reports the loss.
     pub(crate) fn lost_lanes(&mut self, owner: usize, lanes: u64, error: &Error) -> bool {
         let mut flushes = self.flushes_over(owner, lanes);
         flushes.retain(|flush| self.is_asked_for(*flush));
@@ -124,19 +127,19 @@ impl Table {
         !flushes.is_empty()
     }
 
-    /// The open flushes that cover something on these lanes and have not asked them.
+    /// Returns the open flushes that cover operations on these lanes and have not asked the lanes.
     fn flushes_over(&self, owner: usize, lanes: u64) -> Vec<Id> {
         let mut flushes = self.ids_of(owner, |hot| hot.is(THEN_LANES));
         flushes.retain(|id| self.slab.cold(*id).is_some_and(|cold| cold.lanes & lanes != 0));
         flushes
     }
 
-    /// Whether it is a flush whose result is requested or waited for.
+    /// Checks whether the operation is a flush whose result is requested or awaited.
     pub(super) fn is_asked_for(&self, id: Id) -> bool {
         self.is_flush(id) && !self.is_fence(id)
     }
 
-    /// Whether it is an internal flush of a fence, whose error the next flush reports.
+    /// Checks whether the operation is a fence's internal flush, whose error the next flush reports.
     pub(super) fn is_fence(&self, id: Id) -> bool {
         let alone = || self.slab.cold(id).is_some_and(|cold| cold.then.is_empty());
         self.is_flush(id) && self.slab.get(id).is_some_and(|hot| hot.is(DETACHED)) && alone()

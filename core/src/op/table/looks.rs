@@ -1,4 +1,4 @@
-//! Queries: the operations before a given one, and the state that is shown to outside observers.
+//! Queries: the operations before a given one, and the state that is published for observers.
 
 use super::{Hot, Kind, List, NONE, NOWHERE, POSTED, Table};
 use crate::op::Id;
@@ -8,12 +8,12 @@ use crate::op::Id;
 pub(crate) struct Oldest {
     pub(crate) id: Id,
     pub(crate) kind: Kind,
-    /// The interface of the provider that has it.
+    /// The interface of the provider that has the operation.
     pub(crate) posted_to: Option<usize>,
 }
 
 impl Table {
-    /// The oldest open operation of an endpoint. If only rendezvous messages are open, the oldest of these.
+    /// Returns the oldest open operation of an endpoint. If only rendezvous messages are open, returns the oldest of these.
     pub(crate) fn oldest_of(&self, owner: usize) -> Option<Oldest> {
         let first = |lists: &[List]| lists.get(owner).map(|list| list.first);
         let lists = [first(&self.lists), first(&self.apart)];
@@ -25,18 +25,18 @@ impl Table {
         Some(Oldest { id, kind: hot.kind(), posted_to })
     }
 
-    /// The indices of the endpoints that have open operations.
+    /// Returns the indices of the endpoints that have open operations.
     pub(crate) fn owners_with_open_operations(&self) -> impl Iterator<Item = usize> + '_ {
         let all = 0..self.lists.len().max(self.apart.len());
         all.filter(|owner| self.open_of(*owner) + self.announced_of(*owner) > 0)
     }
 
-    /// The number of tracked operations that have ended and were not taken.
+    /// Returns the number of tracked operations that have ended and were not taken.
     pub(crate) fn untaken(&self) -> usize {
         self.completed.len()
     }
 
-    /// Whether puts that are not posted to this interface may precede an operation. `None`: whether any puts may.
+    /// Checks whether puts that are not posted to this interface may precede an operation. `None`: checks whether any puts may.
     pub(crate) fn other_puts_before(&self, id: Id, interface: Option<usize>) -> bool {
         use Kind::{Copy, Flush, Native, Put, Whole};
         let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
@@ -47,7 +47,7 @@ impl Table {
         })
     }
 
-    /// Whether an operation posted to this interface precedes another one.
+    /// Checks whether an operation posted to this interface precedes another one.
     pub(crate) fn posted_before(&self, id: Id, interface: usize) -> bool {
         let before = |hot: &&Hot| self.slab.get(self.slab.at(hot.before as usize)?);
         let nearest = self.slab.get(id).as_ref().and_then(before);

@@ -1,33 +1,33 @@
 //! Operations with an empty cold part: the core holds no memory for them, they have no error, and only the holder of the request
-//! waits for them. Short puts, whose bytes the provider has copied, and queued messages are such operations. Each takes half a
-//! cache line, which also stores its result.
+//! waits for them. Short puts, whose bytes the provider has copied, and queued messages are such operations. Each operation takes
+//! half a cache line, which also stores its result.
 //!
-//! Any change of the cold part ([`Table::cold_mut`]) makes an operation a general one.
+//! A change of the cold part ([`Table::cold_mut`]) turns a plain operation into a general one.
 
 use super::*;
 
-/// A put that a provider has, without further state.
+/// The flags of a put that a provider has, without further state.
 const POSTED_PLAIN: u16 = (Kind::Native as u16) << KIND_SHIFT | POSTED | PLAIN;
 
-/// A message in a queue; and a message in a queue whose result is not requested.
+/// The flags of a message in a queue, and of one whose result is not requested.
 const QUEUED_PLAIN: u16 = (Kind::Send as u16) << KIND_SHIFT | PLAIN;
 const QUEUED_FORGOTTEN: u16 = QUEUED_PLAIN | DETACHED;
 
-/// Like the first one, but its memory is kept, and the cold part may hold only that.
+/// The flags of a posted put whose memory is kept; the cold part holds only that memory.
 const POSTED_HELD: u16 = POSTED_PLAIN & !PLAIN;
 
-/// Ended successfully; the slot holds the value.
+/// The flags of an operation that has ended successfully; the slot holds its value.
 pub(super) const ENDED_PLAIN: u16 = POSTED_PLAIN & !POSTED | ENDED;
 
 impl Table {
-    /// Opens an operation that is posted to this interface immediately and needs no memory kept. `Again`: the endpoint is at its
-    /// limit.
+    /// Opens an operation that is posted to this interface immediately and needs no memory kept. `Again`: the endpoint already has
+    /// `limit` open operations.
     #[inline]
     pub(crate) fn open_plain(&mut self, owner: usize, interface: usize) -> Result<Id, Status> {
         self.open_posted(owner, interface, POSTED_PLAIN)
     }
 
-    /// The same for a message that waits in a queue, without further state here.
+    /// Opens a plain operation for a message that waits in a queue.
     pub(crate) fn open_queued(&mut self, owner: usize) -> Result<Id, Status> {
         if self.open_of(owner) >= self.limit as usize {
             return Err(Status::Again);
@@ -35,7 +35,7 @@ impl Table {
         self.insert(owner, Kind::Send, PLAIN)
     }
 
-    /// The same for an operation whose memory is kept until it has ended.
+    /// Opens an operation that is posted to this interface immediately and whose memory is kept until it has ended.
     #[inline]
     pub(crate) fn open_held(
         &mut self,
@@ -82,9 +82,9 @@ impl Table {
         Ok(id)
     }
 
-    /// A provider reports that an operation posted to this interface has succeeded. `None`: it is neither plain nor an operation
-    /// with only memory in its cold part, and nothing has changed. `Some(true)`: it had memory, or a flush follows it; the caller
-    /// must finish that as `Shared::with_ops` does.
+    /// Records the success of an operation at the interface to which it was posted, as the provider reports it. `None`: the
+    /// operation is neither plain nor one with only memory in its cold part, and nothing has changed. `Some(true)`: the operation
+    /// had memory, or a flush follows it; the caller must then release and flush as `Shared::with_ops` does.
     #[inline]
     pub(crate) fn completed_plain(
         &mut self,
@@ -106,7 +106,8 @@ impl Table {
         Some(self.ended_plain(owner, before, after))
     }
 
-    /// A queued message has been sent; results as in [`Table::completed_plain`], with `None` if the operation has a cold part.
+    /// Records that a queued message has been sent; results as in [`Table::completed_plain`], with `None` if the operation has a
+    /// cold part.
     pub(crate) fn sent_plain(&mut self, id: Id) -> Option<bool> {
         let hot = self.slab.get_mut(id).filter(|hot| hot.parts == 1)?;
         let (owner, before, after) = (hot.owner(), hot.before, hot.after);
@@ -121,7 +122,7 @@ impl Table {
         Some(self.ended_plain(owner, before, after))
     }
 
-    /// The same for an operation that becomes plain when its memory is released.
+    /// Records the success of an operation that becomes plain when its memory is released.
     #[inline(never)]
     fn completed_held(&mut self, id: Id, value: u64) -> Option<bool> {
         let hot = self.slab.get_mut(id).filter(|hot| hot.kind_and_flags == POSTED_HELD)?;
@@ -140,7 +141,7 @@ impl Table {
         Some(true)
     }
 
-    /// A plain operation between these neighbours has ended. Returns whether a flush follows it.
+    /// Records the end of a plain operation between these neighbours. Returns whether a flush reached the head as a result.
     #[inline(always)]
     fn ended_plain(&mut self, owner: u32, before: u32, after: u32) -> bool {
         self.open -= 1;
@@ -152,7 +153,8 @@ impl Table {
         head.is_some()
     }
 
-    /// Takes the value of a successful operation and removes it. `None`: it has not ended or is not plain.
+    /// Takes the value of a plain operation that has succeeded, and removes the operation. `None`: the operation has not ended or
+    /// is not plain.
     #[inline(always)]
     pub(crate) fn take_plain(&mut self, id: Id) -> Option<u64> {
         let mut value = 0;
@@ -163,7 +165,7 @@ impl Table {
         self.slab.remove_hot_if(id, is).then_some(value)
     }
 
-    /// The cold part of an operation, mutable.
+    /// Returns the cold part of an operation, mutable; the operation is not plain afterwards.
     pub(super) fn cold_mut(&mut self, id: Id) -> Option<&mut Cold> {
         if let Some(hot) = self.slab.get_mut(id) {
             hot.kind_and_flags &= !PLAIN;
@@ -173,7 +175,7 @@ impl Table {
 }
 
 impl Cold {
-    /// Whether its end needs more than releasing its memory.
+    /// Checks whether the operation's end requires more than the release of its memory.
     #[inline]
     fn is_more_than_memory(&self) -> bool {
         let Cold { local_buffer: _, error, wanted_back, lanes, then } = self;
@@ -189,7 +191,7 @@ mod tests {
         Error::from_status(status)
     }
 
-    /// Like the worker: an operation that is not plain ends through the general path.
+    /// Completes an operation as the worker does: an operation that is not plain ends through the general path.
     fn completed(table: &mut Table, id: Id, interface: usize, result: Result<u64, Error>) -> bool {
         let plain = match &result {
             Ok(value) => table.completed_plain(id.raw(), interface, *value).is_some(),
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!((table.result(covers), table.open_of(3)), (Some(Ok(0)), 0));
         table.forget(puts[0]);
         table.forget(covers);
-        // One that fails, one whose request is gone, one that is tracked, one that is withdrawn.
+        // One operation fails, one loses its request, one is tracked, and one is withdrawn.
         let [bad, dropped, tracked, withdrawn] = [(); 4].map(|()| open(&mut table));
         table.forget(dropped);
         table.track(tracked, 17);
@@ -229,7 +231,7 @@ mod tests {
         assert_eq!(table.take(bad), Some(Err(bare(Status::Io))));
         assert_eq!(table.take_completed(), Some((17, Ok(8))));
         assert_eq!((table.open_count(), table.open_of(3)), (0, 0));
-        // And one that ends with its endpoint.
+        // One operation ends with its endpoint.
         let lost = open(&mut table);
         assert_eq!(table.fail_owner(3, &bare(Status::PeerFailed)).len(), 1);
         assert!(table.take(lost).is_some_and(|result| result.is_err()));
@@ -274,7 +276,7 @@ mod tests {
         assert_eq!((table.completed_plain(plain.raw(), 1, 9), kept()), (Some(true), 5));
         drop(table.take_freed());
         assert_eq!((kept(), table.take_plain(plain)), (4, Some(9)));
-        // Further work at its end is done by the general path.
+        // If an operation's end requires further work, the general path does that work.
         table.track(tracked, 17);
         table.forget(dropped);
         table.want_back(wanted);
@@ -291,14 +293,14 @@ mod tests {
             (table.take(failed), table.take(wanted)),
             (Some(Err(bare(Status::Io))), Some(Ok(8)))
         );
-        // A flush after one, and an operation that waits for it.
+        // A flush follows the operation, and another operation waits for it.
         let last = open(&mut table);
         let waits = table.open(3, Kind::Whole).unwrap();
         table.then(last, waits);
         assert_eq!(table.completed_plain(last.raw(), 1, 0), None);
         assert!(table.completed(last.raw(), 1, Ok(0)) && table.is_open(waits));
     }
-    /// It moved to this endpoint's list when another one took over the open operations, see `hand_over`.
+    /// The operation moved to this endpoint's list when that endpoint took over the open operations, see `hand_over`.
     #[test]
     fn memory_of_operation_ended_by_next_flush_is_released_by_caller() {
         let mut table = Table::new(8);

@@ -5,9 +5,10 @@ use super::*;
 
 /// An entry of the completion list.
 pub(super) enum Completed {
-    /// It stays in the table until the application takes it, because a provider may still supply the error text.
+    /// The number of an ended operation. The operation stays in the table until the application takes it, because a provider may
+    /// still supply the error text.
     Ended(Id),
-    /// It had ended before its value was set.
+    /// The value of an operation that had ended before the application's word was set.
     Done { user: u64, value: u64 },
 }
 
@@ -43,19 +44,19 @@ impl Table {
         }
     }
 
-    /// A successful operation that ended before it had a number.
+    /// Reports an operation that succeeded within the posting call and has no number in the table.
     pub(crate) fn track_done(&mut self, user: u64, value: u64) {
         self.complete(Completed::Done { user, value });
     }
 
-    /// The same for a counter.
+    /// Counts an operation that succeeded within the posting call and has no number in the table.
     pub(crate) fn count_done(&mut self, counter: Id) {
         if let Some(counts) = self.counters.cold_mut(counter) {
             counts.done += 1;
         }
     }
 
-    /// A tracked or counted operation has ended.
+    /// Reports the end of a tracked or counted operation.
     pub(super) fn told_by_list_or_counter(&mut self, id: Id) {
         let Some(hot) = self.slab.get(id) else { return };
         if hot.is(TAKES) {
@@ -66,7 +67,7 @@ impl Table {
         }
         let (failed, counter) = (hot.is(FAILED), hot.user);
         let Some(counts) = Id::from_raw(counter).and_then(|id| self.counters.cold_mut(id)) else {
-            // The counter is closed: a failure goes to the next flush.
+            // The counter is closed, so the next flush reports the failure.
             return self.forget_ended(id);
         };
         counts.open -= 1;
@@ -83,18 +84,18 @@ impl Table {
         self.forget_ended(id);
     }
 
-    /// Whether its result is not requested because it was or will be reported. Only such an operation is removed before its
-    /// request.
+    /// Checks whether the completion list or a counter reports the result, so that it is not requested. Only such an operation is
+    /// removed before its request.
     pub(crate) fn is_told(&self, id: Id) -> bool {
         self.slab.get(id).is_none_or(|hot| hot.is(TRACKED | COUNTED))
     }
 
-    /// Whether the completion list has entries.
+    /// Checks whether the completion list has entries.
     pub(crate) fn has_completed(&self) -> bool {
         !self.completed.is_empty()
     }
 
-    /// The length of the completion list.
+    /// Returns the length of the completion list.
     pub(crate) fn completed_count(&self) -> usize {
         self.completed.len()
     }
@@ -103,7 +104,7 @@ impl Table {
     pub(crate) fn take_completed(&mut self) -> Option<(u64, Result<u64, Error>)> {
         let next = self.completed.pop_front()?;
         if self.completed.is_empty() {
-            // An application that always has many operations in flight keeps its capacity.
+            // The capacity follows the greatest length, so an application with many operations in flight causes no allocations.
             let most = std::mem::take(&mut self.most_completed).max(MOST_KEPT);
             self.completed.shrink_to(most);
         }
@@ -127,7 +128,7 @@ impl Table {
         self.counters.insert(())
     }
 
-    /// The counter has no holder any more.
+    /// Closes a counter that has no holder any more.
     pub(crate) fn close_counter(&mut self, counter: Id) {
         let first_failed = self.counters.remove(counter).and_then(|counts| counts.first_failed);
         if let Some(id) = first_failed {
@@ -135,19 +136,19 @@ impl Table {
         }
     }
 
-    /// The values of a counter.
+    /// Returns the values of a counter.
     pub(crate) fn counts(&self, counter: Id) -> Counts {
         self.counters.cold(counter).copied().unwrap_or_default()
     }
 
-    /// The error of the first failed operation that it counted.
+    /// Returns the error of the first failed operation that the counter counted.
     pub(crate) fn first_failure(&self, counter: Id) -> Option<Error> {
         let id = self.counters.cold(counter)?.first_failed?;
         self.slab.cold(id)?.error.clone()
     }
 }
 
-/// The capacity that is kept whenever the list becomes empty, or as many entries as it had since the time before, if that is more.
+/// The minimum capacity that is kept when the list becomes empty; a greater length in the last round keeps more.
 const MOST_KEPT: usize = 1024;
 
 #[cfg(test)]

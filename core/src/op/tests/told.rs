@@ -1,4 +1,4 @@
-//! Reports of operations, queries about them, and memory that providers still have.
+//! Tests of reports of operations, of queries about them, and of memory that providers still have.
 
 use super::super::held::{Held, Through, Unfinished};
 use super::*;
@@ -26,7 +26,7 @@ fn a_counter_counts_each_end_and_knows_the_first_failure() {
     table.close_counter(counter);
     assert_eq!((counts(&table), table.first_failure(counter)), ((0, 0, 0), None));
     assert_eq!(table.take_late(0), None);
-    // If the counter is gone, the next flush reports the failure.
+    // The next flush reports the failure if the counter is closed.
     let gone = table.open_counter().unwrap();
     let late = table.open(0, Kind::Put).unwrap();
     table.count(late, gone);
@@ -169,7 +169,7 @@ fn parts_are_those_that_a_whole_waits_for() {
     assert!(table.part(parts[0], Ok(0)));
     assert_eq!((table.parts_of(whole), table.parts(whole)), (vec![parts[1]], 2));
     assert_eq!(table.parts(parts[0]), 0);
-    // Nothing waits for an ended operation.
+    // No operation waits for an ended one.
     table.then(parts[0], other);
     assert_eq!(table.parts(other), 2);
 }
@@ -233,7 +233,7 @@ fn lanes_that_are_lost_are_told_by_the_flushes_that_cover_something_there() {
         !table.lost_lanes(0, 0b1, &bare(Status::Io))
             && !table.lost_lanes(1, 0b10, &bare(Status::Io))
     );
-    // It has asked one of them itself.
+    // The flush has asked one of these lanes itself.
     let ask = table.open_part(waits, 0, Kind::Native).unwrap();
     table.asks(ask, 0b100);
     assert_eq!((table.open_asks(0, 0b100), table.open_asks(0, 0b11)), (vec![ask], vec![]));
@@ -275,11 +275,11 @@ fn held_memory_is_free_after_close_or_completion() {
     assert!(held.completed(one.raw(), 2).is_none());
     assert_eq!(held.completed(one.raw(), 1).map(|it| it.id()), Some(one));
     assert!(held.completed(one.raw(), 1).is_none());
-    // A failed interface proves nothing when it is closed.
+    // Closing a failed interface does not prove that the memory is unused.
     held.broke(2);
     assert_eq!(ids(held.closed(Through::Circuit(7))), []);
     assert_eq!(ids(held.closed(Through::Interface)), [two]);
-    // Interfaces with high numbers share one.
+    // Interfaces with high numbers share one number.
     held.keep(unfinished(one, 254), vec![Through::Circuit(7)]);
     assert!(held.has(one.raw(), 300) && !held.has(one.raw(), 253));
     held.broke(300);

@@ -1,4 +1,4 @@
-//! Chunks, claims and requests, without a peer.
+//! Tests of chunks, claims and requests, without a peer.
 
 use super::*;
 
@@ -111,7 +111,7 @@ fn a_slot_that_was_given_back_twice_is_no_others() {
     assert_eq!(second, Some(1));
 }
 
-/// A slot of zeros is an unwritten one.
+/// A slot that nothing has written contains zeros.
 #[test]
 fn sequence_advances_only_after_request_and_is_never_0() {
     let slots = Slots::default();

@@ -4,10 +4,10 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 use tieline_plugin_api::abi::Event;
 
-/// The limit of events per poll.
+/// The maximum number of events per poll.
 pub(crate) const BATCH: usize = 16;
 
-/// Room for the events of one poll, on the stack and uninitialised. A poll fills it and then borrows the part that was written.
+/// A buffer for the events of one poll, on the stack and uninitialised. A poll fills it and then borrows the part that was written.
 pub(crate) struct Batch {
     slots: [MaybeUninit<Event>; BATCH],
 }
@@ -18,19 +18,20 @@ impl Batch {
         Batch { slots: [const { MaybeUninit::uninit() }; BATCH] }
     }
 
-    /// The address and the capacity for a poll.
+    /// Returns the address and the capacity for a poll.
     #[inline]
     pub(super) fn room(&mut self) -> (*mut Event, u32) {
         (self.slots.as_mut_ptr().cast(), BATCH as u32)
     }
 
-    /// The first `count` events.
+    /// Returns the first `count` events.
     ///
     /// # Safety
-    /// A poll that was given [`Batch::room`] has returned `count`, which does not exceed that capacity.
+    /// A poll into the memory of [`Batch::room`] has returned `count`, which does not exceed the capacity.
     #[inline]
     pub(super) unsafe fn written(&self, count: usize) -> &[Polled] {
-        // SAFETY: by the ABI, the result says that the provider's poll wrote the first `count` slots. A `Polled` is an event.
+        // SAFETY: by the ABI, a result of `count` means that the provider's poll wrote the first `count` slots. A `Polled` is an
+        // event.
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr().cast(), count) }
     }
 }
@@ -40,18 +41,19 @@ impl Batch {
 pub(crate) struct Polled(Event);
 
 impl Polled {
-    /// No event, for a message that does not come from one yet.
+    /// An empty event, for a message before its first event.
     pub(crate) const NONE: &'static Polled = &Polled(Event::empty());
 
-    /// An event without a payload that the core makes itself.
+    /// Makes an event without a payload, for the core itself.
     pub(crate) fn without_payload(event: Event) -> Polled {
         Polled(Event { data: std::ptr::null(), len: 0, ..event })
     }
 
-    /// A copy of the event that outlives its batch.
+    /// Copies the event, so that the copy outlives its batch.
     ///
     /// # Safety
-    /// The same as for the poll that brought it: its payload is read only before the next poll and while the interface is open.
+    /// The conditions are those of the poll that returned the event: its payload is read only before the next poll and while the
+    /// interface is open.
     pub(crate) unsafe fn again(&self) -> Polled {
         Polled(self.0)
     }
@@ -66,13 +68,13 @@ impl Deref for Polled {
     }
 }
 
-/// The payload or text of an event, valid until the next poll of its interface.
+/// Returns the payload or text of an event, valid until the next poll of its interface.
 #[inline]
 pub(crate) fn payload(event: &Polled) -> &[u8] {
     if event.len == 0 || event.data.is_null() {
         return &[];
     }
-    // SAFETY: by the ABI, `data` is readable for `len` bytes until the next poll. The caller of the poll is finished with it by
-    // then.
+    // SAFETY: by the ABI, `data` is readable for `len` bytes until the next poll. The caller of the poll stops reading before the
+    // next one.
     unsafe { std::slice::from_raw_parts(event.data, event.len) }
 }

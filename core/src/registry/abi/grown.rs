@@ -1,14 +1,14 @@
-//! Answers of any length: a slot that writes bytes or a list is called with a buffer that grows.
+//! Results of any length: a slot that writes bytes or a list is called with a growing buffer.
 
 use super::guarded::Guarded;
 use tieline_plugin_api::Status;
 
-/// The longest answer that is accepted from a slot that writes bytes.
+/// The maximum number of bytes accepted from a slot that writes bytes.
 const MOST_BYTES: usize = 1 << 20;
-/// The longest list that is accepted from a slot that writes a list.
+/// The maximum number of records accepted from a slot that writes a list.
 const MOST_RECORDS: usize = 4096;
 
-/// Calls a slot that writes bytes and returns their length. The buffer grows until they fit.
+/// Calls a slot that writes bytes and returns their length. The buffer grows until the bytes fit.
 pub(crate) fn grown(mut call: impl FnMut(*mut u8, usize) -> i64) -> Result<Vec<u8>, Status> {
     let mut buffer = vec![0; 256];
     loop {
@@ -74,7 +74,7 @@ pub(crate) fn listed<T: Copy>(
 mod tests {
     use super::*;
 
-    /// The answer of a slot with this many bytes, and the buffer sizes it was called with.
+    /// Returns the result of a slot that writes `bytes` bytes, and the buffer sizes with which it was called.
     fn bytes(len: usize) -> (Result<usize, Status>, Vec<usize>) {
         let mut rooms = Vec::new();
         let answer = grown(|_, room| {
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(bytes(MOST_BYTES + 1), (Err(Status::ProviderFailed), vec![256]));
         assert_eq!(grown(|_, _| Status::NoDevice as i64), Err(Status::NoDevice));
         let written = grown(|at, room| {
-            // SAFETY: the buffer has room for `room` bytes.
+            // SAFETY: the buffer has `room` bytes.
             unsafe { at.write_bytes(7, room.min(300)) };
             300
         });
@@ -105,7 +105,7 @@ mod tests {
         let (mut rooms, mut lens) = (Vec::new(), lens.iter());
         let answer = listed(0u8, |_, room, count| {
             rooms.push(room);
-            // SAFETY: the caller's number.
+            // SAFETY: `count` is the caller's variable.
             unsafe { *count = *lens.next().unwrap() };
             0
         });
@@ -125,7 +125,7 @@ mod tests {
         let io = Status::Io as i32;
         assert_eq!(listed(0u8, |_, _, _| io), Err(Unlisted::Code(io)));
         let later = listed(0u8, |_, room, count| {
-            // SAFETY: the caller's number.
+            // SAFETY: `count` is the caller's variable.
             unsafe { *count = 1 };
             if room == 0 { 0 } else { io }
         });

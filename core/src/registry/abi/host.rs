@@ -1,9 +1,9 @@
-//! The host's services behind the table that every provider gets: log, configuration, clock, events, pages.
+//! The host's services, which every provider gets as a table: log, configuration, clock, events, pages.
 //!
-//! A provider may call these from any thread, at any time, until the process ends. So the table and the objects behind it are never
-//! freed. Settings and log are released when the provider ends, and later calls are dropped. A later provider of the same name
-//! reuses the memory. The number in the table's `context` distinguishes its calls from those of the earlier provider. [`RESTING`]
-//! tables of a name stay unused before one is reused. Nothing here prints: lines go into a log that the report shows.
+//! A provider may call these services from any thread, at any time, until the process ends. So the table and its objects are never
+//! freed. Settings and log are released when the provider ends, and its later calls have no effect. A later provider of the same
+//! name reuses the memory. The number in the table's `context` distinguishes calls of the two providers. [`RESTING`] unused tables
+//! of a name are kept before one is reused. The services print nothing: lines are added to a log that the report shows.
 
 use crate::config::upper;
 use crate::log::{Line, Log, is_plain};
@@ -24,15 +24,15 @@ use tieline_plugin_api::{Failure, OK, Status, async_kind, log_level};
 pub(crate) struct LogLine {
     /// The provider that logged it.
     pub(crate) provider: String,
-    /// `TIELINE_LOG_*`.
+    /// The level, one of `TIELINE_LOG_*`.
     pub(crate) level: u32,
-    /// The line.
+    /// The text of the line.
     pub(crate) text: String,
-    /// The device event that the line is about, if any: `port_down`.
+    /// The device event that the line reports, if it reports one: `port_down`.
     pub(crate) event: Option<&'static str>,
 }
 
-/// The longest line.
+/// The maximum length of a line.
 const MOST_LINE_BYTES: usize = 1024;
 
 impl From<String> for LogLine {
@@ -60,7 +60,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[derive(Default)]
 struct Words {
-    /// The first refused value, or else the first refused list.
+    /// The first refused value, otherwise the first refused list.
     refused: Option<(Status, String)>,
     reported: Option<String>,
 }
@@ -72,39 +72,39 @@ struct Open {
     settings: Arc<dyn Settings>,
 }
 
-/// The state behind a provider's host functions. Its address is a multiple of [`GENERATIONS`]: the low bits hold a number in a
-/// table's `context`.
+/// The state behind a provider's host functions. The object's address is a multiple of [`GENERATIONS`]: the low bits of a table's
+/// `context` hold a number.
 #[repr(align(1024))]
 pub(crate) struct Services {
-    /// The table: never freed, and changed only while no provider has it.
+    /// The table, which is never freed, and is changed only while no provider uses it.
     host: UnsafeCell<Host>,
-    /// How often it was opened, and its current provider.
+    /// The number of times that the table was opened, and the current provider.
     open: RwLock<(usize, Option<Arc<Open>>)>,
     declarations: Declarations,
     /// The variables that the entry function has declared.
     declared: Mutex<Vec<Declared>>,
-    /// The text of a refused value, or else the provider's last report.
+    /// The text of a refused value, otherwise the provider's last report.
     words: Mutex<Words>,
     page_bytes: AtomicUsize,
 }
 
-/// The count of numbers that fit below the address of a [`Services`].
+/// The number of values that fit into the low bits of the address of a [`Services`].
 const GENERATIONS: usize = align_of::<Services>();
 
-// SAFETY: the table is changed only by `Services::open`, while no provider has it; locks protect everything else.
+// SAFETY: only `Services::open` changes the table, while no provider uses it; locks protect everything else.
 unsafe impl Sync for Services {}
-// SAFETY: as above; the addresses in the table are those of functions and of this value itself.
+// SAFETY: the reasons for `Sync` apply; the addresses in the table are those of functions and of this value itself.
 unsafe impl Send for Services {}
 
-/// The count of unused tables of a name before one is reused.
+/// The number of unused tables of a name that are kept before one is reused.
 const RESTING: usize = 8;
 
-/// Tables without a provider, the longest unused first. The lock is tried and never waited for: a forked child may find it held
-/// forever.
+/// The tables without a provider, the longest unused first. The lock is tried without waiting, because a forked child may find it
+/// locked forever.
 static UNUSED: Mutex<BTreeMap<String, VecDeque<&'static Services>>> = Mutex::new(BTreeMap::new());
 
 impl Services {
-    /// A host table for one provider. It stays valid for the life of the process.
+    /// Opens a host table for one provider. The table stays valid for the life of the process.
     pub(in crate::registry) fn open(
         provider: &str,
         log: Arc<Log<LogLine>>,
@@ -115,7 +115,7 @@ impl Services {
         let number = open.0.wrapping_add(1);
         *open = (number, Some(Arc::new(Open { provider: provider.to_string(), log, settings })));
         let context = std::ptr::from_ref(services).wrapping_byte_add(number % GENERATIONS);
-        // SAFETY: no provider has the table, except for a late call of an earlier one, which reads one word.
+        // SAFETY: no provider uses the table, except for a late call of an earlier one, which reads one word.
         unsafe {
             let place = &raw mut (*services.host.get()).context;
             AtomicPtr::from_ptr(place).store(context.cast_mut().cast(), Ordering::Release);
@@ -153,13 +153,13 @@ impl Services {
         }))
     }
 
-    /// The state of the current provider.
+    /// Returns the state of the current provider.
     fn now(&self) -> Option<Arc<Open>> {
         self.open.read().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 
-    /// The reason that the entry function failed with this status: a value that was refused with it, or the last report; and
-    /// whether a value is the cause.
+    /// Returns the reason that the entry function failed with this status: a value that was refused with it, or the last report.
+    /// The flag is set if a value is the cause.
     pub(in crate::registry) fn take_words(&self, status: Status) -> (bool, Option<String>) {
         let Words { refused, reported } = std::mem::take(&mut *lock(&self.words));
         let reported = reported.filter(|words| !words.is_empty());
@@ -172,13 +172,13 @@ impl Services {
         }
     }
 
-    /// The text about a refused value.
+    /// Returns the text about a refused value.
     pub(in crate::registry) fn refused_value(&self) -> Option<String> {
         let refused = lock(&self.words).refused.take();
         refused.filter(|(status, _)| *status == Status::Invalid).map(|(_, words)| words)
     }
 
-    /// Publishes the declarations: the provider has started, or would have but for a value.
+    /// Publishes the declarations, after the provider has started, or would have started except for a refused value.
     pub(in crate::registry) fn tell_declared(&self) {
         let declared = std::mem::take(&mut *lock(&self.declared));
         if let Some(open) = self.now() {
@@ -186,20 +186,21 @@ impl Services {
         }
     }
 
-    /// Bytes that the provider holds from `pages_alloc`.
+    /// Returns the number of bytes that the provider holds from `pages_alloc`.
     #[cfg(test)]
     pub(crate) fn page_bytes(&self) -> usize {
         self.page_bytes.load(Ordering::Relaxed)
     }
 
-    /// The provider has ended: its settings and log are released, its calls are dropped, and a later one may reuse the memory.
+    /// Handles the end of the provider: releases its settings and log, disables its calls, and lets a later provider reuse the
+    /// memory.
     pub(in crate::registry) fn close(&'static self) {
         let ended = self.open.write().unwrap_or_else(PoisonError::into_inner).1.take();
         let Some(ended) = ended else { return };
         self.declarations.clear();
         lock(&self.declared).clear();
         *lock(&self.words) = Words::default();
-        // Pages that were not freed remain the provider's, and so does their count.
+        // The provider still holds pages that it did not free, and their count must stay correct.
         if self.page_bytes.load(Ordering::Relaxed) == 0 {
             if let Ok(mut unused) = UNUSED.try_lock() {
                 unused.entry(ended.provider.clone()).or_default().push_back(self);
@@ -208,11 +209,11 @@ impl Services {
     }
 
     /// # Safety
-    /// The same as for [`Declarations::declare`].
+    /// The conditions are those of [`Declarations::declare`].
     unsafe fn declare(&self, open: &Open, vars: *const ConfigVar, count: usize) -> i32 {
         let Open { provider, settings, .. } = open;
         let mut list = Vec::new();
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions of `declare`.
         let declared = unsafe {
             self.declarations.declare(vars, count, |variable| {
                 if let Some(known) = settings.core_declaration(&variable.name) {
@@ -248,8 +249,8 @@ impl Services {
     }
 }
 
-/// Runs a host function for a provider. A call by a provider that has ended is dropped. A panic is caught here: it must not unwind
-/// into the provider.
+/// Runs a host function for a provider. A call by a provider that has ended has no effect. A panic is caught, because it must not
+/// unwind into the provider.
 ///
 /// # Safety
 /// `context` comes from a table of [`Services::open`].
@@ -258,7 +259,7 @@ unsafe fn serve<R>(
     broken: R,
     body: impl FnOnce(&'static Services, &Open) -> R,
 ) -> R {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller guarantees the origin of `context`.
     let Some((services, number)) = (unsafe { behind(context) }) else { return broken };
     let open = {
         let open = services.open.read().unwrap_or_else(PoisonError::into_inner);
@@ -268,7 +269,7 @@ unsafe fn serve<R>(
     catch_unwind(AssertUnwindSafe(|| body(services, &open))).unwrap_or(broken)
 }
 
-/// The object behind a table's `context`, and the number in it.
+/// Returns the object that a table's `context` refers to, and the number in `context`.
 ///
 /// # Safety
 /// `context` is null or comes from a table of [`Services::open`].
@@ -279,7 +280,7 @@ unsafe fn behind(context: *mut c_void) -> Option<(&'static Services, usize)> {
     unsafe { services.as_ref() }.map(|services| (services, number))
 }
 
-/// A provider's text: lossy, one line, of bounded length.
+/// Converts a provider's text to one line of bounded length; invalid UTF-8 is replaced.
 ///
 /// # Safety
 /// `text` is null or readable for `len` bytes.
@@ -287,7 +288,7 @@ unsafe fn line(text: *const u8, len: usize) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: at most the caller's `len`.
+    // SAFETY: the length is at most the caller's `len`.
     let bytes = unsafe { std::slice::from_raw_parts(text, len.min(MOST_LINE_BYTES)) };
     String::from_utf8_lossy(bytes).replace(|c: char| !is_plain(c), " ")
 }
@@ -324,10 +325,10 @@ unsafe extern "C" fn config_get(
     }
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC.
+/// Returns the time of CLOCK_MONOTONIC in ns.
 pub(crate) fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes one timespec. It cannot fail for this clock.
+    // SAFETY: the call writes one timespec. The call cannot fail for this clock.
     let _ = unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
@@ -337,8 +338,8 @@ unsafe extern "C" fn clock_ns(_: *mut c_void) -> u64 {
 }
 
 unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent) {
-    // SAFETY: a provider passes the context of its table, and a record and texts that stay valid for the call. Missing fields of a
-    // shorter record are zero; further fields of a longer one are ignored.
+    // SAFETY: a provider passes the context of its table, and a record and texts that stay valid for the call. Fields that a
+    // shorter record lacks are zero; additional fields of a longer record are ignored.
     unsafe {
         serve(context, (), |services, open| {
             if event.is_null() {
@@ -363,7 +364,7 @@ unsafe extern "C" fn async_event(context: *mut c_void, event: *const AsyncEvent)
                 async_kind::PORT_DOWN => (log_level::WARN, Some("port_down")),
                 async_kind::PORT_UP => (log_level::INFO, Some("port_up")),
                 async_kind::DEVICE_GONE => (log_level::WARN, Some("device_gone")),
-                // The record of the provider reports it already.
+                // The provider's own record already reports the missing device.
                 _ if known.status == Status::NoDevice as i32 => (log_level::DEBUG, None),
                 _ if known.status < 0 => (log_level::WARN, None),
                 _ => (log_level::INFO, None),

@@ -1,28 +1,28 @@
 //! Compares the layouts in a Rust-built provider with the core's own, field by field.
 //!
-//! abi_stable's own check would also compare the version of the package that declares the types. It would refuse a provider that
-//! was built against another patch version of the same ABI. Only the common part of each record has to agree: names, order, types,
-//! sizes. Either side may have more fields at the end if the record carries its size; frozen records must be equal. A `reserved`
-//! field may have a name on the side with the other minor; only its place has to agree.
+//! The check of abi_stable itself would also compare the version of the package that declares the types. That check would refuse a
+//! provider built against another patch version of the same ABI. Only the common part of each record has to agree: names, order,
+//! types, sizes. Either side may have more fields at the end if the record carries its size; frozen records must be equal. The
+//! other side may have given a `reserved` field a name; only the field's place has to agree.
 
 use abi_stable::type_layout::{TLData, TLField, TLPrimitive, TypeLayout};
 use tieline_plugin_api::abi::layout::{ABI_STABLE, LAYOUTS};
 use tieline_plugin_api::abi::{Layouts, fixed_str};
 
-/// The first relevant difference.
+/// The first difference that makes a provider incompatible.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::registry) struct Drift {
     pub(in crate::registry) expected: String,
     pub(in crate::registry) found: String,
 }
 
-/// The name of a field to which a later minor may give a name and a meaning.
+/// The name of a field to which a later minor version may assign a name and a meaning.
 const RESERVED: &str = "reserved";
-/// More types than the ABI will have.
+/// The maximum number of types, above that of the ABI.
 const MOST_LAYOUTS: usize = 1024;
 
-/// The first difference between the provider's layouts and the core's. `None`: there is none, or the provider was built with
-/// another abi_stable, which makes a comparison impossible.
+/// Returns the first difference between the provider's layouts and the core's. `None`: there is none, or the provider was built
+/// with another abi_stable, so that a comparison is impossible.
 ///
 /// # Safety
 /// If `theirs.abi_stable` is the core's own version, `theirs.layouts` points to `theirs.count` pointers to `TypeLayout` constants
@@ -35,14 +35,14 @@ pub(in crate::registry) unsafe fn drift(theirs: &Layouts) -> Option<Drift> {
         return None;
     }
     for i in 0..theirs.count {
-        // SAFETY: element `i < count` of the provider's array.
+        // SAFETY: this is element `i < count` of the provider's array.
         let layout = unsafe { *theirs.layouts.add(i) }.cast::<TypeLayout>();
         if layout.is_null() {
             continue;
         }
-        // SAFETY: a `TypeLayout` constant, by the caller's promise.
+        // SAFETY: the caller guarantees that this is a `TypeLayout` constant.
         let layout: &'static TypeLayout = unsafe { &*layout };
-        // An unknown type belongs to a newer minor.
+        // A type unknown to the core belongs to a newer minor version.
         let ours = LAYOUTS.iter().find(|ours| ours.name() == layout.name());
         if let Some(drift) = ours.and_then(|ours| compare(ours, layout)) {
             return Some(drift);
@@ -73,7 +73,7 @@ pub(in crate::registry) fn compare(ours: &TypeLayout, theirs: &TypeLayout) -> Op
     None
 }
 
-/// One field and its place in a `repr(C)` record.
+/// One field, with its place in a `repr(C)` record.
 struct Place {
     name: &'static str,
     offset: usize,
@@ -110,7 +110,7 @@ fn places(layout: &TypeLayout) -> Vec<Place> {
         .collect()
 }
 
-/// A field's type as text; for a function, its signature without parameter names.
+/// Formats a field's type; for a function, its signature without parameter names.
 fn kind(field: &TLField) -> String {
     let functions: Vec<String> = field
         .function_range()
@@ -308,7 +308,7 @@ mod tests {
     fn reserved_field_may_be_named_on_other_side() {
         let named = <drifted::ProviderOps as StableAbi>::LAYOUT;
         assert_eq!(compare(ours("ProviderOps"), named), None);
-        // The other direction: a newer core with an older provider.
+        // The opposite direction: a newer core with an older provider.
         assert_eq!(compare(named, ours("ProviderOps")), None);
         let before = <drifted::ConfigVar as StableAbi>::LAYOUT;
         assert_eq!(compare(ours("ConfigVar"), before), None);

@@ -1,4 +1,4 @@
-//! Objects opened from a provider: domains, interfaces, connectors. Each closes its handle on drop and keeps its parent alive.
+//! Objects opened from a provider: domains, interfaces, connectors. Each object closes its handle on drop and holds its parent.
 
 use super::events::{BATCH, Batch, Polled};
 use super::grown::{grown, listed};
@@ -26,17 +26,17 @@ struct DomainHandle {
 
 // SAFETY: by the ABI, several threads may call the functions of a domain concurrently.
 unsafe impl Send for DomainHandle {}
-// SAFETY: as above.
+// SAFETY: the reason for `Send` applies.
 unsafe impl Sync for DomainHandle {}
 
 impl Drop for DomainHandle {
     fn drop(&mut self) {
-        // SAFETY: open, and closed once here; interfaces and connectors hold an `Arc` of this, so they are closed already.
+        // SAFETY: the domain is open, and closed once here; all objects that hold an `Arc` of this handle are already closed.
         unsafe { (self.provider.tables.domain.close)(self.handle) }
     }
 }
 
-/// An open memory domain. It is closed when it and everything opened from it are dropped.
+/// An open memory domain. The domain is closed when it and everything opened from it are dropped.
 pub(crate) struct OpenDomain {
     inner: Arc<DomainHandle>,
 }
@@ -63,30 +63,30 @@ impl OpenDomain {
             return Err(Error::new(Status::Unsupported, what(), verdict.to_string(), ""));
         }
         let open = provider.tables.provider.open_domain;
-        // SAFETY: the provider's function with its own state; the record and the place live for the call.
+        // SAFETY: this is the provider's function with its own state; the record and the variable live for the call.
         let code = unsafe { open(provider.state(), &params, &mut handle) };
         let _ = provider.checked(i64::from(code), &what)?;
         let inner = DomainHandle { handle, name: name.to_string(), provider: provider.clone() };
         Ok(OpenDomain { inner: Arc::new(inner) })
     }
 
-    /// Its full name.
+    /// Returns the domain's full name.
     pub(crate) fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// The provider of the domain.
+    /// Returns the provider of the domain.
     pub(crate) fn provider(&self) -> &Arc<LoadedProvider> {
         &self.inner.provider
     }
 
-    /// Its modules in the provider's order. See [`LoadedProvider::check_module`].
+    /// Returns the domain's modules in the provider's order. See [`LoadedProvider::check_module`].
     pub(crate) fn modules(&self) -> Result<Vec<ModuleAttr>, Error> {
         let provider = self.provider();
         let what = || format!("the modules of {} could not be listed", self.name());
         provider.usable(&what)?;
         listed(ModuleAttr::empty(), |out, capacity, count| {
-            // SAFETY: an open domain's handle; `out` has room for `capacity` records.
+            // SAFETY: the handle belongs to an open domain; `out` has space for `capacity` records.
             unsafe {
                 (provider.tables.domain.query_modules)(self.inner.handle, out, capacity, count)
             }
@@ -139,18 +139,18 @@ impl OpenDomain {
         let mut handle = std::ptr::null_mut();
         let what = || format!("module {}/{module} could not be opened", self.name());
         self.provider().usable(&what)?;
-        // SAFETY: an open domain's handle; the record and the place live for the call.
+        // SAFETY: the handle belongs to an open domain; the record and the variable live for the call.
         let code = unsafe { open(self.inner.handle, &params, &mut handle) };
         let _ = self.provider().checked(i64::from(code), &what)?;
         Ok(handle)
     }
 
-    /// Allocates memory that this domain's peers can access best.
+    /// Allocates memory to which this domain's peers have the fastest access.
     pub(crate) fn alloc(&self, len: usize, access: u64) -> Result<Registered, Error> {
         let what = || format!("{} could not provide {len} bytes", self.name());
         self.provider().usable(&what)?;
         let mut region = MemoryRegion::empty();
-        // SAFETY: an open domain's handle; the record lives for the call.
+        // SAFETY: the handle belongs to an open domain; the record lives for the call.
         let code = unsafe {
             let wanted = AllocParams::new(len, access);
             (self.provider().tables.domain.alloc)(self.inner.handle, &wanted, &mut region)
@@ -165,19 +165,19 @@ impl OpenDomain {
         if let Some(broken) = broken {
             return Err(self.broke_its_contract("alloc", broken, &what));
         }
-        // SAFETY: by the ABI the memory stays until the registration ends, and only `Registered` ends it.
+        // SAFETY: by the ABI the memory stays allocated until the registration ends, and only `Registered` ends it.
         let span = unsafe { Span::new(region.base, len) };
         Ok(Registered { handle: Some(region.handle), span, domain: self.inner.clone() })
     }
 
-    /// Registers memory of this process with rights and flags. The creator of the span has promised that it stays mapped.
+    /// Registers memory of this process with rights and flags. The creator of the span has promised that the memory stays mapped.
     pub(crate) fn register(&self, span: Span, may: u64, flags: u64) -> Result<Registered, Error> {
         let what = || format!("{} could not register {} bytes", self.name(), span.len());
         self.provider().usable(&what)?;
         let mut region = MemoryRegion::empty();
         let params = RegisterParams::new(span.base(), span.len(), may);
         let params = RegisterParams { flags, ..params };
-        // SAFETY: an open domain's handle; the creator of the span keeps the memory mapped (see `Span::new`).
+        // SAFETY: the handle belongs to an open domain; the creator of the span keeps the memory mapped (see `Span::new`).
         let code = unsafe {
             (self.provider().tables.domain.register)(self.inner.handle, &params, &mut region)
         };
@@ -188,7 +188,7 @@ impl OpenDomain {
         Ok(Registered { handle: Some(region.handle), span, domain: self.inner.clone() })
     }
 
-    /// The slot has succeeded and returned a result that docs/abi.md forbids: the provider is taken out of use.
+    /// Takes the provider out of use, because the slot has succeeded and returned a result that docs/abi.md forbids.
     #[cold]
     fn broke_its_contract(&self, slot: &str, gave: &str, what: &dyn Fn() -> String) -> Error {
         let provider = self.provider();
@@ -197,10 +197,10 @@ impl OpenDomain {
     }
 }
 
-/// Memory that is registered with a domain or allocated by it. The owner ends the registration with [`Registered::end`]. Otherwise
-/// it lasts until the domain is closed.
+/// A piece of memory that is registered with a domain or allocated by it. The owner ends the registration with [`Registered::end`].
+/// Otherwise the registration lasts until the domain is closed.
 pub(crate) struct Registered {
-    /// `None`: the registration has ended.
+    /// The provider's handle; `None`: the registration has ended.
     handle: Option<*mut c_void>,
     span: Span,
     domain: Arc<DomainHandle>,
@@ -209,26 +209,26 @@ pub(crate) struct Registered {
 // SAFETY: by the ABI, several threads may call the functions of a domain concurrently, with any of its regions. A region is ended
 // through `&mut`, so no other thread uses it meanwhile.
 unsafe impl Send for Registered {}
-// SAFETY: as above.
+// SAFETY: the reasons for `Send` apply.
 unsafe impl Sync for Registered {}
 
 impl Registered {
-    /// The memory.
+    /// Returns the memory.
     ///
     /// # Safety
-    /// The span and everything derived from it are used only while the registration has not ended.
+    /// The caller uses the span, and all addresses derived from it, only until the registration ends.
     pub(crate) unsafe fn span(&self) -> Span {
         self.span
     }
 
-    /// Ends the registration, and frees the memory if the domain allocated it. `Again`: its keys are refused from here on, but a
-    /// peer is still accessing it and the registration has not ended. After any other error the registration has ended in an
-    /// unknown state.
+    /// Ends the registration, and frees the memory if the domain allocated it. `Again`: its keys are refused from this call on, but
+    /// a peer is still accessing the memory and the registration has not ended. After any other error the registration has ended in
+    /// an unknown state.
     pub(crate) fn end(&mut self) -> Result<(), Error> {
         let Some(handle) = self.handle else { return Ok(()) };
         let provider = &self.domain.provider;
         let what = || format!("{} could not end a registration", self.domain.name);
-        // SAFETY: an open domain's handle, and a region whose registration has not ended.
+        // SAFETY: the domain is open, and the region's registration has not ended.
         let code = unsafe { (provider.tables.domain.deregister)(self.domain.handle, handle) };
         if Status::from_code(code) != Status::Again || code >= 0 {
             self.handle = None;
@@ -236,17 +236,17 @@ impl Registered {
         provider.checked(i64::from(code), &what).map(|_| ())
     }
 
-    /// Revokes its keys, while operations of this process continue with it. If a provider does not support that, the keys are
-    /// refused when the registration ends.
+    /// Revokes the keys of the registration, while operations of this process continue to use it. If a provider does not support
+    /// revoking, the keys are refused when the registration ends.
     pub(crate) fn revoke(&self) {
         let Some(handle) = self.handle else { return };
         let provider = &self.domain.provider;
-        // SAFETY: an open domain's handle, and a region whose registration has not ended.
+        // SAFETY: the domain is open, and the region's registration has not ended.
         let code = unsafe { (provider.tables.domain.revoke)(self.domain.handle, handle) };
         let _ = provider.checked(i64::from(code), &|| "keys could not be revoked".to_string());
     }
 
-    /// The remote key.
+    /// Returns the remote key.
     pub(crate) fn pack_key(&self) -> Result<Vec<u8>, Error> {
         let Some(handle) = self.handle else { return Err(Status::Closed.into()) };
         let provider = &self.domain.provider;
@@ -254,7 +254,7 @@ impl Registered {
         provider.usable(&what)?;
         let whole = KeyParams { region: handle, ..KeyParams::empty() };
         grown(|buffer, capacity| {
-            // SAFETY: an open domain's handle and a registered region; the buffer has that capacity.
+            // SAFETY: the domain is open and the region registered; the buffer has that capacity.
             unsafe {
                 (provider.tables.domain.pack_key)(self.domain.handle, &whole, buffer, capacity)
             }
@@ -266,12 +266,11 @@ impl Registered {
 /// The handle of an endpoint that was just created: the only source of an [`OwnedEndpoint`].
 pub(crate) struct NewEndpoint(*mut c_void);
 
-/// A data-path module that was opened for one worker. Not `Send`: one thread drives it. Its owner closes its endpoints before it is
-/// dropped.
+/// A data-path module opened for one worker. It is not `Send`. The owner closes the interface's endpoints before it drops this.
 pub(crate) struct OpenInterface {
     handle: *mut c_void,
     table: InterfaceTable,
-    /// The table's function, until polling is stopped.
+    /// The table's function, or a stub after polling was stopped.
     poll: Cell<unsafe extern "C" fn(*mut c_void, *mut Event, u32) -> i64>,
     endpoint_table: &'static EndpointTable,
     domain: Arc<DomainHandle>,
@@ -280,28 +279,28 @@ pub(crate) struct OpenInterface {
 
 impl Drop for OpenInterface {
     fn drop(&mut self) {
-        // SAFETY: open, and closed once here, on its thread. Its endpoints are closed already, or its provider has failed: then
-        // docs/abi.md allows neither their closing nor other calls.
+        // SAFETY: the interface is open, and closed once here, on its thread. Its endpoints are already closed, or its provider has
+        // failed, and then docs/abi.md allows neither their closing nor other calls.
         unsafe { (self.table.close)(self.handle) }
     }
 }
 
 impl OpenInterface {
-    /// The domain's handle of this registration, if it belongs to the interface's domain.
+    /// Returns the provider's handle of a registration, if it belongs to the interface's domain.
     pub(crate) fn region(&self, registered: &Registered) -> Option<*mut c_void> {
         let is_ours = Arc::ptr_eq(&self.domain, &registered.domain);
         registered.handle.filter(|_| is_ours)
     }
 
-    /// The provider of the interface.
+    /// Returns the provider of the interface.
     pub(crate) fn provider(&self) -> &Arc<LoadedProvider> {
         &self.domain.provider
     }
 
-    /// The address by which a peer reaches this interface.
+    /// Returns the address by which a peer reaches this interface.
     pub(crate) fn address(&self) -> Result<Vec<u8>, Error> {
         grown(|buffer, capacity| {
-            // SAFETY: an open interface on its thread; the buffer has that capacity.
+            // SAFETY: the interface is open and this is its thread; the buffer has that capacity.
             unsafe { (self.table.address)(self.handle, buffer, capacity) }
         })
         .map_err(|status| {
@@ -310,14 +309,14 @@ impl OpenInterface {
         })
     }
 
-    /// Whether a peer with this address can be reached; if not, the status and the reason as text.
+    /// Checks whether a peer with this address can be reached; the error has the status and the reason as text.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
-        // SAFETY: an open interface on its thread; the address is borrowed for the call.
+        // SAFETY: the interface is open and this is its thread; the address is borrowed for the call.
         let code = unsafe { (self.table.reachable)(self.handle, address.as_ptr(), address.len()) };
         reached(self.provider(), code)
     }
 
-    /// Creates an endpoint. The caller owns the handle and closes it, through [`OpenInterface::endpoint`].
+    /// Creates an endpoint. The caller owns the handle, and closes it through [`OpenInterface::endpoint`].
     pub(crate) fn connect(
         &self,
         address: &[u8],
@@ -333,14 +332,14 @@ impl OpenInterface {
             ..EndpointParams::empty()
         };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: an open interface on its thread; the record and what it points to live for the call.
+        // SAFETY: the interface is open and this is its thread; the record and its pointers are valid for the call.
         let code = unsafe { (self.table.connect)(self.handle, &params, &mut handle) };
         let what = || format!("no endpoint could be made on {}", self.domain.name);
         let _ = self.provider().checked(i64::from(code), &what)?;
         Ok(NewEndpoint(handle))
     }
 
-    /// Makes an endpoint of a handle that [`OpenInterface::connect`] of this interface has returned.
+    /// Makes an endpoint from a handle that [`OpenInterface::connect`] of this interface has returned.
     pub(crate) fn endpoint(&self, new: NewEndpoint) -> OwnedEndpoint {
         OwnedEndpoint::new(new.0, self.endpoint_table)
     }
@@ -348,46 +347,46 @@ impl OpenInterface {
     /// Makes progress with one indirect call. The payloads of the previous call's events become invalid.
     ///
     /// # Safety
-    /// The payloads of its events are read only before the next poll of this interface, and while it is open.
+    /// The caller reads the events' payloads only before the next poll of this interface, and while it is open.
     #[inline]
     pub(crate) unsafe fn poll<'a>(&self, batch: &'a mut Batch) -> Result<&'a [Polled], Status> {
         let (events, max) = batch.room();
-        // SAFETY: an open interface on its thread; there is room for `max` events.
+        // SAFETY: the interface is open and this is its thread; the batch has space for `max` events.
         let count = polled(unsafe { (self.poll.get())(self.handle, events, max) })?;
-        // SAFETY: the result of that poll, which does not exceed the capacity.
+        // SAFETY: `count` is the result of that poll and does not exceed the capacity.
         Ok(unsafe { batch.written(count) })
     }
 
-    /// The provider broke its contract: from here on a poll returns no events and does not call it.
+    /// Stops polling a provider that broke its contract: later polls return no events and do not call the provider.
     pub(crate) fn stop_polling(&self) {
         self.poll.set(InterfaceTable::MISSING.poll);
     }
 
-    /// Disconnects a peer, given by the interface's number for it.
+    /// Disconnects a peer, identified by the interface's number for it.
     pub(crate) fn hang_up(&self, peer: u64) -> Result<(), Status> {
-        // SAFETY: an open interface on its thread.
+        // SAFETY: the interface is open and this is its thread.
         let code = unsafe { (self.table.hang_up)(self.handle, peer) };
         self.provider().heard(code);
         if code < 0 { Err(Status::from_code(code)) } else { Ok(()) }
     }
 
-    /// Says goodbye to all peers, once. Afterwards the interface only serves lent payloads.
+    /// Says goodbye to all peers, once. After this call the interface only serves lent payloads.
     pub(crate) fn leave(&self) {
-        // SAFETY: an open interface on its thread; nothing is posted or polled on it from here on.
+        // SAFETY: the interface is open and this is its thread; nothing is posted or polled on it after this call.
         unsafe { (self.table.leave)(self.handle) }
     }
 
     /// Prepares to sleep on [`OpenInterface::event_fd`].
     pub(crate) fn arm(&self) -> Result<Armed, Status> {
-        // SAFETY: an open interface on its thread.
+        // SAFETY: the interface is open and this is its thread.
         let code = unsafe { (self.table.arm)(self.handle) };
         self.provider().heard(code);
         armed(code)
     }
 
-    /// The descriptor to sleep on; the interface owns it.
+    /// Returns the descriptor on which a thread can sleep; the interface owns the descriptor.
     pub(crate) fn event_fd(&self) -> Option<RawFd> {
-        // SAFETY: an open interface on its thread.
+        // SAFETY: the interface is open and this is its thread.
         let fd = unsafe { (self.table.event_fd)(self.handle) };
         self.provider().heard(fd);
         (fd >= 0).then_some(fd)
@@ -396,42 +395,42 @@ impl OpenInterface {
     /// Releases a lent payload.
     ///
     /// # Safety
-    /// The token came with a lent payload of this interface, it is released once, and the payload is not read afterwards.
+    /// The token belongs to a lent payload of this interface, is released once, and the payload is not read afterwards.
     pub(crate) unsafe fn release(&self, token: u64) {
-        // SAFETY: an open interface on its thread, and the caller's promise.
+        // SAFETY: the interface is open and this is its thread; the caller guarantees the rest.
         unsafe { (self.table.release)(self.handle, token) }
     }
 
-    /// Imports a packed key for the interface's endpoints to the key's owner, or returns the negative status.
+    /// Imports a packed key for all endpoints to the key's owner. Returns the provider's key, or the negative status.
     pub(crate) fn import_key(&self, bytes: &[u8]) -> Result<*mut c_void, i32> {
         let mut out = std::ptr::null_mut();
         let params =
             ImportParams { bytes: bytes.as_ptr(), len: bytes.len(), ..ImportParams::empty() };
-        // SAFETY: an open interface on its thread; the record and the bytes are borrowed for the call.
+        // SAFETY: the interface is open and this is its thread; the record and the bytes are borrowed for the call.
         let code = unsafe { (self.table.import_key)(self.handle, &params, &mut out) };
         if code < 0 { Err(code) } else { Ok(out) }
     }
 
-    /// Drops such a key.
+    /// Drops a key of the interface.
     ///
     /// # Safety
-    /// The key is from [`OpenInterface::import_key`] of this interface, and it is not used afterwards.
+    /// The key was imported by [`OpenInterface::import_key`] of this interface, and it is not used afterwards.
     pub(crate) unsafe fn drop_key(&self, key: *mut c_void) {
-        // SAFETY: an open interface on its thread, and the caller's promise.
+        // SAFETY: the interface is open and this is its thread; the caller guarantees the rest.
         unsafe { (self.table.drop_key)(self.handle, key) }
     }
 
-    /// The memory that it holds; `None` if the provider does not report it.
+    /// Returns the amount of memory that the interface holds; `None` if the provider does not report it.
     pub(crate) fn memory(&self) -> Option<MemoryUse> {
         let mut memory = MemoryUse::empty();
-        // SAFETY: an open interface on its thread; the record lives for the call.
+        // SAFETY: the interface is open and this is its thread; the record lives for the call.
         let code = unsafe { (self.table.memory)(self.handle, &mut memory) };
         self.provider().heard(code);
         (code >= 0).then_some(memory)
     }
 }
 
-/// A connection-only module. Not `Send`: one thread drives it.
+/// A connection-only module. It is not `Send`: one thread uses it.
 pub(crate) struct OpenConnector {
     handle: *mut c_void,
     table: ConnectorTable,
@@ -441,17 +440,17 @@ pub(crate) struct OpenConnector {
 
 impl Drop for OpenConnector {
     fn drop(&mut self) {
-        // SAFETY: open, and closed once here, on its thread.
+        // SAFETY: the connector is open, and closed once here, on its thread.
         unsafe { (self.table.close)(self.handle) }
     }
 }
 
 impl OpenConnector {
-    /// The address by which a peer reaches this connector.
+    /// Returns the address by which a peer reaches this connector.
     pub(crate) fn address(&self) -> Result<Vec<u8>, Error> {
         self.domain.provider.usable(&|| "a connector has no address".to_string())?;
         grown(|buffer, capacity| {
-            // SAFETY: an open connector on its thread; the buffer has that capacity.
+            // SAFETY: the connector is open and this is its thread; the buffer has that capacity.
             unsafe { (self.table.address)(self.handle, buffer, capacity) }
         })
         .map_err(|status| {
@@ -460,10 +459,10 @@ impl OpenConnector {
         })
     }
 
-    /// Whether that address can be reached; if not, the status and the reason as text.
+    /// Checks whether that address can be reached; the error has the status and the reason as text.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         self.check_provider()?;
-        // SAFETY: an open connector on its thread; the address is borrowed for the call.
+        // SAFETY: the connector is open and this is its thread; the address is borrowed for the call.
         let code = unsafe { (self.table.reachable)(self.handle, address.as_ptr(), address.len()) };
         reached(&self.domain.provider, code)
     }
@@ -471,7 +470,7 @@ impl OpenConnector {
     /// Sends one datagram; AGAIN means that nothing was sent.
     pub(crate) fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status> {
         self.check_provider()?;
-        // SAFETY: an open connector on its thread; both are borrowed for the call.
+        // SAFETY: the connector is open and this is its thread; address and datagram are borrowed for the call.
         let code = unsafe {
             (self.table.send)(
                 self.handle,
@@ -490,36 +489,37 @@ impl OpenConnector {
     pub(crate) unsafe fn poll<'a>(&self, batch: &'a mut Batch) -> Result<&'a [Polled], Status> {
         self.check_provider()?;
         let (events, max) = batch.room();
-        // SAFETY: an open connector on its thread; there is room for `max` events.
+        // SAFETY: the connector is open and this is its thread; the batch has space for `max` events.
         let count = polled(unsafe { (self.table.poll)(self.handle, events, max) })
             .inspect_err(|status| self.domain.provider.heard(*status as i32))?;
-        // SAFETY: the result of that poll, which does not exceed the capacity.
+        // SAFETY: `count` is the result of that poll and does not exceed the capacity.
         Ok(unsafe { batch.written(count) })
     }
 
     /// Prepares to sleep on [`OpenConnector::event_fd`].
     pub(crate) fn arm(&self) -> Result<Armed, Status> {
         self.check_provider()?;
-        // SAFETY: an open connector on its thread.
+        // SAFETY: the connector is open and this is its thread.
         let code = unsafe { (self.table.arm)(self.handle) };
         self.domain.provider.heard(code);
         armed(code)
     }
 
-    /// Fails if the provider has failed: then none of its functions may be called.
+    /// Checks that the provider has not failed: none of a failed provider's functions may be called.
     fn check_provider(&self) -> Result<(), Status> {
         if self.domain.provider.poisoned() { Err(Status::ProviderFailed) } else { Ok(()) }
     }
 
-    /// The descriptor to sleep on; the connector owns it.
+    /// Returns the descriptor on which a thread can sleep; the connector owns the descriptor.
     pub(crate) fn event_fd(&self) -> Option<RawFd> {
-        // SAFETY: an open connector on its thread.
+        // SAFETY: the connector is open and this is its thread.
         let fd = unsafe { (self.table.event_fd)(self.handle) };
         (fd >= 0).then_some(fd)
     }
 }
 
-/// A provider that reports more events than the capacity has written out of bounds and is taken out of use.
+/// Converts a poll's result. A provider that reports more events than the capacity has written out of bounds and is taken out of
+/// use.
 #[inline]
 fn polled(count: i64) -> Result<usize, Status> {
     match usize::try_from(count) {
@@ -537,7 +537,7 @@ fn armed(code: i32) -> Result<Armed, Status> {
     }
 }
 
-/// The result of `reachable`, with the provider's text.
+/// Converts the result of `reachable`, with the provider's text.
 fn reached(provider: &LoadedProvider, code: i32) -> Result<(), Failure> {
     if code >= 0 {
         return Ok(());

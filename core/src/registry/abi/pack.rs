@@ -1,4 +1,4 @@
-//! The buffer into which a provider has a message packed. The type prevents an overrun.
+//! The buffer into which a provider lets the core pack a message. The type prevents writes beyond the buffer.
 
 use crate::sys::{Exposed, Refusal, Span};
 use std::any::Any;
@@ -18,7 +18,7 @@ impl<'a> PackBuffer<'a> {
         PackBuffer { room, len: 0 }
     }
 
-    /// The next `len` bytes of the buffer.
+    /// Returns the next `len` bytes of the buffer.
     #[inline]
     fn take(&mut self, len: usize) -> Result<&mut [u8], Status> {
         let end = self.len.checked_add(len).filter(|&end| end <= self.room.len());
@@ -41,7 +41,7 @@ impl<'a> PackBuffer<'a> {
         offset: usize,
         len: usize,
     ) -> Result<(), Status> {
-        // Checked before anything is written: an invalid range leaves the buffer unchanged.
+        // The range is checked before anything is written, so an invalid range leaves the buffer unchanged.
         let _ = span.range(offset, len)?;
         span.read(offset, self.take(len)?)
     }
@@ -58,7 +58,8 @@ impl<'a> PackBuffer<'a> {
         bytes.read(touch, offset, self.take(len)?)
     }
 
-    /// Lets `write` fill room for `len` bytes; it returns the number it wrote. `Err(Invalid)` if it reports more than `len`.
+    /// Lets `write` fill `len` bytes of the buffer; `write` returns the number of bytes that it wrote. `Err(Invalid)` if that
+    /// number exceeds `len`.
     pub(crate) fn put_with(
         &mut self,
         len: usize,
@@ -74,7 +75,7 @@ impl<'a> PackBuffer<'a> {
         Ok(())
     }
 
-    /// The number of bytes written.
+    /// Returns the number of bytes written.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -83,10 +84,10 @@ impl<'a> PackBuffer<'a> {
 /// A function that packs a message into a transport's buffer.
 pub(crate) type Pack<'a> = &'a mut dyn FnMut(&mut PackBuffer<'_>) -> Result<(), Status>;
 
-/// A pack closure on its way through a provider, and the panic that ended it, if any.
+/// The argument that carries a pack closure through a provider, and the panic that ended the closure, if there was one.
 pub(super) struct PackCall<'a> {
     pub(super) pack: Pack<'a>,
-    /// The requested maximum: a larger capacity of the provider is not used.
+    /// The requested maximum; the rest of the provider's buffer is not used.
     pub(super) max: usize,
     pub(super) panic: Option<Box<dyn Any + Send>>,
 }

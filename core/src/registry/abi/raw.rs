@@ -1,4 +1,4 @@
-//! An open endpoint, as the core calls it.
+//! An open endpoint of a provider, with the calls that the core makes.
 
 use super::pack::{Pack, PackCall, pack_here};
 use super::{EndpointTable, FAILED_ENDPOINT, grown};
@@ -7,7 +7,7 @@ use std::panic::resume_unwind;
 use tieline_plugin_api::Status;
 use tieline_plugin_api::abi::{Atomic, ConnectParams, EndpointLimits, ImportParams, Iov, Rma};
 
-/// An open endpoint: the provider's handle and its functions. Not `Send`: it belongs to its interface's thread.
+/// An open endpoint: the provider's handle and its functions. It is not `Send`: it belongs to its interface's thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RawEndpoint {
     handle: *mut c_void,
@@ -15,28 +15,28 @@ pub(crate) struct RawEndpoint {
 }
 
 impl RawEndpoint {
-    /// Makes an endpoint of a handle that `connect` has just returned.
+    /// Makes an endpoint from a handle that `connect` has just returned.
     pub(super) fn new(handle: *mut c_void, table: &'static EndpointTable) -> RawEndpoint {
         RawEndpoint { handle, table }
     }
 
-    /// An endpoint without a peer, for a lane that failed or is not connected yet.
+    /// Makes an endpoint without a peer, for a lane that failed or is not connected yet.
     pub(crate) fn nowhere() -> RawEndpoint {
         RawEndpoint { handle: std::ptr::null_mut(), table: &FAILED_ENDPOINT }
     }
 
-    /// From here on every call returns `PROVIDER_FAILED` and none reaches the provider.
+    /// Disables the endpoint: from this call on every call returns `PROVIDER_FAILED` and none reaches the provider.
     pub(crate) fn fail(&mut self) {
         self.table = &FAILED_ENDPOINT;
     }
 
-    /// Whether [`RawEndpoint::fail`] was called.
+    /// Checks whether [`RawEndpoint::fail`] was called.
     #[cfg(test)]
     pub(crate) fn failed(&self) -> bool {
         std::ptr::eq(self.table, &FAILED_ENDPOINT)
     }
 
-    /// Sends a short message: 0, 1 (pending) or a negative status.
+    /// Sends a short message. Returns 0, 1 (pending) or a negative status.
     #[inline(always)]
     pub(crate) fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> i32 {
         // SAFETY: the handle is open (its owner has not closed it) and this is its thread; the payload is
@@ -45,7 +45,7 @@ impl RawEndpoint {
     }
 
     /// Sends a message of at most `max` bytes that `pack` writes. A panic of `pack` resumes after the provider has returned; it
-    /// never crosses the provider.
+    /// never unwinds through the provider.
     pub(crate) fn am_packed(
         &self,
         id: u32,
@@ -72,32 +72,32 @@ impl RawEndpoint {
     /// The endpoint is open. The pieces are readable until the call returns; after PENDING, until the completion, or until the
     /// endpoint is closed.
     pub(crate) unsafe fn am_zcopy(&self, id: u32, header: u64, iov: &[Iov], cookie: u64) -> i32 {
-        // SAFETY: the caller's promise; the array is borrowed for the call.
+        // SAFETY: the caller guarantees the conditions above; the array is borrowed for the call.
         unsafe { (self.table.am_zcopy)(self.handle, id, header, iov.as_ptr(), iov.len(), cookie) }
     }
 
     /// Writes remote memory.
     ///
     /// # Safety
-    /// The endpoint is open. The key is from its `import_key` and was not dropped. The pieces are readable until the call returns;
-    /// after PENDING, until the completion, or until the endpoint is closed.
+    /// The endpoint is open. The key was imported by this endpoint's `import_key` and was not dropped. The pieces are readable
+    /// until the call returns; after PENDING, until the completion, or until the endpoint is closed.
     #[inline(always)]
     pub(crate) unsafe fn put(&self, op: &Rma) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.put)(self.handle, op) }
     }
 
     /// Writes remote memory and notifies the target.
     ///
     /// # Safety
-    /// The same as for [`RawEndpoint::put`].
+    /// The conditions are those of [`RawEndpoint::put`].
     #[inline(always)]
     pub(crate) unsafe fn put_notify(&self, op: &Rma, word: u32) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.put_notify)(self.handle, op, word) }
     }
 
-    /// Whether both are the same provider endpoint.
+    /// Checks whether both are the same provider endpoint.
     pub(crate) fn is(&self, other: &RawEndpoint) -> bool {
         self.handle == other.handle
     }
@@ -105,24 +105,24 @@ impl RawEndpoint {
     /// Reads remote memory.
     ///
     /// # Safety
-    /// The same as for [`RawEndpoint::put`], with writable pieces.
+    /// The conditions are those of [`RawEndpoint::put`], with writable pieces.
     #[inline(always)]
     pub(crate) unsafe fn get(&self, op: &Rma) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.get)(self.handle, op) }
     }
 
     /// Executes a remote atomic.
     ///
     /// # Safety
-    /// For the key the same as for [`RawEndpoint::put`]; `result` is null or writable for the call.
+    /// For the key, the conditions of [`RawEndpoint::put`] apply; `result` is null or writable for the call.
     #[inline(always)]
     pub(crate) unsafe fn atomic(&self, op: &Atomic) -> i32 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.atomic)(self.handle, op) }
     }
 
-    /// Completes when everything posted before is complete at the target.
+    /// Posts a flush, which completes when every operation posted before is complete at the target.
     #[inline(always)]
     pub(crate) fn flush(&self, cookie: u64) -> i32 {
         // SAFETY: the handle is open and this is its thread.
@@ -136,7 +136,7 @@ impl RawEndpoint {
         unsafe { (self.table.fence)(self.handle) }
     }
 
-    /// Imports a packed key for this endpoint, or returns the negative status (AGAIN: retry after progress).
+    /// Imports a packed key for this endpoint. Returns the provider's key, or the negative status (AGAIN: retry after progress).
     pub(crate) fn import_key(&self, key: &[u8]) -> Result<*mut c_void, i32> {
         let mut out = std::ptr::null_mut();
         let params = ImportParams { bytes: key.as_ptr(), len: key.len(), ..ImportParams::empty() };
@@ -148,16 +148,16 @@ impl RawEndpoint {
     /// Drops a key.
     ///
     /// # Safety
-    /// The endpoint is open, the key is from its `import_key`, and it is not used afterwards.
+    /// The endpoint is open, its `import_key` made the key, and the key is not used afterwards.
     pub(crate) unsafe fn drop_key(&self, key: *mut c_void) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.drop_key)(self.handle, key) }
     }
 
-    /// The local mapping of a range of a key's memory, or the negative status.
+    /// Returns the local mapping of a range of a key's memory, or the negative status.
     ///
     /// # Safety
-    /// For the key the same as for [`RawEndpoint::put`].
+    /// For the key, the conditions of [`RawEndpoint::put`] apply.
     pub(crate) unsafe fn key_pointer(
         &self,
         key: *mut c_void,
@@ -165,7 +165,7 @@ impl RawEndpoint {
         len: u64,
     ) -> Result<*mut u8, i32> {
         let mut out = std::ptr::null_mut();
-        // SAFETY: the caller's promise; the place lives for the call.
+        // SAFETY: the caller guarantees the conditions above; the variable lives for the call.
         let code = unsafe { (self.table.key_pointer)(self.handle, key, offset, len, &mut out) };
         match code {
             code if code < 0 => Err(code),
@@ -174,13 +174,13 @@ impl RawEndpoint {
         }
     }
 
-    /// Asks the provider to end a pending operation soon: 0, or a negative status.
+    /// Requests the provider to end a pending operation soon. Returns 0, or a negative status.
     pub(crate) fn cancel(&self, cookie: u64) -> i32 {
         // SAFETY: the handle is open and this is its thread.
         unsafe { (self.table.cancel)(self.handle, cookie) }
     }
 
-    /// The limits that this endpoint reports below those of its module.
+    /// Returns the limits that this endpoint reports below those of its module.
     pub(crate) fn limits(&self) -> Result<EndpointLimits, i32> {
         let mut limits = EndpointLimits::empty();
         // SAFETY: the handle is open and this is its thread; the record lives for the call.
@@ -188,7 +188,7 @@ impl RawEndpoint {
         if code < 0 { Err(code) } else { Ok(limits) }
     }
 
-    /// Connect-to-endpoint modules: this endpoint's address.
+    /// Returns the address of an endpoint whose module connects to an endpoint.
     pub(crate) fn address(&self) -> Result<Vec<u8>, Status> {
         grown::grown(|buffer, capacity| {
             // SAFETY: the handle is open and this is its thread; the buffer has that capacity.
@@ -196,7 +196,7 @@ impl RawEndpoint {
         })
     }
 
-    /// Connect-to-endpoint modules: connects to the peer's endpoint address.
+    /// Connects to the peer's endpoint address, for a module that connects to an endpoint.
     pub(crate) fn connect(&self, address: &[u8]) -> i32 {
         let params = ConnectParams {
             address: address.as_ptr(),
@@ -210,34 +210,35 @@ impl RawEndpoint {
     /// Closes the endpoint.
     ///
     /// # Safety
-    /// It is open, its keys are dropped, and no copy of it is used afterwards.
+    /// The endpoint is open, its keys are dropped, and no copy of it is used afterwards.
     pub(crate) unsafe fn close(self) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller guarantees the conditions above.
         unsafe { (self.table.close)(self.handle) }
     }
 }
 
-/// The owner of an endpoint, which closes it: one for each `connect`, and not copied. Users have a [`RawEndpoint`].
+/// The owner of an endpoint, which closes it: there is one owner for each `connect`, and it is not copied. Users of the endpoint
+/// hold a [`RawEndpoint`].
 #[derive(Debug)]
 pub(crate) struct OwnedEndpoint(RawEndpoint);
 
 impl OwnedEndpoint {
-    /// Makes an endpoint of a handle that `connect` has just returned.
+    /// Makes an endpoint from a handle that `connect` has just returned.
     pub(super) fn new(handle: *mut c_void, table: &'static EndpointTable) -> OwnedEndpoint {
         OwnedEndpoint(RawEndpoint::new(handle, table))
     }
 
-    /// An endpoint without a peer, which needs no closing.
+    /// Makes an endpoint without a peer, which needs no closing.
     pub(crate) fn nowhere() -> OwnedEndpoint {
         OwnedEndpoint(RawEndpoint::nowhere())
     }
 
-    /// The endpoint for its users, valid while it is open.
+    /// Returns the endpoint for its users, valid while the endpoint is open.
     pub(crate) fn get(&self) -> RawEndpoint {
         self.0
     }
 
-    /// The same as [`RawEndpoint::fail`] for all later users; the endpoint is not closed either.
+    /// Disables the endpoint like [`RawEndpoint::fail`], for all later users; the endpoint is not closed either.
     pub(crate) fn fail(&mut self) {
         self.0.fail();
     }
@@ -245,9 +246,9 @@ impl OwnedEndpoint {
     /// Closes the endpoint.
     ///
     /// # Safety
-    /// Its keys are dropped, and no copy from [`OwnedEndpoint::get`] is used any more.
+    /// The endpoint's keys are dropped, and no copy from [`OwnedEndpoint::get`] is used any more.
     pub(crate) unsafe fn close(self) {
-        // SAFETY: it is open, since only this closes it; the caller promises the rest.
+        // SAFETY: the endpoint is open, since only this function closes it; the caller guarantees the rest.
         unsafe { self.0.close() }
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of tables, stubs and host services, with providers that are defined in this file.
+//! Tests of tables, stubs and host services, with providers that this file defines.
 
 use super::host::Services;
 use super::objects::OpenDomain;
@@ -46,7 +46,7 @@ fn discover_builtin(entry: EntryFn) -> Discovery {
     discover_in(path, Arc::new(NoSettings), &builtin, &|_, _| Ok(()))
 }
 
-/// The phase and the finding of the one record.
+/// Returns the phase and the finding of the only record.
 fn refusal(discovery: &Discovery) -> (&str, &str) {
     match &discovery.records[..] {
         [Record { verdict: Verdict::Refused { phase, found, .. }, .. }] => (phase, found),
@@ -54,7 +54,7 @@ fn refusal(discovery: &Discovery) -> (&str, &str) {
     }
 }
 
-/// The reason that the one provider is not used.
+/// Returns the reason that the only provider is not used.
 fn not_used(discovery: &Discovery) -> &str {
     match &discovery.records[..] {
         [Record { verdict: Verdict::NotUsed { because }, .. }] => because,
@@ -68,7 +68,7 @@ unsafe extern "C" fn one_domain(
     capacity: usize,
     count: *mut usize,
 ) -> i32 {
-    // SAFETY: the core's array and count.
+    // SAFETY: array and count are the core's.
     unsafe {
         *count = 1;
         if capacity > 0 {
@@ -92,7 +92,7 @@ unsafe extern "C" fn no_modules(
     _: usize,
     count: *mut usize,
 ) -> i32 {
-    // SAFETY: the core's count.
+    // SAFETY: the count is the core's.
     unsafe { *count = 0 };
     0
 }
@@ -112,7 +112,7 @@ static OLD_ENDPOINT: EndpointOps =
 
 unsafe extern "C" fn old_entry(_: *const Host, out: *mut ProviderOps) -> i32 {
     static INTERFACE: InterfaceOps = InterfaceOps { size: 8, ..InterfaceOps::empty() };
-    // SAFETY: the core's record.
+    // SAFETY: the record is the core's.
     unsafe {
         (*out).query_domains = Some(one_domain);
         (*out).open_domain = Some(open_domain);
@@ -135,7 +135,7 @@ fn slots_that_an_older_provider_lacks_answer_unsupported() {
     assert_eq!(endpoint.import_key(&[]), Err(unsupported));
     assert_eq!(endpoint.am_packed(0, 0, 8, &mut |_| Ok(())), Err(Status::Unsupported));
     let poll = provider.tables.interface.poll;
-    // SAFETY: the stub touches nothing.
+    // SAFETY: the stub accesses no memory.
     assert_eq!(unsafe { poll(std::ptr::null_mut(), std::ptr::null_mut(), 0) }, 0);
 }
 
@@ -173,7 +173,7 @@ fn a_capability_that_is_claimed_but_not_there_is_refused_by_its_slot() {
 #[test]
 fn a_provider_without_a_domain_table_is_refused() {
     unsafe extern "C" fn entry(_: *const Host, out: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's record.
+        // SAFETY: the record is the core's.
         unsafe { (*out).query_domains = Some(one_domain) };
         0
     }
@@ -184,7 +184,7 @@ fn a_provider_without_a_domain_table_is_refused() {
 fn only_claimed_part_of_provider_table_is_used() {
     /// Writes the whole record and claims that it ends after `open_domain`.
     unsafe extern "C" fn shorter(host: *const Host, out: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's arguments.
+        // SAFETY: the arguments are the core's.
         unsafe {
             let code = old_entry(host, out);
             (*out).size = std::mem::offset_of!(ProviderOps, last_error) + 3;
@@ -192,7 +192,7 @@ fn only_claimed_part_of_provider_table_is_used() {
         }
     }
     unsafe extern "C" fn senseless(host: *const Host, out: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's arguments.
+        // SAFETY: the arguments are the core's.
         unsafe {
             let code = old_entry(host, out);
             (*out).size = 0;
@@ -208,7 +208,7 @@ fn only_claimed_part_of_provider_table_is_used() {
 fn a_table_with_a_senseless_size_is_refused() {
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
         static DOMAIN: DomainOps = DomainOps { size: 3, ..DomainOps::empty() };
-        // SAFETY: the core's arguments.
+        // SAFETY: the arguments are the core's.
         unsafe {
             let _ = old_entry(host, out);
             (*out).domain = &DOMAIN;
@@ -222,7 +222,7 @@ fn a_table_with_a_senseless_size_is_refused() {
 #[test]
 fn provider_without_device_is_unused_and_its_text_is_recorded() {
     unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's table.
+        // SAFETY: the table is the core's.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
         host.message(Status::NoDevice as i32, "no card in any slot");
         Status::NoDevice as i32
@@ -241,9 +241,9 @@ fn the_hosts_services_serve_a_provider() {
         ConfigDoc::duration("TIELINE_TEST_UNSET", "2us", "Another."),
     ];
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's arguments.
+        // SAFETY: the arguments are the core's.
         let (code, table) = unsafe { (old_entry(host, out), &*host) };
-        // SAFETY: the core's table.
+        // SAFETY: the table is the core's.
         let handle = unsafe { HostHandle::new(host) }.expect("a host");
         handle.log(log_level::INFO, "two\nlines");
         let before = handle.clock_ns();
@@ -254,7 +254,7 @@ fn the_hosts_services_serve_a_provider() {
             SEEN.lock().unwrap().push((value.number, value.origin, value.is_default));
         }
         let (alloc, free) = (table.pages_alloc.expect("a slot"), table.pages_free.expect("a slot"));
-        // SAFETY: the host's functions with the host's context.
+        // SAFETY: the functions are the host's, with the host's context.
         unsafe {
             let pages = alloc(table.context, 8192).cast::<u8>();
             assert!(!pages.is_null() && pages.add(8191).read() == 0);
@@ -281,7 +281,7 @@ fn a_recycled_host_table_drops_calls_of_its_earlier_provider() {
         let (services, host) = Services::open("again", log.clone(), Arc::new(NoSettings));
         (services, std::ptr::from_ref(host), log)
     };
-    // SAFETY: the core's table, which is never freed.
+    // SAFETY: the table is the core's and is never freed.
     let handle = |host| unsafe { HostHandle::new(host) }.expect("a host");
     let (services, first, log) = open();
     let earlier = handle(first);
@@ -311,7 +311,7 @@ fn invalid_value_of_variable_is_refused_with_text_of_host() {
     unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
         const VARIABLES: &[ConfigDoc] =
             &[ConfigDoc::size("TIELINE_TEST_SET", "4k", "One.").between(1 << 10, 32 << 10)];
-        // SAFETY: the core's table.
+        // SAFETY: the table is the core's.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
         let refused = host.declare(VARIABLES).expect_err("it is too large");
         host.message(refused.status as i32, "what the provider makes of it");
@@ -332,11 +332,11 @@ fn core_declaration_of_variable_overrides_providers() {
     const VARIABLES: &[ConfigDoc] =
         &[ConfigDoc::count("TIELINE_OF_THE_CORE", "7", "Mine.").between(1, 9)];
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's table.
+        // SAFETY: the table is the core's.
         let handle = unsafe { HostHandle::new(host) }.expect("a host");
         let value = handle.declare(VARIABLES).expect("a value").config("TIELINE_OF_THE_CORE");
         assert_eq!((value.number, value.text.as_str()), (20_000_000_000, "20s"));
-        // SAFETY: the core's arguments.
+        // SAFETY: the arguments are the core's.
         unsafe { old_entry(host, out) }
     }
     assert_eq!(discover_builtin(entry).providers.len(), 1);
@@ -352,7 +352,7 @@ fn a_provider_that_goes_on_without_a_value_is_refused_and_let_go() {
         QUIESCED.store(true, Ordering::Relaxed);
     }
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's arguments.
+        // SAFETY: the arguments are the core's.
         unsafe {
             let _ = HostHandle::new(host).expect("a host").declare(TOO_SMALL).expect_err("refused");
             let code = old_entry(host, out);
@@ -371,7 +371,7 @@ fn a_provider_that_goes_on_without_a_value_is_refused_and_let_go() {
 #[test]
 fn a_failure_that_comes_after_a_refused_value_has_its_own_words() {
     unsafe extern "C" fn entry(host: *const Host, _: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's table.
+        // SAFETY: the table is the core's.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
         let _ = host.declare(TOO_SMALL).expect_err("it is too large");
         host.message(Status::NoDevice as i32, "no card in any slot");
@@ -389,10 +389,10 @@ fn declaring_foreign_variable_refuses_only_that_list() {
             ConfigDoc::size("TIELINE_TEST_UNSET", "4k", "Its own."),
             ConfigDoc::size("TIELINE_TESTS_OTHER", "4k", "Somebody else's."),
         ];
-        // SAFETY: the core's table.
+        // SAFETY: the table is the core's.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
         let _ = host.declare(VARIABLES).expect_err("it is not its own");
-        Status::Invalid as i32 // the host ignores it
+        Status::Invalid as i32 // the host ignores this status
     }
     let found = discover_builtin(entry);
     let (phase, words) = refusal(&found);
@@ -404,9 +404,9 @@ fn declaring_foreign_variable_refuses_only_that_list() {
 #[test]
 fn device_event_is_logged_with_device_name() {
     unsafe extern "C" fn entry(host: *const Host, out: *mut ProviderOps) -> i32 {
-        // SAFETY: the core's arguments.
+        // SAFETY: the arguments are the core's.
         let (code, table) = unsafe { (old_entry(host, out), &*host) };
-        // SAFETY: the core's table.
+        // SAFETY: the table is the core's.
         let host = unsafe { HostHandle::new(host) }.expect("a host");
         host.async_event(async_kind::PORT_DOWN, 0, "test:0", "it has lost its link");
         host.async_event(1000, 0, "", "a kind of a later minor");
@@ -419,7 +419,7 @@ fn device_event_is_logged_with_device_name() {
             text_len: text.len(),
             ..AsyncEvent::empty()
         };
-        // SAFETY: the host's function; a null record, and one that ends after its status.
+        // SAFETY: the function is the host's; one record is null, and one ends after its status.
         unsafe {
             event(table.context, std::ptr::null());
             event(table.context, &short);
@@ -475,7 +475,7 @@ fn a_failed_endpoint_answers_provider_failed_to_every_call() {
     assert_eq!(endpoint.am_short(0, 0, &[]), failed);
     assert_eq!(endpoint.flush(0), failed);
     assert_eq!(endpoint.import_key(&[]), Err(failed));
-    // SAFETY: a stub, which has nothing to close.
+    // SAFETY: the endpoint is a stub, which has nothing to close.
     unsafe { endpoint.close() };
 }
 
@@ -490,14 +490,14 @@ fn a_panic_of_a_packing_closure_passes_the_provider_by() {
         max: usize,
     ) -> i64 {
         let mut buffer = [0u8; 16];
-        // SAFETY: the core's function with the core's argument and a buffer of that capacity.
+        // SAFETY: the function is the core's, with the core's argument and a buffer of that capacity.
         unsafe { pack.expect("a function")(argument, buffer.as_mut_ptr(), max.min(16)) }
     }
     let table: &'static mut EndpointTable = Box::leak(Box::new(EndpointTable::MISSING));
     table.am_packed = packs;
     let endpoint = RawEndpoint::new(std::ptr::null_mut(), table);
     assert_eq!(endpoint.am_packed(0, 0, 9, &mut |out| out.put(&[1; 9])), Ok(9));
-    // Neither more than requested, nor more than the provider's buffer holds.
+    // Neither the requested maximum nor the capacity of the provider's buffer may be exceeded.
     let too_large = Err(Status::TooLarge);
     assert_eq!(endpoint.am_packed(0, 0, 9, &mut |out| out.put(&[1; 10])), too_large);
     assert_eq!(endpoint.am_packed(0, 0, 99, &mut |out| out.put(&[1; 17])), too_large);

@@ -10,7 +10,7 @@ use tieline_plugin_api::abi::{
     DomainAttr, DomainParams, EntryFn, Host, Layouts, ModuleAttr, ProviderOps, fixed_str,
 };
 
-/// A trial opens at most this many domains: all of them run the same code.
+/// The maximum number of domains that a trial opens: all domains run the same code.
 const MOST_DOMAINS: usize = 4;
 
 /// The room for a provider's words.

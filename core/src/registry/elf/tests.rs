@@ -1,4 +1,4 @@
-//! A handmade file, so that each of its fields can be off by one.
+//! Tests with a handmade file, so that each of its fields can be off by one.
 
 use super::*;
 
@@ -27,12 +27,12 @@ fn notes(offset: u64, len: u64, align: u64) -> Segment {
     Segment { kind: PT_NOTE, align, ..load(offset, len) }
 }
 
-/// The offset after this many segment headers.
+/// Returns the offset after this number of segment headers.
 fn behind(segments: u64) -> u64 {
     EHDR as u64 + segments * PHDR
 }
 
-/// A shared object with these segments, followed by these bytes; without sections.
+/// Makes a shared object of these segments, followed by these bytes; without sections.
 fn file(segments: &[Segment], rest: &[u8]) -> Vec<u8> {
     let mut file = vec![0; EHDR];
     set(&mut file, 0, *b"\x7fELF");
@@ -57,7 +57,7 @@ fn file(segments: &[Segment], rest: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The same with these sections, whose headers are its last bytes; section `names` holds their names.
+/// Adds sections to a file, whose headers are the last bytes; section `names` holds their names.
 fn with_sections(mut file: Vec<u8>, sections: &[Section], names: u16) -> Vec<u8> {
     let at = file.len() as u64;
     set(&mut file, 40, at.to_ne_bytes());
@@ -75,7 +75,7 @@ fn with_sections(mut file: Vec<u8>, sections: &[Section], names: u16) -> Vec<u8>
     file
 }
 
-/// One note of a run with this alignment.
+/// Makes one note of a run with this alignment.
 fn note(owner: &[u8], kind: u32, desc: &[u8], align: usize) -> Vec<u8> {
     let mut note = Vec::new();
     for number in [owner.len() as u32, desc.len() as u32, kind] {
@@ -88,7 +88,7 @@ fn note(owner: &[u8], kind: u32, desc: &[u8], align: usize) -> Vec<u8> {
     note
 }
 
-/// The result: the text of a refusal, or the note.
+/// Returns the text of a refusal, or the note.
 fn said(file: &[u8]) -> String {
     match read(file) {
         Ok(Image { note: Some(note) }) => String::from_utf8(note).unwrap(),
@@ -208,7 +208,7 @@ fn note_is_found_by_owner_and_type_anywhere_in_segment() {
         assert_eq!(found(&ours, align as u64, end), "ours");
         assert_eq!(found(&ours, align as u64, end - 1), "no note");
     }
-    // If several segments have a note, the first one counts.
+    // If several segments have a note, the first note counts.
     let (first, second) =
         (note(NOTE_OWNER, NOTE_TYPE, b"first", 4), note(NOTE_OWNER, NOTE_TYPE, b"second", 4));
     let other = note(b"GNU\0", NOTE_TYPE, b"other", 4);
@@ -220,14 +220,14 @@ fn note_is_found_by_owner_and_type_anywhere_in_segment() {
     };
     assert_eq!(three(&first, &second), "first");
     assert_eq!(three(&other, &second), "second");
-    // No real file has such a long run.
+    // A run of notes longer than the maximum is ignored.
     let mut long = note(NOTE_OWNER, NOTE_TYPE, b"ours", 4);
     long.resize(MOST_NOTE_BYTES as usize + 1, 0);
     assert_eq!(found(&long, 4, MOST_NOTE_BYTES), "ours");
     assert_eq!(found(&long, 4, MOST_NOTE_BYTES + 1), "no note");
 }
 
-/// Section names: the right one, and one with it as a prefix.
+/// The section names: the name of the note section, and a longer one of which it is a prefix.
 const NAMES: &[u8] = b"\0.note.tieline.provider\0.note.tieline.providers\0";
 
 #[test]
@@ -247,18 +247,18 @@ fn a_note_without_a_segment_is_found_by_the_name_of_its_section() {
         |sections: &[Section], names: u16| said(&with_sections(plain.clone(), sections, names));
     let empty = || Section { name: 0, kind: SHT_NULL, offset: u64::MAX, len: 1, align: 0 };
     assert_eq!(of(&[empty(), names, its(1, 0, &ours, 8)], 1), "ours");
-    // Another name, a name with the right prefix, or no names at all.
+    // The section has another name or only the right prefix, or the file has no names.
     assert_eq!(of(&[empty(), names, its(0, 0, &ours, 8)], 1), "no note");
     assert_eq!(of(&[empty(), names, its(24, 0, &ours, 8)], 1), "no note");
     assert_eq!(of(&[empty(), names, its(1, 0, &ours, 8)], 3), "no note");
-    // The name ends with the table, or after it.
+    // The name ends with the table of names, or would end after it.
     let short = |len: u64| Section { len, ..names };
     assert_eq!(of(&[empty(), short(24), its(1, 0, &ours, 8)], 1), "ours");
     assert_eq!(of(&[empty(), short(23), its(1, 0, &ours, 8)], 1), "no note");
-    // The first of two counts.
+    // The first of two sections counts.
     let two = [names, its(1, ours.len(), &other, 4), its(1, 0, &ours, 8)];
     assert_eq!(of(&two, 0), "other");
-    // A section without bytes in the file may have any range; every other one lies in the file up to its last byte.
+    // A section without bytes in the file may have any range; every other section lies completely in the file.
     let all = plain.len() as u64 + 2 * SHDR;
     let last =
         |kind: u32, len: u64| of(&[empty(), Section { kind, offset: all - 4, len, ..names }], 0);

@@ -1,4 +1,4 @@
-//! Objects as the loader knows them.
+//! Objects in the loader's list.
 
 mod sys;
 

@@ -1,11 +1,11 @@
-//! Objects as the loader knows them: their locations and their finalizers.
+//! Objects in the loader's list: their locations and their finalizers.
 
 #![allow(unsafe_code)]
 
 use crate::registry::abi::watched::{Broke, watched};
 use std::ffi::c_void;
 
-/// The public head of glibc's and musl's `struct link_map`.
+/// The public beginning of `struct link_map` in glibc and musl.
 #[repr(C)]
 struct LinkMap {
     base: usize,
@@ -22,14 +22,14 @@ struct Dynamic {
 
 fn link_map(handle: *mut c_void) -> *const LinkMap {
     let mut map: *const LinkMap = std::ptr::null();
-    // SAFETY: an open handle; the loader writes one pointer.
+    // SAFETY: the handle is open; the loader writes one pointer.
     let found =
         unsafe { libc::dlinfo(handle, libc::RTLD_DI_LINKMAP, std::ptr::from_mut(&mut map).cast()) };
     if found == 0 { map } else { std::ptr::null() }
 }
 
-/// Runs the finalizers of an object as the loader does when the process exits: the array from its end, then the single one. The
-/// object stays mapped, and no code of other objects or of the application runs.
+/// Runs the finalizers of an object in the loader's order at process exit: the array from its end, then the single one. The object
+/// stays mapped, and no code of other objects or of the application runs.
 ///
 /// # Errors
 /// A finalizer has changed what its caller keeps.
@@ -47,7 +47,7 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) -> Result<
         return Ok(());
     }
     let (mut single, mut array, mut bytes) = (None, None, None);
-    // SAFETY: the caller's promise; the loader has read the same section.
+    // SAFETY: the caller guarantees the conditions above; the loader has read the same section.
     unsafe {
         let (base, mut entry) = ((*map).base, (*map).dynamic);
         while !entry.is_null() && (*entry).tag != DT_NULL {
@@ -63,7 +63,7 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) -> Result<
         if let Some(array) = array {
             let first = std::ptr::with_exposed_provenance::<Finalizer>(array);
             let Some(bytes) = bytes else {
-                // glibc's loader would follow a null pointer here.
+                // The loader of glibc would call a null pointer here.
                 let _ = libc::raise(libc::SIGSEGV);
                 return Ok(());
             };
@@ -78,17 +78,17 @@ pub(in crate::registry) unsafe fn run_finalizers(handle: *mut c_void) -> Result<
     Ok(())
 }
 
-/// Whether `address` lies in the object of `handle`. dlsym also searches an object's dependencies, and a symbol of another provider
-/// that it links must not be used.
+/// Checks whether `address` lies in the object of `handle`. dlsym also searches an object's dependencies, and the symbol of another
+/// provider on which the object depends must not be used.
 ///
 /// # Safety
-/// The handle belongs to an object that is open.
+/// The handle belongs to an open object.
 pub(in crate::registry) unsafe fn defined_in(handle: *mut c_void, address: *const c_void) -> bool {
     let map = link_map(handle);
     if map.is_null() {
         return false;
     }
-    // SAFETY: the loader's record of an object that is never unloaded.
+    // SAFETY: the record is the loader's, of an object that is never unloaded.
     let dynamic = unsafe { (*map).dynamic }.cast();
     match (base_of(dynamic), base_of(address)) {
         (Some(object), Some(symbol)) => object == symbol,
@@ -101,7 +101,7 @@ pub(in crate::registry) fn base_of(address: *const c_void) -> Option<usize> {
 }
 
 pub(in crate::registry) fn object_of(address: *const c_void) -> Option<libc::Dl_info> {
-    // SAFETY: zero is a value of each of its fields.
+    // SAFETY: zero is a valid value of each field.
     let mut info: libc::Dl_info = unsafe { std::mem::zeroed() };
     // SAFETY: dladdr accepts any address and writes one record.
     (unsafe { libc::dladdr(address, &mut info) } != 0).then_some(info)

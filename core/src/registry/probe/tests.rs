@@ -1,4 +1,4 @@
-//! When the trial runs, how long its answers are valid, and the text of a failed trial.
+//! Tests of the conditions for a trial, of the validity of its results, and of the text of a failed trial.
 
 use super::*;
 

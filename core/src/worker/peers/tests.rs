@@ -1,4 +1,4 @@
-//! The numbers of peers, and what is reported of them.
+//! Tests of the numbers of peers, and of the reports about peers.
 
 use super::*;
 
@@ -68,7 +68,7 @@ fn gone(words: &str) -> Error {
     Error::new(crate::Status::PeerFailed, words, "", "")
 }
 
-/// A peer whose worker is known by this byte.
+/// Makes a peer whose worker is known by this byte.
 fn known(peers: &mut Peers, worker: u8) -> u32 {
     let address = WorkerAddress {
         context: [1; 16],

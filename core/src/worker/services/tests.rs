@@ -1,4 +1,4 @@
-//! Services between two workers, and their time limits.
+//! Tests of services between two workers, and of their time limits.
 
 use super::*;
 use crate::Context;
@@ -156,7 +156,7 @@ fn after_the_time_of(whose: &Worker, workers: &[&Worker]) {
     }
 }
 
-/// A sleep of the client ends at the time limit, too.
+/// A sleep of the client also ends at the time limit.
 #[test]
 fn request_to_server_without_progress_times_out() {
     let context = Context::open().unwrap();

@@ -9,14 +9,14 @@ fn a_wait_for_a_condition_sleeps_until_it_is_woken() {
     let worker = Context::open().unwrap().worker().unwrap();
     let (waker, looks) = (worker.waker().unwrap(), Cell::new(0));
     let thread = std::sync::OnceLock::new();
-    // The kernel's number of this thread, under which its state is visible.
+    // The kernel's path of this thread, under which its state is visible.
     let own = std::fs::read_link("/proc/thread-self").unwrap();
     worker.progress_until(&|| {
         looks.set(looks.get() + 1);
         let (waker, own) = (waker.clone(), own.clone());
         let woken = thread.get_or_init(|| {
             std::thread::spawn(move || {
-                // The third word, after the name in brackets: S means asleep.
+                // The third word, after the name in brackets, is the state; S means asleep.
                 let path = std::path::Path::new("/proc").join(own).join("stat");
                 let sleeps = || {
                     let stat = std::fs::read_to_string(&path).unwrap();

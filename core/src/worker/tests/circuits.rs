@@ -1,4 +1,4 @@
-//! Circuits: the ones that carry replies, the carriers of their datagrams, and the consequences of their end.
+//! Tests of circuits: those that carry replies, the carriers of their datagrams, and the consequences of their end.
 
 use super::*;
 use crate::address::{Scheme, Via, WorkerEntry};
@@ -7,7 +7,7 @@ use crate::worker::wireup_transports::WireupTransport;
 use crate::{CompletionError, ContextBuilder, PostError};
 use tieline_testing::Wait;
 
-/// The directory of the TCP provider, or an error.
+/// Returns the directory of the TCP provider, or an error.
 fn tcp_folder() -> Option<String> {
     match tieline_testing::built::folder(&tieline_testing::built::TCP) {
         Ok(folder) => Some(folder.display().to_string()),
@@ -69,7 +69,7 @@ fn an_answer_goes_back_over_the_circuit_that_the_question_came_by() {
     let both = answered_over();
     assert_eq!(both.len(), 2, "each endpoint has its circuit: {both:?}");
     assert!(both.contains(&one[0]));
-    // A reply does not keep a circuit claimed: the next endpoint uses it.
+    // A reply does not keep a circuit claimed: the next endpoint uses the same circuit.
     drop(first);
     let third = asks.connect(&address).unwrap();
     assert_eq!(add(&third), 3);
@@ -131,7 +131,7 @@ fn an_answer_counts_only_over_the_circuit_that_the_question_went_by() {
     assert_eq!(asks.test(&asked), Some(Ok(77)));
 }
 
-/// Two workers of one process. The second has no circuit yet and may be alive.
+/// The two workers of one process fail separately. The second worker has no circuit yet and may be alive.
 #[test]
 fn failed_circuit_ends_its_endpoint_and_reports_its_worker() {
     for status in [Status::PeerFailed, Status::TimedOut] {
@@ -155,7 +155,7 @@ fn failed_circuit_ends_its_endpoint_and_reports_its_worker() {
     }
 }
 
-/// A fault of the first circuit says nothing about the peer.
+/// The failure of the first circuit does not mean that the peer has failed.
 #[test]
 fn a_peer_is_not_gone_while_another_circuit_to_it_stands() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
@@ -204,7 +204,7 @@ fn a_peer_stands_elsewhere_when_a_circuit_to_it_stands_in_another_domain() {
     assert_eq!(stands(&answers), [false, false], "it stands no more");
 }
 
-/// The peer's schemes for a candidate, in any order of its address.
+/// The address lists the peer's schemes for a candidate in any order.
 #[test]
 fn datagram_carrier_with_highest_rank_of_peer_is_chosen() {
     let (Some(here), Some(there)) = (over_tcp(), over_tcp()) else { return };
@@ -230,7 +230,7 @@ fn datagram_carrier_with_highest_rank_of_peer_is_chosen() {
     }
 }
 
-/// Its peer waits for the datagram, although no endpoint of the worker does.
+/// The peer waits for the datagram, although no endpoint of the worker does.
 #[test]
 fn worker_closes_only_after_waiting_datagrams_are_sent() {
     let by_hand = || {
@@ -251,7 +251,7 @@ fn worker_closes_only_after_waiting_datagrams_are_sent() {
     let third = move |_: &[u8], _: &[u8]| count.replace(count.get() + 1) >= 2;
     answers.set_out_of_band(b"answers", third).unwrap();
     let endpoint = asks.connect(&answers.address().unwrap()).unwrap();
-    let _ = pending(endpoint.send(7, 0, b"")); // forms the connection
+    let _ = pending(endpoint.send(7, 0, b"")); // this post forms the connection
     let wait = Wait::new("a datagram that asks for a connection");
     while requests.borrow().is_empty() {
         wait.goes_on();
@@ -281,7 +281,7 @@ fn an_address_that_no_request_carries_is_said_at_once_and_nobody_is_asked() {
     assert!(said.contains("a request carries 8192"), "{said}");
 }
 
-/// Counts accesses to entries of tables and to circuits.
+/// The cost is the number of accesses to entries of tables and to circuits.
 #[test]
 fn cost_of_circuit_endpoint_does_not_depend_on_number_of_endpoints() {
     let Some(context) = over_tcp() else { return };
@@ -301,7 +301,7 @@ fn cost_of_circuit_endpoint_does_not_depend_on_number_of_endpoints() {
     let _keeps_the_peer = open();
     let _ = cost();
     let first = cost();
-    // Each has a connection to its own worker, which takes two sockets.
+    // Each endpoint has a connection to its own worker, which takes two sockets.
     let others: Vec<Endpoint> = (0..100).map(|_| open()).collect();
     drop(open());
     assert_eq!(cost(), first, "among {}", others.len());

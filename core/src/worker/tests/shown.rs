@@ -1,4 +1,4 @@
-//! A worker's published state, in tests that wait on its descriptor or fork.
+//! Tests of a worker's published state that wait on its descriptor or fork.
 
 use super::*;
 use crate::live::{Doing, Status as Shown};
@@ -18,7 +18,7 @@ fn descriptor_loop_publishes_wait_begun_soon_after_last_text() {
             let _ = (worker.progress(), receiver.progress());
         }
     };
-    // As if writing the last text had taken long.
+    // The state is as if writing the last text had taken long.
     worker.inner.shown.took.set(u64::MAX);
     arm();
     assert!(!waits(&context.status()));
@@ -26,7 +26,7 @@ fn descriptor_loop_publishes_wait_begun_soon_after_last_text() {
     let _ = endpoint.send_regions(7, 0, &[(&memory, 0..1 << 20)]).unwrap();
     while worker.progress() > 0 {}
     assert!(worker.arm().unwrap(), "nobody answers");
-    // The next text is not due. When it is, the descriptor wakes the worker, although there is no event.
+    // The next text is not due. When the text is due, the descriptor wakes the worker, although there is no event.
     let mut rounds = 0;
     while !waits(&context.status()) {
         assert!(worker.inner.poller.wait(None).unwrap());

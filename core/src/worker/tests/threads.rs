@@ -1,4 +1,4 @@
-//! Other threads' use of a worker, in tests that need internals or fork.
+//! Tests of other threads' use of a worker that need internals or fork.
 
 use super::*;
 use crate::worker::threads::{Remote, WaitSet};
@@ -95,7 +95,7 @@ fn worker_naps_until_its_descriptors_can_be_watched_again() {
         inner.look_at_all();
         let _ = worker.progress();
     }
-    // The kernel refuses a descriptor that is watched already, as it does when a user's limit of watches is reached.
+    // The kernel refuses to watch a descriptor twice, with an error as when a user's limit of watches is reached.
     let mut descriptors = inner.shared.interfaces.iter().filter_map(|slot| slot.watched);
     let taken = descriptors.next().unwrap();
     inner.poller.add(taken).unwrap();
@@ -113,7 +113,7 @@ fn a_worker_that_ends_leaves_its_set_though_its_descriptor_is_held() {
     set.add(&one).unwrap();
     set.add(&two).unwrap();
     assert_eq!(set.add(&one).unwrap_err().status(), Status::Invalid);
-    // Held by an endpoint, and readable forever.
+    // The endpoint holds the descriptor, which stays readable.
     let kept = one.connect(&one.address().unwrap()).unwrap();
     while !one.arm().unwrap() {
         let _ = one.progress();

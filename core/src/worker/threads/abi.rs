@@ -1,4 +1,4 @@
-//! Moving a worker to another thread together with its objects.
+//! The move of a worker to another thread together with its objects.
 
 #![allow(unsafe_code)]
 
@@ -8,14 +8,14 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use tieline_plugin_api::caps;
 
-/// A worker and all objects that belong to it, in a form that can move between threads. One thread at a time has it.
+/// A worker and all objects that belong to it, in a form that can move between threads. One thread at a time has the value.
 ///
 /// A worker cannot be sent on its own, because its endpoints, requests and kept messages share its state without a lock. If two
 /// threads used two of these objects, both would modify the same words. Moving all of them together is sound. The compiler cannot
-/// verify that none is left behind, hence the contract of [`new`](Movable::new).
+/// verify that the value contains all of these objects, hence the contract of [`new`](Movable::new).
 ///
-/// With it, all threads of a program can share a `Mutex<Movable<State>>`: each of them makes progress and posts while it holds the
-/// lock.
+/// With a `Movable`, all threads of a program can share a `Mutex<Movable<State>>`: each thread makes progress and posts while it
+/// holds the lock.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
@@ -43,7 +43,7 @@ use tieline_plugin_api::caps;
 /// # Ok(()) }
 /// ```
 ///
-/// `Movable` is not `Sync`: a reference to it stays on its thread. Any thread that has it may drop it.
+/// `Movable` is not `Sync`: a reference to the value stays on its thread. Any thread that has the value may drop it.
 pub struct Movable<T>(T);
 
 // SAFETY: the caller of `Movable::new` has guaranteed that all objects sharing state with the content move with it, from one thread
@@ -55,18 +55,19 @@ impl<T> Movable<T> {
     /// Wraps a value so that it can move between threads.
     ///
     /// # Safety
-    /// As long as the value exists, on every thread:
+    /// As long as the value exists, on every thread, the following holds:
     ///
     /// * [`Worker::check_movable`] has returned `Ok` for every worker in it.
-    /// * It contains every object of each of these workers: the [`Worker`], all clones of its endpoints, all remote keys and
+    /// * The value contains every object of each of these workers: the [`Worker`], all clones of its endpoints, all remote keys and
     ///   pointers, requests, counters, kept messages, announcements, service requests and service calls. An object taken out
     ///   through a reference, for example a clone of an endpoint, is put back or dropped before another thread gets the value. A
-    ///   [`Waker`](crate::Waker), a [`Remote`](crate::Remote), regions and the context belong to no thread and may be anywhere.
+    ///   [`Waker`](crate::Waker), a [`Remote`](crate::Remote), regions and the context belong to no thread and may be outside the
+    ///   value.
     /// * None of these workers is in a [`WaitSet`](crate::WaitSet), unless the set and all of its other workers are in the value,
     ///   too.
     /// * All other content, and all captures of the workers' handlers, packers and remote states, may move as well: they are
     ///   `Send`, or, like an `Rc`, all objects that share them are in the value too. An object bound to a thread, such as a lock
-    ///   guard, is not in it.
+    ///   guard, is not in the value.
     pub unsafe fn new(value: T) -> Movable<T> {
         Movable(value)
     }
@@ -118,7 +119,7 @@ impl Worker {
 }
 
 impl WorkerState {
-    /// The first module that cannot move.
+    /// Returns the first module that cannot move.
     fn bound_to_thread(&self) -> Option<String> {
         let mut slots = self.shared.interfaces.iter();
         let slot = slots.find(|slot| slot.attr.caps & caps::ANY_THREAD == 0);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Task<S> = Box<dyn FnOnce(&Worker, &S) + Send>;
 
-/// Submits tasks to a worker's thread, from any thread. Made by [`Worker::remote`].
+/// A handle by which any thread submits tasks to a worker's thread. [`Worker::remote`] makes the handle.
 pub struct Remote<S: 'static = ()> {
     mail: Arc<Mail<S>>,
 }
@@ -34,12 +34,12 @@ impl<F> fmt::Debug for NotTaken<F> {
     }
 }
 
-/// State shared by both sides.
+/// The state that both sides share.
 struct Mail<S> {
     queue: Mutex<Queue<S>>,
-    /// The number of tasks in the queue. The worker reads it without the lock, to see that there are none.
+    /// The number of tasks in the queue. The worker reads the number without the lock, to see whether there are tasks.
     waiting: AtomicUsize,
-    /// The number of `Remote`s. Tasks of the last one are in the queue before this becomes 0.
+    /// The number of `Remote`s of this queue. The tasks of the last `Remote` are in the queue before the number becomes 0.
     remotes: AtomicUsize,
     waker: Waker,
 }
@@ -54,7 +54,7 @@ struct Queue<S> {
 struct Tasks<S> {
     mail: Arc<Mail<S>>,
     state: S,
-    /// Tasks taken from the queue, to be run now.
+    /// The tasks taken from the queue, which the current progress call runs.
     taken: RefCell<VecDeque<Task<S>>>,
 }
 
@@ -68,7 +68,7 @@ impl<S> Clone for Remote<S> {
 impl<S> Drop for Remote<S> {
     fn drop(&mut self) {
         if self.mail.remotes.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The worker drops the state, and it may be sleeping without a timeout.
+            // The wake-up makes the worker drop the state, although it may be sleeping without a timeout.
             self.mail.waker.wake();
         }
     }
@@ -80,8 +80,8 @@ impl<S> Remote<S> {
     /// their order.
     ///
     /// The rules for handlers apply to tasks: a task may post, connect and drop objects, but must not wait. A panic unwinds through
-    /// the progress call; the next call runs the remaining tasks. This method takes a lock and allocates. It must not be called in
-    /// a signal handler; use a [`Waker`] there.
+    /// the progress call; the next call runs the remaining tasks. This method takes a lock and allocates. The method must not be
+    /// called in a signal handler; use a [`Waker`] in a signal handler.
     ///
     /// # Errors
     /// [`NotTaken`] returns the task. An accepted task is run, or dropped if the worker ends first. A task that holds one end of a
@@ -90,7 +90,7 @@ impl<S> Remote<S> {
     where
         F: FnOnce(&Worker, &S) + Send + 'static,
     {
-        // Before the lock, which another thread may have held when this process was forked.
+        // The process is checked before the lock, which another thread may have held when this process was forked.
         if let Err(error) = self.mail.waker.check_process() {
             return Err(NotTaken { task, error: error.into() });
         }
@@ -133,7 +133,7 @@ impl<S> Remote<S> {
 
 impl<S> Mail<S> {
     fn lock(&self) -> MutexGuard<'_, Queue<S>> {
-        // No code panics while the lock is held.
+        // The lock cannot be poisoned, because no code panics while it is held.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -147,7 +147,7 @@ impl<S> Mailbox for Tasks<S> {
         if !self.has_tasks() {
             return 0;
         }
-        // Tasks submitted meanwhile are left for the next call. Tasks left by a panic run in this one.
+        // Tasks submitted during this call are left for the next call. Tasks that an earlier panic left run in this call.
         let mut queue = self.mail.lock();
         self.taken.borrow_mut().append(&mut queue.tasks);
         self.mail.waiting.store(0, Ordering::Relaxed);
@@ -184,15 +184,15 @@ impl<S> Mailbox for Tasks<S> {
 
 impl<S> Drop for Tasks<S> {
     fn drop(&mut self) {
-        // Always, because a thread that waits for a task would otherwise wait forever.
+        // This happens in every case, because a thread that waits for a task would otherwise wait forever.
         self.close();
         self.drop_tasks();
     }
 }
 
 impl Worker {
-    /// Returns a handle by which other threads submit tasks to this worker's thread, at most `most` at a time. `state` stays on
-    /// this thread and is passed to every task: use it for endpoints and other values that are not `Send`.
+    /// Returns a handle by which other threads submit tasks to this worker's thread; at most `most` tasks wait at a time. `state`
+    /// stays on this thread and is passed to every task: use it for endpoints and other values that are not `Send`.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -209,16 +209,16 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// A worker that spins checks for tasks in every 64th progress call. There is no other cost, and none at all for a worker
-    /// without a `Remote`. At most `most` tasks wait in the queue, not counting tasks that the worker has removed from it to run.
-    /// With 0, no task is ever accepted.
+    /// A worker that spins checks for tasks in every 64th progress call. A worker without a `Remote` has no cost. At most `most`
+    /// tasks wait in the queue, not counting tasks that the worker has removed from it to run. With a `most` of 0, no task is
+    /// accepted.
     ///
     /// Dropping the last clone wakes the worker. After its tasks have run, the next progress call drops the state; the worker's end
     /// drops it as well. A state that holds the last `Remote` itself stays until the worker ends. A state that holds the [`Worker`]
     /// keeps it open until [`Worker::close`] is called.
     ///
     /// # Errors
-    /// As for [`Worker::waker`].
+    /// The errors of [`Worker::waker`].
     pub fn remote<S: 'static>(&self, most: usize, state: S) -> Result<Remote<S>, Error> {
         let waker = self.waker()?;
         let queue = Mutex::new(Queue { open: true, most, tasks: VecDeque::new() });
@@ -226,7 +226,7 @@ impl Worker {
         let mail = Arc::new(Mail { queue, waiting, remotes, waker });
         let tasks = Tasks { mail: mail.clone(), state, taken: RefCell::default() };
         self.inner.mailboxes.borrow_mut().push(Rc::new(tasks));
-        // An idle worker's next check may be thousands of calls away.
+        // An idle worker might make its next check only after thousands of calls.
         self.inner.look_at_all();
         Ok(Remote { mail })
     }

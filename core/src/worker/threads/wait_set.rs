@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// The name used in error texts.
 const NAME: &str = "a set of workers";
 
-/// Several workers of one thread, driven and waited for together through one descriptor.
+/// A set of several workers of one thread, which makes progress on them and waits for them together, through one descriptor.
 ///
 /// ```
 /// # fn main() -> Result<(), tieline::Error> {
@@ -36,12 +36,12 @@ pub struct WaitSet {
 
 struct Member {
     worker: Weak<WorkerState>,
-    /// Kept open until it has been removed from the set: the number of a closed descriptor may be reused.
+    /// The worker's poller, kept open until it has been removed from the set: the number of a closed descriptor may be reused.
     fd: Rc<Poller>,
 }
 
 impl Member {
-    /// The worker, unless it has ended.
+    /// Returns the worker, unless it has ended.
     fn worker(&self) -> Option<Rc<WorkerState>> {
         self.worker.upgrade().filter(|worker| worker.check_open().is_ok())
     }
@@ -51,15 +51,15 @@ impl WaitSet {
     /// Makes an empty set.
     ///
     /// # Errors
-    /// The system cannot provide a descriptor.
+    /// The system's error if it cannot provide a descriptor.
     pub fn new() -> Result<WaitSet, Error> {
         Ok(WaitSet { poller: Poller::new()?, members: Vec::new(), guard: ForkGuard::new() })
     }
 
-    /// Adds a worker. The worker may also be driven on its own, and be in other sets.
+    /// Adds a worker. The application may also make progress on the worker separately, and add it to other sets.
     ///
     /// # Errors
-    /// `Invalid` for a worker that is in the set already, and in a forked child; `Closed` for a closed worker. The system's error
+    /// `Invalid` for a worker that is already in the set, and in a forked child; `Closed` for a closed worker. The system's error
     /// if it refuses to watch another descriptor.
     pub fn add(&mut self, worker: &Worker) -> Result<(), Error> {
         self.guard.check(NAME)?;
@@ -79,7 +79,7 @@ impl WaitSet {
         Ok(())
     }
 
-    /// Removes a worker; returns whether it was in the set.
+    /// Removes a worker, and returns whether it was in the set.
     pub fn remove(&mut self, worker: &Worker) -> bool {
         let Some(at) = self.place(worker) else { return false };
         let member = self.members.swap_remove(at);
@@ -96,20 +96,20 @@ impl WaitSet {
         self.members.iter().filter_map(Member::worker).count()
     }
 
-    /// Whether the set has no such worker.
+    /// Checks whether the set contains no worker that has not ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns a descriptor for poll(2) or epoll. It is readable if there may be work for one of the workers, provided that
-    /// [`arm`](WaitSet::arm) returned `true` before.
+    /// Returns a descriptor for poll(2) or epoll. The descriptor is readable if there may be work for one of the workers, provided
+    /// that [`arm`](WaitSet::arm) returned `true` before.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         self.poller.as_raw_fd()
     }
 
-    /// Calls [`Worker::progress`] on every worker; returns the total number of events.
+    /// Calls [`Worker::progress`] on every worker, and returns the total number of events.
     pub fn progress(&mut self) -> usize {
         self.workers().map(|worker| worker.progress()).sum()
     }
@@ -118,7 +118,7 @@ impl WaitSet {
     /// one of them has work to do first.
     ///
     /// # Errors
-    /// As for [`Worker::arm`]: the first error of a worker.
+    /// The errors of [`Worker::arm`]: the first error of a worker.
     pub fn arm(&mut self) -> Result<bool, Error> {
         self.guard.check(NAME)?;
         self.let_go();
@@ -130,14 +130,14 @@ impl WaitSet {
         Ok(true)
     }
 
-    /// Makes progress on all workers. If there were no events, sleeps until one of them may have work, at most `timeout`, and makes
-    /// progress again. The result has the same meaning as for [`Worker::wait`].
+    /// Makes progress on all workers. If there were no events, the call sleeps until one of the workers may have work, at most
+    /// `timeout`, and makes progress again. The result has the same meaning as for [`Worker::wait`].
     ///
     /// If a module of a worker has no descriptor to sleep on, so that [`Worker::wait`] returns an error, the set polls that module
     /// between naps. A set without workers sleeps until the timeout expires.
     ///
     /// # Errors
-    /// As for [`Worker::wait`]: the first error of a worker. The other workers make progress nevertheless. `Invalid` without a
+    /// The errors of [`Worker::wait`]: the first error of a worker. The other workers still make progress. `Invalid` without a
     /// timeout for a set that has no worker or whose workers have all ended: nothing would end the wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Waited, Error> {
         self.guard.check(NAME)?;
@@ -171,7 +171,7 @@ impl WaitSet {
                 let _ = worker.hear_signal();
             }
             let moved = self.progress() > 0;
-            // Every worker is asked, because asking resets the flag.
+            // The flag of every worker is read, because reading resets it.
             let said =
                 |any, worker: Rc<WorkerState>| worker.woken.take() | worker.has_completed() | any;
             let any = self.workers().fold(moved, said);
@@ -185,7 +185,7 @@ impl WaitSet {
         }
     }
 
-    /// Whether this thread may sleep. Workers with a pending report prevent it.
+    /// Checks whether this thread may sleep. Workers with a pending report prevent the sleep.
     fn arm_all(&self) -> Result<bool, Error> {
         for worker in self.workers() {
             if worker.woken.get() || worker.has_completed() || !worker.arm(None)? {
@@ -195,7 +195,7 @@ impl WaitSet {
         Ok(true)
     }
 
-    /// Returns whether an event, rather than the timeout, has ended the sleep.
+    /// Sleeps; returns whether an event, rather than the timeout, has ended the sleep.
     fn sleep(&self, timeout: Option<Duration>) -> Result<bool, Error> {
         let shown_in = self.workers().filter_map(|worker| worker.show_sleep(false)).max();
         let show = || self.workers().for_each(|worker| worker.show_longer_sleep());

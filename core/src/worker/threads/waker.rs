@@ -1,9 +1,9 @@
 //! Ending a worker's sleep from another thread.
 //!
-//! Both sides share one word. The worker announces its sleep by a compare-exchange that fails if another thread was faster. The
-//! waking thread swaps its own value in, and writes to the descriptor only if the old value says that the worker sleeps. Each side
-//! does one atomic step on one word. Therefore one of the two always sees the other's step. Tests run all interleavings of these
-//! steps.
+//! Both sides share one atomic word. The worker announces its sleep by a compare-exchange that fails if another thread has woken it
+//! before. The waking thread swaps its own value in, and writes to the descriptor only if the old value says that the worker
+//! sleeps. Each side does one atomic step on one word. Therefore one of the two always detects the other's step. Tests run all
+//! interleavings of these steps.
 
 use crate::Error;
 use crate::sys::{ForkGuard, Wakeup};
@@ -17,13 +17,13 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 const WOKEN: u32 = 2;
 
-/// Ends a wait of a worker, from any thread. Made by [`Worker::waker`].
+/// A handle by which any thread ends a wait of a worker. [`Worker::waker`] makes the handle.
 #[derive(Clone)]
 pub struct Waker {
     alarm: Arc<Alarm>,
 }
 
-/// State shared by both sides.
+/// The state that both sides share.
 struct Alarm {
     state: AtomicU32,
     wakeup: Wakeup,
@@ -33,15 +33,16 @@ struct Alarm {
 /// The worker's side.
 pub(crate) struct Signal {
     alarm: Arc<Alarm>,
-    /// The worker has announced a sleep since its last check.
+    /// Whether the worker has announced a sleep since its last check.
     slept: Cell<bool>,
-    /// Descriptor writes that the word announces and that have not been read: the writer may be between the two steps.
+    /// The number of writes to the descriptor that the word announces and that the worker has not read: the writer may be between
+    /// the two steps.
     owed: Cell<u64>,
 }
 
 impl Waker {
-    /// Wakes the worker. This ends the [`wait`](Worker::wait) that the worker is in, or makes the next one return immediately, with
-    /// [`Waited::Moved`](crate::Waited::Moved). It also makes [`arm`](Worker::arm) return `false` once.
+    /// Wakes the worker. The wake-up ends the worker's present [`wait`](Worker::wait), or makes the next one return immediately,
+    /// with [`Waited::Moved`](crate::Waited::Moved). The wake-up also makes [`arm`](Worker::arm) return `false` once.
     ///
     /// All other calls that wait, including [`wait_until`](Worker::wait_until), check their condition again and leave the wake-up
     /// for the next `wait`. Several wake-ups may count as one. Writes of this thread before the call are visible to the worker's
@@ -59,14 +60,14 @@ impl Waker {
 }
 
 impl Waker {
-    /// Returns an error in a forked child.
+    /// Fails in a forked child.
     pub(super) fn check_process(&self) -> Result<(), Error> {
         self.alarm.guard.check("a worker")
     }
 }
 
 impl Alarm {
-    /// Sets the word; returns whether the worker sleeps, so that the descriptor has to be written.
+    /// Sets the word, and returns whether the worker sleeps, so that the descriptor has to be written.
     fn wakes(&self) -> bool {
         self.state.swap(WOKEN, Ordering::AcqRel) == ASLEEP
     }
@@ -87,8 +88,8 @@ impl Signal {
         Waker { alarm: self.alarm.clone() }
     }
 
-    /// Whether the worker may sleep: no thread has woken it since its last check. From here on, a waking thread writes to the
-    /// descriptor.
+    /// Checks whether the worker may sleep: no thread has woken it since its last check. After this call, a waking thread writes to
+    /// the descriptor.
     pub(in crate::worker) fn may_sleep(&self) -> bool {
         self.read();
         let (acquire, both) = (Ordering::Acquire, Ordering::AcqRel);
@@ -100,7 +101,7 @@ impl Signal {
         true
     }
 
-    /// Whether a thread has woken the worker since the last call.
+    /// Checks whether a thread has woken the worker since the last call.
     pub(in crate::worker) fn was_woken(&self) -> bool {
         // Only this thread sets the word to `AWAKE`.
         if self.alarm.state.load(Ordering::Relaxed) == AWAKE {
@@ -115,7 +116,7 @@ impl Signal {
         woken
     }
 
-    /// Reads the pending writes. Writes that are not there yet are read later, and may end a sleep without cause.
+    /// Reads the pending writes. Later writes are read by a later call, and may end a sleep without cause.
     fn read(&self) {
         if self.owed.get() > 0 {
             self.owed.set(self.owed.get().saturating_sub(self.alarm.wakeup.take()));
@@ -130,7 +131,8 @@ impl AsRawFd for Signal {
 }
 
 impl Worker {
-    /// Returns a waker: it ends this worker's waits from any thread. Use it after storing data where the worker's thread will look.
+    /// Returns a waker, by which any thread ends this worker's waits. The waking thread first stores the data that the worker's
+    /// thread then reads.
     ///
     /// ```
     /// # fn main() -> Result<(), tieline::Error> {
@@ -151,11 +153,11 @@ impl Worker {
     /// # Ok(()) }
     /// ```
     ///
-    /// All wakers of a worker are equivalent. They keep a descriptor open until the worker and the last waker are gone. A worker
-    /// without wakers has no such descriptor.
+    /// All wakers of a worker are equivalent. The wakers keep a descriptor open until the worker and the last waker are dropped. A
+    /// worker without wakers has no such descriptor.
     ///
     /// # Errors
-    /// The system cannot provide a descriptor. `Closed` if the worker is closed, `Invalid` in a forked child.
+    /// The system's error if it cannot provide a descriptor. `Closed` if the worker is closed, `Invalid` in a forked child.
     pub fn waker(&self) -> Result<Waker, Error> {
         self.inner.check_open()?;
         Ok(self.inner.signal()?.waker())
@@ -168,13 +170,13 @@ mod tests {
     use crate::sys::Poller;
     use std::time::Duration;
 
-    /// Two waking threads and one worker, simulated step by step.
+    /// A simulation of two waking threads and one worker, step by step.
     struct Play {
         signal: Signal,
         poller: Poller,
-        /// The data that each waking thread has left for the worker.
+        /// Whether each waking thread has stored its data for the worker.
         left: [bool; 2],
-        /// The steps that each thread has taken, and whether the last one found the worker asleep.
+        /// The number of steps that each thread has taken, and whether the last step found the worker asleep.
         gone: [(u32, bool); 2],
         seen: [bool; 2],
         next: Next,
@@ -200,7 +202,7 @@ mod tests {
             self.poller.wait(Some(Duration::ZERO)).unwrap()
         }
 
-        /// One step of a waking thread: it leaves data and sets the word, then writes if it has to.
+        /// Runs one step of a waking thread: it stores data and sets the word, then writes if it has to.
         fn wakes(&mut self, who: usize) {
             let (steps, asleep) = self.gone[who];
             self.gone[who] = match steps {
@@ -218,7 +220,7 @@ mod tests {
             };
         }
 
-        /// One step of the worker, which waits until both threads have left data.
+        /// Runs one step of the worker, which waits until both threads have stored data.
         fn works(&mut self) {
             self.next = match self.next {
                 Next::Look => {

@@ -9,7 +9,8 @@ use crate::worker::WorkerState;
 use crate::{Error, Status};
 use std::rc::{Rc, Weak};
 
-/// Maximum number of datagrams that one circuit keeps while its carrier has no room. Others are retransmitted later.
+/// The maximum number of datagrams that one circuit keeps while its carrier does not accept them. Further datagrams are dropped and
+/// retransmitted later.
 const OUTBOX: usize = 8;
 
 impl WorkerState {
@@ -65,7 +66,7 @@ impl WorkerState {
                 }
             }
             Action::Answer { identity, datagram } => {
-                // To a peer without any state here: best effort, because it will ask again.
+                // The worker has no state for this peer, so a loss of the answer is harmless: the peer requests again.
                 let Ok(peer) = WorkerAddress::parse(&identity) else { return };
                 let slots =
                     self.shared.interfaces.iter().enumerate().filter(|(_, s)| s.to_endpoint);
@@ -87,7 +88,7 @@ impl WorkerState {
         }
     }
 
-    /// Replaces one connection by another. No data went over the first.
+    /// Replaces one connection by another. No data was sent over the first one.
     pub(super) fn renumbered(self: &Rc<Self>, from: &ConnectionKey, to: Claim) {
         let number = self.wiring.by_key.borrow_mut().remove(from);
         let old = number.and_then(|number| self.wiring.circuits.borrow_mut().remove(&number));
@@ -116,7 +117,7 @@ impl WorkerState {
                 }
             }
         };
-        // Without a circuit they request one again.
+        // Endpoints without a circuit request one again.
         for endpoint in users {
             if let Some(number) = number {
                 self.add_user(number, &endpoint);
@@ -125,7 +126,7 @@ impl WorkerState {
         }
     }
 
-    /// The peer began a connection: makes this side of it.
+    /// Makes this side of a connection that the peer began.
     pub(super) fn create_for_peer(
         &self,
         key: &ConnectionKey,
@@ -157,7 +158,7 @@ impl WorkerState {
         Err(nonsense(&format!("there is no module here that fits `{}`", key.module)))
     }
 
-    /// A connection stands. It is used unless it reports only now that its limits are too small.
+    /// Handles a connection that has become ready. The connection is used unless only now its limits turn out to be too small.
     fn stands(self: &Rc<Self>, key: &ConnectionKey) {
         let number = self.wiring.by_key.borrow().get(key).copied();
         let limits = number.map_or(Ok(()), |number| self.ask_limits(number));
@@ -168,7 +169,7 @@ impl WorkerState {
         self.wire_up_ended(key, too_little.as_ref());
     }
 
-    /// A connection stands, or has failed for good.
+    /// Handles a connection that has become ready, or that has failed finally.
     pub(super) fn wire_up_ended(self: &Rc<Self>, key: &ConnectionKey, reason: Option<&Reason>) {
         let number = self.wiring.by_key.borrow().get(key).copied();
         let Some(number) = number else { return };

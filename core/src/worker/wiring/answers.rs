@@ -1,4 +1,4 @@
-//! Endpoints for replies, which go back over the circuit that carried the request.
+//! The endpoints for replies, which use the circuit that carried the request.
 
 use super::{Circuit, State, end};
 use crate::endpoint::{EndpointState, Owner, Route};
@@ -8,8 +8,8 @@ use crate::{Error, Status};
 use std::rc::Rc;
 
 impl WorkerState {
-    /// The endpoint whose messages use this circuit and no other. It does not claim the circuit, so it does not extend the
-    /// circuit's life.
+    /// Returns the endpoint whose messages use this circuit and no other. The endpoint does not claim the circuit, so it does not
+    /// extend the circuit's life.
     pub(in crate::worker) fn answers_over(
         self: &Rc<Self>,
         number: u64,
@@ -39,13 +39,13 @@ impl WorkerState {
         Ok(answers)
     }
 
-    /// Whether a circuit is dead.
+    /// Checks whether a circuit is dead.
     pub(in crate::worker) fn is_dead_circuit(&self, number: u64) -> bool {
         let circuits = self.wiring.circuits.borrow();
         circuits.get(&number).is_none_or(|circuit| matches!(circuit.state, State::Dead(_)))
     }
 
-    /// The circuit is dead: ends the endpoint of its replies.
+    /// Ends the endpoint of a dead circuit's replies.
     pub(super) fn end_answers(&self, number: u64) {
         let ended = self.wiring.circuits.borrow_mut().get_mut(&number).map(|circuit| {
             let error = circuit.error();
@@ -56,8 +56,8 @@ impl WorkerState {
         }
     }
 
-    /// The worker and all its endpoints are closed. Releases its connections and the providers' state for them, even if the
-    /// application still holds endpoints: a peer may be waiting at the other end.
+    /// Releases the connections of a closed worker, whose endpoints are all closed. The providers' state for them is also released,
+    /// even if the application still holds endpoints: a peer may be waiting at the other end.
     pub(in crate::worker) fn drop_all_circuits(&self) {
         if !self.shared.same_process() {
             return;
@@ -88,7 +88,7 @@ impl WorkerState {
     }
 
     /// Releases a dead circuit even if the application still holds endpoints that failed with it: a peer waits at its other end,
-    /// and is notified when it is closed.
+    /// and is notified when the circuit is closed.
     pub(in crate::worker) fn drop_failed(&self, number: u64) {
         let (users, interface) = match self.wiring.circuits.borrow().get(&number) {
             Some(circuit) => (circuit.everybody(), circuit.pair.interface),

@@ -18,14 +18,14 @@ use crate::{Error, PeerId, Status};
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
-/// Number of closed circuits whose numbers are not reused yet: no batch of events is that long.
+/// The number of closed circuits whose numbers are not reused yet, above the length of a batch of events.
 const RESTING: usize = 4 * BATCH;
 
-/// The time for which a route to a peer is tried last after a failure, ns, and the maximum number of such routes.
+/// The time in ns for which a route to a peer is tried last after a failure, and the maximum number of such routes.
 const AVOIDED_FOR: u64 = 60_000_000_000;
 const AVOIDED: usize = 4096;
 
-/// The name on both sides for the two modules of a connection: the one of the lower worker number comes first.
+/// Returns the name that both sides use for the two modules of a connection: the module of the lower worker number comes first.
 pub(super) fn module_text(
     slot: &InterfaceSlot,
     me: &[u8; 16],
@@ -65,7 +65,7 @@ impl Circuits for WorkerState {
         let slot = &self.shared.interfaces[pair.interface];
         let module = module_text(slot, &self.shared.id, &endpoint.address, pair.candidate);
         if endpoint.owner != Owner::Application {
-            // Replies use any existing circuit, preferably the one that the peer began last.
+            // Replies use any existing circuit, preferably the peer's newest one.
             let known = self.newest_circuit(peer, &module);
             if let Some(number) = known {
                 self.ask_for_the_gone(number, endpoint)?;
@@ -84,7 +84,7 @@ impl Circuits for WorkerState {
             .map_err(|reason| self.reason(&endpoint.address, ("", None), &reason))?
         {
             Claim::Existing(key) => {
-                // This side of it may not have been made yet.
+                // This side of the circuit may not have been made yet.
                 self.carry_out();
                 let number = self.wiring.by_key.borrow().get(&key).copied();
                 let number = number.ok_or_else(|| Error::from_status(Status::Again))?;
@@ -185,7 +185,7 @@ impl Circuits for WorkerState {
             let _ = self.wiring.by_user.borrow_mut().remove(&(endpoint.index, interface));
         }
         for number in numbers {
-            // If there is no room now, the next user of the circuit flushes it.
+            // If the circuit does not accept the flush at present, its next user flushes it.
             let _ = self.ask_for_the_gone(number, endpoint);
             let key = {
                 let mut circuits = self.wiring.circuits.borrow_mut();
@@ -209,8 +209,9 @@ impl Circuits for WorkerState {
 }
 
 impl WorkerState {
-    /// Flushes a circuit for operations that a dropped endpoint has left on it. A circuit reports each failure once, to the next
-    /// flush, and the failure of such a put must not reach another endpoint. `Again`: there is no room for the flush now.
+    /// Flushes a circuit for operations that a dropped endpoint has left on the circuit. A circuit reports each failure once, to
+    /// the next flush, and the failure of such a put must not reach another endpoint. `Again`: the circuit does not accept the
+    /// flush at present.
     fn ask_for_the_gone(&self, number: u64, by: &EndpointState) -> Result<(), Error> {
         let found = self.wiring.circuits.borrow().get(&number).and_then(|circuit| {
             let stands = matches!(circuit.state, State::Ready);
@@ -228,7 +229,7 @@ impl WorkerState {
                 ask_for(&self.shared, all.iter(), ask, interface, &raw);
                 self.shared.orphan_one(ask, interface, number);
             }
-            // Its error is reported to the users of the circuit.
+            // The users of the circuit get its error.
             _ => self.shared.with_ops(|ops| ops.withdraw(ask)),
         }
         if matches!(posted, Ok(Posted::NoRoom)) {
@@ -240,7 +241,7 @@ impl WorkerState {
         Ok(())
     }
 
-    /// The newest circuit to a peer that stands or is forming.
+    /// Returns the newest circuit to a peer that is ready or forming.
     fn newest_circuit(&self, peer: [u8; 16], module: &str) -> Option<u64> {
         let key = |n| ConnectionKey { peer, module: module.into(), n };
         let by_key = self.wiring.by_key.borrow();
@@ -252,7 +253,7 @@ impl WorkerState {
             .or_else(|| all().find(|number| matches!(state(number), Some(State::Forming))))
     }
 
-    /// Makes a provider endpoint and its circuit; returns the circuit's number and the endpoint's address.
+    /// Makes a provider endpoint and its circuit, and returns the circuit's number and the endpoint's address.
     pub(super) fn new_circuit(
         &self,
         key: Option<ConnectionKey>,
@@ -305,7 +306,7 @@ impl WorkerState {
         Ok((number, address))
     }
 
-    /// A free number. Numbers of closed circuits are reused, so that tables indexed by number stay small.
+    /// Returns a free number. Numbers of closed circuits are reused, so that tables indexed by number stay small.
     fn new_number(&self) -> u64 {
         let mut closed = self.wiring.closed_circuits.borrow_mut();
         if closed.len() > RESTING {
@@ -318,7 +319,7 @@ impl WorkerState {
         number
     }
 
-    /// A worker connected to itself needs no carrier for its address.
+    /// Makes a circuit to this worker itself, which needs no carrier for its address.
     fn circuit_to_ourselves(
         &self,
         address: &WorkerAddress,
@@ -329,7 +330,7 @@ impl WorkerState {
             if !self.wiring.circuits.borrow().get(&number).is_some_and(dead) {
                 return Ok(number);
             }
-            // It died with a reply while no endpoint used it.
+            // The circuit died with a reply while no endpoint used it.
             self.drop_circuit(number);
         }
         let (number, bytes) = self.new_circuit(None, pair, Rc::new(address.clone()), None)?;
@@ -346,7 +347,8 @@ impl WorkerState {
         Ok(number)
     }
 
-    /// Connects a circuit's endpoint to the peer's, and requests its limits. A circuit with too small limits is not used.
+    /// Connects a circuit's endpoint to the peer's, and requests the circuit's limits. A circuit whose limits are too small is not
+    /// used.
     pub(super) fn bind_circuit(&self, number: u64, address: &[u8]) -> Result<(), (Status, String)> {
         let Some((_, raw)) = self.raw_of_circuit(number) else {
             return Err((Status::Closed, Status::Closed.text().into()));
@@ -359,8 +361,8 @@ impl WorkerState {
         self.ask_limits(number)
     }
 
-    /// Requests the limits of a circuit's endpoint: when it is bound, and again when it stands, because some providers know them
-    /// only then.
+    /// Requests the limits of a circuit's endpoint: when it is bound, and again when it is ready, because some providers determine
+    /// them only then.
     pub(super) fn ask_limits(&self, number: u64) -> Result<(), (Status, String)> {
         let Some((interface, raw)) = self.raw_of_circuit(number) else { return Ok(()) };
         let limits = self.shared.interfaces[interface].limits(&raw);
@@ -371,8 +373,8 @@ impl WorkerState {
         Ok(())
     }
 
-    /// Closes the provider endpoint of a circuit that could not be formed. No data went over it, and its peer must not wait for its
-    /// end. The requester may still read the circuit's state.
+    /// Closes the provider endpoint of a circuit that could not be formed. No data was sent over the circuit, and its peer must not
+    /// wait for the circuit's end. The requester may still read the circuit's state.
     pub(super) fn close_unformed(&self, number: u64) {
         let owned = match self.wiring.circuits.borrow_mut().get_mut(&number) {
             Some(circuit) => std::mem::replace(&mut circuit.owned, OwnedEndpoint::nowhere()),
@@ -381,13 +383,13 @@ impl WorkerState {
         abi::close(owned);
     }
 
-    /// The interface of a circuit, and its provider endpoint.
+    /// Returns the interface of a circuit, and its provider endpoint.
     pub(in crate::worker) fn raw_of_circuit(&self, number: u64) -> Option<(usize, RawEndpoint)> {
         let circuits = self.wiring.circuits.borrow();
         circuits.get(&number).map(|circuit| (circuit.pair.interface, circuit.owned.get()))
     }
 
-    /// The name of a circuit, for people.
+    /// Returns the name of a circuit for display.
     pub(in crate::worker) fn circuit_name(&self, number: u64) -> Option<String> {
         let circuits = self.wiring.circuits.borrow();
         let circuit = circuits.get(&number)?;
@@ -395,9 +397,9 @@ impl WorkerState {
         Some(format!("{} through {path}", circuit.peer.label()))
     }
 
-    /// Whether another circuit to a worker stands, which proves that the worker is alive. If `status` concerns the peer itself, the
-    /// circuit must be in another domain than this module, because other circuits of the same device may detect the failure late.
-    /// Circuits of interfaces out of use do not count.
+    /// Checks whether another circuit to a worker is connected, which proves that the worker is alive. If `status` concerns the
+    /// peer itself, that circuit must be in another domain than this module, because other circuits of the same device may detect
+    /// the failure late. Circuits of interfaces out of use do not count.
     pub(in crate::worker) fn stands_elsewhere(
         &self,
         worker: [u8; 16],
@@ -413,7 +415,7 @@ impl WorkerState {
         })
     }
 
-    /// The number of circuits of a peer that carry nothing: they are still forming, or have failed and are held.
+    /// Returns the number of circuits of a peer that carry nothing: they are still forming, or have failed and are held.
     pub(in crate::worker) fn ways_that_stand_not(&self, peer: PeerId) -> u32 {
         let circuits = self.wiring.circuits.borrow();
         let of_it = circuits.iter().filter(|(number, circuit)| {
@@ -423,14 +425,14 @@ impl WorkerState {
         u32::try_from(of_it.count()).unwrap_or(u32::MAX)
     }
 
-    /// A route to a worker. All modules of one domain count as one route.
+    /// Returns the key of a route to a worker. All modules of one domain count as one route.
     pub(super) fn way(&self, worker: [u8; 16], interface: usize) -> ([u8; 16], usize) {
         let interfaces = &self.shared.interfaces;
         let domain = &interfaces[interface].domain;
         (worker, interfaces.iter().position(|slot| slot.domain == *domain).unwrap_or(interface))
     }
 
-    /// This route to a worker failed: it is tried last for a while.
+    /// Records that this route to a worker failed, so that it is tried last for a while.
     pub(crate) fn avoid(&self, worker: [u8; 16], interface: usize) {
         let way = self.way(worker, interface);
         let now = self.wiring.now();
@@ -443,7 +445,7 @@ impl WorkerState {
         }
     }
 
-    /// The time until which this route to a worker is avoided after a failure; 0 if it is not.
+    /// Returns the time until which this route to a worker is avoided after a failure; 0 if it is not avoided.
     pub(crate) fn avoided_until(&self, worker: [u8; 16], interface: usize) -> u64 {
         let avoided = self.wiring.avoided.borrow();
         if avoided.is_empty() {
@@ -491,8 +493,8 @@ impl WorkerState {
         }
     }
 
-    /// Closes a circuit's provider endpoint. From here on no provider accesses memory of its operations, and its number may be
-    /// reused. No usable object has a copy of it.
+    /// Closes a circuit's provider endpoint. After this call no provider accesses memory of the circuit's operations, and its
+    /// number may be reused. The caller has ensured that no usable object has a copy of the endpoint.
     pub(super) fn close_circuit(&self, number: u64, owned: OwnedEndpoint) {
         abi::close(owned);
         let _ = self.wiring.waiting.borrow_mut().remove(&number);

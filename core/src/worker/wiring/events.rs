@@ -1,4 +1,4 @@
-//! Events of circuits: datagrams arrive, timers expire, carriers fail, circuits fail.
+//! The events of circuits: arriving datagrams, expired timers, failed carriers and failed circuits.
 
 use super::{Sender, State};
 use crate::address::WorkerAddress;
@@ -73,7 +73,7 @@ impl WorkerState {
         taken
     }
 
-    /// A worker's datagram has arrived: earlier errors of the carrier are not the cause of later failures.
+    /// Clears the carrier errors of circuits to a worker, because a datagram of that worker has arrived.
     fn forget_trouble(&self, worker: &[u8; 16]) {
         let first = ConnectionKey { peer: *worker, module: "".into(), n: 0 };
         let by_key = self.wiring.by_key.borrow();
@@ -86,7 +86,7 @@ impl WorkerState {
         }
     }
 
-    /// The provider of a connector broke its contract: it forms no more connections.
+    /// Handles a connector whose provider broke its contract: it forms no more connections.
     #[cold]
     fn connector_broke(self: &Rc<Self>, index: usize) {
         let slot = &self.wiring.transports.connectors[index];
@@ -103,7 +103,7 @@ impl WorkerState {
         self.take_out_broken();
     }
 
-    /// The route to these addresses failed, or never existed.
+    /// Handles a route to these addresses that failed or never existed.
     fn transport_left(
         self: &Rc<Self>,
         connector: usize,
@@ -145,7 +145,7 @@ impl WorkerState {
         self.carry_out();
     }
 
-    /// Sends the datagrams for which carriers had no room; returns whether some remain.
+    /// Sends the datagrams that carriers had not accepted; returns whether some remain.
     pub(in crate::worker) fn send_waiting_datagrams(&self) -> bool {
         let waiting = std::mem::take(&mut *self.wiring.waiting.borrow_mut());
         for number in waiting {
@@ -157,16 +157,14 @@ impl WorkerState {
                 let Some(datagram) = next else { break };
                 self.send_for(number, datagram);
                 if self.wiring.waiting.borrow().contains(&number) {
-                    break; // still no room
+                    break; // the carrier still does not accept the datagram
                 }
             }
         }
         !self.wiring.waiting.borrow().is_empty()
     }
 
-    // ---- failure ----
-
-    /// A circuit that stood has failed, or the peer closed it.
+    /// Handles a connected circuit that has failed or that the peer has closed.
     pub(in crate::worker) fn circuit_failed(
         self: &Rc<Self>,
         number: u64,
@@ -186,7 +184,8 @@ impl WorkerState {
                 error,
             )
         };
-        // Before the circuit is released: only this tells whether it was the last connection from the peer.
+        // The number is removed before the circuit is released, which shows whether the circuit was the last connection from the
+        // peer.
         let from = self.forget_number(&self.shared.interfaces[interface], number);
         let gone = !self.is_here(from);
         if let Some(key) = key {
@@ -210,13 +209,13 @@ impl WorkerState {
             }
             return;
         }
-        // If only the key of a closed region was refused, the route is still good.
+        // If only the key of a closed region was refused, the route is still usable.
         if status != Status::KeyRejected {
             self.avoid(peer.entry.worker, interface);
         }
         let slot = &self.shared.interfaces[interface];
         if self.stands_elsewhere(peer.entry.worker, slot, status) {
-            // The peer is alive: only this connection to it has failed.
+            // The peer is alive, and only this connection to it has failed.
             self.shared.core.note(format!(
                 "{} to {} failed ({error}); other connections continue",
                 slot.path,
@@ -243,7 +242,7 @@ impl WorkerState {
         Error::new(status, what, why, remedy_for_status(status))
     }
 
-    /// The reason why a connection was not formed.
+    /// Returns the reason why a connection was not formed.
     pub(super) fn reason(
         &self,
         peer: &WorkerAddress,

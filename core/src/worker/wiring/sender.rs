@@ -1,8 +1,8 @@
-//! Checking the sender of datagrams: a wire-up datagram speaks for one worker, and is valid only if that worker sent it.
+//! The check of the sender of datagrams: a wire-up datagram has the id of one worker, and is valid only if that worker sent it.
 //!
 //! The carrier identifies the sender: a module's message by the worker to which its connection belongs, a connector by the address
-//! of its connection's other end. Both are based on that process's own statement when it connected. A peer is trusted about its own
-//! identity (SECURITY.md), but not to speak for others. Datagrams delivered by the application are trusted.
+//! of its connection's other end. Both rely on the process's own statement when it connected. A peer is trusted about its own
+//! identity (SECURITY.md), but not about that of others. Datagrams delivered by the application are trusted.
 
 use crate::address::{Via, WorkerAddress};
 use crate::wireup::{ConnectionKey, Spoken};
@@ -22,13 +22,13 @@ pub(crate) enum Sender<'a> {
 }
 
 impl WorkerState {
-    /// Returns an error if `sender` is not entitled to this datagram.
+    /// Checks that `sender` may send this datagram.
     pub(super) fn check_sender(
         &self,
         spoken: &Spoken<'_>,
         sender: Sender<'_>,
     ) -> Result<(), &'static str> {
-        // A worker that has not sent a request may leave its identity out of its reply.
+        // A worker that has not sent a request may omit its identity from its reply.
         let said = spoken.identity.filter(|identity| !identity.is_empty());
         let identity = match said.map(WorkerAddress::parse) {
             None => None,
@@ -38,19 +38,19 @@ impl WorkerState {
         let ours = match sender {
             Sender::Application | Sender::At(0) => true,
             Sender::Worker(peer) if peer.entry.worker == spoken.from => true,
-            // A successor at a worker's address may report that the worker is gone.
+            // A worker that has replaced another one at the same address may report that the other one is gone.
             Sender::Worker(peer) => spoken.is_of_successor && self.lives_where(peer, &spoken.from),
             Sender::At(hash) => {
                 let known = self.address_of(&spoken.from);
                 let address = known.as_deref().or(identity.as_ref());
-                // Without any state for the sender, it can only be an answer that no connection waits for.
+                // If this worker has no state for the sender, the datagram can only be an answer for which no connection waits.
                 address.is_none_or(|address| is_reached_at(address, hash))
             }
         };
         if ours { Ok(()) } else { Err("it speaks for a worker that did not send it") }
     }
 
-    /// The address of a worker to which a circuit leads.
+    /// Returns the address of a worker to which a circuit leads.
     fn address_of(&self, worker: &[u8; 16]) -> Option<Rc<WorkerAddress>> {
         let first = ConnectionKey { peer: *worker, module: "".into(), n: 0 };
         let by_key = self.wiring.by_key.borrow();
@@ -58,7 +58,7 @@ impl WorkerState {
         self.wiring.circuits.borrow().get(number).map(|circuit| circuit.peer.clone())
     }
 
-    /// Whether a peer has the same module address as a worker known here.
+    /// Checks whether a peer has the same module address as a worker known here.
     fn lives_where(&self, peer: &WorkerAddress, worker: &[u8; 16]) -> bool {
         self.address_of(worker).is_some_and(|known| {
             known.entry.candidates.iter().any(|one| {
@@ -72,7 +72,7 @@ impl WorkerState {
     }
 }
 
-/// Whether one of a worker's connectors has the address with this hash.
+/// Checks whether one of a worker's connectors has the address with this hash.
 fn is_reached_at(address: &WorkerAddress, hash: u64) -> bool {
     address.entry.schemes.iter().any(
         |scheme| matches!(&scheme.via, Via::Connector(address) if address_hash(address) == hash),
@@ -92,12 +92,12 @@ mod tests {
     use std::collections::VecDeque;
     use tieline_plugin_api::abi::ModuleAttr;
 
-    /// A request of `from` to a worker that does not exist: it is answered if it is accepted.
+    /// Makes a request of `from` to a worker that does not exist; the machine answers the request if it is accepted.
     fn request(from: [u8; 16], identity: &[u8]) -> Vec<u8> {
         request_to([9; 16], from, identity)
     }
 
-    /// The first datagram of worker `from` to worker `to`.
+    /// Makes the first datagram of worker `from` to worker `to`.
     fn request_to(to: [u8; 16], from: [u8; 16], identity: &[u8]) -> Vec<u8> {
         let mut machine = Machine::new(from, 1, identity.to_vec(), Limits::default());
         let claim = machine.connect(0, to, "tcp|a|b").unwrap();
@@ -108,7 +108,7 @@ mod tests {
         datagram
     }
 
-    /// The rejection for worker `to` by a worker that has replaced worker `gone` at its address.
+    /// Makes the rejection for worker `to` by a worker that has replaced worker `gone` at its address.
     fn answer_of_successor(gone: [u8; 16], to: [u8; 16]) -> Vec<u8> {
         let mut machine = Machine::new([3; 16], 1, Vec::new(), Limits::default());
         machine.receive(0, &request_to(gone, to, b"")).unwrap();
@@ -132,7 +132,7 @@ mod tests {
         assert!(taken(&own, Sender::Application) && taken(&own, Sender::At(0)));
         assert_eq!(answers(), 3);
         assert!(!taken(&own, Sender::Worker(&liar_is)), "somebody else speaks for it");
-        // An answer would go to another worker than the requester.
+        // An answer would be sent to another worker than the requester.
         let astray = request(liar.shared.id, &honest.identity().unwrap());
         assert!(!taken(&astray, Sender::Worker(&liar_is)));
         assert!(!taken(&astray, Sender::Application));
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(trouble().as_deref(), Some("no answer in time"));
         assert!(taken(&said, Sender::At(address_hash(b"its connector"))));
         assert_eq!(trouble().as_deref(), Some(""), "it was heard since");
-        // In a message, another worker may say it if it has the address of the earlier one.
+        // In a message, another worker may report this if it has the address of the earlier one.
         let mut successor = known.clone();
         successor.entry.worker = [3; 16];
         assert!(taken(&said, Sender::Worker(&successor)));

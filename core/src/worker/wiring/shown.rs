@@ -7,7 +7,7 @@ use crate::worker::WorkerState;
 use crate::worker::wireup_transports::WireupTransport;
 
 impl WorkerState {
-    /// Connections being formed, at most `most`; `ms` returns how long each has been forming.
+    /// Returns the connections being formed, at most `most`; `ms` returns the time that each has been forming.
     pub(in crate::worker) fn forming(
         &self,
         most: usize,

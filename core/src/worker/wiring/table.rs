@@ -44,7 +44,7 @@ impl Table {
         self.0.is_empty()
     }
 
-    /// Removes all of them.
+    /// Removes all circuits.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Circuit> + use<> {
         std::mem::take(&mut self.0).into_values()
     }

@@ -1,4 +1,4 @@
-//! A domain whose answers to `deregister` are chosen by a test.
+//! A domain for tests, which choose its answers to `deregister`.
 
 use super::*;
 use crate::registry::{Builtin, SearchPath, Settings, discover_in};
@@ -8,7 +8,7 @@ use tieline_plugin_api::abi::{
 };
 use tieline_plugin_api::memory_caps;
 
-/// The domain's answers for one registration, and how often it was called.
+/// The domain's answers for one registration, and the number of calls of `deregister`.
 pub(crate) struct Answers {
     code: AtomicI32,
     asked: AtomicU32,
@@ -43,7 +43,7 @@ unsafe extern "C" fn query(
     capacity: usize,
     count: *mut usize,
 ) -> i32 {
-    // SAFETY: the core's array and count.
+    // SAFETY: array and count are the core's.
     unsafe {
         *count = 1;
         if capacity > 0 {
@@ -65,7 +65,7 @@ unsafe extern "C" fn no_modules(
     _: usize,
     count: *mut usize,
 ) -> i32 {
-    // SAFETY: the core's count.
+    // SAFETY: the count is the core's.
     unsafe { *count = 0 };
     0
 }
@@ -79,7 +79,7 @@ unsafe extern "C" fn register(
 }
 
 unsafe extern "C" fn deregister(_: *mut c_void, region: *mut c_void) -> i32 {
-    // SAFETY: the handle that `registered` passes.
+    // SAFETY: this is the handle that `registered` passes.
     let answers = unsafe { &*region.cast::<Answers>() };
     let _ = answers.asked.fetch_add(1, Ordering::SeqCst);
     let code = answers.code.load(Ordering::SeqCst);
@@ -101,7 +101,7 @@ static DOMAIN: DomainOps = DomainOps {
 };
 
 unsafe extern "C" fn entry(_: *const Host, out: *mut ProviderOps) -> i32 {
-    // SAFETY: the core's record.
+    // SAFETY: the record is the core's.
     unsafe {
         (*out).query_domains = Some(query);
         (*out).open_domain = Some(open);
@@ -121,7 +121,7 @@ impl Settings for NoSettings {
     fn declared(&self, _: &str, _: &Declared) {}
 }
 
-/// A registration that ends as `answers` says.
+/// Makes a registration that ends with the status in `answers`.
 pub(crate) fn registered(span: Span, answers: &'static Answers) -> Registered {
     let builtin = [Builtin { name: "answers", version: "1.0.0", entry }];
     let path = SearchPath::named(None);
