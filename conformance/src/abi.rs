@@ -12,14 +12,14 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// A copy of the first `len` bytes of `record` that ends at the guard.
+    /// Makes a copy of the first `len` bytes of `record` that ends at the guard.
     pub(crate) fn new<T: Copy>(record: &T, len: usize) -> Guarded {
         assert!(len <= size_of::<T>() && len % 8 == 0);
         // SAFETY: `len` bytes of the record, read as bytes for the length of this call.
         Guarded::bytes(unsafe { core::slice::from_raw_parts(ptr::from_ref(record).cast(), len) })
     }
 
-    /// A copy of these bytes that ends at the guard.
+    /// Returns a copy of these bytes that ends at the guard.
     pub(crate) fn bytes(bytes: &[u8]) -> Guarded {
         let len = bytes.len();
         let page = 4096;

@@ -28,7 +28,7 @@ pub(crate) struct Case {
     pub(crate) peer_program: PathBuf,
 }
 
-/// The needed capabilities that a module with the capabilities `has` lacks.
+/// Returns the needed capabilities that a module with the capabilities `has` lacks.
 pub(crate) fn lacking(needed: u64, has: u64) -> Option<String> {
     let missing = caps::ALL.iter().filter(|c| c.value & needed & !has != 0);
     let missing: Vec<String> = missing.map(short_name).collect();
@@ -104,7 +104,7 @@ impl Case {
         format!("{}/{}", text(&self.domain_attr.name), text(&self.attr.name))
     }
 
-    /// Whether the module only forms connections.
+    /// Checks whether the module only forms connections.
     pub(crate) fn is_connector(&self) -> bool {
         self.attr.role == role::CONNECTION_ONLY
     }
@@ -121,7 +121,7 @@ impl Case {
         }
     }
 
-    /// Whether both sides make an endpoint before they connect.
+    /// Checks whether both sides make an endpoint before they connect.
     pub(crate) fn connects_to_endpoint(&self) -> bool {
         self.attr.connects & connects::TO_ENDPOINT != 0
     }
@@ -158,8 +158,8 @@ impl Case {
         (0..len).map(|i| 0xc0 ^ i as u8).collect()
     }
 
-    /// An interface connected to itself. If the module connects endpoints, two interfaces: there no endpoint leads to its own
-    /// interface.
+    /// Returns an interface connected to itself. If the module connects endpoints, two interfaces: there no endpoint leads to its
+    /// own interface.
     pub(crate) fn self_desk(&self) -> Result<Desk, Stop> {
         let interface = self.interface()?;
         if self.connects_to_endpoint() {
@@ -192,7 +192,7 @@ impl Case {
     }
 }
 
-/// The capabilities that the checks use. A module without remote completion is never asked for puts, gets and atomics.
+/// Returns the capabilities that the checks use. A module without remote completion is never asked for puts, gets and atomics.
 pub(crate) fn counting(claimed: u64) -> u64 {
     let memory = caps::PUT | caps::GET | caps::ATOMICS | caps::PUT_NOTIFY | caps::KEY_POINTER;
     match claimed & caps::REMOTE_COMPLETION {
@@ -415,7 +415,7 @@ impl Desk {
         crate::report::equal("what am_short returns", 0, code)
     }
 
-    /// The next message at the far end.
+    /// Returns the next message at the far end.
     pub(crate) fn receive(&mut self) -> Result<Received, Stop> {
         let mut patience = None;
         loop {
@@ -469,7 +469,7 @@ impl Desk {
         }
     }
 
-    /// A module that claims to be synchronous never returns PENDING.
+    /// Returns a module that claims to be synchronous never returns PENDING.
     pub(crate) fn synchronous(&self, code: Result<i64, Status>, verb: &str) -> Result<(), Stop> {
         if self.synchronous && code == Ok(1) {
             return Err(fail(

@@ -143,7 +143,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// The next message that arrived at the interface at `at`, or at the central one.
+    /// Returns the next message that arrived at the interface at `at`, or at the central one.
     pub(crate) fn receive(&mut self, at: Option<usize>) -> Result<Received, Stop> {
         let patience = Patience::new();
         loop {
@@ -160,7 +160,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Whether an interface of the module reaches others, and not only itself.
+    /// Checks whether an interface of the module reaches others, and not only itself.
     pub(crate) fn reaches_others(&self) -> bool {
         self.spokes.iter().any(|spoke| spoke.mailbox.is_some())
     }
@@ -193,7 +193,7 @@ fn spoke_id(out: bool) -> u32 {
     if out { 21 } else { 22 }
 }
 
-/// The identity of peer `number`, as many bytes as the module carries.
+/// Returns the identity of peer `number`, as many bytes as the module carries.
 fn identity(case: &Case, number: u32) -> Vec<u8> {
     let mut identity = number.to_le_bytes().to_vec();
     identity.resize(32, 0xc3);

@@ -55,8 +55,8 @@ fn dl_error() -> String {
     }
 }
 
-/// The name under which this process passes a variable to a process that it starts. The provider does not know that name, so it has
-/// the value from the host or not at all.
+/// Returns the name under which this process passes a variable to a process that it starts. The provider does not know that name,
+/// so it has the value from the host or not at all.
 pub(crate) fn variable(name: &str) -> String {
     format!("CHECK_{name}")
 }
@@ -84,7 +84,7 @@ fn setting(name: &str) -> Option<String> {
     set.or_else(|| std::env::var(variable(name)).or_else(|_| std::env::var(name)).ok())
 }
 
-/// The host table: configuration from the environment, and a minimal implementation of everything else.
+/// Returns the host table: configuration from the environment, and a minimal implementation of everything else.
 pub(crate) fn host() -> Host {
     REFUSED.store(false, Ordering::Relaxed);
     Host {
@@ -108,7 +108,7 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// The last variable that was read without a declaration.
 static UNDECLARED: Mutex<Option<String>> = Mutex::new(None);
 
-/// Whether a value was refused: the entry function has to fail.
+/// Checks whether a value was refused: the entry function has to fail.
 pub(crate) fn refused() -> bool {
     REFUSED.load(Ordering::Relaxed)
 }

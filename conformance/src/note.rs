@@ -82,13 +82,13 @@ fn parse(note: &[u8]) -> Result<Note, String> {
     })
 }
 
-/// Text that ends with a zero, followed only by zeros.
+/// Returns the text that ends with a zero, followed only by zeros.
 fn padded(bytes: &[u8]) -> Option<&str> {
     let (text, padding) = bytes.split_at(bytes.iter().position(|&byte| byte == 0)?);
     padding.iter().all(|&byte| byte == 0).then(|| std::str::from_utf8(text).ok())?
 }
 
-/// Whether this is a semantic version.
+/// Checks whether this is a semantic version.
 pub(crate) fn is_version(version: &str) -> bool {
     let (rest, build) = version.split_once('+').map_or((version, None), |(a, b)| (a, Some(b)));
     let (numbers, before) = rest.split_once('-').map_or((rest, None), |(a, b)| (a, Some(b)));
@@ -122,7 +122,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A note with these values and this stated length of its record.
+    /// Returns a note with these values and this stated length of its record.
     fn note(len: u16, name: &[u8], version: &[u8]) -> Vec<u8> {
         let words = [8, 76, NOTE_TYPE].map(u32::to_le_bytes).concat();
         let numbers = [len, 1, 1, 0, 0, 0].map(u16::to_le_bytes).concat();

@@ -169,12 +169,12 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Whether a status is a hard error: a retry does not help.
+/// Checks whether a status is a hard error: a retry does not help.
 pub(crate) fn is_hard(status: Status) -> bool {
     status != Status::Again
 }
 
-/// Bytes as hexadecimal text.
+/// Returns the bytes as hexadecimal text.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -7,7 +7,7 @@ fn promises() -> impl Iterator<Item = (&'static str, &'static str)> {
     PROMISES.lines().filter_map(|line| line.split_once('|'))
 }
 
-/// The quotation for a check.
+/// Returns the quotation for a check.
 pub(crate) fn promise_of(check: &str) -> &'static str {
     promises().find(|(name, _)| *name == check).map_or("", |(_, words)| words)
 }
@@ -21,7 +21,7 @@ mod tests {
     const PAGES: [&str; 3] =
         ["docs/abi.md", "docs/writing-a-provider.md", "include/tieline_provider.h"];
 
-    /// The text with single blanks between words, without the stars of comments.
+    /// Returns the text with single blanks between words, without the stars of comments.
     fn plain(text: &str) -> String {
         let lines = text.lines().map(|line| {
             let line = line.trim();

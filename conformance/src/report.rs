@@ -46,7 +46,7 @@ impl Display for Verdict {
     }
 }
 
-/// A failed check, in the common form.
+/// Returns a failed check, in the common form.
 pub(crate) fn fail(what: impl Display, expected: impl Display, found: impl Display) -> Stop {
     Stop::Fail(format!("{what}, expected {expected}, found {found}"))
 }

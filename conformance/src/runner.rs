@@ -101,7 +101,7 @@ pub struct Contents {
 }
 
 impl Contents {
-    /// The modules, and the applicable checks with the capabilities that they need.
+    /// Returns the modules, and the applicable checks with the capabilities that they need.
     #[must_use]
     pub fn list(&self) -> String {
         let mut text = String::new();
@@ -180,7 +180,7 @@ pub fn run(
     Ok(tally)
 }
 
-/// The modules, or the reason why there are none here.
+/// Returns the modules, or the reason why there are none here.
 fn modules_apart(plan: &Plan) -> Result<Result<Vec<Listed>, String>, String> {
     match apart(plan, &[LIST_MODULES.as_ref(), plan.path.as_os_str()], &[])? {
         Ended::With(text) => match text.split_once(": ") {
@@ -217,7 +217,7 @@ pub(crate) fn one(plan: &Plan, check: &str, module: &str, variables: &[(&str, &s
     }
 }
 
-/// The result of [`checks::observed`] in a process with these variables set; none if it cannot start.
+/// Returns the result of [`checks::observed`] in a process with these variables set; none if it cannot start.
 pub(crate) fn observe(plan: &Plan, module: &str, variables: &[(&str, &str)]) -> Option<String> {
     let words = [OBSERVE.as_ref(), plan.path.as_os_str(), module.as_ref()];
     match apart(plan, &words, variables) {
@@ -288,7 +288,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<Ve
     ended
 }
 
-/// The provider's likely mistake if a process dies by this signal.
+/// Returns the provider's likely mistake if a process dies by this signal.
 fn meaning(signal: i32) -> &'static str {
     match signal {
         libc::SIGSEGV => " (memory that is not there: behind the end of a record, or gone)",
@@ -300,8 +300,8 @@ fn meaning(signal: i32) -> &'static str {
     }
 }
 
-/// The other side of [`run`]: if the arguments `words` say that the program was started for a check or for a check's peer, it runs
-/// that. Returns the exit code then; the program has nothing else to do.
+/// Returns the other side of [`run`]: if the arguments `words` say that the program was started for a check or for a check's peer,
+/// it runs that. Returns the exit code then; the program has nothing else to do.
 #[must_use]
 pub fn child(words: &[OsString]) -> Option<ExitCode> {
     let (first, rest) = words.split_first()?;

@@ -97,7 +97,7 @@ impl Provider {
         Ok(Box::leak(Box::new(provider)))
     }
 
-    /// A failure with the provider's text.
+    /// Returns a failure with the provider's text.
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let mut text = [0u8; 512];
         let len = match self.ops.last_error {
@@ -242,7 +242,7 @@ impl Domain {
         Ok(Interface::of(self.clone(), handle))
     }
 
-    /// The domain's answer to memory, or to a registration, that is requested in this way; the result is released again.
+    /// Returns the domain's answer to memory, or to a registration, that is requested in this way; the result is released again.
     pub(crate) fn says(&self, asked: &Asked) -> Result<(), Failure> {
         let ops = &self.provider.domain;
         let mut region = MemoryRegion::empty();
@@ -377,7 +377,7 @@ impl Memory {
         self.key_to(KeyParams::empty(), capacity)
     }
 
-    /// A key to a part of the memory.
+    /// Returns a key to a part of the memory.
     pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("pack_key");
         let f = self.domain.provider.domain.pack_key.ok_or(Status::Unsupported)?;

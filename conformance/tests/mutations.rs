@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 /// A name of a list in a subject, and its sentence.
 type Named = (String, String);
 
-/// The entries of `#define LIST(M)`.
+/// Returns the entries of `#define LIST(M)`.
 fn list(subject: &str, list: &str) -> Vec<Named> {
     let text = std::fs::read_to_string(file(subject)).unwrap();
     let start = format!("#define {list}(M) \\\n");
@@ -226,7 +226,7 @@ fn committed() -> String {
     std::fs::read_to_string(source().join("docs/checks.md")).unwrap_or_default()
 }
 
-/// The committed table.
+/// Returns the committed table.
 fn table() -> Vec<Row> {
     let text = committed();
     let lines = text.split_once(TABLE).map_or("", |(_, table)| table).lines();
@@ -238,7 +238,7 @@ fn table() -> Vec<Row> {
     lines.filter_map(row).collect()
 }
 
-/// The page with this table.
+/// Returns the page with this table.
 fn rendered(table: &[Row]) -> String {
     let mut text = page() + TABLE;
     for subject in SUBJECTS {

@@ -96,7 +96,7 @@ impl Member {
         self.answer()
     }
 
-    /// The last output of a process that has ended.
+    /// Returns the last output of a process that has ended.
     fn last_words(&mut self) -> String {
         let _ = self.child.kill();
         let mut words = String::new();
@@ -104,7 +104,7 @@ impl Member {
         words
     }
 
-    /// The error of a process that cannot even start.
+    /// Returns the error of a process that cannot even start.
     fn refusal(namespace: Option<&str>, variables: &[(&str, &str)]) -> String {
         let mut member = Member::start(namespace, variables);
         assert!(!member.child.wait().unwrap().success(), "it began");
@@ -173,7 +173,7 @@ fn secrets() -> Verdict {
     Ok(())
 }
 
-/// A port that was free on all addresses a moment ago.
+/// Returns a port that was free on all addresses a moment ago.
 fn a_free_port() -> u16 {
     TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port()
 }

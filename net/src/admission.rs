@@ -108,7 +108,7 @@ impl<K: Copy + Ord> Row<K> {
         firsts.into_iter().flatten().min().copied()
     }
 
-    /// The connection that makes room: the oldest one past its time. A proven one is never closed for an unproven one.
+    /// Returns the connection that makes room: the oldest one past its time. A proven one is never closed for an unproven one.
     fn makes_room(&self, now: Instant, for_proven: bool) -> Option<K> {
         let proven = self.proven.first().filter(|_| for_proven);
         let due = |entry: &&(Instant, K)| now >= entry.0 + HOLD;
@@ -169,25 +169,25 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         }
     }
 
-    /// The number of connections.
+    /// Returns the number of connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Checks whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The arrival time of the oldest one.
+    /// Returns the arrival time of the oldest one.
     #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
         self.all.oldest().map(|(since, _)| since)
     }
 
-    /// The oldest one, if it arrived by the given time.
+    /// Returns the oldest one, if it arrived by the given time.
     #[must_use]
     pub fn oldest_by(&self, by: Instant) -> Option<K> {
         self.all.oldest().filter(|(since, _)| *since <= by).map(|(_, key)| key)
@@ -207,13 +207,13 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         count >= self.expected.saturating_add(RESERVE_PER_SOURCE)
     }
 
-    /// The source with the most connections, and their number.
+    /// Returns the source with the most connections, and their number.
     fn heaviest(&self) -> Option<(usize, &Row<K>)> {
         let (count, source) = self.weights.last()?;
         Some((*count, self.sources.get(source)?))
     }
 
-    /// The time at which a connection can make room; `None`: there is room.
+    /// Returns the time at which a connection can make room; `None`: there is room.
     #[must_use]
     pub fn room_at(&self) -> Option<Instant> {
         let of = |row: &Row<K>| row.oldest().map(|(since, _)| since + HOLD);
@@ -224,7 +224,7 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         if self.is_source_full(count) { of(row) } else { None }
     }
 
-    /// Whether listeners are polled. `crowd`: whether a crowd waits there, evaluated only if it matters.
+    /// Checks whether listeners are polled. `crowd`: whether a crowd waits there, evaluated only if it matters.
     pub fn accepts(&self, now: Instant, crowd: impl FnOnce() -> bool) -> bool {
         self.room_at().is_none_or(|at| now >= at) || crowd()
     }

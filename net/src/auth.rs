@@ -61,8 +61,8 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// The target of a user that every process has. It is derived from the listener's cookie and does not reveal it. A different
-/// process that listens later does not have this target, so a replaced process can be distinguished from a wrong secret.
+/// Returns the target of a user that every process has. It is derived from the listener's cookie and does not reveal it. A
+/// different process that listens later does not have this target, so a replaced process can be distinguished from a wrong secret.
 ///
 /// ```
 /// use tieline_net::target_of;
@@ -95,7 +95,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// A hello with its payload.
+    /// Makes a hello with its payload.
     ///
     /// # Errors
     /// More than [`MAX_HELLO_PAYLOAD`] bytes.
@@ -109,7 +109,7 @@ impl Hello {
         Ok(Hello { purpose, target, payload: payload.to_vec() })
     }
 
-    /// The bytes that the dialler added for its target.
+    /// Returns the bytes that the dialler added for its target.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload
@@ -225,7 +225,7 @@ fn read_greeting(bytes: &[u8]) -> Result<[u8; NONCE], Option<u8>> {
     bytes.get(MAGIC.len() + 1..).and_then(|nonce| nonce.try_into().ok()).ok_or(None)
 }
 
-/// The dialler's refusal for a greeting that it cannot continue from.
+/// Returns the dialler's refusal for a greeting that it cannot continue from.
 fn refusal_of_greeting(version: Option<u8>) -> Refusal {
     version.map_or(Refusal::NotOurs, Refusal::OtherVersion)
 }
@@ -279,7 +279,7 @@ impl Dialler {
         Dialler { key, hello: hello.pack(), own: nonce, other: None, pipe }
     }
 
-    /// Bytes to send.
+    /// Returns the bytes to send.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.pipe.outbox
@@ -290,7 +290,7 @@ impl Dialler {
         self.pipe.sent(count);
     }
 
-    /// The limit of bytes that may be read and passed to [`Dialler::receive`] next.
+    /// Returns the limit of bytes that may be read and passed to [`Dialler::receive`] next.
     #[must_use]
     pub fn expects(&self) -> usize {
         self.pipe.missing()
@@ -359,7 +359,7 @@ impl Acceptor {
         Acceptor { key, own: nonce, step: Step::Start, pipe }
     }
 
-    /// Bytes to send. After an error, send as many as possible without waiting before the connection is closed.
+    /// Returns the bytes to send. After an error, send as many as possible without waiting before the connection is closed.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.pipe.outbox
@@ -370,7 +370,7 @@ impl Acceptor {
         self.pipe.sent(count);
     }
 
-    /// The limit of bytes that may be read and passed to [`Acceptor::receive`] next.
+    /// Returns the limit of bytes that may be read and passed to [`Acceptor::receive`] next.
     #[must_use]
     pub fn expects(&self) -> usize {
         self.pipe.missing()

@@ -77,7 +77,7 @@ impl Contact {
     /// The longest packed contact.
     pub const MAX_LEN: usize = FIXED + Contact::MAX_ADDRESSES * LONGEST_ADDRESS;
 
-    /// The bytes; addresses beyond [`Contact::MAX_ADDRESSES`] are left out.
+    /// Returns the bytes; addresses beyond [`Contact::MAX_ADDRESSES`] are left out.
     #[must_use]
     pub fn pack(&self) -> Vec<u8> {
         let addresses = &self.addresses[..self.addresses.len().min(Contact::MAX_ADDRESSES)];
@@ -242,7 +242,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The error for a contact with this one address.
+    /// Returns the error for a contact with this one address.
     fn wrong(ip: &str, prefix: u8, port: u16) -> Option<Malformed> {
         let ip = ip.parse().expect("an address");
         let address = ListenAddress { ip, prefix, port, speed_mbps: 0 };

@@ -51,7 +51,7 @@ impl Crowd {
         crowd
     }
 
-    /// The number of connections begun so far.
+    /// Returns the number of connections begun so far.
     pub(crate) fn made(&self) -> usize {
         self.made.load(Ordering::Relaxed)
     }
@@ -110,7 +110,7 @@ fn connect(to: SocketAddr, from: Ipv4Addr) -> Option<TcpStream> {
     Some(socket.into())
 }
 
-/// A connection in progress counts as open.
+/// Returns a connection in progress counts as open.
 fn is_open(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(count) => count > 0,
@@ -118,13 +118,13 @@ fn is_open(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// The time of each honest connection, and the 95th percentile.
+/// Returns the time of each honest connection, and the 95th percentile.
 pub(crate) fn percentile_95(took: &mut [Duration]) -> Duration {
     took.sort_unstable();
     took[(took.len() * 95).div_ceil(100) - 1]
 }
 
-/// The three behaviours with this many connections, and the bound for each (see SECURITY.md).
+/// Returns the three behaviours with this many connections, and the bound for each (see SECURITY.md).
 pub(crate) fn ways(count: usize) -> [(&'static str, How, Duration); 3] {
     let (one, many) = (1, 4096);
     let way = |drips, comes_back, addresses| How { count, drips, comes_back, addresses };
@@ -135,7 +135,7 @@ pub(crate) fn ways(count: usize) -> [(&'static str, How, Duration); 3] {
     ]
 }
 
-/// The number of connections in a test, and of measured honest ones.
+/// Returns the number of connections in a test, and of measured honest ones.
 pub(crate) fn size() -> (usize, usize) {
     // As cargo xtask test --all sets it.
     if std::env::var_os("TESTS_WHOLE").is_some() { (16_000, 100) } else { (1300, 3) }

@@ -6,7 +6,7 @@ use crowd::{Crowd, percentile_95, size, ways};
 #[path = "crowd.rs"]
 mod crowd;
 
-/// A route from another loopback address.
+/// Returns a route from another loopback address.
 fn elsewhere(remote: SocketAddr, ip: [u8; 4]) -> Route {
     let local = LocalAddress {
         interface: "lo".into(),

@@ -117,8 +117,8 @@ impl Dial {
         dial
     }
 
-    /// The socket of the current attempt, or a timer between two attempts. It changes after each failure: watch it again when
-    /// [`Dial::attempt`] has changed. `None`: call [`Dial::advance`] immediately.
+    /// Returns the socket of the current attempt, or a timer between two attempts. It changes after each failure: watch it again
+    /// when [`Dial::attempt`] has changed. `None`: call [`Dial::advance`] immediately.
     #[must_use]
     pub fn fd(&self) -> Option<RawFd> {
         if let Some((timer, _)) = &self.pause {
@@ -127,7 +127,7 @@ impl Dial {
         self.current.as_ref().map(|attempt| attempt.stream.as_raw_fd())
     }
 
-    /// The events to wait for on [`Dial::fd`].
+    /// Returns the events to wait for on [`Dial::fd`].
     #[must_use]
     pub fn wants(&self) -> Interest {
         match &self.current {
@@ -143,38 +143,38 @@ impl Dial {
         self.attempts
     }
 
-    /// Whether every usable route so far led to a running host without a listener for this target: the process has ended, or has
-    /// closed the target.
+    /// Checks whether every usable route so far led to a running host without a listener for this target: the process has ended, or
+    /// has closed the target.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusals > 0 && self.refusals + self.unusable == self.failures.len()
     }
 
-    /// Whether a listener there does not know this side's secret, so a retry would fail the same way.
+    /// Checks whether a listener there does not know this side's secret, so a retry would fail the same way.
     #[must_use]
     pub fn is_wrong_secret(&self) -> bool {
         self.wrong_secrets > 0
     }
 
-    /// Whether a listener there has another version, so a retry would fail the same way.
+    /// Checks whether a listener there has another version, so a retry would fail the same way.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         self.other_version
     }
 
-    /// Whether this process or the system had no descriptor left for a socket: the peer was not contacted.
+    /// Checks whether this process or the system had no descriptor left for a socket: the peer was not contacted.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.starved
     }
 
-    /// Whether a listener there had no room, which may change later.
+    /// Checks whether a listener there had no room, which may change later.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// The time at which [`Dial::advance`] must be called even without an event.
+    /// Returns the time at which [`Dial::advance`] must be called even without an event.
     #[must_use]
     pub fn timeout(&self) -> Instant {
         match (&self.pause, &self.current) {
@@ -421,7 +421,7 @@ impl Attempt {
     }
 }
 
-/// The time limit of a step: the last route has all the remaining time.
+/// Returns the time limit of a step: the last route has all the remaining time.
 fn limit(now: Instant, deadline: Instant, ways_left: usize, at_most: Duration) -> Instant {
     if ways_left == 0 { deadline } else { deadline.min(now + at_most) }
 }

@@ -47,24 +47,24 @@ impl Filter {
         Ok(Filter { exclude, items, text: text.into() })
     }
 
-    /// Whether this address of this interface may be used.
+    /// Checks whether this address of this interface may be used.
     #[must_use]
     pub fn allows(&self, interface: &str, ip: IpAddr) -> bool {
         self.items.is_empty() || self.names(interface, ip) != self.exclude
     }
 
-    /// Whether everything is allowed.
+    /// Checks whether everything is allowed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Whether it selects this address by name or subnet. A selected address is not ranked last.
+    /// Checks whether it selects this address by name or subnet. A selected address is not ranked last.
     pub(crate) fn asks_for(&self, interface: &str, ip: IpAddr) -> bool {
         !self.exclude && self.names(interface, ip)
     }
 
-    /// The filter as the user wrote it.
+    /// Returns the filter as the user wrote it.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -100,7 +100,7 @@ fn parse_item(item: &str, text: &str) -> Result<Item, String> {
     Ok(Item::Glob(item.into()))
 }
 
-/// Whether two addresses of one family agree in their first `prefix` bits.
+/// Checks whether two addresses of one family agree in their first `prefix` bits.
 pub(crate) fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     let prefix = u32::from(prefix);
     match (a, b) {

@@ -113,7 +113,7 @@ impl Handshakes {
         self.rearm(hub, now);
     }
 
-    /// The number of handshakes, whether listeners are polled, and the watched events.
+    /// Returns the number of handshakes, whether listeners are polled, and the watched events.
     #[cfg(test)]
     pub(super) fn state(&self) -> (usize, bool, Option<Instant>) {
         assert_eq!(self.pending.len(), self.admission.len());
@@ -236,7 +236,7 @@ impl Handshakes {
         self.advance(hub, token); // its greeting has often arrived already
     }
 
-    /// Whether the user allows connections over the interface with this address.
+    /// Checks whether the user allows connections over the interface with this address.
     fn is_allowed(&mut self, local: IpAddr) -> bool {
         if self.filter.is_empty() || self.allowed.contains(&local) {
             return true;
@@ -247,7 +247,7 @@ impl Handshakes {
         self.allowed.contains(&local)
     }
 
-    /// Whether listeners are polled.
+    /// Checks whether listeners are polled.
     fn accepts(&self, now: Instant) -> bool {
         self.admission.accepts(now, || self.listeners.iter().any(sys::is_crowded))
     }

@@ -188,13 +188,13 @@ impl Hub {
         }))
     }
 
-    /// The addresses of this host that the filter allows, for [`crate::routes()`].
+    /// Returns the addresses of this host that the filter allows, for [`crate::routes()`].
     #[must_use]
     pub fn local(&self) -> &[LocalAddress] {
         &self.local
     }
 
-    /// The contact by which a peer reaches `target`.
+    /// Returns the contact by which a peer reaches `target`.
     #[must_use]
     pub fn contact(&self, target: [u8; 16]) -> Contact {
         let (boot_id, net_namespace) = here();
@@ -238,7 +238,7 @@ impl Hub {
         self.poller.as_fd()
     }
 
-    /// The connections so far.
+    /// Returns the connections so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -252,13 +252,13 @@ impl Hub {
         }
     }
 
-    /// Whether a user has that id.
+    /// Checks whether a user has that id.
     fn knows(&self, target: &[u8; 16]) -> bool {
         lock(&self.targets).contains_key(target)
     }
 
-    /// The number of unproven connections, if it should be reported: after the first, the second, the fourth and so on, once for
-    /// all users of the listener.
+    /// Returns the number of unproven connections, if it should be reported: after the first, the second, the fourth and so on,
+    /// once for all users of the listener.
     #[must_use]
     pub fn unproven_to_report(&self) -> Option<u64> {
         let reported = self.counts.reported.load(Ordering::Relaxed);
@@ -270,8 +270,8 @@ impl Hub {
         (due && swap(reported).is_ok()).then_some(came)
     }
 
-    /// The version of the last peer that was refused because its version is not [`VERSION`](crate::VERSION), since the last call.
-    /// An old scan is therefore not reported for later peers.
+    /// Returns the version of the last peer that was refused because its version is not [`VERSION`](crate::VERSION), since the last
+    /// call. An old scan is therefore not reported for later peers.
     #[must_use]
     pub fn take_other_version(&self) -> Option<u8> {
         let version = self.counts.other_version.swap(0, Ordering::Relaxed);
@@ -304,7 +304,7 @@ impl Hub {
     }
 }
 
-/// The addresses at which the listeners can be reached: the allowed ones, each with the port of its family.
+/// Returns the addresses at which the listeners can be reached: the allowed ones, each with the port of its family.
 fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenAddress> {
     let bound: Vec<SocketAddr> =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()?.as_socket()).collect();
@@ -336,7 +336,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// The next connection, if there is one. [`Hub::poll`] delivers them.
+    /// Returns the next connection, if there is one. [`Hub::poll`] delivers them.
     #[must_use]
     pub fn take(&self) -> Option<Incoming> {
         let mut queue = lock(&self.slot.queue);
@@ -347,7 +347,7 @@ impl Mailbox {
         incoming
     }
 
-    /// Whether it is empty. Makes no system call.
+    /// Checks whether it is empty. Makes no system call.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         lock(&self.slot.queue).is_empty()
@@ -359,13 +359,13 @@ impl Mailbox {
         self.slot.waker.as_fd()
     }
 
-    /// The listener behind it.
+    /// Returns the listener behind it.
     #[must_use]
     pub fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
 
-    /// The contact by which a peer reaches this mailbox.
+    /// Returns the contact by which a peer reaches this mailbox.
     #[must_use]
     pub fn contact(&self) -> Contact {
         self.hub.contact(self.target)
@@ -418,7 +418,7 @@ impl SharedHub {
         SharedHub { hub: PerProcess::new() }
     }
 
-    /// The listener; opened with `settings` if there is none.
+    /// Returns the listener; opened with `settings` if there is none.
     ///
     /// # Errors
     /// The same as for [`Hub::open`].
@@ -437,7 +437,7 @@ fn count(counter: &AtomicU64) {
     let _ = counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A panic in another thread leaves these maps and queues consistent: every change of them is one call.
+/// Returns a panic in another thread leaves these maps and queues consistent: every change of them is one call.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -30,7 +30,7 @@ fn hello(purpose: u8) -> Hello {
     Hello::new(purpose, ME, b"hello").expect("short")
 }
 
-/// The address at which the hub listens on loopback.
+/// Returns the address at which the hub listens on loopback.
 fn at(hub: &Hub, v6: bool) -> Option<SocketAddr> {
     let address = |address: &&ListenAddress| address.ip.is_loopback() && address.ip.is_ipv6() == v6;
     hub.addresses.iter().find(address).map(|address| SocketAddr::new(address.ip, address.port))

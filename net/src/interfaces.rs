@@ -28,7 +28,7 @@ pub struct LocalAddress {
     pub speed_mbps: Option<u32>,
 }
 
-/// The addresses that `filter` allows, the best first: ordinary ones by speed, loopback, those of last resort.
+/// Returns the addresses that `filter` allows, the best first: ordinary ones by speed, loopback, those of last resort.
 ///
 /// # Errors
 /// The reason that there is none, with the names of the existing interfaces.

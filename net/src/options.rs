@@ -32,7 +32,7 @@ impl Ports {
         }
     }
 
-    /// The number of ports in the range; `None` if any free port will do.
+    /// Returns the number of ports in the range; `None` if any free port will do.
     #[must_use]
     pub fn count(self) -> Option<usize> {
         (self.first != 0).then(|| usize::from(self.last - self.first) + 1)
@@ -44,7 +44,7 @@ impl Ports {
         (0..count).map(move |n| self.first + ((start % count + n) % count) as u16)
     }
 
-    /// The range as a user would write it.
+    /// Returns the range as a user would write it.
     pub(crate) fn text(self) -> String {
         if self.first == self.last {
             self.first.to_string()
@@ -61,7 +61,7 @@ const SIZES: [&str; 5] =
 /// Larger values are ignored.
 const LARGEST: usize = 1 << 20;
 
-/// The number of processes in this process's job according to its launcher; 0: it belongs to none.
+/// Returns the number of processes in this process's job according to its launcher; 0: it belongs to none.
 pub(crate) fn processes_of_job() -> usize {
     let size = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
     SIZES.iter().find_map(size).filter(|size| *size <= LARGEST).unwrap_or(0)

@@ -53,7 +53,7 @@ pub fn here() -> ([u8; 16], u64) {
     (boot_id, namespace)
 }
 
-/// The address that the kernel would send from. Connecting a UDP socket sends nothing.
+/// Returns the address that the kernel would send from. Connecting a UDP socket sends nothing.
 fn ask_kernel(remote: SocketAddr) -> Result<IpAddr, String> {
     let any: IpAddr = match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),

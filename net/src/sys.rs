@@ -66,7 +66,7 @@ fn ones(mask: IpAddr) -> u8 {
     count as u8 // at most 128
 }
 
-/// The address and scope in a socket address of the kernel; `None` for other families.
+/// Returns the address and scope in a socket address of the kernel; `None` for other families.
 ///
 /// # Safety
 /// `address` is null or points to a socket address with the length of its family.
@@ -107,7 +107,7 @@ struct EthtoolCmd {
     reserved: [u32; 2],
 }
 
-/// Maximum transmission unit and speed in Mbit/s of an interface of this network namespace. (Files under
+/// Returns the maximum transmission unit and speed in Mbit/s of an interface of this network namespace. (Files under
 /// `/sys/class/net` may show another namespace's interfaces.)
 pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>) {
     const ETHTOOL_GSET: u32 = 1;
@@ -135,7 +135,7 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
     (u32::try_from(mtu).unwrap_or(0), speed)
 }
 
-/// The speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0 or all ones.
+/// Returns the speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0 or all ones.
 fn speed_of(high: u16, low: u16) -> Option<u32> {
     let speed = u32::from(high) << 16 | u32::from(low);
     (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
@@ -174,8 +174,8 @@ pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Durat
     };
 }
 
-/// Whether so many connections wait at a listening TCP socket that the kernel may soon drop new ones: [`CROWD`], or a quarter of
-/// its queue.
+/// Checks whether so many connections wait at a listening TCP socket that the kernel may soon drop new ones: [`CROWD`], or a
+/// quarter of its queue.
 #[must_use]
 pub fn is_crowded(listener: &impl AsRawFd) -> bool {
     // The head of tcp_info. For a listening socket, the last two numbers are the length of the queue and its limit.
@@ -195,7 +195,7 @@ pub fn is_crowded(listener: &impl AsRawFd) -> bool {
     asked == 0 && len as usize == size_of_val(&info) && waiting >= CROWD.min(bound / 4).max(1)
 }
 
-/// The limit of descriptors of this process.
+/// Returns the limit of descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the record is writable.
@@ -470,7 +470,7 @@ mod tests {
     use super::*;
 
     impl Timer {
-        /// The time until it expires; zero: it is stopped, or has expired.
+        /// Returns the time until it expires; zero: it is stopped, or has expired.
         fn left(&self) -> Duration {
             // SAFETY: a plain record for which zeros are a value.
             let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };

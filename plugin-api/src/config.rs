@@ -50,7 +50,7 @@ impl<'a> Accepts<'a> {
         (self.least..=most).contains(&number).then_some((number, 0))
     }
 
-    /// The value of a text, without an origin.
+    /// Returns the value of a text, without an origin.
     #[must_use]
     pub fn value(&self, text: &str) -> Option<Value> {
         let (number, word) = self.read(text)?;
@@ -77,7 +77,7 @@ impl<'a> Accepts<'a> {
         }
     }
 
-    /// The accepted values, for the error of a refused value.
+    /// Returns the accepted values, for the error of a refused value.
     #[must_use]
     pub fn accepted(&self) -> String {
         let words = self.words.replace('|', ", ");
@@ -178,7 +178,7 @@ impl ConfigDoc {
         self
     }
 
-    /// The value of a text.
+    /// Returns the value of a text.
     ///
     /// # Errors
     /// A sentence that names the variable and the accepted values.
@@ -208,13 +208,13 @@ pub struct Value {
 }
 
 impl Value {
-    /// A number of bytes, or a count.
+    /// Returns a number of bytes, or a count.
     #[must_use]
     pub fn size(&self) -> usize {
         usize::try_from(self.number).unwrap_or(usize::MAX)
     }
 
-    /// A time that can be added to the time of a clock: at most [`units::FOREVER`].
+    /// Returns a time that can be added to the time of a clock: at most [`units::FOREVER`].
     #[must_use]
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.number).min(units::FOREVER)
@@ -227,7 +227,7 @@ impl Value {
     }
 }
 
-/// The values of variables without a host. `set` returns the text that a variable was set to, if it was.
+/// Returns the values of variables without a host. `set` returns the text that a variable was set to, if it was.
 ///
 /// # Errors
 /// The first value that is not valid.
@@ -246,7 +246,7 @@ pub fn values(
     })
 }
 
-/// A value that is safe to show in a line. The job's secret is replaced, and control characters are escaped (`\n`).
+/// Returns a value that is safe to show in a line. The job's secret is replaced, and control characters are escaped (`\n`).
 #[must_use]
 pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     if name == shared::SECRET.name && !value.is_empty() {

@@ -11,27 +11,27 @@ pub struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    /// A sink over the caller's array.
+    /// Makes a sink over the caller's array.
     #[must_use]
     pub fn new(slots: &'a mut [core::mem::MaybeUninit<Event>]) -> Events<'a> {
         Events { slots, len: 0 }
     }
 
-    /// The number of events that still fit.
+    /// Returns the number of events that still fit.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         self.slots.len() - self.len
     }
 
-    /// The number of events that were pushed.
+    /// Returns the number of events that were pushed.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no event was pushed.
+    /// Checks whether no event was pushed.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -15,7 +15,7 @@ pub struct Named {
 /// with `UNSUPPORTED_PARAM`. A bit of the upper half is a hint, and a receiver that does not know it ignores it.
 const MUST_UNDERSTAND: u64 = 0xffff_ffff;
 
-/// The mandatory bits of `flags` that are not among the `known` ones.
+/// Returns the mandatory bits of `flags` that are not among the `known` ones.
 #[must_use]
 #[inline]
 pub const fn not_understood(flags: u64, known: u64) -> u64 {

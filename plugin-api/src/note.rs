@@ -14,7 +14,7 @@ pub struct Note {
 }
 
 impl Note {
-    /// A note for a provider that was built with this crate.
+    /// Makes a note for a provider that was built with this crate.
     ///
     /// # Panics
     /// If the name or the version is too long for a note. In a constant this is an error when the provider is compiled.
@@ -40,7 +40,7 @@ impl Note {
         }
     }
 
-    /// The record inside.
+    /// Returns the record inside.
     #[must_use]
     pub const fn desc(&self) -> &NoteDesc {
         &self.desc
@@ -63,7 +63,7 @@ pub struct CoreNote {
 }
 
 impl CoreNote {
-    /// The note of a core that was built with this crate.
+    /// Makes the note of a core that was built with this crate.
     #[must_use]
     #[allow(clippy::new_without_default)] // a default could not be used where a note is made, in a constant
     pub const fn new() -> CoreNote {
@@ -93,7 +93,7 @@ pub struct DlopenNote<const N: usize> {
 }
 
 impl<const N: usize> DlopenNote<N> {
-    /// A note with this text.
+    /// Makes a note with this text.
     #[must_use]
     pub const fn new(json: &[u8; N]) -> DlopenNote<N> {
         DlopenNote {

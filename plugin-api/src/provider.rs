@@ -57,14 +57,13 @@ pub trait Provider: Sized + Send + Sync + 'static {
     /// The reason why this provider cannot be used here. Operators read it.
     fn open(host: HostHandle) -> Result<Self, Failure>;
 
-    /// The variables that it reads: its own, which are named `TIELINE_<PROVIDER>_...`, and those of
-    /// [`crate::config::shared`]. They are declared to the host before [`Provider::open`] is called, which then gets
-    /// valid values.
+    /// Returns the variables that it reads: its own, which are named `TIELINE_<PROVIDER>_...`, and those of
+    /// [`crate::config::shared`]. They are declared to the host before [`Provider::open`] is called, which then gets valid values.
     fn config() -> &'static [ConfigDoc] {
         &[]
     }
 
-    /// The available domains.
+    /// Returns the available domains.
     ///
     /// # Errors
     /// The reason why none could be listed, for example `no device in /sys/class/infiniband`.
@@ -99,7 +98,7 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// Its own record of a registered region.
     type Region: Send + Sync + 'static;
 
-    /// The modules of this domain, best first.
+    /// Returns the modules of this domain, best first.
     fn modules(&self) -> Vec<ModuleAttr>;
 
     /// Opens a data-path module for the calling thread's worker.
@@ -216,10 +215,10 @@ pub trait Interface: Sized + 'static {
     /// `false` only for [`Absent`].
     const PRESENT: bool = true;
 
-    /// The bytes that let a peer reach this interface.
+    /// Returns the bytes that let a peer reach this interface.
     fn address(&self) -> Vec<u8>;
 
-    /// Whether a peer with this address can be reached. The bytes come from the peer: check every one.
+    /// Checks whether a peer with this address can be reached. The bytes come from the peer: check every one.
     ///
     /// # Errors
     /// The reason why not, for operators.
@@ -255,7 +254,7 @@ pub trait Interface: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor to sleep on.
     fn event_fd(&self) -> Option<i32> {
         None
     }
@@ -301,7 +300,7 @@ pub trait Interface: Sized + 'static {
     /// Nothing is posted or polled after this call.
     fn leave(&self) {}
 
-    /// The memory that it uses.
+    /// Returns the memory that it uses.
     fn memory(&self) -> MemoryReport {
         MemoryReport::default()
     }
@@ -388,8 +387,8 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The address at which `len` bytes from `offset` on are mapped in this process, until the key is dropped. After the owner has
-    /// ended its region, the mapping leads to memory without an owner, where loads and stores have no meaning.
+    /// Returns the address at which `len` bytes from `offset` on are mapped in this process, until the key is dropped. After the
+    /// owner has ended its region, the mapping leads to memory without an owner, where loads and stores have no meaning.
     ///
     /// # Errors
     /// [`Status::OutOfRange`], [`Status::KeyRejected`], or the reason why there is no such address.
@@ -408,7 +407,7 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The limits of this endpoint, if they are lower than its module's. The core calls it after [`Interface::connect`] or
+    /// Returns the limits of this endpoint, if they are lower than its module's. The core calls it after [`Interface::connect`] or
     /// [`Endpoint::connect`].
     fn limits(&self) -> EndpointLimits {
         EndpointLimits::empty()
@@ -472,10 +471,10 @@ pub trait Connector: Sized + 'static {
     /// `false` only for [`Absent`].
     const PRESENT: bool = true;
 
-    /// The bytes that let a peer reach this connector.
+    /// Returns the bytes that let a peer reach this connector.
     fn address(&self) -> Vec<u8>;
 
-    /// Whether that address can be reached.
+    /// Checks whether that address can be reached.
     ///
     /// # Errors
     /// The reason why not.
@@ -503,7 +502,7 @@ pub trait Connector: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor to sleep on.
     fn event_fd(&self) -> Option<i32> {
         None
     }

@@ -14,19 +14,19 @@ macro_rules! status_table {
             /// Every status, in the order of the table.
             pub const ALL: &'static [Status] = &[ $( Status::$name, )* ];
 
-            /// The status of `code`. A code of a newer minor becomes [`Status::Io`], so it is still an error.
+            /// Returns the status of `code`. A code of a newer minor becomes [`Status::Io`], so it is still an error.
             #[must_use]
             pub fn from_code(code: i32) -> Status {
                 match code { $( $value => Status::$name, )* _ => Status::Io }
             }
 
-            /// The meaning of the status, in a few words.
+            /// Returns the meaning of the status, in a few words.
             #[must_use]
             pub fn text(self) -> &'static str {
                 match self { $( Status::$name => $text, )* }
             }
 
-            /// The name of the C constant.
+            /// Returns the name of the C constant.
             #[must_use]
             pub fn constant(self) -> &'static str {
                 match self { $( Status::$name => concat!("TIELINE_", stringify!($constant)), )* }
@@ -107,19 +107,19 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with its explanation.
+    /// Makes a failure with its explanation.
     #[must_use]
     pub fn new(status: Status, text: impl Into<String>) -> Failure {
         Failure { status, text: text.into() }
     }
 
-    /// The failure that the last system call left in `errno`; `what` names the action that failed.
+    /// Returns the failure that the last system call left in `errno`; `what` names the action that failed.
     #[must_use]
     pub fn last_os_error(what: &str) -> Failure {
         Failure::from_io(what, &std::io::Error::last_os_error())
     }
 
-    /// A failure from a system error; `what` names the action that failed.
+    /// Returns a failure from a system error; `what` names the action that failed.
     #[must_use]
     pub fn from_io(what: &str, error: &std::io::Error) -> Failure {
         use std::io::ErrorKind;

@@ -23,7 +23,7 @@ pub fn size(text: &str) -> Option<usize> {
     usize::try_from(number.checked_mul(1 << shift)?).ok()
 }
 
-/// A whole number; `inf` is the largest one.
+/// Returns a whole number; `inf` is the largest one.
 #[must_use]
 pub fn count(text: &str) -> Option<u64> {
     if text.eq_ignore_ascii_case("inf") {
@@ -33,7 +33,7 @@ pub fn count(text: &str) -> Option<u64> {
     if unit.is_empty() { Some(number) } else { None }
 }
 
-/// A time. A bare number other than 0 has no meaning; `inf` is [`Duration::MAX`].
+/// Returns a time. A bare number other than 0 has no meaning; `inf` is [`Duration::MAX`].
 #[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
     if text.eq_ignore_ascii_case("inf") {

@@ -50,7 +50,7 @@ pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> 
     }
 }
 
-/// Whether the provider reports that its device is missing.
+/// Checks whether the provider reports that its device is missing.
 fn finds_no_device(ops: &ProviderOps) -> bool {
     let mut count = 0;
     let code = ops.query_domains.map(|query| {

@@ -11,7 +11,7 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Status, access, atomic_op, caps, op_flags};
 
-/// The value that an operation leaves.
+/// Returns the value that an operation leaves.
 fn oracle(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let (operand, compare) = (operand & mask, compare & mask);
@@ -65,7 +65,7 @@ pub(crate) fn run(desk: &mut Desk, key: &Key, op: Atomic) -> Result<Result<u64, 
     Ok(end.map(|value| if at_once { *result.borrow() } else { value }))
 }
 
-/// The claimed operations: `(op, width, fetching)`.
+/// Returns the claimed operations: `(op, width, fetching)`.
 fn claimed(case: &Case) -> Vec<(u32, u32, bool)> {
     let masks = [
         (case.attr.atomic_post32, 4, false),
@@ -152,13 +152,13 @@ pub(super) fn an_atomic_without_the_right_or_after_deregister_is_rejected(case: 
     refused("an atomic with a revoked key", done, &[Status::KeyRejected])
 }
 
-/// A fetching add, with its width.
+/// Returns a fetching add, with its width.
 pub(super) fn fetching(case: &Case) -> Option<(u32, u32)> {
     let add = |(op, _, fetch): &(u32, u32, bool)| *op == atomic_op::ADD && *fetch;
     claimed(case).into_iter().find(add).map(|(op, width, _)| (op, width))
 }
 
-/// The width of the add that counting uses.
+/// Returns the width of the add that counting uses.
 pub(super) fn add_width(case: &Case) -> Result<usize, Stop> {
     Ok(add(case)?.1 as usize)
 }

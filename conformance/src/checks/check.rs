@@ -18,13 +18,13 @@ pub struct Check {
 }
 
 impl Check {
-    /// The capabilities that it needs, in words: `put, get`.
+    /// Returns the capabilities that it needs, in words: `put, get`.
     pub(crate) fn needed(&self) -> String {
         let needs = caps::ALL.iter().filter(|c| c.value & self.needs != 0);
         needs.map(short_name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether it applies to modules of this role.
+    /// Checks whether it applies to modules of this role.
     pub(crate) fn is_for(&self, role: u32) -> bool {
         1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
     }

@@ -11,7 +11,7 @@ use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succ
 use crate::watch::Patience;
 use tieline_plugin_api::{Status, caps};
 
-/// An interface with an unconnected endpoint under this cookie, and that endpoint's address.
+/// Returns an interface with an unconnected endpoint under this cookie, and that endpoint's address.
 fn fresh(case: &Case, cookie: u64) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
     let mut mailbox = Mailbox::new(case.interface()?);
     let (endpoint, address) = another(case, &mut mailbox, cookie)?;

@@ -19,7 +19,7 @@ pub(super) fn only_to_endpoints(case: &Case) -> Checked {
     }
 }
 
-/// An interface with an unconnected endpoint, and that endpoint's address.
+/// Returns an interface with an unconnected endpoint, and that endpoint's address.
 fn fresh(case: &Case) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
     let mut mailbox = Mailbox::new(case.interface()?);
     mailbox.cookies.push(COOKIE);

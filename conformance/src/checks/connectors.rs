@@ -176,7 +176,7 @@ pub(super) fn a_datagram_longer_than_the_limit_is_refused(case: &Case) -> Checke
     same_bytes("a datagram", b"as before", &receive(&mut [&mut near, &mut far], 1)?)
 }
 
-/// The bytes of datagram `n`.
+/// Returns the bytes of datagram `n`.
 pub(super) fn numbered(n: u64) -> Vec<u8> {
     let mut bytes = n.to_le_bytes().to_vec();
     bytes.resize(8 + (n as usize * 37) % 300, n as u8);
@@ -255,7 +255,7 @@ pub(super) fn two_that_send_to_each_other_at_once_lose_nothing(case: &Case) -> C
     Ok(())
 }
 
-/// An address of a closed connector.
+/// Returns an address of a closed connector.
 fn nowhere(case: &Case) -> Result<Vec<u8>, Stop> {
     Ok(Post::open(case)?.address.clone())
 }
@@ -440,7 +440,7 @@ fn converse(case: &Case, mine: &Sender<Vec<u8>>, theirs: &Receiver<Vec<u8>>) -> 
     Ok(())
 }
 
-/// A connector here and one in another process, with its address.
+/// Returns a connector here and one in another process, with its address.
 pub(super) fn meet(case: &Case) -> Result<(Post, Partner, Vec<u8>), Stop> {
     let mut partner = Partner::start(case)?;
     let mut post = Post::open(case)?;

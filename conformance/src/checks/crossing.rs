@@ -384,7 +384,7 @@ pub(super) fn an_atomic_whose_answer_waits_is_done_once(case: &Case) -> Checked 
     equal("the sum of adds of 1 among long gets", MANY, u64::from_ne_bytes(sum))
 }
 
-/// An endpoint from `near` to an interface of `domain`, and that interface.
+/// Returns an endpoint from `near` to an interface of `domain`, and that interface.
 fn to_domain(
     case: &Case,
     near: &mut Mailbox,

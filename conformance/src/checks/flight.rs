@@ -91,7 +91,7 @@ impl Numbered {
     }
 }
 
-/// The initial contents of local memory and target for a series.
+/// Returns the initial contents of local memory and target for a series.
 fn prepared(case: &Case) -> Result<Bench, Stop> {
     let bench = bench(case, ALL_RIGHTS)?;
     for n in (0..COUNT).map(Numbered) {

@@ -21,7 +21,7 @@ pub(super) fn messages_arrive_though_their_sender_leaves_directly(case: &Case) -
     leave_all(case, &[1, 5, 100, MOST], 0, false)
 }
 
-/// The close of a socket with unread data, for example, resets the connection in both directions.
+/// Returns the close of a socket with unread data, for example, resets the connection in both directions.
 pub(super) fn messages_arrive_though_their_sender_leaves_others_unread(case: &Case) -> Checked {
     leave_all(case, &[1, 100, MOST], 200, false)
 }
@@ -231,7 +231,7 @@ fn send_one(
     }
 }
 
-/// The bytes of a message, which both threads compute.
+/// Returns the bytes of a message, which both threads compute.
 fn payload(case: &Case, random: &mut Random, number: u64) -> Vec<u8> {
     let packed = if case.has(caps::AM_PACKED) { case.attr.max_packed } else { 0 };
     let len = match number % 8 {

@@ -55,7 +55,7 @@ pub(super) fn a_peer_arrives_with_its_identity_before_its_first_message(case: &C
     equal("arrivals after a second message", 1, desk.far().arrived.len())
 }
 
-/// A module that connects endpoints reports no arrivals: `peer` is the receiving endpoint's own cookie.
+/// Returns a module that connects endpoints reports no arrivals: `peer` is the receiving endpoint's own cookie.
 fn a_message_names_the_endpoint(desk: &mut Desk) -> Checked {
     for n in 0..2 {
         desk.send(1, n, b"hello")?;

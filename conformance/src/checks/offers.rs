@@ -29,7 +29,7 @@ fn bytes(case: &Case, n: usize) -> Vec<u8> {
     Random(n as u64 + 1).bytes(range(case, n).len())
 }
 
-/// The initial contents of local memory and target: puts carry the local bytes, gets those of the target.
+/// Returns the initial contents of local memory and target: puts carry the local bytes, gets those of the target.
 fn prepared(case: &Case) -> Result<Bench, Stop> {
     let bench = bench(case, ALL_RIGHTS)?;
     bench.local.write(0, &[0xee; TARGET]);
@@ -54,7 +54,7 @@ pub(super) fn at_once(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Sta
     answer.unwrap_or(Err(Status::Again))
 }
 
-/// The bytes that operation `n` should have written.
+/// Returns the bytes that operation `n` should have written.
 fn written(case: &Case, bench: &Bench, n: usize) -> Vec<u8> {
     let to = if is_put(n) { &bench.target } else { &bench.local };
     to.read(range(case, n))
@@ -216,7 +216,7 @@ pub(super) fn a_flush_of_the_interface_covers_all_its_endpoints(case: &Case) -> 
     }
 }
 
-/// An endpoint that has failed does not fail the flush: it reports the failure by its own event.
+/// Returns an endpoint that has failed does not fail the flush: it reports the failure by its own event.
 fn flush_beside_a_failure(case: &Case, desk: &mut Desk) -> Checked {
     let (near, gone) = (desk.boxes[0].interface.clone(), case.interface()?);
     let address = case.address_of(&gone)?;

@@ -13,7 +13,7 @@ fn payload(peer: u32, n: u64) -> [u8; 8] {
     (u64::from(peer) << 32 | n).to_le_bytes()
 }
 
-/// The shortest payload that every module carries: `max_short` may be 8.
+/// Returns the shortest payload that every module carries: `max_short` may be 8.
 fn cut(case: &Case, bytes: &[u8; 8]) -> Vec<u8> {
     bytes[..case.attr.max_short.min(8)].to_vec()
 }

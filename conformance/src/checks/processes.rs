@@ -65,7 +65,7 @@ impl Partner {
         }
     }
 
-    /// An answer, if there is one.
+    /// Returns an answer, if there is one.
     pub(super) fn try_answer(&mut self) -> Result<Option<String>, Stop> {
         match self.answers.try_recv() {
             Ok(line) if line.starts_with("error: ") => {

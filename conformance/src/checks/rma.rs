@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-/// The longest single operation that checks use.
+/// Returns the longest single operation that checks use.
 pub(super) fn most(case: &Case) -> usize {
     let limit = |max: usize| if max == 0 { usize::MAX } else { max };
     limit(case.attr.max_put).min(limit(case.attr.max_get)).min(TARGET - 2 * GUARD)

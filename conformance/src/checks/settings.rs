@@ -11,7 +11,7 @@ use crate::watch::limit;
 use tieline_plugin_api::abi::Declared;
 use tieline_plugin_api::{Status, caps, config_kind};
 
-/// The smallest accepted value that is not 0, and the greatest, or more than any use needs.
+/// Returns the smallest accepted value that is not 0, and the greatest, or more than any use needs.
 fn values(variable: &Declared) -> Option<[String; 2]> {
     let accepts = variable.accepts();
     let enough = match accepts.kind {
@@ -23,7 +23,7 @@ fn values(variable: &Declared) -> Option<[String; 2]> {
     Some([accepts.least.max(1), most.max(accepts.least)].map(|value| value.to_string()))
 }
 
-/// An operation that shows whether the module still works.
+/// Returns an operation that shows whether the module still works.
 fn tried(case: &Case) -> &'static str {
     match case.is_connector() {
         true => "a_datagram_to_oneself_arrives",
@@ -177,8 +177,8 @@ pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
     Err(Stop::Skip("no variable is a size that can be seen".to_string()))
 }
 
-/// Whether the numbers in two texts differ by an eighth at most: the number of posts before AGAIN depends on the timing of the
-/// peer's answers.
+/// Checks whether the numbers in two texts differ by an eighth at most: the number of posts before AGAIN depends on the timing of
+/// the peer's answers.
 fn alike(one: &str, other: &str) -> bool {
     let numbers = |text: &str| -> Vec<u64> {
         text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
@@ -198,8 +198,8 @@ fn reopened(case: Case) -> Result<Case, Stop> {
     Ok(Case { domain, attr, ..case }.limited())
 }
 
-/// The visible effects of sizes: limits, the number of sends before AGAIN, and the memory report. A module without messages makes a
-/// put before the report.
+/// Returns the visible effects of sizes: limits, the number of sends before AGAIN, and the memory report. A module without messages
+/// makes a put before the report.
 pub(crate) fn observed(case: &Case) -> Result<String, Stop> {
     let attr = &case.attr;
     let mut seen =

@@ -83,8 +83,8 @@ impl Post {
     }
 }
 
-/// The other process: carries out `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`, `expect COUNT` (from another sender) and
-/// `left`; makes progress in between.
+/// Returns the other process: carries out `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`, `expect COUNT` (from another
+/// sender) and `left`; makes progress in between.
 pub(crate) fn serve(case: &Case, commands: &Receiver<String>) -> Checked {
     let mut post = Post::open(case)?;
     loop {

@@ -58,7 +58,7 @@ impl Connector {
         bytes(|out, capacity| unsafe { f(self.handle, out, capacity) }, capacity)
     }
 
-    /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
+    /// Returns the length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 64];

@@ -100,7 +100,7 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The record; `at` is the array of these pieces.
+    /// Returns the record; `at` is the array of these pieces.
     fn with(&self, iov: &[Iov], at: *const Iov) -> Rma {
         Rma {
             iov: at,
@@ -158,12 +158,12 @@ fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
 }
 
 impl Endpoint {
-    /// The endpoint of a connection that an interface has made.
+    /// Returns the endpoint of a connection that an interface has made.
     pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
         Endpoint(Rc::new(OpenEndpoint { interface, handle }))
     }
 
-    /// The provider's handle, for calls with records of other sizes.
+    /// Returns the provider's handle, for calls with records of other sizes.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.0.handle
     }
@@ -294,7 +294,7 @@ impl Endpoint {
         }
     }
 
-    /// The result of the slot.
+    /// Returns the result of the slot.
     pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
@@ -324,7 +324,7 @@ impl Endpoint {
         Ok(Key { holder: Holder::Endpoint(self.clone()), handle })
     }
 
-    /// The address at which `len` bytes of a peer's memory are mapped.
+    /// Returns the address at which `len` bytes of a peer's memory are mapped.
     pub(crate) fn pointer<'a>(
         &self,
         key: &'a Key,
@@ -346,7 +346,7 @@ impl Endpoint {
         status(unsafe { f(self.0.handle, cookie) }.into())
     }
 
-    /// The stated limits, in a record of `size` bytes; and whether the bytes behind it stayed unchanged.
+    /// Returns the stated limits, in a record of `size` bytes; and whether the bytes behind it stayed unchanged.
     pub(crate) fn limits(&self, size: usize) -> Result<(EndpointLimits, bool), Status> {
         let _call = call("limits");
         let f = self.ops().limits.ok_or(Status::Unsupported)?;
@@ -376,7 +376,7 @@ impl Endpoint {
         bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
     }
 
-    /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
+    /// Returns the length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 4096];
@@ -432,7 +432,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// A key that serves all endpoints of an interface that lead to its owner.
+    /// Returns a key that serves all endpoints of an interface that lead to its owner.
     pub(crate) fn for_all_endpoints(interface: &Interface, packed: &[u8]) -> Result<Key, Failure> {
         let _call = call("import_key of the interface");
         let provider = interface.provider();

@@ -51,7 +51,7 @@ impl Hold {
         assert_eq!(unsafe { libc::mprotect(self.base, Hold::LEN, libc::PROT_NONE) }, 0);
     }
 
-    /// Whether an access waits.
+    /// Checks whether an access waits.
     pub(crate) fn waits(&self) -> bool {
         WAITS.load(SeqCst)
     }

@@ -33,7 +33,7 @@ impl Drop for OpenInterface {
 pub(crate) struct Interface(Rc<OpenInterface>);
 
 impl Interface {
-    /// The interface of a handle that a domain has opened.
+    /// Returns the interface of a handle that a domain has opened.
     pub(crate) fn of(domain: Arc<Domain>, handle: *mut c_void) -> Interface {
         Interface(Rc::new(OpenInterface { domain, handle }))
     }
@@ -46,12 +46,12 @@ impl Interface {
         &self.0.domain.provider.interface
     }
 
-    /// The provider's handle, for calls with records of other sizes.
+    /// Returns the provider's handle, for calls with records of other sizes.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.0.handle
     }
 
-    /// Whether both are the same interface.
+    /// Checks whether both are the same interface.
     pub(crate) fn same(&self, other: &Interface) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
@@ -63,7 +63,7 @@ impl Interface {
         bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
     }
 
-    /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
+    /// Returns the length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 64];

@@ -22,7 +22,7 @@ const MAPPINGS: usize = 4;
 const MAPPED: usize = 4 << 20;
 const FEW: usize = 2;
 
-/// The bytes of this process's mappings, with or without memory behind them.
+/// Returns the bytes of this process's mappings, with or without memory behind them.
 pub(crate) fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
@@ -74,7 +74,7 @@ impl Held {
     }
 }
 
-/// The length of a readable mapping: the reservations of allocators for threads are not readable.
+/// Returns the length of a readable mapping: the reservations of allocators for threads are not readable.
 fn readable_bytes(line: &str) -> Option<usize> {
     let (range, rights) = line.split_once(' ')?;
     let (from, to) = range.split_once('-')?;
@@ -101,7 +101,7 @@ impl Left {
     }
 }
 
-/// The files in the temporary directories, and in the current one.
+/// Returns the files in the temporary directories, and in the current one.
 pub(crate) fn files_of() -> BTreeSet<Left> {
     let variables = ["TMPDIR", "XDG_RUNTIME_DIR", "HOME"].map(std::env::var_os);
     let mut places: BTreeSet<PathBuf> =

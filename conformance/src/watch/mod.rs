@@ -38,7 +38,7 @@ thread_local! {
     };
 }
 
-/// The limit of the check that this process runs.
+/// Returns the limit of the check that this process runs.
 pub(crate) fn limit() -> Duration {
     Duration::from_millis(LIMIT_MS.load(Ordering::Relaxed))
 }
@@ -48,7 +48,7 @@ pub(crate) fn endless() {
     LIMIT_MS.store(1 << 31, Ordering::Relaxed);
 }
 
-/// The time limit of a part of a check that could continue for ever: a share of the limit, at most of the default one.
+/// Returns the time limit of a part of a check that could continue for ever: a share of the limit, at most of the default one.
 pub(crate) fn share(of: u32) -> Duration {
     limit().min(LIMIT) / of
 }

@@ -60,7 +60,7 @@ const ATOMICS_OVER_LIBFABRIC: &[&str] = &[
     "an_atomic_whose_answer_waits_is_done_once",
 ];
 
-/// The test to run, if this program was started for it.
+/// Returns the test to run, if this program was started for it.
 pub(crate) fn as_asked() -> Option<Test> {
     std::env::var_os(SET).map(|_| (WITH_LIBFABRIC, as_set as fn() -> support::Verdict))
 }

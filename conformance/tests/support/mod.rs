@@ -63,7 +63,7 @@ fn expired(name: &str) {
     std::process::exit(1);
 }
 
-/// The program that the suite starts for a check and for a peer: this program.
+/// Returns the program that the suite starts for a check and for a peer: this program.
 pub(crate) fn program() -> PathBuf {
     std::env::current_exe().unwrap()
 }

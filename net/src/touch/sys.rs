@@ -97,7 +97,7 @@ fn own_pid() -> i32 {
     unsafe { libc::getpid() }
 }
 
-/// The number of bytes that a system call copied.
+/// Returns the number of bytes that a system call copied.
 fn count(result: isize) -> Result<usize, i32> {
     usize::try_from(result)
         .map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
@@ -296,7 +296,7 @@ fn new_counter() -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Bytes of one aligned word: the kernel reads the whole word, adds it to the counter, which is zero, and returns it.
+/// Returns the bytes of one aligned word: the kernel reads the whole word, adds it to the counter, which is zero, and returns it.
 fn read_word(counter: &OwnedFd, from: *const u8, out: &mut [u8]) -> Option<usize> {
     let skip = from.addr() % 8;
     // SAFETY: the kernel checks the address. The word lies in one page, so it exists if its bytes do.
@@ -315,7 +315,7 @@ fn read_word(counter: &OwnedFd, from: *const u8, out: &mut [u8]) -> Option<usize
     Some(out.len())
 }
 
-/// Whether the aligned 32-bit word at an address is writable: the kernel adds 0 to it in one atomic operation. The page may
+/// Checks whether the aligned 32-bit word at an address is writable: the kernel adds 0 to it in one atomic operation. The page may
 /// disappear immediately afterwards.
 #[must_use]
 pub fn is_writable(at: usize) -> bool {

@@ -39,7 +39,7 @@ impl Drop for Pages {
     }
 }
 
-/// An object that may use every mechanism, one without copies to itself, and one with pipes only.
+/// Returns an object that may use every mechanism, one without copies to itself, and one with pipes only.
 fn kinds() -> [Touch; 3] {
     let (all, file, pipe) = (Touch::default(), Touch::default(), Touch::default());
     file.whole.set(false);

@@ -24,7 +24,7 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// A variable with this name.
+    /// Makes a variable with this name.
     #[must_use]
     pub fn new(name: &str, default: &str, doc: &str, accepts: Accepts<'_>) -> Declared {
         let Accepts { kind, least, most, words } = accepts;
@@ -161,7 +161,7 @@ const LEAST_RECORD: usize = offset_of!(ConfigVar, words_len) + size_of::<usize>(
 /// The least record for a value.
 const LEAST_VALUE: usize = offset_of!(ConfigValue, origin_len) + size_of::<usize>();
 
-/// The failure of a list that contradicts itself.
+/// Returns the failure of a list that contradicts itself.
 fn nonsense(why: &str) -> Failure {
     Failure::new(Status::ProviderFailed, why)
 }
@@ -243,7 +243,7 @@ struct Played {
     set: Box<Setter>,
 }
 
-/// The table of a played host that has only settings, for tests of a provider through its tables. Each call makes one, for
+/// Returns the table of a played host that has only settings, for tests of a provider through its tables. Each call makes one, for
 /// the life of the process.
 pub fn played_host(set: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Host {
     let played =

@@ -17,7 +17,7 @@ pub struct Record {
     pub fields: &'static [(&'static str, usize)],
 }
 
-/// The size of the field that `_of` returns.
+/// Returns the size of the field that `_of` returns.
 #[allow(dead_code)] // Rust 1.85 does not see that constants use it
 const fn size_of_field<T, F>(_of: fn(&T) -> &F) -> usize {
     size_of::<F>()

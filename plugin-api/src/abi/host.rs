@@ -57,7 +57,7 @@ impl HostHandle {
         Some(HostHandle { host, context, declared: &[] })
     }
 
-    /// The host's ABI minor. The host knows the kinds of event of that minor.
+    /// Returns the host's ABI minor. The host knows the kinds of event of that minor.
     #[must_use]
     pub fn abi_minor(&self) -> u32 {
         // SAFETY: `HostHandle::new` got a table that stays valid for the life of the process and has this field.
@@ -92,7 +92,7 @@ impl HostHandle {
         }
     }
 
-    /// The value of a declared variable, from the program, the environment or a file, or its default.
+    /// Returns the value of a declared variable, from the program, the environment or a file, or its default.
     #[must_use]
     pub fn config(&self, name: &str) -> Value {
         self.asked(name).unwrap_or_else(|| {

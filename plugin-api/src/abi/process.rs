@@ -37,7 +37,7 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 /// The count of numbers that this process and its ancestors have taken.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// A number of this process that differs from those of its ancestors that have called this function.
+/// Returns a number of this process that differs from those of its ancestors that have called this function.
 ///
 /// The process's id is not sufficient: a child in a new namespace may have the id of its parent. A kernel before Linux 4.14 wipes
 /// no pages; there the number is the process's id. From any thread.
@@ -114,7 +114,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// A mark of this process.
+    /// Makes a mark of this process.
     #[must_use]
     pub fn new() -> Mark {
         let page = page();
@@ -180,7 +180,7 @@ impl<T> PerProcess<T> {
         PerProcess { newest: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The value of this process, if it has one.
+    /// Returns the value of this process, if it has one.
     fn own(&self, process: u64) -> Result<&T, *mut Numbered<T>> {
         let newest = self.newest.load(Ordering::Acquire);
         match NonNull::new(newest) {
@@ -195,8 +195,8 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// The value of this process; the first call makes it. If several threads come first, one value stays, and the others are
-    /// dropped immediately.
+    /// Returns the value of this process; the first call makes it. If several threads come first, one value stays, and the others
+    /// are dropped immediately.
     pub fn get(&self) -> &T {
         let process = number();
         match self.own(process) {

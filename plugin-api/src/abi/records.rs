@@ -30,7 +30,7 @@ pub fn fixed_str(bytes: &[u8]) -> Option<&str> {
 macro_rules! zeroed_record {
     ($($type:ident),*) => { $(
         impl $type {
-            /// A record with every field zero, null or absent, and `size` set.
+            /// Returns a record with every field zero, null or absent, and `size` set.
             #[must_use]
             pub const fn empty() -> $type {
                 // SAFETY: the record is plain C (integers, floats, pointers, nullable functions), for which zero is valid.
@@ -68,7 +68,7 @@ zeroed_record!(
 );
 
 impl Iov {
-    /// A piece that lies anywhere.
+    /// Makes a piece that lies anywhere.
     #[must_use]
     #[inline]
     pub const fn new(base: *mut u8, len: usize) -> Iov {
@@ -77,7 +77,7 @@ impl Iov {
 }
 
 impl Event {
-    /// An event with every field zero.
+    /// Returns an event with every field zero.
     #[must_use]
     pub const fn empty() -> Event {
         // SAFETY: integers and a raw pointer, for which zero is valid.
@@ -96,7 +96,7 @@ impl AllocParams {
         AllocParams { len, access, ..AllocParams::empty() }
     }
 
-    /// The number of bytes and the rights of a request for host memory.
+    /// Returns the number of bytes and the rights of a request for host memory.
     ///
     /// # Errors
     /// [`Status::Unsupported`] for any other kind.
@@ -107,7 +107,7 @@ impl AllocParams {
         }
     }
 
-    /// The earlier name of `host_memory`.
+    /// Returns the earlier name of `host_memory`.
     ///
     /// # Errors
     /// As `host_memory`.
@@ -124,7 +124,7 @@ impl RegisterParams {
         RegisterParams { base, len, access, ..RegisterParams::empty() }
     }
 
-    /// The first byte, the number of bytes and the rights of host memory that is given by its address.
+    /// Returns the first byte, the number of bytes and the rights of host memory that is given by its address.
     ///
     /// # Errors
     /// [`Status::Unsupported`] for any other kind, and for a DMA buffer.
@@ -136,7 +136,7 @@ impl RegisterParams {
         }
     }
 
-    /// The earlier name of `host_memory`.
+    /// Returns the earlier name of `host_memory`.
     ///
     /// # Errors
     /// As `host_memory`.

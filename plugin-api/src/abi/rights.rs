@@ -16,8 +16,8 @@ unsafe extern "C" {
     safe fn getauxval(kind: c_ulong) -> c_ulong;
 }
 
-/// Whether the kernel started this program with rights that its user does not have (set-uid, set-gid, file capabilities). The
-/// user's input must then not choose what the program runs, reads or creates. The environment is such input: under raised
+/// Checks whether the kernel started this program with rights that its user does not have (set-uid, set-gid, file capabilities).
+/// The user's input must then not choose what the program runs, reads or creates. The environment is such input: under raised
 /// rights, every variable that names code, a file or a directory is ignored. The core hides those that begin with `TIELINE_` from
 /// providers. A provider that reads other variables calls this function first.
 ///
@@ -28,8 +28,8 @@ pub fn raised_rights() -> bool {
     getauxval(AT_SECURE) != 0
 }
 
-/// Whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object would
-/// load a second C library, which crashes the process. So such a program loads no providers. From any thread.
+/// Checks whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object
+/// would load a second C library, which crashes the process. So such a program loads no providers. From any thread.
 #[must_use]
 pub fn is_static_program() -> bool {
     let (first, each, count) = (getauxval(AT_PHDR), getauxval(AT_PHENT), getauxval(AT_PHNUM));

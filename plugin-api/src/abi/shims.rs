@@ -53,7 +53,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// The object behind a handle.
+/// Returns the object behind a handle.
 ///
 /// # Safety
 /// `handle` came from [`Shared::into_raw`] with the same `T` and was not closed.

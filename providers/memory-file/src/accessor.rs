@@ -128,8 +128,8 @@ impl Accessor {
         Ok(Accessor { file: Some(file), slot, mark: Mark::new(), one_thread: PhantomData })
     }
 
-    /// The part of the owner's file in bytes that is mapped here, up to this accessor's slot. All accessors of this process share
-    /// the mapping.
+    /// Returns the part of the owner's file in bytes that is mapped here, up to this accessor's slot. All accessors of this process
+    /// share the mapping.
     #[must_use]
     pub fn bytes(&self) -> usize {
         (self.slot / PER_PAGE + 1) * PAGE
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// The state of another copy of this code in this process, which does not share `OPEN`.
+    /// Returns the state of another copy of this code in this process, which does not share `OPEN`.
     fn file_of(owner: &Announcements, nonce: Nonce) -> PeerFile {
         PeerFile::open(sys::own_pid(), owner.descriptor(), &nonce).unwrap()
     }

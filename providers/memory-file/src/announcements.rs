@@ -76,13 +76,13 @@ fn word(map: &Mapping, at: usize) -> &AtomicU64 {
     map.word(at).unwrap_or(&NOWHERE) // always inside: `slot` is below SLOTS everywhere
 }
 
-/// The token of the region that the slot's accessor is inside; 0: none.
+/// Returns the token of the region that the slot's accessor is inside; 0: none.
 #[inline(always)]
 pub(crate) fn inside(map: &Mapping, slot: usize) -> &AtomicU64 {
     word(map, slot * SLOT)
 }
 
-/// The process number of the slot's holder, written while it has the lock; 0: the slot is free.
+/// Returns the process number of the slot's holder, written while it has the lock; 0: the slot is free.
 pub(crate) fn claim(map: &Mapping, slot: usize) -> &AtomicU64 {
     word(map, slot * SLOT + 8)
 }
@@ -125,21 +125,21 @@ impl Announcements {
         Ok(Announcements { fd, map })
     }
 
-    /// The number of the descriptor, for [`Accessor::open`](crate::Accessor::open).
+    /// Returns the number of the descriptor, for [`Accessor::open`](crate::Accessor::open).
     #[must_use]
     pub fn descriptor(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// The memory of the file in bytes: enough for the maximum of concurrent accessors so far.
+    /// Returns the memory of the file in bytes: enough for the maximum of concurrent accessors so far.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let used = usize::try_from(used(&self.map).load(Ordering::Relaxed)).unwrap_or(SLOTS);
         (used.min(SLOTS) * SLOT).next_multiple_of(PAGE)
     }
 
-    /// Whether an accessor that may have found `token` valid is still inside. The caller must have made the key invalid *before*.
-    /// If it returns `true`, call again later.
+    /// Checks whether an accessor that may have found `token` valid is still inside. The caller must have made the key invalid
+    /// *before*. If it returns `true`, call again later.
     #[must_use]
     pub fn is_inside(&self, token: u64) -> bool {
         let used = used(&self.map);
@@ -162,7 +162,7 @@ impl Announcements {
         false
     }
 
-    /// Whether the slot's holder is a process that has not ended.
+    /// Checks whether the slot's holder is a process that has not ended.
     fn is_alive(&self, slot: usize) -> bool {
         let number = || claim(&self.map, slot).load(Ordering::SeqCst);
         match sys::is_locked(&self.fd, slot) {

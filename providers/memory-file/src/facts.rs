@@ -28,7 +28,7 @@ impl Facts {
     /// Length of the encoded form.
     pub const LEN: usize = 48;
 
-    /// The facts of this process.
+    /// Returns the facts of this process.
     #[must_use]
     pub fn current_process() -> Facts {
         let inode = |path| fs::metadata(path).map_or(0, |m| m.ino());
@@ -45,7 +45,7 @@ impl Facts {
         }
     }
 
-    /// The encoded form, which addresses carry.
+    /// Returns the encoded form, which addresses carry.
     #[must_use]
     pub fn encode(&self) -> [u8; Facts::LEN] {
         let mut bytes = [0; Facts::LEN];
@@ -83,7 +83,7 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Whether this process can refer to `peer` by a process number at all.
+    /// Checks whether this process can refer to `peer` by a process number at all.
     ///
     /// # Errors
     /// It runs under another kernel, or has its number in another PID namespace.
@@ -103,7 +103,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Whether the number belongs to another process by now, according to the start time.
+    /// Checks whether the number belongs to another process by now, according to the start time.
     #[must_use]
     pub fn was_reused(&self) -> bool {
         let now = start_time(&self.pid.to_string());
@@ -111,7 +111,7 @@ impl Facts {
     }
 }
 
-/// The start time of a process, in ticks since boot: field 22 of its `stat`, counted after the command's name.
+/// Returns the start time of a process, in ticks since boot: field 22 of its `stat`, counted after the command's name.
 fn start_time(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

@@ -18,14 +18,14 @@ struct Sum {
 }
 
 impl Held {
-    /// The part of one more endpoint, initially nothing.
+    /// Returns the part of one more endpoint, initially nothing.
     #[must_use]
     pub fn by_endpoint(&self) -> HeldByEndpoint {
         let _ = self.sum.peers.fetch_add(1, Ordering::Relaxed);
         HeldByEndpoint { sum: self.sum.clone(), bytes: AtomicU64::new(0) }
     }
 
-    /// The report of an interface that itself holds `base_bytes`.
+    /// Returns the report of an interface that itself holds `base_bytes`.
     #[must_use]
     pub fn report(&self, base_bytes: usize) -> MemoryReport {
         MemoryReport {

@@ -22,14 +22,14 @@ impl<'a> Piece<'a> {
     /// No memory.
     pub const NONE: Piece<'a> = Piece { base: core::ptr::null_mut(), len: 0, _of: PhantomData };
 
-    /// A slice.
+    /// Returns a slice.
     #[inline]
     #[must_use]
     pub fn of(bytes: &'a mut [u8]) -> Piece<'a> {
         Piece { base: bytes.as_mut_ptr(), len: bytes.len(), _of: PhantomData }
     }
 
-    /// The part of at most `len` bytes after the first `skip`.
+    /// Returns the part of at most `len` bytes after the first `skip`.
     #[inline]
     #[must_use]
     pub fn part(self, skip: usize, len: usize) -> Piece<'a> {
@@ -55,7 +55,7 @@ impl<'a> Piece<'a> {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Checks whether it has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(self) -> bool {

@@ -12,7 +12,7 @@ pub struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// The first byte. Empty pieces are skipped, since a call with only empty pieces would copy nothing.
+    /// Makes the first byte. Empty pieces are skipped, since a call with only empty pieces would copy nothing.
     #[must_use]
     pub fn new(iov: &'a [Iov]) -> Cursor<'a> {
         let mut cursor = Cursor { iov, inside: 0 };
@@ -20,7 +20,7 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// The pieces of the next call, limited by `room` and by `most` bytes, and their total length.
+    /// Returns the pieces of the next call, limited by `room` and by `most` bytes, and their total length.
     pub fn batch<'b>(&self, room: &'b mut [Piece<'a>], most: usize) -> (&'b [Piece<'a>], usize) {
         let (mut count, mut bytes, mut skip) = (0, 0, self.inside);
         for (place, piece) in room.iter_mut().zip(self.iov) {

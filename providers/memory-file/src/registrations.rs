@@ -25,22 +25,22 @@ const NONCE: usize = 8;
 /// The limit of concurrent registrations.
 const ENTRIES: usize = 1 << 16;
 
-/// The length of an entry with this many words of the provider: its generation precedes them.
+/// Returns the length of an entry with this many words of the provider: its generation precedes them.
 const fn entry_len(words: usize) -> usize {
     8 * (1 + words)
 }
 
-/// The length of the file. Its pages get memory when their first entry is used.
+/// Returns the length of the file. Its pages get memory when their first entry is used.
 const fn file_len(words: usize) -> usize {
     (FIRST + ENTRIES * entry_len(words)).next_multiple_of(PAGE)
 }
 
-/// The offset of an entry.
+/// Returns the offset of an entry.
 const fn start(words: usize, entry: usize) -> usize {
     FIRST + entry * entry_len(words)
 }
 
-/// The pages that contain an entry: their offset and length.
+/// Returns the pages that contain an entry: their offset and length.
 const fn pages(words: usize, entry: usize) -> (usize, usize) {
     let (start, len) = (start(words, entry), entry_len(words));
     let (first, last) = (start / PAGE, (start + len - 1) / PAGE);
@@ -95,13 +95,13 @@ impl<const N: usize> Registrations<N> {
         Ok(Registrations { fd, map, room })
     }
 
-    /// The number of the descriptor, for [`PeerRegistrations::open`].
+    /// Returns the number of the descriptor, for [`PeerRegistrations::open`].
     #[must_use]
     pub fn descriptor(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// The memory of the file in bytes: enough for the maximum of concurrent registrations so far.
+    /// Returns the memory of the file in bytes: enough for the maximum of concurrent registrations so far.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,13 +184,13 @@ impl<const N: usize> PeerRegistrations<N> {
         })
     }
 
-    /// The part of the table in bytes, from its start, that was mapped here for reading: at most the whole table.
+    /// Returns the part of the table in bytes, from its start, that was mapped here for reading: at most the whole table.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// The provider's words of a live registration; `None`: it is not live.
+    /// Returns the provider's words of a live registration; `None`: it is not live.
     #[must_use]
     pub fn read(&self, place: Place) -> Option<[u64; N]> {
         let entry = usize::try_from(place.entry).ok().filter(|entry| *entry < ENTRIES)?;
@@ -213,7 +213,7 @@ impl<const N: usize> PeerRegistrations<N> {
         self.is_live(place).then_some(words)
     }
 
-    /// Whether a registration that was [read](Self::read) is still live. Before an access, announce it, then call this.
+    /// Checks whether a registration that was [read](Self::read) is still live. Before an access, announce it, then call this.
     #[inline]
     #[must_use]
     pub fn is_live(&self, place: Place) -> bool {

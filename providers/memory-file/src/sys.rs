@@ -25,7 +25,7 @@ fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Whether an error means that this process may not make the call at all: a seccomp filter, or an old kernel.
+/// Checks whether an error means that this process may not make the call at all: a seccomp filter, or an old kernel.
 fn is_forbidden(error: &io::Error) -> bool {
     let codes = [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
@@ -124,7 +124,7 @@ pub fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
     Err(Failure::from_io("sealing a memory file", &error))
 }
 
-/// Whether new writable mappings of a file are refused.
+/// Checks whether new writable mappings of a file are refused.
 #[must_use]
 pub fn is_write_sealed(fd: &OwnedFd) -> bool {
     // SAFETY: an open descriptor.
@@ -138,8 +138,8 @@ thread_local! {
     static ASKED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// The length of a memory file from a peer and the bytes of memory behind it. `None` unless the file has ordinary pages and cannot
-/// change its size. With huge pages an access could end the process: a freed page may have no replacement.
+/// Returns the length of a memory file from a peer and the bytes of memory behind it. `None` unless the file has ordinary pages and
+/// cannot change its size. With huge pages an access could end the process: a freed page may have no replacement.
 fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     // SAFETY: an open descriptor; not a memory file: an error.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -166,13 +166,13 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     Some((usize::try_from(stat.st_size).ok()?, (stat.st_blocks as u64).saturating_mul(512)))
 }
 
-/// The length of a memory file from a peer, if the file has ordinary pages and cannot change its size.
+/// Returns the length of a memory file from a peer, if the file has ordinary pages and cannot change its size.
 #[must_use]
 pub fn sealed_len(fd: &OwnedFd) -> Option<usize> {
     examined(fd).map(|(len, _)| len)
 }
 
-/// The bytes of such a file that have memory.
+/// Returns the bytes of such a file that have memory.
 #[must_use]
 pub fn backed_len(fd: &OwnedFd) -> Option<usize> {
     examined(fd).map(|(len, committed)| len.min(usize::try_from(committed).unwrap_or(len)))
@@ -234,7 +234,7 @@ impl Mapping {
         Ok(Mapping { at, len, writable })
     }
 
-    /// The first byte. Other processes write to the memory.
+    /// Returns the first byte. Other processes write to the memory.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
@@ -249,21 +249,22 @@ impl Mapping {
         self.len
     }
 
-    /// Whether this process may write.
+    /// Checks whether this process may write.
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Whether `len` bytes at `offset` lie inside.
+    /// Checks whether `len` bytes at `offset` lie inside.
     #[inline]
     #[must_use]
     pub fn holds(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
     }
 
-    /// The 64-bit word at `offset`; `None` if it lies outside or is misaligned. Words of a read-only mapping may only be loaded.
+    /// Returns the 64-bit word at `offset`; `None` if it lies outside or is misaligned. Words of a read-only mapping may only be
+    /// loaded.
     #[inline]
     #[must_use]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
@@ -274,7 +275,7 @@ impl Mapping {
         Some(unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) })
     }
 
-    /// The 32-bit word at `offset`; `None` if it lies outside or is misaligned.
+    /// Returns the 32-bit word at `offset`; `None` if it lies outside or is misaligned.
     #[inline]
     #[must_use]
     pub fn half_word(&self, offset: usize) -> Option<&AtomicU32> {
@@ -353,14 +354,14 @@ impl Mapping {
     }
 }
 
-/// The size of the pages that the kernel maps: 16 or 64 KiB on some processors.
+/// Returns the size of the pages that the kernel maps: 16 or 64 KiB on some processors.
 fn kernel_page() -> usize {
     // SAFETY: takes a number and cannot fail for this one.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(PAGE)
 }
 
-/// The whole pages of this size that contain a range: their offset and length.
+/// Returns the whole pages of this size that contain a range: their offset and length.
 fn around(offset: usize, len: usize, page: usize) -> (usize, usize) {
     let start = offset / page * page;
     (start, (offset + len).next_multiple_of(page) - start)
@@ -414,8 +415,9 @@ pub(crate) fn unlock(fd: &OwnedFd, holder: Holder, at: usize) {
     let _ = set_lock(fd, holder, at, libc::F_UNLCK);
 }
 
-/// Whether the byte is locked, also by this process, except for locks of this very description. If the query fails, the byte counts
-/// as locked. `None`: the kernel of a sandbox cannot report this process's own locks (every real kernel with memory files can).
+/// Checks whether the byte is locked, also by this process, except for locks of this very description. If the query fails, the byte
+/// counts as locked. `None`: the kernel of a sandbox cannot report this process's own locks (every real kernel with memory files
+/// can).
 pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
     let mut byte = one_byte(at, libc::F_WRLCK);
     // SAFETY: a record that the kernel changes.
@@ -426,7 +428,7 @@ pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
     Some(asked != 0 || i32::from(byte.l_type) != libc::F_UNLCK)
 }
 
-/// Whether another process has the byte locked, for a kernel that cannot report more.
+/// Checks whether another process has the byte locked, for a kernel that cannot report more.
 pub(crate) fn is_locked_by_another_process(fd: &OwnedFd, at: usize) -> bool {
     let mut byte = one_byte(at, libc::F_WRLCK);
     // SAFETY: a record that the kernel changes.
@@ -448,14 +450,14 @@ pub(crate) fn reopened(fd: &OwnedFd) -> Option<OwnedFd> {
     same.then(|| again.into())
 }
 
-/// Whether there is no process with that number in our PID namespace.
+/// Checks whether there is no process with that number in our PID namespace.
 pub(crate) fn is_no_process(number: u64) -> bool {
     let Some(pid) = i32::try_from(number).ok().filter(|pid| *pid > 0) else { return false };
     // SAFETY: signal 0 is not delivered.
     unsafe { libc::kill(pid, 0) != 0 && last().raw_os_error() == Some(libc::ESRCH) }
 }
 
-/// The number of this process in its own PID namespace.
+/// Returns the number of this process in its own PID namespace.
 #[must_use]
 pub fn own_pid() -> i32 {
     // SAFETY: has no preconditions.
@@ -483,7 +485,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// The current process with this number. Check afterwards that it is the intended one.
+    /// Makes the current process with this number. Check afterwards that it is the intended one.
     #[must_use]
     pub fn open(pid: i32) -> Process {
         // SAFETY: takes numbers only.
@@ -493,7 +495,7 @@ impl Process {
         Process { pid, descriptor }
     }
 
-    /// Whether it has not ended.
+    /// Checks whether it has not ended.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let Some(descriptor) = &self.descriptor else {
@@ -514,8 +516,8 @@ pub(crate) fn own_uid() -> u32 {
     unsafe { libc::getuid() }
 }
 
-/// A descriptor of our own for the file that process `pid` has open as `number`. The kernel requires the same right as for reading
-/// that process's memory.
+/// Returns a descriptor of our own for the file that process `pid` has open as `number`. The kernel requires the same right as for
+/// reading that process's memory.
 pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
     let owned = |fd: RawFd| {
         // SAFETY: a new descriptor that nothing else owns.

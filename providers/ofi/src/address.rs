@@ -114,7 +114,8 @@ impl Address {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.format)
     }
 
-    /// Whether a socket-address name has the same address family as ours. The family determines how many bytes the library reads.
+    /// Checks whether a socket-address name has the same address family as ours. The family determines how many bytes the library
+    /// reads.
     pub(crate) fn has_family_of(&self, name: &[u8]) -> bool {
         let are_sockets =
             [FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB].contains(&self.format);
@@ -133,7 +134,7 @@ impl Address {
         }
     }
 
-    /// Whether the addresses allow that peer to be reached from here.
+    /// Checks whether the addresses allow that peer to be reached from here.
     pub(crate) fn reaches(&self, peer: &Address) -> Result<(), Failure> {
         let differs = |what: &str, here: &str, there: &str| {
             let text = format!("{what} is {here} here and {there} there: both sides need the same");
@@ -179,7 +180,7 @@ impl Address {
     }
 }
 
-/// A number for this kernel and network namespace.
+/// Returns a number for this kernel and network namespace.
 pub(crate) fn host() -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();

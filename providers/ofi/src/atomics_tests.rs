@@ -18,7 +18,7 @@ fn begin(new: Manners) {
     manners(|manners| *manners = new);
 }
 
-/// A device that executes its atomics itself.
+/// Returns a device that executes its atomics itself.
 fn device(atomics: Atomics) -> Manners {
     Manners { provider: c"cxi", atomics, ..Manners::default() }
 }
@@ -81,7 +81,7 @@ impl Pair {
         self.endpoint.atomic(&self.key, op, &mut 0)
     }
 
-    /// The result of an atomic, with the value that it has fetched.
+    /// Returns the result of an atomic, with the value that it has fetched.
     fn run(&mut self, op: &Atomic) -> Result<u64, Status> {
         let _ = self.post(op)?;
         let (near, far) = (&mut self.near, &mut self.far);

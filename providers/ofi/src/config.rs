@@ -222,7 +222,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// Whether the claim of this name is trusted without a trial.
+    /// Checks whether the claim of this name is trusted without a trial.
     pub(crate) fn trusts(&self, claim: &str) -> bool {
         self.trust.split(',').any(|listed| listed.trim() == claim)
     }
@@ -267,7 +267,7 @@ pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> O
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The harm that a libfabric provider may do to this process under its settings, and the countermeasure.
+/// Returns the harm that a libfabric provider may do to this process under its settings, and the countermeasure.
 pub(crate) fn dangers(provider: &str, shared_receives: Option<OsString>) -> Option<String> {
     let on = |value: &OsString| {
         ["1", "y", "yes", "true", "on"].iter().any(|on| value.eq_ignore_ascii_case(on))
@@ -296,12 +296,12 @@ fn asked_version(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A version in printable form.
+/// Returns a version in printable form.
 pub(crate) fn shown(version: u32) -> String {
     format!("{}.{}", version >> 16, version & 0xffff)
 }
 
-/// Whether a selection of providers names `ofi` literally. A glob that matches it does not ask for a costly load.
+/// Checks whether a selection of providers names `ofi` literally. A glob that matches it does not ask for a costly load.
 fn names_us(selection: &str) -> bool {
     let selection = selection.trim();
     if selection.starts_with('^') {
@@ -311,8 +311,8 @@ fn names_us(selection: &str) -> bool {
     listed.split(',').any(|name| name.split('@').next().unwrap_or("").trim() == "ofi")
 }
 
-/// Whether a list admits a provider. It holds names and globs; a leading `^` excludes those listed. A name matches the first part
-/// of the provider's name or all of it, `tcp;ofi_rxm`.
+/// Checks whether a list admits a provider. It holds names and globs; a leading `^` excludes those listed. A name matches the first
+/// part of the provider's name or all of it, `tcp;ofi_rxm`.
 pub(crate) fn admits(list: &str, provider: &str) -> bool {
     let list = list.trim();
     let (listed, others) = match list.strip_prefix('^') {
@@ -325,7 +325,7 @@ pub(crate) fn admits(list: &str, provider: &str) -> bool {
     found != others || (list.is_empty() && !found)
 }
 
-/// A glob with `*` and `?`.
+/// Returns a glob with `*` and `?`.
 fn fits(pattern: &str, name: &str) -> bool {
     match (pattern.chars().next(), name.chars().next()) {
         (None, None) => true,
@@ -343,7 +343,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 impl Settings {
-    /// The defaults, with all devices admitted.
+    /// Returns the defaults, with all devices admitted.
     pub(crate) fn test_defaults() -> Settings {
         Settings {
             providers: String::new(),

@@ -16,7 +16,7 @@ pub(crate) struct Contexts(Vec<Box<[Context]>>);
 
 const FIRST: usize = 64;
 
-/// Number of contexts in the allocations before this one.
+/// Returns the number of contexts in the allocations before this one.
 fn before(chunk: usize) -> usize {
     FIRST * ((1 << chunk) - 1)
 }
@@ -34,7 +34,7 @@ impl Contexts {
         ptr::from_mut(&mut self.0[chunk][index as usize - before(chunk)]).cast()
     }
 
-    /// The index of this context, or `None` if it is not one of ours.
+    /// Returns the index of this context, or `None` if it is not one of ours.
     #[inline]
     pub(crate) fn index(&self, context: *mut c_void) -> Option<u32> {
         let mut before = 0;

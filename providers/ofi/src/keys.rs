@@ -155,13 +155,13 @@ impl PackedKey {
         Ok(key)
     }
 
-    /// The library's key for one interface of the owner.
+    /// Returns the library's key for one interface of the owner.
     #[inline]
     pub(crate) fn of(&self, interface: u64) -> Option<&LibraryKey> {
         self.keys.iter().find(|key| [0, interface].contains(&key.interface))
     }
 
-    /// The remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
+    /// Returns the remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
     pub(crate) fn admit(&self, right: u64, offset: u64, len: usize) -> Result<u64, Status> {
         if self.access & right != right {
             return Err(Status::KeyRejected);

@@ -87,7 +87,7 @@ pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// The library of that name; the first caller loads it.
+/// Returns the library of that name; the first caller loads it.
 ///
 /// # Errors The file is missing, the library is too old, or its trial failed.
 #[cfg(not(test))]
@@ -118,7 +118,7 @@ fn taken_by_this_process() -> Result<(), Failure> {
     Err(Failure::new(Status::Unsupported, text))
 }
 
-/// The library in a file; tests compare it with the simulated one.
+/// Returns the library in a file; tests compare it with the simulated one.
 pub(crate) fn real(name: &str) -> Result<&'static Library, Failure> {
     static LOADED: Mutex<Option<HashMap<String, Result<&'static Library, Failure>>>> =
         Mutex::new(None);
@@ -140,7 +140,7 @@ pub(crate) fn open(name: &CStr) -> *mut c_void {
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) }
 }
 
-/// The function of this name; if functions are versioned, in the version that has our layouts.
+/// Returns the function of this name; if functions are versioned, in the version that has our layouts.
 pub(crate) fn symbol(handle: *mut c_void, name: &CStr, versioned: bool) -> *mut c_void {
     // SAFETY: an open library's handle and terminated names.
     unsafe {

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use tieline_plugin_api::abi::ModuleAttr;
 use tieline_plugin_api::{Domain, Endpoint, Interface, Provider, Status, caps, cost_class};
 
-/// The module over a provider of this name, with addresses of this format.
+/// Returns the module over a provider of this name, with addresses of this format.
 fn offered(provider: &'static CStr, format: u32) -> ModuleAttr {
     manners(|manners| (manners.provider, manners.format) = (provider, format));
     domain(&settings()).unwrap().modules()[0]

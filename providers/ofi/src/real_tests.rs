@@ -23,7 +23,7 @@ const A_WHILE: Duration = Duration::from_millis(60);
 const PACKET: usize = crate::engine::LONGEST_PACKET;
 const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// The file of a newer libfabric, or why it is not available.
+/// Returns the file of a newer libfabric, or why it is not available.
 fn newer() -> Result<String, String> {
     tieline_testing::libfabric::newer().map(|file| file.display().to_string())
 }
@@ -38,7 +38,7 @@ fn first(library: &'static Library, settings: &Settings) -> Result<Offer, String
     offers.used.first().cloned().ok_or_else(|| offers.left_out().join("; "))
 }
 
-/// A provider of the real library, or why it is not available.
+/// Returns a provider of the real library, or why it is not available.
 fn real(file: &str, provider: &str) -> Result<Offer, String> {
     let library = crate::load::real(file).map_err(|failure: Failure| failure.text)?;
     first(library, &settings(provider))
@@ -170,7 +170,7 @@ impl Pair {
         self.post(|ep, peer| ep.transfer(put, &local, remote(peer), context)).map(|()| at)
     }
 
-    /// The result of an operation of the near side.
+    /// Returns the result of an operation of the near side.
     fn end_of(&mut self, at: usize) -> i32 {
         self.until("an end", |pair| pair.near.ended.contains_key(&at));
         self.near.ended[&at][0].2
@@ -264,7 +264,7 @@ fn a_message_that_is_longer_than_its_buffer_fails_there_as_it_is_played() {
     );
 }
 
-/// Whether a put and a get complete within this time while their target makes no progress, and their final results.
+/// Checks whether a put and a get complete within this time while their target makes no progress, and their final results.
 fn waits_for_its_target(offer: &Offer, patience: Duration) -> Vec<(bool, i32, bool)> {
     let mut pair = Pair::open(offer);
     pair.warm();
@@ -295,7 +295,7 @@ fn puts_and_gets_do_not_wait_where_threads_move_the_data_as_it_is_played() {
     same(&[(debian(), "sockets")], set, |offer| waits_for_its_target(offer, PATIENCE));
 }
 
-/// The results of posts to a peer that is gone.
+/// Returns the results of posts to a peer that is gone.
 fn to_nobody(offer: &Offer) -> (Result<(), i32>, usize) {
     let mut pair = Pair::open(offer);
     let (_, context) = pair.near.context();

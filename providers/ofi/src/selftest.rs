@@ -66,7 +66,7 @@ impl Found {
 /// The results of this process.
 static TRIED: Tried = Tried::new();
 
-/// The features to advertise. The first call in this process runs the trial.
+/// Returns the features to advertise. The first call in this process runs the trial.
 pub(crate) fn found(offer: &Offer, settings: &Settings) -> Found {
     // Tests change the behaviour of the simulated library, so their results are not shared.
     if cfg!(test) { Tried::new().found(offer, settings) } else { TRIED.found(offer, settings) }
@@ -445,7 +445,7 @@ const ROUNDS: [Round; 2] = [
 ];
 
 impl Round {
-    /// The initial value: different in every word, so that a fetched value identifies its word.
+    /// Returns the initial value: different in every word, so that a fetched value identifies its word.
     fn word(&self, at: usize) -> u64 {
         self.first + at as u64 * 0x0100_0000_0100
     }

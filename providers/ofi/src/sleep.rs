@@ -24,7 +24,7 @@ pub(crate) struct Sleep {
 }
 
 impl Sleep {
-    /// A descriptor that becomes readable with the library's descriptor or any of `others`. All are owned elsewhere and must
+    /// Makes a descriptor that becomes readable with the library's descriptor or any of `others`. All are owned elsewhere and must
     /// outlive it.
     pub(crate) fn new(library: RawFd, others: &[RawFd]) -> io::Result<Sleep> {
         let (poller, timer) = (Poller::new()?, Timer::new()?);

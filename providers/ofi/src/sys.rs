@@ -91,7 +91,7 @@ impl Drop for Domain {
 }
 
 impl Domain {
-    /// The fabric, for calls that need it.
+    /// Returns the fabric, for calls that need it.
     pub(crate) fn fabric(&self) -> *mut fid_fabric {
         self.fabric.raw
     }
@@ -279,17 +279,17 @@ impl Ep {
         }
     }
 
-    /// Whether a registration of its domain has not ended although the library was asked to end it.
+    /// Checks whether a registration of its domain has not ended although the library was asked to end it.
     pub(crate) fn is_reached(&self) -> bool {
         self.domain.keeps.load(Ordering::Acquire)
     }
 
-    /// The domain that it was opened on.
+    /// Returns the domain that it was opened on.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
 
-    /// Whether it can be used.
+    /// Checks whether it can be used.
     pub(crate) fn is_open(&self) -> Result<(), c_int> {
         if self.shut.load(Ordering::Acquire) { Err(libc::ESHUTDOWN) } else { Ok(()) }
     }
@@ -346,7 +346,7 @@ impl Ep {
         Ok(ep)
     }
 
-    /// The address by which peers reach it.
+    /// Returns the address by which peers reach it.
     pub(crate) fn name(&self) -> Result<Vec<u8>, Failure> {
         let mut room = [0u64; 64];
         let mut len = size_of_val(&room);

@@ -50,15 +50,15 @@ pub struct Piece<D: Device> {
 }
 
 impl<D: Device> Arena<D> {
-    /// An arena without memory, which may grow to this many bytes, in whole pages. Its areas are registered with the lender's
+    /// Makes an arena without memory, which may grow to this many bytes, in whole pages. Its areas are registered with the lender's
     /// device. The lender evicts unused registrations to make room for them.
     pub fn new(lender: Arc<Lender<D>>, bytes: usize) -> Arena<D> {
         let areas = Mutex::new(Areas { made: Vec::new(), coming: 0 });
         Arena { lender, bytes: bytes & !(PAGE as usize - 1), areas }
     }
 
-    /// A piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. Its contents are zero, or
-    /// those of an earlier owner.
+    /// Returns a piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. Its contents are
+    /// zero, or those of an earlier owner.
     ///
     /// A new area, if one is needed, is half as large as all others together. So there are few areas, and at most a third of the
     /// memory is unused reserve. Concurrent threads that need an area create one each; all except the first create one for the
@@ -103,7 +103,7 @@ impl<D: Device> Arena<D> {
         piece
     }
 
-    /// An area of the wanted or the minimum length, for which the lender makes room.
+    /// Returns an area of the wanted or the minimum length, for which the lender makes room.
     fn make(&self, wanted: usize, least: usize) -> Result<Area<D>, Failure> {
         let new = |len| Area::new(self.lender.device(), len);
         let larger = (wanted > least).then(|| new(wanted).ok()).flatten();
@@ -115,8 +115,8 @@ impl<D: Device> Arena<D> {
     }
 }
 
-/// The length in whole pages of a new area for `least` bytes, next to areas of `total` bytes: whole huge pages if there is room for
-/// one.
+/// Returns the length in whole pages of a new area for `least` bytes, next to areas of `total` bytes: whole huge pages if there is
+/// room for one.
 fn area_len(least: usize, total: usize) -> usize {
     let wanted = (total / 2).min(LARGEST);
     let whole = if wanted >= HUGE { HUGE } else { PAGE as usize };
@@ -144,7 +144,7 @@ impl<D: Device> Area<D> {
 }
 
 impl<D: Device> Piece<D> {
-    /// The registration of the piece.
+    /// Returns the registration of the piece.
     pub fn registration(&self) -> &D::Registration {
         &self.area.registration
     }

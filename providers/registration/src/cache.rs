@@ -76,14 +76,14 @@ impl<T> Cache<T> {
         self.clock
     }
 
-    /// The entries that overlap `start..end`.
+    /// Returns the entries that overlap `start..end`.
     fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (EntryId, &Entry<T>)> {
         let from = start.saturating_sub(self.longest);
         let all = self.entries.range((from, 0)..(end, 0));
         all.filter(move |(_, entry)| entry.end > start).map(|(id, entry)| (*id, entry))
     }
 
-    /// An entry that contains all of `start..end`, and that the device may write if requested.
+    /// Returns an entry that contains all of `start..end`, and that the device may write if requested.
     pub(crate) fn find(&mut self, start: u64, end: u64, written: bool) -> Option<(Ticket, &T)> {
         let fits = |(id, entry): &(EntryId, &Entry<T>)| {
             !entry.doomed && id.0 <= start && end <= entry.end && (entry.written || !written)

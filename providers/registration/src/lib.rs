@@ -91,12 +91,12 @@ impl<D: Device> Drop for Held<D> {
 }
 
 impl<D: Device> Lender<D> {
-    /// A lender with these limits; without limits it shares nothing.
+    /// Makes a lender with these limits; without limits it shares nothing.
     pub fn new(device: D, limits: Option<Limits>) -> Lender<D> {
         Lender { device, cache: limits.map(|limits| Mutex::new(Cache::new(limits))) }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &D {
         &self.device
     }
@@ -130,7 +130,7 @@ impl<D: Device> Lender<D> {
         drop(gone);
     }
 
-    /// A registration that covers the memory, and the result of `look` for it (its local key).
+    /// Returns a registration that covers the memory, and the result of `look` for it (its local key).
     ///
     /// # Errors
     /// The error of the device.

@@ -69,7 +69,7 @@ impl Mapping {
         self.len
     }
 
-    /// The address of `len` bytes at an offset, which must be inside.
+    /// Returns the address of `len` bytes at an offset, which must be inside.
     pub(crate) fn at(&self, at: usize, len: usize) -> NonNull<u8> {
         assert!(at <= self.len && len <= self.len - at, "a piece inside its area");
         // SAFETY: inside the mapping, as just checked.
@@ -90,7 +90,7 @@ unsafe impl<D: Device> Send for Piece<D> where D::Registration: Send + Sync {}
 unsafe impl<D: Device> Sync for Piece<D> where D::Registration: Send + Sync {}
 
 impl<D: Device> Piece<D> {
-    /// The address of `len` bytes from `at` on, which must be inside.
+    /// Returns the address of `len` bytes from `at` on, which must be inside.
     #[inline]
     pub fn address(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at, "bytes inside their piece");

@@ -71,7 +71,7 @@ impl CmaEndpoint {
         }
     }
 
-    /// The status for a missing entry: the key is invalid, or the process is no longer the peer.
+    /// Returns the status for a missing entry: the key is invalid, or the process is no longer the peer.
     #[cold]
     fn mismatch(&self) -> Status {
         match probe::check(&self.peer) {
@@ -115,8 +115,8 @@ impl CmaEndpoint {
         Ok(())
     }
 
-    /// The status for an inaccessible page, local or remote. Reading the first page of the source decides; `at` is the offset
-    /// in the region.
+    /// Returns the status for an inaccessible page, local or remote. Reading the first page of the source decides; `at` is the
+    /// offset in the region.
     #[cold]
     fn fault(
         &self,
@@ -195,7 +195,7 @@ impl Endpoint for CmaEndpoint {
     }
 }
 
-/// The operation's status for a system error.
+/// Returns the operation's status for a system error.
 fn status(errno: Errno) -> Status {
     match errno {
         libc::ESRCH => Status::PeerFailed,

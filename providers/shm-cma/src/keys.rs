@@ -56,7 +56,7 @@ impl Entry {
 /// maximum number of concurrent registrations. A forked child starts with a new list, because its parent's entries are read in
 /// the parent.
 static FREE: PerProcess<Mutex<Vec<&'static Entry>>> = PerProcess::new();
-/// Number of entries of this process.
+/// The number of entries of this process.
 static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
@@ -113,7 +113,7 @@ impl Registration {
         }
     }
 
-    /// The address at which peers read the entry.
+    /// Returns the address at which peers read the entry.
     pub(crate) fn address(&self) -> u64 {
         address_of(self.entry)
     }
@@ -209,7 +209,7 @@ impl RemoteKey {
         Ok(key)
     }
 
-    /// The remote address of `len` bytes at `offset`, if the region contains the whole range.
+    /// Returns the remote address of `len` bytes at `offset`, if the region contains the whole range.
     pub(crate) fn range(&self, offset: u64, len: usize) -> Result<u64, Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(self.base + offset),
@@ -218,7 +218,7 @@ impl RemoteKey {
     }
 }
 
-/// Bytes of the key table, which has the size for the maximum number of concurrent registrations so far.
+/// Returns the bytes of the key table, which has the size for the maximum number of concurrent registrations so far.
 pub(crate) fn table_bytes() -> usize {
     ENTRIES.load(Ordering::Relaxed) * size_of::<Entry>()
 }
@@ -232,7 +232,7 @@ pub(crate) fn cookie() -> Result<Cookie, Failure> {
     sys::random()
 }
 
-/// The eight bytes at `at` as a number.
+/// Returns the eight bytes at `at` as a number.
 pub(crate) fn half(bytes: &[u8], at: usize) -> u64 {
     let mut number = [0; 8];
     number.copy_from_slice(&bytes[at..at + 8]);

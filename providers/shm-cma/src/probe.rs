@@ -52,7 +52,7 @@ impl Address {
     }
 }
 
-/// Whether this kernel lets a process copy at all, even from itself.
+/// Checks whether this kernel lets a process copy at all, even from itself.
 pub(crate) fn kernel_has_it() -> Result<(), Failure> {
     let (from, mut to) = ([1u8], [0u8]);
     let address = from.as_ptr().expose_provenance() as u64;

@@ -68,7 +68,7 @@ impl Remote {
     }
 }
 
-/// A piece of the peer's memory.
+/// Returns a piece of the peer's memory.
 pub(crate) fn remote(address: u64, len: usize) -> Remote {
     Remote { address: address as usize, len }
 }

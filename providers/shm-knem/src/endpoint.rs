@@ -77,7 +77,7 @@ impl KnemEndpoint {
         Ok(Posting::Done)
     }
 
-    /// Whether the key's registration and its process are alive. The access must be announced.
+    /// Checks whether the key's registration and its process are alive. The access must be announced.
     fn still_theirs(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         if !self.peer.process.is_alive() {
             return Err(Status::PeerFailed);

@@ -234,7 +234,7 @@ impl RemoteKey {
         Ok(RemoteKey { place, cookie, len, access })
     }
 
-    /// Whether the region contains `len` bytes at `offset`.
+    /// Checks whether the region contains `len` bytes at `offset`.
     pub(crate) fn holds(&self, offset: u64, len: usize) -> Result<(), Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(()),

@@ -148,7 +148,7 @@ impl Device {
         Ok(Device { fd, holder })
     }
 
-    /// The driver's ABI number.
+    /// Returns the driver's ABI number.
     pub(crate) fn abi(&self) -> Result<u32, Errno> {
         let mut info = Info::default();
         // SAFETY: the call writes 16 bytes, and the record has as many.

@@ -56,7 +56,7 @@ impl Attachment {
         Ok(Attachment { permission: permission.clone(), start, at, len, used: AtomicU64::new(0) })
     }
 
-    /// The local address of an owner's address, and the number of attached bytes from there on.
+    /// Returns the local address of an owner's address, and the number of attached bytes from there on.
     #[inline]
     pub(crate) fn of(&self, address: u64) -> Option<(u64, u64)> {
         let inside = address.checked_sub(self.start).filter(|inside| *inside < self.len)?;
@@ -90,12 +90,12 @@ pub(crate) struct Where {
 }
 
 impl Where {
-    /// Whether its segment covers nothing else, and ends with it.
+    /// Checks whether its segment covers nothing else, and ends with it.
     pub(crate) fn is_all_of_its_segment(&self, page: u64) -> bool {
         self.segment_start == self.pages(page).0
     }
 
-    /// The window that contains an address of it.
+    /// Returns the window that contains an address of it.
     fn around(&self, address: u64) -> Window {
         let Where { owner, generation, window: len, .. } = *self;
         Window { owner, generation, number: address / len, len }
@@ -125,7 +125,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// The local address of an owner's address.
+    /// Returns the local address of an owner's address.
     pub(crate) fn of(&self, address: u64) -> Option<u64> {
         self.attachment.of(address).map(|(at, _)| at)
     }
@@ -154,7 +154,7 @@ struct State {
     endpoints: HashMap<Nonce, usize>,
     /// Bytes of the windows and of the whole registrations.
     bytes: u64,
-    /// Number of whole registrations, and their bytes per owner.
+    /// The number of whole registrations, and their bytes per owner.
     beside: u64,
     wholes: HashMap<Nonce, u64>,
 }
@@ -230,7 +230,7 @@ impl Attachments {
         self.state().forget(|_| true);
     }
 
-    /// The windows in a range that are not attached: their numbers, and the bytes of the range in each.
+    /// Returns the windows in a range that are not attached: their numbers, and the bytes of the range in each.
     pub(crate) fn cold(&self, place: Where, address: u64, len: u64) -> Vec<(u64, u64)> {
         let state = self.state();
         let (mut at, end) = (address, address + len);
@@ -321,7 +321,7 @@ impl Attachments {
         }
     }
 
-    /// Whether the kernel module still has the registration's segment, with the same owner.
+    /// Checks whether the kernel module still has the registration's segment, with the same owner.
     pub(crate) fn ask(&self, place: Where) -> Result<(), Errno> {
         let permit = self.kernel.get(place.segment)?;
         let _ = self.kernel.release(permit);
@@ -329,14 +329,14 @@ impl Attachments {
     }
 }
 
-/// Whether an attachment failed for lack of local mappings or memory. The error is EAGAIN if all memory is locked (`mlockall`)
-/// and that limit is reached.
+/// Checks whether an attachment failed for lack of local mappings or memory. The error is EAGAIN if all memory is locked
+/// (`mlockall`) and that limit is reached.
 pub(crate) fn is_want_of_memory(errno: Errno) -> bool {
     errno == libc::ENOMEM || errno == libc::EAGAIN
 }
 
 impl State {
-    /// Whether there is room after all windows are evicted.
+    /// Checks whether there is room after all windows are evicted.
     fn would_have_room(&self, settings: &Settings, len: u64) -> bool {
         let windows: u64 = self.windows.values().map(|one| one.len).sum();
         let beside = self.bytes.saturating_sub(windows);

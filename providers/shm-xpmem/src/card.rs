@@ -52,7 +52,7 @@ pub(crate) fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonc
     }
 }
 
-/// Whether the owner of a card still exists unchanged, as an error of the module: `ENOENT` if not.
+/// Checks whether the owner of a card still exists unchanged, as an error of the module: `ENOENT` if not.
 pub(crate) fn is_theirs(
     kernel: &dyn Kernel,
     card: Segment,

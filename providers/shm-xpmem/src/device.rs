@@ -108,14 +108,14 @@ impl Lease {
         Ok(Arc::new(Lease { kernel, attachments, mark: Mark::new(), counts: true }))
     }
 
-    /// A lease of a device double.
+    /// Returns a lease of a device double.
     #[cfg(test)]
     pub(crate) fn played(kernel: Arc<dyn Kernel>, settings: Settings) -> Arc<Lease> {
         let attachments = Arc::new(Attachments::new(kernel.clone(), settings));
         Arc::new(Lease { kernel, attachments, mark: Mark::new(), counts: false })
     }
 
-    /// Whether this process took the lease, as opposed to a forked child.
+    /// Checks whether this process took the lease, as opposed to a forked child.
     pub(crate) fn is_own(&self) -> bool {
         self.mark.is_here()
     }
@@ -140,7 +140,7 @@ impl Drop for Lease {
     }
 }
 
-/// Whether something else in this process has the device open.
+/// Checks whether something else in this process has the device open.
 fn is_shared(kernel: &dyn Kernel) -> bool {
     kernel.is_open_elsewhere(&inherited())
 }
@@ -204,7 +204,7 @@ fn not_opened(error: &std::io::Error) -> Failure {
     }
 }
 
-/// Whether that version has the commands of `sys`: 2.6 and later versions of 2. `0x00027004` is 2.7.4.
+/// Checks whether that version has the commands of `sys`: 2.6 and later versions of 2. `0x00027004` is 2.7.4.
 fn known(version: u32) -> Result<(), Failure> {
     let (major, minor, patch) = (version >> 16, version >> 12 & 0xf, version & 0xfff);
     if major == 2 && minor >= 6 {

@@ -120,7 +120,7 @@ impl XpmemEndpoint {
         Ok(Posting::Done)
     }
 
-    /// Whether the key's registration is live, without a system call. The access must be announced.
+    /// Checks whether the key's registration is live, without a system call. The access must be announced.
     #[inline]
     fn is_valid(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         if key.is_live() {
@@ -130,7 +130,7 @@ impl XpmemEndpoint {
         Err(Status::KeyRejected)
     }
 
-    /// Whether loads and stores are the best route: the memory is warm, or warming it pays off.
+    /// Checks whether loads and stores are the best route: the memory is warm, or warming it pays off.
     fn is_worth_it(&self, costs: &Costs, key: &RemoteKey, address: u64, len: u64) -> bool {
         if costs.leaves(len) {
             return false;
@@ -144,7 +144,7 @@ impl XpmemEndpoint {
         cold.is_empty() || key.accounts.borrow_mut().pays(costs, &cold)
     }
 
-    /// The attachment of the key's memory around `address`. `begun`: a part of the operation is done.
+    /// Returns the attachment of the key's memory around `address`. `begun`: a part of the operation is done.
     fn attached(
         &self,
         key: &RemoteKey,
@@ -200,7 +200,7 @@ impl XpmemEndpoint {
         Ok(())
     }
 
-    /// Whether the key's registration and its process are alive.
+    /// Checks whether the key's registration and its process are alive.
     fn still_theirs(&self, key: &RemoteKey) -> Result<(), Status> {
         if !self.peer.process.is_alive() {
             key.forget();

@@ -32,7 +32,7 @@ pub(crate) struct Owner {
     pub(crate) nonce: Nonce,
     pub(crate) table: Registrations<WORDS>,
     pub(crate) announcements: Announcements,
-    /// Number of registrations with a segment of their own.
+    /// The number of registrations with a segment of their own.
     few: AtomicU64,
     /// The segment of all memory, and the number of registrations in it. It ends with the last of them.
     all: Mutex<Option<(Segment, u64)>>,
@@ -107,7 +107,7 @@ impl Owner {
     }
 }
 
-/// The error for a segment that could not be made.
+/// Returns the error for a segment that could not be made.
 pub(crate) fn not_made(what: &str, errno: sys::Errno) -> Failure {
     let what = format!("xpmem cannot make a segment of {what}");
     match errno {
@@ -266,7 +266,7 @@ impl RemoteKey {
         Ok(RemoteKey { place, memory, access, last, accounts, whole, lease, table })
     }
 
-    /// The owner's address of `len` bytes at `offset` of the region.
+    /// Returns the owner's address of `len` bytes at `offset` of the region.
     pub(crate) fn address(&self, offset: u64, len: usize) -> Result<u64, Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.memory.len => Ok(self.memory.base + offset),
@@ -274,13 +274,13 @@ impl RemoteKey {
         }
     }
 
-    /// Whether the registration is live.
+    /// Checks whether the registration is live.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.table.is_live(self.place)
     }
 
-    /// The local address of an owner's address, valid as long as this key exists.
+    /// Returns the local address of an owner's address, valid as long as this key exists.
     pub(crate) fn pointer(&self, address: u64) -> Result<u64, Failure> {
         let mut whole = self.whole.borrow_mut();
         let whole = match &*whole {

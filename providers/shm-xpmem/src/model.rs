@@ -54,7 +54,7 @@ impl Costs {
         self.attach + self.fault * (len as f64 / FAULT).ceil()
     }
 
-    /// Whether the kernel copies faster than loads and stores, by the margin.
+    /// Checks whether the kernel copies faster than loads and stores, by the margin.
     pub(crate) fn leaves(&self, len: u64) -> bool {
         self.by_the_kernel(len) < MARGIN * self.warm(len)
     }
@@ -78,7 +78,7 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Whether an access to these cold windows, with this many bytes each, pays for warming them. If not, its savings are
+    /// Checks whether an access to these cold windows, with this many bytes each, pays for warming them. If not, its savings are
     /// recorded.
     pub(crate) fn pays(&mut self, costs: &Costs, cold: &[(u64, u64)]) -> bool {
         let saved = |number: &u64| self.saved.get(number).copied().unwrap_or(0.0);
@@ -101,7 +101,7 @@ impl Accounts {
     }
 }
 
-/// The costs in this process, measured at the first call; `None`: nothing is declined.
+/// Returns the costs in this process, measured at the first call; `None`: nothing is declined.
 pub(crate) fn costs(kernel: &dyn Kernel, settings: &Settings) -> Option<Costs> {
     static MEASURED: PerProcess<OnceLock<Option<Costs>>> = PerProcess::new();
     if settings.reach == Reach::Copy || !settings.declines {
@@ -176,7 +176,7 @@ pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     Ok(Costs { attach, fault, warm_byte, call: short, call_byte })
 }
 
-/// The shortest of `times` runs, in nanoseconds.
+/// Returns the shortest of `times` runs, in nanoseconds.
 fn best_of(times: usize, mut work: impl FnMut() -> Result<(), Errno>) -> Result<f64, Errno> {
     let mut best = f64::INFINITY;
     for _ in 0..times {

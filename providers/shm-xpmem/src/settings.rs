@@ -101,7 +101,7 @@ impl Settings {
         })
     }
 
-    /// The values with these variables set and defaults for the rest.
+    /// Returns the values with these variables set and defaults for the rest.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<&'static str>) -> Result<Settings, Failure> {
         let set = |name: &str| set(name).map(str::to_string);

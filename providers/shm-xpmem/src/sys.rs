@@ -122,13 +122,13 @@ pub(crate) trait Kernel: Send + Sync {
     /// Closes the descriptor, which ends everything that this process made. No operation may follow.
     fn close(&self) {}
 
-    /// The number of the device's descriptor.
+    /// Returns the number of the device's descriptor.
     fn descriptor(&self) -> i32 {
         -1
     }
 
-    /// Whether this process has the device open through another descriptor that is not in the list. Closing ours would then end
-    /// everything made through that one.
+    /// Checks whether this process has the device open through another descriptor that is not in the list. Closing ours would then
+    /// end everything made through that one.
     fn is_open_elsewhere(&self, _but: &[i32]) -> bool {
         false
     }
@@ -151,7 +151,7 @@ impl Device {
         Ok(Device { fd: AtomicI32::new(file.into_raw_fd()), number })
     }
 
-    /// The version of the module: `0x00027004` is 2.7.4.
+    /// Returns the version of the module: `0x00027004` is 2.7.4.
     pub(crate) fn version(&self) -> Result<u32, Errno> {
         // SAFETY: the command takes no argument.
         let answered = unsafe { self.call(VERSION, core::ptr::null_mut()) }?;
@@ -252,7 +252,7 @@ impl Kernel for Device {
     }
 }
 
-/// A memory range in the kernel's format.
+/// Returns a memory range in the kernel's format.
 fn iovec(base: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast(), iov_len: len }
 }
@@ -286,7 +286,7 @@ unsafe fn copy_here(
     usize::try_from(copied).map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Whether the kernel can read (for a put) or write (for a get) a byte of each piece of an operation.
+/// Checks whether the kernel can read (for a put) or write (for a get) a byte of each piece of an operation.
 pub(crate) fn can_be_copied(direction: Direction, pieces: &[Piece<'_>]) -> bool {
     let mut byte = 0u8;
     let byte = &raw mut byte;
@@ -301,7 +301,7 @@ pub(crate) fn can_be_copied(direction: Direction, pieces: &[Piece<'_>]) -> bool 
     })
 }
 
-/// Whether the kernel can copy the first and the last of `len` bytes. It can copy neither device memory nor attachments of
+/// Checks whether the kernel can copy the first and the last of `len` bytes. It can copy neither device memory nor attachments of
 /// another process's memory, which the module cannot fault in for a peer. If the kernel forbids the test, the answer is yes.
 pub(crate) fn may_be_attached(base: u64, len: u64) -> bool {
     let mut bytes = [0u8; 2];
@@ -315,8 +315,8 @@ pub(crate) fn may_be_attached(base: u64, len: u64) -> bool {
     }
 }
 
-/// Whether the first thread of this process has ended while others continue. The process's number then identifies no memory for
-/// the kernel.
+/// Checks whether the first thread of this process has ended while others continue. The process's number then identifies no memory
+/// for the kernel.
 pub(crate) fn first_thread_has_ended() -> bool {
     let (mut byte, there) = (0u8, 0u8);
     let local = iovec(&raw mut byte, 1);
@@ -328,7 +328,8 @@ pub(crate) fn first_thread_has_ended() -> bool {
     copied < 0 && Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// The number of the character device behind a descriptor. The query does not involve a file system, which might not respond.
+/// Returns the number of the character device behind a descriptor. The query does not involve a file system, which might not
+/// respond.
 pub(crate) fn device_behind(fd: i32) -> Option<u64> {
     // SAFETY: a plain record that the kernel fills.
     let mut found: libc::statx = unsafe { core::mem::zeroed() };
@@ -342,8 +343,8 @@ pub(crate) fn device_behind(fd: i32) -> Option<u64> {
         .then(|| libc::makedev(found.stx_rdev_major, found.stx_rdev_minor))
 }
 
-/// Whether this process has a character device open through a descriptor not in the list. `false` if the kernel does not list
-/// descriptors.
+/// Checks whether this process has a character device open through a descriptor not in the list. `false` if the kernel does not
+/// list descriptors.
 pub(crate) fn is_open(device: u64, but: &[i32]) -> bool {
     let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return false };
     listed
@@ -412,7 +413,7 @@ macro_rules! apply {
 apply!(apply64, AtomicU64, u64);
 apply!(apply32, AtomicU32, u32);
 
-/// Whether the kernel can copy between this process and process `pid`, like shm-cma does. Nothing is mapped at address 0, so
+/// Checks whether the kernel can copy between this process and process `pid`, like shm-cma does. Nothing is mapped at address 0, so
 /// such a copy returns EFAULT, or the error of a refusal.
 pub(crate) fn kernel_copies_from(pid: i32) -> bool {
     let mut byte = 0u8;
@@ -445,7 +446,7 @@ impl Torn {
         Ok(Torn { at, page })
     }
 
-    /// Address of the first page.
+    /// Returns the address of the first page.
     pub(crate) fn start(&self) -> u64 {
         self.at.expose_provenance() as u64
     }
@@ -458,7 +459,7 @@ impl Drop for Torn {
     }
 }
 
-/// The size of a page of memory.
+/// Returns the size of a page of memory.
 pub(crate) fn page_size() -> u64 {
     // SAFETY: takes a number and cannot fail for this one.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

@@ -24,17 +24,17 @@ pub(crate) struct Asking {
     asked: Cell<Option<Key>>,
     /// The region whose key cannot be imported, and why.
     refused: Cell<Option<(u64, Status)>>,
-    /// Number of consecutive answers without their descriptors, and the time before which no request is sent.
+    /// The number of consecutive answers without their descriptors, and the time before which no request is sent.
     cuts: Cell<(u32, Option<Instant>)>,
 }
 
 impl Asking {
-    /// A key of the peer, if its region is mapped here; `own` if the peer is this process. `Err(Again)`: request it.
+    /// Returns a key of the peer, if its region is mapped here; `own` if the peer is this process. `Err(Again)`: request it.
     pub(crate) fn find(&self, key: Key, own: Option<&Exports>) -> Result<ImportedKey, Failure> {
         ImportedKey::find(key, &self.imports, own)
     }
 
-    /// The state of a region without a request: [`Status::Again`] if it is mapped, or the reason why it never will be.
+    /// Returns the state of a region without a request: [`Status::Again`] if it is mapped, or the reason why it never will be.
     pub(crate) fn known(&self, key: Key) -> Option<Status> {
         if self.imports.holds(key.segment) {
             return Some(Status::Again); // it can be found now

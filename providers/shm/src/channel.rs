@@ -19,12 +19,12 @@ const COLD_SLOTS: usize = 32;
 pub(crate) const COLD: Layout = Layout { slots: 512, count: COLD_SLOTS, tail: TAIL };
 const _: () = assert!(COLD.slots + COLD_SLOTS * SLOT <= PAGE);
 
-/// The fast box of a channel: from the second page on.
+/// Returns the fast box of a channel: from the second page on.
 pub(crate) const fn fast(size: usize) -> Layout {
     Layout { slots: PAGE, count: size / SLOT, tail: TAIL }
 }
 
-/// The length of a channel's memory file.
+/// Returns the length of a channel's memory file.
 pub(crate) const fn memory_len(fastbox: usize) -> usize {
     PAGE + fastbox.next_multiple_of(PAGE)
 }
@@ -50,7 +50,7 @@ pub(crate) const GRANTED: u64 = 1;
 /// Refused for now.
 pub(crate) const REFUSED: u64 = 2;
 
-/// A word of the control page, which every channel mapping holds.
+/// Returns a word of the control page, which every channel mapping holds.
 #[inline(always)]
 pub(crate) fn word(map: &Mapping, offset: usize) -> &AtomicU64 {
     static NOWHERE: AtomicU64 = AtomicU64::new(0);

@@ -32,7 +32,7 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 impl Closer {
-    /// Whether no connection may be accepted now. Repeated calls also retry to start the thread.
+    /// Checks whether no connection may be accepted now. Repeated calls also retry to start the thread.
     pub(crate) fn is_full(&self) -> bool {
         let mut queue = lock(&self.queue);
         self.start_thread(&mut queue);

@@ -70,13 +70,13 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The defaults, independent of the host.
+    /// Returns the defaults, independent of the host.
     #[cfg(test)]
     pub(crate) fn defaults() -> Settings {
         Settings::of(|_| None).unwrap()
     }
 
-    /// The settings with these variables set.
+    /// Returns the settings with these variables set.
     #[cfg(test)]
     fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)

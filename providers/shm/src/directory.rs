@@ -45,7 +45,7 @@ pub(crate) struct Bases {
 }
 
 impl Bases {
-    /// The places for this process. A process with raised rights ignores its environment.
+    /// Returns the places for this process. A process with raised rights ignores its environment.
     pub(crate) fn for_this_process() -> Bases {
         let variable = |name: &str| {
             let value = std::env::var_os(name).filter(|v| !v.is_empty() && !raised_rights());
@@ -62,7 +62,7 @@ impl Bases {
 }
 
 impl Directory {
-    /// The directory that `TIELINE_SHM_DIR` names.
+    /// Returns the directory that `TIELINE_SHM_DIR` names.
     pub(crate) fn given(path: &Path) -> Result<Directory, Failure> {
         let fault = |status: Status, why: &str| {
             Failure::new(status, format!("TIELINE_SHM_DIR={} {why}", path.display()))
@@ -86,7 +86,7 @@ impl Directory {
         }
     }
 
-    /// The first usable directory; the error explains why none is usable.
+    /// Returns the first usable directory; the error explains why none is usable.
     pub(crate) fn found(bases: &Bases) -> io::Result<Directory> {
         let mut faults = Vec::new();
         let own = bases.own.iter().map(|base| (base, true));
@@ -142,12 +142,12 @@ impl Directory {
         &self.path
     }
 
-    /// Whether this provider creates such directories, and removes them when they are empty.
+    /// Checks whether this provider creates such directories, and removes them when they are empty.
     pub(crate) fn is_made(&self) -> bool {
         self.made
     }
 
-    /// Whether processes of other hosts may have sockets there, which look dead from here.
+    /// Checks whether processes of other hosts may have sockets there, which look dead from here.
     pub(crate) fn is_remote(&self) -> bool {
         sys::is_remote(&self.file)
     }
@@ -158,7 +158,7 @@ impl Directory {
     }
 }
 
-/// The base without symbolic links, for peers that see it from another root; fails on a network file system.
+/// Returns the base without symbolic links, for peers that see it from another root; fails on a network file system.
 fn local(base: &Path) -> io::Result<(PathBuf, fs::Metadata)> {
     let base = fs::canonicalize(base)?;
     let file = File::open(&base)?;

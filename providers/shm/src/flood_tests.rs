@@ -16,7 +16,7 @@ use crate::receiver::MOST_IN_TURN;
 use crate::ring::head;
 use crate::sys;
 
-/// Number of events that `poll` takes at once.
+/// The number of events that `poll` takes at once.
 const EVENTS: usize = 16;
 
 /// A peer that keeps its ring full.

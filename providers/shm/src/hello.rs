@@ -133,7 +133,7 @@ impl Refusal {
             .find(|&r| r as u8 == byte)
     }
 
-    /// The text that the refused side reports.
+    /// Returns the text that the refused side reports.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Refusal::Cookie => "the peer refused the connection: the address is forged or stale",

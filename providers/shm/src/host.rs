@@ -35,8 +35,8 @@ impl HostFacts {
         HostFacts { boot: id, network: inode("net"), mount: inode("mnt") as u32 }
     }
 
-    /// Whether a peer can be reached from here. Unknown values (without /proc) exclude no peer: its socket is found or not, and has
-    /// 64 random bits in its name.
+    /// Checks whether a peer can be reached from here. Unknown values (without /proc) exclude no peer: its socket is found or not,
+    /// and has 64 random bits in its name.
     pub(crate) fn can_reach(&self, peer: &Address, own_dir: Option<&Path>) -> Result<(), Failure> {
         let no = |text: &str| Err(Failure::new(Status::Unreachable, text));
         let known = peer.boot != Id::default() && self.boot != Id::default();

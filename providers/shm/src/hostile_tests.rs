@@ -41,7 +41,7 @@ pub(crate) fn open(settings: Settings) -> RingInterface {
     RingInterface::open(domain(3), settings).unwrap()
 }
 
-/// The events of a poll, with every payload read completely.
+/// Returns the events of a poll, with every payload read completely.
 pub(crate) fn poll(interface: &RingInterface) -> Vec<(u32, u64, i32)> {
     let seen = Cell::new(0u64);
     let events = sys::polled(interface);
@@ -59,7 +59,7 @@ pub(crate) struct Hostile {
     pub(crate) memory: Mapping,
 }
 
-/// The parts of a greeting: a connection, the memory of a channel, and the greeting itself.
+/// Returns the parts of a greeting: a connection, the memory of a channel, and the greeting itself.
 fn greeting(interface: &RingInterface, asymmetric: bool) -> (OwnedFd, OwnedFd, Hello) {
     let address = Address::parse(&interface.address()).unwrap();
     let file = sys::memory_file(c"hostile", channel::memory_len(FASTBOX)).unwrap();
@@ -339,14 +339,14 @@ fn closing_endpoint_requests_no_key_and_unanswered_request_is_repeated() {
     assert_eq!(to.channel().request_key(key), Status::Closed);
 }
 
-/// Number of fences that a step executes.
+/// Returns the number of fences that a step executes.
 fn fences(step: impl FnOnce()) -> u32 {
     let before = FENCES.get();
     step();
     FENCES.get() - before
 }
 
-/// The cost of a message if both sides have membarrier: no fence, if this machine has it.
+/// Returns the cost of a message if both sides have membarrier: no fence, if this machine has it.
 fn fences_with_membarrier_on_both_sides() -> u32 {
     u32::from(!sys::asymmetric())
 }

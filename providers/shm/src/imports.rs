@@ -27,7 +27,7 @@ struct Import {
 }
 
 impl Import {
-    /// Whether its owner still has the region.
+    /// Checks whether its owner still has the region.
     fn is_live(&self) -> bool {
         // The owner has backed its entry with memory; a forged key may name an entry without memory.
         let page = self.key.entry() / sys::PAGE * sys::PAGE;
@@ -38,14 +38,14 @@ impl Import {
 /// Most regions of a connection without a key here: the requester has dropped the key before the answer arrived, or will request it
 /// again.
 const MOST_UNCLAIMED: usize = 4096;
-/// Number of regions that are kept without checking which are unused.
+/// The number of regions that are kept without checking which are unused.
 const FEW: usize = 16;
 
 /// The mapped regions of one connection's peer. Only its own methods borrow its cells.
 #[derive(Default)]
 pub(crate) struct Imports {
     regions: RefCell<HashMap<u64, Rc<Import>>>,
-    /// Number of regions at which the next [`Imports::tidy`] takes effect.
+    /// The number of regions at which the next [`Imports::tidy`] takes effect.
     room: Cell<usize>,
     table: RefCell<Weak<Mapping>>,
 }
@@ -97,7 +97,7 @@ impl Imports {
         self.regions.borrow().len()
     }
 
-    /// Whether the peer has sent this region.
+    /// Checks whether the peer has sent this region.
     pub(crate) fn holds(&self, segment: u64) -> bool {
         self.regions.borrow().contains_key(&segment)
     }
@@ -158,13 +158,13 @@ impl ImportedKey {
         if inside && key.matches(&this.import.table) { Ok(this) } else { Err(revoked()) }
     }
 
-    /// Whether the region's owner has not revoked it.
+    /// Checks whether the region's owner has not revoked it.
     #[inline(always)]
     fn is_valid(&self) -> bool {
         self.entry.get().load(Ordering::Acquire) == self.key.segment
     }
 
-    /// The checks of every operation: rights, revocation, range.
+    /// Returns the checks of every operation: rights, revocation, range.
     #[inline(always)] // the short path of put and get
     fn check(&self, offset: u64, len: u64, right: u64) -> Result<(), Status> {
         if self.key.access & right == 0 {
@@ -179,8 +179,8 @@ impl ImportedKey {
         }
     }
 
-    /// The address of a mapped range, valid while the key exists. Loads and stores cannot be checked individually, so the key must
-    /// grant both rights.
+    /// Returns the address of a mapped range, valid while the key exists. Loads and stores cannot be checked individually, so the
+    /// key must grant both rights.
     pub(crate) fn pointer(&self, offset: u64, len: u64) -> Result<*mut u8, Failure> {
         let map = &self.import.map;
         let both = access::REMOTE_READ | access::REMOTE_WRITE;

@@ -195,19 +195,19 @@ impl RingInterface {
         self.shared.fast_boxes.get()
     }
 
-    /// Number of channels that every poll drains.
+    /// Returns the number of channels that every poll drains.
     #[cfg(test)]
     pub(crate) fn looked_at(&self) -> usize {
         self.state.borrow().direct.len()
     }
 
-    /// Number of connections on which nothing has arrived yet.
+    /// Returns the number of connections on which nothing has arrived yet.
     #[cfg(test)]
     pub(crate) fn silent(&self) -> usize {
         self.state.borrow().handshakes.iter().flatten().count()
     }
 
-    /// Whether the next poll checks sockets and notices regardless of the time.
+    /// Checks whether the next poll checks sockets and notices regardless of the time.
     #[cfg(test)]
     pub(crate) fn attends(&self) -> bool {
         self.shared.attention.get()
@@ -226,20 +226,20 @@ impl RingInterface {
         (MAX_INBOUND - count) as u64
     }
 
-    /// Whether no connection is accepted until the next maintenance.
+    /// Checks whether no connection is accepted until the next maintenance.
     #[cfg(test)]
     pub(crate) fn accepts_nobody(&self) -> bool {
         self.state.borrow().accept_paused
     }
 
-    /// Number of refused connections (wrong user, cookie or version, or no resources).
+    /// Returns the number of refused connections (wrong user, cookie or version, or no resources).
     #[must_use]
     pub fn refused_connections(&self) -> u64 {
         self.shared.refused.get()
     }
 }
 
-/// The place that [`insert`] uses next: a free one, or a new one.
+/// Returns the place that [`insert`] uses next: a free one, or a new one.
 fn next_slot<T>(list: &[Option<T>], free: &[usize]) -> usize {
     free.last().copied().unwrap_or(list.len())
 }

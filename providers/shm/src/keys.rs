@@ -62,13 +62,13 @@ impl Key {
         valid.then_some(key)
     }
 
-    /// The offset of its entry in the table.
+    /// Returns the offset of its entry in the table.
     #[inline]
     pub(crate) fn entry(&self) -> usize {
         self.slot as usize * ENTRY
     }
 
-    /// Whether the table entry matches the key.
+    /// Checks whether the table entry matches the key.
     pub(crate) fn matches(&self, table: &Mapping) -> bool {
         let field = |n: usize| table.word(self.entry() + n * 8).map(|w| w.load(Ordering::Acquire));
         field(0) == Some(self.segment)
@@ -219,7 +219,7 @@ impl Exports {
         !sent.is_err_and(|error| sys::is_temporary(&error))
     }
 
-    /// A region of this process: its memory and the table.
+    /// Returns a region of this process: its memory and the table.
     pub(crate) fn local(&self, segment: u64) -> Option<(Arc<Mapping>, Arc<Mapping>)> {
         let guard = lock(&self.table);
         let table = guard.as_ref()?;

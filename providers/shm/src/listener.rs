@@ -102,8 +102,8 @@ impl Listener {
         Ok(Listener { socket: Some(socket), name, file: None })
     }
 
-    /// A socket in the directory. It is first bound under another name: `bind` creates the file before the kernel knows its owner,
-    /// and a sweep at that moment would consider the socket dead.
+    /// Returns a socket in the directory. It is first bound under another name: `bind` creates the file before the kernel knows its
+    /// owner, and a sweep at that moment would consider the socket dead.
     fn within(directory: Directory) -> io::Result<Listener> {
         let local = !directory.is_remote();
         if local {
@@ -125,7 +125,7 @@ impl Listener {
         Ok(Listener { socket: Some(socket), name, file: Some(file) })
     }
 
-    /// The socket, until it is closed.
+    /// Returns the socket, until it is closed.
     pub(crate) fn socket(&self) -> Option<&OwnedFd> {
         self.socket.as_ref()
     }
@@ -155,7 +155,7 @@ impl Listener {
         }
     }
 
-    /// The bytes for `sun_path`.
+    /// Returns the bytes for `sun_path`.
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }
@@ -183,7 +183,7 @@ pub(crate) fn targets(peer: &Address, own_dir: Option<&Path>) -> Vec<Vec<u8>> {
     names
 }
 
-/// The path as a process of the same user sees it, possibly in another mount namespace.
+/// Returns the path as a process of the same user sees it, possibly in another mount namespace.
 fn in_the_root_of(process: u32, path: &[u8]) -> Option<Vec<u8>> {
     let number = process.to_string();
     let own = [PROC, number.as_bytes()].concat();
@@ -193,7 +193,7 @@ fn in_the_root_of(process: u32, path: &[u8]) -> Option<Vec<u8>> {
     (theirs && name.len() < sys::MAX_NAME).then_some(name)
 }
 
-/// The file's name, if the socket is in a directory and has a name of this provider.
+/// Returns the file's name, if the socket is in a directory and has a name of this provider.
 fn file_name(socket: &[u8]) -> Option<&OsStr> {
     if socket.first() != Some(&b'/') {
         return None;
@@ -201,7 +201,7 @@ fn file_name(socket: &[u8]) -> Option<&OsStr> {
     Path::new(OsStr::from_bytes(socket)).file_name()
 }
 
-/// Whether one of the names exists. The error is [`io::ErrorKind::PermissionDenied`] if this process may not look, and
+/// Checks whether one of the names exists. The error is [`io::ErrorKind::PermissionDenied`] if this process may not look, and
 /// [`io::ErrorKind::NotFound`] if none exists.
 pub(crate) fn find(peer: &Address, own_dir: Option<&Path>) -> io::Result<()> {
     let mut outcome = Err(io::ErrorKind::NotFound.into());
@@ -316,7 +316,7 @@ mod tests {
             (path, socket)
         }
 
-        /// A socket that a killed process left.
+        /// Returns a socket that a killed process left.
         fn dead(&self, name: &str) -> PathBuf {
             self.bind(name).0
         }

@@ -55,7 +55,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// An empty pool that grows up to `max` bytes.
+    /// Makes an empty pool that grows up to `max` bytes.
     pub(crate) fn new(max: usize) -> Pool {
         Pool {
             free: RefCell::default(),
@@ -66,7 +66,7 @@ impl Pool {
         }
     }
 
-    /// Bytes of shared memory that the pool has allocated.
+    /// Returns the bytes of shared memory that the pool has allocated.
     pub(crate) fn committed(&self) -> usize {
         self.committed.get()
     }
@@ -169,7 +169,7 @@ impl Pool {
         self.free.borrow_mut()[chunk.class as usize].push(chunk);
     }
 
-    /// The position of a chunk's `capacity()` bytes, valid until it is released.
+    /// Returns the position of a chunk's `capacity()` bytes, valid until it is released.
     pub(crate) fn place(&self, chunk: Chunk) -> Result<(Rc<Mapping>, u64), Status> {
         let segments = self.segments.borrow();
         let segment = segments.get(chunk.segment as usize).ok_or(Status::Invalid)?;

@@ -244,12 +244,12 @@ impl RecvChannel {
         let _ = sys::send(&self.socket, &Record::Wake.pack(), &[]);
     }
 
-    /// Whether consumed slots are not published yet.
+    /// Checks whether consumed slots are not published yet.
     pub(crate) fn is_behind(&self) -> bool {
         self.ring.unpublished() != 0
     }
 
-    /// Whether there are slots that [`RecvChannel::drain`] has not seen.
+    /// Checks whether there are slots that [`RecvChannel::drain`] has not seen.
     pub(crate) fn has_news(&self) -> bool {
         self.ring.peek() != Peek::Empty
     }
@@ -291,7 +291,7 @@ impl RecvChannel {
         false
     }
 
-    /// The position below which all slots are that can be published by now.
+    /// Returns the position below which all slots are that can be published by now.
     fn end_of_published(&self) -> u64 {
         let (cold, fast) = (channel::COLD.count as u64, channel::fast(self.fastbox).count as u64);
         // Otherwise: a full cold ring, whose last slot switches to a full fast box, which begins with a lap of its own.
@@ -311,7 +311,7 @@ impl RecvChannel {
         self.noted.saturating_sub(self.ring.position())
     }
 
-    /// Whether everything that the sender published before it ended is delivered.
+    /// Checks whether everything that the sender published before it ended is delivered.
     pub(crate) fn is_drained(&self) -> bool {
         !self.has_news() || self.ring.position() >= self.last
     }
@@ -364,7 +364,7 @@ impl RecvChannel {
         }
     }
 
-    /// Whether an answer is still to be sent that could not be sent before.
+    /// Checks whether an answer is still to be sent that could not be sent before.
     pub(crate) fn owes(&self) -> bool {
         self.unanswered.is_some() && self.leaving.is_none()
     }
@@ -378,7 +378,7 @@ impl RecvChannel {
         }
     }
 
-    /// Bytes of mapped memory that this end may have touched.
+    /// Returns the bytes of mapped memory that this end may have touched.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<RecvChannel>()) as u64

@@ -57,13 +57,13 @@ pub(crate) struct Slot {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == SLOT);
 
-/// The low half of a control word: `id | len << 16 | kind << 24`.
+/// Returns the low half of a control word: `id | len << 16 | kind << 24`.
 #[inline(always)]
 pub(crate) const fn head(kind: u8, len: usize, id: u16) -> u32 {
     id as u32 | (len as u32) << 16 | (kind as u32) << 24
 }
 
-/// The lap of a position: 1 for the first, so that zeroed memory is no lap.
+/// Returns the lap of a position: 1 for the first, so that zeroed memory is no lap.
 #[inline(always)]
 fn lap(position: u64, shift: u32) -> u32 {
     ((position >> shift) as u32).wrapping_add(1)
@@ -98,7 +98,7 @@ pub(crate) struct SendRing {
 }
 
 impl SendRing {
-    /// Whether a slot is known to be free without reading the tail.
+    /// Checks whether a slot is known to be free without reading the tail.
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
         self.position.get() != self.limit.get()
@@ -166,12 +166,12 @@ impl SendRing {
         Ok(tail)
     }
 
-    /// The tail that [`SendRing::refresh`] read last.
+    /// Returns the tail that [`SendRing::refresh`] read last.
     pub(crate) fn seen(&self) -> u64 {
         self.seen.get()
     }
 
-    /// The current tail, unchecked: only to detect whether it has moved.
+    /// Returns the current tail, unchecked: only to detect whether it has moved.
     pub(crate) fn tail_now(&self) -> u64 {
         // SAFETY: `over` took the address from `keep`.
         unsafe { self.tail.as_ref() }.load(Ordering::Acquire)
@@ -236,13 +236,13 @@ impl RecvRing {
         }
     }
 
-    /// The header of the slot that [`RecvRing::peek`] returned.
+    /// Returns the header of the slot that [`RecvRing::peek`] returned.
     #[inline(always)]
     pub(crate) fn header(&self) -> u64 {
         self.word(0)
     }
 
-    /// A word of the slot's body: 0 is the header, 1 to 6 the payload.
+    /// Returns a word of the slot's body: 0 is the header, 1 to 6 the payload.
     #[inline(always)]
     pub(crate) fn word(&self, index: usize) -> u64 {
         // SAFETY: `current` points into the ring; a defective producer may write meanwhile, hence volatile.
@@ -254,7 +254,7 @@ impl RecvRing {
         }
     }
 
-    /// The start of the slot's payload: [`INLINE`] bytes, valid until the slot is published.
+    /// Returns the start of the slot's payload: [`INLINE`] bytes, valid until the slot is published.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *const u8 {
         // SAFETY: `current` points into the ring; the second of seven words.
@@ -284,7 +284,7 @@ impl RecvRing {
         self.position - self.published
     }
 
-    /// A quarter of the ring: the number of consumed slots after which to publish.
+    /// Returns a quarter of the ring: the number of consumed slots after which to publish.
     #[inline(always)]
     pub(crate) fn quarter(&self) -> u64 {
         (self.mask + 1) >> 2
@@ -305,7 +305,7 @@ impl RecvRing {
 pub(crate) struct Layout {
     /// Offset of the slots: a multiple of [`SLOT`].
     pub(crate) slots: usize,
-    /// Number of slots: a power of two.
+    /// The number of slots: a power of two.
     pub(crate) count: usize,
     /// Offset of the tail word.
     pub(crate) tail: usize,
@@ -322,7 +322,7 @@ fn locate(keep: &Keep, layout: Layout) -> Option<(NonNull<Slot>, NonNull<AtomicU
     if fits { Some((NonNull::new(slots)?, tail)) } else { None }
 }
 
-/// The first position at or after `position` that begins a lap of `count` slots.
+/// Returns the first position at or after `position` that begins a lap of `count` slots.
 #[cfg(not(loom))]
 fn next_lap(position: u64, count: usize) -> u64 {
     position.next_multiple_of(count as u64)
@@ -330,7 +330,7 @@ fn next_lap(position: u64, count: usize) -> u64 {
 
 #[cfg(not(loom))]
 impl SendRing {
-    /// A ring over a part of the mapping; `None` if it does not fit.
+    /// Returns a ring over a part of the mapping; `None` if it does not fit.
     pub(crate) fn over(keep: Keep, layout: Layout) -> Option<SendRing> {
         let (slots, tail) = locate(&keep, layout)?;
         Some(SendRing {
@@ -363,7 +363,7 @@ impl SendRing {
 
 #[cfg(not(loom))]
 impl RecvRing {
-    /// A ring over a part of the mapping; `None` if it does not fit.
+    /// Returns a ring over a part of the mapping; `None` if it does not fit.
     pub(crate) fn over(keep: Keep, layout: Layout) -> Option<RecvRing> {
         let (slots, tail) = locate(&keep, layout)?;
         Some(RecvRing {

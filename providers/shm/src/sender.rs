@@ -48,7 +48,7 @@ enum Stage {
     Closing,
 }
 
-/// The written length, if the message fits: the room was sufficient for all of it.
+/// Returns the written length, if the message fits: the room was sufficient for all of it.
 fn fitting(fits: bool, len: usize) -> Result<usize, Status> {
     if fits { Ok(len) } else { Err(Status::TooLarge) }
 }
@@ -533,7 +533,7 @@ impl SendChannel {
         self.bell.get().is_some()
     }
 
-    /// Bytes of memory that this end has created.
+    /// Returns the bytes of memory that this end has created.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast.get() { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<SendChannel>()) as u64

@@ -32,7 +32,7 @@ pub(crate) mod token {
     pub(crate) const fn handshake(index: usize) -> u64 {
         HANDSHAKE | index as u64
     }
-    /// The class (0 to 3) and the index.
+    /// Returns the class (0 to 3) and the index.
     pub(crate) const fn split(token: u64) -> (u64, usize) {
         (token >> 62, (token & !HANDSHAKE) as usize)
     }
@@ -54,7 +54,7 @@ pub(crate) struct DomainState {
 const MOST_REASONS: usize = 8;
 
 impl DomainState {
-    /// Whether the host supports events that return messages; a test has no host, and supports them.
+    /// Checks whether the host supports events that return messages; a test has no host, and supports them.
     pub(crate) fn takes_messages_back(&self) -> bool {
         self.log.as_ref().is_none_or(|host| host.abi_minor() >= 1)
     }
@@ -97,7 +97,7 @@ pub(crate) struct Shared {
     pub(crate) pool: Pool,
     /// The pool was empty when a message needed a chunk.
     pub(crate) pool_starved: Cell<bool>,
-    /// Number of polls.
+    /// The number of polls.
     pub(crate) round: Cell<u64>,
     /// Something waits for the slow part of a poll.
     pub(crate) attention: Cell<bool>,
@@ -107,7 +107,7 @@ pub(crate) struct Shared {
     pub(crate) failures: RefCell<VecDeque<(usize, Notice)>>,
     /// Channels whose sender has disconnected, to be drained for the last time.
     pub(crate) ended: RefCell<Vec<u32>>,
-    /// Number of connections that this interface refused.
+    /// The number of connections that this interface refused.
     pub(crate) refused: Cell<u64>,
     /// Closes connections of other users.
     pub(crate) closer: Closer,
@@ -127,7 +127,7 @@ pub(crate) struct Notice {
 }
 
 impl Notice {
-    /// The event for a poll; its bytes stay in this record.
+    /// Returns the event for a poll; its bytes stay in this record.
     pub(crate) fn event(&self) -> Event {
         let data = if self.data.is_empty() { std::ptr::null() } else { self.data.as_ptr() };
         Event { data, len: self.data.len(), ..self.event }

@@ -22,13 +22,13 @@ fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// The effective user of this process.
+/// Returns the effective user of this process.
 pub(crate) fn user() -> u32 {
     // SAFETY: has no preconditions.
     unsafe { libc::geteuid() }
 }
 
-/// Whether [`membarrier`] orders the memory accesses of every registered process. A forked child registers itself.
+/// Checks whether [`membarrier`] orders the memory accesses of every registered process. A forked child registers itself.
 pub(crate) fn asymmetric() -> bool {
     const QUERY: i64 = 0;
     const GLOBAL_EXPEDITED: i64 = 1 << 1;
@@ -48,7 +48,7 @@ pub(crate) fn asymmetric() -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// Number of calls of [`membarrier`] by this thread.
+    /// The number of calls of [`membarrier`] by this thread.
     pub(crate) static BARRIERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn membarrier() {
 
 // ---- files ----
 
-/// Whether a file is on a file system that other hosts may also have mounted.
+/// Checks whether a file is on a file system that other hosts may also have mounted.
 pub(crate) fn is_remote(file: &File) -> bool {
     /// NFS, AFS (two), Coda, SMB (three), Lustre, GPFS, Ceph, 9P, FUSE, BeeGFS, OCFS2, GFS2, PanFS.
     const REMOTE: [i64; 16] = [
@@ -110,7 +110,7 @@ pub(crate) fn rename_within(directory: &File, from: &str, to: &str) -> io::Resul
 /// A socket's name must be shorter than this.
 pub(crate) const MAX_NAME: usize = 108;
 
-/// The address of a listener: bytes of `sun_path`, the first of which is zero for an abstract name.
+/// Returns the address of a listener: bytes of `sun_path`, the first of which is zero for an abstract name.
 fn socket_address(path: &[u8]) -> Result<(libc::sockaddr_un, libc::socklen_t), Failure> {
     // SAFETY: a plain record; all zero is a value of it.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -171,8 +171,8 @@ pub(crate) fn connect(path: &[u8]) -> Result<OwnedFd, Failure> {
     Ok(fd)
 }
 
-/// Whether no process has the socket of that name open. A live socket refuses this datagram socket because of its different type,
-/// so its owner notices nothing. A socket that does not exist is not dead.
+/// Checks whether no process has the socket of that name open. A live socket refuses this datagram socket because of its different
+/// type, so its owner notices nothing. A socket that does not exist is not dead.
 pub(crate) fn is_dead(name: &[u8]) -> bool {
     let refused = |kind| {
         let (Ok((address, len)), Ok(fd)) = (socket_address(name), socket(kind)) else {
@@ -192,8 +192,8 @@ pub(crate) fn shut_down(fd: &OwnedFd) {
     let _ = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Whether no descriptors wait on a socket or on connections that wait to be accepted, as the kernel counts them in /proc (since
-/// Linux 5.6). If in doubt, returns false.
+/// Checks whether no descriptors wait on a socket or on connections that wait to be accepted, as the kernel counts them in /proc
+/// (since Linux 5.6). If in doubt, returns false.
 pub(crate) fn carries_nothing(fd: &OwnedFd) -> bool {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
     let text = text.unwrap_or_default();
@@ -232,7 +232,7 @@ fn do_not_linger(fd: RawFd) {
     };
 }
 
-/// The next connection, if one waits.
+/// Returns the next connection, if one waits.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     // SAFETY: the peer's address is not requested.
@@ -246,12 +246,12 @@ pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The user on the other side of a socket.
+/// Returns the user on the other side of a socket.
 pub(crate) fn peer_user(fd: &OwnedFd) -> Option<u32> {
     peer(fd).map(|(user, _)| user)
 }
 
-/// The user and the process that connected, or that listens.
+/// Returns the user and the process that connected, or that listens.
 pub(crate) fn peer(fd: &OwnedFd) -> Option<(u32, i32)> {
     // SAFETY: a plain record; all zero is a value of it.
     let mut who: libc::ucred = unsafe { std::mem::zeroed() };
@@ -368,7 +368,7 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Receive
     Ok(Received { len: got as usize, fds, cut })
 }
 
-/// A descriptor that reserves a place in the table, to be closed when the table is full.
+/// Returns a descriptor that reserves a place in the table, to be closed when the table is full.
 pub(crate) fn spare() -> Result<OwnedFd, Failure> {
     // SAFETY: takes numbers only.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
@@ -379,18 +379,18 @@ pub(crate) fn spare() -> Result<OwnedFd, Failure> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether an error means that this process or the system has no descriptor or memory left.
+/// Checks whether an error means that this process or the system has no descriptor or memory left.
 pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
-/// Whether data follows after an error of [`receive`]. A peer that closes without reading everything resets the connection; its
-/// earlier records come after that error, and then its end.
+/// Checks whether data follows after an error of [`receive`]. A peer that closes without reading everything resets the connection;
+/// its earlier records come after that error, and then its end.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::ECONNRESET))
 }
 
-/// Whether an error of [`send`] is temporary.
+/// Checks whether an error of [`send`] is temporary.
 pub(crate) fn is_temporary(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -462,7 +462,7 @@ impl Ready {
         Ready([libc::epoll_event { events: 0, u64: 0 }; Ready::MOST])
     }
 
-    /// The token of one of the descriptors that were found last.
+    /// Returns the token of one of the descriptors that were found last.
     pub(crate) fn token(&self, index: usize) -> u64 {
         self.0[index].u64
     }
@@ -507,7 +507,7 @@ pub(crate) fn kill_self() {
     let _ = unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
-/// The events of one poll.
+/// Returns the events of one poll.
 #[cfg(test)]
 pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     interface: &I,
@@ -523,7 +523,7 @@ pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     slots[..n].iter().map(|slot| unsafe { slot.assume_init() }).collect()
 }
 
-/// The payload of an event of the last poll.
+/// Returns the payload of an event of the last poll.
 #[cfg(test)]
 pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
     let mut copy = vec![0; event.len];
@@ -540,7 +540,7 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
 
-    /// Whether closing a socket waits, and for how many seconds.
+    /// Checks whether closing a socket waits, and for how many seconds.
     fn lingering(fd: &OwnedFd) -> libc::linger {
         let mut linger = libc::linger { l_onoff: -1, l_linger: -1 };
         let mut len = size_of::<libc::linger>() as libc::socklen_t;

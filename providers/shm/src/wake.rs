@@ -12,7 +12,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Whether the sleeper may sleep: sets its notes with [`note`] on every word that publishers read, and then finds no event.
+/// Checks whether the sleeper may sleep: sets its notes with [`note`] on every word that publishers read, and then finds no event.
 pub(crate) fn may_sleep(notes: impl FnOnce(), has_news: impl FnOnce() -> bool) -> bool {
     notes();
     fence(Ordering::SeqCst);
@@ -34,8 +34,8 @@ pub(crate) fn publish(step: impl FnOnce(), todo: impl FnOnce() -> bool, word: &A
     todo() || word.load(Ordering::Relaxed) != 0
 }
 
-/// The steps after a publication: the fence (`full` unless the sleeper provides it), `tell`, and then the check whether to wake the
-/// other side.
+/// Returns the steps after a publication: the fence (`full` unless the sleeper provides it), `tell`, and then the check whether to
+/// wake the other side.
 #[inline(always)]
 pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> bool {
     if full {
@@ -55,11 +55,11 @@ fn pay() {
 
 #[cfg(all(test, not(loom)))]
 thread_local! {
-    /// Number of fences that this thread has executed for publications.
+    /// The number of fences that this thread has executed for publications.
     pub(crate) static FENCES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Whether the other side sleeps and this caller must wake it; true for one caller only.
+/// Checks whether the other side sleeps and this caller must wake it; true for one caller only.
 #[inline(always)]
 fn wakes(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::SeqCst) != 0

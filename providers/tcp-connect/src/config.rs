@@ -37,7 +37,7 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The settings with these values.
+    /// Returns the settings with these values.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)

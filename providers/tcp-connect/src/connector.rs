@@ -154,12 +154,12 @@ fn show(peers: &mut Peers, handed_out: &mut Vec<Vec<u8>>, events: &mut Events<'_
     }
 }
 
-/// The key of connections to a contact.
+/// Returns the key of connections to a contact.
 pub(crate) fn key_of(secret: &[u8], contact: &Contact) -> Key {
     Key::derive(secret, &contact.cookie)
 }
 
-/// The number of a peer in events.
+/// Returns the number of a peer in events.
 pub(crate) fn name_of(address: &[u8]) -> u64 {
     address_hash(address)
 }

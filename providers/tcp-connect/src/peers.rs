@@ -458,7 +458,7 @@ impl Peers {
     }
 }
 
-/// Whether one of a peer's connections is being closed: until it is gone, the peer may not have read all of it.
+/// Checks whether one of a peer's connections is being closed: until it is gone, the peer may not have read all of it.
 fn is_closing(peer: &Peer, wires: &HashMap<u64, Wire>) -> bool {
     peer.wires.iter().any(|token| wires.get(token).is_some_and(|w| w.phase != Phase::Open))
 }

@@ -348,7 +348,7 @@ fn an_address_that_is_none_is_refused() {
     }
 }
 
-/// The address of a listener that accepts connections and sends nothing.
+/// Returns the address of a listener that accepts connections and sends nothing.
 fn silent(own: &[u8]) -> (std::net::TcpListener, Vec<u8>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mut contact = Contact::parse(own).expect("our own");

@@ -75,7 +75,7 @@ impl Wire {
         self.stream.as_raw_fd()
     }
 
-    /// The address of the other end, as text.
+    /// Returns the address of the other end, as text.
     pub(crate) fn at(&self) -> String {
         self.at.map_or_else(|| "an address that broke at once".into(), |at| at.to_string())
     }
@@ -88,7 +88,7 @@ impl Wire {
         put_note(&mut self.out, note);
     }
 
-    /// Bytes that the socket has not accepted yet.
+    /// Returns the bytes that the socket has not accepted yet.
     pub(crate) fn unsent(&self) -> usize {
         self.out.len() - self.sent
     }

@@ -20,7 +20,7 @@ impl Buffer {
         Buffer { bytes: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, round: 0 }
     }
 
-    /// The unread bytes.
+    /// Returns the unread bytes.
     #[inline]
     pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]

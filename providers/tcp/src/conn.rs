@@ -93,7 +93,7 @@ pub(crate) struct ConnectionState {
     pub(crate) last_words: String,
     pub(crate) goodbye_sent: bool,
     unflushed: bool,
-    /// Number of short messages since poll `burst_round`.
+    /// The number of short messages since poll `burst_round`.
     burst: u32,
     burst_round: u64,
     /// The stream that writes next.
@@ -189,7 +189,7 @@ impl ConnectionState {
         self.submit_later(head, key, payload, gathers)
     }
 
-    /// Whether this is one of many short messages, for which separate system calls are too expensive.
+    /// Checks whether this is one of many short messages, for which separate system calls are too expensive.
     #[inline]
     fn gathers(&mut self, head: &Head, payload: &[u8]) -> bool {
         if head.kind != Kind::Message || payload.len() > SHORT {
@@ -203,7 +203,7 @@ impl ConnectionState {
         self.burst > AT_ONCE && self.outbox.waiting() < GATHERED
     }
 
-    /// Whether frames can go straight to the kernel: one stream, nothing kept and nothing queued.
+    /// Checks whether frames can go straight to the kernel: one stream, nothing kept and nothing queued.
     #[inline]
     fn is_quick(&self) -> bool {
         !self.outbox.retains()

@@ -19,7 +19,7 @@ pub(crate) enum Arrival {
 #[derive(Debug, Default)]
 pub(crate) struct Crossing {
     lower: bool,
-    /// Number of connections that this stream has had. Every greeting contains it, to distinguish old connections.
+    /// The number of connections that this stream has had. Every greeting contains it, to distinguish old connections.
     round: u32,
     dialling: bool,
     reserve: bool,
@@ -42,7 +42,7 @@ impl Crossing {
         self.dialling = true;
     }
 
-    /// The own dial succeeded. `true`: send `Start` on it and use it; `false`: wait for `Start` on it.
+    /// Returns the own dial succeeded. `true`: send `Start` on it and use it; `false`: wait for `Start` on it.
     pub(crate) fn dialled(&mut self) -> bool {
         self.dialling = false;
         if self.lower {
@@ -51,7 +51,7 @@ impl Crossing {
         self.lower
     }
 
-    /// The own dial failed. `true`: send `Start` on the connection in reserve and use it.
+    /// Returns the own dial failed. `true`: send `Start` on the connection in reserve and use it.
     pub(crate) fn dial_failed(&mut self) -> bool {
         self.dialling = false;
         let reserve = self.lower && self.reserve;
@@ -61,7 +61,7 @@ impl Crossing {
         reserve
     }
 
-    /// A connection arrived from a side that has seen `round` connections of this stream.
+    /// Returns a connection arrived from a side that has seen `round` connections of this stream.
     pub(crate) fn arrived(&mut self, round: u32) -> Arrival {
         match self.lower {
             true if round != self.round => Arrival::Refuse,

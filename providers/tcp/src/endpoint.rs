@@ -36,7 +36,7 @@ impl StreamEndpoint {
         &self.conn
     }
 
-    /// The number of streams that this side requests, and whether it keeps sent data.
+    /// Returns the number of streams that this side requests, and whether it keeps sent data.
     fn wishes(&self) -> (usize, bool) {
         let mut interfaces: Vec<&str> = self
             .shared

@@ -80,7 +80,7 @@ kinds! {
 }
 
 impl Kind {
-    /// Whether it has a sequence number, is kept in order, and is sent again when a stream breaks.
+    /// Checks whether it has a sequence number, is kept in order, and is sent again when a stream breaks.
     pub(crate) fn is_sequenced(self) -> bool {
         !matches!(self, Kind::Ack | Kind::Start | Kind::Gone)
     }
@@ -127,12 +127,12 @@ pub(crate) struct KeyPart {
 pub(crate) type Malformed = &'static str;
 
 impl Head {
-    /// A frame without payload.
+    /// Returns a frame without payload.
     pub(crate) fn bare(kind: Kind, number: u32, word: u64) -> Head {
         Head { kind, last: false, len: 0, seq: 0, ack: 0, number, word }
     }
 
-    /// The notification of a put.
+    /// Returns the notification of a put.
     pub(crate) fn notified(number: u32, word: u32) -> Head {
         Head::bare(Kind::Notified, number, u64::from(word))
     }
@@ -272,7 +272,7 @@ pub(crate) fn word_status(word: u64) -> Result<(), Refused> {
 /// The position of the sum in a head or key.
 const SUM: core::ops::Range<usize> = 20..24;
 
-/// The sum of all bytes except the sum itself.
+/// Returns the sum of all bytes except the sum itself.
 #[inline]
 fn sum(bytes: &[u8; HEAD]) -> u32 {
     let word = |at: usize| u64_at(bytes, at);

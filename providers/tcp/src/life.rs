@@ -94,7 +94,7 @@ impl ConnectionState {
         self.links.iter().filter_map(|link| link.stream.as_ref()).any(|s| s.leads_to_itself())
     }
 
-    /// Whether all data that was sent before closing has reached the peer's kernel. If a socket with unread received data is
+    /// Checks whether all data that was sent before closing has reached the peer's kernel. If a socket with unread received data is
     /// closed, it sends a reset and drops the data that is still in our kernel.
     pub(crate) fn has_handed_over(&self) -> bool {
         let acknowledged = || {
@@ -108,7 +108,7 @@ impl ConnectionState {
             || self.goodbye_sent && self.outbox.is_written_out() && acknowledged()
     }
 
-    /// Whether neither the endpoint nor the interface needs it any more.
+    /// Checks whether neither the endpoint nor the interface needs it any more.
     pub(crate) fn is_over(&self) -> bool {
         self.abandoned && matches!(self.phase, Phase::Failed(_))
     }
@@ -205,7 +205,7 @@ impl ConnectionState {
         }
     }
 
-    /// A regular visit; `false` if no further one is needed.
+    /// Returns a regular visit; `false` if no further one is needed.
     pub(crate) fn tick(&mut self, now: Instant) -> bool {
         match self.phase {
             Phase::Waiting | Phase::Failed(_) => return false,

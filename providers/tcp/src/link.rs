@@ -41,7 +41,7 @@ pub(crate) struct Greeting {
     pub(crate) from_target: [u8; 16],
     pub(crate) from: u64,
     pub(crate) stream: u8,
-    /// Number of connections that the dialler has seen of that stream.
+    /// The number of connections that the dialler has seen of that stream.
     pub(crate) round: u32,
 }
 

@@ -162,7 +162,7 @@ fn rma(sides: &mut [Side; 2], put: bool, key: &Key, memory: &mut [u8], offset: u
     assert_eq!(posting, Posting::Pending);
 }
 
-/// Bytes that encode their position.
+/// Returns the bytes that encode their position.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = vec![0; len];
@@ -187,7 +187,7 @@ fn key_of(
     (region, key)
 }
 
-/// The descriptors of the streams that an endpoint uses.
+/// Returns the descriptors of the streams that an endpoint uses.
 fn streams_of(side: &Side) -> Vec<i32> {
     let conn = side.endpoint().conn();
     let inner = conn.inner.borrow();

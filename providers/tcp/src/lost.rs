@@ -59,7 +59,7 @@ enum Found<'a> {
     Answers,
 }
 
-/// The likely cause, from the facts.
+/// Returns the likely cause, from the facts.
 fn cause(
     facts: Option<Unacknowledged>,
     found: &Found<'_>,
@@ -102,7 +102,7 @@ fn cause(
     }
 }
 
-/// The peer's host in the form that commands accept.
+/// Returns the peer's host in the form that commands accept.
 fn host(peer: Option<SocketAddr>, interface: Option<&str>) -> String {
     match (peer, interface) {
         (Some(SocketAddr::V6(at)), Some(name)) if at.ip().is_unicast_link_local() => {

@@ -86,7 +86,7 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    /// Whether something is left to cut into frames.
+    /// Checks whether something is left to cut into frames.
     pub(crate) fn has_more(&self) -> bool {
         self.cut < self.len && self.len > SMALL as u64 && self.region.is_ok()
     }
@@ -129,7 +129,7 @@ pub(crate) struct Ops {
     serve_next: bool,
 }
 
-/// Whether `a` is not after `b`, as numbers that wrap.
+/// Checks whether `a` is not after `b`, as numbers that wrap.
 pub(crate) fn not_after(a: u32, b: u32) -> bool {
     b.wrapping_sub(a) < 1 << 31
 }
@@ -144,7 +144,7 @@ fn ended(before: &mut u32, last: u32, waiting: Option<u32>, number: u32) -> Opti
 }
 
 impl Ops {
-    /// Whether a fence still holds back later operations. `in_order`: frames arrive in the order in which they are sent.
+    /// Checks whether a fence still holds back later operations. `in_order`: frames arrive in the order in which they are sent.
     pub(crate) fn is_barred(&mut self, in_order: bool) -> bool {
         let Some(fence) = self.fence else { return false };
         let gets = self.gets.iter().any(|get| not_after(get.number, fence.last_get));
@@ -169,7 +169,7 @@ impl Ops {
         turn
     }
 
-    /// The pending get of that number.
+    /// Returns the pending get of that number.
     pub(crate) fn get(&self, number: u32) -> Option<&GetOp> {
         self.gets.iter().find(|get| get.number == number)
     }
@@ -228,12 +228,12 @@ impl Ops {
         }
     }
 
-    /// Whether `put_lacks` was called for a put.
+    /// Checks whether `put_lacks` was called for a put.
     pub(crate) fn lacks(&self, number: u32) -> bool {
         self.puts.iter().any(|put| put.number == number && put.missing.is_some())
     }
 
-    /// Whether a flush waits for a put.
+    /// Checks whether a flush waits for a put.
     pub(crate) fn covers_put(&self, number: u32) -> bool {
         self.flushes.iter().any(|flush| not_after(number, flush.last_put))
     }
@@ -249,7 +249,7 @@ impl Ops {
         }
     }
 
-    /// The cookies of all operations that owe a completion.
+    /// Returns the cookies of all operations that owe a completion.
     pub(crate) fn cookies(&self) -> Vec<u64> {
         let puts = self.puts.iter().filter_map(|put| put.cookie);
         let gets = self.gets.iter().map(|get| get.cookie);

@@ -105,9 +105,9 @@ pub(crate) struct Outbox {
     retain: bool,
     ring: Ring,
     frames: VecDeque<Frame>,
-    /// Number of the first frame; in a session that retains, its sequence number.
+    /// The number of the first frame; in a session that retains, its sequence number.
     first: u64,
-    /// Number of frames from `first` on that some stream has begun.
+    /// The number of frames from `first` on that some stream has begun.
     begun: usize,
     /// Those of them that must be sent again, lowest first.
     again: VecDeque<u64>,
@@ -145,28 +145,28 @@ impl Outbox {
         self.retain
     }
 
-    /// Whether no frame is kept and none waits.
+    /// Checks whether no frame is kept and none waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Whether streams have written all frames.
+    /// Checks whether streams have written all frames.
     pub(crate) fn is_written_out(&self) -> bool {
         self.frames.iter().all(|frame| matches!(frame.state, FrameState::Sent(_)))
     }
 
-    /// Bytes that no stream has begun.
+    /// Returns the bytes that no stream has begun.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Size of the buffer memory.
+    /// Returns the size of the buffer memory.
     pub(crate) fn committed(&self) -> usize {
         self.ring.committed() + self.frames.capacity() * size_of::<Frame>()
     }
 
-    /// Whether there is room for a message of this length, head included.
+    /// Checks whether there is room for a message of this length, head included.
     #[inline]
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let (bytes, frames) = self.reserved;
@@ -174,7 +174,7 @@ impl Outbox {
             && !(self.retain && self.frames.len() as u32 + frames >= WINDOW - 64)
     }
 
-    /// Whether room is reserved for a message whose packer runs.
+    /// Checks whether room is reserved for a message whose packer runs.
     #[inline]
     pub(crate) fn is_reserved(&self) -> bool {
         self.reserved.1 > 0
@@ -200,12 +200,12 @@ impl Outbox {
         self.frames.len() < if self.retain { 128 } else { 8192 }
     }
 
-    /// Whether the session has failed.
+    /// Checks whether the session has failed.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// The number of the next frame, for one that is sent immediately and not kept.
+    /// Returns the number of the next frame, for one that is sent immediately and not kept.
     #[inline]
     pub(crate) fn take_seq(&mut self) -> u32 {
         let seq = self.next_seq;
@@ -299,7 +299,7 @@ impl Outbox {
         self.first + self.frames.len() as u64 - 1
     }
 
-    /// Whether a frame has been written, wherever it is by now.
+    /// Checks whether a frame has been written, wherever it is by now.
     pub(crate) fn is_written(&self, number: u64) -> bool {
         number < self.first
             || self
@@ -473,7 +473,7 @@ impl Outbox {
         self.release();
     }
 
-    /// The oldest unacknowledged frame: its stream, and when it was last written, in ms.
+    /// Returns the oldest unacknowledged frame: its stream, and when it was last written, in ms.
     pub(crate) fn oldest(&self) -> Option<(u8, u64)> {
         let frame = self.frames.front()?;
         match frame.state {

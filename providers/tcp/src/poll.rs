@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// The next of the recently active streams.
+    /// Returns the next of the recently active streams.
     fn next_hot(&mut self, shared: &Shared) -> Option<(u32, usize)> {
         let hot = shared.hot.borrow();
         let next = hot.get(self.turn).or(hot.first()).copied();

@@ -20,13 +20,13 @@ pub(crate) struct Pool {
     visits: u32,
     /// Nothing is read for a while: returned buffers are freed.
     rests: bool,
-    /// Number of allocated buffers so far.
+    /// The number of allocated buffers so far.
     #[cfg(test)]
     made: u64,
 }
 
 impl Pool {
-    /// An empty buffer.
+    /// Returns an empty buffer.
     pub(crate) fn take(&mut self) -> Buffer {
         if let Some(buffer) = self.spare.pop() {
             self.unused = self.unused.min(self.spare.len());
@@ -77,7 +77,7 @@ impl Pool {
         (self.unused, self.rests) = (0, true);
     }
 
-    /// Size of the memory.
+    /// Returns the size of the memory.
     pub(crate) fn committed(&self) -> usize {
         (self.spare.len() + self.cooling.len()) * BUFFER
     }

@@ -84,7 +84,7 @@ impl Probe {
     }
 }
 
-/// The result of a failed attempt. A connection that was accepted and has ended since counts as an answer.
+/// Returns the result of a failed attempt. A connection that was accepted and has ended since counts as an answer.
 fn of(error: &io::Error, at: Instant) -> Answer {
     match error.kind() {
         io::ErrorKind::ConnectionRefused

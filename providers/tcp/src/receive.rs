@@ -256,7 +256,7 @@ impl ConnectionState {
         }
     }
 
-    /// The destination of the rest of a payload. If the destination may not be written any more, there is none.
+    /// Returns the destination of the rest of a payload. If the destination may not be written any more, there is none.
     fn landing_pieces(
         &mut self,
         landing: &mut Landing,
@@ -454,7 +454,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// The destination of the payload of this frame.
+    /// Returns the destination of the payload of this frame.
     #[allow(clippy::type_complexity)]
     fn destination_of(
         &self,
@@ -535,7 +535,7 @@ fn is_fault(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EFAULT)
 }
 
-/// Number of bytes of these pieces before the first that cannot be written; 0 if the memory has reappeared by now.
+/// Returns the number of bytes of these pieces before the first that cannot be written; 0 if the memory has reappeared by now.
 #[cold]
 fn first_missing(pieces: &[Piece]) -> usize {
     let mut before = 0;

@@ -26,7 +26,7 @@ pub struct Region {
     access: u64,
     tag: u64,
     index: u32,
-    /// Number of current pins, and [`REVOKED`].
+    /// The number of current pins, and [`REVOKED`].
     pins: AtomicU32,
     faulted: AtomicBool,
 }
@@ -153,7 +153,7 @@ impl Regions {
         region.await_pins();
     }
 
-    /// The region that a peer designates, if the key permits this access to the range.
+    /// Returns the region that a peer designates, if the key permits this access to the range.
     pub(crate) fn find(
         &self,
         key: &KeyPart,

@@ -25,12 +25,12 @@ impl Ring {
         (self.next - self.first) as usize
     }
 
-    /// Size of the memory.
+    /// Returns the size of the memory.
     pub(crate) fn committed(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The position of the next byte.
+    /// Returns the position of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.next
     }
@@ -49,7 +49,7 @@ impl Ring {
         self.next += len as u64;
     }
 
-    /// The bytes from `position` on, in at most two pieces.
+    /// Returns the bytes from `position` on, in at most two pieces.
     pub(crate) fn slices(&self, position: u64, len: usize) -> (&[u8], &[u8]) {
         if len == 0 || self.bytes.is_empty() {
             return (&[], &[]);

@@ -15,7 +15,7 @@ use tieline_plugin_api::Status;
 const TURN: usize = 64 << 10;
 
 impl ConnectionState {
-    /// The value of `ack` for a frame that is sent now.
+    /// Returns the value of `ack` for a frame that is sent now.
     pub(crate) fn acknowledge(&mut self) -> u32 {
         self.ack_owed = 0;
         self.ack_bytes = 0;

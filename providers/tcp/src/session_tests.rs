@@ -433,7 +433,7 @@ fn an_outbox_with_nothing_in_it_gives_its_memory_back_and_no_other_does() {
     assert_eq!(outbox.committed(), 0);
 }
 
-/// The bytes that a stream would write next.
+/// Returns the bytes that a stream would write next.
 fn offered(outbox: &mut Outbox, track: &Track) -> Vec<u8> {
     let mut gathered = Gathered::default();
     outbox.gather(track, &mut gathered);

@@ -63,11 +63,11 @@ pub(crate) struct Shared {
     /// Identifies this interface at its process's listener.
     pub(crate) target: [u8; 16],
     pub(crate) poller: Poller,
-    /// Number of polls.
+    /// The number of polls.
     pub(crate) round: Cell<u64>,
     pub(crate) began: Instant,
     pub(crate) now: Cell<Instant>,
-    /// Number of streams whose kernel buffers are full.
+    /// The number of streams whose kernel buffers are full.
     pub(crate) blocked: Cell<usize>,
     pub(crate) streams: Cell<usize>,
     /// Connections that the next poll attends to, and those that are visited regularly.
@@ -127,7 +127,7 @@ impl Shared {
         self.notify(Event { kind: event::NOTIFIED, peer, header, ..Event::empty() }, &[]);
     }
 
-    /// Whether enough events are pending to accept no more: a peer may notify without limit.
+    /// Checks whether enough events are pending to accept no more: a peer may notify without limit.
     pub(crate) fn tells_enough(&self) -> bool {
         self.notices.borrow().len() >= MOST_NOTICES
     }
@@ -195,7 +195,7 @@ impl Shared {
     }
 }
 
-/// The routes for one of several streams, those of its rail first; `used` maps the number of rails to the number in use.
+/// Returns the routes for one of several streams, those of its rail first; `used` maps the number of rails to the number in use.
 fn in_turn(routes: Vec<Route>, number: usize, used: impl FnOnce(usize) -> usize) -> Vec<Route> {
     let mut rails: Vec<String> = Vec::new();
     for route in &routes {

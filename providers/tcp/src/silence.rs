@@ -28,13 +28,13 @@ pub(crate) struct Unanswered {
 }
 
 impl Unanswered {
-    /// Whether this stream must be sampled again.
+    /// Checks whether this stream must be sampled again.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight || self.waits || self.asked
     }
 
-    /// The longest tolerated silence. Kernels answer only two probes per second, and probes are sent at growing intervals, so a
-    /// single unanswered probe means nothing.
+    /// Returns the longest tolerated silence. Kernels answer only two probes per second, and probes are sent at growing intervals,
+    /// so a single unanswered probe means nothing.
     pub(crate) fn timeout(&self, limit: Duration) -> Duration {
         if self.in_flight { limit } else { limit.max(PROBES) }
     }

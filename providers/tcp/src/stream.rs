@@ -94,7 +94,7 @@ impl Stream {
         }
     }
 
-    /// A stream that is connected to itself.
+    /// Returns a stream that is connected to itself.
     pub(crate) fn to_itself() -> io::Result<Stream> {
         let (socket, other) = sys::pair()?;
         let mut stream = Stream::new(0, socket, None);
@@ -102,13 +102,13 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The descriptor for writing.
+    /// Returns the descriptor for writing.
     #[inline]
     pub(crate) fn sender(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// The descriptor for reading.
+    /// Returns the descriptor for reading.
     #[inline]
     pub(crate) fn receiver(&self) -> RawFd {
         self.other_end.as_ref().unwrap_or(&self.socket).as_raw_fd()
@@ -118,7 +118,7 @@ impl Stream {
         self.other_end.is_some()
     }
 
-    /// The peer's address, for texts.
+    /// Returns the peer's address, for texts.
     pub(crate) fn peer(&self) -> String {
         match self.peer {
             Some(peer) => peer.to_string(),
@@ -127,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// The addresses of this end and of the other one.
+    /// Returns the addresses of this end and of the other one.
     pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let socket = socket2::SockRef::from(&self.socket);
         let address = |a: io::Result<socket2::SockAddr>| a.ok().and_then(|a| a.as_socket());
@@ -139,7 +139,7 @@ impl Stream {
         sys::send_pieces(self.sender(), pieces)
     }
 
-    /// The receive buffer; takes one from the pool if there is none.
+    /// Returns the receive buffer; takes one from the pool if there is none.
     #[inline]
     pub(crate) fn buffer(&mut self, pool: &RefCell<Pool>) -> &mut Buffer {
         let rest = &mut self.rest;
@@ -161,7 +161,7 @@ impl Stream {
         }
     }
 
-    /// Size of the memory for received data.
+    /// Returns the size of the memory for received data.
     pub(crate) fn committed(&self) -> usize {
         self.rest.len() + self.buffer.as_ref().map_or(0, |_| BUFFER)
     }

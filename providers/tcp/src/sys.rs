@@ -63,13 +63,13 @@ pub(crate) fn pieces(iov: &[Iov]) -> Box<[Piece]> {
 
 const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
-/// The bytes of a slice as a piece to send.
+/// Returns the bytes of a slice as a piece to send.
 #[inline]
 pub(crate) fn piece(bytes: &[u8]) -> Piece {
     Piece { base: bytes.as_ptr().cast_mut(), len: bytes.len() }
 }
 
-/// The room of a slice as a piece to receive into.
+/// Returns the room of a slice as a piece to receive into.
 #[inline]
 pub(crate) fn piece_mut(bytes: &mut [u8]) -> Piece {
     Piece { base: bytes.as_mut_ptr(), len: bytes.len() }
@@ -129,7 +129,7 @@ pub(crate) fn write_region(touch: &Touch, bytes: &[u8], to: Piece) -> Result<(),
 
 const PAGE: usize = 4096;
 
-/// Number of bytes of a piece before the first that cannot be written. `None`: all can.
+/// Returns the number of bytes of a piece before the first that cannot be written. `None`: all can.
 pub(crate) fn first_unwritable(piece: Piece) -> Option<usize> {
     first_page(piece, |at| is_writable(at & !3))
 }
@@ -143,7 +143,7 @@ pub(crate) fn first_unreadable(touch: &Touch, piece: Piece) -> Option<usize> {
     })
 }
 
-/// The first bad page of a piece, as the offset in the piece where that page's part begins.
+/// Returns the first bad page of a piece, as the offset in the piece where that page's part begins.
 fn first_page(piece: Piece, is_good: impl Fn(usize) -> bool) -> Option<usize> {
     let mut at = 0;
     while at < piece.len {
@@ -162,7 +162,7 @@ pub(crate) fn read_piece(from: Piece, out: &mut [u8]) {
     unsafe { std::ptr::copy(from.base, out.as_mut_ptr(), from.len.min(out.len())) };
 }
 
-/// The rest of a piece from `at` on.
+/// Returns the rest of a piece from `at` on.
 #[inline]
 pub(crate) fn tail(piece: Piece, at: usize) -> Piece {
     let at = at.min(piece.len);
@@ -205,7 +205,7 @@ pub(crate) fn end_sending(fd: RawFd) {
     let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// The kernel's state of the data sent on a TCP connection; `None` for other sockets.
+/// Returns the kernel's state of the data sent on a TCP connection; `None` for other sockets.
 pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
     // SAFETY: a plain record for which zeros are a valid value.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -226,7 +226,7 @@ pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
     })
 }
 
-/// The kernel's state of unacknowledged data: bytes, the largest segment, the presumed MTU of the route, and the number of
+/// Returns the kernel's state of unacknowledged data: bytes, the largest segment, the presumed MTU of the route, and the number of
 /// unanswered retransmissions.
 pub(crate) fn unacknowledged(fd: RawFd) -> Option<Unacknowledged> {
     // SAFETY: a plain record for which zeros are a valid value.
@@ -246,12 +246,12 @@ pub(crate) fn unacknowledged(fd: RawFd) -> Option<Unacknowledged> {
     })
 }
 
-/// Whether a failed call must be repeated, now or later.
+/// Checks whether a failed call must be repeated, now or later.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// The events of a poll, with a copy of every payload.
+/// Returns the events of a poll, with a copy of every payload.
 #[cfg(test)]
 pub(crate) fn poll<I: tieline_plugin_api::Interface>(
     interface: &I,

@@ -45,12 +45,12 @@ impl<T> Window<T> {
         self.expected
     }
 
-    /// The sequence number after the highest one that has arrived.
+    /// Returns the sequence number after the highest one that has arrived.
     pub(crate) fn highest(&self) -> u32 {
         self.expected.wrapping_add(self.ahead.len() as u32)
     }
 
-    /// Whether frames wait for missing ones before them.
+    /// Checks whether frames wait for missing ones before them.
     pub(crate) fn has_gap(&self) -> bool {
         !self.ahead.is_empty()
     }
@@ -90,7 +90,7 @@ impl<T> Window<T> {
         self.ahead[at] = Some(item);
     }
 
-    /// The held record of the next frame.
+    /// Returns the held record of the next frame.
     pub(crate) fn ready(&mut self) -> Option<&mut T> {
         self.ahead.front_mut()?.as_mut()
     }

@@ -115,7 +115,7 @@ fn cross(job: &Job, context: &Context, count: usize, last: impl FnOnce()) -> Res
     Ok(again)
 }
 
-/// Number of connections of module rc.
+/// Returns the number of connections of module rc.
 fn standing(worker: &Worker) -> u64 {
     let modules = worker.memory();
     modules.iter().filter(|module| module.path.ends_with("/rc")).map(|module| module.peers).sum()

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The result of the stream, or the time of its failure.
+/// Returns the result of the stream, or the time of its failure.
 fn run() -> Result<Result<String, Instant>, Error> {
     let argument = |n| std::env::args().nth(n).and_then(|text| text.parse::<u64>().ok());
     let seconds = Duration::from_secs(argument(1).unwrap_or(5));

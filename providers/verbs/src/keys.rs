@@ -82,7 +82,7 @@ impl PackedKey {
         Ok(key)
     }
 
-    /// The remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
+    /// Returns the remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
     pub(crate) fn admit(&self, right: u64, offset: u64, len: usize) -> Result<u64, Status> {
         if self.access & right != right {
             return Err(Status::KeyRejected);

@@ -105,7 +105,7 @@ functions! {
     ]
 }
 
-/// The loaded library. It stays loaded for the life of the process.
+/// Returns the loaded library. It stays loaded for the life of the process.
 ///
 /// # Errors
 /// The library cannot be loaded; the text is the dynamic loader's.

@@ -12,7 +12,7 @@ pub(crate) struct Notices<M> {
     messages: Vec<M>,
 }
 
-/// A successful completion with this value.
+/// Returns a successful completion with this value.
 #[inline(always)]
 pub(crate) fn completion(cookie: u64, value: u64) -> Event {
     Event { kind: event::COMPLETION, header: value, cookie, ..Event::empty() }
@@ -145,13 +145,13 @@ impl<M> Notices<M> {
         false
     }
 
-    /// Whether the backlog is empty.
+    /// Checks whether the backlog is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.backlog.is_empty()
     }
 
-    /// Whether the application may still read data to which events point.
+    /// Checks whether the application may still read data to which events point.
     #[inline]
     pub(crate) fn are_out(&self) -> bool {
         !self.messages.is_empty() || !self.texts.is_empty()
@@ -182,7 +182,7 @@ mod tests {
     use crate::double::sys::{payload, pushed};
     use core::mem::MaybeUninit;
 
-    /// The cookies and texts that `act` delivers to an application with this much room.
+    /// Returns the cookies and texts that `act` delivers to an application with this much room.
     fn with_room<T>(
         room: usize,
         act: impl FnOnce(&mut Events<'_>) -> T,

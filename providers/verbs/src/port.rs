@@ -74,7 +74,7 @@ impl Port {
         })
     }
 
-    /// Whether packets from here can reach `peer`, as far as this can be determined without sending one.
+    /// Checks whether packets from here can reach `peer`, as far as this can be determined without sending one.
     ///
     /// # Errors
     /// The text says why not.
@@ -131,12 +131,12 @@ impl Port {
         Ok(())
     }
 
-    /// Whether packets to this InfiniBand port leave the subnet.
+    /// Checks whether packets to this InfiniBand port leave the subnet.
     fn is_beyond_router(&self, peer: &Port) -> bool {
         !self.ethernet && !peer.ethernet && self.gid[..8] != peer.gid[..8]
     }
 
-    /// The address vector for a peer's port.
+    /// Returns the address vector for a peer's port.
     pub(crate) fn route(&self, peer: &Port, local: &Local, settings: &Settings) -> ibv_ah_attr {
         let beyond = self.is_beyond_router(peer);
         let dlid = match settings.router {
@@ -183,8 +183,8 @@ pub(crate) enum Router {
     ByPrefix,
 }
 
-/// The LID that leads to a subnet from all other subnets, taken from a site-local prefix: fec0:0:LID:subnet. UCX reads it the
-/// same way (src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
+/// Returns the LID that leads to a subnet from all other subnets, taken from a site-local prefix: fec0:0:LID:subnet. UCX reads it
+/// the same way (src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
 fn routed_lid(gid: &[u8; 16]) -> Option<u16> {
     let lid = u16::from_be_bytes([gid[4], gid[5]]);
     (gid[..4] == [0xfe, 0xc0, 0, 0] && lid != 0).then_some(lid)

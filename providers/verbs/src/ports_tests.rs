@@ -147,7 +147,7 @@ impl Provider for TwoPorts {
     }
 }
 
-/// A worker with ports in these subnets.
+/// Returns a worker with ports in these subnets.
 fn worker(subnets: [usize; 2]) -> (Worker, Context) {
     PORTS.set(subnets);
     tieline::link_provider("twoports", "1.0.0", entry::<TwoPorts>);
@@ -157,7 +157,7 @@ fn worker(subnets: [usize; 2]) -> (Worker, Context) {
     (context.worker().unwrap(), context)
 }
 
-/// The source subnet and the destination subnet of each connected queue pair.
+/// Returns the source subnet and the destination subnet of each connected queue pair.
 fn subnets_in_use() -> Vec<([u8; 8], [u8; 8])> {
     let prefix =
         |qpn: u32| -> [u8; 8] { attributes(qpn).ah_attr.grh.dgid.raw[..8].try_into().unwrap() };

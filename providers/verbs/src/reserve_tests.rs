@@ -57,7 +57,7 @@ fn numbers(half: &Half, id: u16) -> Rc<RefCell<Vec<u64>>> {
     came
 }
 
-/// A worker that is limited to one connection, and the peer that has it.
+/// Returns a worker that is limited to one connection, and the peer that has it.
 fn full() -> (Half, Half, Endpoint) {
     let (near, first) = (Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]), Half::open());
     let served = near.worker.connect(&to(&first)).unwrap();

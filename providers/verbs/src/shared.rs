@@ -62,7 +62,7 @@ const IRDMA: [&str; 4] = ["ice", "i40e", "idpf", "irdma"];
 /// The longest inline payload that is assembled in one piece: the upper bound of `TIELINE_VERBS_INLINE`.
 pub(crate) const INLINE_MOST: usize = 1024;
 
-/// Whether packets can be sent with this GID, as far as the kernel can tell. The GID may belong to a network device that is
+/// Checks whether packets can be sent with this GID, as far as the kernel can tell. The GID may belong to a network device that is
 /// down or in another network namespace. The check resolves a route to the GID itself.
 fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
     let Ok(sgid_index) = u8::try_from(gid.index) else { return false };
@@ -76,15 +76,15 @@ fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
 /// their own and do not report them.
 const INLINE_STEPS: [usize; 4] = [96, 64, 48, 0];
 
-/// The number of pieces (16 bytes each) that take no more room than `inline` bytes. Drivers size every work request for the
+/// Returns the number of pieces (16 bytes each) that take no more room than `inline` bytes. Drivers size every work request for the
 /// longer of the two.
 pub(crate) fn pieces_beside(inline: usize) -> usize {
     (inline + 4).div_ceil(16).clamp(4, 17)
 }
 
 impl DomainState {
-    /// Bytes of a queue pair's queues, calculated like mlx5 does; other drivers need about as much. A work request takes 192
-    /// bytes plus its inline data or pieces, rounded up to 64. The queue is rounded up to a power of two (rdma-core,
+    /// Returns the bytes of a queue pair's queues, calculated like mlx5 does; other drivers need about as much. A work request
+    /// takes 192 bytes plus its inline data or pieces, rounded up to 64. The queue is rounded up to a power of two (rdma-core,
     /// providers/mlx5/verbs.c:1601 and 1800).
     pub(crate) fn queue_bytes(&self, sends: usize, receives: usize) -> usize {
         let inline = (self.inline.load(Ordering::Relaxed) + 4).next_multiple_of(16);
@@ -93,12 +93,12 @@ impl DomainState {
         (sends * each).next_power_of_two() + receiving
     }
 
-    /// Whether packets can reach a peer's port, as far as this can be determined without sending one.
+    /// Checks whether packets can reach a peer's port, as far as this can be determined without sending one.
     pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
         self.port.reaches(peer, self.settings.router)
     }
 
-    /// The address vector for a peer's port.
+    /// Returns the address vector for a peer's port.
     pub(crate) fn route(&self, peer: &Port) -> ibv_ah_attr {
         self.port.route(peer, &self.local, &self.settings)
     }

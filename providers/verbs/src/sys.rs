@@ -141,7 +141,7 @@ impl Device {
         }
     }
 
-    /// The next asynchronous event, if any.
+    /// Returns the next asynchronous event, if any.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut raw = ibv_async_event { element: ptr::null_mut(), event_type: 0 };
         // SAFETY: an open context with a non-blocking descriptor, and room for the event. The object to which the event points
@@ -294,7 +294,7 @@ impl Mr {
 }
 
 impl Mr {
-    /// Whether a queue pair that could not be destroyed may still use this registration.
+    /// Checks whether a queue pair that could not be destroyed may still use this registration.
     pub(crate) fn keeps_buffers(&self) -> bool {
         self.pd.kept.load(Ordering::Relaxed)
     }
@@ -317,7 +317,7 @@ pub(crate) struct Cq {
 /// One completion.
 pub(crate) type Wc = ibv_wc;
 
-/// Number of completions per poll call.
+/// The number of completions per poll call.
 pub(crate) const WC_BATCH: usize = 32;
 
 impl Cq {
@@ -355,7 +355,7 @@ impl Cq {
         unsafe { self.channel.as_ref().fd }
     }
 
-    /// Whether an event is about this queue.
+    /// Checks whether an event is about this queue.
     pub(crate) fn is(&self, queue: Option<usize>) -> bool {
         queue == Some(self.raw.as_ptr().addr())
     }

@@ -157,7 +157,7 @@ fn rights(asked: u64) -> Result<(), Failure> {
     }
 }
 
-/// The reason why a region is not free yet.
+/// Returns the reason why a region is not free yet.
 fn still_inside() -> Failure {
     Failure::new(Status::Again, "an access that a peer began before is not complete yet")
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::provider::{Connector, Domain, DomainInfo, Interface, Provider};
 use std::sync::Mutex;
 
-/// The body of `tieline_provider_v1`.
+/// Returns the body of `tieline_provider_v1`.
 ///
 /// # Safety
 /// `host` is the core's table; `out` is a record whose `size` the core has set.
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
 /// The lock is only tried, because in a forked child it may be held for ever.
 static FLAGS: Mutex<Vec<&'static AtomicBool>> = Mutex::new(Vec::new());
 
-/// A flag for a provider that starts.
+/// Returns a flag for a provider that starts.
 fn flag() -> &'static AtomicBool {
     let unused = FLAGS.try_lock().ok().and_then(|mut flags| flags.pop());
     unused.unwrap_or_else(|| Box::leak(Box::new(AtomicBool::new(false))))

@@ -88,7 +88,7 @@ unsafe extern "C" fn told(_: *mut c_void, event: *const AsyncEvent) {
     note(format!("{status}: {}", String::from_utf8_lossy(text)));
 }
 
-/// A host that only records events.
+/// Returns a host that only records events.
 fn host() -> &'static Host {
     Box::leak(Box::new(Host { async_event: Some(told), ..Host::empty() }))
 }

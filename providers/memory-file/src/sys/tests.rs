@@ -15,7 +15,7 @@ fn a_process_is_alive_until_it_has_ended() {
     assert!(!told.is_alive() && !by_number.is_alive());
 }
 
-/// A memory file with these `flags`, sealed against changes of its size.
+/// Returns a memory file with these `flags`, sealed against changes of its size.
 fn file(flags: libc::c_uint, len: usize) -> io::Result<OwnedFd> {
     // SAFETY: a zero-terminated name, and a descriptor that nothing else owns.
     unsafe {

@@ -18,7 +18,7 @@ use tieline_plugin_api::atomic_op;
 /// HAVE_BUILTIN_MM_ATOMICS), and there is no way to query whether it does.
 const ONE_EXECUTOR: &[&str] = &["cxi", "sockets"];
 
-/// Whether atomics are requested of a provider.
+/// Checks whether atomics are requested of a provider.
 pub(crate) fn are_wanted(provider: &str, settings: &Settings) -> bool {
     let native = !provider.contains("ofi_rx") && ONE_EXECUTOR.contains(&core_name(provider));
     native || settings.trusts("atomics")
@@ -74,7 +74,7 @@ impl Masks {
         op < 32 && matches!(width, 4 | 8) && *self.of(width, fetch) & 1 << op != 0
     }
 
-    /// Whether a 64-bit compare-and-swap is among them: the core builds missing operations from it.
+    /// Checks whether a 64-bit compare-and-swap is among them: the core builds missing operations from it.
     pub(crate) fn are_enough(self) -> bool {
         self.has(atomic_op::COMPARE_SWAP, 8, true)
     }
@@ -112,7 +112,7 @@ pub(crate) fn native(op: u32, width: u32, fetch: bool) -> Option<Native> {
     Some(Native { form, datatype, op })
 }
 
-/// The value in memory after an atomic.
+/// Returns the value in memory after an atomic.
 pub(crate) fn applied(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let (old, operand, compare) = (old & mask, operand & mask, compare & mask);
@@ -135,7 +135,7 @@ pub(crate) const COMPARE: usize = 8;
 pub(crate) const RESULT: usize = 16;
 pub(crate) const PARTS: usize = 24;
 
-/// The bytes of a value in memory.
+/// Returns the bytes of a value in memory.
 pub(crate) fn bytes(value: u64, width: u32) -> Vec<u8> {
     match width {
         4 => (value as u32).to_ne_bytes().to_vec(),
@@ -143,7 +143,7 @@ pub(crate) fn bytes(value: u64, width: u32) -> Vec<u8> {
     }
 }
 
-/// The value of bytes in memory.
+/// Returns the value of bytes in memory.
 pub(crate) fn value(bytes: &[u8]) -> u64 {
     match (bytes.first_chunk::<8>(), bytes.first_chunk::<4>()) {
         (Some(wide), _) => u64::from_ne_bytes(*wide),

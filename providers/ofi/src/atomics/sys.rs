@@ -14,7 +14,7 @@ impl Ep {
         unsafe { (*self.raw).atomic.as_ref() }
     }
 
-    /// The atomics that the provider reports as supported.
+    /// Returns the atomics that the provider reports as supported.
     pub(crate) fn counted(&self) -> Masks {
         let mut masks = Masks::default();
         let Some(ops) = self.atomics() else { return masks };

@@ -110,7 +110,7 @@ impl Side {
         }
     }
 
-    /// An endpoint to the other side that is ready for messages.
+    /// Returns an endpoint to the other side that is ready for messages.
     pub(crate) fn connected(&mut self, to: &mut Side, cookie: u64) -> OfiEndpoint {
         let address = to.interface.address();
         let endpoint = self.interface.connect(&address, b"it is me", cookie).unwrap();

@@ -169,8 +169,8 @@ const MANNERS: &[(&str, Source, Against)] = &[
     ),
 ];
 
-/// The source of each simulated behaviour of atomics. Defects are invented: each is that of an implementation that confuses two
-/// things.
+/// Returns the source of each simulated behaviour of atomics. Defects are invented: each is that of an implementation that confuses
+/// two things.
 fn atomics_source(atomics: Atomics) -> Source {
     let defect = Invented("a defect that the trial at open has to find");
     match atomics {

@@ -62,7 +62,7 @@ pub(super) fn head(ops: fi_ops) -> fid {
     fid { fclass: 0, context: ptr::null_mut(), ops: table(ops) }
 }
 
-/// The functions of the library.
+/// Returns the functions of the library.
 pub(crate) fn library() -> Library {
     Library {
         getinfo,
@@ -171,7 +171,7 @@ unsafe extern "C" fn remove(_: *mut fid_av, _: *mut u64, _: usize, _: u64) -> c_
     0
 }
 
-/// A descriptor that is never readable, one for each thread.
+/// Returns a descriptor that is never readable, one for each thread.
 unsafe extern "C" fn descriptor(_: *mut fid, _: c_int, out: *mut c_void) -> c_int {
     thread_local! {
         static SILENT: tieline_net::Waker = tieline_net::Waker::new().unwrap();
@@ -423,7 +423,7 @@ unsafe extern "C" fn getname(fid: *mut fid, out: *mut c_void, len: *mut usize) -
     0
 }
 
-/// The pieces of a message or transfer; each has a descriptor if one is required.
+/// Returns the pieces of a message or transfer; each has a descriptor if one is required.
 pub(super) fn pieces(
     world: &mut World,
     iov: *const libc::iovec,
@@ -560,13 +560,13 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
     })
 }
 
-/// The events that a poll has written.
+/// Returns the events that a poll has written.
 pub(crate) fn pushed(room: &[core::mem::MaybeUninit<Event>], len: usize) -> Vec<Event> {
     // SAFETY: this many events were pushed.
     room[..len].iter().map(|event| unsafe { event.assume_init_read() }).collect()
 }
 
-/// The bytes that an event points to.
+/// Returns the bytes that an event points to.
 pub(crate) fn payload(event: &Event) -> Vec<u8> {
     if event.len == 0 {
         return Vec::new();

@@ -51,7 +51,7 @@ pub(crate) struct Manners {
     pub(crate) mr_mode: i32,
     /// Completion at the target can be requested (fi_endpoint(3), FI_DELIVERY_COMPLETE).
     pub(crate) delivery: bool,
-    /// Number of posts that are refused with EAGAIN first: a connection forms, or a queue is full (rxm: run).
+    /// The number of posts that are refused with EAGAIN first: a connection forms, or a queue is full (rxm: run).
     pub(crate) eagain: usize,
     /// Queues have a descriptor to wait on, which never becomes readable.
     pub(crate) waits: bool,
@@ -113,7 +113,7 @@ pub(crate) struct Manners {
     pub(crate) keeps_registrations: Option<i32>,
     /// Each completion arrives twice.
     pub(crate) doubles: bool,
-    /// Number of receives accepted at once; 0: all that are posted, and the limit is not reported.
+    /// The number of receives accepted at once; 0: all that are posted, and the limit is not reported.
     pub(crate) receives: usize,
     /// This signal ends the process as an endpoint opens.
     pub(crate) kills: Option<i32>,
@@ -236,7 +236,7 @@ pub(crate) struct World {
     pub(crate) ends: Vec<End>,
     pub(crate) memory: HashMap<u64, Memory>,
     pub(crate) next_key: u64,
-    /// Number of endpoints so far.
+    /// The number of endpoints so far.
     pub(crate) serial: u64,
     /// Queues and tables, with the endpoint that depends on each; domains, with the fabric that each depends on.
     pub(crate) bound: HashMap<usize, (usize, u64)>,
@@ -306,7 +306,7 @@ pub(crate) fn freed(base: usize, len: usize) {
 }
 
 impl World {
-    /// Whether a post is refused for now.
+    /// Checks whether a post is refused for now.
     pub(crate) fn refuses(&mut self, to: usize) -> bool {
         if self.manners.deaf == Some(to) {
             return true;
@@ -374,7 +374,7 @@ pub(crate) fn let_go() {
     });
 }
 
-/// Number of registrations.
+/// Returns the number of registrations.
 pub(crate) fn registrations() -> usize {
     world(|world| world.memory.len())
 }

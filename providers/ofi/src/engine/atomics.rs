@@ -13,7 +13,7 @@ impl Engine {
         self.atomics = masks;
     }
 
-    /// The atomics that the provider reports as supported.
+    /// Returns the atomics that the provider reports as supported.
     pub(crate) fn counted_atomics(&self) -> Masks {
         self.ep.counted()
     }

@@ -7,11 +7,11 @@ use tieline_plugin_api::{Failure, Status};
 use tieline_registration::{Arena, Piece};
 
 const SLOTS_PER_CHUNK: usize = 16;
-/// Number of posted buffers for many packets. While the application uses one buffer, the library fills others.
+/// The number of posted buffers for many packets. While the application uses one buffer, the library fills others.
 const BUFFERS: usize = 4;
-/// Number of buffers that the library may keep for ever, each replaced by a new one. Beyond it, the interface fails.
+/// The number of buffers that the library may keep for ever, each replaced by a new one. Beyond it, the interface fails.
 const LOST: usize = 64;
-/// Number of consecutive failed receives before the interface fails.
+/// The number of consecutive failed receives before the interface fails.
 const FAILURES: usize = 4096;
 
 /// Slots of one size. A slot is a number; its taker has either posted it or holds it.
@@ -62,7 +62,7 @@ impl Slots {
         self.chunks[chunk].bytes_mut(at, len.min(self.size))
     }
 
-    /// The slot's memory, for the library or for the packer.
+    /// Returns the slot's memory, for the library or for the packer.
     pub(super) fn local(&self, slot: u32, len: usize) -> Local {
         let (chunk, at) = self.place(slot);
         let piece = &self.chunks[chunk];
@@ -76,7 +76,7 @@ struct Buffer {
     piece: Piece<LocalMemory>,
     /// The library has it.
     posted: bool,
-    /// Number of its packets that are not delivered yet or may still be read by the application.
+    /// The number of its packets that are not delivered yet or may still be read by the application.
     held: usize,
 }
 
@@ -133,7 +133,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// The next buffer that can be posted.
+    /// Returns the next buffer that can be posted.
     pub(super) fn next(&mut self) -> Option<usize> {
         let at = self.free.pop()?;
         self.all[at].posted = true;
@@ -149,7 +149,7 @@ impl Buffers {
         Local { base: piece.address(0, self.len), len: self.len, desc: desc(piece.registration()) }
     }
 
-    /// The bytes of a packet, if they are inside this buffer.
+    /// Returns the bytes of a packet, if they are inside this buffer.
     #[inline]
     pub(super) fn packet(&self, buffer: usize, at: *const u8, len: usize) -> Option<&[u8]> {
         let piece = &self.all[buffer].piece;

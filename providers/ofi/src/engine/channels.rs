@@ -22,7 +22,7 @@ pub(super) struct Imported {
     pub(super) revoked: Cell<bool>,
 }
 
-/// Number of ended regions whose generations are remembered: a key may arrive after its region has ended.
+/// The number of ended regions whose generations are remembered: a key may arrive after its region has ended.
 const REMEMBERED: usize = 1024;
 
 /// A flush that is pending.
@@ -83,7 +83,7 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    /// A channel to an interface; `peer` is its index here.
+    /// Makes a channel to an interface; `peer` is its index here.
     pub(super) fn new(cookie: u64, peer: usize, token: u64, to: &Address) -> Outbound {
         Outbound {
             cookie,
@@ -179,12 +179,12 @@ impl Outbound {
         }
     }
 
-    /// Number of transfers that have not completed.
+    /// Returns the number of transfers that have not completed.
     pub(super) fn under_way(&self) -> usize {
         self.ended.iter().filter(|ended| !**ended).count()
     }
 
-    /// Whether no message and no transfer is under way.
+    /// Checks whether no message and no transfer is under way.
     pub(super) fn is_quiet(&self) -> bool {
         self.acked == self.next && self.ended.is_empty()
     }

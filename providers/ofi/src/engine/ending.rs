@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Whether the library uses the application's memory for a channel.
+    /// Checks whether the library uses the application's memory for a channel.
     fn is_transferring(&self, at: usize) -> bool {
         let Some(channel) = self.outbound[at].as_ref() else { return false };
         let direct =
@@ -226,7 +226,7 @@ impl Engine {
         self.release();
     }
 
-    /// The library's endpoint. After this engine is dropped, it still reports whether the library has closed it.
+    /// Returns the library's endpoint. After this engine is dropped, it still reports whether the library has closed it.
     pub(crate) fn ep(&self) -> Arc<Ep> {
         self.ep.clone()
     }
@@ -250,8 +250,8 @@ impl Engine {
         ended
     }
 
-    /// Whether a posted message has not been acknowledged or a packet has not left. A packet that waits for a connection that does
-    /// not form does not count: it holds no message of the application.
+    /// Checks whether a posted message has not been acknowledged or a packet has not left. A packet that waits for a connection
+    /// that does not form does not count: it holds no message of the application.
     fn owes(&self) -> bool {
         let unheard = |channel: &Outbound| {
             channel.failed.is_none()

@@ -56,7 +56,7 @@ impl Engine {
         Ok(at)
     }
 
-    /// Whether the channel still waits for the answer to this hello.
+    /// Checks whether the channel still waits for the answer to this hello.
     fn is_awaited(&self, hello: &Unanswered) -> bool {
         self.outbound[hello.at].as_ref().is_some_and(|channel| {
             channel.token == hello.token

@@ -101,7 +101,7 @@ pub(crate) struct Engine {
     /// Hellos that have not been answered, oldest first, and the interval after which each is repeated.
     unanswered: VecDeque<Unanswered>,
     pause: Duration,
-    /// Number of packets of all peers that wait for the library.
+    /// The number of packets of all peers that wait for the library.
     waiting: usize,
     polls: u32,
     /// A call returned `AGAIN` because the library was full. The library does not signal when it has room again.
@@ -492,13 +492,13 @@ impl Engine {
         if asleep { Armed::Sleep } else { Armed::Ready }
     }
 
-    /// Whether something waits that the library does not signal.
+    /// Checks whether something waits that the library does not signal.
     fn needs_ticks(&self) -> bool {
         let unposted = self.buffers.is_any_free() && self.broken.is_none();
         self.waiting > 0 || self.starving || unposted || !self.acks.is_empty()
     }
 
-    /// Whether the peer of a channel has answered.
+    /// Checks whether the peer of a channel has answered.
     pub(crate) fn is_connected(&self, channel: usize) -> bool {
         self.outbound[channel].as_ref().is_some_and(|channel| channel.remote.is_some())
     }
@@ -531,7 +531,7 @@ impl Engine {
     }
 }
 
-/// Whether the provider reports reliably when it releases a buffer for many messages (see `Buffers::many`).
+/// Checks whether the provider reports reliably when it releases a buffer for many messages (see `Buffers::many`).
 fn holds_many(offer: &Offer) -> bool {
     let is_ip = [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&offer.info.address_format());
     !is_ip && !offer.provider.contains("ofi_rxm")

@@ -114,13 +114,13 @@ impl Engine {
         }
     }
 
-    /// The sending channel that a packet belongs to.
+    /// Returns the sending channel that a packet belongs to.
     fn outbound_of(&mut self, head: &Head) -> Option<&mut Outbound> {
         let channel = self.outbound.get_mut(head.to as usize)?.as_mut()?;
         (channel.token == head.token && channel.failed.is_none()).then_some(channel)
     }
 
-    /// The receiving channel that a packet belongs to.
+    /// Returns the receiving channel that a packet belongs to.
     #[inline]
     fn inbound_of(&mut self, head: &Head) -> Option<&mut Inbound> {
         let inbound = self.inbound.get_mut(head.to as usize)?.as_mut()?;
@@ -150,7 +150,7 @@ impl Engine {
         self.heard(epoch);
     }
 
-    /// Whether all messages sent before this packet on its channel have arrived. If not, the channel ends.
+    /// Checks whether all messages sent before this packet on its channel have arrived. If not, the channel ends.
     fn is_whole(&mut self, head: &Head) -> bool {
         match self.inbound_of(head) {
             Some(inbound) if inbound.next == head.sequence => true,

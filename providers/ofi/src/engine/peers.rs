@@ -15,7 +15,7 @@ const MOST: usize = 1 << 16;
 pub(super) struct Peer {
     /// The library's number.
     pub(super) number: u64,
-    /// Number of packets that the library has; puts and gets are in `transfers`.
+    /// The number of packets that the library has; puts and gets are in `transfers`.
     pub(super) sends: usize,
     /// How many of the packets are messages of the application.
     pub(super) messages: usize,
@@ -29,7 +29,7 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Whether the library has nothing for it.
+    /// Checks whether the library has nothing for it.
     pub(super) fn is_idle(&self) -> bool {
         self.sends + self.transfers == 0
     }

@@ -20,7 +20,7 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    /// The memory that the message is packed into. The slot is taken until the message is finished or abandoned.
+    /// Returns the memory that the message is packed into. The slot is taken until the message is finished or abandoned.
     pub(crate) fn room(&self, engine: &mut Engine) -> Room {
         Room::of(&mut engine.slots, self.slot, HEAD, self.room)
     }
@@ -415,12 +415,12 @@ fn refusals(
     }
 }
 
-/// The share of one peer in `most`.
+/// Returns the share of one peer in `most`.
 pub(super) fn share(most: usize) -> usize {
     (most / 4).max(4)
 }
 
-/// The failure for a packet that the library refuses permanently.
+/// Returns the failure for a packet that the library refuses permanently.
 fn not_posted(code: c_int) -> Failure {
     let error = std::io::Error::from_raw_os_error(code);
     Failure::new(Status::PeerFailed, format!("libfabric cannot send to this peer: {error}"))

@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub(super) loans: Vec<Loan>,
 }
 
-/// Whether an error means that the connection is gone, and not only that one operation failed.
+/// Checks whether an error means that the connection is gone, and not only that one operation failed.
 fn ends_connection(errno: c_int) -> bool {
     matches!(
         errno,
@@ -120,7 +120,7 @@ impl Engine {
         Ok(Target { at, token, peer, address, key, generation, connected, mapped })
     }
 
-    /// Whether one more transfer may be posted. Transfers of closed endpoints count against their peer.
+    /// Checks whether one more transfer may be posted. Transfers of closed endpoints count against their peer.
     pub(super) fn admits(&mut self, target: &Target) -> Result<(), Status> {
         let most = self.most_transfers();
         let full = self.peers.get(target.peer).is_some_and(|peer| peer.transfers >= share(most));

@@ -56,7 +56,7 @@ impl DomainState {
 /// The revocation of a region, which each interface of its domain handles.
 pub(crate) struct Revocation {
     pub(crate) generation: u64,
-    /// Number of interfaces whose peers have not all answered.
+    /// The number of interfaces whose peers have not all answered.
     open: AtomicUsize,
 }
 
@@ -151,17 +151,17 @@ impl Registry {
         self.apart || self.mode & FI_MR_ENDPOINT != 0
     }
 
-    /// The domain on which to open an interface.
+    /// Returns the domain on which to open an interface.
     pub(crate) fn place(&self) -> Result<Arc<Domain>, Failure> {
         if self.apart { Domain::open(&self.domain.info) } else { Ok(self.domain.clone()) }
     }
 
-    /// Whether local pieces need a descriptor.
+    /// Checks whether local pieces need a descriptor.
     pub(crate) fn needs_descriptors(&self) -> bool {
         self.mode & FI_MR_LOCAL != 0
     }
 
-    /// A new key that this provider chooses. Keys must not be predictable: libfabric's providers check nothing else.
+    /// Returns a new key that this provider chooses. Keys must not be predictable: libfabric's providers check nothing else.
     fn next_key(&self) -> Result<u64, c_int> {
         let mut random = [0; 8];
         crate::sys::random(&mut random).map_err(|_| libc::EIO)?;
@@ -396,7 +396,7 @@ impl Registry {
         Ok(LibraryKey { interface, number, raw: Some(raw) })
     }
 
-    /// The descriptor of a piece, if the piece is inside the region that it names.
+    /// Returns the descriptor of a piece, if the piece is inside the region that it names.
     fn descriptor(&self, piece: &Iov, interface: u64) -> Option<*mut c_void> {
         let region = &sys::region(piece)?.0;
         let start = (piece.base.addr() as u64).checked_sub(region.base)?;
@@ -490,7 +490,7 @@ impl Device for LocalMemory {
     }
 }
 
-/// The descriptor for pieces of a registration.
+/// Returns the descriptor for pieces of a registration.
 pub(crate) fn desc(registration: &Registration) -> *mut c_void {
     core::ptr::with_exposed_provenance_mut(registration.desc)
 }

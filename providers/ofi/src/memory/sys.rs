@@ -5,7 +5,7 @@
 use super::Region;
 use tieline_plugin_api::abi::Iov;
 
-/// The region that the core names for a piece.
+/// Returns the region that the core names for a piece.
 #[inline]
 pub(super) fn region(piece: &Iov) -> Option<&Region> {
     // SAFETY: null, or by the ABI the handle of a region of this domain. `register` has made it of a `Region`, and it stays until

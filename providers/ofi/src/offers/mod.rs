@@ -58,12 +58,12 @@ struct LeftOut {
     devices: Vec<String>,
 }
 
-/// The first part of a provider's name, which selects it.
+/// Returns the first part of a provider's name, which selects it.
 pub(crate) fn core_name(provider: &str) -> &str {
     provider.split(';').next().unwrap_or(provider)
 }
 
-/// The name of a mode bit that the provider demands and that is not supported.
+/// Returns the name of a mode bit that the provider demands and that is not supported.
 fn unmet(info: &Info) -> Option<&'static str> {
     let mode = info.domain().mr_mode;
     let bits = [
@@ -143,7 +143,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     }
 }
 
-/// Whether a device is of no use for communication: loopback, container bridges, link-local addresses.
+/// Checks whether a device is of no use for communication: loopback, container bridges, link-local addresses.
 fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     let link_local = match (format, source) {
         (FI_SOCKADDR_IN, [_, _, _, _, 169, 254, ..]) => true,
@@ -153,12 +153,12 @@ fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     device == "lo" || device.starts_with("docker") || device.starts_with("virbr") || link_local
 }
 
-/// The IP address of a device; a device without one is in no subnet.
+/// Returns the IP address of a device; a device without one is in no subnet.
 fn address_of(info: &Info) -> IpAddr {
     ip(info.address_format(), info.source()).unwrap_or(Ipv6Addr::UNSPECIFIED.into())
 }
 
-/// The IP address in a socket address of this format.
+/// Returns the IP address in a socket address of this format.
 fn ip(format: u32, source: &[u8]) -> Option<IpAddr> {
     match format {
         FI_SOCKADDR_IN => Some(Ipv4Addr::from(*source.get(4..)?.first_chunk::<4>()?).into()),
@@ -210,7 +210,7 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
     Ok(all)
 }
 
-/// The devices that the library lists for these hints.
+/// Returns the devices that the library lists for these hints.
 fn listed(
     library: &'static Library,
     settings: &Settings,
@@ -246,13 +246,13 @@ fn rank(format: u32) -> u8 {
 }
 
 impl Offer {
-    /// Whether each interface must open the device anew. `tcp` of 1.18 to 2.6 reads freed memory when an endpoint was closed during
-    /// a connection setup and another endpoint makes progress (libfabric's pull request 12709; run: a crash over 2.5).
+    /// Checks whether each interface must open the device anew. `tcp` of 1.18 to 2.6 reads freed memory when an endpoint was closed
+    /// during a connection setup and another endpoint makes progress (libfabric's pull request 12709; run: a crash over 2.5).
     pub(crate) fn is_apart(&self) -> bool {
         core_name(&self.provider) == "tcp" && self.info.library().version > API
     }
 
-    /// Whether this is the same device with the same limits, and has every capability of `other`.
+    /// Checks whether this is the same device with the same limits, and has every capability of `other`.
     fn is_as_good_as(&self, other: &Offer) -> bool {
         let facts = |offer: &Offer| {
             let (info, domain) = (&offer.info, offer.info.domain());
@@ -297,7 +297,7 @@ impl Offers {
         }
     }
 
-    /// The devices that are left out, in words.
+    /// Returns the devices that are left out, in words.
     pub(crate) fn left_out(&self) -> Vec<String> {
         let words = |left: &LeftOut| {
             format!("{} on {}: {}", left.provider, left.devices.join(", "), left.why)
@@ -313,7 +313,7 @@ mod tests {
     use std::ffi::{CStr, CString};
     use tieline_net::Filter;
 
-    /// The offers of the simulated library with a device of this name.
+    /// Returns the offers of the simulated library with a device of this name.
     fn offered(device: &'static CStr, settings: &Settings) -> Offers {
         manners(|manners| manners.device = device);
         offers(crate::load::library("").unwrap(), settings).unwrap()

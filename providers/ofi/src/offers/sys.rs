@@ -151,7 +151,7 @@ impl Info {
         self.list.library
     }
 
-    /// The raw pointer, for calls of the library.
+    /// Returns the raw pointer, for calls of the library.
     pub(crate) fn raw(&self) -> *mut fi_info {
         self.raw
     }
@@ -187,13 +187,13 @@ impl Info {
         unsafe { (*self.raw).caps }
     }
 
-    /// The mode bits that the provider demands of its user.
+    /// Returns the mode bits that the provider demands of its user.
     pub(crate) fn mode(&self) -> u64 {
         // SAFETY: a record of the list.
         unsafe { (*self.raw).mode }
     }
 
-    /// The local address.
+    /// Returns the local address.
     pub(crate) fn source(&self) -> &[u8] {
         // SAFETY: a record of the list; its address has the length in the field beside it.
         unsafe {
@@ -203,7 +203,7 @@ impl Info {
     }
 }
 
-/// A text of the library.
+/// Returns a text of the library.
 pub(crate) fn text(at: *const c_char) -> String {
     if at.is_null() {
         return String::new();

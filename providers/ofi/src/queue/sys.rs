@@ -122,7 +122,7 @@ impl Cq {
         }
     }
 
-    /// The provider's own words for an error.
+    /// Returns the provider's own words for an error.
     pub(crate) fn words(&self, entry: &fi_cq_err_entry) -> String {
         let mut room = [0 as c_char; 256];
         // SAFETY: an open queue; the details are those of the entry that was read last; the text is terminated and copied.
@@ -140,7 +140,7 @@ impl Cq {
         if said.is_empty() { error } else { format!("{error} ({said})") }
     }
 
-    /// Whether the descriptor will wake a sleeper for every new completion.
+    /// Checks whether the descriptor will wake a sleeper for every new completion.
     pub(crate) fn may_sleep(&self) -> bool {
         let mut fids = [self.raw.cast::<fid>()];
         let fabric = self.domain.fabric.raw;

@@ -66,7 +66,7 @@ impl Mr {
         unsafe { (*self.raw).key }
     }
 
-    /// The bytes of its key, which peers must map (`FI_MR_RAW`), and the address to map them with.
+    /// Returns the bytes of its key, which peers must map (`FI_MR_RAW`), and the address to map them with.
     pub(crate) fn raw_key(&self) -> Result<(u64, Vec<u8>), c_int> {
         let (mut base, mut bytes) = (0, vec![0; MOST_RAW]);
         let mut len = bytes.len();
@@ -156,7 +156,7 @@ impl Mapped {
         }
     }
 
-    /// The key for operations.
+    /// Returns the key for operations.
     pub(crate) fn key(&self) -> u64 {
         self.key
     }

@@ -125,7 +125,7 @@ fn refused(name: &str, why: &str, remembered: &str) -> Failure {
     Failure::new(Status::NoDevice, text)
 }
 
-/// The path at which the loader finds a library of this name: in the directories of the usual entries of its cache.
+/// Returns the path at which the loader finds a library of this name: in the directories of the usual entries of its cache.
 fn known_place(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -141,7 +141,7 @@ fn key(path: &Path) -> Option<String> {
     Some(format!("{device} {inode} {size} {} {}", meta.mtime(), meta.mtime_nsec()))
 }
 
-/// The result in a line, if the line is about this file and is still valid.
+/// Returns the result in a line, if the line is about this file and is still valid.
 fn answer(line: &str, key: &str, now: u64) -> Option<Result<(), String>> {
     let (at, words) = line.strip_prefix(key)?.strip_prefix(' ')?.split_once(' ')?;
     let age = now.checked_sub(at.parse().ok()?)?;
@@ -165,7 +165,7 @@ fn cache_file() -> Option<PathBuf> {
     Some(base.join("tieline/ofi-trials"))
 }
 
-/// Whether only root and this user can have written it.
+/// Checks whether only root and this user can have written it.
 fn ours(meta: &fs::Metadata) -> bool {
     (meta.uid() == sys::user() || meta.uid() == 0) && meta.mode() & 0o022 == 0
 }

@@ -26,7 +26,7 @@ const PURPOSE: u8 = 1;
 /// Sent before a connection is closed: no channel needs it, or the interface ends.
 const UNUSED: u8 = b'u';
 const CLOSING: u8 = b'c';
-/// Number of processes without channels whose connections are kept for a later channel.
+/// The number of processes without channels whose connections are kept for a later channel.
 const KEPT: usize = 64;
 /// Time that a peer has to accept the watch, if it is longer than the connect timeout: a peer that computes is alive and answers
 /// late.
@@ -86,7 +86,7 @@ struct Dialling {
 }
 
 struct Peer {
-    /// Number of channels to and from it.
+    /// The number of channels to and from it.
     channels: usize,
     contact: Option<Contact>,
     dial: Option<Dialling>,
@@ -141,7 +141,7 @@ impl Watch {
         })
     }
 
-    /// The contact by which a peer watches this interface.
+    /// Returns the contact by which a peer watches this interface.
     pub(crate) fn contact(&self) -> Contact {
         self.mailbox.contact()
     }
@@ -169,7 +169,7 @@ impl Watch {
         }
     }
 
-    /// The number of channels, keyed by the number of the other interface.
+    /// Returns the number of channels, keyed by the number of the other interface.
     #[cfg(test)]
     pub(crate) fn channels(&self) -> std::collections::BTreeMap<u64, usize> {
         let there = self.peers.iter().filter(|(_, peer)| peer.channels > 0);
@@ -193,7 +193,7 @@ impl Watch {
         }
     }
 
-    /// Whether a connection is being formed.
+    /// Checks whether a connection is being formed.
     pub(crate) fn is_dialling(&self) -> bool {
         self.tokens.len() > self.peers.values().map(|peer| peer.streams.len()).sum()
     }

@@ -240,7 +240,7 @@ fn concurrent_area_creation_does_not_inflate_area_sizes() {
     assert!(counting.bytes() <= used * 3 / 2, "{} for {used}", counting.bytes());
 }
 
-/// The kernel's flags for the mapping that contains an address (`proc_pid_smaps(5)`).
+/// Returns the kernel's flags for the mapping that contains an address (`proc_pid_smaps(5)`).
 fn flags(address: usize) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let mut inside = false;

@@ -35,7 +35,7 @@ struct State {
     refusal: Option<Errno>,
     /// The error of the next hold.
     hold_refusal: Option<Errno>,
-    /// Number of ranges held.
+    /// The number of ranges held.
     holds: usize,
 }
 
@@ -44,12 +44,12 @@ impl Played {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of live regions.
+    /// Returns the number of live regions.
     pub(crate) fn regions(&self) -> usize {
         self.state().regions.len()
     }
 
-    /// Number of copies so far.
+    /// Returns the number of copies so far.
     pub(crate) fn calls(&self) -> usize {
         self.state().calls
     }
@@ -74,7 +74,7 @@ impl Played {
         self.state().hold_refusal = Some(errno);
     }
 
-    /// Number of ranges held.
+    /// Returns the number of ranges held.
     pub(crate) fn holds(&self) -> usize {
         self.state().holds
     }

@@ -183,7 +183,7 @@ fn why_no_ring(errno: Errno) -> Failure {
     Failure::new(status, format!("{why}; {without}"))
 }
 
-/// The error for a range that is not held.
+/// Returns the error for a range that is not held.
 pub(crate) fn why_not_held(base: u64, len: u64, errno: Errno) -> Failure {
     let what = format!("shm-knem does not serve {len} bytes at {base:#x}");
     let (status, why) = match errno {

@@ -13,7 +13,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A holder, or `None` if the machine cannot have one.
+/// Returns a holder, or `None` if the machine cannot have one.
 fn holder(forks: Forks) -> Option<Holder> {
     let holder = Holder::open(forks);
     holder.inspect_err(|why| println!("skipped: {why}")).ok()
@@ -27,7 +27,7 @@ enum Fork {
     AfterTheReference,
 }
 
-/// Whether a reference that was taken in this way leads to the owner's latest stores.
+/// Checks whether a reference that was taken in this way leads to the owner's latest stores.
 fn leads_to_the_owner(holder: Option<&Holder>, kind: Kind, filled: bool, fork: Fork) -> bool {
     let memory = Memory::of(kind, 3);
     if filled {

@@ -28,7 +28,7 @@ fn card(played: &Played, owner: Nonce) -> (Nonce, Segment, Vec<u8>) {
     (owner, played.make(start as u64, PAGE).unwrap(), memory)
 }
 
-/// A cache with windows of four pages over a segment of all memory, with these limits on attachments and bytes.
+/// Returns a cache with windows of four pages over a segment of all memory, with these limits on attachments and bytes.
 fn table(attachments: u64, cache: u64) -> Table {
     let played = Arc::new(Played::default());
     let (window, reach) = (WINDOW, Reach::Direct);
@@ -41,7 +41,7 @@ fn table(attachments: u64, cache: u64) -> Table {
 }
 
 impl Table {
-    /// A registration of this range.
+    /// Returns a registration of this range.
     fn place(&self, generation: u64, base: u64, len: u64) -> Where {
         let segment = self.segment;
         let (owner, segment_start, window) = (OWNER, 0, WINDOW);
@@ -53,7 +53,7 @@ impl Table {
         self.cards.iter().find(|card| card.0 == owner).unwrap().1
     }
 
-    /// The numbers of the attached windows.
+    /// Returns the numbers of the attached windows.
     fn windows(&self) -> Vec<u64> {
         self.played.ranges().iter().map(|range| range.0 / WINDOW).collect()
     }

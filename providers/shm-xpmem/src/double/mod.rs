@@ -65,7 +65,7 @@ impl Played {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The objects that exist now.
+    /// Returns the objects that exist now.
     pub(crate) fn there(&self) -> There {
         let state = self.state();
         There {
@@ -75,7 +75,7 @@ impl Played {
         }
     }
 
-    /// Number of calls of a command.
+    /// Returns the number of calls of a command.
     pub(crate) fn asked(&self, command: Command) -> usize {
         self.state().asked.get(&command).copied().unwrap_or(0)
     }

@@ -61,7 +61,7 @@ impl Pair {
         key
     }
 
-    /// A registration of all of them, and its key.
+    /// Returns a registration of all of them, and its key.
     pub(crate) fn offered(&mut self, rights: u64) -> (Registration, RemoteKey) {
         let region = self.register(rights).unwrap();
         let key = self.endpoint.import_key(&self.packed(&region)).unwrap();

@@ -13,7 +13,7 @@ pub(crate) fn write_piece(map: &Mapping, offset: u64, piece: Iov) -> bool {
     unsafe { map.copy_in(offset, piece.base, piece.len) }
 }
 
-/// The opposite direction.
+/// Returns the opposite direction.
 #[inline]
 pub(crate) fn fill_piece(map: &Mapping, offset: u64, piece: Iov) -> bool {
     // SAFETY: as in `write_piece`.

@@ -17,7 +17,7 @@ const WITHOUT_PROGRESS: usize = 64;
 const LOOKS: u32 = 4;
 
 impl Telling {
-    /// Whether waiting has made no progress for too long.
+    /// Checks whether waiting has made no progress for too long.
     fn is_stuck(&mut self, left: u64, channels: usize) -> bool {
         if left < self.left {
             self.waited = 0;
@@ -97,7 +97,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Number of polls for which failures wait while this much is left each time.
+    /// Returns the number of polls for which failures wait while this much is left each time.
     fn patience(telling: &mut Telling, left: u64, channels: usize) -> usize {
         (0..10_000).take_while(|_| !telling.is_stuck(left, channels)).count()
     }

@@ -105,7 +105,7 @@ impl State {
         if taken.clone().count() < MAX_HANDSHAKES { None } else { taken.min() }
     }
 
-    /// Whether there is room for another silent connection.
+    /// Checks whether there is room for another silent connection.
     fn has_room(&mut self, shared: &Shared, cookie: &Id) -> bool {
         let Some((since, oldest)) = self.oldest_of_all() else { return true };
         // Its greeting may have arrived since this maintenance began.

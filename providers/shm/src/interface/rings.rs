@@ -7,7 +7,7 @@ use tieline_plugin_api::NO_GOODBYE;
 /// Most channels that are ended in one poll.
 const MOST_ENDED: usize = 64;
 
-/// The lowest bell of a word that was rung and is in the mask.
+/// Returns the lowest bell of a word that was rung and is in the mask.
 #[inline]
 fn lowest(rung: u64, mask: u64) -> Option<u32> {
     let there = rung & mask;

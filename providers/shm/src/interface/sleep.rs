@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// Whether anything has arrived on any channel.
+    /// Checks whether anything has arrived on any channel.
     fn has_news(&self) -> bool {
         let rung = self.doorbell.as_ref().is_some_and(|(_, page)| {
             (0..self.rung.len())
@@ -54,7 +54,7 @@ impl State {
         rung || inbound || outbound
     }
 
-    /// Whether a poll would do something now.
+    /// Checks whether a poll would do something now.
     fn is_busy(&self, shared: &Shared) -> bool {
         // A sender may wait for room that only the next poll releases: the slots of the last poll are in use by the application
         // until then.
@@ -69,7 +69,7 @@ impl State {
             || self.rung.iter().any(|&word| word != 0)
     }
 
-    /// Whether something must be retried that no descriptor signals.
+    /// Checks whether something must be retried that no descriptor signals.
     fn needs_ticks(&self) -> bool {
         self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
             || self.inbound.iter().flatten().any(RecvChannel::owes)

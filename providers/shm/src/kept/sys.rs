@@ -16,13 +16,13 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// The word at `offset`, if the mapping contains one.
+    /// Returns the word at `offset`, if the mapping contains one.
     pub(crate) fn of(map: &Arc<Mapping>, offset: usize) -> Option<Word> {
         let at = NonNull::from(map.word(offset)?);
         Some(Word { at, _map: map.clone() })
     }
 
-    /// The word. If the mapping is read-only, only loads are allowed.
+    /// Returns the word. If the mapping is read-only, only loads are allowed.
     #[inline(always)]
     pub(crate) fn get(&self) -> &AtomicU64 {
         // SAFETY: `of` took the pointer from the mapping, which `_map` keeps alive at the same address.
@@ -40,7 +40,7 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// The first `len` bytes, for the given access, as far as the mapping permits it. `None` if the mapping is shorter.
+    /// Returns the first `len` bytes, for the given access, as far as the mapping permits it. `None` if the mapping is shorter.
     pub(crate) fn of(map: &Arc<Mapping>, len: u64, read: bool, write: bool) -> Option<Words> {
         if !map.holds(0, len) {
             return None;

@@ -104,7 +104,7 @@ impl SendChannel {
         }
     }
 
-    /// A key of the peer, if its region is mapped here. `Err(Again)`: request it.
+    /// Returns a key of the peer, if its region is mapped here. `Err(Again)`: request it.
     pub(crate) fn find_key(&self, key: Key) -> Result<ImportedKey, Failure> {
         let exports = &self.shared.domain.exports;
         let home = self.leads_home.get() && key.domain == self.shared.domain.id;
@@ -230,12 +230,12 @@ impl SendChannel {
         self.status.get()
     }
 
-    /// The status, even if the application has not been notified yet.
+    /// Returns the status, even if the application has not been notified yet.
     pub(super) fn outcome(&self) -> Result<(), Status> {
         if let Stage::Over(status) = self.stage.get() { Err(status) } else { self.status() }
     }
 
-    /// The socket accepts nothing. Usually it was disconnected, which reading it reports.
+    /// Returns the socket accepts nothing. Usually it was disconnected, which reading it reports.
     #[cold]
     pub(super) fn sending_failed(&self) -> Status {
         self.read_socket();
@@ -269,7 +269,7 @@ impl SendChannel {
         self.stage.get() == Stage::Closing && self.gone.get()
     }
 
-    /// Whether a record is still to be sent that could not be sent before.
+    /// Checks whether a record is still to be sent that could not be sent before.
     pub(crate) fn owes(&self) -> bool {
         self.bye_due.get() && !self.gone.get()
     }
@@ -293,7 +293,7 @@ impl SendChannel {
         &self.map
     }
 
-    /// Whether there is room again for a message that found none.
+    /// Checks whether there is room again for a message that found none.
     pub(crate) fn has_news(&self) -> bool {
         let moved = |since: u64| self.ring.tail_now() != since;
         match self.starved.get() {
@@ -309,7 +309,7 @@ impl SendChannel {
     }
 }
 
-/// The status with which an endpoint ends after a refusal.
+/// Returns the status with which an endpoint ends after a refusal.
 fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Cookie | Refusal::User => Status::Permission,

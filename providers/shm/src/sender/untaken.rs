@@ -8,7 +8,7 @@ use crate::ring::{INLINE, Peek, RecvRing};
 use crate::shared::Returned;
 use crate::sys::Mapping;
 
-/// Bytes of a mapping, from an offset that is a multiple of 8.
+/// Returns the bytes of a mapping, from an offset that is a multiple of 8.
 fn bytes(map: &Mapping, at: usize, len: usize) -> Option<Box<[u8]>> {
     let mut out = Vec::with_capacity(len.next_multiple_of(8));
     for offset in (0..len).step_by(8) {
@@ -57,7 +57,7 @@ impl SendChannel {
         Some(messages)
     }
 
-    /// The memory of the message in this slot.
+    /// Returns the memory of the message in this slot.
     fn chunk_of(&self, slot: u64) -> Option<crate::pool::Chunk> {
         let flight = self.flight.borrow();
         flight.iter().find(|(position, _)| *position == slot).map(|(_, chunk)| *chunk)

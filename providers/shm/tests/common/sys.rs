@@ -419,7 +419,7 @@ pub fn events<const N: usize>() -> [MaybeUninit<Event>; N] {
     [const { MaybeUninit::uninit() }; N]
 }
 
-/// The bytes that an event points to.
+/// Returns the bytes that an event points to.
 pub fn data(event: &Event) -> &[u8] {
     if event.data.is_null() || event.len == 0 {
         return &[];

@@ -73,7 +73,7 @@ fn an_answer_to_what_was_never_asked_ends_the_connection() {
     }
 }
 
-/// A get of side 0 that side 1 has not answered: the memory around its pieces, and the pieces.
+/// Returns a get of side 0 that side 1 has not answered: the memory around its pieces, and the pieces.
 fn asking(sides: &mut [Side; 2], memory: &mut [u8]) -> u32 {
     let domain = domain(&[]);
     let (_region, packed) = key_of(&domain, &mut [0u8; 64]);
@@ -309,7 +309,7 @@ fn peer_puts_and_gets_stay_within_region_and_key_rights() {
     assert!(memory[2000..].iter().all(|&byte| byte == 0xaa));
 }
 
-/// The next answer of side 0, read from the socket of side 1.
+/// Returns the next answer of side 0, read from the socket of side 1.
 fn answer(sides: &mut [Side; 2], kind: Kind) -> (u32, Result<(), Status>) {
     let fd = streams_of(&sides[1])[0];
     let mut bytes = [0; HEAD];
@@ -466,7 +466,7 @@ pub(super) fn withhold(side: &Side) {
     conn.inner.borrow_mut().links[0].stream.as_mut().unwrap().blocked = true;
 }
 
-/// The data that it would have sent.
+/// Returns the data that it would have sent.
 pub(super) fn withheld(side: &Side) -> Vec<u8> {
     let conn = side.endpoint().conn();
     let mut inner = conn.inner.borrow_mut();

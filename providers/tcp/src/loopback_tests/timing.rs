@@ -21,7 +21,7 @@ fn inner(side: &Side) -> std::cell::RefMut<'_, ConnectionState> {
     side.endpoint().conn().inner.borrow_mut()
 }
 
-/// An endpoint whose peer listens at this port, and that peer's greeting.
+/// Returns an endpoint whose peer listens at this port, and that peer's greeting.
 fn towards(port: u16, is_lower: bool, variables: &[(&str, &str)]) -> (Side, Greeting) {
     let side = Side::new(&domain(variables));
     let address = side.endpoint().address();
@@ -44,14 +44,14 @@ fn knock(side: &Side, greeting: Greeting) -> TcpStream {
     theirs
 }
 
-/// A listener that accepts connections and sends nothing.
+/// Returns a listener that accepts connections and sends nothing.
 fn silent() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     (listener, port)
 }
 
-/// A port without a listener, reserved while the socket is held.
+/// Returns a port without a listener, reserved while the socket is held.
 fn nobody() -> (socket2::Socket, u16) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
@@ -60,14 +60,14 @@ fn nobody() -> (socket2::Socket, u16) {
     (socket, port)
 }
 
-/// The next received frame.
+/// Returns the next received frame.
 fn hear(mut stream: &TcpStream) -> Head {
     let mut bytes = [0; HEAD];
     stream.read_exact(&mut bytes).unwrap();
     Head::parse(&bytes).unwrap()
 }
 
-/// Whether a stream is in use, and whether one is being dialled.
+/// Checks whether a stream is in use, and whether one is being dialled.
 fn has(side: &Side) -> (bool, bool) {
     let inner = inner(side);
     let link = &inner.links[0];

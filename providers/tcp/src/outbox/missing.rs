@@ -17,7 +17,7 @@ pub(crate) struct Missing {
 }
 
 impl Outbox {
-    /// The kernel could not read all memory gathered for this stream: fails the frames that lack memory. If all of it has
+    /// Returns the kernel could not read all memory gathered for this stream: fails the frames that lack memory. If all of it has
     /// reappeared, the first candidate fails, so each call removes at least one frame.
     #[cold]
     pub(crate) fn forget_missing(&mut self, track: &Track, touch: &Touch) -> Vec<Missing> {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tieline_net::LocalAddress;
 use tieline_plugin_api::{Armed, Connector, Events, Status, address_hash, event};
 
-/// An address of this host.
+/// Returns an address of this host.
 fn local(ip: &str) -> LocalAddress {
     LocalAddress {
         interface: "eth0".into(),
@@ -87,7 +87,7 @@ fn poll_until(connectors: &[&RdmaCm], mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The single event that the connectors report.
+/// Returns the single event that the connectors report.
 fn only(connectors: &[&RdmaCm]) -> Told {
     let mut told = told(connectors, 1);
     assert_eq!(told.len(), 1, "{told:?}");

@@ -33,7 +33,7 @@ impl Default for Credits {
 }
 
 impl Credits {
-    /// Whether a frame of that kind may be sent.
+    /// Checks whether a frame of that kind may be sent.
     pub(super) fn allows(&self, weight: Weight) -> bool {
         self.have
             > match weight {
@@ -63,7 +63,7 @@ impl Credits {
         Ok(())
     }
 
-    /// Whether a frame with credits alone is due.
+    /// Checks whether a frame with credits alone is due.
     pub(super) fn is_due(&self) -> bool {
         self.owed >= WINDOW / 2
     }

@@ -258,7 +258,7 @@ fn refused(refusal: Refusal) -> Failure {
     Failure::new(status, refusal.to_string())
 }
 
-/// The source address; it binds the id to this device.
+/// Returns the source address; it binds the id to this device.
 fn source(route: &Route) -> SocketAddr {
     match &route.local {
         Some(local) if local.scope_id != 0 => match local.ip {

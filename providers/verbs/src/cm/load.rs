@@ -65,7 +65,7 @@ functions! {
     rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
 }
 
-/// The loaded library. It stays loaded for the life of the process.
+/// Returns the loaded library. It stays loaded for the life of the process.
 ///
 /// # Errors
 /// The kernel module or the library is missing; the text says what to do.

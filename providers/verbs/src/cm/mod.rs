@@ -88,7 +88,7 @@ const COMPLETIONS: usize = DEPTH + WINDOW as usize;
 /// The purpose in a dialler's hello: exchange of datagrams. The payload is its own address.
 const PURPOSE: u8 = 2;
 
-/// The module's attributes.
+/// Returns the module's attributes.
 pub(crate) fn attributes() -> ModuleAttr {
     let mut attr = ModuleAttr {
         name: fixed(RDMACM),

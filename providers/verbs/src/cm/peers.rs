@@ -23,7 +23,7 @@ pub(super) const WAITING: usize = 1024;
 pub(super) trait Net {
     /// Starts a connection to a peer. It ends in [`Event::Up`] or [`Event::DialFailed`] with the returned number.
     fn dial(&mut self, peer: &[u8]) -> u64;
-    /// Whether the next datagram could be posted immediately.
+    /// Checks whether the next datagram could be posted immediately.
     fn has_room(&self, link: u64) -> bool;
     /// Sends a datagram. The link queues it if it cannot be posted immediately.
     fn send(&mut self, link: u64, datagram: &[u8]);
@@ -112,7 +112,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The peers of the connector at address `own`. Connections beyond `most`, and connections unused for `idle`, are closed.
+    /// Makes the peers of the connector at address `own`. Connections beyond `most`, and connections unused for `idle`, are closed.
     pub(super) fn new(own: Vec<u8>, most: usize, idle: Duration) -> Peers {
         Peers {
             notices: VecDeque::new(),
@@ -205,7 +205,7 @@ impl Peers {
         }
     }
 
-    /// Whether there is a connection, so that timers must run.
+    /// Checks whether there is a connection, so that timers must run.
     pub(super) fn has_links(&self) -> bool {
         !self.links.is_empty()
     }
@@ -418,7 +418,7 @@ impl Peers {
     }
 }
 
-/// Whether one of a peer's connections is closing. Until it is closed, the peer may not have read all of its data.
+/// Checks whether one of a peer's connections is closing. Until it is closed, the peer may not have read all of its data.
 fn is_closing(peer: &Peer, links: &HashMap<u64, Link>) -> bool {
     peer.links.iter().any(|at| links.get(at).is_some_and(|link| link.closing != Closing::No))
 }

@@ -241,7 +241,7 @@ fn simultaneous_dials_lose_nothing() {
     assert_eq!(world.connectors[0].links.len(), 2, "one each way");
 }
 
-/// The number of connections of each of two members, after the members in `who` have closed idle ones at this time.
+/// Returns the number of connections of each of two members, after the members in `who` have closed idle ones at this time.
 fn after_a_look(world: &mut World, ms: u64, who: &[usize]) -> [usize; 2] {
     for &me in who {
         world.with(me, |peers, net| peers.close_idle(net, Duration::from_millis(ms)));

@@ -61,7 +61,7 @@ impl Channel {
         unsafe { self.raw.as_ref().fd }
     }
 
-    /// The next event, if any.
+    /// Returns the next event, if any.
     ///
     /// # Errors
     /// The channel cannot be used any more.
@@ -138,7 +138,7 @@ impl Id {
         self.channel.api
     }
 
-    /// The id's key in events.
+    /// Returns the id's key in events.
     pub(super) fn key(&self) -> usize {
         self.raw.addr().get()
     }
@@ -157,13 +157,13 @@ impl Id {
         })
     }
 
-    /// The local address of a bound id.
+    /// Returns the local address of a bound id.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         // SAFETY: the id is live; the library writes its addresses only within calls on it.
         unpack(unsafe { &self.raw.as_ref().src_addr })
     }
 
-    /// The device and port to which the id is bound.
+    /// Returns the device and port to which the id is bound.
     pub(super) fn device(&self, name: impl Fn(*mut ibv_device) -> String) -> Option<(String, u8)> {
         // SAFETY: the id is live, and with it the context that it names.
         unsafe {
@@ -210,7 +210,7 @@ impl Id {
         check(code, || "setting the traffic class".into())
     }
 
-    /// The queue pair attributes for a state (`IBV_QPS_*`), and the mask of valid ones.
+    /// Returns the queue pair attributes for a state (`IBV_QPS_*`), and the mask of valid ones.
     pub(super) fn qp_attributes(&self, state: c_uint) -> Result<(ibv_qp_attr, c_uint), Failure> {
         let mut attr = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
         let mut mask: c_int = 0;
@@ -280,7 +280,7 @@ fn param(qpn: u32, private: &[u8]) -> rdma_conn_param {
     }
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 pub(super) fn device_name(device: *mut ibv_device) -> String {
     let Ok(api) = crate::load::library() else { return String::new() };
     // SAFETY: a device of an open context; its name is NUL-terminated.

@@ -50,7 +50,7 @@ pub(super) struct Wire {
     outstanding: Vec<u32>,
 }
 
-/// The id of a work request: its connection, buffer and direction.
+/// Returns the id of a work request: its connection, buffer and direction.
 fn number(wire: u64, buffer: u32, is_send: bool) -> u64 {
     wire << 33 | u64::from(buffer) << 1 | u64::from(is_send)
 }
@@ -124,17 +124,17 @@ impl Wire {
         qp.modify(attr, mask, "starting a queue pair")
     }
 
-    /// Whether the next datagram could be posted immediately.
+    /// Checks whether the next datagram could be posted immediately.
     pub(super) fn has_room(&self) -> bool {
         matches!(self.phase, Phase::Up) && self.pending.is_empty()
     }
 
-    /// Whether the other side has received everything.
+    /// Checks whether the other side has received everything.
     pub(super) fn is_quiet(&self) -> bool {
         self.pending.is_empty() && self.outstanding.is_empty()
     }
 
-    /// Whether sends are outstanding.
+    /// Checks whether sends are outstanding.
     pub(super) fn has_outstanding(&self) -> bool {
         !self.outstanding.is_empty()
     }
@@ -218,7 +218,7 @@ impl Wire {
     }
 }
 
-/// The status and text for a failed completion.
+/// Returns the status and text for a failed completion.
 pub(super) fn trouble(status: u32) -> (Status, String) {
     match status {
         IBV_WC_RETRY_EXC_ERR => {
@@ -229,7 +229,7 @@ pub(super) fn trouble(status: u32) -> (Status, String) {
     }
 }
 
-/// The status and text for a failed connection attempt.
+/// Returns the status and text for a failed connection attempt.
 pub(super) fn reason(kind: u32, status: i32) -> (Status, String) {
     // From the InfiniBand specification, table "REJ reason codes".
     const NO_SUCH_SERVICE: i32 = 8;

@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_uint};
 pub(crate) struct Faults {
     /// Posting a send fails with this error number.
     pub(crate) refuse_sends: c_int,
-    /// Number of sends that succeed first.
+    /// The number of sends that succeed first.
     pub(crate) sends_before: usize,
     /// After this many further sends, one fails with this status.
     pub(crate) fails_after: Option<(usize, c_uint)>,
@@ -54,7 +54,7 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
-    /// Whether the next send fails.
+    /// Checks whether the next send fails.
     pub(super) fn refuses_send(&mut self) -> bool {
         let refuses = self.sends_before == 0 && self.refuse_sends != 0;
         self.sends_before = self.sends_before.saturating_sub(1);

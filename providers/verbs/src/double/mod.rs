@@ -94,7 +94,7 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> 
     domain_of(&class(), settings)
 }
 
-/// The kernel's description of the device double.
+/// Returns the kernel's description of the device double.
 pub(crate) fn class() -> FakeClass {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let class = FakeClass::new(&format!("double-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
@@ -180,7 +180,7 @@ pub(crate) fn piece_in(region: &Region, words: &mut [u64]) -> Iov {
     Iov { region: core::ptr::from_ref(region).cast_mut().cast(), ..piece(words) }
 }
 
-/// The timer interval of a sleeper on this descriptor.
+/// Returns the timer interval of a sleeper on this descriptor.
 pub(crate) fn interval(epoll: i32) -> String {
     let info = |fd: &str| std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
     let sleep = info(&epoll.to_string());

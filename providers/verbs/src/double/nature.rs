@@ -25,7 +25,7 @@ pub(crate) struct Nature {
     /// MLX5_EVENT_TYPE_SRQ_LAST_WQE), hns (hns_roce_qp.c, HNS_ROCE_EVENT_TYPE_SRQ_LAST_WQE_REACH), bnxt_re (main.c,
     /// bnxt_re_handle_qp_async_event). rxe of kernels before 6.5 never does (drivers/infiniband/sw/rxe/rxe_qp.c, rxe_qp_error).
     pub(crate) says_last: bool,
-    /// Number of receives that a connection has prefetched from a shared queue when it ends; it flushes them.
+    /// The number of receives that a connection has prefetched from a shared queue when it ends; it flushes them.
     pub(crate) ahead: usize,
     /// The device has shared receive queues. Not: efa, erdma, mana, ionic (no create_srq in providers/*/;
     /// libibverbs/dummy_ops.c:229 answers), irdma on E810 (drivers/infiniband/hw/irdma/verbs.c, irdma_create_srq needs a

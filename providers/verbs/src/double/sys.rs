@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 /// The name of the only device.
 pub(crate) const NAME: &CStr = c"double0";
-/// The bytes of a registration or of an inline piece.
+/// Returns the bytes of a registration or of an inline piece.
 pub(super) fn bytes_at<'a>(address: u64, len: u32) -> &'a [u8] {
     // SAFETY: the caller has found the range in a live registration, whose memory the registering side keeps mapped, or it is
     // an inline piece, borrowed for the call; no other code runs meanwhile.
@@ -35,7 +35,7 @@ pub(crate) fn write_at(address: u64, bytes: &[u8]) {
     unsafe { ptr::copy(bytes.as_ptr(), to, bytes.len()) };
 }
 
-/// A dummy kernel descriptor for channels.
+/// Returns a dummy kernel descriptor for channels.
 pub(crate) fn descriptor() -> c_int {
     // SAFETY: no memory is involved.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
@@ -45,7 +45,7 @@ thread_local! {
     static OBJECTS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Number of live objects of this thread's devices.
+/// Returns the number of live objects of this thread's devices.
 pub(crate) fn objects() -> usize {
     OBJECTS.get()
 }
@@ -55,7 +55,7 @@ fn made<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
 
-/// The result of a failed constructor with this error number.
+/// Returns the result of a failed constructor with this error number.
 fn refused<T>(errno: c_int) -> *mut T {
     // SAFETY: the thread's own error number.
     unsafe { *libc::__errno_location() = errno };
@@ -81,7 +81,7 @@ unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device 
 }
 
 unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: it came from `get_device_list`.
+    // SAFETY: the pointer came from `get_device_list`.
     let _ = unsafe { unmade(list.cast::<[*mut ibv_device; 2]>()) };
 }
 
@@ -109,7 +109,7 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
 
 unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     let _ = world(|world| world.async_events.remove(&context.addr()));
-    // SAFETY: it came from `open_device`.
+    // SAFETY: the pointer came from `open_device`.
     unsafe {
         let _ = libc::close((*context).async_fd);
         unmade(context)
@@ -178,7 +178,7 @@ unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 }
 
 unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: it came from `alloc_pd`.
+    // SAFETY: the pointer came from `alloc_pd`.
     unsafe { unmade(pd) }
 }
 
@@ -248,7 +248,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: it came from `reg_mr`.
+    // SAFETY: the pointer came from `reg_mr`.
     let key = unsafe { (*mr).lkey };
     let _ = world(|world| world.memory.remove(&key));
     // SAFETY: as above.
@@ -260,7 +260,7 @@ unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: it came from `create_comp_channel`.
+    // SAFETY: the pointer came from `create_comp_channel`.
     unsafe {
         let _ = libc::close((*channel).fd);
         unmade(channel)
@@ -296,7 +296,7 @@ unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     if !(1..=most_completions()).contains(&cqe) {
         return libc::EINVAL;
     }
-    // SAFETY: it came from `create_cq`.
+    // SAFETY: the pointer came from `create_cq`.
     unsafe { (*cq).cqe = cqe };
     let _ = world(|world| world.room.insert(cq.addr(), cqe as usize));
     0
@@ -304,7 +304,7 @@ unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let _ = world(|world| (world.done.remove(&cq.addr()), world.room.remove(&cq.addr())));
-    // SAFETY: it came from `create_cq`.
+    // SAFETY: the pointer came from `create_cq`.
     unsafe { unmade(cq) }
 }
 
@@ -340,7 +340,7 @@ unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -
 
 unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let _ = world(|world| (world.receives.remove(&srq.addr()), world.depths.remove(&srq.addr())));
-    // SAFETY: it came from `create_srq`.
+    // SAFETY: the pointer came from `create_srq`.
     unsafe { unmade(srq) }
 }
 
@@ -400,7 +400,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     })
 }
 
-/// The attributes required for a state transition, beside the state; `None`: no such transition exists.
+/// Returns the attributes required for a state transition, beside the state; `None`: no such transition exists.
 fn needed(from: c_uint, to: c_uint, datagrams: bool) -> Option<c_uint> {
     Some(match (from, to, datagrams) {
         (_, IBV_QPS_RESET | IBV_QPS_ERR, _)
@@ -470,7 +470,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: it came from `create_qp`.
+    // SAFETY: the pointer came from `create_qp`.
     let qpn = unsafe { (*qp).qp_num };
     if world(|world| world.faults.keeps_pairs) {
         return libc::EBUSY;
@@ -503,7 +503,7 @@ unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut 
 }
 
 unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: it came from `create_ah`.
+    // SAFETY: the pointer came from `create_ah`.
     unsafe { unmade(ah) }
 }
 
@@ -533,7 +533,7 @@ unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     0
 }
 
-/// The double's function table, in place of the real library.
+/// Returns the double's function table, in place of the real library.
 pub(crate) fn library() -> Library {
     Library {
         ibv_get_device_list: get_device_list,
@@ -568,7 +568,7 @@ pub(crate) fn library() -> Library {
     }
 }
 
-/// The events that a poll has pushed into `room`.
+/// Returns the events that a poll has pushed into `room`.
 pub(crate) fn pushed(
     room: &[core::mem::MaybeUninit<tieline_plugin_api::abi::Event>],
     len: usize,
@@ -577,7 +577,7 @@ pub(crate) fn pushed(
     room[..len].iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
 }
 
-/// The bytes to which an event of the latest poll points.
+/// Returns the bytes to which an event of the latest poll points.
 pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
     if event.len == 0 {
         return Vec::new();

@@ -117,7 +117,7 @@ pub(crate) fn fault(change: impl FnOnce(&mut Faults)) {
     });
 }
 
-/// The remaining value of `chatter`.
+/// Returns the remaining value of `chatter`.
 pub(crate) fn chatter() -> u32 {
     world(|world| world.faults.chatter)
 }
@@ -131,7 +131,7 @@ pub(crate) fn rights() -> Vec<c_uint> {
     world(|world| world.memory.values().map(|area| area.rights).collect())
 }
 
-/// Number of live registrations.
+/// Returns the number of live registrations.
 pub(crate) fn registrations() -> usize {
     world(|world| world.memory.len())
 }
@@ -196,27 +196,27 @@ pub(crate) fn wakes() -> (u32, i64) {
     world(|world| (world.wakes, world.taken))
 }
 
-/// The current attributes of a queue pair, by its number.
+/// Returns the current attributes of a queue pair, by its number.
 pub(crate) fn attributes(qpn: u32) -> ibv_qp_attr {
     world(|world| world.pairs[&qpn].attr)
 }
 
-/// Number of unread completions of a queue pair.
+/// Returns the number of unread completions of a queue pair.
 pub(crate) fn unread(qpn: u32) -> usize {
     world(|world| world.done.values().flatten().filter(|wc| wc.qp_num == qpn).count())
 }
 
-/// Number of posted receives in all queues.
+/// Returns the number of posted receives in all queues.
 pub(crate) fn receives() -> usize {
     world(|world| world.receives.values().map(VecDeque::len).sum())
 }
 
-/// Number of completion queues, and of receive queues.
+/// Returns the number of completion queues, and of receive queues.
 pub(crate) fn queues() -> (usize, usize) {
     world(|world| (world.room.len(), world.depths.len()))
 }
 
-/// The numbers of all queue pairs.
+/// Returns the numbers of all queue pairs.
 pub(crate) fn pairs() -> Vec<u32> {
     world(|world| world.pairs.keys().copied().collect())
 }
@@ -233,14 +233,14 @@ impl World {
         self.next
     }
 
-    /// Whether the processor may access the range.
+    /// Checks whether the processor may access the range.
     pub(super) fn touchable(&self, address: u64, len: u32) -> bool {
         let end = address + u64::from(len);
         let mut foreign = self.memory.values().filter(|area| area.foreign);
         !foreign.any(|area| address < area.start + area.len && area.start < end)
     }
 
-    /// The error number for posting a receive to this queue, or 0.
+    /// Returns the error number for posting a receive to this queue, or 0.
     pub(super) fn refuses_receive(&mut self, queue: usize) -> c_int {
         let named = self.faults.refuse_receives_of.and_then(|(qpn, _)| self.pairs.get(&qpn));
         if let (Some(pair), Some((_, left))) = (named, &mut self.faults.refuse_receives_of) {
@@ -267,7 +267,7 @@ impl World {
         })
     }
 
-    /// The payload of a send; `None` if a piece is not registered.
+    /// Returns the payload of a send; `None` if a piece is not registered.
     fn gather(&self, send: &Send) -> Option<Vec<u8>> {
         if let Some(copied) = &send.copied {
             return Some(copied.clone());
@@ -398,7 +398,7 @@ impl World {
         true
     }
 
-    /// The peer of a connected queue pair.
+    /// Returns the peer of a connected queue pair.
     fn other(&self, qpn: u32) -> Option<u32> {
         let peer = self.pairs.get(&qpn)?.peer;
         let there = self.pairs.get(&peer)?;
@@ -555,7 +555,7 @@ impl World {
         Outcome::Done
     }
 
-    /// The completion fields of a receive for a send with an immediate value.
+    /// Returns the completion fields of a receive for a send with an immediate value.
     fn with_imm(&self, send: &Send, opcode: c_uint) -> ibv_wc {
         let wc_flags = if self.faults.no_number { 0 } else { IBV_WC_WITH_IMM };
         ibv_wc { imm_data: send.imm, wc_flags, opcode, ..ibv_wc::default() }

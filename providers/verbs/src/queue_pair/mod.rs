@@ -145,7 +145,7 @@ impl Qp {
     }
 }
 
-/// The errors that a failed completion causes: one for the operation, one for the connection.
+/// Returns the errors that a failed completion causes: one for the operation, one for the connection.
 pub(crate) fn completion_error(
     wc: &ibv_wc,
     domain: &DomainState,
@@ -218,7 +218,7 @@ pub(crate) fn completion_error(
     }
 }
 
-/// The error that an asynchronous event of a queue pair causes for its connection.
+/// Returns the error that an asynchronous event of a queue pair causes for its connection.
 pub(crate) fn event_error(kind: c_uint) -> Failure {
     let (status, text) = match kind {
         IBV_EVENT_QP_ACCESS_ERR => (
@@ -356,7 +356,7 @@ impl Cleanup {
         }
     }
 
-    /// The queue pairs that have released all their receives since the last call.
+    /// Returns the queue pairs that have released all their receives since the last call.
     pub(crate) fn gone(&mut self) -> Vec<u32> {
         core::mem::take(&mut self.gone)
     }
@@ -388,7 +388,7 @@ impl Cleanup {
         self.destroy_those(goes);
     }
 
-    /// Whether the limit on retired queue pairs is reached.
+    /// Checks whether the limit on retired queue pairs is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.endings.len() >= KEPT
     }

@@ -24,7 +24,7 @@ pub(crate) struct Receive {
     pub(crate) sge: ibv_sge,
 }
 
-/// Number of receives per post call.
+/// The number of receives per post call.
 const RECEIVE_BATCH: usize = 32;
 
 /// The error of a partly accepted list of receives, and the number that the device accepted.
@@ -84,7 +84,7 @@ impl Srq {
         Ok(Srq { pd: pd.clone(), raw })
     }
 
-    /// Whether an event is about this queue.
+    /// Checks whether an event is about this queue.
     pub(crate) fn is(&self, queue: Option<usize>) -> bool {
         queue == Some(self.raw.as_ptr().addr())
     }
@@ -321,7 +321,7 @@ impl Held {
         told.map_err(|(errno, _)| errno)
     }
 
-    /// The index of a request; 0 if it is not one of these.
+    /// Returns the index of a request; 0 if it is not one of these.
     fn place(&self, request: *mut ibv_send_wr) -> usize {
         self.requests.iter().position(|held| ptr::eq(held, request)).unwrap_or(0)
     }

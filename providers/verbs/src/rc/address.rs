@@ -116,8 +116,8 @@ impl EndpointAddress {
         })
     }
 
-    /// Whether this end retransmits the hello until it is acknowledged. Exactly one end of a connection does so, and both ends
-    /// compute the same choice. An end that is connected to itself is both.
+    /// Checks whether this end retransmits the hello until it is acknowledged. Exactly one end of a connection does so, and both
+    /// ends compute the same choice. An end that is connected to itself is both.
     pub(crate) fn repeats_hello(&self, peer: &EndpointAddress) -> bool {
         let rank = |a: &EndpointAddress| (a.port.gid, a.port.lid, a.qpn, a.psn, a.slot);
         rank(self) >= rank(peer)

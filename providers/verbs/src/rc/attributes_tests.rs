@@ -11,7 +11,7 @@ fn module(modules: &[ModuleAttr], name: &str) -> ModuleAttr {
     *modules.iter().find(|module| module.name == fixed(name)).unwrap()
 }
 
-/// The combined bits.
+/// Returns the combined bits.
 fn all(caps: &[u64]) -> u64 {
     caps.iter().sum()
 }

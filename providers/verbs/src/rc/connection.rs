@@ -168,7 +168,7 @@ impl Connection {
         Ok(!self.owes_hello)
     }
 
-    /// Whether a time limit has expired: for the peer to connect, for a send to complete, or for the device to flush.
+    /// Checks whether a time limit has expired: for the peer to connect, for a send to complete, or for the device to flush.
     pub(crate) fn is_late(&self, now: Instant, limit: Duration) -> bool {
         match self.phase {
             Phase::Connecting => now >= self.deadline,
@@ -183,8 +183,8 @@ impl Connection {
         }
     }
 
-    /// The result of a data call before it posts; `Ok` if it may post. While the connection drains, the result is `Again`: the
-    /// application must receive the reason in an event first.
+    /// Returns the result of a data call before it posts; `Ok` if it may post. While the connection drains, the result is `Again`:
+    /// the application must receive the reason in an event first.
     #[inline(always)]
     pub(crate) fn may_post(&self) -> Result<(), Status> {
         let stands = matches!(self.phase, Phase::Established);
@@ -268,7 +268,7 @@ impl Connection {
         told.map_err(|errno| NotPosted { errno, ends: Ends::default() })
     }
 
-    /// A send with the peer's slot as its immediate value.
+    /// Returns a send with the peer's slot as its immediate value.
     #[inline]
     pub(crate) fn to_peer(&self) -> Work<'static> {
         Work::Send { imm: self.peer.as_ref().map_or(0, |peer| peer.slot) }
@@ -306,19 +306,19 @@ pub(crate) enum About {
     Send { slot: u32, generation: u8, number: u32 },
 }
 
-/// The work request id of a send.
+/// Returns the work request id of a send.
 #[inline]
 pub(crate) fn send_id(slot: u32, generation: u8, number: u32) -> u64 {
     (u64::from(slot & 0x7f_ffff) << 40) | (u64::from(generation) << 32) | u64::from(number)
 }
 
-/// The connection of a send id: its slot and generation in one number.
+/// Returns the connection of a send id: its slot and generation in one number.
 #[inline]
 pub(crate) fn whose(id: u64) -> u32 {
     (id >> 32) as u32
 }
 
-/// The work request id of a receive. The 31-bit stamp distinguishes successive postings of a buffer.
+/// Returns the work request id of a receive. The 31-bit stamp distinguishes successive postings of a buffer.
 #[inline]
 pub(crate) fn receive_id(buffer: u32, stamp: u32) -> u64 {
     RECEIVE | u64::from(stamp) << 32 | u64::from(buffer)

@@ -20,7 +20,7 @@ pub(crate) const WIDEST: u32 = 1024;
 pub(crate) struct Grant {
     /// Messages of the peer that have been released since the last update.
     pub(crate) credits: u16,
-    /// Number of messages by which its window has grown.
+    /// The number of messages by which its window has grown.
     pub(crate) growth: u8,
 }
 
@@ -89,13 +89,13 @@ impl Credits {
         self.owed += 1;
     }
 
-    /// Whether the owed credits justify a message of their own: half of the window that the peer knows.
+    /// Checks whether the owed credits justify a message of their own: half of the window that the peer knows.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.owed * 2 >= self.granted - self.growth
     }
 
-    /// The granted window, whether the peer knows it or not.
+    /// Returns the granted window, whether the peer knows it or not.
     pub(crate) fn granted(&self) -> u32 {
         self.granted
     }
@@ -106,7 +106,7 @@ impl Credits {
         self.growth += more;
     }
 
-    /// The update for the next header. [`Credits::grant_sent`] follows after the post.
+    /// Returns the update for the next header. [`Credits::grant_sent`] follows after the post.
     #[inline]
     pub(crate) fn next_grant(&self) -> Grant {
         Grant {

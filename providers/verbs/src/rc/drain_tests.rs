@@ -83,7 +83,7 @@ fn prefetched_receives_of_ended_connection_are_reposted() {
     }
 }
 
-/// The states of the retired queue pairs.
+/// Returns the states of the retired queue pairs.
 fn states() -> Vec<u32> {
     let all = pairs().into_iter().map(|qpn| attributes(qpn).qp_state);
     all.filter(|state| [IBV_QPS_ERR, IBV_QPS_RESET].contains(state)).collect()

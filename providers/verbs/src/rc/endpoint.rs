@@ -480,20 +480,20 @@ impl RcEndpoint {
     }
 }
 
-/// The completion record of a put, get or atomic.
+/// Returns the completion record of a put, get or atomic.
 #[inline]
 fn ends(cookie: u64, flags: u64) -> Ends {
     let silent = flags & op_flags::NO_EVENT != 0;
     Ends { cookie: Some(cookie), silent, ..Ends::default() }
 }
 
-/// The flags for a put, get or atomic: `HOLD` if another one follows immediately.
+/// Returns the flags for a put, get or atomic: `HOLD` if another one follows immediately.
 #[inline]
 fn hold(flags: u64) -> u32 {
     if flags & op_flags::MORE != 0 { HOLD } else { 0 }
 }
 
-/// The header of the next message, and the credits in it.
+/// Returns the header of the next message, and the credits in it.
 #[inline]
 fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], Grant) {
     let grant = connection.credits.next_grant();
@@ -507,7 +507,7 @@ fn sent(connection: &mut Connection, grant: Grant) {
     connection.credits.sent();
 }
 
-/// The total length of the pieces.
+/// Returns the total length of the pieces.
 fn sum(iov: &[Iov]) -> Result<usize, Status> {
     iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Status::Invalid)
 }

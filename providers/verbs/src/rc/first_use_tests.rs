@@ -8,7 +8,7 @@ use crate::{RC, UD};
 use std::time::Duration;
 use tieline_plugin_api::{Armed, Domain, Endpoint, Interface, Posting, Status};
 
-/// Number of descriptors that wake a sleeper on this side.
+/// Returns the number of descriptors that wake a sleeper on this side.
 fn watched(side: &Side) -> usize {
     let fd = side.interface.event_fd().unwrap();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();

@@ -61,7 +61,7 @@ pub(crate) struct SendQueue {
     sends: Vec<Sent>,
     /// Transient registrations of sends, oldest first. Few sends have any.
     borrowed: VecDeque<Box<[Loan]>>,
-    /// Number of the oldest send, and the count of sends.
+    /// The number of the oldest send, and the count of sends.
     first: u32,
     len: u32,
     /// Sends since the last signalled one.
@@ -82,13 +82,13 @@ impl SendQueue {
         SendQueue { sends, borrowed, first: 0, len: 0, silent: 0, depth, made_for: depth }
     }
 
-    /// Whether there is room for an operation of the application.
+    /// Checks whether there is room for an operation of the application.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.len() < self.depth
     }
 
-    /// Number of operations for which there is room.
+    /// Returns the number of operations for which there is room.
     pub(crate) fn room(&self) -> usize {
         self.depth.saturating_sub(self.len())
     }
@@ -105,12 +105,12 @@ impl SendQueue {
         self.len().max(self.depth) + RESERVE
     }
 
-    /// Whether there is room for a control message.
+    /// Checks whether there is room for a control message.
     pub(crate) fn has_reserve(&self) -> bool {
         self.len() < self.made_for + RESERVE - 1
     }
 
-    /// Whether a send must be signalled although the application does not wait for it.
+    /// Checks whether a send must be signalled although the application does not wait for it.
     #[inline]
     pub(crate) fn must_signal(&self) -> bool {
         self.silent as usize + 1 >= self.depth / 4
@@ -121,7 +121,7 @@ impl SendQueue {
         (depth + RESERVE).next_power_of_two().max(FIRST_ROOM) * size_of::<Sent>()
     }
 
-    /// The number of the next send.
+    /// Returns the number of the next send.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.len)
@@ -232,13 +232,13 @@ impl SendQueue {
         })
     }
 
-    /// Whether `number` is outstanding.
+    /// Checks whether `number` is outstanding.
     #[inline]
     pub(crate) fn holds(&self, number: u32) -> bool {
         number.wrapping_sub(self.first) < self.len
     }
 
-    /// Whether a signalled send is outstanding. The device never reports success of the others.
+    /// Checks whether a signalled send is outstanding. The device never reports success of the others.
     pub(crate) fn awaits_completion(&self) -> bool {
         self.silent < self.len
     }
@@ -252,7 +252,7 @@ impl SendQueue {
         self.len as usize
     }
 
-    /// Whether the device may still touch memory of the application.
+    /// Checks whether the device may still touch memory of the application.
     pub(crate) fn touches_application(&self) -> bool {
         let numbers = (0..self.len).map(|ahead| self.first.wrapping_add(ahead));
         numbers.map(|number| self.place(number)).any(|place| self.sends[place].flags & FOREIGN != 0)

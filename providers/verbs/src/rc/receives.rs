@@ -38,7 +38,7 @@ pub(super) enum Queues {
 pub(super) struct Owners {
     /// Per buffer: the queue pair with the posted buffer, and the stamp of the posting.
     of: Vec<Option<(u32, u32)>>,
-    /// Number of buffers posted per queue pair.
+    /// The number of buffers posted per queue pair.
     posted: HashMap<u32, usize>,
     /// Buffers to post, each with the slot of its connection.
     to_post: Vec<(u32, u32)>,
@@ -79,7 +79,7 @@ impl Receives {
         self.queues = queues;
     }
 
-    /// The shared queue, if there is one.
+    /// Returns the shared queue, if there is one.
     pub(super) fn shared(&self) -> Option<&Srq> {
         match &self.queues {
             Queues::Shared(srq) => Some(srq),
@@ -87,7 +87,7 @@ impl Receives {
         }
     }
 
-    /// Whether an event is about the shared queue.
+    /// Checks whether an event is about the shared queue.
     pub(super) fn is(&self, queue: Option<usize>) -> bool {
         self.shared().is_some_and(|srq| srq.is(queue))
     }
@@ -212,7 +212,7 @@ impl Receives {
         refused
     }
 
-    /// Number of buffers posted to a queue pair; `None` for a shared queue, which does not record this.
+    /// Returns the number of buffers posted to a queue pair; `None` for a shared queue, which does not record this.
     pub(super) fn posted_to(&self, qpn: u32) -> Option<usize> {
         match &self.queues {
             Queues::Shared(_) | Queues::Unmade => None,

@@ -17,7 +17,7 @@ fn own_queues() {
     play(*ADAPTERS.iter().find(own).unwrap());
 }
 
-/// The queue pairs of a side, by slot.
+/// Returns the queue pairs of a side, by slot.
 fn numbers(side: &Side) -> Vec<u32> {
     let VerbsInterface::Rc(rc) = &side.interface else { panic!("reliable") };
     rc.state.borrow().connections.iter().flatten().map(|c| c.own.qpn).collect()

@@ -23,7 +23,7 @@ fn put(at: &VerbsEndpoint, key: &RemoteKey, word: u64, words: usize, flags: u64)
     posted
 }
 
-/// Bytes of the longest short put.
+/// Returns the bytes of the longest short put.
 fn longest(side: &Side) -> usize {
     let modules = side.domain.modules();
     modules.iter().find(|m| m.name.starts_with(RC.as_bytes())).unwrap().max_short_put

@@ -26,7 +26,7 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 
-/// Number of receive buffers or send buffers per allocation.
+/// The number of receive buffers or send buffers per allocation.
 const CHUNK: usize = 32;
 /// Buffers for fetched values of atomics, allocated one page at a time.
 const RESULTS: usize = 1024;
@@ -88,7 +88,7 @@ pub(crate) struct State {
     timeouts_checked: Instant,
 }
 
-/// Whether a peer with receive buffers of `theirs` bytes accepts the longest message of this side.
+/// Checks whether a peer with receive buffers of `theirs` bytes accepts the longest message of this side.
 pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
     if theirs >= ours {
         return Ok(());
@@ -150,7 +150,7 @@ impl State {
         self.receives.posted_to(qpn)
     }
 
-    /// Whether the limit on connections allows another one.
+    /// Checks whether the limit on connections allows another one.
     fn has_room(&self) -> Result<(), Failure> {
         let most = self.domain.settings.connections;
         if self.live < most {
@@ -334,7 +334,7 @@ impl State {
     }
 }
 
-/// The connection in this slot, if its generation matches.
+/// Returns the connection in this slot, if its generation matches.
 #[inline]
 fn current(
     connections: &mut [Option<Box<Connection>>],
@@ -345,7 +345,7 @@ fn current(
     (connection.generation == generation).then_some(connection)
 }
 
-/// A scatter/gather entry for bytes that the device copies during the post.
+/// Returns a scatter/gather entry for bytes that the device copies during the post.
 #[inline]
 pub(crate) fn borrowed(bytes: &[u8]) -> ibv_sge {
     ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length: bytes.len() as u32, lkey: 0 }

@@ -8,7 +8,7 @@ use crate::double::{Side, side_of};
 use std::time::Duration;
 use tieline_plugin_api::{Endpoint, Interface, Posting};
 
-/// An established channel from one side to the other, with nothing outstanding.
+/// Returns an established channel from one side to the other, with nothing outstanding.
 fn channel(a: &mut Side, b: &mut Side) -> VerbsEndpoint {
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
     while b.told.arrived.is_empty() {

@@ -24,7 +24,7 @@ pub use interface::UdInterface;
 
 use crate::port::mtu_bytes;
 
-/// The longest message: a packet without 40 bytes. These are reserved even if a header needs fewer.
+/// Returns the longest message: a packet without 40 bytes. These are reserved even if a header needs fewer.
 pub(crate) fn max_message(mtu: u8) -> usize {
     mtu_bytes(mtu) - 40
 }

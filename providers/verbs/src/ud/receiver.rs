@@ -19,7 +19,7 @@ pub(crate) enum Verdict {
 /// The receiving end. A `T` holds an early message.
 #[derive(Debug)]
 pub(crate) struct Receiver<T> {
-    /// Number of the next message.
+    /// The number of the next message.
     pub(crate) next: u32,
     /// Whether a later one has arrived.
     pub(crate) gap: bool,

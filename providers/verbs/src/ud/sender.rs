@@ -26,7 +26,7 @@ pub(crate) struct Sender {
     hello: Vec<u8>,
     /// Unacknowledged packets in wire format, oldest first.
     unacked: VecDeque<Vec<u8>>,
-    /// Number of the oldest one.
+    /// The number of the oldest one.
     first: u32,
     wait: Duration,
     /// Retransmissions since the peer's last progress.
@@ -36,13 +36,13 @@ pub(crate) struct Sender {
     window: usize,
     /// Time of the peer's last progress, or of the first unacknowledged packet.
     since: Duration,
-    /// Number of the oldest message at the last gap report.
+    /// The number of the oldest message at the last gap report.
     repaired: Option<u32>,
     timeout: Duration,
 }
 
 impl Sender {
-    /// An end that will open its channel to the interface with this cookie. `introduction` travels with the first packet.
+    /// Makes an end that will open its channel to the interface with this cookie. `introduction` travels with the first packet.
     pub(crate) fn new(own: End, cookie: u64, introduction: &[u8], timeout: Duration) -> Sender {
         let head = Packet { kind: Kind::Hello, end: own, sequence: 0, id: 0, header: cookie };
         let mut hello = head.pack().to_vec();
@@ -85,27 +85,27 @@ impl Sender {
         }
     }
 
-    /// Whether all messages have been acknowledged.
+    /// Checks whether all messages have been acknowledged.
     pub(crate) fn is_quiet(&self) -> bool {
         self.unacked.is_empty()
     }
 
-    /// Whether a timer is running, so that [`Sender::retransmit`] must be called regularly.
+    /// Checks whether a timer is running, so that [`Sender::retransmit`] must be called regularly.
     pub(crate) fn is_waiting(&self) -> bool {
         self.retransmit_at.is_some()
     }
 
-    /// Whether a retransmission or the failure is due.
+    /// Checks whether a retransmission or the failure is due.
     pub(crate) fn is_due(&self, now: Duration) -> bool {
         self.retransmit_at.is_some_and(|at| now >= at)
     }
 
-    /// The number of the next message.
+    /// Returns the number of the next message.
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.unacked.len() as u32)
     }
 
-    /// Whether the message before this number has been acknowledged.
+    /// Checks whether the message before this number has been acknowledged.
     pub(crate) fn is_past(&self, number: u32) -> bool {
         self.first.wrapping_sub(number) < 1 << 31
     }

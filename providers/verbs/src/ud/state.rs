@@ -28,7 +28,7 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Posted, Posting, Status, event};
 
-/// Number of posted receives, and limit on outstanding sends.
+/// The number of posted receives, and limit on outstanding sends.
 const RECEIVES: usize = 256;
 const SENDS: usize = 256;
 /// Limit on receive buffers with early messages; the rest is for messages in order.
@@ -41,7 +41,7 @@ const GRH: usize = 40;
 const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
 /// Above this number, slots of dead peers are reused.
 const KEPT_INBOUND: usize = if cfg!(test) { 128 } else { 1 << 10 };
-/// Number of closed channels that still answer, in case their last acknowledgement was lost. Beyond it, a new channel replaces
+/// The number of closed channels that still answer, in case their last acknowledgement was lost. Beyond it, a new channel replaces
 /// the oldest one.
 const KEPT_CLOSED: usize = 64;
 /// Polls between two clock reads, with outstanding acknowledgements and without.
@@ -104,12 +104,12 @@ struct Inbound {
 }
 
 impl Inbound {
-    /// Whether nothing has arrived for two failure timeouts.
+    /// Checks whether nothing has arrived for two failure timeouts.
     fn is_silent(&self, era: u64) -> bool {
         era >= self.era + SILENT
     }
 
-    /// Whether its peer still has something to send: a live peer retransmits it.
+    /// Checks whether its peer still has something to send: a live peer retransmits it.
     fn is_owed(&self) -> bool {
         !self.arrived || self.receiver.gap
     }
@@ -205,7 +205,7 @@ pub(crate) struct State {
     to_post: Vec<Receive>,
     /// Inbound channels that owe an acknowledgement.
     acks_due: Vec<u32>,
-    /// Number of buffers with early messages.
+    /// The number of buffers with early messages.
     early: usize,
     activity: Activity,
     /// Time in units of the failure timeout, and the start of the current unit. Slow progress advances it, so a suspension of
@@ -317,7 +317,7 @@ impl State {
         (self.early, EARLY)
     }
 
-    /// Whether packets can reach a peer's port.
+    /// Checks whether packets can reach a peer's port.
     pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
         self.domain.reaches(peer)
     }
@@ -362,7 +362,7 @@ impl State {
         self.epoch.elapsed()
     }
 
-    /// The address handle of a port, shared by all channels to it.
+    /// Returns the address handle of a port, shared by all channels to it.
     fn handle(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
         let key = port.pack();
         if let Some(handle) = self.handles.get(&key) {
@@ -396,8 +396,8 @@ impl State {
         }
     }
 
-    /// Whether to poll the queue. While other modules carry the traffic, polls of this queue stay empty, so it is polled only
-    /// when the clock is read. An arrival still wakes a sleeper, and arming polls the queue itself.
+    /// Checks whether to poll the queue. While other modules carry the traffic, polls of this queue stay empty, so it is polled
+    /// only when the clock is read. An arrival still wakes a sleeper, and arming polls the queue itself.
     #[inline]
     fn is_worth_a_look(&self) -> bool {
         self.idle < QUIET_AFTER

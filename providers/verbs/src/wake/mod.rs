@@ -92,7 +92,7 @@ impl Watch {
         self.port_down.load(Ordering::Relaxed)
     }
 
-    /// The reason why peers cannot reach the port at the address they know, if that is the case.
+    /// Returns the reason why peers cannot reach the port at the address they know, if that is the case.
     pub(crate) fn moved(&self) -> Option<String> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -223,7 +223,7 @@ impl Sleep {
         self.ticker.silence();
     }
 
-    /// The device's events since the last call.
+    /// Returns the device's events since the last call.
     pub(crate) fn async_events(&self) -> Vec<AsyncEvent> {
         self.watch.read_events();
         let mut events = self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner);

@@ -82,7 +82,7 @@ unsafe extern "C" fn compwritemsg(
     post(ep, message, Form::Compare, &[(compare, compare_desc), (result, desc)])
 }
 
-/// A local piece and its descriptor.
+/// Returns a local piece and its descriptor.
 fn local(
     world: &mut World,
     ioc: *const fi_ioc,

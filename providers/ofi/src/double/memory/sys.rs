@@ -14,7 +14,7 @@ const BASE: u64 = 0x5a00_0000;
 /// The room was too small (fi_errno.h).
 const FI_ETOOSMALL: c_int = 257;
 
-/// The bytes of a key.
+/// Returns the bytes of a key.
 fn raw(key: u64) -> [u8; RAW] {
     let mut bytes = [0xee; RAW];
     bytes[..8].copy_from_slice(&key.to_le_bytes());

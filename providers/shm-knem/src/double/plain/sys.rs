@@ -101,7 +101,7 @@ impl Reference {
         }
     }
 
-    /// The bytes of the referenced pages.
+    /// Returns the bytes of the referenced pages.
     pub(crate) fn bytes(mut self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.pages.read_exact(&mut bytes).unwrap();

@@ -156,7 +156,7 @@ impl Manager {
         Some((peer, joined))
     }
 
-    /// The device context that ids refer to.
+    /// Returns the device context that ids refer to.
     fn device(&mut self) -> *mut ibv_context {
         *self.device.get_or_insert_with(|| {
             let api = crate::load::library().expect("it is played");
@@ -204,7 +204,7 @@ unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
 
 unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     let _ = manager(|manager| manager.channels.remove(&channel.addr()));
-    // SAFETY: it came from `create_event_channel`, and ends once.
+    // SAFETY: the pointer came from `create_event_channel`, and ends once.
     let _ = unsafe { libc::close(Box::from_raw(channel).fd) };
 }
 
@@ -235,7 +235,7 @@ unsafe extern "C" fn get_cm_event(
 }
 
 unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    // SAFETY: it came from `get_cm_event`, and is acknowledged once.
+    // SAFETY: the pointer came from `get_cm_event`, and is acknowledged once.
     drop(unsafe { Box::from_raw(event.cast::<Kept>()) });
     0
 }
@@ -373,7 +373,7 @@ unsafe extern "C" fn init_qp_attr(
     0
 }
 
-/// A side's queue pair number and its private data, padded with zeros.
+/// Returns a side's queue pair number and its private data, padded with zeros.
 ///
 /// # Safety
 /// `param` is a filled record.

@@ -5,7 +5,7 @@
 use crate::double::world::world;
 use core::ffi::c_void;
 
-/// A host that records device events and log lines and ignores everything else.
+/// Returns a host that records device events and log lines and ignores everything else.
 pub(crate) fn host() -> tieline_plugin_api::HostHandle {
     use tieline_plugin_api::abi::Host;
     let table =

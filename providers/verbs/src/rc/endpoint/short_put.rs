@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// Whether a put is short: one piece, copied during the post.
+/// Checks whether a put is short: one piece, copied during the post.
 #[inline]
 pub(super) fn is_short(state: &State, op: &RmaOp<'_>, piece: &Iov) -> bool {
     op.len.wrapping_sub(1) < state.short_puts

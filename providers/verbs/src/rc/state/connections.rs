@@ -6,7 +6,7 @@ use crate::rc::connection::{NOT_PLAIN, Packed};
 /// Time that closing an endpoint waits for the device to flush sends with application memory. Most devices need microseconds.
 const MOMENT: Duration = Duration::from_micros(500);
 
-/// Whether the device may accept the send later after this error number.
+/// Checks whether the device may accept the send later after this error number.
 fn is_transient(errno: i32) -> bool {
     errno == libc::ENOMEM || errno == libc::EAGAIN
 }
@@ -196,7 +196,7 @@ impl State {
         }
     }
 
-    /// The status of a data call whose send the device rejected.
+    /// Returns the status of a data call whose send the device rejected.
     #[cold]
     pub(crate) fn refused(&mut self, slot: u32, refused: NotPosted) -> Status {
         let errno = refused.errno;

@@ -169,7 +169,7 @@ impl State {
         batches == 0 || !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
     }
 
-    /// The slot of a queue pair's connection. A shared queue does not need it.
+    /// Returns the slot of a queue pair's connection. A shared queue does not need it.
     #[cold]
     fn slot_of(&self, qpn: u32) -> u32 {
         let mut all = self.connections.iter().flatten();
@@ -403,7 +403,7 @@ impl State {
         port_changed
     }
 
-    /// Whether an event is about a shared queue of this interface.
+    /// Checks whether an event is about a shared queue of this interface.
     fn is_ours(&self, queue: Option<usize>) -> bool {
         self.cq.as_ref().is_some_and(|cq| cq.is(queue)) || self.receives.is(queue)
     }
@@ -427,7 +427,7 @@ impl State {
         self.fail_connection(slot, &failure, events);
     }
 
-    /// The error of a connection with a send that did not end within `limit`.
+    /// Returns the error of a connection with a send that did not end within `limit`.
     fn stalled(&self, down: bool, limit: Duration) -> Failure {
         let port = self.domain.name.words();
         if down {

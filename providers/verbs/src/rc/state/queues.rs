@@ -12,7 +12,7 @@ const WIDE: usize = 1 << 17;
 const SHARED_SENDS: usize = 16;
 const FEWEST_SENDS: usize = 4;
 
-/// The smallest useful share. A get with more pieces than one read accepts takes several sends.
+/// Returns the smallest useful share. A get with more pieces than one read accepts takes several sends.
 fn fewest_sends(domain: &DomainState) -> usize {
     FEWEST_SENDS.max(domain.max_iov.div_ceil(domain.max_read_pieces.max(1)))
 }

@@ -165,7 +165,7 @@ impl State {
         false
     }
 
-    /// The address handle of an unknown peer. A failure is cached, because the peer retransmits its Hello.
+    /// Returns the address handle of an unknown peer. A failure is cached, because the peer retransmits its Hello.
     fn handle_back(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
         let (key, now) = (port.pack(), self.now());
         self.unresolved.retain(|_, since| now.saturating_sub(*since) < UNRESOLVED_FOR);
