@@ -19,7 +19,7 @@ pub(crate) struct Mailbox {
     pub(crate) cookies: Vec<u64>,
     /// The most events of one poll.
     pub(crate) at_once: usize,
-    /// The check releases lent payloads itself; otherwise they are released as soon as they have been copied.
+    /// Whether the check releases lent payloads itself; otherwise they are released as soon as they have been copied.
     pub(crate) keeps_lent: bool,
 }
 

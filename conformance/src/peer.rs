@@ -68,7 +68,7 @@ struct Peer<'a> {
     memory: Option<Memory>,
     /// Further connections to the same process.
     twins: Vec<Endpoint>,
-    /// It has agreed to sleep, and sleeps until the next command.
+    /// Whether the thread has agreed to sleep, and sleeps until the next command.
     asleep: bool,
 }
 

@@ -37,7 +37,7 @@ pub struct Plan {
     pub program: PathBuf,
     /// The time after which a check counts as hanging.
     pub limit: Duration,
-    /// Stop after the first failed check.
+    /// Whether the run stops after the first failed check.
     pub until_failure: bool,
 }
 

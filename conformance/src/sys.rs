@@ -324,7 +324,7 @@ pub(crate) struct Memory {
     domain: Arc<Domain>,
     pub(crate) region: MemoryRegion,
     registered: bool,
-    /// Its pieces name their region.
+    /// Whether the pieces of this operation name their region.
     pub(crate) named: bool,
     /// Declared after `region`, whose `drop` runs before the fields are dropped.
     _owned: Vec<u64>,

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 pub(crate) struct How {
     /// Connections that are open, or about to be.
     pub(crate) count: usize,
-    /// Each sends a byte of a valid greeting every 0.8 s. Otherwise none sends anything.
+    /// Whether each connection sends a byte of a valid greeting every 0.8 s. Otherwise no connection sends anything.
     pub(crate) drips: bool,
-    /// A closed connection is opened again.
+    /// Whether a closed connection is opened again.
     pub(crate) comes_back: bool,
     /// The number of loopback addresses that they come from.
     pub(crate) addresses: u32,

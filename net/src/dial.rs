@@ -54,16 +54,16 @@ pub struct Dial {
     failures: Vec<String>,
     refusals: usize,
     wrong_secrets: usize,
-    /// A listener has another version.
+    /// Whether a listener has another version.
     other_version: bool,
-    /// A listener had no room.
+    /// Whether a listener had no room.
     busy: bool,
     /// Routes that could not be started here: they say nothing about the peer.
     unusable: usize,
     /// The failure that gets advice about firewalls, and the text. It is the last route without any answer, or else the last one
     /// that was rejected.
     advice: Option<(usize, &'static str)>,
-    /// This process or the system had no descriptor left for a socket.
+    /// Whether the descriptor limit of this process or of the system prevented opening a socket.
     starved: bool,
 }
 
@@ -74,19 +74,19 @@ struct Attempt {
     connected: bool,
     until: Instant,
     what: String,
-    /// The host reported that no process listens, or the listener that there is no such target.
+    /// Whether the host reported that no process listens, or the listener reported that there is no such target.
     refused: bool,
-    /// There was no answer, not even a refusal.
+    /// Whether there was no answer, not even a refusal.
     unanswered: bool,
-    /// This host, or one on the route, reports that the destination host is unreachable.
+    /// Whether this host, or one on the route, reports that the destination host is unreachable.
     rejected: bool,
-    /// The listener reported a wrong proof.
+    /// Whether the listener reported a wrong proof.
     wrong_secret: bool,
-    /// The listener has another version.
+    /// Whether the listener has another version.
     other_version: bool,
-    /// The listener reported that it has no room.
+    /// Whether the listener reported that it has no room.
     busy: bool,
-    /// The listener closed without an answer.
+    /// Whether the listener closed without an answer.
     turned_away: bool,
 }
 

@@ -229,9 +229,9 @@ pub fn random(out: &mut [u8]) -> io::Result<()> {
 /// The events to wait for on a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Until it is readable.
+    /// Whether to wait until the socket is readable.
     pub readable: bool,
-    /// Until it is writable.
+    /// Whether to wait until the socket is writable.
     pub writable: bool,
 }
 
@@ -262,9 +262,9 @@ impl Interest {
 pub struct Ready {
     /// The number with which it was added.
     pub token: u64,
-    /// It is readable, or the other side has closed.
+    /// Whether the socket is readable, or the other side has closed.
     pub readable: bool,
-    /// It is writable, or the connection broke.
+    /// Whether the socket is writable, or the connection broke.
     pub writable: bool,
 }
 

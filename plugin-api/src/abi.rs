@@ -70,7 +70,7 @@ pub const CORE_NOTE_SECTION: &str = ".note.tieline.core";
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoteDesc {
-    /// Size of this record as the provider compiled it.
+    /// The size of this record as the provider compiled it.
     pub desc_len: u16,
     /// Revision of the record: 1.
     pub note_rev: u16,
@@ -108,7 +108,7 @@ pub type ConnectorHandle = c_void;
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Host {
-    /// Size of this table as the core compiled it.
+    /// The size of this table as the core compiled it.
     pub size: usize,
     /// The core's ABI major.
     pub abi_major: u32,
@@ -203,13 +203,13 @@ pub struct ProviderOps {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Layouts {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// The version of abi_stable, zero-padded text: `0.11`.
     pub abi_stable: [u8; 16],
     /// Array of `count` pointers to `abi_stable::type_layout::TypeLayout`.
     pub layouts: *const *const c_void,
-    /// Length of the array.
+    /// The length of the array.
     pub count: usize,
 }
 
@@ -217,7 +217,7 @@ pub struct Layouts {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConfigVar {
-    /// Size of this record; it is the same in every record of a list.
+    /// The size of this record; it is the same in every record of a list.
     pub size: usize,
     /// `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`. If it reads one of the
     /// core's, it declares that too, and the core's own declaration applies.
@@ -251,7 +251,7 @@ pub struct ConfigVar {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConfigValue {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words.
     pub number: u64,
@@ -274,7 +274,7 @@ pub struct ConfigValue {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct AsyncEvent {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// `TIELINE_ASYNC_*`. The host treats an unknown kind as a message.
     pub kind: u32,

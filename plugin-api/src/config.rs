@@ -203,7 +203,7 @@ pub struct Value {
     pub text: String,
     /// Its origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
     pub origin: String,
-    /// It was not set.
+    /// Whether it was not set.
     pub is_default: bool,
 }
 

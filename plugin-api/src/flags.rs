@@ -132,7 +132,7 @@ table! {
 }
 
 table! {
-    /// Bits of `event.flags`.
+    /// The bits of `event.flags`.
     pub mod event_flags: u32, "EVENT_FLAG_" {
         LENT = 1 << 0, "the payload stays valid until release is called with the event's cookie, once for every such event";
         UNTAKEN = 1 << 1, "since 1.1, for ENDPOINT_FAILED: the peer refused the endpoint at first contact and accepted nothing; each message that was posted to it came back as RETURNED";

@@ -85,7 +85,7 @@ pub struct Allocation<R> {
     pub region: R,
     /// First byte.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 

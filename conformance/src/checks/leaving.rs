@@ -39,7 +39,7 @@ struct Leaving {
     most: u64,
     back: u64,
     packed: bool,
-    /// Polls only after the sender is gone, if the sender's end needs no poll of its peer.
+    /// Whether polls only after the sender is gone, if the sender's end needs no poll of its peer.
     late: bool,
 }
 

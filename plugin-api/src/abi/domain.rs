@@ -6,7 +6,7 @@ use super::*;
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct DomainAttr {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
     /// The domain's full name, zero-padded: `shm`, `verbs:mlx5_0`.
     pub name: [u8; 64],
@@ -26,7 +26,7 @@ pub struct DomainAttr {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct DomainParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// Name, as `query_domains` gave it.
     pub name: *const u8,
@@ -42,7 +42,7 @@ pub struct DomainParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Time of the calling CPU, ns.
+    /// The time of the calling CPU, ns.
     pub overhead_ns: f64,
     /// Transit time, ns.
     pub latency_ns: f64,
@@ -54,7 +54,7 @@ pub struct Cost {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct ModuleAttr {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
     /// Name within its domain, zero-padded: `rc`.
     pub name: [u8; 32],
@@ -109,13 +109,13 @@ pub struct ModuleAttr {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct MemoryRegion {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
     /// The domain's handle, never null.
     pub handle: *mut RegionHandle,
     /// First byte.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
@@ -123,9 +123,9 @@ pub struct MemoryRegion {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct AllocParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// Length in bytes, never 0. The provided memory may be longer.
+    /// The length in bytes, never 0. The provided memory may be longer.
     pub len: usize,
     /// `TIELINE_ACCESS_*`.
     pub access: u64,
@@ -141,11 +141,11 @@ pub struct AllocParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct RegisterParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// First byte. With REGISTER_DMABUF the processor must not access this address; pieces are still addressed relative to it.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: usize,
     /// `TIELINE_ACCESS_*`; 0: only for local pieces.
     pub access: u64,
@@ -163,7 +163,7 @@ pub struct RegisterParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct KeyParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// The region.
     pub region: *mut RegionHandle,
@@ -183,7 +183,7 @@ pub struct KeyParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct DomainOps {
-    /// Size of this table as the provider compiled it.
+    /// The size of this table as the provider compiled it.
     pub size: usize,
     /// Closes the domain; everything opened from it was closed before.
     pub close: Option<unsafe extern "C" fn(domain: *mut DomainHandle)>,

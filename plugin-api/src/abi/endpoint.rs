@@ -8,7 +8,7 @@ use super::*;
 pub struct Iov {
     /// First byte.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: usize,
     /// The region of the interface's domain that the piece lies in, or null: it lies anywhere. It is always null without
     /// TAKES_REGIONS of the module, and for operations of SYNCHRONOUS modules. A piece with a null region is host memory.
@@ -65,7 +65,7 @@ pub struct Atomic {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ImportParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// The output of `pack_key` of the peer's domain. The bytes come from the peer: check every one.
     pub bytes: *const u8,
@@ -79,7 +79,7 @@ pub struct ImportParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConnectParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// The peer's endpoint address. The bytes come from the peer: check every one.
     pub address: *const u8,
@@ -93,7 +93,7 @@ pub struct ConnectParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointLimits {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
     /// Longest payload of am_short.
     pub max_short: usize,
@@ -118,7 +118,7 @@ pub type PackFn =
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct EndpointOps {
-    /// Size of this table as the provider compiled it.
+    /// The size of this table as the provider compiled it.
     pub size: usize,
     /// Sends a message of at most `max_short` bytes, which are copied before the call returns.
     pub am_short: Option<

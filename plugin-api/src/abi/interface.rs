@@ -6,7 +6,7 @@ use super::*;
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct InterfaceParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// Module name within the domain.
     pub module: *const u8,
@@ -22,7 +22,7 @@ pub struct InterfaceParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct EndpointParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// Connect-to-interface: the peer's interface address; connect-to-endpoint: null.
     pub address: *const u8,
@@ -68,7 +68,7 @@ pub struct Event {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct InterfaceOps {
-    /// Size of this table as the provider compiled it.
+    /// The size of this table as the provider compiled it.
     pub size: usize,
     /// Progress: writes up to `capacity` events and returns their number, or a negative status. This call releases
     /// the data of the previous call's events.
@@ -146,7 +146,7 @@ pub struct InterfaceOps {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, Default)]
 pub struct MemoryUse {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
     /// Bytes that do not depend on the number of peers.
     pub base_bytes: u64,
@@ -162,7 +162,7 @@ pub struct MemoryUse {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConnectorOps {
-    /// Size of this table as the provider compiled it.
+    /// The size of this table as the provider compiled it.
     pub size: usize,
     /// Progress: EVENT_DATAGRAM, and EVENT_PEER_LEFT if an address given to `send` cannot be reached or the
     /// connection to it broke. Its `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent

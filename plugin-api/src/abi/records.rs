@@ -118,7 +118,7 @@ impl AllocParams {
 }
 
 impl RegisterParams {
-    /// Names host memory.
+    /// Returns the names host memory.
     #[must_use]
     pub const fn new(base: *mut u8, len: usize, access: u64) -> RegisterParams {
         RegisterParams { base, len, access, ..RegisterParams::empty() }

@@ -25,7 +25,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Length of the encoded form.
+    /// The length of the encoded form.
     pub const LEN: usize = 48;
 
     /// Returns the facts of this process.

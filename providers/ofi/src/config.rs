@@ -113,7 +113,7 @@ pub(crate) enum Format {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) providers: String,
-    /// A setting asks for libfabric explicitly.
+    /// Whether a setting asks for libfabric explicitly.
     pub(crate) asked_for: bool,
     pub(crate) library: String,
     /// The `FI_VERSION(...)` to request.

@@ -18,7 +18,7 @@ use tieline_plugin_api::{
     Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
 };
 
-/// Name of the module.
+/// The name of the module.
 pub const RDM: &str = "rdm";
 
 /// This process's listener for peers that watch it.
@@ -29,7 +29,7 @@ pub struct OfiDomain {
     pub(crate) registry: Arc<Registry>,
     offer: Offer,
     settings: Settings,
-    /// Its completion queues have a descriptor to wait on.
+    /// Whether its completion queues have a descriptor to wait on.
     waits: bool,
     /// Why it has messages only although libfabric claims more.
     pub(crate) broken_promise: Option<String>,

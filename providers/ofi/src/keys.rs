@@ -26,9 +26,9 @@ const CHECK: usize = 16;
 /// Largest size in bytes of a library key that must be mapped (ucx: 64; read in ucx.h).
 pub(crate) const MOST_RAW: usize = 256;
 const NUMBERS: usize = 16;
-/// Length of the fields in front of the bytes of a key that must be mapped: the numbers and the length.
+/// The length of the fields in front of the bytes of a key that must be mapped: the numbers and the length.
 const BEFORE_RAW: usize = NUMBERS + 2;
-/// Length of the longest packed key: if the library's keys are numbers, and in general.
+/// The length of the longest packed key: if the library's keys are numbers, and in general.
 pub(crate) const MAX_KEY_LEN: usize = FIXED + NUMBERS * MOST_INTERFACES + CHECK;
 pub(crate) const LONGEST: usize = FIXED + (BEFORE_RAW + MOST_RAW) * MOST_INTERFACES + CHECK;
 const MAGIC: [u8; 4] = *b"ofk\x03";

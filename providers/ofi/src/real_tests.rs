@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tieline_net::Filter;
 use tieline_plugin_api::Failure;
 
-/// Time limit for events that must happen, on a busy host.
+/// The time limit for events that must happen, on a busy host.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Waiting time for events that must not happen. A host that is too slow to show a difference does not fail the test.
 const A_WHILE: Duration = Duration::from_millis(60);

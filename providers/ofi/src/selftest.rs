@@ -18,7 +18,7 @@ use std::time::Instant;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_flags};
 
-/// Time limit for a connection, and for operations that must complete.
+/// The time limit for a connection, and for operations that must complete.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
 /// Time within which an operation must not complete, because its target has made no progress.
 const AT_ONCE: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 5000 });
@@ -36,7 +36,7 @@ pub(crate) struct Found {
     pub(crate) broken_atomics: Option<String>,
     /// Why the device must not be opened at all.
     pub(crate) deadly: Option<String>,
-    /// Something did not complete, which is weaker evidence than a wrong result.
+    /// Whether something did not complete, which is weaker evidence than a wrong result.
     unsure: bool,
 }
 
@@ -86,10 +86,10 @@ struct Case {
     domain: String,
     format: u32,
     progress: i32,
-    /// Trusted without a trial.
+    /// Whether the features are trusted without a trial.
     delivery: bool,
     atomics: bool,
-    /// Atomics are requested.
+    /// Whether atomics are requested.
     has_atomics: bool,
 }
 
@@ -433,7 +433,7 @@ impl Sides {
 struct Round {
     first: u64,
     operand: u64,
-    /// The comparand equals the value in memory.
+    /// Whether the comparand equals the value in memory.
     matches: bool,
 }
 
@@ -460,5 +460,5 @@ fn bytes_of(word: u64) -> [u8; 8] {
     word.to_ne_bytes()
 }
 
-/// Size in bytes of the long transfers.
+/// The size in bytes of the long transfers.
 const LONG: usize = 64 << 10;

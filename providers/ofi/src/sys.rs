@@ -74,7 +74,7 @@ pub(crate) struct Domain {
     pub(crate) raw: *mut fid_domain,
     /// Closed after the domain.
     pub(crate) fabric: ManuallyDrop<Fabric>,
-    /// A registration has not ended: its memory may still be reached.
+    /// Whether a registration has not ended: its memory may still be reached.
     pub(crate) keeps: AtomicBool,
     pub(crate) info: Info,
 }
@@ -221,7 +221,7 @@ pub(crate) struct Ep {
     pub(crate) raw: *mut fid_ep,
     enabled: bool,
     shut: AtomicBool,
-    /// The library has refused to close it.
+    /// Whether the library has refused to close the object.
     stays: AtomicBool,
     pub(crate) cq: ManuallyDrop<Cq>,
     pub(crate) av: ManuallyDrop<Av>,

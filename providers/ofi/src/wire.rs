@@ -4,7 +4,7 @@
 //! answers with its number for the channel. Each side chooses a random token for the channel's packets that come to it. A packet
 //! without that token comes from an unknown peer, or was meant for an earlier process at this address.
 
-/// Length of a head.
+/// The length of a head.
 pub(crate) const HEAD: usize = 32;
 const VERSION: u8 = 2;
 /// The number of no channel.

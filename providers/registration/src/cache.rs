@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// The limits of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Keep unused registrations for the next operation.
+    /// Whether the cache keeps unused registrations for the next operation.
     pub keep: bool,
     /// Bytes of all registrations in the cache.
     pub bytes: usize,
@@ -36,7 +36,7 @@ type EntryId = (u64, u64);
 #[must_use]
 pub(crate) struct Ticket {
     id: EntryId,
-    /// The operation covers all of the entry's memory.
+    /// Whether the operation covers all of the entry's memory.
     whole: bool,
 }
 
@@ -46,7 +46,7 @@ struct Entry<T> {
     users: usize,
     /// The users whose operations cover all of the memory and not a part.
     vouching: usize,
-    /// It is not found any more, and ends with its last user.
+    /// Whether it is not found any more, and ends with its last user.
     doomed: bool,
     /// Its number in the order of idle ones.
     idle_since: u64,

@@ -15,7 +15,7 @@ use tieline_plugin_api::{Failure, Revoked, Status};
 
 /// The bytes that identify a registration: cookie, generation, base, length, access, and the address of its entry.
 pub(crate) const IMAGE_LEN: usize = 56;
-/// Length of a packed key: magic and image.
+/// The length of a packed key: magic and image.
 pub(crate) const PACKED_LEN: usize = 8 + IMAGE_LEN;
 
 const MAGIC: [u8; 8] = *b"tl-cma\0\x02";

@@ -9,7 +9,7 @@ use std::fs;
 use tieline_memory_file::{Accessor, Facts};
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of an interface address.
+/// The length of an interface address.
 pub(crate) const ADDRESS_LEN: usize = 76;
 
 /// The last byte is the version. Version 2 announces its accesses and refuses accesses by peers that do not.

@@ -13,12 +13,12 @@ use tieline_plugin_api::{Failure, Revoked, Status, access};
 use crate::hold::{self, Hold};
 use crate::sys::{self, Cookie, Kernel};
 
-/// Length of a packed key: magic, nonce, generation, entry, padding.
+/// The length of a packed key: magic, nonce, generation, entry, padding.
 pub(crate) const PACKED_LEN: usize = 40;
 /// The last byte is the version.
 const MAGIC: [u8; 8] = *b"tl-knem\x01";
 
-/// State that the registrations of one domain share.
+/// The state that the registrations of one domain share.
 pub(crate) struct Owner {
     pub(crate) kernel: Arc<dyn Kernel>,
     pub(crate) nonce: Nonce,

@@ -15,7 +15,7 @@ use crate::sys::{ABI, Cookie, Device, Direction, Kernel, Miss, NoDevice};
 
 /// Path of the driver's device.
 pub(crate) const DEVICE: &str = "/dev/knem";
-/// Length of an interface address.
+/// The length of an interface address.
 pub(crate) const ADDRESS_LEN: usize = 84;
 /// The last byte is the version.
 const MAGIC: [u8; 4] = *b"knm\x01";

@@ -38,7 +38,7 @@ impl Drop for Permission {
 /// A range of an owner's memory that is mapped in this process.
 pub(crate) struct Attachment {
     permission: Arc<Permission>,
-    /// Address of its first byte in the owner, and in this process.
+    /// The address of its first byte in the owner, and in this process.
     start: u64,
     at: u64,
     len: u64,
@@ -85,7 +85,7 @@ pub(crate) struct Where {
     /// Its range in bytes.
     pub(crate) base: u64,
     pub(crate) len: u64,
-    /// Length of the windows in which it is attached.
+    /// The length of the windows in which it is attached.
     pub(crate) window: u64,
 }
 

@@ -18,14 +18,14 @@ use crate::model::Accounts;
 use crate::settings::Settings;
 use crate::sys::{self, Segment};
 
-/// Length of a packed key: magic, nonce, generation, entry.
+/// The length of a packed key: magic, nonce, generation, entry.
 pub(crate) const PACKED_LEN: usize = 40;
 /// The last byte is the version.
 const MAGIC: [u8; 8] = *b"tl-xpme\x01";
 /// Words of an entry: segment, start of the segment, base of the region, its length, its rights.
 pub(crate) const WORDS: usize = 5;
 
-/// State that the registrations of one domain share.
+/// The state that the registrations of one domain share.
 pub(crate) struct Owner {
     pub(crate) lease: Arc<Lease>,
     pub(crate) settings: Settings,

@@ -22,7 +22,7 @@ use crate::sys::{self, Direction, Errno, Kernel};
 /// Bytes per fault: the page, 32 pages after it and 16 before it, of 4 KiB. The pages before it usually came with the previous
 /// fault.
 const FAULT: f64 = 33.0 * 4096.0;
-/// Maximum number of windows with records per key.
+/// The maximum number of windows with records per key.
 const MOST: usize = 4096;
 /// A route must be cheaper by more than the measurement error to be preferred.
 const MARGIN: f64 = 0.8;

@@ -13,7 +13,7 @@ use crate::device::{DEVICE, Lease};
 use crate::keys::{WORDS, not_made};
 use crate::sys::{self, Direction, Errno, Kernel, Segment};
 
-/// Length of an interface address.
+/// The length of an interface address.
 pub(crate) const ADDRESS_LEN: usize = 84;
 /// The last byte is the version.
 const MAGIC: [u8; 4] = *b"xpm\x01";

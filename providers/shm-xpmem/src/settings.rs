@@ -63,7 +63,7 @@ pub(crate) enum Reach {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) reach: Reach,
-    /// Cold memory is left to the next lane.
+    /// Whether cold memory is left to the next lane.
     pub(crate) declines: bool,
     pub(crate) cache: u64,
     pub(crate) attachments: u64,

@@ -60,7 +60,7 @@ pub(crate) struct Settings {
     pub(crate) fastbox_size: usize,
     pub(crate) pool_max: usize,
     pub(crate) window: usize,
-    /// Time that closing may wait for room for goodbyes.
+    /// The time that closing may wait for room for goodbyes.
     pub(crate) close_timeout: Duration,
 }
 

@@ -31,7 +31,7 @@ const MAX_ENTRIES: usize = 4096;
 pub(crate) struct Directory {
     path: PathBuf,
     file: File,
-    /// Created by this provider: removed by the process that leaves it empty.
+    /// Whether this provider created the directory: the process that leaves it empty then removes it.
     made: bool,
 }
 

@@ -158,9 +158,9 @@ impl Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) cookie: Id,
-    /// The sender is registered with the kernel for membarrier.
+    /// Whether the sender is registered with the kernel for membarrier.
     pub(crate) asymmetric: bool,
-    /// Size of the fast box in bytes.
+    /// The size of the fast box in bytes.
     pub(crate) fastbox: u32,
     pub(crate) identity: Vec<u8>,
 }

@@ -34,7 +34,7 @@ use crate::wake;
 const MAX_INBOUND: usize = sys::PAGE * 8;
 /// Socket records after which the rings are polled again, so that a flood cannot make a call longer.
 const ENOUGH_RECORDS: u32 = 512;
-/// Interval of socket checks while the application polls.
+/// The interval of socket checks while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
 /// Most polls between two checks of the clock.
 const CLOCK_EVERY: u32 = 64;
@@ -53,7 +53,7 @@ struct State {
     rung: Vec<u64>,
     /// The channel whose bell is answered first.
     first_bell: usize,
-    /// The channels with bells filled all events.
+    /// Whether the channels with bells filled all events.
     bells_took_all: bool,
     /// Channels off the direct list that the previous poll drained.
     touched: Vec<u32>,
@@ -63,7 +63,7 @@ struct State {
     outbound: Vec<Option<Rc<SendChannel>>>,
     free_outbound: Vec<usize>,
     handshakes: Vec<Option<Handshake>>,
-    /// No connection is accepted: there are too many handshakes, or too many sockets to close.
+    /// Whether no connection is accepted: there are too many handshakes, or too many sockets to close.
     accept_paused: bool,
     /// Ended channels to which events of the previous poll may still point. Their senders are notified when these are dropped.
     ended_channels: Vec<RecvChannel>,

@@ -45,9 +45,9 @@ pub(crate) struct Listener {
 /// The file of a socket.
 struct SocketFile {
     file: PathBuf,
-    /// This provider has created its directory.
+    /// Whether this provider has created its directory.
     made: bool,
-    /// Its directory belongs to this host alone.
+    /// Whether its directory belongs to this host alone.
     local: bool,
 }
 

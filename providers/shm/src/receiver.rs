@@ -46,13 +46,13 @@ pub(crate) struct RecvChannel {
     map: Arc<Mapping>,
     fenced: bool,
     fastbox: usize,
-    /// The sender rings its bell after writing, so the channel need not be polled.
+    /// Whether the sender rings its bell after writing, so the channel need not be polled.
     pub(crate) bell: bool,
-    /// The sender writes to the fast box, which every poll must drain.
+    /// Whether the sender writes to the fast box, which every poll must drain.
     pub(crate) fast: bool,
-    /// A fast box was granted: it counts until the channel ends.
+    /// Whether a fast box was granted: it counts until the channel ends.
     pub(crate) granted: bool,
-    /// `bell` or `fast` has just changed.
+    /// Whether `bell` or `fast` has just changed.
     pub(crate) turned: bool,
     /// Closed together with the channel and not earlier: its end notifies the sender that its memory is not read any more.
     pub(crate) socket: OwnedFd,

@@ -303,11 +303,11 @@ impl RecvRing {
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Offset of the slots: a multiple of [`SLOT`].
+    /// The offset of the slots: a multiple of [`SLOT`].
     pub(crate) slots: usize,
     /// The number of slots: a power of two.
     pub(crate) count: usize,
-    /// Offset of the tail word.
+    /// The offset of the tail word.
     pub(crate) tail: usize,
 }
 

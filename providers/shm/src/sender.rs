@@ -71,7 +71,7 @@ pub(crate) struct SendChannel {
     flight: RefCell<VecDeque<(u64, Chunk)>>,
     flight_bytes: Cell<usize>,
     segments_sent: Cell<u32>,
-    /// A packer of the application is running; the next slot is reserved for it.
+    /// Whether a packer of the application is running; the next slot is reserved for it.
     packing: Cell<bool>,
     /// The tail when the last message found no room; `None` while there is room.
     starved: Cell<Option<u64>>,
@@ -95,9 +95,9 @@ pub(crate) struct SendChannel {
     gone: Cell<bool>,
     /// Regions that the peer has sent, or was asked for.
     asking: Asking,
-    /// The other end of the socket belongs to this process.
+    /// Whether the other end of the socket belongs to this process.
     leads_home: Cell<bool>,
-    /// The peer has admitted this channel: from then on it may have received anything.
+    /// Whether the peer has admitted this channel: from then on it may have received anything.
     admitted: Cell<bool>,
     /// Returned in the event when the endpoint fails.
     pub(crate) cookie: u64,

@@ -38,7 +38,7 @@ pub(crate) mod token {
     }
 }
 
-/// State that the interfaces of a domain share. Any thread may use it.
+/// The state that the interfaces of a domain share. Any thread may use it.
 pub(crate) struct DomainState {
     pub(crate) id: Id,
     pub(crate) host: HostFacts,
@@ -87,7 +87,7 @@ impl DomainState {
     }
 }
 
-/// State that an interface shares with its endpoints and channels. Its lists are borrowed for a single access, without calls
+/// The state that an interface shares with its endpoints and channels. Its lists are borrowed for a single access, without calls
 /// meanwhile.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -95,11 +95,11 @@ pub(crate) struct Shared {
     pub(crate) user: u32,
     pub(crate) epoll: Epoll,
     pub(crate) pool: Pool,
-    /// The pool was empty when a message needed a chunk.
+    /// Whether the pool was empty when a message needed a chunk.
     pub(crate) pool_starved: Cell<bool>,
     /// The number of polls.
     pub(crate) round: Cell<u64>,
-    /// Something waits for the slow part of a poll.
+    /// Whether something waits for the slow part of a poll.
     pub(crate) attention: Cell<bool>,
     pub(crate) fast_boxes: Cell<u64>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,

@@ -317,7 +317,7 @@ pub(crate) struct Received {
     pub(crate) len: usize,
     /// The received descriptors.
     pub(crate) fds: Vec<OwnedFd>,
-    /// The record or its descriptors did not fit (too long, or this process has no descriptor left).
+    /// Whether the record or its descriptors did not fit (too long, or this process has no descriptor left).
     pub(crate) cut: bool,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::frame::{HEAD, MAX_MESSAGE};
 
-/// Length of a receive buffer: two of the longest messages.
+/// The length of a receive buffer: two of the longest messages.
 pub(crate) const BUFFER: usize = 2 * (MAX_MESSAGE + HEAD);
 
 /// Bytes that have arrived and are unread, or that events of this round point to.

@@ -62,7 +62,7 @@ pub(crate) struct ConnectionState {
     pub(crate) index: u32,
     pub(crate) shared: Rc<Shared>,
     pub(crate) phase: Phase,
-    /// The endpoint is closed: no events are reported any more.
+    /// Whether the endpoint is closed: no events are reported any more.
     pub(crate) abandoned: bool,
     pub(crate) peer: Option<Box<Peer>>,
     pub(crate) links: Vec<Link>,

@@ -10,9 +10,9 @@ use super::{Arrival, Crossing};
 struct Connection {
     by_lower: bool,
     round: u32,
-    /// The peer's listener has delivered it.
+    /// Whether the peer's listener has delivered it.
     accepted: bool,
-    /// The dialler knows that it is established.
+    /// Whether the dialler knows that it is established.
     dialled: bool,
     /// Whether it is open at the lower and at the upper end.
     open: [bool; 2],

@@ -13,9 +13,9 @@ use tieline_plugin_api::Status;
 
 /// In the word of an acknowledgement: requests an acknowledgement in return, on the same stream.
 pub(crate) const ANSWER: u64 = 1;
-/// Length of a head.
+/// The length of a head.
 pub(crate) const HEAD: usize = 32;
-/// Length of a head with a key.
+/// The length of a head with a key.
 pub(crate) const LONG_HEAD: usize = 64;
 /// The longest payload of a message.
 pub(crate) const MAX_MESSAGE: usize = 64 << 10;
@@ -102,9 +102,9 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
-    /// The last piece of a put.
+    /// Whether this is the last piece of a put.
     pub(crate) last: bool,
-    /// Length of the payload.
+    /// The length of the payload.
     pub(crate) len: u32,
     pub(crate) seq: u32,
     /// All frames before this sequence number have arrived at the sender of this frame.
@@ -119,7 +119,7 @@ pub(crate) struct KeyPart {
     pub(crate) domain: u64,
     pub(crate) tag: u64,
     pub(crate) index: u32,
-    /// Length of the whole operation.
+    /// The length of the whole operation.
     pub(crate) total: u64,
 }
 

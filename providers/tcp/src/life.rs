@@ -15,7 +15,7 @@ use crate::stream::{Broke, Stream};
 use crate::sys;
 use crate::window::Window;
 
-/// Time that a closed endpoint waits for the peer's goodbye after the peer's kernel has received everything.
+/// The time that a closed endpoint waits for the peer's goodbye after the peer's kernel has received everything.
 const LINGER: Duration = Duration::from_secs(5);
 
 impl ConnectionState {

@@ -15,9 +15,9 @@ use crate::shared::Watched;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// Time that the side with the higher address waits for the other side's dial before it dials itself.
+/// The time that the side with the higher address waits for the other side's dial before it dials itself.
 const DIAL_DELAY: Duration = Duration::from_millis(300);
-/// Time that the lower side's own dial may take while a connection waits in reserve.
+/// The time that the lower side's own dial may take while a connection waits in reserve.
 const RESERVE_TIMEOUT: Duration = Duration::from_millis(500);
 /// The pause after `n` consecutive failed dials is this value times 2^n, at most times sixteen.
 const BACKOFF: Duration = Duration::from_millis(50);

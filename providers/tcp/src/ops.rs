@@ -22,9 +22,9 @@ pub(crate) struct PutOp {
     pub(crate) number: u32,
     /// `None`: it has already completed locally.
     pub(crate) cookie: Option<u64>,
-    /// Its data is sent from the application's memory.
+    /// Whether its data is sent from the application's memory.
     pub(crate) bulk: bool,
-    /// It completes when its data has been read.
+    /// Whether it completes when its data has been read.
     pub(crate) local: bool,
     /// Some of its data could not be read when it was sent.
     pub(crate) missing: Option<Refused>,

@@ -46,10 +46,10 @@ struct Bulk {
     put: Option<u32>,
     last: bool,
     owned: Box<[u8]>,
-    /// Its pieces are memory of this session alone.
+    /// Whether its pieces are memory of this session alone.
     is_ours: bool,
     begun: bool,
-    /// All of it has been with the kernel once.
+    /// Whether all of it has been with the kernel once.
     sent: bool,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Outbox {
     next_seq: u32,
     /// Bytes of frames that no stream has begun.
     waiting: usize,
-    /// A deregistered region would have to be sent once more.
+    /// Whether a deregistered region would have to be sent once more.
     lost: bool,
     /// Puts that the kernel has read completely, if frames are never sent again.
     read: Vec<u32>,

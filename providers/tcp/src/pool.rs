@@ -18,7 +18,7 @@ pub(crate) struct Pool {
     /// The smallest number of spare buffers since the last [`Pool::trim`].
     unused: usize,
     visits: u32,
-    /// Nothing is read for a while: returned buffers are freed.
+    /// Whether nothing is read for a while: returned buffers are freed.
     rests: bool,
     /// The number of allocated buffers so far.
     #[cfg(test)]

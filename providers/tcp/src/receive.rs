@@ -37,7 +37,7 @@ pub(crate) enum Item {
         last: bool,
         result: Result<(), Refused>,
     },
-    /// Data of a get is in place.
+    /// The data of a get is in place.
     GetLanded {
         number: u32,
         at: u64,

@@ -13,7 +13,7 @@ use tieline_plugin_api::{Failure, HostHandle, Status, log_level};
 
 use crate::frame::KeyPart;
 
-/// Length of a packed key.
+/// The length of a packed key.
 pub(crate) const KEY_LEN: usize = 24;
 
 const REVOKED: u32 = 1 << 31;

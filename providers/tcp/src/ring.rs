@@ -4,7 +4,7 @@
 #[derive(Debug)]
 pub(crate) struct Ring {
     bytes: Box<[u8]>,
-    /// Position of the oldest byte and of the next one.
+    /// The position of the oldest byte and of the next one.
     first: u64,
     next: u64,
     capacity: usize,

@@ -20,7 +20,7 @@ use crate::probe::Token;
 use crate::regions::Regions;
 use crate::stream::Stream;
 
-/// Interval of visits to connections that are being formed, closed or waited for.
+/// The interval of visits to connections that are being formed, closed or waited for.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 pub(crate) const HUB: u64 = 0;
@@ -54,8 +54,8 @@ pub(crate) enum Watched {
     Standby,
 }
 
-/// State that an interface shares with its connections. A cell is borrowed for a single access. `gathered` is borrowed while one
-/// stream is written, and no function called meanwhile writes another stream. No application code runs during a borrow.
+/// The state that an interface shares with its connections. A cell is borrowed for a single access. `gathered` is borrowed while
+/// one stream is written, and no function called meanwhile writes another stream. No application code runs during a borrow.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) regions: Arc<Regions>,

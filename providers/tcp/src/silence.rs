@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Time for several probes.
+/// The time for several probes.
 const PROBES: Duration = Duration::from_secs(2);
 /// Possible delay of the kernel's timers and of the times that it reports.
 const COARSE: Duration = Duration::from_millis(50);
@@ -14,16 +14,16 @@ const COARSE: Duration = Duration::from_millis(50);
 /// The kernel's state of sent data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unanswered {
-    /// Data is under way.
+    /// Whether data is under way.
     pub(crate) in_flight: bool,
-    /// Data waits for room at the peer.
+    /// Whether data waits for room at the peer.
     pub(crate) waits: bool,
-    /// The peer was probed for room and has not answered yet.
+    /// Whether the peer was probed for room and has not answered yet.
     pub(crate) asked: bool,
     /// Time since the peer last acknowledged anything, and since anything was last sent.
     pub(crate) since_ack: Duration,
     pub(crate) since_sent: Duration,
-    /// Time after which the kernel retransmits unacknowledged data.
+    /// The time after which the kernel retransmits unacknowledged data.
     pub(crate) again_after: Duration,
 }
 

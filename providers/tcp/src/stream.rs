@@ -51,9 +51,9 @@ pub(crate) struct Stream {
     pub(crate) other_end: Option<OwnedFd>,
     peer: Option<SocketAddr>,
     pub(crate) track: Track,
-    /// The kernel takes no more until the descriptor is writable.
+    /// Whether the kernel takes no more until the descriptor is writable.
     pub(crate) blocked: bool,
-    /// There may be something to read: epoll has reported it, or the last read stopped at its limit.
+    /// Whether there may be something to read: epoll has reported it, or the last read stopped at its limit.
     pub(crate) behind: bool,
     pub(crate) hot: bool,
     pub(crate) buffer: Option<Buffer>,
@@ -67,7 +67,7 @@ pub(crate) struct Stream {
     pub(crate) silence: Silence,
     /// While the peer is silent: a probe of its host.
     pub(crate) probe: Option<Probe>,
-    /// For tests: nothing can be read from it, although it does not break.
+    /// Whether the stream is stuck: nothing can be read from it, although it does not break. For tests.
     #[cfg(test)]
     pub(crate) frozen: bool,
 }

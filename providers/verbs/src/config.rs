@@ -205,11 +205,11 @@ pub(crate) struct Settings {
     pub(crate) cache: Option<Limits>,
     /// The job's secret: `TIELINE_SECRET`.
     pub(crate) secret: Vec<u8>,
-    /// Time after which a silent peer has failed: `TIELINE_FAILURE_TIMEOUT`.
+    /// The time after which a silent peer has failed: `TIELINE_FAILURE_TIMEOUT`.
     pub(crate) failure: Duration,
-    /// Time limit for connecting: `TIELINE_CONNECT_TIMEOUT`.
+    /// The time limit for connecting: `TIELINE_CONNECT_TIMEOUT`.
     pub(crate) connect: Duration,
-    /// Time limit for closing an interface: `TIELINE_CLOSE_TIMEOUT`.
+    /// The time limit for closing an interface: `TIELINE_CLOSE_TIMEOUT`.
     pub(crate) close: Duration,
 }
 

@@ -292,7 +292,7 @@ pub(crate) fn state(class: &Path, port: &PortName) -> String {
     text.rsplit(':').next().unwrap_or("").trim().to_string()
 }
 
-/// Link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`.
+/// Returns the link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`.
 pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
     let text = fs::read_to_string(port.folder(class).join("rate")).unwrap_or_default();
     let gigabits: f64 = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(2.5);

@@ -42,8 +42,8 @@ pub(crate) fn words(raw: &[u8; 16]) -> String {
     }
 }
 
-/// Sort key, lowest first: v2 before v1, then IPv4, then routable IPv6, then link-local, then without a VLAN, then the lower
-/// index.
+/// Returns the sort key, lowest first: v2 before v1, then IPv4, then routable IPv6, then link-local, then without a VLAN, then the
+/// lower index.
 fn rank(gid: &Gid) -> (GidKind, bool, bool, bool, u32) {
     (gid.kind, is_link_local(&gid.raw), !is_ipv4(&gid.raw), gid.vlan, gid.index)
 }

@@ -13,7 +13,7 @@ use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider, m
 /// Fewer messages than the initial window, so that no send waits for credits.
 const BATCH: usize = 8;
 
-/// Length of a put that exceeds the inline limit.
+/// The length of a put that exceeds the inline limit.
 const LONGER: usize = 4096;
 
 /// The provider with the device double as its only device, under every name in `TIELINE_VERBS_DEVICES`.

@@ -13,7 +13,7 @@ use tieline_plugin_api::{Failure, Status};
 /// A domain's random number, known to the peers of its endpoints.
 pub(crate) type Seal = [u8; 16];
 
-/// Length of a packed key.
+/// The length of a packed key.
 pub(crate) const KEY_LEN: usize = 56;
 const CHECK: usize = 16;
 const MAGIC: [u8; 4] = *b"vrk\x01";

@@ -19,9 +19,9 @@ pub struct Region {
     len: u64,
     access: u64,
     number: u64,
-    /// The device may write to the region. False for a read-only mapping.
+    /// Whether the device may write to the region: `false` for a read-only mapping.
     writable: bool,
-    /// The processor must not access the memory, because it belongs to another device (DMA buffer).
+    /// Whether the processor must not access the memory, because it belongs to another device (DMA buffer).
     untouchable: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Registry {
     pub(crate) lender: Arc<Lender<LocalMemory>>,
     seal: Seal,
     next: AtomicU64,
-    /// Peers' writes may be reordered on their way to memory in all regions, not only in regions that ask for it.
+    /// Whether peers' writes may be reordered on their way to memory in all regions, not only in regions that ask for it.
     relaxed: bool,
 }
 

@@ -7,14 +7,14 @@ use crate::config::Settings;
 use crate::gid;
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of a port's part of an address.
+/// The length of a port's part of an address.
 pub(crate) const PORT_LEN: usize = 24;
 
 /// The description of a port for its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) ethernet: bool,
-    /// RoCE v2: packets are UDP and routable.
+    /// Whether the port uses RoCE v2: packets are UDP and routable.
     pub(crate) v2: bool,
     /// MTU code: 1 (256 bytes) to 5 (4096 bytes).
     pub(crate) mtu: u8,
@@ -168,7 +168,7 @@ pub(crate) struct Local {
     pub(crate) number: u8,
     pub(crate) gid_index: u8,
     pub(crate) partition_index: u16,
-    /// Every packet needs a global routing header.
+    /// Whether every packet needs a global routing header.
     pub(crate) needs_grh: bool,
 }
 

@@ -16,10 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 use tieline_plugin_api::{Failure, HostHandle, Status};
 
-/// Maximum number of outstanding reads and atomics of one connection.
+/// The maximum number of outstanding reads and atomics of one connection.
 const MAX_READS: i32 = 16;
 
-/// State that the interfaces of a domain share. Usable from any thread.
+/// The state that the interfaces of a domain share. Usable from any thread.
 pub(crate) struct DomainState {
     pub(crate) settings: Settings,
     pub(crate) host: HostHandle,
@@ -40,18 +40,18 @@ pub(crate) struct DomainState {
     pub(crate) max_read_pieces: usize,
     /// The longest inline payload, as far as the device's limit is known.
     inline: AtomicUsize,
-    /// Inline payloads must be in one piece: irdma libraries before rdma-core 44 copy only the first piece.
+    /// Whether inline payloads must be in one piece: irdma libraries before rdma-core 44 copy only the first piece.
     pub(crate) inlines_one_piece: bool,
     pub(crate) max_message: usize,
     pub(crate) max_cqe: usize,
-    /// The device has shared receive queues.
+    /// Whether the device has shared receive queues.
     pub(crate) shares_receives: bool,
     /// Reads and atomics that this device serves concurrently as the responder; below, the number it keeps in flight as the
     /// requester.
     pub(crate) reads_served: u8,
     pub(crate) reads_asked: u8,
     pub(crate) has_atomics: bool,
-    /// The device's atomics are also atomic towards the processor's.
+    /// Whether the device's atomics are also atomic towards the processor's.
     pub(crate) has_global_atomics: bool,
     pub(crate) bytes_per_second: f64,
 }

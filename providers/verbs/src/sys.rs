@@ -193,7 +193,7 @@ impl Drop for Device {
 pub(crate) struct Pd {
     pub(crate) device: Arc<Device>,
     pub(crate) raw: NonNull<ibv_pd>,
-    /// The device failed to destroy a queue pair of this domain.
+    /// Whether the device failed to destroy a queue pair of this domain.
     kept: AtomicBool,
 }
 

@@ -49,17 +49,17 @@ pub(crate) struct Manners {
     pub(crate) key_size: usize,
     /// The `FI_MR_...` bits that it demands (fi_mr(3)).
     pub(crate) mr_mode: i32,
-    /// Completion at the target can be requested (fi_endpoint(3), FI_DELIVERY_COMPLETE).
+    /// Whether completion at the target can be requested (fi_endpoint(3), FI_DELIVERY_COMPLETE).
     pub(crate) delivery: bool,
     /// The number of posts that are refused with EAGAIN first: a connection forms, or a queue is full (rxm: run).
     pub(crate) eagain: usize,
-    /// Queues have a descriptor to wait on, which never becomes readable.
+    /// Whether queues have a descriptor to wait on, which never becomes readable.
     pub(crate) waits: bool,
-    /// A put or get is executed when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm: run).
+    /// Whether a put or get is executed when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm: run).
     pub(crate) manual: bool,
-    /// Completions are late: they wait until `let_go`.
+    /// Whether completions are late: they wait until `let_go`.
     pub(crate) late: bool,
-    /// A put completes when it is posted, whatever was requested (net of 1.17: run).
+    /// Whether a put completes when it is posted, whatever was requested (net of 1.17: run).
     pub(crate) lies: bool,
     /// The next put or get fails with this error after it was posted (tcp;ofi_rxm: 125 and 107 when the peer is killed: run).
     pub(crate) fail_transfer: Option<i32>,
@@ -69,20 +69,20 @@ pub(crate) struct Manners {
     pub(crate) fail_send: Option<i32>,
     /// The next message is refused with this error (sockets returns ENOENT if there is no receiver: run).
     pub(crate) refuse_send: Option<i32>,
-    /// The next message is lost but completes successfully: it was on a connection that the library replaced (rxm: read in
+    /// Whether the next message is lost but completes successfully: it was on a connection that the library replaced (rxm: read in
     /// prov/rxm, which connects anew).
     pub(crate) lose_send: bool,
-    /// The next message arrives after its successor, whatever order was granted.
+    /// Whether the next message arrives after its successor, whatever order was granted.
     pub(crate) swap_sends: bool,
-    /// Late completions arrive in reverse order (fi_cq(3)).
+    /// Whether late completions arrive in reverse order (fi_cq(3)).
     pub(crate) backwards: bool,
     /// An event that belongs to no operation (EFA: read in efa_base_ep.c).
     pub(crate) trouble: Option<i32>,
-    /// Endpoints refuse to close and continue to work (cxi, sockets: read in cxip_ep.c, sock_ep.c).
+    /// Whether endpoints refuse to close and continue to work (cxi, sockets: read in cxip_ep.c, sock_ep.c).
     pub(crate) stays_open: bool,
-    /// There is a queue for such events; an endpoint without one is a complaint.
+    /// Whether there is a queue for such events; an endpoint without one is a complaint.
     pub(crate) has_notices: bool,
-    /// The completion queue fails (fi_cq(3): overrun).
+    /// Whether the completion queue fails (fi_cq(3): overrun).
     pub(crate) overrun: bool,
     /// The provider's name, and the format of its addresses.
     pub(crate) provider: &'static CStr,
@@ -90,13 +90,13 @@ pub(crate) struct Manners {
     /// The mode bits that it demands (fi_getinfo(3)), and its only kind of table, if there is only one (opx: read in fi_opx_av.c).
     pub(crate) mode: u64,
     pub(crate) av_type: i32,
-    /// The release of a buffer has its own completion, with the rest of the buffer (opx: read in fi_opx_endpoint.h).
+    /// Whether the release of a buffer has its own completion, with the rest of the buffer (opx: read in fi_opx_endpoint.h).
     pub(crate) separate_release: bool,
     /// Nothing is accepted for this endpoint (verbs;ofi_rxm, whose receiver has no room: run).
     pub(crate) deaf: Option<usize>,
-    /// Puts and gets stay under way while messages pass: they are not ordered with each other (cxi, efa: no FI_ORDER_SAW).
+    /// Whether puts and gets stay under way while messages pass: they are not ordered with each other (cxi, efa: no FI_ORDER_SAW).
     pub(crate) hold_ways: bool,
-    /// An unknown peer keeps the queue full of invalid packets.
+    /// Whether an unknown peer keeps the queue full of invalid packets.
     pub(crate) noise: bool,
     /// The status that peers put into their refusals.
     pub(crate) refusals_say: Option<i32>,
@@ -107,11 +107,11 @@ pub(crate) struct Manners {
     pub(crate) api: u32,
     /// The granted orders of sends and of receives, whatever was requested.
     pub(crate) orders: (u64, u64),
-    /// Keys that must be mapped are longer than any room (FI_ETOOSMALL).
+    /// Whether keys that must be mapped are longer than any room (FI_ETOOSMALL).
     pub(crate) keys_are_long: bool,
     /// Registrations do not end: closing one returns this error (EBUSY: fi_mr(3), verbs, cxi), and it stays.
     pub(crate) keeps_registrations: Option<i32>,
-    /// Each completion arrives twice.
+    /// Whether each completion arrives twice.
     pub(crate) doubles: bool,
     /// The number of receives accepted at once; 0: all that are posted, and the limit is not reported.
     pub(crate) receives: usize,
@@ -184,7 +184,7 @@ pub(crate) struct Posted {
     pub(crate) len: usize,
     pub(crate) used: usize,
     pub(crate) context: usize,
-    /// For many messages; otherwise for one.
+    /// Whether the buffer is for many messages; otherwise it is for one.
     pub(crate) many: bool,
 }
 

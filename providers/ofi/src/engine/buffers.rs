@@ -74,7 +74,7 @@ impl Slots {
 /// A buffer that the library fills with one packet, or with several packets one after another.
 struct Buffer {
     piece: Piece<LocalMemory>,
-    /// The library has it.
+    /// Whether the library owns the buffer.
     posted: bool,
     /// The number of its packets that are not delivered yet or may still be read by the application.
     held: usize,
@@ -84,12 +84,12 @@ struct Buffer {
 pub(super) struct Buffers {
     arena: Arc<Arena<LocalMemory>>,
     all: Vec<Buffer>,
-    /// Length of each buffer.
+    /// The length of each buffer.
     len: usize,
-    /// Each buffer takes many packets, and the library reports with which packet it releases the buffer. Not every provider reports
-    /// that correctly. `ofi_rxm`, and `tcp` before 1.20, report it with the packet for which the last room was *reserved*, while
-    /// earlier packets are still being written (libfabric 6e4d0a69f). `sockets` keeps a buffer whose sender has died. With these
-    /// providers each packet has its own buffer.
+    /// Whether each buffer takes many packets, and the library reports with which packet it releases the buffer. Not every provider
+    /// reports that correctly. `ofi_rxm`, and `tcp` before 1.20, report it with the packet for which the last room was *reserved*,
+    /// while earlier packets are still being written (libfabric 6e4d0a69f). `sockets` keeps a buffer whose sender has died. With
+    /// these providers each packet has its own buffer.
     pub(super) many: bool,
     /// Buffers that can be posted.
     free: Vec<usize>,

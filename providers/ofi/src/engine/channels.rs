@@ -18,7 +18,7 @@ pub(super) struct Imported {
     pub(super) key: PackedKey,
     /// The library's mapping of the key, if it must be mapped.
     pub(super) mapped: Option<Mapped>,
-    /// The owner has revoked it.
+    /// Whether the owner has revoked the key.
     pub(super) revoked: Cell<bool>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Lost {
 /// The sending end of a channel.
 pub(super) struct Outbound {
     pub(super) cookie: u64,
-    /// The application has not closed the endpoint.
+    /// Whether the application has not closed the endpoint.
     pub(super) open: bool,
     pub(super) peer: usize,
     /// The token in packets that come back to this end.
@@ -60,7 +60,7 @@ pub(super) struct Outbound {
     /// The token of that interface.
     pub(super) epoch: u64,
     pub(super) failed: Option<Status>,
-    /// A `Bye` must be sent to the receiver after the pending puts.
+    /// Whether a `Bye` must be sent to the receiver after the pending puts.
     pub(super) owes_bye: bool,
     /// The sequence number of the next message, and the first that the receiver has not acknowledged.
     pub(super) next: u32,
@@ -217,7 +217,7 @@ pub(super) struct Inbound {
     /// How many of them the sender has been notified of.
     pub(super) told: u64,
     pub(super) ack_due: bool,
-    /// It has ended; its place is freed when that event has been delivered.
+    /// Whether it has ended; its place is freed when that event has been delivered.
     pub(super) left: bool,
     /// Revocations that wait for the sender's answer.
     pub(super) asked: Vec<Arc<Revocation>>,

@@ -13,7 +13,7 @@ use core::time::Duration;
 use std::time::Instant;
 use tieline_plugin_api::{Failure, Status};
 
-/// Time between the departure of a hello and its repetition.
+/// The time between the departure of a hello and its repetition.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// A hello that has not been answered.

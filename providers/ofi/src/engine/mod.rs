@@ -104,7 +104,7 @@ pub(crate) struct Engine {
     /// The number of packets of all peers that wait for the library.
     waiting: usize,
     polls: u32,
-    /// A call returned `AGAIN` because the library was full. The library does not signal when it has room again.
+    /// Whether a call returned `AGAIN` because the library was full. The library does not signal when it can take more.
     starving: bool,
     sends: usize,
     /// Puts, gets and atomics that the library has: those of open endpoints, and those of closed ones.
@@ -124,7 +124,7 @@ pub(crate) struct Engine {
     next_peer: u64,
     /// Why the interface has failed.
     broken: Option<Failure>,
-    /// Its peers have been notified.
+    /// Whether its peers have been notified.
     has_left: bool,
 }
 

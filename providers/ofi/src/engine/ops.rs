@@ -19,9 +19,9 @@ pub(super) struct Transfer {
     /// The slot that holds its bytes, if they are not in the application's memory, and the target pieces of a get.
     pub(super) slot: Option<u32>,
     pub(super) back: Vec<(*mut u8, usize)>,
-    /// Size in bytes of the value that an atomic fetches into its slot.
+    /// The size in bytes of the value that an atomic fetches into its slot.
     pub(super) value: usize,
-    /// It produces no completion; the next flush reports a failure.
+    /// Whether the packet produces no completion; the next flush reports a failure.
     pub(super) silent: bool,
     /// Its transient registrations.
     pub(super) _loans: Vec<Loan>,
@@ -38,7 +38,7 @@ pub(super) enum Work {
     Send {
         peer: usize,
         slot: u32,
-        /// It is a message of the application.
+        /// Whether the packet is a message of the application.
         message: bool,
     },
     Transfer(Transfer),

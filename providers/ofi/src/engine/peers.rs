@@ -24,7 +24,7 @@ pub(super) struct Peer {
     pub(super) waiting: VecDeque<(u32, usize, Option<u64>)>,
     /// If the library refuses packets although it has none for this peer: since when, and the time of the last attempt.
     pub(super) refused: Option<(Instant, Instant)>,
-    /// A packet was delivered or received: there is a connection.
+    /// Whether a packet was delivered or received: there is a connection.
     pub(super) formed: bool,
 }
 

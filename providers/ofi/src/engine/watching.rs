@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tieline_net::Contact;
 use tieline_plugin_api::{Failure, Status};
 
-/// Interval of checks on the processes of peers: while a connection or an end is in progress, and otherwise.
+/// The interval of checks on the processes of peers: while a connection or an end is in progress, and otherwise.
 const SOON: Duration = Duration::from_millis(1);
 const NOW_AND_THEN: Duration = Duration::from_millis(10);
 /// Polls between checks of the clock.
@@ -20,7 +20,7 @@ pub(super) struct Vigil {
     pub(super) watch: Watch,
     polls: u32,
     looked: Instant,
-    /// A connection or an end was in progress at the last check: check at every poll.
+    /// Whether a connection or an end was in progress at the last check. If so, every poll checks again.
     busy: bool,
     /// Processes that have ended, and when each was last heard from.
     dying: Vec<(Ended, Instant)>,

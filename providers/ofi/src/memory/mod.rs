@@ -108,7 +108,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Registers the memory of a domain. Any thread may use it.
 pub(crate) struct Registry {
     pub(crate) domain: Arc<Domain>,
-    /// Each interface opens the device anew, and memory is registered for each interface.
+    /// Whether each interface opens the device anew, and memory is registered for each interface.
     apart: bool,
     pub(crate) seal: Seal,
     mode: c_int,

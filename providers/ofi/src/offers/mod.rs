@@ -20,9 +20,9 @@ pub(crate) struct Offer {
     pub(crate) fabric: String,
     /// `ofi:tcp:eth0`.
     pub(crate) domain: String,
-    /// A put can be asked to complete when its data is in the target's memory.
+    /// Whether a put can be asked to complete when its data is in the target's memory.
     pub(crate) delivery: bool,
-    /// Atomics were requested, and the provider claims to support them.
+    /// Whether atomics were requested, and the provider claims to support them.
     pub(crate) atomics: bool,
     pub(crate) info: Info,
 }

@@ -24,7 +24,7 @@ unsafe impl Sync for Infos {}
 pub(crate) struct Hints {
     /// The requested version of the interface.
     pub(crate) api: u32,
-    /// Completion at the target is required.
+    /// Whether completion at the target is required.
     pub(crate) delivery: bool,
     pub(crate) atomics: bool,
     /// `FI_PROGRESS_...`; 0 leaves the choice to the provider.

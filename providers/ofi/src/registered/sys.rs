@@ -56,7 +56,7 @@ pub(crate) struct Mr {
     /// Closed after the registration that is bound to it.
     ep: Option<Arc<Ep>>,
     domain: Arc<Domain>,
-    /// The library was asked to end it.
+    /// Whether the library was asked to end the registration.
     over: bool,
 }
 

@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::Trial;
 use tieline_plugin_api::{Failure, Status, raised_rights};
 
-/// Time limit for loading and the first query together.
+/// The time limit for loading and the first query together.
 const LIMIT: Duration = Duration::from_secs(20);
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
 const MOST_BYTES: u64 = 64 * 1024;
@@ -55,11 +55,11 @@ pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
 /// Why a device is not opened.
 pub(crate) struct Deadly {
     pub(crate) words: String,
-    /// Another trial may have a different result.
+    /// Whether another trial may have a different result.
     pub(crate) may_change: bool,
 }
 
-/// Time limit for a device's trial. Its parts have their own limits, except for single calls of the library.
+/// The time limit for a device's trial. Its parts have their own limits, except for single calls of the library.
 const DEVICE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs in a child what this process is about to do with a device, or reads the result from the cache. `device` identifies the

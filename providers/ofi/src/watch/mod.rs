@@ -28,10 +28,10 @@ const UNUSED: u8 = b'u';
 const CLOSING: u8 = b'c';
 /// The number of processes without channels whose connections are kept for a later channel.
 const KEPT: usize = 64;
-/// Time that a peer has to accept the watch, if it is longer than the connect timeout: a peer that computes is alive and answers
-/// late.
+/// The time that a peer has to accept the watch, if it is longer than the connect timeout: a peer that computes is alive and
+/// answers late.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Interval between dial attempts, and between checks for missing peers.
+/// The interval between dial attempts, and between checks for missing peers.
 const PAUSE: Duration = Duration::from_millis(250);
 /// Most processes that have connected without having a channel.
 const UNHEARD: usize = 1024;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Length of the area in the test of the free list.
+/// The length of the area in the test of the free list.
 const LEN: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]

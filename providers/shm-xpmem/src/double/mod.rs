@@ -46,9 +46,9 @@ struct State {
     answers: HashMap<Command, VecDeque<Option<Errno>>>,
     asked: HashMap<Command, usize>,
     closed: usize,
-    /// Another library has the device open.
+    /// Whether another library has the device open.
     open_elsewhere: bool,
-    /// The local side of a copy may be any address.
+    /// Whether the local side of a copy may be any address.
     any_address: bool,
 }
 

@@ -9,7 +9,7 @@ use super::*;
 /// Most connections without a greeting, and the time limit for the greeting.
 const MAX_HANDSHAKES: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that a connection may be silent while others wait.
+/// The time that a connection may be silent while others wait.
 const GRACE: Duration = Duration::from_millis(100);
 /// Most connections that are accepted in a row.
 pub(super) const MOST_ACCEPTED: u32 = 256;

@@ -11,7 +11,7 @@ use tieline_net::routes;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, event, log_level};
 
-/// Time that closing waits for the peers' devices to acknowledge the goodbye.
+/// The time that closing waits for the peers' devices to acknowledge the goodbye.
 const GOODBYE: Duration = Duration::from_millis(50);
 
 /// The module `rdmacm`, opened for a worker.

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tieline_net::{Contact, Dialler, Hello, Key, Refusal, Route, routes};
 use tieline_plugin_api::{Failure, Status};
 
-/// Time limit for the kernel's address or route resolution.
+/// The time limit for the kernel's address or route resolution.
 const RESOLVE_MS: i32 = 2000;
 /// Retries of one route while the other host still holds an earlier connection.
 const STALE: usize = 3;

@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-/// Limit on half-open connections; each holds a queue pair and buffers.
+/// The limit on half-open connections; each holds a queue pair and buffers.
 pub(super) const HALF_OPEN: usize = 64;
 /// At the limit, a peer that has been silent for this long is dropped.
 const GRACE: Duration = Duration::from_secs(1);
-/// Start of a rejection's private data if there is no room. The rejected peer retries.
+/// The start of a rejection's private data if there is no room. The rejected peer retries.
 pub(super) const FULL: &[u8] = b"FULL";
 
 /// Whether there is room for another connection.

@@ -72,7 +72,7 @@ pub use connector::RdmaCm;
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{caps, connects, cost_class, role};
 
-/// Name of the module.
+/// The name of the module.
 pub const RDMACM: &str = "rdmacm";
 
 /// The longest datagram.

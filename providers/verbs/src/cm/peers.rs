@@ -13,10 +13,10 @@ use std::rc::Rc;
 use std::time::Duration;
 use tieline_plugin_api::{Status, address_hash};
 
-/// Limit on queued bytes per peer. A datagram always fits into an empty queue.
+/// The limit on queued bytes per peer. A datagram always fits into an empty queue.
 const QUEUE: usize = 256 << 10;
 const _: () = assert!(MAX_DATAGRAM <= QUEUE);
-/// Limit on queued datagrams per peer, and on notices for the core before progress stops.
+/// The limit on queued datagrams per peer, and on notices for the core before progress stops.
 pub(super) const WAITING: usize = 1024;
 
 /// The transport under the peers.

@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 use tieline_net::{Acceptor, Contact, Key, ListenAddress, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
-/// Time limit for an incoming peer to prove that it belongs to the job.
+/// The time limit for an incoming peer to prove that it belongs to the job.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the other side's device to acknowledge the last frames of a closing connection.
+/// The time limit for the other side's device to acknowledge the last frames of a closing connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval of timer checks while a timer is active.
+/// The interval of timer checks while a timer is active.
 const TICK: Duration = Duration::from_millis(50);
 /// Limits on events and batches of completions per call, for fairness.
 const EVENTS: usize = 64;

@@ -11,17 +11,17 @@ pub(crate) struct Faults {
     pub(crate) sends_before: usize,
     /// After this many further sends, one fails with this status.
     pub(crate) fails_after: Option<(usize, c_uint)>,
-    /// Destroying a queue pair fails.
+    /// Whether destroying a queue pair fails.
     pub(crate) keeps_pairs: bool,
-    /// Sends neither complete nor fail.
+    /// Whether sends neither complete nor fail.
     pub(crate) stuck: bool,
-    /// The network is cut: sends fail after the last retry.
+    /// Whether the network is cut: sends fail after the last retry.
     pub(crate) cut: bool,
-    /// A queue pair in ERR flushes nothing and reports nothing.
+    /// Whether a queue pair in ERR flushes nothing and reports nothing.
     pub(crate) hung: bool,
     /// A queue pair in ERR flushes after this many polls of a completion queue.
     pub(crate) late: u32,
-    /// A queue pair in ERR does not report its last receive.
+    /// Whether a queue pair in ERR does not report its last receive.
     pub(crate) mute: bool,
     /// Posting receives fails with this error number.
     pub(crate) refuse_receives: c_int,
@@ -35,19 +35,19 @@ pub(crate) struct Faults {
     /// Limits on queue pairs and on completion queue entries.
     pub(crate) most_pairs: Option<usize>,
     pub(crate) most_completions: Option<c_int>,
-    /// Arriving messages have no immediate value.
+    /// Whether arriving messages have no immediate value.
     pub(crate) no_number: bool,
-    /// Sending datagrams fails.
+    /// Whether sending datagrams fails.
     pub(crate) no_link: bool,
-    /// Creating address handles fails: no port is reachable.
+    /// Whether creating address handles fails: no port is reachable.
     pub(crate) no_way: bool,
     /// Creating address handles with these GID indices fails.
     pub(crate) dead_gids: Vec<u8>,
-    /// Polling a completion queue fails.
+    /// Whether polling a completion queue fails.
     pub(crate) polls_fail: bool,
     /// This many polls of a completion queue find an additional receive without payload.
     pub(crate) chatter: u32,
-    /// Limit on registered bytes in total.
+    /// The limit on registered bytes in total.
     pub(crate) locked: Option<usize>,
     /// Addresses of read-only mappings.
     pub(crate) read_only: core::ops::Range<u64>,

@@ -13,25 +13,25 @@ pub(crate) struct Nature {
     pub(crate) name: &'static str,
     /// The kernel driver of the parent device.
     pub(crate) driver: &'static str,
-    /// An inline send from several pieces copies only the first one: irdma before rdma-core 44 (providers/irdma/uk.c,
+    /// Whether an inline send from several pieces copies only the first one: irdma before rdma-core 44 (providers/irdma/uk.c,
     /// irdma_uk_inline_send and irdma_uk_inline_rdma_write take one address and one length).
     pub(crate) inlines_first: bool,
-    /// A reset or destroyed queue pair loses its unread completions: mlx5 (providers/mlx5/verbs.c:3024 and 3358), mlx4
+    /// Whether a reset or destroyed queue pair loses its unread completions: mlx5 (providers/mlx5/verbs.c:3024 and 3358), mlx4
     /// (providers/mlx4/verbs.c:1188 and 1276), hns (providers/hns/hns_roce_u_hw_v2.c:1676), bnxt_re
-    /// (providers/bnxt_re/verbs.c:2242), irdma (providers/irdma/uverbs.c:1765, which blanks them). Not: rxe, efa, mana, which
-    /// have no such function.
+    /// (providers/bnxt_re/verbs.c:2242), irdma (providers/irdma/uverbs.c:1765, which blanks them). Not: rxe, efa, mana, which have
+    /// no such function.
     pub(crate) purges: bool,
-    /// A queue pair in ERR with shared receives reports its last receive: mlx5 (drivers/infiniband/hw/mlx5/qp.c,
+    /// Whether a queue pair in ERR with shared receives reports its last receive: mlx5 (drivers/infiniband/hw/mlx5/qp.c,
     /// MLX5_EVENT_TYPE_SRQ_LAST_WQE), hns (hns_roce_qp.c, HNS_ROCE_EVENT_TYPE_SRQ_LAST_WQE_REACH), bnxt_re (main.c,
     /// bnxt_re_handle_qp_async_event). rxe of kernels before 6.5 never does (drivers/infiniband/sw/rxe/rxe_qp.c, rxe_qp_error).
     pub(crate) says_last: bool,
     /// The number of receives that a connection has prefetched from a shared queue when it ends; it flushes them.
     pub(crate) ahead: usize,
-    /// The device has shared receive queues. Not: efa, erdma, mana, ionic (no create_srq in providers/*/;
-    /// libibverbs/dummy_ops.c:229 answers), irdma on E810 (drivers/infiniband/hw/irdma/verbs.c, irdma_create_srq needs a
-    /// feature of the third generation).
+    /// Whether the device has shared receive queues. Not: efa, erdma, mana, ionic (no create_srq in providers/*/;
+    /// libibverbs/dummy_ops.c:229 answers), irdma on E810 (drivers/infiniband/hw/irdma/verbs.c, irdma_create_srq needs a feature of
+    /// the third generation).
     pub(crate) shares_receives: bool,
-    /// Completion queues can be resized. Not: hns, qedr, cxgb4, siw, mana, erdma, efa, ionic (no resize_cq in providers/*/;
+    /// Whether completion queues can be resized. Not: hns, qedr, cxgb4, siw, mana, erdma, efa, ionic (no resize_cq in providers/*/;
     /// libibverbs/dummy_ops.c:622 answers).
     pub(crate) resizes: bool,
     /// Maximum inline bytes; making a queue pair with more fails. irdma: 101 on E810, 48 before
@@ -42,7 +42,7 @@ pub(crate) struct Nature {
     pub(crate) pieces: c_int,
     pub(crate) pieces_read: c_int,
     pub(crate) link_layer: u32,
-    /// Every packet needs a global routing header: InfiniBand ports with IBV_QPF_GRH_REQUIRED (libibverbs/verbs.h).
+    /// Whether every packet needs a global routing header: InfiniBand ports with IBV_QPF_GRH_REQUIRED (libibverbs/verbs.h).
     pub(crate) needs_grh: bool,
     /// The port's MTU code.
     pub(crate) mtu: u32,

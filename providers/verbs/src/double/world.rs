@@ -37,7 +37,7 @@ pub(super) struct Area {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) rights: c_uint,
-    /// Memory of another device, which the processor must not access.
+    /// Whether the registration is memory of another device, which the processor must not access.
     pub(super) foreign: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Send {
 
 pub(super) struct Pair {
     pub(super) object: *mut ibv_qp,
-    /// Address of the open device's context.
+    /// The address of the open device's context.
     pub(super) context: usize,
     pub(super) datagrams: bool,
     pub(super) peer: u32,
@@ -72,7 +72,7 @@ pub(super) struct Pair {
     pub(super) cq: usize,
     /// Receives that it had prefetched when it entered ERR, and has not flushed.
     pub(super) taken: Vec<u64>,
-    /// It has not reported its last receive yet.
+    /// Whether the queue pair has not reported its last receive yet.
     pub(super) owes_last: bool,
 }
 

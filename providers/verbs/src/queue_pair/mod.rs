@@ -233,13 +233,13 @@ pub(crate) fn event_error(kind: c_uint) -> Failure {
     Failure::new(status, text)
 }
 
-/// Time that a device has to flush a queue pair in ERR and to report its last receive. Most devices need microseconds; soft
-/// RoCE of older kernels never sends the report. Without it the receives that the device has taken are unknown: the shared
-/// queue serves all queue pairs, and devices take from it in an order of their own.
+/// The time that a device has to flush a queue pair in ERR and to report its last receive. Most devices need microseconds; soft
+/// RoCE of older kernels never sends the report. Without it the receives that the device has taken are unknown: the shared queue
+/// serves all queue pairs, and devices take from it in an order of their own.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// Minimum time for which a queue pair with a broken connection is kept before it is destroyed.
+/// The minimum time for which a queue pair with a broken connection is kept before it is destroyed.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Limit on retired queue pairs for the creation of another one. While the port is down, all retired queue pairs are kept, and
+/// The limit on retired queue pairs for the creation of another one. While the port is down, all retired queue pairs are kept, and
 /// at the limit no new one is created. Otherwise the oldest are destroyed to make room, because peers that reconnect repeatedly
 /// would exhaust the device.
 const KEPT: usize = 64;
@@ -248,10 +248,10 @@ const KEPT: usize = 64;
 struct Ending {
     qp: Qp,
     since: Instant,
-    /// Its connection broke, perhaps because its link did, or the link is down. While a packet is in the driver of a link that
-    /// is down, soft RoCE takes up to a minute to destroy the queue pair. The link event arrives slightly later.
+    /// Whether its connection broke, perhaps because its link did, or the link is down. While a packet is in the driver of a link
+    /// that is down, soft RoCE takes up to a minute to destroy the queue pair. The link event arrives slightly later.
     broke: bool,
-    /// Its connection waits for the device to flush its sends.
+    /// Whether its connection waits for the device to flush its sends.
     waits: bool,
     /// If set, it takes no further receives. After this many more completions have been read, all of its own have been read.
     unread: Option<usize>,

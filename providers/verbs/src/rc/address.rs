@@ -4,9 +4,9 @@ use crate::keys::Seal;
 use crate::port::{PORT_LEN, Port};
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of a packed interface address.
+/// The length of a packed interface address.
 pub(crate) const INTERFACE_ADDRESS_LEN: usize = 8 + PORT_LEN;
-/// Length of a packed endpoint address.
+/// The length of a packed endpoint address.
 pub(crate) const ENDPOINT_ADDRESS_LEN: usize = 40 + PORT_LEN;
 
 const INTERFACE: [u8; 4] = *b"vrc\x02";

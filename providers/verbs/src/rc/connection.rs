@@ -56,7 +56,7 @@ pub(crate) struct Connection {
     /// The [`whose`] of its sends until it closes or ends; from then on [`NOT_PLAIN`].
     pub(crate) plain: u32,
     pub(crate) phase: Phase,
-    /// The application has closed it, and the goodbye is outstanding.
+    /// Whether the application has closed the endpoint, and the goodbye is outstanding.
     pub(crate) closing: bool,
     /// `None` once the connection has broken: the queue pair is then draining in ERR.
     pub(crate) qp: Option<Qp>,
@@ -64,16 +64,16 @@ pub(crate) struct Connection {
     pub(crate) peer: Option<EndpointAddress>,
     pub(crate) queue: SendQueue,
     pub(crate) credits: Credits,
-    /// The next operation waits for all earlier gets and atomics.
+    /// Whether the next operation waits for all earlier gets and atomics.
     pub(crate) fence: bool,
-    /// The peer has shown activity since the last tick.
+    /// Whether the peer has shown activity since the last tick.
     pub(crate) active: bool,
     pub(crate) last_active: Instant,
     pub(crate) keepalive_pending: bool,
-    /// Start of the current stall: a signalled send or the goodbye is outstanding, and nothing has come back since.
+    /// The start of the current stall: a signalled send or the goodbye is outstanding, and nothing has come back since.
     pub(crate) stalled: Option<Instant>,
     pub(crate) deadline: Instant,
-    /// The hello is to be sent as soon as the peer has been heard.
+    /// Whether the hello is to be sent as soon as the peer has been heard.
     pub(crate) owes_hello: bool,
     /// A packed message, posted before anything else.
     pub(crate) packed: Packed,

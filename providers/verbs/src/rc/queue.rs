@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 pub(crate) struct Ends {
     /// The application waits for this completion.
     pub(crate) cookie: Option<u64>,
-    /// The application is notified only of a failure; success is implied by a later operation.
+    /// Whether the application is notified only of a failure; success is implied by a later operation.
     pub(crate) silent: bool,
     /// A message buffer to release.
     pub(crate) buffer: Option<u32>,
@@ -18,7 +18,7 @@ pub(crate) struct Ends {
     pub(crate) result: Option<u32>,
     /// Transient registrations of this operation. Few operations have any, and every record is moved, so this field is small.
     pub(crate) borrowed: Option<Box<[Loan]>>,
-    /// The device reads or writes memory of the application.
+    /// Whether the device reads or writes memory of the application.
     pub(crate) foreign: bool,
     pub(crate) role: Role,
 }
@@ -66,7 +66,7 @@ pub(crate) struct SendQueue {
     len: u32,
     /// Sends since the last signalled one.
     silent: u32,
-    /// Limit on sends of the application, now and at most.
+    /// The limit on sends of the application, now and at most.
     depth: usize,
     made_for: usize,
 }

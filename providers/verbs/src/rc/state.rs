@@ -30,7 +30,7 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 const CHUNK: usize = 32;
 /// Buffers for fetched values of atomics, allocated one page at a time.
 const RESULTS: usize = 1024;
-/// Maximum number of polls between two clock reads (fewer if polls are rare), and the interval of slow progress.
+/// The maximum number of polls between two clock reads (fewer if polls are rare), and the interval of slow progress.
 const CLOCK_EVERY: u32 = 32;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
 
@@ -52,11 +52,11 @@ pub(crate) struct State {
     sleep: Sleep,
     /// `None` before the first connection: a worker opens every device but uses few.
     cq: Option<Cq>,
-    /// The completion queue can be resized.
+    /// Whether the completion queue can be resized.
     grows: bool,
-    /// The connections share its entries.
+    /// Whether the connections share its entries.
     shares: bool,
-    /// The shares must be computed again.
+    /// Whether the shares must be computed again.
     share_later: bool,
     pub(crate) sends: Pool,
     pub(crate) results: Pool,

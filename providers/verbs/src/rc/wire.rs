@@ -3,7 +3,7 @@
 use super::credits::Grant;
 use tieline_plugin_api::Status;
 
-/// Length of the header.
+/// The length of the header.
 pub(crate) const HEADER_LEN: usize = 16;
 
 /// The kind of a message.

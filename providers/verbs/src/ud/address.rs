@@ -3,7 +3,7 @@
 use crate::port::{PORT_LEN, Port};
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of an address.
+/// The length of an address.
 pub(crate) const ADDRESS_LEN: usize = 20 + PORT_LEN;
 const MAGIC: [u8; 4] = *b"vud\x02";
 

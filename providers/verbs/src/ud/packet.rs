@@ -2,7 +2,7 @@
 
 use tieline_plugin_api::Status;
 
-/// Length of the header.
+/// The length of the header.
 pub(crate) const HEADER_LEN: usize = 32;
 const VERSION: u8 = 0xd1;
 

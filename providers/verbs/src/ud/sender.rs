@@ -7,12 +7,12 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use tieline_plugin_api::Status;
 
-/// Maximum number of outstanding messages of one channel.
+/// The maximum number of outstanding messages of one channel.
 pub(crate) const WINDOW: usize = 32;
 /// Initial and maximum time to wait for an acknowledgement.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// Minimum number of retransmissions before the peer counts as failed, regardless of the elapsed time: this process may have
+/// The minimum number of retransmissions before the peer counts as failed, regardless of the elapsed time: this process may have
 /// been suspended.
 const RETRANSMISSIONS: u32 = 3;
 
@@ -34,7 +34,7 @@ pub(crate) struct Sender {
     retransmit_at: Option<Duration>,
     /// Current limit on outstanding messages: the peer divides its buffers among all its senders.
     window: usize,
-    /// Time of the peer's last progress, or of the first unacknowledged packet.
+    /// The time of the peer's last progress, or of the first unacknowledged packet.
     since: Duration,
     /// The number of the oldest message at the last gap report.
     repaired: Option<u32>,

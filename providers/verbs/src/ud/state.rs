@@ -31,13 +31,13 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Posted, Posting, 
 /// The number of posted receives, and limit on outstanding sends.
 const RECEIVES: usize = 256;
 const SENDS: usize = 256;
-/// Limit on receive buffers with early messages; the rest is for messages in order.
+/// The limit on receive buffers with early messages; the rest is for messages in order.
 const EARLY: usize = RECEIVES / 2;
 /// A channel is silent if nothing has arrived on it while this many eras began: at least two whole ones.
 const SILENT: u64 = 3;
-/// Size of the global routing header, which the device puts in front of every datagram.
+/// The size of the global routing header, which the device puts in front of every datagram.
 const GRH: usize = 40;
-/// Limit on inbound channels, which any peer can open.
+/// The limit on inbound channels, which any peer can open.
 const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
 /// Above this number, slots of dead peers are reused.
 const KEPT_INBOUND: usize = if cfg!(test) { 128 } else { 1 << 10 };
@@ -50,9 +50,9 @@ const CLOCK_IDLE: u32 = 16;
 /// After this many empty polls, the queue is polled only when the clock is read.
 const QUIET_AFTER: u32 = 1024;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
-/// Maximum number of samples in a span, the unit of time for channel activity.
+/// The maximum number of samples in a span, the unit of time for channel activity.
 const SAMPLES: u32 = 20;
-/// Time for which an unresolvable port counts as unreachable. Resolving may take the kernel a second.
+/// The time for which an unresolvable port counts as unreachable. Resolving may take the kernel a second.
 const UNRESOLVED_FOR: Duration = Duration::from_secs(5);
 /// Wake-up interval of a sleeper with outstanding acknowledgements.
 const WAKE_EVERY: Duration = Duration::from_millis(20);
@@ -65,11 +65,11 @@ struct Outbound {
     handle: Rc<AddressHandle>,
     /// Bytes of a message that fit into a packet, limited by the smaller MTU of the two sides.
     piece: usize,
-    /// It is in the `awaiting` list.
+    /// Whether the endpoint is in the `awaiting` list.
     listed: bool,
     /// Pending flushes: the number up to which everything must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
-    /// The application is packing a message. Its place in the window is reserved, and nothing else is posted meanwhile.
+    /// Whether the application is packing a message. Its place in the window is reserved, and nothing else is posted meanwhile.
     packing: bool,
     closing: bool,
     failed: Option<Status>,
@@ -94,7 +94,7 @@ struct Inbound {
     /// The parts so far of a message that is longer than a packet.
     begun: Vec<u8>,
     peer: u64,
-    /// An acknowledgement is due.
+    /// Whether an acknowledgement is due.
     ack_due: bool,
     left: bool,
     /// The last span in which it was active.
@@ -208,7 +208,7 @@ pub(crate) struct State {
     /// The number of buffers with early messages.
     early: usize,
     activity: Activity,
-    /// Time in units of the failure timeout, and the start of the current unit. Slow progress advances it, so a suspension of
+    /// The time in units of the failure timeout, and the start of the current unit. Slow progress advances it, so a suspension of
     /// this process makes no peer silent.
     era: u64,
     era_began: Duration,

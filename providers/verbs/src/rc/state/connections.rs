@@ -3,7 +3,7 @@
 use super::*;
 use crate::rc::connection::{NOT_PLAIN, Packed};
 
-/// Time that closing an endpoint waits for the device to flush sends with application memory. Most devices need microseconds.
+/// The time that closing an endpoint waits for the device to flush sends with application memory. Most devices need microseconds.
 const MOMENT: Duration = Duration::from_micros(500);
 
 /// Checks whether the device may accept the send later after this error number.
