@@ -201,7 +201,7 @@ pub(crate) struct Settings {
     pub(crate) relaxed_ordering: bool,
     pub(crate) cm_connections: usize,
     pub(crate) cm_idle: Duration,
-    /// Limits of the registration cache; `None` if the cache is off.
+    /// The limits of the registration cache; `None` if the cache is off.
     pub(crate) cache: Option<Limits>,
     /// The job's secret: `TIELINE_SECRET`.
     pub(crate) secret: Vec<u8>,
@@ -341,7 +341,7 @@ fn rnr_code(wanted: Duration) -> u8 {
         2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     let at = HUNDREDTHS_OF_MS.iter().position(|&t| Duration::from_micros(t * 10) >= wanted);
-    at.map_or(0, |at| at as u8 + 1) // code 0 is the longest: 655 ms
+    at.map_or(0, |at| at as u8 + 1) // receiver-not-ready code 0 is the longest timer: 655 ms
 }
 
 #[cfg(test)]

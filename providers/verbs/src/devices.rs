@@ -95,7 +95,7 @@ fn admits(filter: &str, port: &PortName) -> bool {
     matched != excludes
 }
 
-/// Glob match: `*` matches any run of characters, `?` matches one character.
+/// Matches `text` against a glob: `*` matches any run of characters, `?` matches one character.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.first(), text.first()) {
         (None, None) => true,
@@ -234,7 +234,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// Records the current facts. `lid` is `Some` on InfiniBand only.
+    /// Records the current facts of a port. `lid` is `Some` on InfiniBand only.
     pub(crate) fn new(
         class: &Path,
         port: &PortName,
@@ -256,11 +256,11 @@ impl Published {
         Published { folder, words: port.words(), facts }
     }
 
-    /// Describes the first fact that has changed since, if any.
+    /// Describes the first fact that has changed since the record was made, if any.
     pub(crate) fn changed(&self) -> Option<String> {
         self.facts.iter().find_map(|(file, what, then)| {
-            let now = read(&self.folder.join(file))?; // a removed device reports its own event
-            // A GID of zeros is absent for a while and may return: a renewed address, or a bond that fails over.
+            let now = read(&self.folder.join(file))?; // the device's own event reports its removal
+            // A zero GID is temporary: the address is being renewed, or a bond is failing over.
             let away = now.chars().all(|digit| matches!(digit, '0' | ':'));
             (now != *then && !away).then(|| {
                 let port = &self.words;
@@ -303,7 +303,7 @@ pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A folder in the format of `/sys/class/infiniband`. It is removed on drop.
+    /// A folder in the format of `/sys/class/infiniband`, which is removed on drop. For tests.
     pub(crate) struct FakeClass(pub(crate) PathBuf);
 
     impl FakeClass {

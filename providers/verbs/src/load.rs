@@ -28,7 +28,7 @@ macro_rules! functions {
         /// The libibverbs functions that are called by name.
         pub(crate) struct Library {
             $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )*
-            // Older libraries do not export these.
+            // Older versions of libibverbs do not export these functions.
             $( pub(crate) $newer: Option<unsafe extern "C" fn($($taken),*) -> $made>, )*
         }
 
@@ -105,7 +105,7 @@ functions! {
     ]
 }
 
-/// Returns the loaded library. It stays loaded for the life of the process.
+/// Returns libibverbs, which stays loaded for the life of the process.
 ///
 /// # Errors
 /// The library cannot be loaded; the text is the dynamic loader's.
@@ -114,7 +114,7 @@ pub(crate) fn library() -> Result<&'static Library, Failure> {
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// In tests the library is a double that plays the device.
+/// Loads the double of libibverbs, which simulates a device. For tests.
 #[cfg(test)]
 fn load() -> Result<Library, Failure> {
     Ok(crate::double::sys::library())

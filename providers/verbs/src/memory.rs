@@ -93,7 +93,7 @@ impl Registry {
     }
 
     pub(crate) fn deregister(&self, region: Region) {
-        // The application may free the memory as soon as the registration ends.
+        // The application may free the memory as soon as the registration ends, so cached registrations of that memory are dropped.
         self.lender.forget(region.base, region.base + region.len);
         drop(region);
     }
@@ -148,7 +148,7 @@ pub(crate) fn local(piece: &Iov, lkey: u32) -> ibv_sge {
     ibv_sge { addr: piece.base.expose_provenance() as u64, length: piece.len as u32, lkey }
 }
 
-/// Returns the entry for a piece that lies in its stated region, or `None` if it does not. It is also `None` if the device would
+/// Returns the entry for a piece that lies in its stated region. Returns `None` if the piece lies outside, or if the device would
 /// write (`written`) to a read-only mapping.
 #[inline]
 pub(crate) fn registered(piece: &Iov, written: bool) -> Option<ibv_sge> {

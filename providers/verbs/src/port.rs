@@ -1,4 +1,4 @@
-//! A port as its peers see it, and the test whether two ports reach each other.
+//! The description of a port that its peers receive, and the test whether two ports reach each other.
 
 use crate::abi::{
     IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_ah_attr, ibv_gid, ibv_global_route,
@@ -74,10 +74,10 @@ impl Port {
         })
     }
 
-    /// Checks whether packets from here can reach `peer`, as far as this can be determined without sending one.
+    /// Checks whether packets from this port can reach `peer`, as far as this can be determined without sending a packet.
     ///
     /// # Errors
-    /// The text says why not.
+    /// `peer` cannot be reached; the text has the reason.
     pub(crate) fn reaches(&self, peer: &Port, router: Router) -> Result<(), Failure> {
         let no = |text: String| Err(Failure::new(Status::Unreachable, text));
         let layer = |port: &Port| if port.ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
@@ -175,11 +175,11 @@ pub(crate) struct Local {
 /// The route to other InfiniBand subnets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Router {
-    /// No route.
+    /// No route to other subnets.
     None,
-    /// Through the router port with this LID in the local subnet.
+    /// The router port with this LID in the local subnet.
     At(u16),
-    /// Through the LID in the peer's subnet prefix.
+    /// The LID in the peer's subnet prefix.
     ByPrefix,
 }
 

@@ -1,4 +1,4 @@
-//! State that interfaces share with their domain: the open port and all objects that depend on it.
+//! The state that interfaces share with their domain: the open port and all objects that depend on it.
 
 use crate::abi::*;
 use crate::buffers::{self, Arena};
@@ -19,7 +19,7 @@ use tieline_plugin_api::{Failure, HostHandle, Status};
 /// The maximum number of outstanding reads and atomics of one connection.
 const MAX_READS: i32 = 16;
 
-/// The state that the interfaces of a domain share. Usable from any thread.
+/// The state that the interfaces of a domain share. Any thread may use it.
 pub(crate) struct DomainState {
     pub(crate) settings: Settings,
     pub(crate) host: HostHandle,
@@ -34,9 +34,9 @@ pub(crate) struct DomainState {
     pub(crate) pd: Arc<Pd>,
     pub(crate) device: Arc<Device>,
     pub(crate) max_iov: usize,
-    /// Maximum pieces of a work request. One of them is a message's header.
+    /// The maximum number of pieces of a work request. One of the pieces is a message's header.
     pub(crate) pieces: usize,
-    /// Maximum pieces into which a read scatters.
+    /// The maximum number of pieces into which a read scatters.
     pub(crate) max_read_pieces: usize,
     /// The longest inline payload, as far as the device's limit is known.
     inline: AtomicUsize,
@@ -46,8 +46,8 @@ pub(crate) struct DomainState {
     pub(crate) max_cqe: usize,
     /// Whether the device has shared receive queues.
     pub(crate) shares_receives: bool,
-    /// Reads and atomics that this device serves concurrently as the responder; below, the number it keeps in flight as the
-    /// requester.
+    /// The number of reads and atomics that this device serves concurrently as the responder; below, the number that the device
+    /// keeps in flight as the requester.
     pub(crate) reads_served: u8,
     pub(crate) reads_asked: u8,
     pub(crate) has_atomics: bool,
@@ -72,8 +72,8 @@ fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
     AddressHandle::new(pd, way).is_ok()
 }
 
-/// Inline lengths to try, in order, if the device refuses to make a queue pair with the requested one. Drivers have limits of
-/// their own and do not report them.
+/// The inline lengths to try, in order, if the device refuses to make a queue pair with the requested length. Drivers have limits
+/// of their own and do not report them.
 const INLINE_STEPS: [usize; 4] = [96, 64, 48, 0];
 
 /// Returns the number of pieces (16 bytes each) that take no more room than `inline` bytes. Drivers size every work request for the
@@ -83,7 +83,7 @@ pub(crate) fn pieces_beside(inline: usize) -> usize {
 }
 
 impl DomainState {
-    /// Returns the bytes of a queue pair's queues, calculated like mlx5 does; other drivers need about as much. A work request
+    /// Returns the bytes of a queue pair's queues, calculated like mlx5 does; other drivers need a similar amount. A work request
     /// takes 192 bytes plus its inline data or pieces, rounded up to 64. The queue is rounded up to a power of two (rdma-core,
     /// providers/mlx5/verbs.c:1601 and 1800).
     pub(crate) fn queue_bytes(&self, sends: usize, receives: usize) -> usize {
@@ -103,12 +103,13 @@ impl DomainState {
         self.port.route(peer, &self.local, &self.settings)
     }
 
-    /// Puts up to this length are short. If the queue pair inlines less than the setting asks for, a buffer carries them.
+    /// Returns the maximum length of a short put. If the queue pair inlines less than the setting asks for, a buffer carries the
+    /// data.
     pub(crate) fn max_short_put(&self) -> usize {
         self.settings.inline.min(self.settings.segment).min(self.max_message)
     }
 
-    /// Makes a queue pair with the requested inline length, or with the longest that the device accepts.
+    /// Makes a queue pair with the requested inline length, or with the longest length that the device accepts.
     pub(crate) fn with_inline<T>(
         &self,
         mut make: impl FnMut(usize) -> Result<T, Failure>,
@@ -180,8 +181,8 @@ impl DomainState {
         random(&mut seal)?;
         let registry = Registry::new(pd.clone(), seal, settings.cache, settings.relaxed_ordering);
         let pieces = pieces_beside(settings.inline).min(attr.max_sge.max(2) as usize);
-        // Some devices allow fewer pieces for reads (`max_sge_rd`). Devices with separate limits for other operations do not
-        // report these.
+        // Some devices allow fewer pieces for reads (`max_sge_rd`). Devices with separate limits for other operations do not report
+        // these limits.
         let max_read_pieces = match usize::try_from(attr.max_sge_rd) {
             Ok(0) | Err(_) => pieces,
             Ok(most) => most.min(pieces),

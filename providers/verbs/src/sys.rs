@@ -1,4 +1,4 @@
-//! Owned verbs objects: every object is destroyed on drop, in the order that the references enforce.
+//! Owned verbs objects. Every object is destroyed on drop, in the order that the references enforce.
 //!
 //! libibverbs may be called from any thread. A [`Device`] and the objects of a domain are shared. Completion queues, and the
 //! queue pairs of `queue_pair/sys.rs`, belong to one interface and therefore to one thread.
@@ -52,14 +52,14 @@ pub(crate) struct AsyncEvent {
     pub(crate) kind: c_uint,
     /// The affected queue pair.
     pub(crate) qp: Option<u32>,
-    /// The affected completion queue or shared receive queue, or the completion queue of the affected queue pair: the address
-    /// of the library's object.
+    /// The address of the library's object: the affected completion queue or shared receive queue, or the completion queue of the
+    /// affected queue pair.
     pub(crate) queue: Option<usize>,
     /// The affected port.
     pub(crate) port: Option<u8>,
 }
 
-/// Serialises the calls that use the library's device list, which the library locks.
+/// The lock that serialises the calls that use the library's device list, which the library itself does not lock.
 pub(crate) static LISTING: Calls = Calls::new();
 
 impl Device {
@@ -215,8 +215,8 @@ impl Pd {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device can access them until the registration is
-    /// dropped. The caller of `Domain::register` guarantees that they stay mapped.
+    /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device can access the bytes until the registration is
+    /// dropped. The caller of `Domain::register` guarantees that the bytes stay mapped.
     pub(crate) fn register(
         self: &Arc<Pd>,
         base: *mut u8,
@@ -239,8 +239,8 @@ impl Pd {
         })
     }
 
-    /// Registers `len` bytes of a DMA buffer from `offset` on. Peers and pieces address them from `start` on. The caller keeps
-    /// ownership of the descriptor.
+    /// Registers `len` bytes of a DMA buffer from `offset` on. Peers and pieces address these bytes from `start` on. The caller
+    /// keeps ownership of the descriptor.
     pub(crate) fn register_dmabuf(
         self: &Arc<Pd>,
         descriptor: c_int,
@@ -349,13 +349,13 @@ impl Cq {
         Ok(cq)
     }
 
-    /// Readable after a completion has arrived since [`Cq::arm`].
+    /// Returns the descriptor that becomes readable when a completion arrives after [`Cq::arm`].
     pub(crate) fn fd(&self) -> c_int {
         // SAFETY: the channel is live.
         unsafe { self.channel.as_ref().fd }
     }
 
-    /// Checks whether an event is about this queue.
+    /// Checks whether `queue` in an event is this queue.
     pub(crate) fn is(&self, queue: Option<usize>) -> bool {
         queue == Some(self.raw.as_ptr().addr())
     }
@@ -383,8 +383,7 @@ impl Cq {
         Failure::new(Status::NoDevice, "the completion queue cannot be polled any more")
     }
 
-    /// Polls like [`Cq::poll`] but returns the device's result. A negative value means that the queue cannot be polled any
-    /// more.
+    /// Polls like [`Cq::poll`], but returns the device's result. A negative value means that the queue cannot be polled any more.
     #[inline(always)]
     pub(crate) fn fetch(&self, room: &mut [Wc]) -> c_int {
         // SAFETY: a live queue, whose context has the function; it writes at most as many records as there is room for.

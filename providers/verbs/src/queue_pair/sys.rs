@@ -17,7 +17,7 @@ pub(crate) struct Srq {
     raw: NonNull<ibv_srq>,
 }
 
-/// A receive to post: its id and its target memory.
+/// A receive to post: the id and the target memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Receive {
     pub(crate) id: u64,
@@ -40,7 +40,8 @@ impl From<NotReceived> for Failure {
     }
 }
 
-/// Chains receives and passes each chain to `post`. `post` returns an error number and the first receive that was not accepted.
+/// Chains receives and passes each chain to `post`, which returns an error number and the first receive that the device did not
+/// accept.
 fn chain(
     list: &[Receive],
     mut post: impl FnMut(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
@@ -61,7 +62,7 @@ fn chain(
         }
         let mut bad = ptr::null_mut();
         if let Err(failure) = check(post(next, &raw mut bad), "posting receives") {
-            // If the driver names no request, it accepted none of the chain.
+            // If the driver names no request, the device accepted none of the chain.
             let here = wrs[..part.len()].iter().position(|wr| ptr::eq(wr.as_ptr(), bad));
             let taken = before * RECEIVE_BATCH + here.unwrap_or(0);
             return Err(NotReceived { taken, failure });
@@ -84,7 +85,7 @@ impl Srq {
         Ok(Srq { pd: pd.clone(), raw })
     }
 
-    /// Checks whether an event is about this queue.
+    /// Checks whether `queue` in an event is this queue.
     pub(crate) fn is(&self, queue: Option<usize>) -> bool {
         queue == Some(self.raw.as_ptr().addr())
     }
@@ -107,7 +108,7 @@ impl Drop for Srq {
     }
 }
 
-/// The route to a peer's port, for datagrams.
+/// The route to a peer's port, for datagrams: an address handle.
 pub(crate) struct AddressHandle {
     pd: Arc<Pd>,
     raw: NonNull<ibv_ah>,
@@ -134,7 +135,7 @@ pub(crate) struct QpShape<'a> {
     /// `IBV_QPT_*`.
     pub(crate) kind: c_uint,
     pub(crate) cq: &'a Cq,
-    /// The source of receives; without it the queue pair has a receive queue of its own.
+    /// The shared receive queue; `None` for a queue pair with a receive queue of its own.
     pub(crate) srq: Option<&'a Srq>,
     pub(crate) send_depth: usize,
     pub(crate) receive_depth: usize,
@@ -146,7 +147,7 @@ pub(crate) struct QpShape<'a> {
 pub(crate) struct Qp {
     pd: Arc<Pd>,
     raw: NonNull<ibv_qp>,
-    /// The longest payload that is copied during the post.
+    /// The longest payload that the device copies during the post.
     pub(crate) inline: usize,
 }
 
@@ -205,7 +206,7 @@ impl Qp {
     }
 
     /// Posts one send with `IBV_SEND_*` flags. The device reads (or writes) the memory of the pieces until the completion. With
-    /// `IBV_SEND_INLINE` it is read before this returns.
+    /// `IBV_SEND_INLINE` the device copies the memory before this call returns.
     #[inline(always)]
     pub(crate) fn post(
         &self,
@@ -280,7 +281,7 @@ impl Qp {
     }
 }
 
-/// Sends that are batched because more follow. All of them are posted with one call.
+/// Sends that are held back because more sends follow. One call posts them all.
 #[derive(Default)]
 pub(crate) struct Held {
     requests: Vec<ibv_send_wr>,
@@ -300,7 +301,7 @@ impl Held {
         self.sges.extend_from_slice(sges);
     }
 
-    /// Posts all of them. Requests that the device does not accept stay; the error is its error number.
+    /// Posts all held sends. Requests that the device does not accept stay held; the error is the device's error number.
     pub(crate) fn tell(&mut self, qp: &Qp) -> Result<(), i32> {
         let (first, mut pieces) = (self.requests.as_mut_ptr(), self.sges.as_mut_ptr());
         for at in 0..self.requests.len() {
@@ -321,12 +322,12 @@ impl Held {
         told.map_err(|(errno, _)| errno)
     }
 
-    /// Returns the index of a request; 0 if it is not one of these.
+    /// Returns the index of a request among the held sends; 0 if the request is not one of them.
     fn place(&self, request: *mut ibv_send_wr) -> usize {
         self.requests.iter().position(|held| ptr::eq(held, request)).unwrap_or(0)
     }
 
-    /// Removes the last request, which the device did not accept.
+    /// Removes the last held send, which the device did not accept.
     pub(crate) fn pop(&mut self) {
         if let Some(request) = self.requests.pop() {
             self.sges.truncate(self.sges.len() - request.num_sge as usize);
@@ -338,8 +339,8 @@ impl Qp {
     /// Destroys the queue pair. After success the device accesses nothing that was posted.
     ///
     /// # Errors
-    /// The device fails to destroy it. It may then access the posted memory for the life of the process, so that memory is
-    /// kept.
+    /// The device fails to destroy the queue pair. The device may then access the posted memory for the life of the process, so
+    /// that memory is kept.
     pub(crate) fn destroy(self) -> Result<(), Failure> {
         let mut this = core::mem::ManuallyDrop::new(self);
         let ended = this.end();
@@ -357,6 +358,6 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        let _ = self.end(); // a failure is recorded in its protection domain
+        let _ = self.end(); // a failure is recorded in the protection domain
     }
 }

@@ -19,20 +19,20 @@ const RETRANSMISSIONS: u32 = 3;
 /// The function that transmits packets.
 pub(crate) type Wire<'a> = &'a mut dyn FnMut(&[u8]);
 
-/// The sending end.
+/// The sending end of a channel.
 pub(crate) struct Sender {
     own: End,
     peer: Option<End>,
     hello: Vec<u8>,
     /// Unacknowledged packets in wire format, oldest first.
     unacked: VecDeque<Vec<u8>>,
-    /// The number of the oldest one.
+    /// The number of the oldest unacknowledged packet.
     first: u32,
     wait: Duration,
-    /// Retransmissions since the peer's last progress.
+    /// The number of retransmissions since the peer's last progress.
     retransmissions: u32,
     retransmit_at: Option<Duration>,
-    /// Current limit on outstanding messages: the peer divides its buffers among all its senders.
+    /// The present limit on outstanding messages: the peer divides its buffers among all its senders.
     window: usize,
     /// The time of the peer's last progress, or of the first unacknowledged packet.
     since: Duration,
@@ -78,7 +78,7 @@ impl Sender {
         self.unacked.len() < self.window
     }
 
-    /// Applies the peer's window for this channel. 0 and values beyond `WINDOW` are ignored.
+    /// Applies the window that the peer grants to this channel. 0 and values beyond `WINDOW` are ignored.
     pub(crate) fn allow(&mut self, messages: u64) {
         if (1..=WINDOW as u64).contains(&messages) {
             self.window = messages as usize;
@@ -110,7 +110,7 @@ impl Sender {
         self.first.wrapping_sub(number) < 1 << 31
     }
 
-    /// Sends a message. Without [`Sender::has_room`] the other end may drop it at first; it is then retransmitted.
+    /// Sends a message. If [`Sender::has_room`] is false, the other end may drop the message, which is then retransmitted.
     pub(crate) fn offer(
         &mut self,
         kind: Kind,
@@ -135,7 +135,7 @@ impl Sender {
         self.unacked.push_back(packet);
     }
 
-    /// Handles a Welcome: the peer has opened its end.
+    /// Handles a Welcome: the peer has opened its end of the channel.
     pub(crate) fn welcomed(&mut self, peer: End, now: Duration, wire: Wire<'_>) {
         if self.peer.is_some() {
             return;
@@ -163,7 +163,7 @@ impl Sender {
         self.retransmit_at = (!self.unacked.is_empty()).then_some(now + self.wait);
     }
 
-    /// Handles an acknowledgement. The peer expects message `next`; `gap` means that it has received later ones.
+    /// Handles an acknowledgement. The peer expects message `next`; `gap` means that the peer has received later messages.
     pub(crate) fn acked(&mut self, next: u32, gap: bool, now: Duration, wire: Wire<'_>) {
         let count = next.wrapping_sub(self.first) as usize;
         if self.peer.is_none() || count > self.unacked.len() {
@@ -175,18 +175,18 @@ impl Sender {
             self.progress(now);
         }
         if gap && !self.unacked.is_empty() && self.repaired != Some(self.first) {
-            // One repair per gap, of the missing message only: the receiver keeps early ones. If the repair is lost, too, the
-            // timer handles it.
+            // A gap causes one repair, of the missing message only: the receiver keeps early messages. If the repair is lost, too,
+            // the timer retransmits.
             self.repaired = Some(self.first);
             self.retransmit_at = Some(now + self.wait);
             wire(&self.unacked[0]);
         }
     }
 
-    /// Retransmits if the timer has expired.
+    /// Retransmits the unacknowledged packets if the timer has expired.
     ///
     /// # Errors
-    /// The peer has been silent for too long.
+    /// The peer has been silent longer than the timeout.
     pub(crate) fn retransmit(&mut self, now: Duration, wire: Wire<'_>) -> Result<(), Status> {
         if !self.is_due(now) {
             return Ok(());

@@ -15,7 +15,7 @@ fn owned(fd: i32, what: &str) -> Result<OwnedFd, Failure> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An epoll descriptor.
+/// An owned epoll descriptor.
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
@@ -24,7 +24,7 @@ impl Epoll {
         owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1").map(Epoll)
     }
 
-    /// Wakes when `fd` is readable. The caller owns `fd` and keeps it open as long as this object lives.
+    /// Adds `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open as long as this object lives.
     pub(crate) fn add(&self, fd: RawFd) -> Result<(), Failure> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
         // SAFETY: a live epoll descriptor and a filled record.
@@ -38,7 +38,7 @@ impl Epoll {
     }
 }
 
-/// Resets an eventfd or a timer's expiry count.
+/// Resets the count of an eventfd or of a timer.
 fn take(fd: &OwnedFd) {
     let mut count = [0u8; 8];
     // SAFETY: the descriptor does not block; eight bytes of room.
@@ -81,7 +81,7 @@ impl Ticker {
             .map(Ticker)
     }
 
-    /// Ticks every `interval`, or stops with `None`.
+    /// Sets the timer to tick every `interval`, or stops the timer with `None`.
     pub(crate) fn every(&self, interval: Option<Duration>) {
         let time =
             interval.map_or(libc::timespec { tv_sec: 0, tv_nsec: 0 }, |interval| libc::timespec {
