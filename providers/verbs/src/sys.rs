@@ -59,7 +59,8 @@ pub(crate) struct AsyncEvent {
     pub(crate) port: Option<u8>,
 }
 
-/// The lock that serialises the calls that use the library's device list, which the library itself does not lock.
+/// The calls that use the library's device list, which the library locks. A child process begins no such call if a thread of its parent was
+/// inside one.
 pub(crate) static LISTING: Calls = Calls::new();
 
 impl Device {

@@ -1,4 +1,4 @@
-//! Single connections over the device double.
+//! Tests of single connections over the device double.
 
 use super::PURPOSE;
 use super::address::{self, tests::contact};
@@ -114,7 +114,7 @@ fn sleeper_wakes_often_during_wireup_and_rarely_afterwards() {
     manager::fault(|faults| faults.silent = true);
     let _ = wires.dial(&address::pack(&contact(1)));
     assert_eq!(armed(&mut wires, false), often);
-    // Each reason alone: a dial that waits for its retry, and a connection with a deadline.
+    // The loop tests each reason separately: a dial that waits for its retry, and a connection with a deadline.
     let attempts = core::mem::take(&mut wires.wires);
     assert_eq!((armed(&mut wires, true), wires.dials.len()), (often.to_string(), 1));
     (wires.wires, wires.dials) = (attempts, Default::default());
@@ -222,8 +222,8 @@ fn quiet_connection_finishes_immediately() {
     assert!(wires.events.is_empty());
 }
 
-/// Returns an incoming connection to `wires` from a peer that uses this key and this target. Returns its number and the bytes of
-/// its proof.
+/// Makes an incoming connection to `wires` from a peer that uses this key and this target. Returns its number and the bytes of its
+/// proof.
 fn newcomer(wires: &mut Wires, key: &Key, target: [u8; 16]) -> (u64, Vec<u8>) {
     let hello = Hello::new(PURPOSE, target, &address::pack(&contact(1))).unwrap();
     let mut dialler = Dialler::new(key.clone(), &hello, [1; 32]);

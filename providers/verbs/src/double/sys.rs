@@ -1,8 +1,8 @@
 //! A single-threaded double of libibverbs. Requests are executed immediately between queue pairs of this process (`world.rs`).
 //!
-//! It follows the specification in the points on which the provider relies. These are queue pair states, keys, ranges and
-//! rights; in-order completions, only for signalled sends; and receivers without a buffer. A rejected access ends both queue
-//! pairs. Unread completions are lost with their queue pair.
+//! The double follows the specification in the points on which the provider relies. These are queue pair states, keys, ranges and
+//! rights; in-order completions, only for signalled sends; and receivers without a buffer. A rejected access ends both queue pairs.
+//! Unread completions are lost with their queue pair.
 
 #![allow(unsafe_code)]
 
@@ -37,7 +37,7 @@ pub(crate) fn write_at(address: u64, bytes: &[u8]) {
 
 /// Returns a dummy kernel descriptor for channels.
 pub(crate) fn descriptor() -> c_int {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call involves no memory.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
 }
 
@@ -57,7 +57,7 @@ fn made<T>(object: T) -> *mut T {
 
 /// Returns the result of a failed constructor with this error number.
 fn refused<T>(errno: c_int) -> *mut T {
-    // SAFETY: the thread's own error number.
+    // SAFETY: the pointer leads to the thread's own error number.
     unsafe { *libc::__errno_location() = errno };
     ptr::null_mut()
 }
@@ -116,13 +116,13 @@ unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     }
 }
 
-/// Limit on completion queue entries.
+/// Returns the limit on completion queue entries.
 fn most_completions() -> c_int {
     world(|world| world.faults.most_completions).unwrap_or(1 << 20)
 }
 
 unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr) -> c_int {
-    // SAFETY: plain numbers, and the caller's record.
+    // SAFETY: the caller guarantees the record, and its fields are plain numbers.
     unsafe {
         *out = ibv_device_attr {
             max_sge: world(|world| world.nature.pieces),
@@ -224,7 +224,7 @@ unsafe extern "C" fn reg_mr_iova2(
     unsafe { reg_mr(pd, addr, length, access as c_int) }
 }
 
-/// A DMA buffer is memory of this process at its stated address; only the device may access it.
+/// Registers a DMA buffer, which is memory of this process at its stated address; only the device may access that memory.
 unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -238,7 +238,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
     }
     // SAFETY: as in `reg_mr`.
     let mr = unsafe { reg_mr(pd, ptr::with_exposed_provenance_mut(iova as usize), length, access) };
-    // SAFETY: null, or just made.
+    // SAFETY: the pointer is null, or was just made.
     let key = unsafe { mr.as_ref() }.map(|mr| mr.lkey);
     world(|world| {
         let area = key.and_then(|key| world.memory.get_mut(&key));
@@ -331,7 +331,7 @@ unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -
     if world(|world| world.faults.no_receive_queues) {
         return refused(libc::ENOMEM);
     }
-    // SAFETY: a live protection domain and a filled record.
+    // SAFETY: the protection domain is live, and the record is filled.
     let (context, depth) = unsafe { ((*pd).context, (*init).max_wr as usize) };
     let srq = made(ibv_srq { context });
     let _ = world(|world| world.depths.insert(srq.addr(), depth));
@@ -345,7 +345,7 @@ unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
 }
 
 unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: a filled record and a live protection domain.
+    // SAFETY: the record is filled, and the protection domain is live.
     let (init, context) = unsafe { (&mut *init, (*pd).context) };
     let nature = world(|world| world.nature);
     if init.cap.max_inline_data > nature.inline
@@ -400,7 +400,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     })
 }
 
-/// Returns the attributes required for a state transition, beside the state; `None`: no such transition exists.
+/// Returns the attributes required for a state transition, besides the state. Returns `None` if there is no such transition.
 fn needed(from: c_uint, to: c_uint, datagrams: bool) -> Option<c_uint> {
     Some(match (from, to, datagrams) {
         (_, IBV_QPS_RESET | IBV_QPS_ERR, _)
@@ -431,7 +431,7 @@ fn needed(from: c_uint, to: c_uint, datagrams: bool) -> Option<c_uint> {
 }
 
 unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: a live queue pair and a filled record.
+    // SAFETY: the queue pair is live, and the record is filled.
     let (qpn, new, mask) = unsafe { ((*qp).qp_num, *attr, mask as c_uint) };
     world(|world| {
         let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
@@ -452,7 +452,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
             (known.pkey_index, known.port_num) = (old.pkey_index, old.port_num);
         }
         if new.qp_state == IBV_QPS_RTS {
-            // Earlier attributes stay; this transition adds the sender's part.
+            // The earlier attributes stay; this transition adds the attributes of the sender.
             let sender = new;
             *known = old;
             known.qp_state = IBV_QPS_RTS;

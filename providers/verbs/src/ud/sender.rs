@@ -105,7 +105,7 @@ impl Sender {
         self.first.wrapping_add(self.unacked.len() as u32)
     }
 
-    /// Checks whether the message before this number has been acknowledged.
+    /// Checks whether all messages before `number` have been acknowledged.
     pub(crate) fn is_past(&self, number: u32) -> bool {
         self.first.wrapping_sub(number) < 1 << 31
     }

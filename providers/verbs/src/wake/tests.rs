@@ -1,4 +1,4 @@
-//! Wake-ups: the interface concerned is woken, and no other.
+//! Tests of wake-ups: only the interface concerned is woken.
 
 use super::*;
 use crate::devices::Published;
@@ -35,7 +35,7 @@ fn expired_timer_wakes_a_sleeper_once_and_continues() {
     while !wakes() {
         std::thread::yield_now();
     }
-    // The timer keeps running: on a busy machine it may have expired again.
+    // The timer keeps running: on a busy machine the timer may have expired again.
     let silenced = || {
         sleep.wake_every(every);
         !wakes()
