@@ -26,7 +26,7 @@ pub(crate) fn last_event() -> String {
 pub(crate) fn entry(path: &Path) -> Result<EntryFn, String> {
     let text = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path holds a zero")?;
     let symbol = CString::new(ENTRY_SYMBOL).map_err(|_| "the symbol holds a zero")?;
-    // SAFETY: a terminated path. The object is never unloaded, so its exports stay valid. This process was started to find out
+    // SAFETY: the path is terminated. The object is never unloaded, so its exports stay valid. This process was started to find out
     // whether its constructors do harm.
     let handle = unsafe {
         libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)

@@ -27,7 +27,7 @@ pub(crate) struct Provider {
 
 // SAFETY: the tables are constant; functions of a provider may be called from any thread.
 unsafe impl Send for Provider {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Provider {}
 
 /// The provider's first table, and memory behind it.
@@ -201,7 +201,7 @@ pub(crate) struct Domain {
 
 // SAFETY: the contract allows several threads to call functions of a domain at once.
 unsafe impl Send for Domain {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Domain {}
 
 impl Drop for Domain {
@@ -218,7 +218,7 @@ impl Domain {
     pub(crate) fn modules(&self) -> Result<Vec<ModuleAttr>, Failure> {
         let _call = call("query_modules");
         let f = self.provider.domain.query_modules.ok_or(Status::Unsupported)?;
-        // SAFETY: an open domain, an array of `capacity` records and a place for the count.
+        // SAFETY: the domain is open, an array of `capacity` records and a place for the count.
         list(ModuleAttr::empty(), |out, capacity, count| unsafe {
             self.provider.check(f(self.handle, out, capacity, count))
         })
@@ -237,7 +237,7 @@ impl Domain {
             ..InterfaceParams::empty()
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: an open domain, a full record and a place for the handle.
+        // SAFETY: the domain is open, a full record and a place for the handle.
         let _ = self.provider.check(unsafe { f(self.handle, &params, &mut handle) })?;
         Ok(Interface::of(self.clone(), handle))
     }
@@ -246,7 +246,7 @@ impl Domain {
     pub(crate) fn says(&self, asked: &Asked) -> Result<(), Failure> {
         let ops = &self.provider.domain;
         let mut region = MemoryRegion::empty();
-        // SAFETY: an open domain, and full records; the memory outlives the registration.
+        // SAFETY: the domain is open, and full records; the memory outlives the registration.
         let code = unsafe {
             match asked {
                 Asked::Alloc(params) => {
@@ -280,7 +280,7 @@ impl Domain {
             let base = owned[1..].as_mut_ptr().cast::<u8>();
             let _call = call("register");
             let f = ops.register.ok_or(Status::Unsupported)?;
-            // SAFETY: an open domain; the memory lives until the region is deregistered in `drop`.
+            // SAFETY: the domain is open; the memory lives until the region is deregistered in `drop`.
             unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) }
         } else {
             let _call = call("alloc");
@@ -305,7 +305,7 @@ impl Domain {
         let mut region = MemoryRegion::empty();
         let _call = call("register");
         let f = self.provider.domain.register.ok_or(Status::Unsupported)?;
-        // SAFETY: an open domain, and memory that stays.
+        // SAFETY: the domain is open, and memory that stays.
         let code = unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) };
         let _ = self.provider.check(code)?;
         let (domain, _owned) = (self.clone(), Vec::new());
@@ -333,7 +333,7 @@ pub(crate) struct Memory {
 // SAFETY: a region may be used from any thread; the bytes are only accessed through raw pointers, by checks that order their
 // accesses by messages and completions.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
@@ -382,7 +382,7 @@ impl Memory {
         let _call = call("pack_key");
         let f = self.domain.provider.domain.pack_key.ok_or(Status::Unsupported)?;
         let key = KeyParams { region: self.region.handle, ..part };
-        // SAFETY: an open domain, a live region of it, a buffer of that capacity.
+        // SAFETY: the domain is open, a live region of it, a buffer of that capacity.
         bytes(|out, capacity| unsafe { f(self.domain.handle, &key, out, capacity) }, capacity)
     }
 

@@ -36,7 +36,7 @@ pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
         at = entry.ifa_next;
         // SAFETY: `ifa_addr` and `ifa_netmask` are null or socket addresses of this entry.
         let Some((ip, scope_id)) = (unsafe { ip_of(entry.ifa_addr) }) else { continue };
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         let mask = unsafe { ip_of(entry.ifa_netmask) };
         // SAFETY: a zero-terminated name of this entry.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
@@ -120,7 +120,7 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    // SAFETY: an open socket, and a request with a zero-terminated name that the kernel fills.
+    // SAFETY: the socket is open, and a request with a zero-terminated name that the kernel fills.
     let mtu = match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) }
     {
         // SAFETY: the request succeeded, so the union holds the mtu.

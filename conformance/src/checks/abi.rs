@@ -189,7 +189,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
             offset_of!(InterfaceParams, worker_id),
             |params| {
                 let mut handle = ptr::null_mut();
-                // SAFETY: an open domain, a record of the size that it states, a place for the handle.
+                // SAFETY: the domain is open, a record of the size that it states, a place for the handle.
                 let code = unsafe { open(case.domain.handle, params, &mut handle) };
                 (code, (code == 0).then(|| closer(provider.connector.close, handle)))
             },
@@ -201,7 +201,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
         .ok_or_else(|| fail("slot open_interface", "a function", "none"))?;
     params("open_interface", record, offset_of!(InterfaceParams, worker_id), |params| {
         let mut handle = ptr::null_mut();
-        // SAFETY: an open domain, a record of the size that it states, a place for the handle.
+        // SAFETY: the domain is open, a record of the size that it states, a place for the handle.
         let code = unsafe { open(case.domain.handle, params, &mut handle) };
         (code, (code == 0).then(|| closer(provider.interface.close, handle)))
     })?;
@@ -223,7 +223,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
     params("connect", record, offset_of!(EndpointParams, identity), |params| {
         loop {
             let mut handle = ptr::null_mut();
-            // SAFETY: an open interface, a record of the size that it states, a place for the handle.
+            // SAFETY: the interface is open, a record of the size that it states, a place for the handle.
             let code = unsafe { connect(interface.handle(), params, &mut handle) };
             if code == Status::Again as i32 {
                 let _ = interface.poll(16);
@@ -301,7 +301,7 @@ pub(super) fn a_list_steps_by_the_size_of_its_first_record(case: &Case) -> Check
         record.record.size = size_of::<Longer<ModuleAttr>>();
     }
     let mut count = 0;
-    // SAFETY: an open domain, the stated number of records, each of the stated size, a place for the count.
+    // SAFETY: the domain is open, the stated number of records, each of the stated size, a place for the count.
     let code = unsafe {
         query(case.domain.handle, records.as_mut_ptr().cast(), records.len(), &mut count)
     };
@@ -394,7 +394,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     let record = KeyParams { region: memory.region.handle, ..KeyParams::empty() };
     let mut room = vec![0; case.domain_attr.max_key_len as usize];
     params("pack_key", record, offset_of!(KeyParams, offset), |params| {
-        // SAFETY: an open domain, a record of the size that it states, a buffer of that capacity.
+        // SAFETY: the domain is open, a record of the size that it states, a buffer of that capacity.
         let len = unsafe { pack(domain, params, room.as_mut_ptr(), room.len()) };
         (i32::try_from(len.min(0)).unwrap_or(i32::MIN), None)
     })?;
@@ -409,7 +409,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
         let mut key = ptr::null_mut();
         let mut code = Status::Again as i32;
         while code == Status::Again as i32 && desk.turn().is_ok() {
-            // SAFETY: an open endpoint, a record of the size that it states, a place for the handle.
+            // SAFETY: the endpoint is open, a record of the size that it states, a place for the handle.
             code = unsafe { import(endpoint.handle(), params, &mut key) };
         }
         let (drop_key, endpoint) = (ops.drop_key, endpoint.clone());

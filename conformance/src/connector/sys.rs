@@ -22,7 +22,7 @@ impl Drop for Connector {
     fn drop(&mut self) {
         if let Some(f) = self.ops().close {
             let _call = call("close");
-            // SAFETY: an open connector, closed once.
+            // SAFETY: the connector is open, closed once.
             unsafe { f(self.handle) }
         }
     }
@@ -42,7 +42,7 @@ impl Connector {
             ..InterfaceParams::empty()
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: an open domain, a full record and a place for the handle.
+        // SAFETY: the domain is open, a full record and a place for the handle.
         let _ = provider.check(unsafe { f(domain.handle, &params, &mut handle) })?;
         Ok(Connector { domain: Arc::clone(domain), handle })
     }
@@ -72,7 +72,7 @@ impl Connector {
         let Some(f) = self.ops().reachable else { return Err(Status::Unsupported.into()) };
         let _call = call("reachable");
         let guarded = Guarded::bytes(address);
-        // SAFETY: an open connector; the address is borrowed for the call.
+        // SAFETY: the connector is open; the address is borrowed for the call.
         let code = unsafe { f(self.handle, guarded.as_ptr(), address.len()) };
         self.domain.provider.check(code).map(|_| ())
     }
@@ -81,7 +81,7 @@ impl Connector {
         let _call = call("send");
         let f = self.ops().send.ok_or(Status::Unsupported)?;
         let (to, data) = (Guarded::bytes(address), Guarded::bytes(datagram));
-        // SAFETY: an open connector; both are borrowed for the call.
+        // SAFETY: the connector is open; both are borrowed for the call.
         let code =
             unsafe { f(self.handle, to.as_ptr(), address.len(), data.as_ptr(), datagram.len()) };
         status(code.into()).map(|_| ())
@@ -103,14 +103,14 @@ impl Connector {
     pub(crate) fn arm(&self) -> Result<bool, Status> {
         let _call = call("arm");
         let f = self.ops().arm.ok_or(Status::Unsupported)?;
-        // SAFETY: an open connector.
+        // SAFETY: the connector is open.
         Ok(status(unsafe { f(self.handle) }.into())? == 0)
     }
 
     pub(crate) fn event_fd(&self) -> Result<i32, Status> {
         let _call = call("event_fd");
         let f = self.ops().event_fd.ok_or(Status::Unsupported)?;
-        // SAFETY: an open connector.
+        // SAFETY: the connector is open.
         Ok(status(unsafe { f(self.handle) }.into())? as i32)
     }
 }

@@ -179,7 +179,7 @@ impl Endpoint {
     pub(crate) fn am_short(&self, id: u32, header: u64, data: &[u8]) -> Result<i64, Status> {
         let _call = call("am_short");
         let f = self.ops().am_short.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint; the payload is borrowed for the call.
+        // SAFETY: the endpoint is open; the payload is borrowed for the call.
         let code = unsafe { f(self.0.handle, id, header, data.as_ptr(), data.len()) };
         answered("am_short", code.into(), Answers::AtOnce)
     }
@@ -207,7 +207,7 @@ impl Endpoint {
         let _call = call("am_packed");
         let f = self.ops().am_packed.ok_or(Status::Unsupported)?;
         let packer = thunk(&pack);
-        // SAFETY: an open endpoint; the callback and its argument live through the call.
+        // SAFETY: the endpoint is open; the callback and its argument live through the call.
         status(unsafe {
             f(self.0.handle, id, header, packer, ptr::from_mut(&mut pack).cast(), max)
         })
@@ -223,7 +223,7 @@ impl Endpoint {
         let _call = call("am_zcopy");
         let f = self.ops().am_zcopy.ok_or(Status::Unsupported)?;
         let mut array = Borrowed::of(iov);
-        // SAFETY: an open endpoint; the checks keep the pieces alive until completion.
+        // SAFETY: the endpoint is open; the checks keep the pieces alive until completion.
         let code = unsafe { f(self.0.handle, id, header, array.iov(), iov.len(), cookie) };
         answered("am_zcopy", code.into(), Answers::Pends)
     }
@@ -247,7 +247,7 @@ impl Endpoint {
         let _call = call(if put { "put" } else { "get" });
         let slot = if put { self.ops().put } else { self.ops().get };
         let f = slot.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint, a key of it, local pieces that live until completion.
+        // SAFETY: the endpoint is open, a key of it, local pieces that live until completion.
         let code = unsafe { f(self.0.handle, array.rma(op)) };
         answered("put or get", code.into(), Answers::Declines)
     }
@@ -281,7 +281,7 @@ impl Endpoint {
         let f = self.ops().atomic.ok_or(Status::Unsupported)?;
         op.key = key.handle;
         op.result = result.as_ptr();
-        // SAFETY: an open endpoint, a key of it, a place for the result that outlives the call.
+        // SAFETY: the endpoint is open, a key of it, a place for the result that outlives the call.
         let code = unsafe { f(self.0.handle, &op) };
         answered("atomic", code.into(), Answers::Pends)
     }
@@ -298,7 +298,7 @@ impl Endpoint {
     pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint.
+        // SAFETY: the endpoint is open.
         let code = unsafe { f(self.0.handle, cookie) };
         answered("flush", code.into(), Answers::Pends)
     }
@@ -306,7 +306,7 @@ impl Endpoint {
     pub(crate) fn fence(&self) -> Result<i64, Status> {
         let _call = call("fence");
         let f = self.ops().fence.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint.
+        // SAFETY: the endpoint is open.
         let code = unsafe { f(self.0.handle) };
         answered("fence", code.into(), Answers::AtOnce)
     }
@@ -318,7 +318,7 @@ impl Endpoint {
         let guarded = Guarded::bytes(packed);
         let params =
             ImportParams { bytes: guarded.as_ptr(), len: packed.len(), ..ImportParams::empty() };
-        // SAFETY: an open endpoint; the record and the bytes are borrowed for the call.
+        // SAFETY: the endpoint is open; the record and the bytes are borrowed for the call.
         let code = unsafe { f(self.0.handle, &params, &mut handle) };
         let _ = self.provider().check(code)?;
         Ok(Key { holder: Holder::Endpoint(self.clone()), handle })
@@ -334,7 +334,7 @@ impl Endpoint {
         let _call = call("key_pointer");
         let f = self.ops().key_pointer.ok_or(Status::Unsupported)?;
         let mut base = ptr::null_mut();
-        // SAFETY: an open endpoint, a key of it and a place for the pointer.
+        // SAFETY: the endpoint is open, a key of it and a place for the pointer.
         let _ = status(unsafe { f(self.0.handle, key.handle, offset, len, &mut base) }.into())?;
         Ok(Mapped { base, _key: key })
     }
@@ -342,7 +342,7 @@ impl Endpoint {
     pub(crate) fn cancel(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("cancel");
         let f = self.ops().cancel.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint.
+        // SAFETY: the endpoint is open.
         status(unsafe { f(self.0.handle, cookie) }.into())
     }
 
@@ -352,7 +352,7 @@ impl Endpoint {
         let f = self.ops().limits.ok_or(Status::Unsupported)?;
         let mut record = [EndpointLimits { size: usize::MAX, ..EndpointLimits::empty() }; 2];
         let bytes = ptr::from_mut(&mut record).cast::<u8>();
-        // SAFETY: an open endpoint; the record has more room than it states, and `size` covers its first field at least.
+        // SAFETY: the endpoint is open; the record has more room than it states, and `size` covers its first field at least.
         let code = unsafe {
             ptr::write_bytes(bytes, CANARY, size_of_val(&record));
             bytes.cast::<usize>().write(size);
@@ -394,7 +394,7 @@ impl Endpoint {
             address_len: address.len(),
             ..ConnectParams::empty()
         };
-        // SAFETY: an open endpoint; the record and the bytes are borrowed for the call.
+        // SAFETY: the endpoint is open; the record and the bytes are borrowed for the call.
         self.provider().check(unsafe { f(self.0.handle, &params) }).map(|_| ())
     }
 }
@@ -441,7 +441,7 @@ impl Key {
         let guarded = Guarded::bytes(packed);
         let params =
             ImportParams { bytes: guarded.as_ptr(), len: packed.len(), ..ImportParams::empty() };
-        // SAFETY: an open interface; the record and the bytes are borrowed for the call.
+        // SAFETY: the interface is open; the record and the bytes are borrowed for the call.
         let _ = provider.check(unsafe { f(interface.handle(), &params, &mut handle) })?;
         Ok(Key { holder: Holder::Interface(interface.clone()), handle })
     }

@@ -77,7 +77,7 @@ impl Interface {
         let Some(f) = self.ops().reachable else { return Err(Status::Unsupported.into()) };
         let _call = call("reachable");
         let guarded = Guarded::bytes(address);
-        // SAFETY: an open interface; the address is borrowed for the call.
+        // SAFETY: the interface is open; the address is borrowed for the call.
         let code = unsafe { f(self.0.handle, guarded.as_ptr(), address.len()) };
         self.provider().check(code).map(|_| ())
     }
@@ -101,7 +101,7 @@ impl Interface {
         let _call = call("connect");
         let f = self.ops().connect.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
-        // SAFETY: an open interface, a full record whose pointers are borrowed for the call.
+        // SAFETY: the interface is open, a full record whose pointers are borrowed for the call.
         let _ = provider.check(unsafe { f(self.0.handle, &params, &mut handle) })?;
         Ok(Endpoint::of(self.clone(), handle))
     }
@@ -148,7 +148,7 @@ impl Interface {
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush of the interface");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface.
+        // SAFETY: the interface is open.
         status(unsafe { f(self.0.handle, cookie) }.into())
     }
 
@@ -156,20 +156,20 @@ impl Interface {
     pub(crate) fn arm(&self) -> Result<bool, Status> {
         let _call = call("arm");
         let f = self.ops().arm.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface.
+        // SAFETY: the interface is open.
         Ok(status(unsafe { f(self.0.handle) }.into())? == 0)
     }
 
     pub(crate) fn event_fd(&self) -> Result<i32, Status> {
         let _call = call("event_fd");
         let f = self.ops().event_fd.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface.
+        // SAFETY: the interface is open.
         Ok(status(unsafe { f(self.0.handle) }.into())? as i32)
     }
 
     pub(crate) fn release(&self, token: u64) {
         if let Some(f) = self.ops().release {
-            // SAFETY: an open interface; the token came with a lent payload and is given back once.
+            // SAFETY: the interface is open; the token came with a lent payload and is given back once.
             unsafe { f(self.0.handle, token) }
         }
     }
@@ -177,7 +177,7 @@ impl Interface {
     pub(crate) fn hang_up(&self, peer: u64) -> Result<(), Status> {
         let _call = call("hang_up");
         let f = self.ops().hang_up.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface; any number may be asked.
+        // SAFETY: the interface is open; any number may be asked.
         status(unsafe { f(self.0.handle, peer) }.into()).map(drop)
     }
 

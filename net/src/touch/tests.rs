@@ -27,7 +27,7 @@ impl Pages {
     }
 
     fn write(&self, touch: &Touch, at: usize, data: &[u8]) -> Result<(), Fault> {
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         unsafe { touch.write(self.0.wrapping_add(at), data) }
     }
 }

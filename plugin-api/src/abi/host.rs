@@ -17,7 +17,7 @@ pub struct HostHandle {
 // SAFETY: the host table is constant for the life of the process and its functions may be called from any
 // thread; the core promises both in the documentation of `Host`.
 unsafe impl Send for HostHandle {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for HostHandle {}
 
 macro_rules! slot {

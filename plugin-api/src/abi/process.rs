@@ -331,7 +331,7 @@ struct Link<T: 'static> {
 
 // SAFETY: it returns references to each `T` to every thread.
 unsafe impl<T: Send + Sync> Send for Kept<T> {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl<T: Send + Sync> Sync for Kept<T> {}
 
 impl<T> Kept<T> {

@@ -41,7 +41,7 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
     // Beyond RLIMIT_FSIZE ftruncate would not only fail but also raise a signal. SAFETY: `limit` is a plain record that getrlimit
     // fills.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
         && (size as u64) > limit.rlim_cur
     {
@@ -64,7 +64,7 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
     }
     // SAFETY: a descriptor that nothing else owns.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     if unsafe { libc::ftruncate(fd.as_raw_fd(), size) } != 0 {
         return Err(Failure::last_os_error(&format!("sizing a memory file of {len} bytes")));
     }
@@ -81,7 +81,7 @@ pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
     let failed =
         |error| Err(Failure::from_io(&format!("reserving {len} bytes of shared memory"), error));
     loop {
-        // SAFETY: an open descriptor.
+        // SAFETY: the descriptor is open.
         if unsafe { libc::fallocate(fd.as_raw_fd(), 0, offset as i64, len as i64) } == 0 {
             return Ok(());
         }
@@ -113,7 +113,7 @@ pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
 /// # Errors
 /// The error of the kernel.
 pub fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0 {
         return Ok(());
     }
@@ -127,7 +127,7 @@ pub fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
 /// Checks whether new writable mappings of a file are refused.
 #[must_use]
 pub fn is_write_sealed(fd: &OwnedFd) -> bool {
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & SEAL_WRITERS != 0
 }
@@ -141,7 +141,7 @@ thread_local! {
 /// Returns the length of a memory file from a peer and the bytes of memory behind it. `None` unless the file has ordinary pages and
 /// cannot change its size. With huge pages an access could end the process: a freed page may have no replacement.
 fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
-    // SAFETY: an open descriptor; not a memory file: an error.
+    // SAFETY: the descriptor is open; not a memory file: an error.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & SEAL_SIZE != SEAL_SIZE {
         // Nothing else may be queried: behind a FUSE descriptor, the peer's process answers at any time it likes.
@@ -151,7 +151,7 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     ASKED.set(ASKED.get() + 1);
     // SAFETY: a plain record that fstatfs fills.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     if unsafe { libc::fstatfs(fd.as_raw_fd(), &mut system) } != 0
         || system.f_type as i64 != libc::TMPFS_MAGIC
     {
@@ -159,7 +159,7 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     }
     // SAFETY: `stat` is a plain record that fstat fills.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
         return None;
     }
@@ -210,7 +210,7 @@ pub struct Mapping {
 
 // SAFETY: a mapping is an address range; all access to it is by atomics or raw copies of shared bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -443,7 +443,7 @@ pub(crate) fn reopened(fd: &OwnedFd) -> Option<OwnedFd> {
     let which = |fd: RawFd| {
         // SAFETY: `stat` is a plain record that fstat fills.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         (unsafe { libc::fstat(fd, &mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
     };
     let same = which(again.as_raw_fd()).is_some_and(|own| Some(own) == which(fd.as_raw_fd()));

@@ -15,7 +15,7 @@ use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status
 
 /// The module `rdm`, opened for one worker.
 pub struct OfiInterface {
-    /// Borrowed by one call at a time; no application code runs during a borrow.
+    /// The engine, borrowed by one call at a time; no application code runs during a borrow.
     engine: Rc<RefCell<Engine>>,
     address: Address,
 }
@@ -38,7 +38,7 @@ impl OfiInterface {
 
 #[cfg(test)]
 impl OfiInterface {
-    /// Returns the number by which peers identify it.
+    /// Returns the number by which peers identify this interface.
     pub(crate) fn epoch(&self) -> u64 {
         self.address.epoch
     }
@@ -52,7 +52,7 @@ impl OfiInterface {
         self.engine.borrow().ticks()
     }
 
-    /// Returns the number of channels that begin or end here.
+    /// Returns the number of channels that begin or end at this interface.
     pub(crate) fn channels(&self) -> usize {
         self.engine.borrow().channels()
     }

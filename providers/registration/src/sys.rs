@@ -16,7 +16,7 @@ pub(crate) struct Mapping {
 
 // SAFETY: a range of addresses that is unmapped once; its bytes are accessed only through pieces.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

@@ -160,7 +160,7 @@ impl Device {
     /// `argument` is what the kernel reads and writes for `number`.
     unsafe fn call(&self, number: libc::c_ulong, argument: *mut u8) -> Result<(), Errno> {
         loop {
-            // SAFETY: an open descriptor; the caller guarantees the argument.
+            // SAFETY: the descriptor is open; the caller guarantees the argument.
             if unsafe { libc::ioctl(self.fd.as_raw_fd(), number as _, argument) } >= 0 {
                 return Ok(());
             }

@@ -154,7 +154,7 @@ pub(crate) fn bind(name: &[u8]) -> io::Result<OwnedFd> {
 
 /// Lets peers connect.
 pub(crate) fn listen(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     if unsafe { libc::listen(fd.as_raw_fd(), 4096) } == 0 { Ok(()) } else { Err(last()) }
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn is_dead(name: &[u8]) -> bool {
 
 /// Nothing more can be sent or connected to a socket; data that has arrived remains.
 pub(crate) fn shut_down(fd: &OwnedFd) {
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     let _ = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
 }
 

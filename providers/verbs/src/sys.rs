@@ -42,7 +42,7 @@ pub(crate) struct Device {
 
 // SAFETY: libibverbs locks what its calls on a context share.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Device {}
 
 /// An asynchronous event of the device.
@@ -59,8 +59,8 @@ pub(crate) struct AsyncEvent {
     pub(crate) port: Option<u8>,
 }
 
-/// The calls that use the library's device list, which the library locks. A child process begins no such call if a thread of its parent was
-/// inside one.
+/// The calls that use the library's device list, which the library locks. A child process begins no such call if a thread of its
+/// parent was inside one.
 pub(crate) static LISTING: Calls = Calls::new();
 
 impl Device {
@@ -132,7 +132,7 @@ impl Device {
 
     pub(crate) fn port(&self, port: u8) -> Result<ibv_port_attr, Failure> {
         let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
-        // SAFETY: an open context, and more room than the function writes (see `ibv_port_attr`).
+        // SAFETY: the context is open, and more room than the function writes (see `ibv_port_attr`).
         unsafe {
             check(
                 (self.api.ibv_query_port)(self.raw.as_ptr(), port, attr.as_mut_ptr()),
@@ -205,7 +205,7 @@ unsafe impl Sync for Pd {}
 
 impl Pd {
     pub(crate) fn new(device: Arc<Device>) -> Result<Arc<Pd>, Failure> {
-        // SAFETY: an open context.
+        // SAFETY: the context is open.
         let raw = unsafe { (device.api.ibv_alloc_pd)(device.raw.as_ptr()) };
         let raw = made(raw, || "a protection domain cannot be made".to_string())?;
         Ok(Arc::new(Pd { device, raw, kept: AtomicBool::new(false) }))
@@ -227,7 +227,7 @@ impl Pd {
         let (pd, start) = (self.raw.as_ptr(), base.expose_provenance() as u64);
         let hint = rights & IBV_ACCESS_RELAXED_ORDERING != 0;
         let (api, base) = (self.device.api, base.cast::<c_void>());
-        // SAFETY: a live protection domain; the kernel checks and pins the range. The newer function removes hints that are
+        // SAFETY: the protection domain is live; the kernel checks and pins the range. The newer function removes hints that are
         // unknown to the kernel; an older library gets no hint.
         self.made(unsafe {
             match api.ibv_reg_mr_iova2 {
@@ -251,7 +251,7 @@ impl Pd {
     ) -> Result<Mr, i32> {
         let register = self.device.api.ibv_reg_dmabuf_mr.ok_or(libc::EOPNOTSUPP)?;
         let rights = (rights & !IBV_ACCESS_RELAXED_ORDERING) as c_int;
-        // SAFETY: a live protection domain; the kernel checks the descriptor and the range, and no memory of this process is
+        // SAFETY: the protection domain is live; the kernel checks the descriptor and the range, and no memory of this process is
         // involved.
         self.made(unsafe { register(self.raw.as_ptr(), offset, len, start, descriptor, rights) })
     }
@@ -279,7 +279,7 @@ pub(crate) struct Mr {
 
 // SAFETY: only the constant keys are read, and it is dropped once.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Mr {}
 
 impl Mr {
@@ -324,7 +324,7 @@ pub(crate) const WC_BATCH: usize = 32;
 impl Cq {
     pub(crate) fn new(device: &Arc<Device>, entries: usize) -> Result<Cq, Failure> {
         let api = device.api;
-        // SAFETY: an open context.
+        // SAFETY: the context is open.
         let channel = unsafe { (api.ibv_create_comp_channel)(device.raw.as_ptr()) };
         let channel = made(channel, || "a completion channel cannot be made".to_string())?;
         // SAFETY: an open context and its channel; completion vector 0 always exists.
@@ -387,7 +387,7 @@ impl Cq {
     /// Polls like [`Cq::poll`], but returns the device's result. A negative value means that the queue cannot be polled any more.
     #[inline(always)]
     pub(crate) fn fetch(&self, room: &mut [Wc]) -> c_int {
-        // SAFETY: a live queue, whose context has the function; it writes at most as many records as there is room for.
+        // SAFETY: the queue is live, whose context has the function; it writes at most as many records as there is room for.
         unsafe {
             let poll = (*self.raw.as_ref().context).ops.poll_cq;
             poll(self.raw.as_ptr(), room.len() as c_int, room.as_mut_ptr())
@@ -417,7 +417,7 @@ impl Cq {
 
     /// Requests a notification for the next completion.
     pub(crate) fn arm(&self) -> Result<(), Failure> {
-        // SAFETY: a live queue, whose context has the function.
+        // SAFETY: the queue is live, whose context has the function.
         let code = unsafe {
             let notify = (*self.raw.as_ref().context).ops.req_notify_cq;
             notify(self.raw.as_ptr(), 0)

@@ -296,7 +296,7 @@ fn message_too_long_for_ud_arrives_as_rendezvous() {
     assert!(second.max_message().unwrap() < standing);
 }
 
-/// Puts the number of a pair from one side to the other. Returns whether it arrived.
+/// Puts a number from one side of a pair to the other and waits for its arrival. Returns `true`.
 fn moves(pair: &Pair, number: usize) -> bool {
     let put = pair.put(number, Completion::Remote).unwrap();
     let _ = pair.near.worker.finish(put).unwrap();

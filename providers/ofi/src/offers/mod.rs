@@ -1,4 +1,4 @@
-//! Selects among the devices that libfabric offers. Each device of a provider that is used becomes a domain, and each device that
+//! The selection among the devices that libfabric offers. Each device of a provider in use becomes a domain, and each device that
 //! is left out gets a reason in words.
 
 pub(crate) mod sys;
@@ -15,10 +15,10 @@ use tieline_plugin_api::{Failure, Status};
 /// A usable device.
 #[derive(Clone)]
 pub(crate) struct Offer {
-    /// The name with its layers: `tcp;ofi_rxm`.
+    /// The provider's name with its layers: `tcp;ofi_rxm`.
     pub(crate) provider: String,
     pub(crate) fabric: String,
-    /// `ofi:tcp:eth0`.
+    /// The domain's name, such as `ofi:tcp:eth0`.
     pub(crate) domain: String,
     /// Whether a put can be asked to complete when its data is in the target's memory.
     pub(crate) delivery: bool,
@@ -120,7 +120,8 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
             "it has no FI_MULTI_RECV, or keys of more than 8 bytes without FI_MR_RAW".into(),
         );
     }
-    // Check what is granted, not what was requested. With reordered messages, a channel would be considered to have lost some.
+    // The check concerns the granted orders, not the requested ones. With reordered messages, a channel would be considered to have
+    // lost some.
     if offer.info.tx().msg_order & offer.info.rx().msg_order & FI_ORDER_SAS == 0 {
         return Some("it does not keep the order of messages (FI_ORDER_SAS)".into());
     }
@@ -176,7 +177,7 @@ fn fits_format(info: &Info, format: Format) -> bool {
     info.address_format() != other
 }
 
-/// Queries the library.
+/// Queries the devices of the library.
 pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<Offers, Failure> {
     if settings.api > library.version {
         let (asked, has) = (shown(settings.api), shown(library.version));
@@ -185,7 +186,8 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
         return Err(Failure::new(Status::NoDevice, text));
     }
     let mut all = Offers::default();
-    // First with completion at the target, then without: devices that only the second list has support no puts and gets.
+    // The first query asks for completion at the target, the second does not: devices that only the second list has support no puts
+    // and gets.
     for delivery in [true, false] {
         for offer in listed(library, settings, delivery, false)? {
             all.take(offer, settings);
@@ -324,7 +326,7 @@ mod tests {
         Offer { provider: provider.into(), ..offer }
     }
 
-    /// Why a provider of this name is left out.
+    /// Returns the reason why a provider of this name is left out.
     fn why(provider: &str) -> Option<String> {
         refusal(&one(c"eth0", provider), &Settings::test_defaults())
     }
@@ -434,7 +436,7 @@ mod tests {
 
     #[test]
     fn device_with_too_long_name_does_not_affect_other_devices() {
-        // `ofi:played:` has 11 bytes.
+        // The name `ofi:played:` has 11 bytes.
         let (fits, long) = (CString::new("d".repeat(52)), CString::new("d".repeat(53)));
         let [fits, long] = [fits, long].map(|name| &*Box::leak(name.unwrap().into_boxed_c_str()));
         assert_eq!(offered(fits, &Settings::test_defaults()).used.len(), 1);

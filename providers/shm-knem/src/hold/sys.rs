@@ -86,7 +86,7 @@ impl Ring {
     ) -> Result<libc::c_long, Errno> {
         loop {
             let fd = self.fd.as_raw_fd();
-            // SAFETY: an open descriptor; the caller guarantees the argument.
+            // SAFETY: the descriptor is open; the caller guarantees the argument.
             let done = answer(unsafe {
                 libc::syscall(libc::SYS_io_uring_register, fd, operation, argument, number)
             });

@@ -68,7 +68,7 @@ pub struct Domain<'p> {
 
 // SAFETY: domain functions may be called by any thread; the provider's table is constant.
 unsafe impl Send for Domain<'_> {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Domain<'_> {}
 
 impl Domain<'_> {
@@ -405,7 +405,7 @@ impl Endpoint<'_> {
 
 impl Drop for Endpoint<'_> {
     fn drop(&mut self) {
-        // SAFETY: closed once.
+        // SAFETY: the object is closed once.
         unsafe { self.ops.close.unwrap()(self.handle) }
     }
 }

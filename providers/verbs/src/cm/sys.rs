@@ -151,7 +151,7 @@ impl Id {
     }
 
     pub(super) fn listen(&self, backlog: i32) -> Result<(), Failure> {
-        // SAFETY: a live id.
+        // SAFETY: the id is live.
         check(unsafe { (self.api().rdma_listen)(self.raw.as_ptr(), backlog) }, || {
             "listening".into()
         })
@@ -189,7 +189,7 @@ impl Id {
     }
 
     pub(super) fn resolve_route(&self, timeout_ms: i32) -> Result<(), Failure> {
-        // SAFETY: a live id.
+        // SAFETY: the id is live.
         let code = unsafe { (self.api().rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) };
         check(code, || "resolving the route".into())
     }
@@ -232,7 +232,7 @@ impl Id {
 
     /// Confirms the other side's response, which establishes the connection.
     pub(super) fn establish(&self) -> Result<(), Failure> {
-        // SAFETY: a live id.
+        // SAFETY: the id is live.
         let code = unsafe { (self.api().rdma_establish)(self.raw.as_ptr()) };
         check(code, || "establishing the connection".into())
     }

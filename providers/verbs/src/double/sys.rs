@@ -74,7 +74,7 @@ unsafe fn unmade<T>(object: *mut T) -> c_int {
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let list = [NAME.as_ptr().cast_mut().cast::<ibv_device>(), ptr::null_mut()];
     if !count.is_null() {
-        // SAFETY: the caller's out-pointer.
+        // SAFETY: the caller guarantees the out-pointer.
         unsafe { *count = 1 };
     }
     made(list).cast()
@@ -164,7 +164,7 @@ unsafe extern "C" fn get_async_event(
 ) -> c_int {
     let next = world(|world| world.async_events.get_mut(&context.addr())?.pop_front());
     let Some((event_type, element)) = next else { return -1 };
-    // SAFETY: the caller's record.
+    // SAFETY: the caller guarantees the record.
     unsafe {
         *out = ibv_async_event { element: ptr::with_exposed_provenance_mut(element), event_type }
     };
@@ -251,7 +251,7 @@ unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
     // SAFETY: the pointer came from `reg_mr`.
     let key = unsafe { (*mr).lkey };
     let _ = world(|world| world.memory.remove(&key));
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     unsafe { unmade(mr) }
 }
 
@@ -484,7 +484,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             async_events.retain(|(_, element)| *element != qp.addr());
         }
     });
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     unsafe { unmade(qp) }
 }
 
@@ -498,7 +498,7 @@ unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut 
     if refused {
         return ptr::null_mut();
     }
-    // SAFETY: a live protection domain.
+    // SAFETY: the protection domain is live.
     made(ibv_ah { context: unsafe { (*pd).context } })
 }
 

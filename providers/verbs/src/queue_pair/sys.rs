@@ -79,7 +79,7 @@ impl Srq {
             max_sge: 1,
             srq_limit: 0,
         };
-        // SAFETY: a live protection domain.
+        // SAFETY: the protection domain is live.
         let raw = unsafe { (pd.device.api.ibv_create_srq)(pd.raw.as_ptr(), &raw mut init) };
         let raw = made(raw, || format!("a shared receive queue of {depth} cannot be made"))?;
         Ok(Srq { pd: pd.clone(), raw })
@@ -92,7 +92,7 @@ impl Srq {
 
     /// Posts receives in chains, with one doorbell per chain.
     pub(crate) fn post(&self, list: &[Receive]) -> Result<(), NotReceived> {
-        // SAFETY: a live queue; the chain lives on the stack for the call; the memory is registered and belongs to the receive
+        // SAFETY: the queue is live; the chain lives on the stack for the call; the memory is registered and belongs to the receive
         // pool, which outlives the queue.
         chain(list, |first, bad| unsafe {
             let post = (*self.raw.as_ref().context).ops.post_srq_recv;
@@ -261,7 +261,7 @@ impl Qp {
     #[inline(always)]
     fn hand_over(&self, first: *mut ibv_send_wr) -> Result<(), (i32, *mut ibv_send_wr)> {
         let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair, whose context has the function. The function only reads the requests and their lists of
+        // SAFETY: the queue pair is live, whose context has the function. The function only reads the requests and their lists of
         // pieces, which the caller owns. The pieces carry keys of live registrations (the device checks each), or are inline:
         // then they are bytes of the caller, or of an operation that has not ended.
         let code = unsafe {

@@ -20,7 +20,7 @@ pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
     pub(crate) fn new() -> Result<Epoll, Failure> {
-        // SAFETY: no memory is involved.
+        // SAFETY: the call involves no memory.
         owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1").map(Epoll)
     }
 
@@ -50,7 +50,7 @@ pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
     pub(crate) fn new() -> Result<Bell, Failure> {
-        // SAFETY: no memory is involved.
+        // SAFETY: the call involves no memory.
         owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, "eventfd")
             .map(Bell)
     }
@@ -76,7 +76,7 @@ pub(crate) struct Ticker(OwnedFd);
 impl Ticker {
     pub(crate) fn new() -> Result<Ticker, Failure> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: no memory is involved.
+        // SAFETY: the call involves no memory.
         owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) }, "timerfd_create")
             .map(Ticker)
     }

@@ -221,7 +221,7 @@ unsafe extern "C" fn get_cm_event(
     });
     match next {
         Ok(kept) => {
-            // SAFETY: the caller's out-pointer.
+            // SAFETY: the caller guarantees the out-pointer.
             unsafe { *out = kept.cast() };
             0
         }
@@ -247,7 +247,7 @@ unsafe extern "C" fn create_id(
     _: c_uint,
 ) -> c_int {
     let id = manager(|manager| manager.made(channel.addr()));
-    // SAFETY: the caller's out-pointer.
+    // SAFETY: the caller guarantees the out-pointer.
     unsafe { *out = id };
     0
 }
@@ -440,7 +440,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
 }
 
 unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller's record.
+    // SAFETY: the caller guarantees the record.
     let (qpn, data) = unsafe { said(param, ANSWER) };
     manager(|manager| {
         if manager.ask("accept") != 0 {

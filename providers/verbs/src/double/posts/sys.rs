@@ -19,7 +19,7 @@ unsafe fn post_receives(
         while !wr.is_null() {
             let refused = world.refuses_receive(queue);
             if refused != 0 {
-                // SAFETY: the caller's out-pointer.
+                // SAFETY: the caller guarantees the out-pointer.
                 unsafe { *bad = wr };
                 return refused;
             }
@@ -39,7 +39,7 @@ pub(in crate::double) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's chain.
+    // SAFETY: the caller guarantees the chain.
     unsafe { post_receives(srq.addr(), wr, bad) }
 }
 
@@ -48,7 +48,7 @@ pub(in crate::double) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's chain.
+    // SAFETY: the caller guarantees the chain.
     unsafe { post_receives(qp.addr(), wr, bad) }
 }
 
