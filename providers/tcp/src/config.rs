@@ -6,9 +6,9 @@ use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
-/// The most connections that one poll reads.
+/// The maximum number of connections that one poll reads.
 pub(crate) const MOST_VISITS: usize = 64;
-/// The most streams between two endpoints.
+/// The maximum number of streams between two endpoints.
 pub(crate) const MAX_STREAMS: usize = 8;
 
 /// Every variable that this provider reads: its own and some of the core's.
@@ -64,7 +64,7 @@ enum Reconnect {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     streams: usize,
-    /// `None`: all.
+    /// The number of rails; `None` means all.
     rails: Option<usize>,
     reconnect: Reconnect,
     pub(crate) stall: Duration,

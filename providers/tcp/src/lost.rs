@@ -1,6 +1,6 @@
-//! Explains why a stream broke without acknowledgements: the host is down, or the route passes small packets and drops large ones.
-//! The kernel's reports do not distinguish the two, so a probe sends small packets to the host meanwhile. The text contains only
-//! what that proves, because operators act on it.
+//! The explanation of a stream that broke without acknowledgements: the host is down, or the route passes small packets and drops
+//! large ones. The kernel's reports do not distinguish the two, so a probe sends small packets to the host meanwhile. The text
+//! contains only what the probe proves, because operators act on the text.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::silence::Unacknowledged;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// Describes a stream on which nothing has been acknowledged for `silent`. `tried`: the time of the last retransmission.
+/// Describes a stream on which nothing has been acknowledged for `silent`. `tried` is the time of the last retransmission.
 pub(crate) fn silent(
     stream: &Stream,
     silent: Duration,
@@ -53,13 +53,13 @@ enum Found<'a> {
     /// The host does not answer new connections.
     Silence,
     Nowhere(&'a str),
-    /// The host answers, and nothing was retransmitted since.
+    /// The host answers, and no data was retransmitted since its answer.
     AnswersAgain,
     /// The host answers, and later retransmissions were lost.
     Answers,
 }
 
-/// Returns the likely cause, from the facts.
+/// Returns the likely cause of the silence.
 fn cause(
     facts: Option<Unacknowledged>,
     found: &Found<'_>,

@@ -1,10 +1,10 @@
-//! Outgoing bytes: a queue that starts small, grows to its bound, and is freed when empty.
+//! The outgoing bytes: a queue that starts small, grows to its bound, and is freed when empty.
 
 /// A bounded queue of bytes. A position counts all bytes ever pushed, so it stays valid while the ring grows.
 #[derive(Debug)]
 pub(crate) struct Ring {
     bytes: Box<[u8]>,
-    /// The position of the oldest byte and of the next one.
+    /// The positions of the oldest byte and of the next one.
     first: u64,
     next: u64,
     capacity: usize,
@@ -35,7 +35,7 @@ impl Ring {
         self.next
     }
 
-    /// Adds bytes; the caller has checked that there is room.
+    /// Adds bytes. The caller has checked that they fit.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let len = bytes.len().min(self.room());
         if len == 0 {

@@ -24,7 +24,7 @@ pub(crate) enum Destination {
     Region(Arc<Region>, u64),
     /// The local pieces of a get that this side has posted.
     Get,
-    /// None: the payload was refused, or has already arrived, and is discarded.
+    /// No destination: the payload was refused, or has already arrived, and is discarded.
     Nowhere,
 }
 
@@ -47,7 +47,7 @@ impl Landing {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) socket: OwnedFd,
-    /// The other end, if the endpoint is connected to itself.
+    /// The other end of the private stream, if the endpoint is connected to itself.
     pub(crate) other_end: Option<OwnedFd>,
     peer: Option<SocketAddr>,
     pub(crate) track: Track,
@@ -57,15 +57,15 @@ pub(crate) struct Stream {
     pub(crate) behind: bool,
     pub(crate) hot: bool,
     pub(crate) buffer: Option<Buffer>,
-    /// The beginning of a frame, kept without a buffer while the rest is awaited.
+    /// The beginning of a frame, kept without a buffer until the rest arrives.
     pub(crate) rest: Box<[u8]>,
     pub(crate) landing: Option<Box<Landing>>,
-    /// The error of a failed send: data that arrived before it still has to be read.
+    /// The error of a failed send. Data that arrived before the error still has to be read.
     pub(crate) error: Option<io::Error>,
-    /// When data last arrived, in ms of the interface's clock.
+    /// The time at which data last arrived, in ms of the interface's clock.
     pub(crate) last_received_ms: u64,
     pub(crate) silence: Silence,
-    /// While the peer is silent: a probe of its host.
+    /// The probe of the peer's host while the peer is silent.
     pub(crate) probe: Option<Probe>,
     /// Whether the stream is stuck: nothing can be read from it, although it does not break. For tests.
     #[cfg(test)]
@@ -177,7 +177,7 @@ impl Stream {
     }
 }
 
-/// How a connection broke, as a status and in words.
+/// The break of a connection, as a status and in words.
 #[derive(Debug)]
 pub(crate) struct Broke {
     pub(crate) status: Status,

@@ -10,7 +10,8 @@ impl Region {
     pub(crate) fn piece(&self, offset: u64, len: usize) -> Piece {
         let at = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len);
         let base = std::ptr::with_exposed_provenance_mut(self.base + at);
-        // SAFETY: inside the region. Its registrant guarantees the memory until the region is revoked and no pin is left.
+        // SAFETY: the range is inside the region. The region's registrant guarantees the memory until the region is revoked and no
+        // pin exists.
         unsafe { Piece::new(base, len.min(self.len - at)) }
     }
 }
