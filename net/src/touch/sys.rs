@@ -57,7 +57,7 @@ impl File {
         }
         // SAFETY: just created, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: takes numbers only. The pages are allocated here, so a later store cannot fail.
+        // SAFETY: the call takes numbers only. The pages are allocated here, so a later store cannot fail.
         if unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, SHORT as libc::off_t) } != 0 {
             return None;
         }

@@ -460,7 +460,7 @@ pub(crate) fn is_no_process(number: u64) -> bool {
 /// Returns the number of this process in its own PID namespace.
 #[must_use]
 pub fn own_pid() -> i32 {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::getpid() }
 }
 
@@ -488,7 +488,7 @@ impl Process {
     /// Makes the current process with this number. Check afterwards that it is the intended one.
     #[must_use]
     pub fn open(pid: i32) -> Process {
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes numbers only.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         // SAFETY: a new descriptor that nothing else owns.
         let descriptor = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
@@ -512,7 +512,7 @@ impl Process {
 
 /// This process's real user, which the kernel compares.
 pub(crate) fn own_uid() -> u32 {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::getuid() }
 }
 
@@ -523,12 +523,12 @@ pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
         // SAFETY: a new descriptor that nothing else owns.
         unsafe { OwnedFd::from_raw_fd(fd) }
     };
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let mut error = last();
     if process >= 0 {
         let process = owned(process as RawFd);
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes numbers only.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
         if fd >= 0 {
             return Ok(owned(fd as RawFd));

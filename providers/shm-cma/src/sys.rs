@@ -91,6 +91,6 @@ pub(crate) fn let_anyone_attach() {
 /// Stops this process until another process continues it.
 #[cfg(feature = "test-hooks")]
 pub(crate) fn stop_self() {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let _ = unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
 }

@@ -53,7 +53,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) dir: Option<PathBuf>,
-    /// Places where a directory may be created if none is configured.
+    /// The places where a directory may be created if none is configured.
     pub(crate) bases: Bases,
     pub(crate) threshold: u64,
     pub(crate) fastbox_max: u64,

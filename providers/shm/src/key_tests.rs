@@ -1,4 +1,4 @@
-//! Keys in flight: requested regions, and answers that are late, truncated, or not needed any more.
+//! Tests of keys in flight: requested regions, and answers that are late, truncated, or not needed any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -20,6 +20,6 @@ pub fn wait_for(child: u32) -> Change {
 }
 
 pub fn signal(child: u32, signal: i32) {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     assert_eq!(unsafe { libc::kill(child as i32, signal) }, 0);
 }
