@@ -1,9 +1,9 @@
 //! Registrations of this process, and remote keys.
 //!
-//! A registration is an entry of the table that peers read, and memory of a kernel segment. While registrations are few, each
-//! has a segment of its own that ends with it. Beyond that number they share one segment of all memory, because each segment
-//! costs the process a walk at every unmap. A key names the entry. Segment, range and rights are in the entry, so a forged or
-//! stale key reveals nothing.
+//! A registration is an entry of the table that peers read, and memory of a kernel segment. While registrations are few, each has a
+//! segment of its own that ends with it. Beyond that number they share one segment of all memory, because each segment costs the
+//! process a walk at every unmap. A key names the entry. Segment, range and rights are in the entry, so a forged or stale key
+//! reveals nothing.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,11 +18,11 @@ use crate::model::Accounts;
 use crate::settings::Settings;
 use crate::sys::{self, Segment};
 
-/// The length of a packed key: magic, nonce, generation, entry.
+/// The length of a packed key, in bytes: magic, nonce, generation, entry.
 pub(crate) const PACKED_LEN: usize = 40;
-/// The last byte is the version.
+/// The first bytes of a packed key, of which the last one is the version.
 const MAGIC: [u8; 8] = *b"tl-xpme\x01";
-/// Words of an entry: segment, start of the segment, base of the region, its length, its rights.
+/// The number of words of an entry: segment, start of the segment, base of the region, its length, its rights.
 pub(crate) const WORDS: usize = 5;
 
 /// The state that the registrations of one domain share.
@@ -34,7 +34,7 @@ pub(crate) struct Owner {
     pub(crate) announcements: Announcements,
     /// The number of registrations with a segment of their own.
     few: AtomicU64,
-    /// The segment of all memory, and the number of registrations in it. It ends with the last of them.
+    /// The segment of all memory, and the number of registrations in it. The segment ends with the last of these registrations.
     all: Mutex<Option<(Segment, u64)>>,
 }
 
@@ -89,7 +89,7 @@ impl Owner {
             let made = self.lease.kernel.make(start, end - start);
             match made {
                 Ok(segment) => return Ok(Named { segment, start, own: true }),
-                // The module has no segment number left. The shared segment may already have one.
+                // The module has no segment number left. The shared segment may already have a number.
                 Err(libc::EBUSY) => {}
                 Err(errno) => {
                     let _ = self.few.fetch_sub(1, Ordering::Relaxed);
@@ -132,11 +132,11 @@ struct Named {
     own: bool,
 }
 
-/// Registered memory; dropping it ends its segment and revokes every key that was made from it.
+/// Registered memory. Dropping it ends its segment and revokes every key that was made from it.
 pub struct Registration {
     owner: Arc<Owner>,
     place: Place,
-    /// `None`: peers may access nothing.
+    /// The segment of the registration; `None` if peers may access nothing.
     named: Option<Named>,
 }
 
@@ -211,7 +211,7 @@ pub struct RemoteKey {
     pub(crate) access: u64,
     /// The attachment of the last access.
     pub(crate) last: RefCell<Weak<Attachment>>,
-    /// Savings that attaching its memory would have brought so far.
+    /// The savings so far that attaching the key's memory would have brought.
     pub(crate) accounts: RefCell<Accounts>,
     /// The whole registration, attached at the first request for a pointer.
     whole: RefCell<Option<Whole>>,

@@ -50,12 +50,12 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ),
 ];
 
-/// The route to peers' memory.
+/// The means by which peers' memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Copies by the kernel.
+    /// The kernel copies.
     Copy,
-    /// Loads and stores.
+    /// The processor loads and stores.
     Direct,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Settings {
     pub(crate) attachments: u64,
     pub(crate) window: u64,
     pub(crate) segments: u64,
-    /// The page size.
+    /// The page size, in bytes.
     pub(crate) page: u64,
 }
 

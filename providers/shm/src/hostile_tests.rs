@@ -178,7 +178,7 @@ fn a_message_behind_the_note_that_the_bell_will_ring_needs_no_bell() {
     strike(&hostile, &Attack::Slot(1, channel::kind::INLINE, 8, [1, 0, 0]));
     let came: Vec<u32> = (0..3).flat_map(|_| poll(&interface)).map(|seen| seen.0).collect();
     assert_eq!((came, interface.looked_at()), (vec![event::MESSAGE], 0));
-    // From here on the segment has its descriptor.
+    // From here on the bells are rung.
     strike(&hostile, &Attack::Slot(2, channel::kind::INLINE, 8, [1, 0, 0]));
     interface.ring_all_bells(0);
     let came: Vec<u32> = (0..3).flat_map(|_| poll(&interface)).map(|seen| seen.0).collect();
@@ -207,7 +207,7 @@ fn message_waits_for_its_segment_in_flight() {
     let interface = interface();
     let hostile = greet(&interface);
     while poll(&interface).is_empty() {}
-    // The records before it fill one read of the socket.
+    // The records before the segment fill two turns of the socket.
     let none = Record::Wake.pack();
     for _ in 0..2 * crate::receiver::MOST_IN_TURN {
         sys::send(hostile.socket.as_ref().unwrap(), &none, &[]).unwrap();

@@ -48,7 +48,7 @@ enum Stage {
     Closing,
 }
 
-/// Returns the written length. The caller has checked that the message fits.
+/// Returns the written length if the message fits, otherwise [`Status::TooLarge`].
 fn fitting(fits: bool, len: usize) -> Result<usize, Status> {
     if fits { Ok(len) } else { Err(Status::TooLarge) }
 }
