@@ -38,7 +38,7 @@ impl<'a> Events<'a> {
         self.len == 0
     }
 
-    /// Adds an event. Returns `false` if there is no room; the caller then keeps the event.
+    /// Adds an event. Returns `false` if the array is full; the caller then keeps the event.
     #[inline]
     pub fn push(&mut self, event: Event) -> bool {
         match self.slots.get_mut(self.len) {
@@ -110,7 +110,7 @@ mod tests {
         assert!(events.push_message(1, 2, 3, data.as_ptr(), 4));
         assert!(events.push_completion(5, Ok(6)));
         assert!(events.push_completion(7, Err(Status::PeerFailed)));
-        // SAFETY: all three were written.
+        // SAFETY: all three slots were written.
         let [message, done, failed] = slots.map(|slot| unsafe { slot.assume_init() });
         assert_eq!((message.kind, message.peer, message.id), (event::MESSAGE, 1, 2));
         assert_eq!((message.header, message.data, message.len), (3, data.as_ptr(), 4));

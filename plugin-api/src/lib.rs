@@ -60,7 +60,7 @@ pub use provider::{
 };
 pub use status::{Failure, OK, PENDING, Status};
 
-/// The text of every transport for a connection that ended without a goodbye from its other end.
+/// The text with which every transport reports a connection that ended without a goodbye from its other end.
 pub const NO_GOODBYE: &str = "the connection was closed without a goodbye";
 
 /// Returns the hash that identifies an address in a connector's [`event::PEER_LEFT`]: FNV-1a, 64 bit.

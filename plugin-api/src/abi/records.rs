@@ -20,7 +20,7 @@ pub const fn fixed<const N: usize>(text: &str) -> [u8; N] {
     out
 }
 
-/// Reads a zero-padded name; `None` when it is not UTF-8.
+/// Reads a zero-padded name. Returns `None` if it is not UTF-8.
 #[must_use]
 pub fn fixed_str(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
@@ -68,7 +68,7 @@ zeroed_record!(
 );
 
 impl Iov {
-    /// Makes a piece that lies anywhere.
+    /// Makes a piece that may be any memory.
     #[must_use]
     #[inline]
     pub const fn new(base: *mut u8, len: usize) -> Iov {
@@ -80,7 +80,7 @@ impl Event {
     /// Returns an event with every field zero.
     #[must_use]
     pub const fn empty() -> Event {
-        // SAFETY: integers and a raw pointer, for which zero is valid.
+        // SAFETY: the fields are integers and a raw pointer, for which zero is valid.
         unsafe { core::mem::zeroed() }
     }
 }
@@ -90,7 +90,7 @@ fn unsupported(what: &str) -> Failure {
 }
 
 impl AllocParams {
-    /// Requests host memory.
+    /// Makes a request for host memory.
     #[must_use]
     pub const fn new(len: usize, access: u64) -> AllocParams {
         AllocParams { len, access, ..AllocParams::empty() }
@@ -118,7 +118,7 @@ impl AllocParams {
 }
 
 impl RegisterParams {
-    /// Returns the names host memory.
+    /// Makes parameters that name host memory.
     #[must_use]
     pub const fn new(base: *mut u8, len: usize, access: u64) -> RegisterParams {
         RegisterParams { base, len, access, ..RegisterParams::empty() }
@@ -150,7 +150,7 @@ impl KeyParams {
     /// Checks that the key covers its whole region, with all rights.
     ///
     /// # Errors
-    /// [`Status::Unsupported`] if it does not.
+    /// [`Status::Unsupported`] if the key covers less.
     pub fn whole(&self) -> Result<(), Failure> {
         if (self.offset, self.len, self.access) == (0, 0, 0) {
             return Ok(());

@@ -12,7 +12,7 @@ const AT_BASE: c_ulong = 7;
 const PT_INTERP: u32 = 3;
 
 unsafe extern "C" {
-    /// glibc's and musl's, and it cannot fail: an unknown kind is 0.
+    /// glibc and musl have this function, and it cannot fail: an unknown kind returns 0.
     safe fn getauxval(kind: c_ulong) -> c_ulong;
 }
 
@@ -21,8 +21,8 @@ unsafe extern "C" {
 /// rights, every variable that names code, a file or a directory is ignored. The core hides those that begin with `TIELINE_` from
 /// providers. A provider that reads other variables calls this function first.
 ///
-/// A program that was started without raised rights and gained or dropped rights later has none: its environment comes from a
-/// user who may do so. From any thread.
+/// A program that was started without raised rights and gained or dropped rights later is not affected: its environment comes from
+/// a user who may do so. Any thread may call this function.
 #[must_use]
 pub fn raised_rights() -> bool {
     getauxval(AT_SECURE) != 0
@@ -40,7 +40,7 @@ pub fn is_static_program() -> bool {
     // A loader that was started as a program stores the headers of the program that it runs here.
     let first = std::ptr::with_exposed_provenance::<u8>(first as usize);
     (0..count).all(|number| {
-        // SAFETY: the program's own headers, which are mapped for the life of the process; a header begins with its kind.
+        // SAFETY: the headers belong to the program and are mapped for the life of the process; a header begins with its kind.
         let kind = unsafe { first.add((number * each) as usize).cast::<u32>().read_unaligned() };
         kind != PT_INTERP
     })

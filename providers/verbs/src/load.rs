@@ -37,7 +37,7 @@ macro_rules! functions {
             fn bind(handle: *mut c_void) -> Result<Library, Failure> {
                 $(
                     let name = concat!(stringify!($name), "\0");
-                    // SAFETY: an open library's handle and a NUL-terminated name.
+                    // SAFETY: the handle is that of an open library and a NUL-terminated name.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
                     if found.is_null() {
                         let text = format!(
@@ -53,7 +53,7 @@ macro_rules! functions {
                 )*
                 $(
                     let name = concat!(stringify!($newer), "\0");
-                    // SAFETY: an open library's handle and a NUL-terminated name.
+                    // SAFETY: the handle is that of an open library and a NUL-terminated name.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
                     // SAFETY: null, or the function of this name with this signature (verbs.h).
                     let $newer = unsafe {
