@@ -1,4 +1,4 @@
-//! One central interface and several others around it, each connected with it in both directions.
+//! One central interface and several others around it, each connected with the central one in both directions.
 
 use crate::case::{Case, Mailbox};
 use crate::endpoint::Endpoint;
@@ -7,23 +7,23 @@ use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::watch::Patience;
 use tieline_plugin_api::Status;
 
-/// The base of the cookies of the central interface's endpoints, and of the others.
+/// The base of the cookies of the central interface's endpoints; below, that of the others.
 pub(crate) const OUT: u64 = 0xc0c1_c2c3_0000_c000;
 const BACK: u64 = 0x5051_5253_0000_5000;
 
 /// One of the interfaces around the central one.
 pub(crate) struct Spoke {
-    /// Its number, which its identity carries.
+    /// The number of the interface, which its identity carries.
     pub(crate) number: u32,
-    /// None if the module can only connect an interface to itself.
+    /// The interface; `None` if the module can only connect an interface to itself.
     pub(crate) mailbox: Option<Mailbox>,
-    /// From the central interface to it.
+    /// The endpoint from the central interface to this one.
     pub(crate) out: Endpoint,
-    /// From it to the central interface; none if `out` leads there.
+    /// The endpoint from this interface to the central one; `None` if `out` leads to the central interface itself.
     pub(crate) back: Option<Endpoint>,
 }
 
-/// All of these interfaces.
+/// All interfaces of a hub.
 pub(crate) struct Hub<'a> {
     case: &'a Case,
     pub(crate) middle: Mailbox,
@@ -33,7 +33,7 @@ pub(crate) struct Hub<'a> {
 
 impl Drop for Hub<'_> {
     fn drop(&mut self) {
-        self.spokes.clear(); // endpoints before their targets
+        self.spokes.clear(); // endpoints are dropped before their targets
     }
 }
 
@@ -120,7 +120,7 @@ impl<'a> Hub<'a> {
         Ok(())
     }
 
-    /// Sends between the central interface and the one at `at`: to it, or from it.
+    /// Sends a message between the central interface and the one at `at`: to that interface if `out`, otherwise from it.
     pub(crate) fn send(&mut self, at: usize, out: bool, header: u64, data: &[u8]) -> Checked {
         let spoke = &self.spokes[at];
         let endpoint = match &spoke.back {
@@ -165,7 +165,7 @@ impl<'a> Hub<'a> {
         self.spokes.iter().any(|spoke| spoke.mailbox.is_some())
     }
 
-    /// Checks that a message to the central interface came from this peer.
+    /// Checks that a message to the central interface came from peer `number`.
     pub(crate) fn is_from(&self, message: &Received, number: u32) -> Checked {
         if self.case.connects_to_endpoint() {
             let (expected, what) = (OUT + u64::from(number), "the peer of a message");

@@ -1,16 +1,16 @@
-//! Reads a provider's note from the bytes of its file, as the core does before it loads one.
+//! Reads a provider's note from the bytes of its file, as the core does before it loads the file.
 
 use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE};
 
-/// The length of the note's record in ABI 1.0, the shortest that a provider may have.
+/// The length of the note's record in ABI 1.0, in bytes: the shortest that a provider may have.
 pub(crate) const FIRST_LENGTH: usize = 76;
 
 /// The contents of the note.
 #[derive(Debug)]
 pub(crate) struct Note {
-    /// The stated length of its record.
+    /// The stated length of the note's record.
     pub(crate) desc_len: usize,
-    /// The actual length.
+    /// The actual length of the note's record.
     pub(crate) held: usize,
     pub(crate) revision: u16,
     pub(crate) abi_major: u16,
@@ -139,7 +139,7 @@ mod tests {
         let read = parse(&whole).unwrap();
         assert_eq!((&*read.name, &*read.version, read.held), ("mine", "1.0.0", 76));
         assert!((0..whole.len()).all(|len| parse(&whole[..len]).is_err()));
-        // 31 bytes and a zero are the maximum, and all bytes behind the zero are zero.
+        // The maximum is 31 bytes and a zero, and all bytes after the zero are zero.
         for name in [&[b'm'; 32][..], b"mine\0x"] {
             assert!(parse(&note(76, name, b"1.0.0")).unwrap_err().contains("the name"));
         }

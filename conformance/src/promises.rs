@@ -1,6 +1,7 @@
-//! The sentence on which each check rests: it quotes the pages and the header, which have every requirement.
+//! The sentences on which the checks rest. Each is a quotation from the pages and the header, which have every requirement.
 
-/// Each line: a check, a bar, and a quotation from docs/abi.md, docs/writing-a-provider.md or include/tieline_provider.h.
+/// The list of quotations. Each line has a check, a bar, and a quotation from docs/abi.md, docs/writing-a-provider.md or
+/// include/tieline_provider.h.
 const PROMISES: &str = include_str!("promises.txt");
 
 fn promises() -> impl Iterator<Item = (&'static str, &'static str)> {

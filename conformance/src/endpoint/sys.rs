@@ -1,4 +1,4 @@
-//! The table of an endpoint.
+//! The function table of an endpoint.
 
 #![allow(unsafe_code)]
 
@@ -25,18 +25,18 @@ impl Drop for OpenEndpoint {
     fn drop(&mut self) {
         if let Some(f) = self.interface.provider().endpoint.close {
             let _call = call("close");
-            // SAFETY: keys hold an `Rc` of it, so they are dropped.
+            // SAFETY: keys hold an `Rc` of the endpoint, so all of them are dropped.
             unsafe { f(self.handle) }
         }
     }
 }
 
-/// A connection.
+/// An open connection to a peer.
 #[derive(Clone)]
 pub(crate) struct Endpoint(Rc<OpenEndpoint>);
 
 /// Pieces, and the record that names them, valid while a call borrows them; afterwards they are overwritten. They lie in separate
-/// memory: a provider that reads them later does not crash but gets wrong bytes.
+/// memory, so a provider that reads them later does not crash but gets wrong bytes.
 struct Borrowed<'a>(&'a mut Lent);
 
 #[derive(Default)]
@@ -45,12 +45,12 @@ struct Lent {
     rma: Option<Rma>,
 }
 
-/// The memory that overwritten pieces name; it must not be accessed.
+/// The address that overwritten pieces name, which must not be accessed.
 const NOWHERE: usize = 4096;
 
 impl Borrowed<'_> {
     fn of(iov: &[Iov]) -> Borrowed<'static> {
-        // A few hundred are kept and reused in turn, so that an overwritten one stays so for a while.
+        // A few hundred of them are kept and reused in turn, so that an overwritten one stays overwritten for a while.
         thread_local!(static LENT: RefCell<VecDeque<Box<Lent>>> = const { RefCell::new(VecDeque::new()) });
         LENT.with_borrow_mut(|kept| {
             let mut lent = match kept.len() < 500 {
@@ -61,7 +61,7 @@ impl Borrowed<'_> {
             lent.iov.extend_from_slice(iov);
             let at: *mut Lent = &mut *lent;
             kept.push_back(lent);
-            // SAFETY: boxed, so it keeps its address when the queue grows; 500 more are borrowed before it is dropped.
+            // SAFETY: the value is boxed, so it keeps its address when the queue grows; 500 more are borrowed before it is dropped.
             Borrowed(unsafe { &mut *at })
         })
     }
@@ -115,14 +115,14 @@ impl Target<'_> {
     }
 }
 
-/// The possible answers of an endpoint's call beside 0 (or a length) and an error.
+/// The possible answers of an endpoint's call besides 0 (or a length) and an error.
 #[derive(Clone, Copy, PartialEq)]
 enum Answers {
-    /// Done, or failed.
+    /// The call completes or fails.
     AtOnce,
-    /// PENDING is possible: the operation has a cookie.
+    /// The call may also return PENDING: the operation has a cookie.
     Pends,
-    /// DECLINED is possible as well.
+    /// The call may also return PENDING or DECLINED.
     Declines,
 }
 
@@ -184,7 +184,7 @@ impl Endpoint {
         answered("am_short", code.into(), Answers::AtOnce)
     }
 
-    /// Passes the buffer to `pack`, whose result is that of the C callback.
+    /// Sends a packed message. The result of `pack`, which gets the buffer, is that of the C callback.
     pub(crate) fn am_packed(
         &self,
         id: u32,
@@ -197,8 +197,8 @@ impl Endpoint {
             at: *mut u8,
             capacity: usize,
         ) -> i64 {
-            // SAFETY: the argument is the closure below, alive through the call; the provider's buffer is
-            // initialised and writable for `capacity` bytes.
+            // SAFETY: the argument is the closure below, alive through the call; the provider's buffer is initialised and writable
+            // for `capacity` bytes.
             unsafe { (*argument.cast::<F>())(core::slice::from_raw_parts_mut(at, capacity)) }
         }
         fn thunk<F: FnMut(&mut [u8]) -> i64>(_: &F) -> PackFn {
@@ -228,14 +228,14 @@ impl Endpoint {
         answered("am_zcopy", code.into(), Answers::Pends)
     }
 
-    /// Posts a put or get. If it is declined it is retried, as on an only lane; a check whose operation is always declined is
-    /// skipped.
+    /// Posts a put or get. If the operation is declined, it is retried, as on an only lane; a check whose operation is always
+    /// declined is skipped.
     pub(crate) fn rma(&self, put: bool, iov: &[Iov], target: Target<'_>) -> Result<i64, Status> {
         let post = || self.rma_once(put, iov, target);
         until_taken(post)
     }
 
-    /// The same, without retries.
+    /// Posts a put or get once, without retries.
     pub(crate) fn rma_once(
         &self,
         put: bool,
@@ -247,7 +247,7 @@ impl Endpoint {
         let _call = call(if put { "put" } else { "get" });
         let slot = if put { self.ops().put } else { self.ops().get };
         let f = slot.ok_or(Status::Unsupported)?;
-        // SAFETY: the endpoint is open, a key of it, local pieces that live until completion.
+        // SAFETY: the endpoint is open, the key belongs to it, and the local pieces live until completion.
         let code = unsafe { f(self.0.handle, array.rma(op)) };
         answered("put or get", code.into(), Answers::Declines)
     }
@@ -270,7 +270,7 @@ impl Endpoint {
         until_taken(post)
     }
 
-    /// Fills in `op.key` and `op.result`; returns the code and the result.
+    /// Posts an atomic after it has filled in `op.key` and `op.result`. Returns the code and the result.
     pub(crate) fn atomic(
         &self,
         key: &Key,
@@ -281,12 +281,13 @@ impl Endpoint {
         let f = self.ops().atomic.ok_or(Status::Unsupported)?;
         op.key = key.handle;
         op.result = result.as_ptr();
-        // SAFETY: the endpoint is open, a key of it, a place for the result that outlives the call.
+        // SAFETY: the endpoint is open, the key belongs to it, and the place for the result outlives the call.
         let code = unsafe { f(self.0.handle, &op) };
         answered("atomic", code.into(), Answers::Pends)
     }
 
-    /// A module with messages only may have no flush: then accepted messages are delivered anyway, and a flush has nothing to do.
+    /// Posts a flush. A module with messages only may have no flush: then accepted messages are delivered anyway, and a flush
+    /// completes immediately.
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
         match self.flush_itself(cookie) {
             Err(Status::Unsupported) => Ok(0),
@@ -294,7 +295,7 @@ impl Endpoint {
         }
     }
 
-    /// Returns the result of the slot.
+    /// Calls the slot `flush` and returns its result.
     pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
@@ -334,7 +335,7 @@ impl Endpoint {
         let _call = call("key_pointer");
         let f = self.ops().key_pointer.ok_or(Status::Unsupported)?;
         let mut base = ptr::null_mut();
-        // SAFETY: the endpoint is open, a key of it and a place for the pointer.
+        // SAFETY: the endpoint is open, the key belongs to it, and `base` takes the pointer.
         let _ = status(unsafe { f(self.0.handle, key.handle, offset, len, &mut base) }.into())?;
         Ok(Mapped { base, _key: key })
     }
@@ -346,20 +347,20 @@ impl Endpoint {
         status(unsafe { f(self.0.handle, cookie) }.into())
     }
 
-    /// Returns the stated limits, in a record of `size` bytes; and whether the bytes behind it stayed unchanged.
+    /// Returns the stated limits, in a record of `size` bytes, and whether the bytes after the record stayed unchanged.
     pub(crate) fn limits(&self, size: usize) -> Result<(EndpointLimits, bool), Status> {
         let _call = call("limits");
         let f = self.ops().limits.ok_or(Status::Unsupported)?;
         let mut record = [EndpointLimits { size: usize::MAX, ..EndpointLimits::empty() }; 2];
         let bytes = ptr::from_mut(&mut record).cast::<u8>();
-        // SAFETY: the endpoint is open; the record has more room than it states, and `size` covers its first field at least.
+        // SAFETY: the endpoint is open; the record has more room than it states, and `size` covers at least its first field.
         let code = unsafe {
             ptr::write_bytes(bytes, CANARY, size_of_val(&record));
             bytes.cast::<usize>().write(size);
             f(self.0.handle, bytes.cast())
         };
         let _ = status(code.into())?;
-        // SAFETY: plain bytes of the array above; any bytes are a valid value of its fields.
+        // SAFETY: the bytes are plain bytes of the array above; any bytes are a valid value of its fields.
         let (told, behind) = unsafe {
             let all = core::slice::from_raw_parts_mut(bytes, size_of_val(&record));
             let behind = all[size..].iter().any(|&byte| byte != CANARY);
@@ -372,7 +373,7 @@ impl Endpoint {
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("address");
         let f = self.ops().address.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint and a buffer of that capacity.
+        // SAFETY: the endpoint is open, and the buffer has that capacity.
         bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
     }
 
@@ -380,7 +381,7 @@ impl Endpoint {
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 4096];
-        // SAFETY: an open endpoint and a buffer that is larger than stated.
+        // SAFETY: the endpoint is open, and the buffer is larger than stated.
         let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
@@ -399,7 +400,7 @@ impl Endpoint {
     }
 }
 
-/// Memory of a peer that is mapped here until the key is dropped.
+/// Memory of a peer that is mapped in this process until the key is dropped.
 pub(crate) struct Mapped<'a> {
     base: *mut u8,
     _key: &'a Key,
@@ -407,7 +408,7 @@ pub(crate) struct Mapped<'a> {
 
 impl Mapped<'_> {
     pub(crate) fn load(&self, len: usize) -> Vec<u8> {
-        // SAFETY: the provider states that so many bytes are mapped; bytes that other processes write are read one by one.
+        // SAFETY: the provider states that `len` bytes are mapped; bytes that other processes write are read one by one.
         (0..len).map(|at| unsafe { self.base.add(at).read_volatile() }).collect()
     }
 
@@ -450,7 +451,7 @@ impl Key {
 impl Drop for Key {
     fn drop(&mut self) {
         let _call = call("drop_key");
-        // SAFETY: the object on which it was imported is open (the field holds it), and the key is dropped once.
+        // SAFETY: the object on which the key was imported is open (the field holds it), and the key is dropped once.
         let _ = unsafe {
             match &self.holder {
                 Holder::Endpoint(of) => of.ops().drop_key.map(|f| f(of.0.handle, self.handle)),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// The resources at one moment.
+/// The resources of this process at one moment.
 pub(crate) struct Held {
     heap: usize,
     mappings: usize,
@@ -16,7 +16,7 @@ pub(crate) struct Held {
     threads: usize,
 }
 
-/// The tolerance for memory that is freed later, or a mapping or descriptor that is made when it is first needed.
+/// The tolerance for memory that is freed later, in bytes; below, for a mapping or descriptor that is made when it is first needed.
 const HEAP: usize = 12 << 10;
 const MAPPINGS: usize = 4;
 const MAPPED: usize = 4 << 20;
@@ -44,7 +44,7 @@ impl Held {
         }
     }
 
-    /// Checks that no resource has grown since then by as much as `times` leaks would have caused.
+    /// Checks that no resource has grown since `self` was taken by the amount that `times` leaks would have caused.
     pub(crate) fn is_as_it_was(&self, what: &str, times: usize) -> Checked {
         let now = Held::now();
         let kinds = [
@@ -89,7 +89,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Its name without the varying part.
+    /// Returns the file's name without the varying part.
     pub(crate) fn kind(&self) -> String {
         let name = self.path.to_string_lossy();
         let words = name.split_inclusive(|c: char| !c.is_ascii_alphanumeric());

@@ -21,5 +21,5 @@ pub struct Fault(pub usize);
 
 /// The longest copy to the application through the memory file, in bytes, which is also the length of that file.
 const SHORT: usize = 32 << 10;
-/// The longest copy from the application through the pipe, in bytes, which is also the capacity used of the pipe.
+/// The longest copy from the application through the pipe, in bytes. The pipe holds this number of bytes.
 const PAGE: usize = 4096;
