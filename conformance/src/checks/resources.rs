@@ -9,7 +9,7 @@ use crate::watch::share;
 use std::time::Instant;
 use tieline_plugin_api::{caps, memory_caps};
 
-/// Repeats `work` the given number of times, or for a tenth of the limit, but often enough to detect a leak.
+/// Repeats `work` `times` times, or until a tenth of the limit has passed, but at least `least` times. Returns the number.
 fn repeated(
     times: usize,
     least: usize,

@@ -16,7 +16,7 @@ use tieline_plugin_api::{Status, access, caps, op_flags};
 /// The shared state of two threads, which consists of numbers that only grow.
 #[derive(Default)]
 struct Race {
-    /// The number of the last poll of the sleeper before it sleeps, which is about to begin.
+    /// The number of the race in which the sleeper is about to poll for the last time before it sleeps.
     armed: AtomicU64,
     /// The duration of the sleeper's `arm`, in nanoseconds.
     window: AtomicU64,
