@@ -193,7 +193,7 @@ fn spoke_id(out: bool) -> u32 {
     if out { 21 } else { 22 }
 }
 
-/// Returns the identity of peer `number`, as many bytes as the module carries.
+/// Returns the identity of peer `number`, in the length that the module carries.
 fn identity(case: &Case, number: u32) -> Vec<u8> {
     let mut identity = number.to_le_bytes().to_vec();
     identity.resize(32, 0xc3);

@@ -76,7 +76,7 @@ struct Attempt {
     what: String,
     /// Whether the host reported that no process listens, or the listener reported that there is no such target.
     refused: bool,
-    /// Whether there was no answer, not even a refusal.
+    /// Whether the route got no answer, not even a refusal.
     unanswered: bool,
     /// Whether this host, or one on the route, reports that the destination host is unreachable.
     rejected: bool,

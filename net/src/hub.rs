@@ -422,7 +422,7 @@ impl SharedHub {
     /// Returns the listener, opened with `settings` if there is none.
     ///
     /// # Errors
-    /// The same as for [`Hub::open`].
+    /// The errors of [`Hub::open`].
     pub fn get(&self, settings: &Settings) -> Result<Arc<Hub>, String> {
         let mut shared = lock(&self.hub);
         if let Some(hub) = shared.upgrade() {

@@ -17,7 +17,7 @@ pub struct LocalAddress {
     pub prefix: u8,
     /// The interface's index, which link-local addresses of IPv6 need; 0 for others.
     pub scope_id: u32,
-    /// Whether it is a loopback address.
+    /// Whether the address is a loopback address.
     pub loopback: bool,
     /// Whether the address is used only if no better one leads to the peer: interfaces without a carrier; also link-local addresses
     /// and the bridges of containers and virtual machines, unless the user selected them by name.

@@ -149,7 +149,7 @@ impl Touch {
     /// The offset of the first byte that is missing or not readable.
     ///
     /// # Safety
-    /// The same as for [`Touch::write`]; the bytes were provided for reading.
+    /// The bytes were provided for reading; otherwise the contract is that of [`Touch::write`].
     pub unsafe fn read(&self, from: *const u8, out: &mut [u8]) -> Result<(), Fault> {
         let mut done = 0;
         while done < out.len() {
@@ -171,7 +171,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The same as for [`Touch::write`].
+    /// The caller keeps the contract of [`Touch::write`].
     unsafe fn write_some(&self, to: *mut u8, data: &[u8]) -> Option<usize> {
         let by_kernel = || {
             let call = libc::process_vm_readv;
@@ -198,7 +198,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The same as for [`Touch::read`].
+    /// The caller keeps the contract of [`Touch::read`].
     unsafe fn read_some(&self, from: *const u8, out: &mut [u8]) -> Option<usize> {
         if out.len() <= 8 && from.addr() % 8 + out.len() <= 8 {
             if let Some(counter) = self.counter.get_or_init(new_counter) {
@@ -260,7 +260,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The same as for [`Touch::write`].
+    /// The caller keeps the contract of [`Touch::write`].
     unsafe fn write_through_pipe(&self, to: *mut u8, data: &[u8]) -> Option<usize> {
         let (reader, writer) = self.pipe()?;
         let len = data.len().min(PAGE);
@@ -279,7 +279,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The same as for [`Touch::read`].
+    /// The caller keeps the contract of [`Touch::read`].
     unsafe fn read_through_pipe(&self, from: *const u8, out: &mut [u8]) -> Option<usize> {
         let (reader, writer) = self.pipe()?;
         let len = out.len().min(PAGE);

@@ -187,7 +187,7 @@ pub struct ConnectorOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Whether that address can be reached, like `InterfaceOps::reachable`.
+    /// Checks whether a connector with that address can be reached, like `InterfaceOps::reachable`.
     pub reachable: Option<
         unsafe extern "C" fn(
             connector: *mut ConnectorHandle,

@@ -184,7 +184,7 @@ impl<T> PerProcess<T> {
     fn own(&self, process: u64) -> Result<&T, *mut Numbered<T>> {
         let newest = self.newest.load(Ordering::Acquire);
         match NonNull::new(newest) {
-            // SAFETY: a published value is whole. It is dropped with `self`, or never.
+            // SAFETY: a published value is whole. The value is dropped with `self`, or never.
             Some(found) => match unsafe { found.as_ref() } {
                 found if found.process == process => Ok(&found.value),
                 _ => Err(newest),

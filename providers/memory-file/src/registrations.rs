@@ -79,7 +79,7 @@ struct Room {
 }
 
 impl<const N: usize> Registrations<N> {
-    /// Creates the file. Readers identify it by its descriptor and by the unique `nonce`.
+    /// Creates the file. Readers identify the file by its descriptor and by the unique `nonce`.
     ///
     /// # Errors
     /// Memory files are forbidden in this process, or there is no memory or descriptor.

@@ -29,7 +29,7 @@ pub struct OfiDomain {
     pub(crate) registry: Arc<Registry>,
     offer: Offer,
     settings: Settings,
-    /// Whether its completion queues have a descriptor to wait on.
+    /// Whether the completion queues of the domain have a descriptor to wait on.
     waits: bool,
     /// The reason why the domain offers messages only although libfabric claims more.
     pub(crate) broken_promise: Option<String>,

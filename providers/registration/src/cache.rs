@@ -47,7 +47,7 @@ struct Entry<T> {
     users: usize,
     /// The number of users whose operations cover all of the memory and not a part.
     vouching: usize,
-    /// Whether it is not found any more, and ends with its last user.
+    /// Whether the entry is not found any more, and ends with its last user.
     doomed: bool,
     /// The entry's number in the order of idle ones.
     idle_since: u64,

@@ -52,7 +52,7 @@ pub(crate) fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonc
     }
 }
 
-/// Checks whether the owner of a card still exists unchanged. The error is the module's; `ENOENT` if the owner does not.
+/// Checks whether the owner of a card still exists unchanged. The error is `ENOENT` if the owner does not exist, or else that of the module.
 pub(crate) fn is_theirs(
     kernel: &dyn Kernel,
     card: Segment,

@@ -72,7 +72,7 @@ pub(crate) struct Lease {
     pub(crate) attachments: Arc<Attachments>,
     /// The process that opened the descriptor.
     mark: Mark,
-    /// Whether it counts in `OPEN`; false for a device double.
+    /// Whether the lease counts in `OPEN`; false for a device double.
     counts: bool,
 }
 

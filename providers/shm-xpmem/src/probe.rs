@@ -161,7 +161,7 @@ fn by_segment(kernel: &dyn Kernel, segment: Segment, page: u64) -> Result<(), St
     match copied(Direction::Get, &mut [0], at + page) {
         Err(libc::EFAULT) => {}
         Err(errno) => return Err(("copying from a hole", Some(errno))),
-        // Another thread may have mapped something there meanwhile.
+        // Another thread may have mapped memory at that address meanwhile.
         Ok(_) => {}
     }
     kernel.detach(at).map_err(named("detaching"))?;

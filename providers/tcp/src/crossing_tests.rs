@@ -14,7 +14,7 @@ struct Connection {
     accepted: bool,
     /// Whether the dialler knows that the connection is established.
     dialled: bool,
-    /// Whether it is open at the lower and at the upper end.
+    /// Whether the connection is open at the lower and at the upper end.
     open: [bool; 2],
     /// A `Start` under way, with its count.
     start: Option<u32>,

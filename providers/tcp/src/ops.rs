@@ -22,7 +22,7 @@ pub(crate) struct PutOp {
     pub(crate) number: u32,
     /// The cookie of the put; `None` if the put has already completed locally.
     pub(crate) cookie: Option<u64>,
-    /// Whether its data is sent from the application's memory.
+    /// Whether the put's data is sent from the application's memory.
     pub(crate) bulk: bool,
     /// Whether the put completes when its data has been read.
     pub(crate) local: bool,

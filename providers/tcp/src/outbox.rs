@@ -46,7 +46,7 @@ struct Bulk {
     put: Option<u32>,
     last: bool,
     owned: Box<[u8]>,
-    /// Whether its pieces are memory of this session alone.
+    /// Whether the memory of the piece belongs to this session alone.
     is_ours: bool,
     begun: bool,
     /// Whether the kernel has had all of the piece once.

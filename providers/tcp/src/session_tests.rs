@@ -348,7 +348,7 @@ fn frames_that_are_kept_are_bounded_by_what_the_peer_holds_of_them() {
 fn frame_waits_until_begun_and_is_written_when_kernel_has_all() {
     for retain in [false, true] {
         let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
-        // Another frame precedes it.
+        // Another frame precedes the merged ones.
         message(&mut outbox, 10);
         assert_eq!(take(&mut outbox, &mut track, usize::MAX, 1), HEAD + 10);
         assert_eq!(outbox.acknowledged(1), Ok(()));

@@ -53,7 +53,7 @@ pub(crate) struct Stream {
     pub(crate) track: Track,
     /// Whether the kernel takes no more until the descriptor is writable.
     pub(crate) blocked: bool,
-    /// Whether there may be something to read: epoll has reported it, or the last read stopped at its limit.
+    /// Whether the stream may have data to read: epoll has reported it, or the last read stopped at its limit.
     pub(crate) behind: bool,
     pub(crate) hot: bool,
     pub(crate) buffer: Option<Buffer>,

@@ -1,4 +1,4 @@
-//! The same tests on every adapter double: `rc` and `ud` work despite missing or different driver features.
+//! Runs the same tests on every adapter double: `rc` and `ud` work despite missing or different driver features.
 
 use crate::double::clock::pass;
 use crate::double::nature::{ADAPTERS, Nature, play};

@@ -48,7 +48,7 @@ unsafe impl Sync for Device {}
 /// An asynchronous event of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsyncEvent {
-    /// `IBV_EVENT_*`.
+    /// The kind of event, `IBV_EVENT_*`.
     pub(crate) kind: c_uint,
     /// The affected queue pair.
     pub(crate) qp: Option<u32>,

@@ -81,7 +81,7 @@ pub(crate) struct Manners {
     pub(crate) trouble: Option<i32>,
     /// Whether endpoints refuse to close and continue to work (cxi, sockets: read in cxip_ep.c, sock_ep.c).
     pub(crate) stays_open: bool,
-    /// Whether there is a queue for such events; an endpoint without one is a complaint.
+    /// Whether there is a queue for events of no operation; a test complains about an endpoint without one.
     pub(crate) has_notices: bool,
     /// Whether the completion queue fails (fi_cq(3): overrun).
     pub(crate) overrun: bool,

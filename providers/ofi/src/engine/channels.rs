@@ -218,7 +218,7 @@ pub(super) struct Inbound {
     /// The number of delivered bytes that the sender has been notified of.
     pub(super) told: u64,
     pub(super) ack_due: bool,
-    /// Whether it has ended; its place is freed when that event has been delivered.
+    /// Whether the channel has ended; its place is freed when that event has been delivered.
     pub(super) left: bool,
     /// The revocations that wait for the sender's answer.
     pub(super) asked: Vec<Arc<Revocation>>,

@@ -62,7 +62,7 @@ impl Pool {
     /// Takes a free buffer. If none is free, the pool grows within its bound.
     ///
     /// # Errors
-    /// [`Status::Again`]: all are in use.
+    /// [`Status::Again`]: all buffers are in use.
     pub(crate) fn take(&mut self) -> Result<u32, Status> {
         if self.free.is_empty() {
             // Without memory for more buffers, the caller retries when buffers in flight are returned.

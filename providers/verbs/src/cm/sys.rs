@@ -28,9 +28,9 @@ pub(super) struct Channel {
 pub(super) struct CmEvent {
     /// The id's [`Id::key`]; for a request, the listener's.
     pub(super) key: usize,
-    /// `RDMA_CM_EVENT_*`.
+    /// The kind of event, `RDMA_CM_EVENT_*`.
     pub(super) kind: c_uint,
-    /// An error number, or the reason of a rejection.
+    /// The error number of the event, or the reason of a rejection.
     pub(super) status: i32,
     /// The private data of the other side, padded with zeros to the maximum length.
     pub(super) private: Vec<u8>,

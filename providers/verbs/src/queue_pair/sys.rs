@@ -132,7 +132,7 @@ impl Drop for AddressHandle {
 
 /// The parameters of a new queue pair.
 pub(crate) struct QpShape<'a> {
-    /// `IBV_QPT_*`.
+    /// The type of the queue pair, `IBV_QPT_*`.
     pub(crate) kind: c_uint,
     pub(crate) cq: &'a Cq,
     /// The shared receive queue; `None` for a queue pair with a receive queue of its own.

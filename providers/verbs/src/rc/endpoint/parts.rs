@@ -3,8 +3,8 @@
 use super::*;
 
 impl RcEndpoint {
-    /// Posts one read per group of pieces. Each group has as many pieces as the device accepts, and the last read completes the
-    /// operation.
+    /// Posts one read per group of pieces. Each group has the number of pieces that the device accepts, and the last read completes
+    /// the operation.
     pub(super) fn read_in_parts(
         &self,
         state: &mut State,
