@@ -116,7 +116,7 @@ impl Declarations {
     /// # Safety
     /// The name can be read; `out` is a record of the length that its size field states.
     pub unsafe fn get(&self, name: *const u8, name_len: usize, out: *mut ConfigValue) -> i32 {
-        // SAFETY: the caller's record, whose first field is its size.
+        // SAFETY: the caller guarantees the record, whose first field is its size.
         if out.is_null() || unsafe { *out.cast::<usize>() } < LEAST_VALUE {
             return Status::Invalid as i32;
         }
@@ -136,7 +136,7 @@ impl Declarations {
             origin: value.origin.as_ptr(),
             origin_len: value.origin.len(),
         };
-        // SAFETY: the caller guarantees the record. Its texts stay where they are until `clear`.
+        // SAFETY: the caller guarantees the record. The value's texts stay at their addresses until `clear`.
         unsafe { write_attr(out, &record) };
         OK
     }
@@ -171,7 +171,7 @@ fn nonsense(why: &str) -> Failure {
 /// # Safety
 /// As [`Declarations::declare`].
 unsafe fn read(record: *const ConfigVar, size: usize) -> Result<Declared, Failure> {
-    // SAFETY: the caller's promise, for the record and for its texts.
+    // SAFETY: the caller guarantees the record and its texts.
     unsafe {
         let var = read_params_of(record, size, ConfigVar::empty()).map_err(|failure| {
             let why = "the record of a variable has a field that this core does not know, and that is not zero";
@@ -224,7 +224,7 @@ unsafe fn text(at: *const u8, len: usize) -> Result<String, Failure> {
     if at.is_null() || len == 0 {
         return Ok(String::new());
     }
-    // SAFETY: the caller's promise; at most a page of it is read.
+    // SAFETY: the caller guarantees the text; at most a page of the text is read.
     let bytes = unsafe { core::slice::from_raw_parts(at, len.min(MOST_TEXT)) };
     if len > MOST_TEXT {
         let begin = String::from_utf8_lossy(&bytes[..32]);

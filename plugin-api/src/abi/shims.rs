@@ -134,7 +134,7 @@ pub(super) unsafe fn read_params_of<T: Copy>(
     mut record: T,
 ) -> Result<T, Failure> {
     let known = size_of::<T>();
-    // SAFETY: the caller promises that `size` bytes can be read; at most our record is written.
+    // SAFETY: the caller promises that `size` bytes can be read; at most the present record is written.
     unsafe {
         ptr::copy_nonoverlapping(
             params.cast::<u8>(),

@@ -135,7 +135,7 @@ fn load() -> Result<Library, Failure> {
             return Err(Failure::new(Status::Permission, text));
         }
     }
-    // SAFETY: a NUL-terminated name; the library's constructors only set up its own state. It is never closed.
+    // SAFETY: the name is NUL-terminated; the library's constructors only set up its own state. The library is never closed.
     let handle = unsafe {
         libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     };

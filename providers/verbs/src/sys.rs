@@ -40,7 +40,7 @@ pub(crate) struct Device {
     raw: NonNull<ibv_context>,
 }
 
-// SAFETY: libibverbs locks what its calls on a context share.
+// SAFETY: libibverbs locks the data that its calls on a context share.
 unsafe impl Send for Device {}
 // SAFETY: as for the block above.
 unsafe impl Sync for Device {}
@@ -277,7 +277,7 @@ pub(crate) struct Mr {
     raw: NonNull<ibv_mr>,
 }
 
-// SAFETY: only the constant keys are read, and it is dropped once.
+// SAFETY: only the constant keys are read, and the registration is dropped once.
 unsafe impl Send for Mr {}
 // SAFETY: as for the block above.
 unsafe impl Sync for Mr {}
@@ -327,7 +327,7 @@ impl Cq {
         // SAFETY: the context is open.
         let channel = unsafe { (api.ibv_create_comp_channel)(device.raw.as_ptr()) };
         let channel = made(channel, || "a completion channel cannot be made".to_string())?;
-        // SAFETY: an open context and its channel; completion vector 0 always exists.
+        // SAFETY: the context and its channel are open; completion vector 0 always exists.
         let raw = unsafe {
             (api.ibv_create_cq)(
                 device.raw.as_ptr(),
@@ -387,7 +387,7 @@ impl Cq {
     /// Polls like [`Cq::poll`], but returns the device's result. A negative value means that the queue cannot be polled any more.
     #[inline(always)]
     pub(crate) fn fetch(&self, room: &mut [Wc]) -> c_int {
-        // SAFETY: the queue is live, whose context has the function; it writes at most as many records as there is room for.
+        // SAFETY: the queue is live, and its context has the function, which writes no more records than `room` takes.
         unsafe {
             let poll = (*self.raw.as_ref().context).ops.poll_cq;
             poll(self.raw.as_ptr(), room.len() as c_int, room.as_mut_ptr())
@@ -398,7 +398,7 @@ impl Cq {
     pub(crate) fn drain_channel(&self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         let mut count = 0;
-        // SAFETY: a live channel with a non-blocking descriptor; every event belongs to its only queue.
+        // SAFETY: the channel is live, with a non-blocking descriptor; every event belongs to its only queue.
         unsafe {
             while count < 1024
                 && (self.device.api.ibv_get_cq_event)(
@@ -429,7 +429,7 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         self.drain_channel();
-        // SAFETY: the queue pairs that used it have been destroyed (see the order of fields in the owner).
+        // SAFETY: the queue pairs that used the queue have been destroyed (see the order of fields in the owner).
         unsafe {
             let _ = (self.device.api.ibv_destroy_cq)(self.raw.as_ptr());
             let _ = (self.device.api.ibv_destroy_comp_channel)(self.channel.as_ptr());

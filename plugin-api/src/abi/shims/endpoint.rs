@@ -32,7 +32,7 @@ pub(super) unsafe extern "C" fn am_packed<E: Endpoint>(
     let Some(pack) = pack else { return i64::from(Status::Invalid as i32) };
     hot(this.poisoned, || {
         let mut call = |at: *mut u8, capacity: usize| {
-            // SAFETY: the core's function with the core's argument; it writes at most `capacity` bytes.
+            // SAFETY: the function and the argument are the core's; the function writes at most `capacity` bytes.
             let written = unsafe { pack(argument, at, capacity) };
             usize::try_from(written).map_err(|_| Status::from_code(written as i32))
         };

@@ -33,7 +33,7 @@ pub(crate) fn read_piece(piece: Iov, to: &mut [u8]) -> bool {
     let Some(to) = to.get_mut(..piece.len).filter(|to| !to.is_empty()) else {
         return piece.len == 0;
     };
-    // SAFETY: as in `write_piece`; `to` is as long, and exclusively ours.
+    // SAFETY: as in `write_piece`; `to` has the same length, and only this function accesses it.
     unsafe { std::ptr::copy_nonoverlapping(piece.base, to.as_mut_ptr(), to.len()) };
     true
 }

@@ -22,8 +22,8 @@ impl Room {
 
     /// Runs the application's packer. No pool is borrowed meanwhile.
     pub(crate) fn pack(self, packer: Packer<'_>) -> Result<usize, Status> {
-        // SAFETY: inside the buffer, as the slice was. A pool keeps its memory as long as it lives; its owner is the interface
-        // of the endpoint in this call, which lives. No other reference to a taken buffer exists.
+        // SAFETY: the range is inside the buffer, as the slice was. A pool keeps its memory as long as it lives; its owner is the
+        // interface of the endpoint in this call, which lives. No other reference to a taken buffer exists.
         unsafe { packer.pack_at(self.at, self.len) }
     }
 }
@@ -34,8 +34,8 @@ impl Room {
 pub(crate) fn gather(iov: &[Iov], mut to: &mut [u8]) {
     for piece in iov.iter().filter(|piece| piece.len > 0) {
         let (here, rest) = to.split_at_mut(piece.len.min(to.len()));
-        // SAFETY: the application's piece is readable for its length; `here` is no longer than the piece and is exclusively
-        // ours.
+        // SAFETY: the application's piece is readable for its length; `here` is no longer than the piece, and only this function
+        // accesses it.
         unsafe { ptr::copy_nonoverlapping(piece.base, here.as_mut_ptr(), here.len()) };
         to = rest;
     }

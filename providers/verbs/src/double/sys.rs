@@ -21,8 +21,8 @@ use std::collections::VecDeque;
 pub(crate) const NAME: &CStr = c"double0";
 /// Returns the bytes of a registration or of an inline piece.
 pub(super) fn bytes_at<'a>(address: u64, len: u32) -> &'a [u8] {
-    // SAFETY: the caller has found the range in a live registration, whose memory the registering side keeps mapped, or it is
-    // an inline piece, borrowed for the call; no other code runs meanwhile.
+    // SAFETY: the caller has found the range in a live registration, whose memory the registering side keeps mapped, or the range
+    // is an inline piece, borrowed for the call; no other code runs meanwhile.
     unsafe {
         core::slice::from_raw_parts(ptr::with_exposed_provenance(address as usize), len as usize)
     }

@@ -103,7 +103,7 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs that used it have been destroyed.
+        // SAFETY: the queue pairs that used the queue have been destroyed.
         let _ = unsafe { (self.pd.device.api.ibv_destroy_srq)(self.raw.as_ptr()) };
     }
 }
@@ -125,7 +125,7 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: the requests posted with it have been sent, or their queue pair has been destroyed.
+        // SAFETY: the requests posted with the handle have been sent, or their queue pair has been destroyed.
         let _ = unsafe { (self.pd.device.api.ibv_destroy_ah)(self.raw.as_ptr()) };
     }
 }
@@ -306,7 +306,7 @@ impl Held {
         let (first, mut pieces) = (self.requests.as_mut_ptr(), self.sges.as_mut_ptr());
         for at in 0..self.requests.len() {
             let last = at + 1 == self.requests.len();
-            // SAFETY: both lists are exclusively ours and have room for each request and all of its pieces.
+            // SAFETY: both lists belong to this object alone and have room for each request and all of its pieces.
             unsafe {
                 let request = first.add(at);
                 (*request).next = if last { ptr::null_mut() } else { first.add(at + 1) };
@@ -344,7 +344,7 @@ impl Qp {
     pub(crate) fn destroy(self) -> Result<(), Failure> {
         let mut this = core::mem::ManuallyDrop::new(self);
         let ended = this.end();
-        // SAFETY: no other part of it is dropped, and it is not used again.
+        // SAFETY: no other part of the object is dropped, and the object is not used again.
         unsafe { ptr::drop_in_place(&raw mut this.pd) };
         ended
     }
