@@ -92,7 +92,7 @@ fn made() -> &'static Page {
             marks: [const { AtomicU8::new(0) }; MARKS],
         }))),
     };
-    // SAFETY: a whole page that is not published yet.
+    // SAFETY: the page is whole and not published yet.
     unsafe { new.as_ref() }.stays.store(u64::from(!is_wiped), Ordering::Relaxed);
     let first =
         PAGE.compare_exchange(ptr::null_mut(), new.as_ptr(), Ordering::AcqRel, Ordering::Acquire);

@@ -50,7 +50,7 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
             format!("a memory file of {len} bytes is beyond the limit on file sizes (ulimit -f)"),
         ));
     }
-    // SAFETY: a zero-terminated name.
+    // SAFETY: the name is zero-terminated.
     let fd =
         unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {

@@ -55,7 +55,7 @@ macro_rules! functions {
                     let name = concat!(stringify!($newer), "\0");
                     // SAFETY: the handle is that of an open library and a NUL-terminated name.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
-                    // SAFETY: null, or the function of this name with this signature (verbs.h).
+                    // SAFETY: the pointer is null, or the function of this name with this signature (verbs.h).
                     let $newer = unsafe {
                         core::mem::transmute::<
                             *mut c_void,

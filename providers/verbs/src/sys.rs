@@ -120,7 +120,7 @@ impl Device {
 
     pub(crate) fn attributes(&self) -> Result<ibv_device_attr, Failure> {
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
-        // SAFETY: an open context and room for the record, which is plain numbers.
+        // SAFETY: the context is open, and the record, which is plain numbers, has room.
         unsafe {
             check(
                 (self.api.ibv_query_device)(self.raw.as_ptr(), attr.as_mut_ptr()),
@@ -145,7 +145,7 @@ impl Device {
     /// Returns the next asynchronous event, if any.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut raw = ibv_async_event { element: ptr::null_mut(), event_type: 0 };
-        // SAFETY: an open context with a non-blocking descriptor, and room for the event. The object to which the event points
+        // SAFETY: the context is open and has a non-blocking descriptor, and `event` has room. The object to which the event points
         // stays until the event is acknowledged: destroying a queue pair waits for that.
         unsafe {
             if (self.api.ibv_get_async_event)(self.raw.as_ptr(), &raw mut raw) != 0 {
@@ -185,7 +185,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: no object of the context is left, because each holds a reference to this object.
+        // SAFETY: no object of the context exists any more, because each holds a reference to this object.
         let _ = unsafe { (self.api.ibv_close_device)(self.raw.as_ptr()) };
     }
 }
@@ -266,7 +266,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: no object of the protection domain is left.
+        // SAFETY: no object of the protection domain exists any more.
         let _ = unsafe { (self.device.api.ibv_dealloc_pd)(self.raw.as_ptr()) };
     }
 }

@@ -216,7 +216,7 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
         if params.region.is_null() {
             return Err(Failure::new(Status::Invalid, "a key without a region"));
         }
-        // SAFETY: a registered region's handle.
+        // SAFETY: the handle is that of a registered region.
         let region = unsafe { &*params.region.cast::<Registered<D::Region>>() };
         region.key_to(&mut params)?;
         let region = &region.region;

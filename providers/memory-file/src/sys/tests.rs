@@ -96,7 +96,7 @@ fn the_file_system_of_a_descriptor_without_seals_is_asked_nothing() {
     let file = memory_file(c"sealed", PAGE).expect("a memory file");
     reserve(&file, 0, PAGE).expect("a page");
     assert_eq!(asked(&file), (true, true));
-    // SAFETY: a zero-terminated name.
+    // SAFETY: the name is zero-terminated.
     let fd = unsafe { libc::memfd_create(c"bare".as_ptr(), libc::MFD_ALLOW_SEALING) };
     // SAFETY: nothing else owns the descriptor.
     let bare = unsafe { OwnedFd::from_raw_fd(fd) };

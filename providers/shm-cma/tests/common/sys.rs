@@ -10,7 +10,7 @@ pub enum Change {
 
 /// Waits until the child stops or ends. An ended child stays a zombie.
 pub fn wait_for(child: u32) -> Change {
-    // SAFETY: a plain record that waitid fills.
+    // SAFETY: the plain record is filled by waitid.
     let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let what = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
     // SAFETY: as for the block above.

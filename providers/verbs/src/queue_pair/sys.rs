@@ -116,7 +116,7 @@ pub(crate) struct AddressHandle {
 
 impl AddressHandle {
     pub(crate) fn new(pd: &Arc<Pd>, mut attr: ibv_ah_attr) -> Result<AddressHandle, Failure> {
-        // SAFETY: a live protection domain and a filled record.
+        // SAFETY: the protection domain is live, and the record is filled.
         let raw = unsafe { (pd.device.api.ibv_create_ah)(pd.raw.as_ptr(), &raw mut attr) };
         let raw = made(raw, || "an address handle cannot be made".to_string())?;
         Ok(AddressHandle { pd: pd.clone(), raw })
@@ -180,7 +180,7 @@ impl Qp {
             qp_type: shape.kind,
             sq_sig_all: 0,
         };
-        // SAFETY: a live protection domain and queues of the same device.
+        // SAFETY: the protection domain is live, and the queues belong to the same device.
         let raw = unsafe { (pd.device.api.ibv_create_qp)(pd.raw.as_ptr(), &raw mut init) };
         let raw =
             made(raw, || format!("a queue pair with {} sends cannot be made", shape.send_depth))?;
@@ -198,7 +198,7 @@ impl Qp {
         mask: c_uint,
         what: &str,
     ) -> Result<(), Failure> {
-        // SAFETY: a live queue pair and a filled record.
+        // SAFETY: the queue pair is live, and the record is filled.
         let code = unsafe {
             (self.pd.device.api.ibv_modify_qp)(self.raw.as_ptr(), &raw mut attr, mask as c_int)
         };

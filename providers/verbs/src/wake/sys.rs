@@ -27,7 +27,7 @@ impl Epoll {
     /// Adds `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open as long as this object lives.
     pub(crate) fn add(&self, fd: RawFd) -> Result<(), Failure> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        // SAFETY: a live epoll descriptor and a filled record.
+        // SAFETY: the epoll descriptor is live, and the record is filled.
         let code =
             unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         if code < 0 { Err(Failure::last_os_error("epoll_ctl")) } else { Ok(()) }
@@ -89,7 +89,7 @@ impl Ticker {
                 tv_nsec: libc::c_long::from(interval.subsec_nanos()),
             });
         let spec = libc::itimerspec { it_interval: time, it_value: time };
-        // SAFETY: a live timer and a filled record; the old setting is not requested.
+        // SAFETY: the timer is live, and the record is filled; the old setting is not requested.
         let _ = unsafe {
             libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, ptr::null_mut())
         };
@@ -106,7 +106,7 @@ impl Ticker {
 
 /// Fills `bytes` with random bytes.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Failure> {
-    // SAFETY: room for the requested number of bytes.
+    // SAFETY: the buffer has room for the requested number of bytes.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got == bytes.len() as isize {
         Ok(())
