@@ -18,8 +18,8 @@ unsafe extern "C" {
 
 /// Checks whether the kernel started this program with rights that its user does not have (set-uid, set-gid, file capabilities).
 /// The user's input must then not choose what the program runs, reads or creates. The environment is such input: under raised
-/// rights, every variable that names code, a file or a directory is ignored. The core hides those that begin with `TIELINE_` from
-/// providers. A provider that reads other variables calls this function first.
+/// rights, every variable that names code, a file or a directory is ignored. The core hides the variables whose names begin with
+/// `TIELINE_` from providers. A provider that reads other variables calls this function first.
 ///
 /// A program that was started without raised rights and gained or dropped rights later is not affected: its environment comes from
 /// a user who may do so. Any thread may call this function.

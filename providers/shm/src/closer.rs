@@ -23,7 +23,7 @@ pub(crate) struct Closer {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<OwnedFd>,
-    /// Whether the thread is running, and closes a connection that is not in the list any more.
+    /// Whether the thread is running, which closes a connection that is not in the list any more.
     closing: bool,
 }
 

@@ -12,7 +12,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Returns `len` bytes after the first `skip` of a slot. The slot is neither posted nor released before they are packed.
+    /// Returns `len` bytes after the first `skip` of a slot. The slot is neither posted nor released before these bytes are packed.
     pub(super) fn of(slots: &mut Slots, slot: u32, skip: usize, len: usize) -> Room {
         let room = &mut slots.bytes_mut(slot, skip + len)[skip..];
         Room { at: room.as_mut_ptr(), len: room.len() }
