@@ -25,7 +25,7 @@ pub const RESERVE_PER_SOURCE: usize = 192;
 /// The age at which a connection may be closed for another one. An honest peer completes its handshake in a fraction of this time.
 pub const HOLD: Duration = Duration::from_millis(100);
 
-/// The number of connections in the kernel's queue that is a crowd.
+/// The number of connections in the kernel's queue from which on they are a crowd.
 pub const CROWD: usize = 1024;
 
 /// The time after which a listener without room checks again for a crowd.

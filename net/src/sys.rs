@@ -369,7 +369,7 @@ impl Waker {
         own(fd).map(|fd| Waker { fd })
     }
 
-    /// Wakes the present or the next waiter. Callable from any thread.
+    /// Wakes the present or the next waiter. Any thread may call it.
     pub fn wake(&self) {
         let one = 1u64.to_ne_bytes();
         // SAFETY: the call writes eight bytes to an open descriptor. If the counter is full (2^64 - 1 wakes), it is readable

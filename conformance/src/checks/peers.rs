@@ -6,7 +6,7 @@ use crate::report::{Checked, equal, same_bytes};
 use crate::watch::waits_for;
 use core::ops::Range;
 
-/// A number of peers that exceeds a table of eight, or a miscounted word of bits.
+/// The number of peers. It exceeds a table of eight, and shows a miscounted word of bits.
 const PEERS: usize = 12;
 
 fn payload(peer: u32, n: u64) -> [u8; 8] {

@@ -119,7 +119,7 @@ pub fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
     }
     let error = last();
     if seals == SEAL_WRITERS && error.raw_os_error() == Some(libc::EINVAL) {
-        return Ok(()); // before Linux 5.1
+        return Ok(()); // Kernels before Linux 5.1 lack this seal
     }
     Err(Failure::from_io("sealing a memory file", &error))
 }

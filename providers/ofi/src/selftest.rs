@@ -147,7 +147,7 @@ fn tried_safely(offer: &Offer, settings: &Settings, case: &Case) -> Found {
         // The key includes libfabric's own settings: a crash may depend on them, and changing one may be the cure.
         let own = crate::config::librarys_own(std::env::vars_os()).unwrap_or_default();
         let device = format!("{own};{}:{}@{:x}", offer.provider, offer.domain, settings.api);
-        // If puts are not claimed, they are not tried.
+        // If the provider does not claim puts, the trial does not try them.
         let case = Case { delivery: case.delivery || !offer.delivery, ..case.clone() };
         // A child that opened nothing has proved nothing. A child that moved no data, for example because only the opener of a
         // descriptor may write to it, still counts: another child would find no more.

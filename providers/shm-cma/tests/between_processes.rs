@@ -14,7 +14,7 @@ use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status, access};
 use tieline_provider_shm_cma::{CmaDomain, CmaEndpoint, MODULE, RemoteKey};
 
-/// The length of the peer's buffer, in bytes. The region is in its middle; the rest are guard bytes.
+/// The length of the peer's buffer, in bytes. The region is in the middle of the buffer; the rest are guard bytes.
 const BUFFER: usize = 3 << 20;
 const GUARD: usize = 4096 + 13;
 const REGION: usize = BUFFER - 2 * GUARD;
@@ -100,7 +100,7 @@ fn serve() {
     for line in std::io::stdin().lock().lines() {
         match line.unwrap().as_str() {
             "sum" => {
-                // The values are the sum of the region, and the number of unmodified guard bytes.
+                // The answer has the sum of the region, and the number of unmodified guard bytes.
                 let value = |byte: &AtomicU8| u64::from(byte.load(Ordering::Relaxed));
                 let sum: u64 = buffer[GUARD..GUARD + REGION].iter().map(value).sum();
                 let guards = buffer[..GUARD].iter().chain(&buffer[GUARD + REGION..]);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys;
 
-/// The maximum number of connections that may wait to be closed. Beyond it no connection is accepted.
+/// The maximum number of connections that may wait to be closed. At this number no further connection is accepted.
 const MOST: usize = 64;
 
 /// Closes connections of other users.

@@ -23,8 +23,8 @@
 //!   written last, and never writes to a slot. Longer payloads are in a chunk of the sender's pool, whose position is in the slot.
 //! * A channel begins *cold*: 32 slots in one page. The receiver polls it directly until the sender has mapped the receiver's
 //!   *doorbell* page. From then on the receiver polls it only when the channel's bit was set. After `TIELINE_SHM_FASTBOX_THRESHOLD`
-//!   messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` are granted, the channel moves into one,
-//!   which is polled directly again. In a fast box a message costs no atomic read-modify-write.
+//!   messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` fast boxes are granted, the channel
+//!   moves into a fast box, which is polled directly again. In a fast box a message costs no atomic read-modify-write.
 //! * The cold rings and their bell replace one shared queue per receiver. In a queue with many producers, a sender that is killed
 //!   between claiming and publishing a slot blocks all others. With separate rings, a sender that dies at any instruction harms its
 //!   own channel only.

@@ -120,7 +120,7 @@ impl Device {
 
     pub(crate) fn attributes(&self) -> Result<ibv_device_attr, Failure> {
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
-        // SAFETY: the context is open, and the record, which is plain numbers, has room.
+        // SAFETY: the context is open, and `attr` is a record of plain numbers.
         unsafe {
             check(
                 (self.api.ibv_query_device)(self.raw.as_ptr(), attr.as_mut_ptr()),

@@ -407,7 +407,7 @@ unsafe extern "C" fn setopt(
     _: usize,
 ) -> c_int {
     let end = number(fid.cast::<fid_ep>()) as usize;
-    // SAFETY: the option is one size.
+    // SAFETY: the option is a record of one size.
     let room = unsafe { *at.cast::<usize>() };
     world(|world| world.ends[end].least_room = room);
     0

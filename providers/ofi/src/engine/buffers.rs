@@ -91,7 +91,7 @@ pub(super) struct Buffers {
     /// while earlier packets are still being written (libfabric 6e4d0a69f). `sockets` keeps a buffer whose sender has died. With
     /// these providers each packet has its own buffer.
     pub(super) many: bool,
-    /// The buffers that can be posted.
+    /// The indices of the buffers that can be posted.
     free: Vec<usize>,
     lost: usize,
     failures: usize,

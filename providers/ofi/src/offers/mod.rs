@@ -120,8 +120,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
             "it has no FI_MULTI_RECV, or keys of more than 8 bytes without FI_MR_RAW".into(),
         );
     }
-    // The check concerns the granted orders, not the requested ones. With reordered messages, a channel would be considered to have
-    // lost some.
+    // With reordered messages, a channel would wrongly detect lost messages.
     if offer.info.tx().msg_order & offer.info.rx().msg_order & FI_ORDER_SAS == 0 {
         return Some("it does not keep the order of messages (FI_ORDER_SAS)".into());
     }

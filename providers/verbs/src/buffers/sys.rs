@@ -14,7 +14,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// `len` bytes after the first `skip` of a buffer. The buffer must be neither posted nor returned before they are packed.
+    /// Returns `len` bytes after the first `skip` of a buffer. The buffer must be neither posted nor returned before these bytes
+    /// are packed.
     pub(crate) fn of(pool: &mut Pool, buffer: u32, skip: usize, len: usize) -> Room {
         let room = &mut pool.bytes_mut(buffer)[skip..skip + len];
         Room { at: room.as_mut_ptr(), len }

@@ -32,7 +32,8 @@ pub(in crate::double) fn stands(
 
 pub(in crate::double) unsafe extern "C" fn close_domain_below(fid: *mut fid) -> c_int {
     let busy = world(|world| {
-        // Closing a domain with an endpoint returns EBUSY (fi_close(3)); closing its fabric nevertheless would do harm.
+        // Closing a domain with an endpoint returns EBUSY (fi_close(3)). A caller that closes the domain's fabric nevertheless
+        // would do harm.
         let busy = world.ends.iter().any(|end| end.open && end.domain == fid.addr());
         if busy {
             world.complaints.push("a domain was closed before its endpoints".into());
