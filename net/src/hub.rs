@@ -20,8 +20,8 @@ use tieline_plugin_api::process::PerProcess;
 #[path = "handshakes.rs"]
 mod handshakes;
 
-/// The limit on connections that wait for their target, which is raised to the number of expected processes. Beyond it the dialler
-/// is refused.
+/// The limit on connections that wait for their target, which is raised to the number of expected processes. At the limit the
+/// dialler is refused.
 const MAILBOX_ROOM: usize = if cfg!(test) { 32 } else { 1024 };
 
 /// The settings of a hub.

@@ -171,7 +171,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The caller keeps the contract of [`Touch::write`].
+    /// `to` and `data` satisfy the contract of [`Touch::write`].
     unsafe fn write_some(&self, to: *mut u8, data: &[u8]) -> Option<usize> {
         let by_kernel = || {
             let call = libc::process_vm_readv;
@@ -198,7 +198,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The caller keeps the contract of [`Touch::read`].
+    /// `from` and `out` satisfy the contract of [`Touch::read`].
     unsafe fn read_some(&self, from: *const u8, out: &mut [u8]) -> Option<usize> {
         if out.len() <= 8 && from.addr() % 8 + out.len() <= 8 {
             if let Some(counter) = self.counter.get_or_init(new_counter) {
@@ -260,7 +260,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The caller keeps the contract of [`Touch::write`].
+    /// `to` and `data` satisfy the contract of [`Touch::write`].
     unsafe fn write_through_pipe(&self, to: *mut u8, data: &[u8]) -> Option<usize> {
         let (reader, writer) = self.pipe()?;
         let len = data.len().min(PAGE);
@@ -279,7 +279,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The caller keeps the contract of [`Touch::read`].
+    /// `from` and `out` satisfy the contract of [`Touch::read`].
     unsafe fn read_through_pipe(&self, from: *const u8, out: &mut [u8]) -> Option<usize> {
         let (reader, writer) = self.pipe()?;
         let len = out.len().min(PAGE);

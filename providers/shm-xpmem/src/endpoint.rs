@@ -262,7 +262,7 @@ impl XpmemEndpoint {
     }
 }
 
-/// If the status means missing memory, reports its offset in the region.
+/// Reports the offset in the region if the status means missing memory, and returns the status.
 #[cold]
 fn missing(status: Status, at: u64) -> Status {
     if status == Status::Permission {

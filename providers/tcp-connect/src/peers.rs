@@ -424,7 +424,7 @@ impl Peers {
         }
     }
 
-    /// If there are too many connections, asks the peer of the longest unused one to close it.
+    /// Asks the peer of the longest unused connection to close it if there are too many connections.
     fn close_unused(&mut self, newest: u64) {
         let open = |wire: &Wire| wire.phase == Phase::Open;
         if self.wires.values().filter(|wire| open(wire)).count() <= self.max_wires {

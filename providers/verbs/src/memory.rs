@@ -25,7 +25,7 @@ pub struct Region {
     untouchable: bool,
 }
 
-/// Registers the memory of a domain. Usable from any thread.
+/// Registers the memory of a domain. Any thread may use it.
 pub(crate) struct Registry {
     /// Registers all memory that is not a region, buffers included.
     pub(crate) lender: Arc<Lender<LocalMemory>>,

@@ -153,7 +153,7 @@ impl Wires {
         wire.id.connect(qpn, &start)
     }
 
-    /// The other side has accepted: answers its challenge with the proof.
+    /// Handles an acceptance of the other side: answers its challenge with the proof.
     fn answered(&mut self, link: u64, private: &[u8]) -> Result<(), Failure> {
         let wire = self.wires.get_mut(&link).ok_or(Status::Invalid)?;
         wire.connect(&self.domain.settings)?;

@@ -41,8 +41,8 @@ const GRH: usize = 40;
 const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
 /// The number of inbound channels above which slots of dead peers are reused.
 const KEPT_INBOUND: usize = if cfg!(test) { 128 } else { 1 << 10 };
-/// The number of closed channels that still answer, in case their last acknowledgement was lost. Beyond it, a new channel replaces
-/// the oldest one.
+/// The number of closed channels that still answer, in case their last acknowledgement was lost. At this number, a new channel
+/// replaces the oldest one.
 const KEPT_CLOSED: usize = 64;
 /// The number of polls between two clock reads, with outstanding acknowledgements and without.
 const CLOCK_WAITING: u32 = 1;
