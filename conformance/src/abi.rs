@@ -4,7 +4,7 @@
 
 use core::ptr;
 
-/// Memory that ends at a page without access rights: a provider that accesses bytes behind the stated size crashes.
+/// Memory that ends at a page without access rights: a provider that accesses bytes after the stated size crashes.
 pub(crate) struct Guarded {
     base: *mut u8,
     pages: usize,
@@ -12,20 +12,20 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// A copy of the first `len` bytes of `record` that ends at the guard.
+    /// Makes a copy of the first `len` bytes of `record` that ends at the guard.
     pub(crate) fn new<T: Copy>(record: &T, len: usize) -> Guarded {
         assert!(len <= size_of::<T>() && len % 8 == 0);
-        // SAFETY: `len` bytes of the record, read as bytes for the length of this call.
+        // SAFETY: the `len` bytes belong to the record, and are read as bytes for the length of this call.
         Guarded::bytes(unsafe { core::slice::from_raw_parts(ptr::from_ref(record).cast(), len) })
     }
 
-    /// A copy of these bytes that ends at the guard.
+    /// Returns a copy of these bytes that ends at the guard.
     pub(crate) fn bytes(bytes: &[u8]) -> Guarded {
         let len = bytes.len();
         let page = 4096;
         let pages = len.div_ceil(page) + 1;
-        // SAFETY: a mapping of this function, whose last page is made inaccessible. The copy ends where that page begins and fits
-        // the readable part (`len <= (pages - 1) * page`).
+        // SAFETY: this function makes the mapping, whose last page is made inaccessible. The copy ends where that page begins and
+        // fits the readable part (`len <= (pages - 1) * page`).
         unsafe {
             let base = libc::mmap(
                 ptr::null_mut(),
@@ -57,7 +57,7 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`.
+        // SAFETY: `new` made the mapping.
         let _ = unsafe { libc::munmap(self.base.cast(), self.pages * 4096) };
     }
 }

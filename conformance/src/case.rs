@@ -13,7 +13,7 @@ use std::sync::Arc;
 use tieline_plugin_api::abi::{DomainAttr, EndpointLimits, Iov, ModuleAttr, fixed_str};
 use tieline_plugin_api::{Failure, Named, Status, access, caps, connects, op_flags, role};
 
-/// Every right that a region can give.
+/// Every right that a region can grant.
 pub(crate) const ALL_RIGHTS: u64 =
     access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
 
@@ -28,7 +28,7 @@ pub(crate) struct Case {
     pub(crate) peer_program: PathBuf,
 }
 
-/// The needed capabilities that a module with the capabilities `has` lacks.
+/// Returns the needed capabilities that a module with the capabilities `has` lacks.
 pub(crate) fn lacking(needed: u64, has: u64) -> Option<String> {
     let missing = caps::ALL.iter().filter(|c| c.value & needed & !has != 0);
     let missing: Vec<String> = missing.map(short_name).collect();
@@ -36,10 +36,10 @@ pub(crate) fn lacking(needed: u64, has: u64) -> Option<String> {
 }
 
 impl Case {
-    /// Loads the file and opens the domain of `module`, which is `domain/module`.
+    /// Loads the file and opens the domain of `module`, which has the form `domain/module`.
     ///
     /// # Errors
-    /// The object that does not exist or could not be opened.
+    /// An object does not exist or could not be opened; the text names it.
     pub(crate) fn open(path: &Path, module: &str, peer_program: &Path) -> Result<Case, String> {
         let (domain_name, module_name) =
             module.rsplit_once('/').ok_or("a module is named DOMAIN/MODULE")?;
@@ -64,7 +64,7 @@ impl Case {
         Ok(Case { path, provider, domain_attr, attr, domain, peer_program }.limited())
     }
 
-    /// With the limits of its endpoints where these are lower than the module's: the core uses the lower of both.
+    /// Returns the case with the limits of its endpoints if these are lower than the module's: the core uses the lower of both.
     pub(crate) fn limited(self) -> Case {
         let attr = self.carried().unwrap_or(self.attr);
         Case { attr, ..self }
@@ -98,13 +98,13 @@ impl Case {
         Some(attr)
     }
 
-    /// `domain/module`.
+    /// Returns the name `domain/module`.
     pub(crate) fn name(&self) -> String {
         let text = |name| fixed_str(name).unwrap_or("?").to_string();
         format!("{}/{}", text(&self.domain_attr.name), text(&self.attr.name))
     }
 
-    /// Whether the module only forms connections.
+    /// Checks whether the module only forms connections.
     pub(crate) fn is_connector(&self) -> bool {
         self.attr.role == role::CONNECTION_ONLY
     }
@@ -121,7 +121,7 @@ impl Case {
         }
     }
 
-    /// Whether both sides make an endpoint before they connect.
+    /// Checks whether both sides make an endpoint before they connect.
     pub(crate) fn connects_to_endpoint(&self) -> bool {
         self.attr.connects & connects::TO_ENDPOINT != 0
     }
@@ -140,7 +140,7 @@ impl Case {
         succeeds("the interface's address", interface.address(self.attr.max_address_len as usize))
     }
 
-    /// Memory for local pieces and for targets.
+    /// Returns memory for local pieces and for targets.
     pub(crate) fn memory(&self, len: usize, rights: u64) -> Result<Memory, Stop> {
         let register = if self.has(caps::OWN_MEMORY_ONLY) { 0 } else { self.domain_attr.caps };
         let mut memory = succeeds("register or alloc", self.domain.memory(register, len, rights))?;
@@ -152,14 +152,14 @@ impl Case {
         succeeds("pack_key", memory.key(self.domain_attr.max_key_len as usize))
     }
 
-    /// As many bytes of an identity as the module carries.
+    /// Returns an identity of the length that the module carries.
     pub(crate) fn identity(&self) -> Vec<u8> {
         let len = (self.attr.max_identity_len as usize).min(32);
         (0..len).map(|i| 0xc0 ^ i as u8).collect()
     }
 
-    /// An interface connected to itself. If the module connects endpoints, two interfaces: there no endpoint leads to its own
-    /// interface.
+    /// Returns an interface connected to itself. If the module connects endpoints, returns two interfaces: with such a module no
+    /// endpoint leads to its own interface.
     pub(crate) fn self_desk(&self) -> Result<Desk, Stop> {
         let interface = self.interface()?;
         if self.connects_to_endpoint() {
@@ -168,7 +168,7 @@ impl Case {
         self.join(interface.clone(), interface)
     }
 
-    /// Two connected interfaces of the domain; one connected to itself if the module reaches no other.
+    /// Returns two connected interfaces of the domain, or one connected to itself if the module reaches no other.
     pub(crate) fn desk(&self) -> Result<Desk, Stop> {
         let (near, far) = (self.interface()?, self.interface()?);
         let reach = |address| near.reachable(address).is_ok();
@@ -192,7 +192,7 @@ impl Case {
     }
 }
 
-/// The capabilities that the checks use. A module without remote completion is never asked for puts, gets and atomics.
+/// Returns the capabilities that the checks use. A module without remote completion is never asked for puts, gets and atomics.
 pub(crate) fn counting(claimed: u64) -> u64 {
     let memory = caps::PUT | caps::GET | caps::ATOMICS | caps::PUT_NOTIFY | caps::KEY_POINTER;
     match claimed & caps::REMOTE_COMPLETION {
@@ -204,7 +204,7 @@ pub(crate) fn counting(claimed: u64) -> u64 {
 /// The cookie of the endpoint that [`Case::desk`] makes: all of its 64 bits belong to the core.
 pub(crate) const NEAR_COOKIE: u64 = 0xe0e1_e2e3_0000_00e0;
 
-/// `put` for `TIELINE_CAP_PUT`.
+/// Returns the short name of a capability: `put` for `TIELINE_CAP_PUT`.
 pub(crate) fn short_name(named: &Named) -> String {
     named.c_name.trim_start_matches("TIELINE_CAP_").to_lowercase()
 }
@@ -220,7 +220,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    /// One interface that is not connected yet.
+    /// Makes a desk of one interface that is not connected yet.
     pub(crate) fn of(case: &Case, mailbox: Mailbox) -> Desk {
         Desk {
             boxes: vec![mailbox],
@@ -272,7 +272,7 @@ impl Desk {
         }
     }
 
-    /// Orders later operations behind earlier ones. Skips the check if the lane leaves this order to the core.
+    /// Orders later operations after earlier ones. Skips the check if the lane leaves this order to the core.
     pub(crate) fn fence(&mut self) -> Result<(), Stop> {
         let endpoint = self.endpoint();
         match self.retry(|| endpoint.fence())? {
@@ -308,7 +308,7 @@ impl Desk {
         Ok(())
     }
 
-    /// Another endpoint to the far end; none if an endpoint leads to itself.
+    /// Makes another endpoint to the far end; none if an endpoint leads to itself.
     pub(crate) fn second(&mut self, case: &Case) -> Result<Option<Endpoint>, Stop> {
         if case.connects_to_endpoint() {
             return match self.boxes.len() {
@@ -320,7 +320,7 @@ impl Desk {
         self.connect(0, &address, &case.identity(), NEAR_COOKIE + 2).map(Some)
     }
 
-    /// Another connection of the same two interfaces, whose far end stays open as long as that of the first.
+    /// Makes another connection of the same two interfaces, whose far end stays open as long as that of the first.
     fn second_pair(&mut self, case: &Case) -> Result<Endpoint, Stop> {
         let cookie = NEAR_COOKIE + 16 + 2 * self.far_ends.len() as u64;
         let near = self.connect(0, &[], &case.identity(), cookie)?;
@@ -341,7 +341,7 @@ impl Desk {
         self.far_ends.clear();
     }
 
-    /// The far end closes its endpoints and its interface in an orderly way.
+    /// Closes the endpoints and the interface of the far end in an orderly way.
     pub(crate) fn far_leaves(&mut self) {
         self.back = None;
         self.far_ends.clear();
@@ -374,7 +374,7 @@ impl Desk {
         }
     }
 
-    /// A turn after AGAIN, which must not be the answer permanently.
+    /// Makes a turn after AGAIN, which must not be the permanent result.
     fn turn_again(&mut self, what: &str, patience: &mut Option<Patience>) -> Result<(), Stop> {
         self.turn()?;
         let patience = patience.get_or_insert_with(Patience::new);
@@ -415,7 +415,7 @@ impl Desk {
         crate::report::equal("what am_short returns", 0, code)
     }
 
-    /// The next message at the far end.
+    /// Returns the next message at the far end.
     pub(crate) fn receive(&mut self) -> Result<Received, Stop> {
         let mut patience = None;
         loop {
@@ -469,7 +469,7 @@ impl Desk {
         }
     }
 
-    /// A module that claims to be synchronous never returns PENDING.
+    /// Checks that a module that claims to be synchronous never returns PENDING.
     pub(crate) fn synchronous(&self, code: Result<i64, Status>, verb: &str) -> Result<(), Stop> {
         if self.synchronous && code == Ok(1) {
             return Err(fail(
@@ -481,7 +481,7 @@ impl Desk {
         Ok(())
     }
 
-    /// A put (or get) from start to completion.
+    /// Runs a put (or get) from start to completion.
     pub(crate) fn rma(
         &mut self,
         put: bool,
@@ -492,7 +492,7 @@ impl Desk {
         self.rma_with(put, iov, key, offset, op_flags::REMOTE_COMPLETION)
     }
 
-    /// The same with these flags.
+    /// Runs a put (or get) with these flags.
     pub(crate) fn rma_with(
         &mut self,
         put: bool,

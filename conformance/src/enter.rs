@@ -12,7 +12,7 @@ use tieline_plugin_api::{Failure, Status};
 pub(crate) enum Nothing {
     /// The file cannot be used.
     Wrong(String),
-    /// The machine lacks the device of the provider, with the provider's text.
+    /// The machine lacks the device of the provider; the text is the provider's.
     NoDevice(String),
 }
 
@@ -24,7 +24,7 @@ impl Nothing {
     }
 }
 
-/// `domain/module` and role of every module in the file.
+/// Lists `domain/module` and role of every module in the file.
 ///
 /// # Errors
 /// The reason why the file cannot be used at all, or on this machine.
@@ -57,7 +57,7 @@ pub(crate) fn modules(path: &Path) -> Result<Vec<Listed>, Nothing> {
     }
 }
 
-/// A failed call that leaves nothing to check.
+/// Returns the reason of a failed call that leaves nothing to check.
 fn said(call: &str, failure: Failure) -> Nothing {
     match failure.status {
         Status::NoDevice => Nothing::NoDevice(failure.text),

@@ -1,4 +1,4 @@
-//! One central interface and several others around it, each connected with it in both directions.
+//! One central interface and several others around it, each connected with the central one in both directions.
 
 use crate::case::{Case, Mailbox};
 use crate::endpoint::Endpoint;
@@ -7,23 +7,23 @@ use crate::report::{Checked, Stop, equal, fail, holds, succeeds};
 use crate::watch::Patience;
 use tieline_plugin_api::Status;
 
-/// The base of the cookies of the central interface's endpoints, and of the others.
+/// The base of the cookies of the central interface's endpoints; below, that of the others.
 pub(crate) const OUT: u64 = 0xc0c1_c2c3_0000_c000;
 const BACK: u64 = 0x5051_5253_0000_5000;
 
 /// One of the interfaces around the central one.
 pub(crate) struct Spoke {
-    /// Its number, which its identity carries.
+    /// The number of the interface, which its identity carries.
     pub(crate) number: u32,
-    /// None if the module can only connect an interface to itself.
+    /// The interface; `None` if the module can only connect an interface to itself.
     pub(crate) mailbox: Option<Mailbox>,
-    /// From the central interface to it.
+    /// The endpoint from the central interface to this one.
     pub(crate) out: Endpoint,
-    /// From it to the central interface; none if `out` leads there.
+    /// The endpoint from this interface to the central one; `None` if `out` leads to the central interface itself.
     pub(crate) back: Option<Endpoint>,
 }
 
-/// All of these interfaces.
+/// All interfaces of a hub.
 pub(crate) struct Hub<'a> {
     case: &'a Case,
     pub(crate) middle: Mailbox,
@@ -33,7 +33,7 @@ pub(crate) struct Hub<'a> {
 
 impl Drop for Hub<'_> {
     fn drop(&mut self) {
-        self.spokes.clear(); // endpoints before their targets
+        self.spokes.clear(); // endpoints are dropped before their targets
     }
 }
 
@@ -120,7 +120,7 @@ impl<'a> Hub<'a> {
         Ok(())
     }
 
-    /// Sends between the central interface and the one at `at`: to it, or from it.
+    /// Sends a message between the central interface and the one at `at`: to that interface if `out`, otherwise from it.
     pub(crate) fn send(&mut self, at: usize, out: bool, header: u64, data: &[u8]) -> Checked {
         let spoke = &self.spokes[at];
         let endpoint = match &spoke.back {
@@ -143,7 +143,7 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// The next message that arrived at the interface at `at`, or at the central one.
+    /// Returns the next message that arrived at the interface at `at`, or at the central one.
     pub(crate) fn receive(&mut self, at: Option<usize>) -> Result<Received, Stop> {
         let patience = Patience::new();
         loop {
@@ -160,12 +160,12 @@ impl<'a> Hub<'a> {
         }
     }
 
-    /// Whether an interface of the module reaches others, and not only itself.
+    /// Checks whether an interface of the module reaches others, and not only itself.
     pub(crate) fn reaches_others(&self) -> bool {
         self.spokes.iter().any(|spoke| spoke.mailbox.is_some())
     }
 
-    /// Checks that a message to the central interface came from this peer.
+    /// Checks that a message to the central interface came from peer `number`.
     pub(crate) fn is_from(&self, message: &Received, number: u32) -> Checked {
         if self.case.connects_to_endpoint() {
             let (expected, what) = (OUT + u64::from(number), "the peer of a message");
@@ -193,7 +193,7 @@ fn spoke_id(out: bool) -> u32 {
     if out { 21 } else { 22 }
 }
 
-/// The identity of peer `number`, as many bytes as the module carries.
+/// Returns the identity of peer `number`, in the length that the module carries.
 fn identity(case: &Case, number: u32) -> Vec<u8> {
     let mut identity = number.to_le_bytes().to_vec();
     identity.resize(32, 0xc3);

@@ -15,7 +15,7 @@ use tieline_plugin_api::abi::{
 };
 use tieline_plugin_api::{OK, Status};
 
-/// The text of the last asynchronous event: an entry function that fails reports the reason in one.
+/// The text of the last asynchronous event. An entry function that fails reports its reason in such an event.
 static LAST_EVENT: Mutex<String> = Mutex::new(String::new());
 
 pub(crate) fn last_event() -> String {
@@ -26,15 +26,15 @@ pub(crate) fn last_event() -> String {
 pub(crate) fn entry(path: &Path) -> Result<EntryFn, String> {
     let text = CString::new(path.as_os_str().as_bytes()).map_err(|_| "the path holds a zero")?;
     let symbol = CString::new(ENTRY_SYMBOL).map_err(|_| "the symbol holds a zero")?;
-    // SAFETY: a terminated path. The object is never unloaded, so its exports stay valid. This process was started to find out
-    // whether its constructors do harm.
+    // SAFETY: the path is terminated. The object is never unloaded, so its exports stay valid. This process was started to find out
+    // whether the object's constructors do harm.
     let handle = unsafe {
         libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     };
     if handle.is_null() {
         return Err(dl_error());
     }
-    // SAFETY: a handle from dlopen and a terminated name.
+    // SAFETY: the handle came from dlopen, and the name is terminated.
     let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
     if address.is_null() {
         return Err(dl_error());
@@ -55,8 +55,8 @@ fn dl_error() -> String {
     }
 }
 
-/// The name under which this process passes a variable to a process that it starts. The provider does not know that name, so it has
-/// the value from the host or not at all.
+/// Returns the name under which this process passes a variable to a process that it starts. The provider does not know that name,
+/// so it gets the value from the host or not at all.
 pub(crate) fn variable(name: &str) -> String {
     format!("CHECK_{name}")
 }
@@ -71,7 +71,7 @@ pub(crate) fn set(name: &str, value: &str) {
     }
 }
 
-/// Removes these settings.
+/// Removes the settings that [`set`] made.
 pub(crate) fn forget() {
     if let Ok(mut settings) = SETTINGS.lock() {
         settings.clear();
@@ -84,7 +84,7 @@ fn setting(name: &str) -> Option<String> {
     set.or_else(|| std::env::var(variable(name)).or_else(|_| std::env::var(name)).ok())
 }
 
-/// The host table: configuration from the environment, and a minimal implementation of everything else.
+/// Returns the host table: configuration from the environment, and a minimal implementation of all other services.
 pub(crate) fn host() -> Host {
     REFUSED.store(false, Ordering::Relaxed);
     Host {
@@ -108,7 +108,7 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// The last variable that was read without a declaration.
 static UNDECLARED: Mutex<Option<String>> = Mutex::new(None);
 
-/// Whether a value was refused: the entry function has to fail.
+/// Checks whether the host refused a value, so that the entry function has to fail.
 pub(crate) fn refused() -> bool {
     REFUSED.load(Ordering::Relaxed)
 }
@@ -133,7 +133,8 @@ unsafe extern "C" fn config_declare(
         }
         Ok(setting(&variable.name).map(|text| (text, Some("environment".to_owned()))))
     };
-    // SAFETY: the context of a table of `host`, which is never freed; the provider's records, borrowed for the call.
+    // SAFETY: the context belongs to a table of `host`, which is never freed; the records are the provider's, borrowed for the
+    // call.
     let declared = unsafe { (*context.cast::<Declarations>()).declare(vars, count, set) };
     let Err(failure) = declared else { return OK };
     REFUSED.store(true, Ordering::Relaxed);
@@ -152,7 +153,7 @@ unsafe extern "C" fn config_get(
     // SAFETY: as config_declare.
     let code = unsafe { (*context.cast::<Declarations>()).get(name, name_len, out) };
     if code == Status::NoDevice as i32 {
-        // SAFETY: the provider's name, which the call above has read.
+        // SAFETY: the name is the provider's; the call above has read it.
         let name = unsafe { core::slice::from_raw_parts(name, name_len) };
         if let Ok(mut undeclared) = UNDECLARED.lock() {
             *undeclared = Some(String::from_utf8_lossy(name).into_owned());
@@ -171,7 +172,7 @@ unsafe extern "C" fn clock_ns(_: *mut c_void) -> u64 {
 }
 
 unsafe extern "C" fn async_event(_: *mut c_void, event: *const AsyncEvent) {
-    // SAFETY: the provider's record and text, borrowed for the call.
+    // SAFETY: the record and the text are the provider's, borrowed for the call.
     let text = unsafe {
         if event.is_null() || (*event).text.is_null() {
             return;
@@ -184,7 +185,7 @@ unsafe extern "C" fn async_event(_: *mut c_void, event: *const AsyncEvent) {
 }
 
 unsafe extern "C" fn pages_alloc(_: *mut c_void, len: usize) -> *mut c_void {
-    // SAFETY: a new anonymous mapping.
+    // SAFETY: the call makes a new anonymous mapping.
     let at = unsafe {
         libc::mmap(
             ptr::null_mut(),

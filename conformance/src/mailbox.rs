@@ -15,11 +15,11 @@ pub(crate) struct Mailbox {
     pub(crate) failed: Vec<Received>,
     /// The numbers of present peers, with their index in `arrived`.
     here: Vec<(u64, usize)>,
-    /// The cookies of endpoints that a peer's endpoint is connected to: they identify the peers, for which there is no arrival.
+    /// The cookies of endpoints to which a peer's endpoint is connected. They identify peers for which there is no arrival.
     pub(crate) cookies: Vec<u64>,
-    /// The most events of one poll.
+    /// The maximum number of events of one poll.
     pub(crate) at_once: usize,
-    /// The check releases lent payloads itself; otherwise they are released as soon as they have been copied.
+    /// Whether the check releases lent payloads itself; otherwise they are released as soon as they have been copied.
     pub(crate) keeps_lent: bool,
 }
 
@@ -50,7 +50,7 @@ impl Mailbox {
         drop(self.here.drain(..self.here.len() - known));
     }
 
-    /// One poll; `false` if it delivered nothing.
+    /// Polls once. Returns `false` if the poll delivered nothing.
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
         let events = succeeds("poll", self.interface.poll(self.at_once))?;
         let any = !events.is_empty();
@@ -75,7 +75,7 @@ impl Mailbox {
                 }
                 event::COMPLETION => {
                     let words = std::str::from_utf8(&received.data).is_ok();
-                    // A status that says that nothing has happened cannot complete a posted operation.
+                    // A status which means that nothing has happened cannot complete a posted operation.
                     let status = Status::from_code(received.status);
                     let ends =
                         received.status <= 0 && !matches!(status, Status::Again | Status::Declined);

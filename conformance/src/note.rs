@@ -1,16 +1,16 @@
-//! Reads a provider's note from the bytes of its file, as the core does before it loads one.
+//! Reads a provider's note from the bytes of its file, as the core does before it loads the file.
 
 use tieline_plugin_api::abi::{NOTE_OWNER, NOTE_SECTION, NOTE_TYPE};
 
-/// The length of the note's record in ABI 1.0, the shortest that a provider may have.
+/// The length of the note's record in ABI 1.0, in bytes: the shortest that a provider may have.
 pub(crate) const FIRST_LENGTH: usize = 76;
 
 /// The contents of the note.
 #[derive(Debug)]
 pub(crate) struct Note {
-    /// The stated length of its record.
+    /// The stated length of the note's record.
     pub(crate) desc_len: usize,
-    /// The actual length.
+    /// The actual length of the note's record.
     pub(crate) held: usize,
     pub(crate) revision: u16,
     pub(crate) abi_major: u16,
@@ -82,13 +82,13 @@ fn parse(note: &[u8]) -> Result<Note, String> {
     })
 }
 
-/// Text that ends with a zero, followed only by zeros.
+/// Returns the text that ends with a zero, followed only by zeros.
 fn padded(bytes: &[u8]) -> Option<&str> {
     let (text, padding) = bytes.split_at(bytes.iter().position(|&byte| byte == 0)?);
     padding.iter().all(|&byte| byte == 0).then(|| std::str::from_utf8(text).ok())?
 }
 
-/// Whether this is a semantic version.
+/// Checks whether this is a semantic version.
 pub(crate) fn is_version(version: &str) -> bool {
     let (rest, build) = version.split_once('+').map_or((version, None), |(a, b)| (a, Some(b)));
     let (numbers, before) = rest.split_once('-').map_or((rest, None), |(a, b)| (a, Some(b)));
@@ -122,7 +122,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A note with these values and this stated length of its record.
+    /// Returns a note with these values and this stated length of its record.
     fn note(len: u16, name: &[u8], version: &[u8]) -> Vec<u8> {
         let words = [8, 76, NOTE_TYPE].map(u32::to_le_bytes).concat();
         let numbers = [len, 1, 1, 0, 0, 0].map(u16::to_le_bytes).concat();
@@ -139,7 +139,7 @@ mod tests {
         let read = parse(&whole).unwrap();
         assert_eq!((&*read.name, &*read.version, read.held), ("mine", "1.0.0", 76));
         assert!((0..whole.len()).all(|len| parse(&whole[..len]).is_err()));
-        // 31 bytes and a zero are the maximum, and all bytes behind the zero are zero.
+        // The maximum is 31 bytes and a zero, and all bytes after the zero are zero.
         for name in [&[b'm'; 32][..], b"mine\0x"] {
             assert!(parse(&note(76, name, b"1.0.0")).unwrap_err().contains("the name"));
         }

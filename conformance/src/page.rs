@@ -17,7 +17,7 @@ check requires more than they state. [`abi.md`](abi.md) has the rules,
 Made by `cargo test -p tieline-conformance --test mutations -- --page`. Do not edit.
 ";
 
-/// The text of docs/checks.md.
+/// Returns the text of docs/checks.md.
 #[must_use]
 pub fn page() -> String {
     let mut text = HEAD.to_string();

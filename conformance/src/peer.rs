@@ -1,6 +1,6 @@
-//! The other process: opens the same module of the same file and carries out the commands on its standard input.
+//! The other process of a check: opens the same module of the same file and carries out the commands on its standard input.
 //!
-//! Each command is one line, and so is its answer. Between commands it makes progress.
+//! Each command is one line, and so is its answer. Between commands the process makes progress.
 
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox, NEAR_COOKIE};
 use crate::checks::count_remotely;
@@ -17,12 +17,12 @@ use tieline_plugin_api::{Status, caps};
 
 /// The first argument of a process that is to call [`serve`]; the file and `domain/module` follow.
 pub(crate) const ARGUMENT: &str = "check-peer";
-/// Bytes of the region that the peer offers.
+/// The length of the region that the peer offers, in bytes.
 pub(crate) const REGION: usize = 32 << 10;
 /// The initial bytes of the region.
 pub(crate) const FILL: u8 = 0x6c;
 
-/// Serves until standard input closes.
+/// Serves commands until standard input closes.
 ///
 /// # Errors
 /// The failure, which was also the answer to the command.
@@ -68,7 +68,7 @@ struct Peer<'a> {
     memory: Option<Memory>,
     /// Further connections to the same process.
     twins: Vec<Endpoint>,
-    /// It has agreed to sleep, and sleeps until the next command.
+    /// Whether the thread has agreed to sleep, and sleeps until the next command.
     asleep: bool,
 }
 
@@ -98,7 +98,7 @@ impl<'a> Peer<'a> {
                 memory()?.write(0, &[0; REGION]);
                 Ok("done".to_string())
             }
-            // Modules that connect endpoints answer with the endpoint's address, others with nothing.
+            // Modules that connect endpoints answer with the endpoint's address, other modules with nothing.
             "connect" => {
                 self.desk.connect_as(&unhex(argument), &self.case.identity(), NEAR_COOKIE)?;
                 let capacity = self.case.attr.max_endpoint_address_len as usize;
@@ -169,17 +169,17 @@ impl<'a> Peer<'a> {
     }
 }
 
-/// Whether a status is a hard error: a retry does not help.
+/// Checks whether a status is a hard error: a retry does not help.
 pub(crate) fn is_hard(status: Status) -> bool {
     status != Status::Again
 }
 
-/// Bytes as hexadecimal text.
+/// Returns the bytes as hexadecimal text.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The reverse, up to the first character that is not a hexadecimal digit.
+/// Decodes hexadecimal text, up to the first character that is not a hexadecimal digit.
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     text.as_bytes()
         .chunks_exact(2)

@@ -1,13 +1,14 @@
-//! The sentence on which each check rests: it quotes the pages and the header, which have every requirement.
+//! The sentences on which the checks rest. Each is a quotation from the pages and the header, which have every requirement.
 
-/// Each line: a check, a bar, and a quotation from docs/abi.md, docs/writing-a-provider.md or include/tieline_provider.h.
+/// The list of quotations. Each line has a check, a bar, and a quotation from docs/abi.md, docs/writing-a-provider.md or
+/// include/tieline_provider.h.
 const PROMISES: &str = include_str!("promises.txt");
 
 fn promises() -> impl Iterator<Item = (&'static str, &'static str)> {
     PROMISES.lines().filter_map(|line| line.split_once('|'))
 }
 
-/// The quotation for a check.
+/// Returns the quotation for a check.
 pub(crate) fn promise_of(check: &str) -> &'static str {
     promises().find(|(name, _)| *name == check).map_or("", |(_, words)| words)
 }
@@ -21,7 +22,7 @@ mod tests {
     const PAGES: [&str; 3] =
         ["docs/abi.md", "docs/writing-a-provider.md", "include/tieline_provider.h"];
 
-    /// The text with single blanks between words, without the stars of comments.
+    /// Returns the text with single blanks between words, without the stars of comments.
     fn plain(text: &str) -> String {
         let lines = text.lines().map(|line| {
             let line = line.trim();

@@ -6,7 +6,7 @@ use tieline_plugin_api::{Failure, Status};
 /// The reason why a check stopped before its end.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// The check cannot be run here.
+    /// The check cannot be run on this machine or with this module.
     Skip(String),
     /// The provider broke a rule.
     Fail(String),
@@ -18,11 +18,11 @@ pub(crate) type Checked = Result<(), Stop>;
 /// The verdict of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Passed.
+    /// The check passed.
     Passed,
-    /// Not run, with the reason.
+    /// The check was not run, for this reason.
     Skipped(String),
-    /// The subject, the expected value, the actual one.
+    /// The check failed: the subject, the expected value, the actual one.
     Failed(String),
 }
 
@@ -46,7 +46,7 @@ impl Display for Verdict {
     }
 }
 
-/// A failed check, in the common form.
+/// Makes a failed check, in the common form.
 pub(crate) fn fail(what: impl Display, expected: impl Display, found: impl Display) -> Stop {
     Stop::Fail(format!("{what}, expected {expected}, found {found}"))
 }

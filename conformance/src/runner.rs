@@ -27,29 +27,29 @@ const OBSERVE: &str = "observe";
 
 /// The checks to run.
 pub struct Plan {
-    /// The provider file.
+    /// The path of the provider file.
     pub path: PathBuf,
-    /// Only this module: `MODULE` or `DOMAIN/MODULE`.
+    /// The only module to check, as `MODULE` or `DOMAIN/MODULE`; `None` for all.
     pub module: Option<String>,
-    /// Only checks whose name contains this.
+    /// A text that the names of the checks must contain; `None` for all checks.
     pub filter: Option<String>,
     /// The program to start for a check and for a peer: it calls [`child`] first.
     pub program: PathBuf,
     /// The time after which a check counts as hanging.
     pub limit: Duration,
-    /// Stop after the first failed check.
+    /// Whether the run stops after the first failed check.
     pub until_failure: bool,
 }
 
 /// The result of one check.
 pub struct Outcome {
-    /// `domain/module`.
+    /// The module's name, `domain/module`.
     pub module: String,
-    /// The check.
+    /// The check that was run.
     pub check: &'static Check,
-    /// Its verdict.
+    /// The verdict of the check.
     pub verdict: Verdict,
-    /// Its duration.
+    /// The duration of the check.
     pub took: Duration,
 }
 
@@ -62,11 +62,11 @@ impl fmt::Display for Outcome {
 /// The number of checks by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Passed.
+    /// The number of checks that passed.
     pub passed: usize,
-    /// Failed.
+    /// The number of checks that failed.
     pub failed: usize,
-    /// Skipped.
+    /// The number of checks that were skipped.
     pub skipped: usize,
 }
 
@@ -80,11 +80,11 @@ impl fmt::Display for Tally {
 /// A module of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
-    /// `domain/module`.
+    /// The module's name, `domain/module`.
     pub name: String,
-    /// `TIELINE_ROLE_*`.
+    /// The role, `TIELINE_ROLE_*`.
     pub role: u32,
-    /// `TIELINE_CAP_*` that checks may rely on.
+    /// The capabilities `TIELINE_CAP_*` that checks may rely on.
     pub caps: u64,
 }
 
@@ -92,16 +92,16 @@ pub struct Listed {
 pub struct Contents {
     /// The provider's name.
     pub name: String,
-    /// Its version.
+    /// The provider's version.
     pub version: String,
     /// Every module that the plan names.
     pub modules: Vec<Listed>,
-    /// The machine lacks the provider's device, so it has no module here: the provider's text.
+    /// The provider's text if the machine lacks the provider's device, so that the file has no module to check.
     pub no_device: Option<String>,
 }
 
 impl Contents {
-    /// The modules, and the applicable checks with the capabilities that they need.
+    /// Returns the modules, and the applicable checks with the capabilities that they need.
     #[must_use]
     pub fn list(&self) -> String {
         let mut text = String::new();
@@ -180,7 +180,7 @@ pub fn run(
     Ok(tally)
 }
 
-/// The modules, or the reason why there are none here.
+/// Returns the modules, or the reason why the file has none on this machine.
 fn modules_apart(plan: &Plan) -> Result<Result<Vec<Listed>, String>, String> {
     match apart(plan, &[LIST_MODULES.as_ref(), plan.path.as_os_str()], &[])? {
         Ended::With(text) => match text.split_once(": ") {
@@ -217,7 +217,7 @@ pub(crate) fn one(plan: &Plan, check: &str, module: &str, variables: &[(&str, &s
     }
 }
 
-/// The result of [`checks::observed`] in a process with these variables set; none if it cannot start.
+/// Returns the result of [`checks::observed`] in a process with these variables set. Returns `None` if the module cannot start.
 pub(crate) fn observe(plan: &Plan, module: &str, variables: &[(&str, &str)]) -> Option<String> {
     let words = [OBSERVE.as_ref(), plan.path.as_os_str(), module.as_ref()];
     match apart(plan, &words, variables) {
@@ -277,7 +277,7 @@ fn apart(plan: &Plan, words: &[&OsStr], variables: &[(&str, &str)]) -> Result<En
     Ok(Ended::Badly(format!("failed with {status}: {why}")))
 }
 
-/// All data of a pipe, once it has been closed.
+/// Returns a channel with all data of a pipe, once the pipe has been closed.
 fn collect(mut pipe: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<Vec<u8>> {
     let (sender, ended) = channel();
     let _ = std::thread::spawn(move || {
@@ -288,7 +288,7 @@ fn collect(mut pipe: impl Read + Send + 'static) -> std::sync::mpsc::Receiver<Ve
     ended
 }
 
-/// The provider's likely mistake if a process dies by this signal.
+/// Returns the provider's likely mistake if a process dies by this signal.
 fn meaning(signal: i32) -> &'static str {
     match signal {
         libc::SIGSEGV => " (memory that is not there: behind the end of a record, or gone)",
@@ -300,8 +300,8 @@ fn meaning(signal: i32) -> &'static str {
     }
 }
 
-/// The other side of [`run`]: if the arguments `words` say that the program was started for a check or for a check's peer, it runs
-/// that. Returns the exit code then; the program has nothing else to do.
+/// Runs the other side of [`run`]: if the arguments `words` state that the program was started for a check or for a check's peer,
+/// runs that and returns the exit code. The program then has nothing else to do.
 #[must_use]
 pub fn child(words: &[OsString]) -> Option<ExitCode> {
     let (first, rest) = words.split_first()?;

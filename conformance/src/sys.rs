@@ -27,10 +27,10 @@ pub(crate) struct Provider {
 
 // SAFETY: the tables are constant; functions of a provider may be called from any thread.
 unsafe impl Send for Provider {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Provider {}
 
-/// The provider's first table, and memory behind it.
+/// The provider's first table, and memory after it.
 #[repr(C)]
 struct Room {
     ops: ProviderOps,
@@ -43,7 +43,7 @@ struct Room {
 /// `from` is null or points to a table whose first field is its size.
 unsafe fn full<T: Copy>(from: *const T, mut empty: T) -> T {
     if !from.is_null() {
-        // SAFETY: the provider states that `size` bytes are there; no more than our table is written.
+        // SAFETY: the provider states that `size` bytes are readable; no more than the present table is written.
         unsafe {
             let size = (*from.cast::<usize>()).min(size_of::<T>());
             ptr::copy_nonoverlapping(from.cast::<u8>(), ptr::from_mut(&mut empty).cast(), size);
@@ -67,16 +67,16 @@ impl Provider {
         Provider::enter_with(entry, host)
     }
 
-    /// The same with this host table, which has the stated length and lives for ever.
+    /// Calls the entry function with this host table, which has the stated length and lives for ever.
     pub(crate) fn enter_with(
         entry: EntryFn,
         host: *const Host,
     ) -> Result<&'static Provider, Failure> {
-        // A provider may write behind the record. One check detects that, and nothing is damaged here.
+        // A provider may write beyond the record. One check detects that, and nothing is damaged by such a write.
         let mut room = Room { ops: ProviderOps::empty(), _behind: [0; 8] };
         let ops = ptr::from_mut(&mut room).cast::<ProviderOps>();
         let _call = call("the entry function");
-        // SAFETY: a host table that lives for ever, and a record whose size is set, at the beginning of the room.
+        // SAFETY: the host table lives for ever, and the record, whose size is set, is at the beginning of the room.
         let code = unsafe { entry(host, ops) };
         let _ = status(code.into()).map_err(|s| Failure::new(s, load::last_event()))?;
         if load::refused() {
@@ -84,7 +84,7 @@ impl Provider {
             return Err(Failure::new(Status::Invalid, why));
         }
         let ops = room.ops;
-        // SAFETY: the pointers of a table that the provider has filled in above.
+        // SAFETY: the pointers belong to a table that the provider has filled in above.
         let provider = unsafe {
             Provider {
                 domain: full(ops.domain, DomainOps::empty()),
@@ -97,11 +97,11 @@ impl Provider {
         Ok(Box::leak(Box::new(provider)))
     }
 
-    /// A failure with the provider's text.
+    /// Returns a failure with the provider's text.
     pub(crate) fn failure(&self, status: Status) -> Failure {
         let mut text = [0u8; 512];
         let len = match self.ops.last_error {
-            // SAFETY: the provider's function and state; at most the capacity is written.
+            // SAFETY: function and state are the provider's; the call writes at most the capacity.
             Some(f) => unsafe { f(self.ops.state, text.as_mut_ptr(), text.len()) },
             None => 0,
         };
@@ -116,7 +116,7 @@ impl Provider {
     pub(crate) fn domains(&self) -> Result<Vec<DomainAttr>, Failure> {
         let _call = call("query_domains");
         let f = self.ops.query_domains.ok_or(Status::Unsupported)?;
-        // SAFETY: the provider's function and state, an array of `capacity` records and a place for the count.
+        // SAFETY: function and state are the provider's; the array has `capacity` records, and `count` takes the count.
         list(DomainAttr::empty(), |out, capacity, count| unsafe {
             self.check(f(self.ops.state, out, capacity, count))
         })
@@ -132,7 +132,7 @@ impl Provider {
         let _call = call("open_domain");
         let f = self.ops.open_domain.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
-        // SAFETY: the provider's function and state, a full record and a place for the handle.
+        // SAFETY: function and state are the provider's; the record is complete, and `handle` takes the handle.
         let _ = self.check(unsafe { f(self.ops.state, &params, &mut handle) })?;
         Ok(Arc::new(Domain { provider: self, handle }))
     }
@@ -159,7 +159,7 @@ impl<T> Moved<T> {
     }
 }
 
-/// Asks for the count, then for the records.
+/// Asks for the count of a list, then for its records.
 fn list<T: Copy>(
     empty: T,
     mut ask: impl FnMut(*mut T, usize, *mut usize) -> Result<i32, Failure>,
@@ -172,15 +172,15 @@ fn list<T: Copy>(
     Ok(records)
 }
 
-/// The byte behind the end of a buffer.
+/// The value of the bytes after the end of a buffer.
 pub(crate) const CANARY: u8 = 0x5a;
 
-/// Asks for bytes; `TooLarge` if they do not fit, `BadData` if more than the capacity was written.
+/// Asks for bytes. The error is `TooLarge` if they do not fit, `BadData` if more than the capacity was written.
 pub(crate) fn bytes(
     mut ask: impl FnMut(*mut u8, usize) -> i64,
     capacity: usize,
 ) -> Result<Vec<u8>, Status> {
-    // The room behind the buffer detects an overrun instead of a crash.
+    // The room after the buffer detects an overrun instead of a crash.
     let mut out = vec![CANARY; capacity + 64];
     let len = status(ask(out.as_mut_ptr(), capacity))? as usize;
     if out[capacity..].iter().any(|&b| b != CANARY) {
@@ -201,14 +201,14 @@ pub(crate) struct Domain {
 
 // SAFETY: the contract allows several threads to call functions of a domain at once.
 unsafe impl Send for Domain {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Domain {}
 
 impl Drop for Domain {
     fn drop(&mut self) {
         if let Some(f) = self.provider.domain.close {
             let _call = call("close");
-            // SAFETY: all objects of the domain hold an `Arc` of it, so they are closed.
+            // SAFETY: all objects of the domain hold an `Arc` of it, so all of them are closed.
             unsafe { f(self.handle) }
         }
     }
@@ -218,7 +218,7 @@ impl Domain {
     pub(crate) fn modules(&self) -> Result<Vec<ModuleAttr>, Failure> {
         let _call = call("query_modules");
         let f = self.provider.domain.query_modules.ok_or(Status::Unsupported)?;
-        // SAFETY: an open domain, an array of `capacity` records and a place for the count.
+        // SAFETY: the domain is open, the array has `capacity` records, and `count` takes the count.
         list(ModuleAttr::empty(), |out, capacity, count| unsafe {
             self.provider.check(f(self.handle, out, capacity, count))
         })
@@ -237,16 +237,16 @@ impl Domain {
             ..InterfaceParams::empty()
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: an open domain, a full record and a place for the handle.
+        // SAFETY: the domain is open, the record is complete, and `handle` takes the handle.
         let _ = self.provider.check(unsafe { f(self.handle, &params, &mut handle) })?;
         Ok(Interface::of(self.clone(), handle))
     }
 
-    /// The domain's answer to memory, or to a registration, that is requested in this way; the result is released again.
+    /// Returns the domain's answer to a request for memory or for a registration. The result of the request is released again.
     pub(crate) fn says(&self, asked: &Asked) -> Result<(), Failure> {
         let ops = &self.provider.domain;
         let mut region = MemoryRegion::empty();
-        // SAFETY: an open domain, and full records; the memory outlives the registration.
+        // SAFETY: the domain is open, and the records are complete; the memory outlives the registration.
         let code = unsafe {
             match asked {
                 Asked::Alloc(params) => {
@@ -260,11 +260,11 @@ impl Domain {
         let _ = self.provider.check(code)?;
         let _call = call("deregister");
         let f = ops.deregister.ok_or(Status::Unsupported)?;
-        // SAFETY: a region that was made above.
+        // SAFETY: the region was made above.
         self.provider.check(unsafe { f(self.handle, region.handle) }).map(|_| ())
     }
 
-    /// Memory that peers may access with `access`: registered if the domain registers, otherwise the domain's own.
+    /// Makes memory that peers may access with `access`: registered if the domain registers, otherwise the domain's own.
     pub(crate) fn memory(
         self: &Arc<Domain>,
         caps: u64,
@@ -275,17 +275,17 @@ impl Domain {
         let mut region = MemoryRegion::empty();
         let mut owned = Vec::new();
         let code = if caps & memory_caps::REGISTER != 0 {
-            // One word of room at each end, so that the registered part is exactly `len` long.
+            // One word of room at each end makes the registered part exactly `len` bytes long.
             owned = vec![0u64; len.div_ceil(8) + 2];
             let base = owned[1..].as_mut_ptr().cast::<u8>();
             let _call = call("register");
             let f = ops.register.ok_or(Status::Unsupported)?;
-            // SAFETY: an open domain; the memory lives until the region is deregistered in `drop`.
+            // SAFETY: the domain is open; the memory lives until the region is deregistered in `drop`.
             unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) }
         } else {
             let _call = call("alloc");
             let f = ops.alloc.ok_or(Status::Unsupported)?;
-            // SAFETY: an open domain and a record whose size is set.
+            // SAFETY: the domain is open, and the record's size is set.
             unsafe { f(self.handle, &AllocParams::new(len, access), &mut region) }
         };
         let _ = self.provider.check(code)?;
@@ -295,7 +295,7 @@ impl Domain {
 }
 
 impl Domain {
-    /// Memory of the check, which stays until the process ends.
+    /// Registers memory of the check, which stays until the process ends.
     pub(crate) fn register(
         self: &Arc<Domain>,
         base: *mut u8,
@@ -305,7 +305,7 @@ impl Domain {
         let mut region = MemoryRegion::empty();
         let _call = call("register");
         let f = self.provider.domain.register.ok_or(Status::Unsupported)?;
-        // SAFETY: an open domain, and memory that stays.
+        // SAFETY: the domain is open, and the memory stays.
         let code = unsafe { f(self.handle, &RegisterParams::new(base, len, access), &mut region) };
         let _ = self.provider.check(code)?;
         let (domain, _owned) = (self.clone(), Vec::new());
@@ -324,23 +324,23 @@ pub(crate) struct Memory {
     domain: Arc<Domain>,
     pub(crate) region: MemoryRegion,
     registered: bool,
-    /// Its pieces name their region.
+    /// Whether the pieces of this operation name their region.
     pub(crate) named: bool,
-    /// Declared after `region`, whose `drop` runs before the fields are dropped.
+    /// The check's own memory, declared after `region`, whose `drop` runs before the fields are dropped.
     _owned: Vec<u64>,
 }
 
-// SAFETY: a region may be used from any thread; the bytes are only accessed through raw pointers, by checks that order their
-// accesses by messages and completions.
+// SAFETY: any thread may use a region; the bytes are only accessed through raw pointers, by checks that order their accesses by
+// messages and completions.
 unsafe impl Send for Memory {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
         let _ = self.revoke();
         if self.registered {
-            // AGAIN: a peer may be in the middle of an access, so the memory stays.
+            // AGAIN means that a peer may be in the middle of an access, so the memory stays.
             core::mem::forget(core::mem::take(&mut self._owned));
         }
     }
@@ -351,14 +351,14 @@ impl Memory {
         self.region.len
     }
 
-    /// Ends the registration, once. It stays while a peer still uses it, with an error.
+    /// Ends the registration, once. If a peer still uses the registration, it stays, and the result is an error.
     pub(crate) fn revoke(&mut self) -> Result<(), Failure> {
         if !self.registered {
             return Ok(());
         }
         let _call = call("deregister");
         let f = self.domain.provider.domain.deregister.ok_or(Status::Unsupported)?;
-        // SAFETY: an open domain and a region of it that was not deregistered before.
+        // SAFETY: the domain is open, and the region belongs to it and was not deregistered before.
         let code = unsafe { f(self.domain.handle, self.region.handle) };
         self.registered = code == Status::Again as i32;
         self.domain.provider.check(code).map(|_| ())
@@ -368,7 +368,7 @@ impl Memory {
     pub(crate) fn refuse_keys(&self) -> Result<(), Failure> {
         let _call = call("revoke");
         let f = self.domain.provider.domain.revoke.ok_or(Status::Unsupported)?;
-        // SAFETY: an open domain and a live region of it.
+        // SAFETY: the domain is open, and the region belongs to it and is live.
         let code = unsafe { f(self.domain.handle, self.region.handle) };
         self.domain.provider.check(code).map(|_| ())
     }
@@ -377,12 +377,12 @@ impl Memory {
         self.key_to(KeyParams::empty(), capacity)
     }
 
-    /// A key to a part of the memory.
+    /// Returns a key to a part of the memory.
     pub(crate) fn key_to(&self, part: KeyParams, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("pack_key");
         let f = self.domain.provider.domain.pack_key.ok_or(Status::Unsupported)?;
         let key = KeyParams { region: self.region.handle, ..part };
-        // SAFETY: an open domain, a live region of it, a buffer of that capacity.
+        // SAFETY: the domain is open, the region belongs to it and is live, and the buffer has that capacity.
         bytes(|out, capacity| unsafe { f(self.domain.handle, &key, out, capacity) }, capacity)
     }
 
@@ -394,7 +394,7 @@ impl Memory {
 
     pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         let piece = self.piece(at..at + bytes.len());
-        // SAFETY: inside the region (asserted by `piece`), which lives until it is revoked.
+        // SAFETY: the range is inside the region (asserted by `piece`), which lives until it is revoked.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), piece.base, piece.len) }
     }
 

@@ -182,7 +182,7 @@ TIELINE_PROVIDER_NOTE("pairs", "0.1.0", 0);
 
 enum {
     REGIONS = 4096,  /* of a domain */
-    OPS = 256,       /* the most requests of one peer in flight: the maximum of the setting WINDOW */
+    OPS = 256,       /* the maximum number of requests of one peer in flight, and the maximum of the setting WINDOW */
     PIECES = 16,     /* max_iov */
     LONGEST = 32768, /* payload of a packet: the maximum of the setting PACKET, which every side can receive */
     BUFFER = LONGEST + 128,
@@ -215,7 +215,7 @@ struct tieline_domain { /* used from any thread */
 struct tieline_key { uint8_t domain[16]; uint64_t slot, generation, secret; }; /* as pack_key writes it */
 
 enum { MESSAGE = 1, PUT, GET, ATOMIC, FLUSH, REPLY, BYE, HELD /* LATE_AND_OUT_OF_ORDER: answered, and not reported */ };
-struct frame { /* the head of a packet: as many of its first bytes as its kind needs */
+struct frame { /* the head of a packet, of which a packet has the first bytes that its kind needs */
     uint32_t kind, id;     /* a message's id, or the index of the operation */
     uint64_t header;       /* a message's header, or in a reply the fetched value */
     uint64_t serial;       /* the number of the operation */
@@ -227,7 +227,7 @@ struct frame { /* the head of a packet: as many of its first bytes as its kind n
 enum { MESSAGE_HEAD = offsetof(struct frame, serial), REPLY_HEAD = offsetof(struct frame, key),
        REQUEST_HEAD = sizeof(struct frame) };
 
-struct operation { /* one that waits for its reply */
+struct operation { /* an operation that waits for its reply */
     uint32_t kind, pieces; /* kind 0: free */
     uint64_t cookie, serial, fetch;
     size_t len;
@@ -265,7 +265,7 @@ struct tieline_endpoint {
     struct { struct frame f; struct tieline_iov iov[PIECES]; uint32_t count; } waiting[8];
     uint32_t late;                 /* PIECES_READ_LATE: the number of pieces to read when there is room */
     struct tieline_iov pieces[PIECES];
-    struct operation operations[]; /* as many as the window, and behind them the bytes of `packed` */
+    struct operation operations[]; /* the operations of a window, followed by the bytes of `packed` */
 };
 struct tieline_interface { /* one thread at a time */
     struct tieline_domain *domain;
@@ -418,7 +418,7 @@ static int watch(struct tieline_endpoint *e, int change, int fd, int which, uint
     return epoll_ctl(e->interface->epoll, change, fd, &event);
 }
 
-/* A forked child may have it open, too: closing alone would end it neither for epoll nor for the peer. */
+/* A forked child may have the socket open, too: closing alone would end it neither for epoll nor for the peer. */
 static void drop_socket(struct tieline_endpoint *e, int *fd)
 {
     if (*fd < 0) return;
@@ -486,13 +486,13 @@ static int32_t send_answer(struct tieline_endpoint *e, const struct frame *f)
         piece.base = (uint8_t *)(uintptr_t)f->operand;
         return transmit(e, &reply, REPLY_HEAD, &piece, 1);
     }
-    reply.status = begin_access(d, f, TIELINE_ACCESS_REMOTE_READ, &r); /* checked here and not on arrival: the key may be gone */
+    reply.status = begin_access(d, f, TIELINE_ACCESS_REMOTE_READ, &r); /* not on arrival: the key may be revoked since */
     if (reply.status) return transmit(e, &reply, REPLY_HEAD, NULL, 0);
     piece.base = r->base + f->offset;
     status = transmit(e, &reply, REPLY_HEAD, &piece, 1);
     end_access(d, r);
     if (status == TIELINE_OK || status == TIELINE_AGAIN) return status;
-    reply.status = status; /* the memory is gone */
+    reply.status = status; /* the memory is not registered any more */
     return transmit(e, &reply, REPLY_HEAD, NULL, 0);
 }
 
@@ -539,7 +539,7 @@ static int push(struct tieline_endpoint *e)
 
 static int answer(struct tieline_endpoint *e, const struct frame *f)
 {
-    if (e->replies == OPS) return 0; /* the most that a peer may have in flight */
+    if (e->replies == OPS) return 0; /* the maximum number that a peer may have in flight */
     e->answers[(e->first + e->replies++) % OPS] = *f;
     push(e);
     return 1;
@@ -547,7 +547,7 @@ static int answer(struct tieline_endpoint *e, const struct frame *f)
 
 /* ---- connecting ---- */
 
-static int is_waiting(const struct tieline_endpoint *e) /* for its own half of the connection, or for the peer's */
+static int is_waiting(const struct tieline_endpoint *e) /* for either half of the connection */
 {
     return (e->phase == CONNECTING && !e->refused) || (e->phase == OPEN && e->in < 0);
 }
@@ -603,7 +603,7 @@ static void try_connect(struct tieline_endpoint *e)
         push(e);
     } else if (errno != EAGAIN && errno != EINTR) {
         e->refused = 1;
-        if (!MUTATED(CLOSED_BEFORE_CONNECT_LOSES)) admit(e); /* it may have sent messages and closed: these come first */
+        if (!MUTATED(CLOSED_BEFORE_CONNECT_LOSES)) admit(e); /* the peer may have sent messages and closed: they come first */
         if (e->in < 0 && !MUTATED(REFUSED_NEVER_ENDS))
             end(e, TIELINE_UNREACHABLE, "nobody listens at the peer's address: its endpoint is closed");
     }
@@ -665,7 +665,7 @@ static void tell_held(struct tieline_interface *i, struct batch *b) /* in the ne
         }
 }
 
-static int handle(struct tieline_endpoint *e, struct batch *b, const uint8_t *packet, size_t len) /* 0: not our protocol */
+static int handle(struct tieline_endpoint *e, struct batch *b, const uint8_t *packet, size_t len) /* 0: a protocol error */
 {
     struct tieline_domain *d = e->interface->domain;
     struct frame f = { .kind = 0 };
@@ -836,7 +836,7 @@ static int32_t arm(struct tieline_interface *i)
     for (struct tieline_endpoint *e = i->endpoints; e; e = e->next)
         if (e->kept && e->phase == OPEN && IS_ODD(TELLS_LATE)) return 1;
     if ((i->untold > 0 && !MUTATED(ARM_FORGETS_ENDED)) || i->held > 0 || i->again) return 1;
-    return epoll_wait(i->epoll, &ready, 1, 0) > 0; /* 0: the next one makes it readable */
+    return epoll_wait(i->epoll, &ready, 1, 0) > 0; /* 0: the next event makes the descriptor readable */
 }
 
 static int32_t event_fd(struct tieline_interface *i) { return MUTATED(EVENT_FD_EACH_TIME) ? dup(i->epoll) : i->epoll; }
@@ -887,7 +887,7 @@ static int32_t am_zcopy(struct tieline_endpoint *e, uint32_t id, uint64_t header
 {
     size_t len;
     int32_t status = sum(iov, count, longest(e->interface), &len);
-    (void)cookie; /* the kernel has copied it when the call returns: no completion follows */
+    (void)cookie; /* the kernel has copied the message when the call returns: no completion follows */
     if (status) return status;
     if (MUTATED(DONE_AND_COMPLETES)) e->interface->ghosts = 1, e->interface->ghost = cookie;
     if (MUTATED(EMPTY_MESSAGE_LOST) && !len && e->phase == OPEN) return TIELINE_OK;
@@ -922,7 +922,7 @@ static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t heade
     memcpy(e->packed, &f, MESSAGE_HEAD);
     e->stashed = MESSAGE_HEAD + (size_t)len, e->stash = FULL, e->serial++, e->dirty = 1;
     if (MUTATED(AGAIN_AFTER_PACKING) && !push(e)) { e->stash = EMPTY; return TIELINE_AGAIN; }
-    push(e); /* without room poll sends it: it was packed, so it is accepted */
+    push(e); /* without room poll sends the message, which is accepted because it was packed */
     return len;
 }
 
@@ -961,7 +961,7 @@ static int32_t post_rma(struct tieline_endpoint *e, const struct tieline_rma *op
     if ((status = sum(op->iov, op->iov_count, longest_rma(e->interface), &len))) return status;
     if (len != op->len) return TIELINE_INVALID;
     for (size_t n = 0; n < op->iov_count; n++) {
-        const struct tieline_region *r = op->iov[n].region; /* null: the memory lies anywhere */
+        const struct tieline_region *r = op->iov[n].region; /* null: the piece may be any memory */
         if (!r && op->iov[n].len && MUTATED(NO_REGION_REFUSED)) return TIELINE_INVALID;
         if (r && ((size_t)(op->iov[n].base - r->base) > r->len || op->iov[n].len > r->len - (size_t)(op->iov[n].base - r->base)))
             return TIELINE_INVALID;
@@ -994,7 +994,7 @@ static int32_t atomic(struct tieline_endpoint *e, const struct tieline_atomic *o
     return status;
 }
 
-/* An empty request: the peer answers in order, so all earlier ones have been carried out and delivered there. */
+/* Posts an empty request: the peer answers in order, so it has carried out and delivered all earlier ones. */
 static int32_t flush(struct tieline_endpoint *e, uint64_t cookie)
 {
     struct frame f = { .kind = FLUSH };
@@ -1094,7 +1094,7 @@ static int64_t endpoint_address(struct tieline_endpoint *e, uint8_t *out, size_t
     return copy_out(&e->own, sizeof e->own, out, MUTATED(ENDPOINT_ADDRESS_WHOLE) && capacity ? sizeof e->own : capacity);
 }
 
-static const char *elsewhere(const struct tieline_interface *i, const struct place *p) /* the reason why it cannot be reached */
+static const char *elsewhere(const struct tieline_interface *i, const struct place *p) /* why the place cannot be reached */
 {
     if (memcmp(p->magic, i->place.magic, sizeof p->magic)) return "the address is no address of pairs";
     if (memcmp(p->boot, i->place.boot, sizeof p->boot)) return "pairs reaches processes under the same kernel only";
@@ -1155,7 +1155,7 @@ static void close_endpoint(struct tieline_endpoint *e)
         e->phase = LEAVING, e->bye = !MUTATED(CLOSES_WITHOUT_WORD);
         e->next = i->leaving, i->leaving = e;
         if (MUTATED(CLOSE_DROPS_PACKED)) e->stash = EMPTY;
-        if (push(e)) leave(e); /* else poll sends the rest, or the interface's close */
+        if (push(e)) leave(e); /* otherwise poll sends the rest, or the interface's close does */
     } else {
         drop_sockets(e);
         release(e);

@@ -131,10 +131,10 @@ enum variant { NONE, MUTATIONS(NAME_OF) ODDITIES(NAME_OF) };
 #define ODDLY(name) (ODD == name)
 
 #undef TIELINE_ABI_MINOR
-#define TIELINE_ABI_MINOR (2 * ODDLY(LATER_MINOR)) /* later than the minor of the core that tries it */
+#define TIELINE_ABI_MINOR (2 * ODDLY(LATER_MINOR)) /* later than the minor of the core that loads this file */
 TIELINE_PROVIDER_NOTE("rings", "0.1.0", ODDLY(LATER_MINOR) << 15);
 
-#define NOT_YET(bit) (ODDLY(LATER_MINOR) << (bit)) /* the meaning that a later minor may give it */
+#define NOT_YET(bit) (ODDLY(LATER_MINOR) << (bit)) /* a bit whose meaning a later minor may define */
 #define DEFAULT_RING_SIZE (ODDLY(LEAST_LIMITS) ? "8k" : "256k")
 #define RIGHTS (TIELINE_ACCESS_REMOTE_READ | TIELINE_ACCESS_REMOTE_WRITE | TIELINE_ACCESS_REMOTE_ATOMIC)
 #define DECLINING (ODDLY(DECLINES) || MUTATED(DECLINED_AND_DONE) || MUTATED(DECLINED_COMPLETES))
@@ -151,7 +151,7 @@ enum {
     EVENTS = ODDLY(LEAST_LIMITS) ? 1 : 256,
     IDENTITY = 4096, REGIONS = 1024, TABLE = 256, BACKLOG = 1024,
     OPERATIONS_AT_ONCE = 32, /* one poll does a bounded amount of work */
-    POLLS_PER_LOOK = 16,     /* sockets cost a system call, so only one of so many polls reads them */
+    POLLS_PER_LOOK = 16,     /* reading sockets costs a system call, so only every 16th poll reads them */
     LEND_FROM = 64,          /* copying a shorter payload is faster than returning it later */
     SOCKETS = (MUTATED(KILLED_BY_A_PIPE) ? SOCK_STREAM : SOCK_SEQPACKET) | SOCK_CLOEXEC | SOCK_NONBLOCK,
 };
@@ -163,7 +163,7 @@ static const char BELL = 'b', NO_ROOM = 'n'; /* the messages on a socket after t
 
 /* ---- shared between processes ---- */
 
-struct ring { /* slot numbers: one side writes, the other reads; it has a place for every slot, so it never overflows */
+struct ring { /* slot numbers: one side writes, the other reads; the ring has a place for every slot, so it never overflows */
     _Atomic uint32_t tail;   /* the number of written entries */
     _Atomic uint32_t asleep; /* the reader wants the doorbell */
     _Atomic uint32_t number[MOST_SLOTS];
@@ -182,7 +182,7 @@ struct packed_key {
 };
 
 struct address {
-    char magic[8], boot[40];     /* which kernel */
+    char magic[8], boot[40];     /* the boot id of the kernel */
     uint64_t network, processes; /* the namespaces of the socket's name and of the process number */
     uint8_t name[16], domain[16];
     int32_t pid, table_fd;       /* the place of the domain's table */
@@ -193,7 +193,7 @@ struct address {
 struct settings { uint32_t slots, peers; };
 struct tieline_state { struct settings settings; };
 struct tieline_region { uint8_t *base; size_t len; int fd, used; };
-struct tieline_domain { /* used from any thread */
+struct tieline_domain { /* any thread may use it */
     struct settings settings;
     struct table *table;
     int table_fd;
@@ -221,7 +221,7 @@ struct tieline_endpoint { /* the sender's end */
     struct connection c;
     struct tieline_endpoint *next;
     struct address address;
-    uint64_t cookie, polls;  /* polls: the interface's count when it was made */
+    uint64_t cookie, polls;  /* polls: the interface's count when the endpoint was made */
     int32_t failed;          /* the status of every call from now on */
     int told, wants_room, odd_calls, odd_again, odd_declines;
     uint32_t free_slots;     /* the number of slots in `free` */
@@ -291,7 +291,7 @@ static int64_t write_bytes(uint8_t *out, size_t capacity, const void *bytes, siz
 
 /* ---- memory files ---- */
 
-/* A new file of zeros, mapped; null when there is none. */
+/* Makes and maps a new file of zeros; null if that fails. */
 static void *new_file(size_t len, int *fd)
 {
     void *at = MAP_FAILED;
@@ -304,7 +304,7 @@ static void *new_file(size_t len, int *fd)
     return NULL;
 }
 
-/* Maps a peer's file, which must have `len` bytes and be sealed, and closes it; null if it is not. */
+/* Maps and closes a peer's file, which must have `len` bytes and be sealed; null if it does not. */
 static void *map_file(int fd, size_t len, int protection)
 {
     struct stat stat;
@@ -330,7 +330,7 @@ static size_t file_bytes(uint32_t slots) { return sizeof(struct file) + slots * 
 
 static void say(struct connection *c, char word)
 {
-    /* A peer that is gone must not raise SIGPIPE. A full socket wakes its reader anyway. */
+    /* A disconnected peer must not raise SIGPIPE. A full socket wakes its reader anyway. */
     int flags = MUTATED(KILLED_BY_A_PIPE) ? MSG_DONTWAIT : MSG_DONTWAIT | MSG_NOSIGNAL;
     if (c->fd >= 0) (void)!send(c->fd, &word, 1, flags);
 }
@@ -366,13 +366,13 @@ static int32_t refusal(struct tieline_endpoint *e)
     return TIELINE_AGAIN;
 }
 
-/* A free slot for a message: null if the receiver has all of them. */
+/* Returns a free slot for a message: null if the receiver has all slots. */
 static struct slot *take_slot(struct tieline_endpoint *e)
 {
     uint32_t slot;
     uint32_t most = MUTATED(AGAIN_FOR_EVER) && !e->free_slots ? 0 : e->c.slots;
     for (uint32_t n = 0; n < most && pop(&e->c, &e->c.file->empty, &slot); n++) {
-        if (slot >= e->c.slots || !e->out[slot]) continue; /* it never had that one */
+        if (slot >= e->c.slots || !e->out[slot]) continue; /* the receiver never had that slot */
         e->out[slot] = 0;
         e->free[e->free_slots++] = slot;
     }
@@ -429,7 +429,7 @@ static int64_t am_packed(struct tieline_endpoint *e, uint32_t id, uint64_t heade
     int64_t len;
     if ((status = refusal(e))) return status;
     if (most > CARRIED(PACKED_BYTES)) return TIELINE_TOO_LARGE;
-    if (!(s = take_slot(e))) return TIELINE_AGAIN; /* before the application packs: it packs once */
+    if (!(s = take_slot(e))) return TIELINE_AGAIN; /* a slot is taken before the application packs, because it packs once */
     room = MUTATED(SCRATCH_OF_ALL_THREADS) ? scratch : s->data;
     len = pack(argument, room, most); /* the packer may send and poll: the slot is in no list meanwhile */
     if (len >= 0 && (size_t)len > most) len = TIELINE_INVALID;
@@ -454,7 +454,7 @@ static int has_completions(const struct tieline_interface *i)
 
 static int is_full(const struct tieline_interface *i) { return i->tail - i->head == TABLE; }
 
-/* An entry for a checked operation; null: the table is full. */
+/* Returns an entry for a checked operation; null if the table is full. */
 static struct operation *post(struct tieline_interface *i, struct tieline_endpoint *e, enum kind kind, uint64_t cookie,
                               struct tieline_key *key)
 {
@@ -469,7 +469,7 @@ static struct operation *post(struct tieline_interface *i, struct tieline_endpoi
         operation_at(i, i->tail - 1)->cookie = cookie;
     }
     i->tail++;
-    if (i->armed && has_completions(i)) (void)!write(i->wake, &(uint64_t){ 1 }, 8); /* it sleeps already */
+    if (i->armed && has_completions(i)) (void)!write(i->wake, &(uint64_t){ 1 }, 8); /* the interface sleeps already */
     return o;
 }
 
@@ -562,7 +562,7 @@ static void run(struct operation *o)
     if (!o->endpoint || (o->status = o->endpoint->failed) || !o->key) return;
     if (o->kind == NOTIFY) run_before(o->endpoint, o); /* the bytes of every earlier put must arrive before the notification */
     for (uint32_t n = 0; n < o->pieces; n++) len += o->iov[n].len;
-    o->status = check_key(o->key, o->offset, len, rights[o->kind]); /* it may have been revoked meanwhile */
+    o->status = check_key(o->key, o->offset, len, rights[o->kind]); /* the key may have been revoked meanwhile */
     if (o->status && o->slot) give_up_slot(o->endpoint, o->slot);
     if (o->status) return;
     uint8_t *remote = o->key->base + o->offset;
@@ -680,7 +680,7 @@ static int32_t flush_interface(struct tieline_interface *i, uint64_t cookie) /* 
     return post(i, NULL, FLUSH_ALL, cookie, NULL) ? TIELINE_PENDING : TIELINE_AGAIN;
 }
 
-/* Later operations and messages come behind the earlier ones, so these are carried out here. Their events come later. */
+/* Later operations and messages follow the earlier ones, so the earlier ones are carried out here. Their events come later. */
 static int32_t fence(struct tieline_endpoint *e)
 {
     int32_t status = ODDLY(LATER_MINOR) ? TIELINE_UNSUPPORTED : refusal(e);
@@ -768,7 +768,7 @@ static int32_t import_for_all(struct tieline_interface *i, const struct tieline_
 
 static void let_go_of_key(struct tieline_key *k)
 {
-    k->dropped = 1; /* pending operations keep it */
+    k->dropped = 1; /* pending operations keep the key */
     if (!k->uses || MUTATED(KEY_FREED_AT_ONCE)) free_key(k);
 }
 
@@ -807,7 +807,7 @@ static int32_t alloc(struct tieline_domain *d, const struct tieline_alloc_params
     if (status || tieline_not_understood(params.flags, 0) || params.access & ~RIGHTS) return unknown(status);
     if (params.kind != TIELINE_MEMORY_KIND_HOST && !MUTATED(ANY_KIND)) return fail(TIELINE_UNSUPPORTED, "rings has memory of the host only");
     if (!params.len || params.len > SIZE_MAX / 2) return fail(TIELINE_NO_MEMORY, "no region has %zu bytes", params.len);
-    while (!generation) /* it cannot be guessed, and is never used twice */
+    while (!generation) /* a generation cannot be guessed, and is never used twice */
         if (getrandom(&generation, sizeof generation, 0) != sizeof generation) return fail(TIELINE_IO, "no random bytes");
     lock(d);
     for (size_t n = 0; n < REGIONS && !r; n++)
@@ -975,7 +975,7 @@ static void end(struct connection *c)
     }
 }
 
-/* Reads the greeting: 1, or 0 if there is none yet, or the connection is refused. */
+/* Reads the greeting. Returns 1, or 0 if there is none yet or the connection is refused. */
 static int greet(struct peer *p)
 {
     struct greeting greeting;
@@ -1092,7 +1092,7 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
     if (p->left || !p->c.file) {
         if ((p->left && !p->lent) || (p->ended && !p->c.file)) {
             i->peers[place] = NULL;
-            free_peer(p); /* its payloads of the previous poll have been released */
+            free_peer(p); /* the peer's payloads of the previous poll have been released */
         }
         return n;
     }
@@ -1113,7 +1113,7 @@ static uint32_t poll_peer(struct tieline_interface *i, uint32_t place, struct ti
         out[n] = (struct tieline_event){ .kind = s->told ? TIELINE_EVENT_NOTIFIED : TIELINE_EVENT_MESSAGE, .id = s->id, .peer = p->number, .header = s->header,
                                          .data = (const uint8_t *)s->data, .len = len };
         if (MUTATED(EVENT_HALF_WRITTEN)) out[n].status = before.status, out[n].reserved = before.reserved;
-        if (len >= LEND_FROM && p->lent < p->c.slots / 2) { /* a core that keeps many must not block the others */
+        if (len >= LEND_FROM && p->lent < p->c.slots / 2) { /* a core that keeps many payloads must not block other peers */
             out[n].flags = TIELINE_EVENT_FLAG_LENT;
             out[n].cookie = (uint64_t)place << 32 | number;
             p->lent++;
@@ -1138,13 +1138,13 @@ static uint32_t poll_peers(struct tieline_interface *i, struct tieline_event *ou
 {
     uint32_t count = i->peer_count, first = i->first++;
     for (uint32_t at = 0; at < count; at++) {
-        uint32_t place = (first + at) % count; /* no peer is always the last */
+        uint32_t place = (first + at) % count; /* the order rotates, so no peer is always the last */
         if (i->peers[place]) n = poll_peer(i, place, out, n, most);
     }
     return n;
 }
 
-/* The operation to complete next, which is the oldest; null: none. */
+/* Returns the operation to complete next, which is the oldest; null if there is none. */
 static struct operation *next_operation(struct tieline_interface *i)
 {
     struct operation *next = NULL;
@@ -1206,7 +1206,7 @@ static int64_t poll_interface(struct tieline_interface *i, struct tieline_event 
     if (MUTATED(POLLED_BY_ITS_THREAD) && !opened_here) return 0;
     if (i->armed || i->polls % POLLS_PER_LOOK == 0) look_at_sockets(i);
     i->armed = 0;
-    if (i->polls++ % 2) n = poll_peers(i, out, n, most); /* in turn: neither uses up the other's room */
+    if (i->polls++ % 2) n = poll_peers(i, out, n, most); /* the order alternates, so neither uses up the other's room */
     n = poll_operations(i, out, n, most);
     n = poll_endpoints(i, out, n, most);
     if (i->polls % 2) n = poll_peers(i, out, n, most);
@@ -1246,7 +1246,7 @@ static int32_t event_fd(struct tieline_interface *i) { return i->epoll; }
 
 static void release(struct tieline_interface *i, uint64_t cookie)
 {
-    struct peer *p = i->peers[cookie >> 32]; /* it keeps its entry until all payloads are released */
+    struct peer *p = i->peers[cookie >> 32]; /* the peer keeps its entry until all payloads are released */
     p->lent--;
     give_back(p, (uint32_t)cookie);
 }
@@ -1257,7 +1257,7 @@ static int32_t hang_up(struct tieline_interface *i, uint64_t number)
         struct peer *p = i->peers[n];
         if (!p || (p->number != number && !MUTATED(HANGS_UP_ALL)) || p->left) continue;
         if (!MUTATED(HUNG_UP_UNTOLD)) leave(&p->c, RECEIVER, HUNG_UP);
-        p->left = !MUTATED(HUNG_UP_AND_HEARD); /* no further messages of it are delivered */
+        p->left = !MUTATED(HUNG_UP_AND_HEARD); /* no further messages of the peer are delivered */
     }
     return TIELINE_OK;
 }
@@ -1280,7 +1280,7 @@ static void close_interface(struct tieline_interface *i)
     free(i);
 }
 
-static int here(struct address *a) /* this process's kernel and namespaces: 0, or -1 */
+static int here(struct address *a) /* writes this process's kernel and namespaces; returns 0, or -1 */
 {
     struct stat network, processes;
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
@@ -1349,7 +1349,7 @@ static int32_t reachable(struct tieline_interface *i, const uint8_t *address, si
     return is_reachable(i, address, len, &a);
 }
 
-/* Passes the memory file to the peer: 0, or a status. */
+/* Passes the memory file to the peer. Returns 0, or a status. */
 static int32_t send_greeting(struct tieline_endpoint *e, int file, const uint8_t *identity, size_t identity_len)
 {
     struct greeting greeting = { .magic = "ringsV1", .slots = e->c.slots, .identity_len = (uint32_t)identity_len };
@@ -1373,7 +1373,7 @@ static void close_endpoint(struct tieline_endpoint *e)
     while (*link && *link != e) link = &(*link)->next;
     if (*link) *link = e->next;
     drop_operations(e);
-    leave(&e->c, SENDER, CLOSED); /* the peer still reads the ring: it has the file or finds it in the socket */
+    leave(&e->c, SENDER, CLOSED); /* the peer still reads the ring: it has the file or finds the file in the socket */
     if (e->c.file && !MUTATED(MAPPING_LEFT_AT_CLOSE)) munmap(e->c.file, file_bytes(e->c.slots));
     free(e);
 }
@@ -1398,7 +1398,7 @@ static int32_t connect_endpoint(struct tieline_interface *i, const struct tielin
     name_len = socket_name(&name, address.name);
     e->c.fd = socket(AF_UNIX, SOCKETS, 0);
     if (e->c.fd < 0) status = fail(TIELINE_NO_MEMORY, "no socket: %s", strerror(errno));
-    else if (connect(e->c.fd, (struct sockaddr *)&name, name_len)) /* does not wait: the peer need not have accepted it */
+    else if (connect(e->c.fd, (struct sockaddr *)&name, name_len)) /* does not wait for the peer to accept the connection */
         status = fail(errno == EAGAIN ? TIELINE_AGAIN : TIELINE_UNREACHABLE, "the peer is not there: %s", strerror(errno));
     else if (!is_same_user(e->c.fd)) status = fail(TIELINE_PERMISSION, "the peer belongs to another user");
     else if (!(e->c.file = new_file(file_bytes(e->c.slots), &file)))
@@ -1487,7 +1487,7 @@ static void quiesce(struct tieline_state *state) { free(state); }
 #define TEXT(text) (const uint8_t *)(text), strlen(text)
 #define HOST_HAS(host, slot) ((host)->size >= offsetof(struct tieline_host, slot) + sizeof (host)->slot && (host)->slot)
 
-/* The value of a variable; a host too old for variables leaves the default. */
+/* Reads the value of a variable; a host too old for variables leaves the default. */
 static uint64_t setting(const struct tieline_host *host, const struct tieline_config_var *var, uint64_t or_else)
 {
     struct tieline_config_value value = { .size = sizeof value };
@@ -1513,7 +1513,7 @@ int32_t tieline_provider_v1(const struct tieline_host *host, struct tieline_prov
         status = host->config_declare(host->context, variables, sizeof variables / sizeof *variables);
         if (status) return status;
     }
-    if (!(state = calloc(1, sizeof *state))) { /* an operator reads this */
+    if (!(state = calloc(1, sizeof *state))) { /* an operator reads this text */
         struct tieline_async_event event = { .size = sizeof event, .kind = TIELINE_ASYNC_MESSAGE,
                                              .status = TIELINE_NO_MEMORY, .text = TEXT("malloc has no memory") };
         if (HOST_HAS(host, async_event)) host->async_event(host->context, &event);

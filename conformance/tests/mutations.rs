@@ -1,9 +1,9 @@
-//! The suite is tested with correct providers and with each of their known bugs. The correct ones must pass, and each bug must be
-//! found by the check that docs/checks.md names.
+//! Tests of the suite with correct providers and with each of their known bugs. The correct providers must pass, and the check that
+//! docs/checks.md names must find each bug.
 //!
-//! `cargo test -p tieline-conformance --test mutations [-- NAME]`. After a change of checks or subjects, `-- --page` writes
-//! docs/checks.md again with the checks that are named there. `-- --anew [MUTATION...]` looks for the first check that finds each
-//! bug (all of them take some minutes) and writes the page with those.
+//! Run it with `cargo test -p tieline-conformance --test mutations [-- NAME]`. After a change of checks or subjects, `-- --page`
+//! writes docs/checks.md again with the checks that are named in it. `-- --anew [MUTATION...]` looks for the first check that finds
+//! each bug (all of them take some minutes) and writes the page with those.
 
 #[path = "support/scratch.rs"]
 mod scratch;
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 /// A name of a list in a subject, and its sentence.
 type Named = (String, String);
 
-/// The entries of `#define LIST(M)`.
+/// Returns the entries of `#define LIST(M)`.
 fn list(subject: &str, list: &str) -> Vec<Named> {
     let text = std::fs::read_to_string(file(subject)).unwrap();
     let start = format!("#define {list}(M) \\\n");
@@ -80,7 +80,7 @@ fn file(subject: &str) -> PathBuf {
     source().join(format!("conformance/subjects/{subject}.c"))
 }
 
-/// A subject, compiled with one additional define.
+/// Compiles a subject with one additional define, and returns the path of the object.
 fn compiled(scratch: &Scratch, subject: &str, name: &str, define: &str) -> Result<PathBuf, String> {
     let folder = scratch.path().join(format!("{subject}-{name}"));
     std::fs::create_dir_all(&folder).unwrap();
@@ -128,8 +128,8 @@ fn right_variants_pass(subject: &str) -> Verdict {
     Ok(())
 }
 
-/// A bug that shows as a hang takes the whole limit. Only a race needs more than one run: two threads seldom meet within some
-/// instructions on a busy machine.
+/// The limits per run. A bug that shows as a hang takes the whole limit. Only a race needs more than one run: two threads seldom
+/// meet within some instructions on a busy machine.
 const LIMITS: [Duration; 10] = {
     let mut limits = [LIMIT; 10];
     limits[0] = Duration::from_secs(4);
@@ -174,7 +174,7 @@ fn mistakes_are_found(subject: &str) -> Verdict {
     Ok(())
 }
 
-/// Removes the files of `FILE_LEFT_BEHIND` of rings: `/tmp/rings-` and 32 digits.
+/// Removes the files that `FILE_LEFT_BEHIND` of rings leaves: `/tmp/rings-` and 32 digits.
 fn remove_left_sockets() {
     for entry in std::fs::read_dir("/tmp").into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -187,7 +187,7 @@ fn remove_left_sockets() {
     }
 }
 
-/// Does the work on each, two at a time: waiting takes no processor.
+/// Runs `work` on each element, two at a time, because waiting takes no processor.
 fn for_each<T: Sync>(list: &[T], work: impl Fn(&T) -> Verdict + Sync) -> Verdict {
     let next = AtomicUsize::new(0);
     let each = || {
@@ -209,7 +209,7 @@ struct Row {
     check: String,
 }
 
-/// The placeholder of a check where there is none yet.
+/// The placeholder for a bug that no check finds yet.
 const NOTHING: &str = "nothing yet";
 
 const TABLE: &str = "
@@ -226,7 +226,7 @@ fn committed() -> String {
     std::fs::read_to_string(source().join("docs/checks.md")).unwrap_or_default()
 }
 
-/// The committed table.
+/// Returns the committed table.
 fn table() -> Vec<Row> {
     let text = committed();
     let lines = text.split_once(TABLE).map_or("", |(_, table)| table).lines();
@@ -238,7 +238,7 @@ fn table() -> Vec<Row> {
     lines.filter_map(row).collect()
 }
 
-/// The page with this table.
+/// Returns the page with this table.
 fn rendered(table: &[Row]) -> String {
     let mut text = page() + TABLE;
     for subject in SUBJECTS {

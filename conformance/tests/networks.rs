@@ -1,6 +1,7 @@
-//! tcp-connect between processes on networks of every kind: its file is loaded by programs that know only the ABI.
+//! Tests of tcp-connect between processes on networks of every kind. The provider file is loaded by programs that know only the
+//! ABI.
 //!
-//! `cargo test -p tieline-conformance --test networks [-- NAME]`
+//! Run it with `cargo test -p tieline-conformance --test networks [-- NAME]`.
 
 #[path = "support/built.rs"]
 mod built;
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     run_all(TESTS)
 }
 
-/// Longer than anything that a test waits for.
+/// A time that is longer than any wait of a test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn provider() -> &'static PathBuf {
@@ -44,7 +45,7 @@ fn provider() -> &'static PathBuf {
     BUILT.get_or_init(|| built("tieline-provider-tcp-connect-plugin", library))
 }
 
-/// A process with a connector; killed when dropped.
+/// A process with a connector, which is killed on drop.
 struct Member {
     child: Child,
     input: ChildStdin,
@@ -96,7 +97,7 @@ impl Member {
         self.answer()
     }
 
-    /// The last output of a process that has ended.
+    /// Returns the last output of a process that has ended.
     fn last_words(&mut self) -> String {
         let _ = self.child.kill();
         let mut words = String::new();
@@ -104,7 +105,7 @@ impl Member {
         words
     }
 
-    /// The error of a process that cannot even start.
+    /// Returns the error of a process that cannot even start.
     fn refusal(namespace: Option<&str>, variables: &[(&str, &str)]) -> String {
         let mut member = Member::start(namespace, variables);
         assert!(!member.child.wait().unwrap().success(), "it began");
@@ -126,7 +127,7 @@ fn places(address: &str) -> Vec<SocketAddr> {
     contact.addresses.iter().map(|at| SocketAddr::new(at.ip, at.port)).collect()
 }
 
-/// Datagrams in both directions at the same time.
+/// Exchanges datagrams in both directions at the same time.
 fn exchange(a: &mut Member, b: &mut Member) {
     let (at_a, at_b) = (a.ask("address"), b.ask("address"));
     a.tell(&format!("send {at_b} 3000"));
@@ -173,7 +174,7 @@ fn secrets() -> Verdict {
     Ok(())
 }
 
-/// A port that was free on all addresses a moment ago.
+/// Returns a port that was free on all addresses a moment ago.
 fn a_free_port() -> u16 {
     TcpListener::bind("[::]:0").unwrap().local_addr().unwrap().port()
 }
@@ -230,7 +231,7 @@ fn scanners() -> Verdict {
     b.tell("expect 20000");
     let mut silent = Vec::new();
     for n in 0..200u8 {
-        // Some send garbage, some nothing at all, some begin correctly.
+        // Some connections send garbage, some nothing at all, and some begin correctly.
         let mut stream = TcpStream::connect(door).unwrap();
         match n % 3 {
             0 => drop(stream.write_all(&[n; 5000])),
@@ -259,7 +260,7 @@ fn ip(arguments: &str) -> Result<(), String> {
 }
 
 impl Hosts {
-    /// `rail0` with 10.61.0.1 and .2, `rail1` with 10.61.1.1 and .2, and loopback.
+    /// Makes two hosts with `rail0` (10.61.0.1 and .2), `rail1` (10.61.1.1 and .2), and loopback.
     fn two() -> Result<Hosts, String> {
         use std::sync::atomic::{AtomicU32, Ordering};
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -295,7 +296,7 @@ impl Drop for Hosts {
     }
 }
 
-/// IPv4 only: IPv6 addresses are not usable before the kernel has finished duplicate address detection.
+/// The interfaces with IPv4 only: IPv6 addresses are not usable before the kernel has finished duplicate address detection.
 const RAILS: (&str, &str) = ("TIELINE_TCP_INTERFACES", "10.61.0.0/16");
 
 fn two_hosts() -> Verdict {
@@ -310,14 +311,14 @@ fn second_address() -> Verdict {
     let (mut a, mut b) = (hosts.start(0, &[RAILS]), hosts.start(1, &[RAILS]));
     let there = places(&b.ask("address"));
     assert_eq!(there.len(), 2, "{there:?}");
-    // The first address in b's address record is gone, and no host reports that.
+    // The first address in b's address record does not exist any more, and no host reports that.
     let second = there[0].ip().to_string().replace("10.61.", "").starts_with('1');
     let rail = u8::from(second);
     ip(&format!("-n {} addr del 10.61.{rail}.2/24 dev rail{rail}", hosts.names[1]))?;
     let at_b = b.ask("address");
     assert_eq!(a.ask(&format!("send {at_b} 1000")), "done");
     assert_eq!(b.ask("expect 1000"), "done");
-    // Without the other address there is no route left, and the error names both.
+    // Without the other address no route remains, and the error names both.
     drop(a);
     assert!(b.ask("left").contains("closed"), "the first peer is gone");
     let rest = 1 - rail;

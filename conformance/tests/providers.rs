@@ -1,6 +1,6 @@
-//! The suite over every provider of the workspace, and over broken ones: a check that never fails checks nothing.
+//! Tests of the suite over every provider of the workspace, and over broken providers: a check that never fails checks nothing.
 //!
-//! `cargo test -p tieline-conformance --test providers [-- NAME]`
+//! Run it with `cargo test -p tieline-conformance --test providers [-- NAME]`.
 
 #[path = "support/built.rs"]
 mod built;
@@ -87,7 +87,7 @@ fn run(object: &Path, filter: Option<&str>, limit: Duration) -> (Vec<Outcome>, T
 /// The time after which a check counts as hanging, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// No check fails, and the checks of the provider's main features are not skipped.
+/// Asserts that no check fails, and that the checks of the provider's main features are not skipped.
 fn conforms(object: &Path, must_pass: &[&str]) {
     let (outcomes, tally) = run(object, None, PATIENCE);
     let told = |which: fn(&Verdict) -> bool| {
@@ -194,7 +194,7 @@ fn guide() -> support::Verdict {
     std::fs::write(scratch.path().join("Cargo.toml"), manifest).unwrap();
     // The workspace's own versions are available, so nothing needs to be downloaded.
     let _ = std::fs::copy(source().join("Cargo.lock"), scratch.path().join("Cargo.lock")).unwrap();
-    // Kept between runs, separate from the workspace's own target directory, where the core would find the file.
+    // The folder is kept between runs, separate from the workspace's own target directory, where the core would find the file.
     let target = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("guide-target");
     let mut cargo = Command::new(env!("CARGO"));
     let cargo =
@@ -372,7 +372,7 @@ const BREAKS: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// The same for the connection-only example.
+/// The breakages of the connection-only example, in the same form.
 const CONNECTOR_BREAKS: &[(&str, &str, &str, &str)] = &[
     (
         "address_hash(address, len), gone",

@@ -1,4 +1,4 @@
-//! The rule of every listener: which connections may be in their handshake concurrently, and which one makes room.
+//! The rule of every listener: which connections may be in their handshake concurrently, and which one is closed to make room.
 //!
 //! * Connections in their handshake are limited in total and per source: [`RESERVE`] and [`RESERVE_PER_SOURCE`], and one more for
 //!   each expected process ([`Admission::expect`]).
@@ -7,31 +7,31 @@
 //!   do not renew it.
 //! * If a source is at its limit, one of its own connections is closed; otherwise one of the source with the most connections.
 //! * A proven connection is not closed for an unproven one.
-//! * If all are younger, listeners wait. Once [`CROWD`] connections wait in the kernel ([`is_crowded`](crate::is_crowded)), a
-//!   listener accepts them immediately and closes those without room. The kernel drops connections to a full queue, and an honest
-//!   peer would lose seconds.
+//! * If all connections are younger, listeners wait. Once [`CROWD`] connections wait in the kernel
+//!   ([`is_crowded`](crate::is_crowded)), a listener accepts them immediately and closes those without room. The kernel drops
+//!   connections to a full queue, and an honest peer would lose seconds.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The limit of connections in their handshake, besides one for each expected process.
+/// The limit on connections in their handshake, besides one for each expected process.
 pub const RESERVE: usize = 256;
 
-/// The limit per source: peers from other sources always find room.
+/// The limit per source, below which peers from other sources always find room.
 pub const RESERVE_PER_SOURCE: usize = 192;
 
-/// The age at which a connection may be closed for another one. An honest peer completes its handshake in a fraction of this.
+/// The age at which a connection may be closed for another one. An honest peer completes its handshake in a fraction of this time.
 pub const HOLD: Duration = Duration::from_millis(100);
 
-/// The number of connections in the kernel's queue that make a crowd.
+/// The number of connections in the kernel's queue from which on they are a crowd.
 pub const CROWD: usize = 1024;
 
-/// How soon a listener without room checks again for a crowd.
+/// The time after which a listener without room checks again for a crowd.
 pub const LOOK: Duration = Duration::from_millis(10);
 
-/// A source with a smaller fraction of the room than this never has a connection closed early.
+/// The divisor of the total that a source must exceed before its connections are closed early.
 const SMALL_PART: usize = 8;
 
 /// The origin of connections that share a limit.
@@ -41,7 +41,7 @@ pub enum Source {
     Local,
     /// An IPv4 address.
     V4(u32),
-    /// The first 64 bits of an IPv6 address: one host may own all the others.
+    /// The first 64 bits of an IPv6 address: one host may own all addresses with these bits.
     V6(u64),
 }
 
@@ -57,11 +57,11 @@ impl From<IpAddr> for Source {
 /// The fate of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<K> {
-    /// It is accepted: there is room.
+    /// The connection is accepted: there is room.
     Enters,
-    /// It is accepted, and this other one is closed.
+    /// The connection is accepted, and this other one is closed.
     Instead(K),
-    /// It is closed.
+    /// The connection is closed.
     TurnedAway,
 }
 
@@ -72,7 +72,7 @@ pub struct Admission<K> {
     entries: HashMap<K, Entry>,
     all: Row<K>,
     sources: HashMap<Source, Row<K>>,
-    /// Sources by the number of their connections.
+    /// The sources by the number of their connections.
     weights: BTreeSet<(usize, Source)>,
 }
 
@@ -83,7 +83,7 @@ struct Entry {
     proven: bool,
 }
 
-/// Connections by age: first the unproven ones.
+/// The connections of one kind by age, the unproven ones before the proven ones.
 #[derive(Debug)]
 struct Row<K> {
     unproven: BTreeSet<(Instant, K)>,
@@ -108,7 +108,8 @@ impl<K: Copy + Ord> Row<K> {
         firsts.into_iter().flatten().min().copied()
     }
 
-    /// The connection that makes room: the oldest one past its time. A proven one is never closed for an unproven one.
+    /// Returns the connection that makes room: the oldest connection past its time. A proven connection is never closed for an
+    /// unproven one.
     fn makes_room(&self, now: Instant, for_proven: bool) -> Option<K> {
         let proven = self.proven.first().filter(|_| for_proven);
         let due = |entry: &&(Instant, K)| now >= entry.0 + HOLD;
@@ -132,7 +133,7 @@ where
 }
 
 impl<K: Copy + Ord + Hash> Admission<K> {
-    /// Expects this many processes, which may all come at the same time and from one source.
+    /// Expects `processes` more processes, which may all connect at the same time and from one source.
     pub fn expect(&mut self, processes: usize) {
         self.expected = processes;
     }
@@ -169,31 +170,31 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         }
     }
 
-    /// The number of connections.
+    /// Returns the number of connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there is none.
+    /// Checks whether there is no connection.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The arrival time of the oldest one.
+    /// Returns the arrival time of the oldest connection.
     #[must_use]
     pub fn oldest(&self) -> Option<Instant> {
         self.all.oldest().map(|(since, _)| since)
     }
 
-    /// The oldest one, if it arrived by the given time.
+    /// Returns the oldest connection, if it arrived by the given time.
     #[must_use]
     pub fn oldest_by(&self, by: Instant) -> Option<K> {
         self.all.oldest().filter(|(since, _)| *since <= by).map(|(_, key)| key)
     }
 
-    /// The connection to close when the system has no descriptor for another one.
+    /// Returns the connection to close when the system has no descriptor for another one.
     #[must_use]
     pub fn makes_room(&self, now: Instant) -> Option<K> {
         self.all.makes_room(now, false)
@@ -207,13 +208,13 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         count >= self.expected.saturating_add(RESERVE_PER_SOURCE)
     }
 
-    /// The source with the most connections, and their number.
+    /// Returns the source with the most connections, and their number.
     fn heaviest(&self) -> Option<(usize, &Row<K>)> {
         let (count, source) = self.weights.last()?;
         Some((*count, self.sources.get(source)?))
     }
 
-    /// The time at which a connection can make room; `None`: there is room.
+    /// Returns the time at which a connection can make room; `None` if there is room.
     #[must_use]
     pub fn room_at(&self) -> Option<Instant> {
         let of = |row: &Row<K>| row.oldest().map(|(since, _)| since + HOLD);
@@ -224,12 +225,13 @@ impl<K: Copy + Ord + Hash> Admission<K> {
         if self.is_source_full(count) { of(row) } else { None }
     }
 
-    /// Whether listeners are polled. `crowd`: whether a crowd waits there, evaluated only if it matters.
+    /// Checks whether listeners are polled. `crowd` returns whether a crowd waits at the listener, and is called only if that
+    /// matters.
     pub fn accepts(&self, now: Instant, crowd: impl FnOnce() -> bool) -> bool {
         self.room_at().is_none_or(|at| now >= at) || crowd()
     }
 
-    /// Decides about an accepted connection. `proven`: it needs no proof.
+    /// Decides about an accepted connection. `proven` states that it needs no proof.
     #[must_use]
     pub fn admit(&self, source: Source, now: Instant, proven: bool) -> Verdict<K> {
         let instead = |key: Option<K>| key.map_or(Verdict::TurnedAway, Verdict::Instead);

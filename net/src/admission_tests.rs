@@ -1,4 +1,4 @@
-//! The rule alone: no socket, and a clock that the test controls.
+//! Tests of the rule alone: no socket, and a clock that the test controls.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn as_many_as_are_expected_come_at_once_from_one_address_and_lose_nobody() {
         assert!(played.admission.accepts(now, || false));
         assert_eq!(played.comes(v4(1), now), Verdict::Enters);
     }
-    // The reserve is full as well, and then no connection is old enough to be closed.
+    // The reserve is full, too, and no connection is old enough to be closed.
     for _ in 0..RESERVE_PER_SOURCE {
         assert_eq!(played.comes(v4(1), now), Verdict::Enters);
     }
@@ -58,7 +58,7 @@ fn one_source_makes_room_for_itself_and_never_takes_that_of_others() {
     assert_eq!(played.admission.room_at(), Some(t0 + HOLD));
     assert!(!played.admission.accepts(t0 + HOLD - Duration::from_nanos(1), || false));
     assert_eq!(played.comes(v4(1), t0), Verdict::TurnedAway);
-    // The first one is the oldest of all, and yet another one is closed.
+    // The first connection is the oldest of all, but another one is closed.
     assert!(played.admission.accepts(t0 + HOLD, || false));
     assert_eq!(played.comes(v4(1), t0 + HOLD), Verdict::Instead(1));
     assert_eq!(played.admission.len(), 1 + RESERVE_PER_SOURCE);
@@ -76,7 +76,7 @@ fn the_source_with_the_most_makes_room_and_at_once_if_that_is_much() {
     let first = RESERVE - 100;
     assert_eq!(played.comes(v4(2), t0), Verdict::Instead(first), "its own age does not matter");
     assert_eq!(played.comes(v4(1), t0), Verdict::TurnedAway, "it has the most itself");
-    // All are past their time: the oldest of the source with the most connections is closed.
+    // All connections are past their time: the oldest connection of the source with the most connections is closed.
     assert_eq!(played.comes(v4(3), t0 + HOLD), Verdict::Instead(first + 1));
     assert_eq!(played.comes(v4(1), t0 + HOLD), Verdict::Instead(0), "then the oldest of all");
     assert_eq!(played.admission.len(), RESERVE);

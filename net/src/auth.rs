@@ -1,5 +1,5 @@
-//! The handshake: a challenge both ways with HMAC-SHA-256, as a pure state machine. It converts bytes to bytes, without a clock or
-//! a socket.
+//! The handshake: a challenge in both directions with HMAC-SHA-256, as a pure state machine. It converts bytes to bytes, without a
+//! clock or a socket.
 //!
 //! ```text
 //! dialler                                          acceptor
@@ -10,15 +10,15 @@
 //!                                          <-      ANSWER  verdict hmac("acceptor", nonces, hello, verdict)
 //! ```
 //!
-//! The acceptor sends no proof to a dialler that has sent none. A hello is valid only with its proof, and an answer is an
-//! acceptance only with its own. The connection is authenticated, not encrypted.
+//! The acceptor sends no proof to a dialler that has sent none. A hello is valid only with the dialler's proof, and an answer is an
+//! acceptance only with the acceptor's proof. The connection is authenticated, not encrypted.
 
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-/// The version that this side implements.
+/// The version of the handshake that this side implements.
 pub const VERSION: u8 = 1;
-/// The longest payload of a hello.
+/// The longest payload of a hello, in bytes.
 pub const MAX_HELLO_PAYLOAD: usize = 1024;
 
 const MAGIC: [u8; 3] = *b"TLN";
@@ -36,7 +36,7 @@ pub struct Key {
 
 impl Key {
     /// Derives the key of connections to the listener that drew `cookie`. Without a secret (empty), the listener's address suffices
-    /// for a connection. With a secret, both are required.
+    /// for a connection. With a secret, a peer needs both.
     #[must_use]
     pub fn derive(secret: &[u8], cookie: &[u8; 16]) -> Key {
         let mut mac = keyed(secret);
@@ -48,7 +48,7 @@ impl Key {
     fn tag(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         for part in parts {
-            mac.update(&(part.len() as u32).to_le_bytes()); // no two lists of parts look the same
+            mac.update(&(part.len() as u32).to_le_bytes()); // no two lists of parts have the same encoding
             mac.update(part);
         }
         mac
@@ -61,8 +61,8 @@ impl std::fmt::Debug for Key {
     }
 }
 
-/// The target of a user that every process has. It is derived from the listener's cookie and does not reveal it. A different
-/// process that listens later does not have this target, so a replaced process can be distinguished from a wrong secret.
+/// Returns the target of a user that every process has. The target is derived from the listener's cookie and does not reveal it. A
+/// different process that listens later does not have this target, so a replaced process can be distinguished from a wrong secret.
 ///
 /// ```
 /// use tieline_net::target_of;
@@ -87,7 +87,7 @@ fn keyed(key: &[u8]) -> Hmac<Sha256> {
 /// The dialler's request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// The kind of connection; the users of a listener define the numbers.
+    /// The kind of connection. The users of a listener define the numbers.
     pub purpose: u8,
     /// The addressed user of the listener.
     pub target: [u8; 16],
@@ -95,10 +95,10 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// A hello with its payload.
+    /// Makes a hello with its payload.
     ///
     /// # Errors
-    /// More than [`MAX_HELLO_PAYLOAD`] bytes.
+    /// The payload has more than [`MAX_HELLO_PAYLOAD`] bytes.
     pub fn new(purpose: u8, target: [u8; 16], payload: &[u8]) -> Result<Hello, String> {
         if payload.len() > MAX_HELLO_PAYLOAD {
             return Err(format!(
@@ -109,7 +109,7 @@ impl Hello {
         Ok(Hello { purpose, target, payload: payload.to_vec() })
     }
 
-    /// The bytes that the dialler added for its target.
+    /// Returns the payload: the bytes that the dialler added for its target.
     #[must_use]
     pub fn payload(&self) -> &[u8] {
         &self.payload
@@ -124,7 +124,7 @@ impl Hello {
         out
     }
 
-    /// Parses a header; the length of the payload is checked against the limit.
+    /// Parses the head of a hello. The length of the payload is checked against the limit.
     fn head(bytes: &[u8]) -> Option<(u8, [u8; 16], usize)> {
         let (purpose, rest) = bytes.split_first()?;
         let (target, rest) = rest.split_first_chunk::<16>()?;
@@ -133,7 +133,7 @@ impl Hello {
     }
 }
 
-/// The reason that a listener which was reached does not accept the connection.
+/// The reason why a listener which was reached does not accept the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The proof is wrong.
@@ -167,20 +167,20 @@ impl std::fmt::Display for Refusal {
     }
 }
 
-/// The reason that an acceptor closes a connection.
+/// The reason why an acceptor closes a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// It does not begin like a Tieline connection.
+    /// The bytes do not begin like a Tieline connection.
     NotOurs,
-    /// It implements another version.
+    /// The dialler implements another version.
     OtherVersion(u8),
-    /// Its hello is malformed.
+    /// The hello is malformed.
     BadHello,
-    /// Its proof is wrong.
+    /// The dialler's proof is wrong.
     BadProof,
 }
 
-/// The encoded verdict.
+/// The encoded verdict of an acceptance.
 const ACCEPTED: u8 = 0;
 
 fn verdict_code(verdict: Result<(), Refusal>) -> u8 {
@@ -206,8 +206,8 @@ fn greeting(nonce: &[u8; NONCE]) -> Vec<u8> {
     [&MAGIC[..], &[VERSION], nonce].concat()
 }
 
-/// Checks magic and version, as far as they have arrived. It does not wait for further bytes if the version differs, because that
-/// greeting may be shorter, or if the peer is a stranger. `Err(None)`: not a Tieline connection.
+/// Checks magic and version, as far as they have arrived. The check does not wait for further bytes if the version differs, because
+/// that greeting may be shorter, or if the peer is a stranger. `Err(None)` means that this is no Tieline connection.
 fn check_greeting(begun: &[u8]) -> Result<(), Option<u8>> {
     let (magic, rest) = begun.split_at(begun.len().min(MAGIC.len()));
     if magic != &MAGIC[..magic.len()] {
@@ -219,18 +219,18 @@ fn check_greeting(begun: &[u8]) -> Result<(), Option<u8>> {
     }
 }
 
-/// Parses a whole greeting; `Err` as in [`check_greeting`].
+/// Parses a whole greeting. The errors are those of [`check_greeting`].
 fn read_greeting(bytes: &[u8]) -> Result<[u8; NONCE], Option<u8>> {
     check_greeting(bytes)?;
     bytes.get(MAGIC.len() + 1..).and_then(|nonce| nonce.try_into().ok()).ok_or(None)
 }
 
-/// The dialler's refusal for a greeting that it cannot continue from.
+/// Returns the dialler's refusal for a greeting that it cannot continue from.
 fn refusal_of_greeting(version: Option<u8>) -> Refusal {
     version.map_or(Refusal::NotOurs, Refusal::OtherVersion)
 }
 
-/// Incoming and outgoing bytes, for both sides. A read never exceeds the next message: the bytes after the handshake belong to the
+/// The incoming and outgoing bytes of one side. A read never exceeds the next message: the bytes after the handshake belong to the
 /// connection's user.
 #[derive(Debug, Default)]
 struct Pipe {
@@ -240,7 +240,7 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// Takes bytes; `true` if the message is complete.
+    /// Takes bytes. Returns `true` if the message is complete.
     fn take(&mut self, bytes: &[u8]) -> bool {
         let room = self.expects.saturating_sub(self.inbox.len());
         self.inbox.extend_from_slice(&bytes[..bytes.len().min(room)]);
@@ -261,7 +261,7 @@ impl Pipe {
     }
 }
 
-/// The dialler's side.
+/// The dialler's side of a handshake.
 #[derive(Debug)]
 pub struct Dialler {
     key: Key,
@@ -279,24 +279,24 @@ impl Dialler {
         Dialler { key, hello: hello.pack(), own: nonce, other: None, pipe }
     }
 
-    /// Bytes to send.
+    /// Returns the bytes to send.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.pipe.outbox
     }
 
-    /// `count` of these bytes were sent.
+    /// Records that `count` of the bytes of [`Dialler::output`] were sent.
     pub fn sent(&mut self, count: usize) {
         self.pipe.sent(count);
     }
 
-    /// The limit of bytes that may be read and passed to [`Dialler::receive`] next.
+    /// Returns the maximum number of bytes that may be read and passed to [`Dialler::receive`] next.
     #[must_use]
     pub fn expects(&self) -> usize {
         self.pipe.missing()
     }
 
-    /// Takes bytes of the acceptor; `true`: it has accepted and proven itself.
+    /// Takes bytes of the acceptor. Returns `true` if the acceptor has accepted and proven itself.
     ///
     /// # Errors
     /// The reason for the refusal. The connection must be closed.
@@ -334,7 +334,7 @@ impl Dialler {
     }
 }
 
-/// The acceptor's side.
+/// The acceptor's side of a handshake.
 #[derive(Debug)]
 pub struct Acceptor {
     key: Key,
@@ -359,24 +359,25 @@ impl Acceptor {
         Acceptor { key, own: nonce, step: Step::Start, pipe }
     }
 
-    /// Bytes to send. After an error, send as many as possible without waiting before the connection is closed.
+    /// Returns the bytes to send. After an error, the caller sends what the socket takes without waiting, and then closes the
+    /// connection.
     #[must_use]
     pub fn output(&self) -> &[u8] {
         &self.pipe.outbox
     }
 
-    /// `count` of these bytes were sent.
+    /// Records that `count` of the bytes of [`Acceptor::output`] were sent.
     pub fn sent(&mut self, count: usize) {
         self.pipe.sent(count);
     }
 
-    /// The limit of bytes that may be read and passed to [`Acceptor::receive`] next.
+    /// Returns the maximum number of bytes that may be read and passed to [`Acceptor::receive`] next.
     #[must_use]
     pub fn expects(&self) -> usize {
         self.pipe.missing()
     }
 
-    /// Takes bytes of the dialler. Returns the hello once it is proven: [`Acceptor::answer`] is then due.
+    /// Takes bytes of the dialler. Returns the hello once the dialler has proven itself: [`Acceptor::answer`] is then due.
     ///
     /// # Errors
     /// The reason to close the connection.
@@ -421,7 +422,7 @@ impl Acceptor {
         }
     }
 
-    /// Refuses a greeting that it cannot continue from.
+    /// Refuses a greeting that this side cannot continue from.
     fn refuse(&mut self, version: Option<u8>) -> HandshakeError {
         let Some(version) = version else { return HandshakeError::NotOurs };
         // The dialler can then report the version.
@@ -429,8 +430,8 @@ impl Acceptor {
         HandshakeError::OtherVersion(version)
     }
 
-    /// After a wrong proof: the target that the dialler asked for. It is not proven, so it may only determine the text of the
-    /// refusal.
+    /// Returns, after a wrong proof, the target that the dialler asked for. The target is not proven, so it may only determine the
+    /// text of the refusal.
     #[must_use]
     pub fn asked_for(&self) -> Option<[u8; 16]> {
         match &self.step {
@@ -439,7 +440,7 @@ impl Acceptor {
         }
     }
 
-    /// After a wrong proof: answers that no user has that id. A peer with the address of a replaced process then does not look for
+    /// Answers, after a wrong proof, that no user has that id. A peer with the address of a replaced process then does not look for
     /// a wrong secret.
     pub fn answer_unknown(&mut self) {
         if let Some(at) = self.pipe.outbox.len().checked_sub(ANSWER) {
@@ -453,7 +454,7 @@ impl Acceptor {
         let code = verdict_code(verdict);
         self.pipe.outbox.push(code);
         if verdict == Err(Refusal::WrongSecret) {
-            self.pipe.outbox.extend_from_slice(&[0; TAG]); // no proof for a peer without one
+            self.pipe.outbox.extend_from_slice(&[0; TAG]); // a peer without a proof gets none
             return;
         }
         let tag = self.key.tag(&[b"acceptor", other, &self.own, hello, &[code]]);

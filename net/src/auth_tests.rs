@@ -1,4 +1,4 @@
-//! The handshake against itself, against other versions, and against hostile bytes.
+//! Tests of the handshake against itself, against other versions, and against hostile bytes.
 
 use super::*;
 use proptest::prelude::*;
@@ -24,7 +24,7 @@ struct Outcome {
     error: Option<HandshakeError>,
 }
 
-/// Passes bytes in pieces of `piece` between both until neither has more; `verdict` is the acceptor's.
+/// Passes bytes in pieces of `piece` bytes between both sides until neither has more. `verdict` is the acceptor's.
 fn run(
     dialler: &mut Dialler,
     acceptor: &mut Acceptor,

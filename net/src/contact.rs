@@ -1,4 +1,5 @@
-//! The contact of a listener: where it can be reached. The bytes travel inside addresses that are opaque to all others.
+//! The contact of a listener: the addresses at which the listener can be reached. The bytes travel inside addresses that are opaque
+//! to all other parts.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,42 +8,43 @@ const FORMAT: u8 = 1;
 const FIXED: usize = 1 + 16 + 8 + 16 + 16 + 1;
 const LONGEST_ADDRESS: usize = 1 + 16 + 1 + 2 + 4;
 
-/// One address and port where the listener listens.
+/// One address and port at which the listener listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListenAddress {
-    /// The address.
+    /// The IP address.
     pub ip: IpAddr,
     /// The number of leading bits that form the subnet.
     pub prefix: u8,
-    /// The port.
+    /// The TCP port.
     pub port: u16,
-    /// Speed of the link; 0: unknown.
+    /// The speed of the link in Mbit/s; 0 if unknown.
     pub speed_mbps: u32,
 }
 
 /// The listener and its addresses, the best first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Contact {
-    /// The boot id of its kernel. With [`Contact::net_namespace`] it determines which processes share loopback addresses.
+    /// The boot id of the listener's kernel. With [`Contact::net_namespace`] it determines which processes share loopback
+    /// addresses.
     pub boot_id: [u8; 16],
-    /// Its network namespace.
+    /// The network namespace of the listener.
     pub net_namespace: u64,
-    /// Random bytes of the listener: part of the key of every connection to it.
+    /// The random bytes of the listener: part of the key of every connection to it.
     pub cookie: [u8; 16],
     /// The addressed user of the listener.
     pub target: [u8; 16],
-    /// Its addresses; at most [`Contact::MAX_ADDRESSES`].
+    /// The addresses of the listener; at most [`Contact::MAX_ADDRESSES`].
     pub addresses: Vec<ListenAddress>,
 }
 
-/// The reason that bytes are not a contact.
+/// The reason why bytes are not a contact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// They are too short, or there are bytes after the end.
+    /// The bytes are too few, or there are bytes after the end.
     Length,
-    /// Another version wrote them.
+    /// Another version of the library wrote the bytes.
     Format(u8),
-    /// More addresses than allowed, or none.
+    /// The number of addresses exceeds the limit, or is 0.
     Addresses(u8),
     /// An address is impossible: its family, prefix or port.
     Address,
@@ -72,12 +74,12 @@ impl From<Malformed> for String {
 }
 
 impl Contact {
-    /// The most addresses that a contact carries.
+    /// The maximum number of addresses that a contact carries.
     pub const MAX_ADDRESSES: usize = 16;
-    /// The longest packed contact.
+    /// The longest packed contact, in bytes.
     pub const MAX_LEN: usize = FIXED + Contact::MAX_ADDRESSES * LONGEST_ADDRESS;
 
-    /// The bytes; addresses beyond [`Contact::MAX_ADDRESSES`] are left out.
+    /// Returns the packed bytes. Addresses beyond [`Contact::MAX_ADDRESSES`] are left out.
     #[must_use]
     pub fn pack(&self) -> Vec<u8> {
         let addresses = &self.addresses[..self.addresses.len().min(Contact::MAX_ADDRESSES)];
@@ -106,10 +108,10 @@ impl Contact {
         out
     }
 
-    /// Parses the output of [`Contact::pack`]. The bytes come from a peer, so every one is checked.
+    /// Parses the output of [`Contact::pack`]. The bytes come from a peer, so every byte is checked.
     ///
     /// # Errors
-    /// The invalid part.
+    /// The part of the bytes that is invalid.
     pub fn parse(bytes: &[u8]) -> Result<Contact, Malformed> {
         let (contact, rest) = Contact::parse_prefix(bytes)?;
         if rest.is_empty() { Ok(contact) } else { Err(Malformed::Length) }
@@ -118,7 +120,7 @@ impl Contact {
     /// Parses a contact from the beginning of `bytes` and returns the bytes after it.
     ///
     /// # Errors
-    /// The invalid part.
+    /// The part of the bytes that is invalid.
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Contact, &[u8]), Malformed> {
         let mut reader = Reader { rest: bytes };
         let [format] = reader.take()?;
@@ -242,7 +244,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// The error for a contact with this one address.
+    /// Returns the error for a contact with this one address.
     fn wrong(ip: &str, prefix: u8, port: u16) -> Option<Malformed> {
         let ip = ip.parse().expect("an address");
         let address = ListenAddress { ip, prefix, port, speed_mbps: 0 };

@@ -12,17 +12,17 @@ use std::time::{Duration, Instant};
 /// The behaviour of the strangers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
-    /// Connections that are open, or about to be.
+    /// The number of connections that are open, or about to be.
     pub(crate) count: usize,
-    /// Each sends a byte of a valid greeting every 0.8 s. Otherwise none sends anything.
+    /// Whether each connection sends a byte of a valid greeting every 0.8 s. Otherwise no connection sends anything.
     pub(crate) drips: bool,
-    /// A closed connection is opened again.
+    /// Whether a closed connection is opened again.
     pub(crate) comes_back: bool,
-    /// The number of loopback addresses that they come from.
+    /// The number of loopback addresses that the connections come from.
     pub(crate) addresses: u32,
 }
 
-/// Runs in threads of its own until it is dropped.
+/// A crowd that runs in threads of its own until it is dropped.
 pub(crate) struct Crowd {
     stop: Arc<AtomicBool>,
     made: Arc<AtomicUsize>,
@@ -39,7 +39,7 @@ struct Stranger {
 }
 
 impl Crowd {
-    /// Returns when each connection was made once.
+    /// Starts a crowd, and returns when each connection was made once.
     pub(crate) fn start(to: SocketAddr, how: How) -> Crowd {
         let (stop, made) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
         let (stop_it, made_it) = (stop.clone(), made.clone());
@@ -51,7 +51,7 @@ impl Crowd {
         crowd
     }
 
-    /// The number of connections begun so far.
+    /// Returns the number of connections begun so far.
     pub(crate) fn made(&self) -> usize {
         self.made.load(Ordering::Relaxed)
     }
@@ -85,7 +85,7 @@ fn run(to: SocketAddr, how: How, stop: &AtomicBool, made: &AtomicUsize) {
                 strangers[n].stream = None;
                 continue;
             }
-            // A closed stream is dropped first: its descriptor is needed.
+            // A closed stream is dropped first, because its descriptor is needed.
             strangers[n].stream = None;
             let stream = connect(to, from(n as u32 % how.addresses));
             strangers[n] = Stranger { stream, said: 0, speaks_at: now };
@@ -95,7 +95,7 @@ fn run(to: SocketAddr, how: How, stop: &AtomicBool, made: &AtomicUsize) {
     }
 }
 
-/// 127.1.0.1, and so on.
+/// Returns source address `n`: 127.1.0.1, and so on.
 fn from(n: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x7f01_0001 + (n / 250) * 256 + n % 250)
 }
@@ -104,13 +104,13 @@ fn connect(to: SocketAddr, from: Ipv4Addr) -> Option<TcpStream> {
     let kind = Type::STREAM.nonblocking();
     let socket = Socket::new(Domain::IPV4, kind, Some(Protocol::TCP)).ok()?;
     socket.bind(&SocketAddr::from((from, 0)).into()).ok()?;
-    // It closes with a reset, so no port remains in TIME_WAIT.
+    // The stream closes with a reset, so no port remains in TIME_WAIT.
     let _ = socket.set_linger(Some(Duration::ZERO));
     let _ = socket.connect(&to.into());
     Some(socket.into())
 }
 
-/// A connection in progress counts as open.
+/// Checks whether a stream is open. A connection in progress counts as open.
 fn is_open(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(count) => count > 0,
@@ -118,13 +118,13 @@ fn is_open(stream: &mut TcpStream) -> bool {
     }
 }
 
-/// The time of each honest connection, and the 95th percentile.
+/// Returns the 95th percentile of the times of honest connections.
 pub(crate) fn percentile_95(took: &mut [Duration]) -> Duration {
     took.sort_unstable();
     took[(took.len() * 95).div_ceil(100) - 1]
 }
 
-/// The three behaviours with this many connections, and the bound for each (see SECURITY.md).
+/// Returns the three behaviours with this number of connections, and the bound for each (see SECURITY.md).
 pub(crate) fn ways(count: usize) -> [(&'static str, How, Duration); 3] {
     let (one, many) = (1, 4096);
     let way = |drips, comes_back, addresses| How { count, drips, comes_back, addresses };
@@ -135,8 +135,8 @@ pub(crate) fn ways(count: usize) -> [(&'static str, How, Duration); 3] {
     ]
 }
 
-/// The number of connections in a test, and of measured honest ones.
+/// Returns the number of connections in a test, and of measured honest ones.
 pub(crate) fn size() -> (usize, usize) {
-    // As cargo xtask test --all sets it.
+    // `cargo xtask test --all` sets this variable.
     if std::env::var_os("TESTS_WHOLE").is_some() { (16_000, 100) } else { (1300, 3) }
 }

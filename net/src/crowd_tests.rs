@@ -1,4 +1,4 @@
-//! Listeners under a crowd of connections from strangers and from honest peers.
+//! Tests of listeners under a crowd of connections from strangers and from honest peers.
 
 use super::*;
 use crowd::{Crowd, percentile_95, size, ways};
@@ -6,7 +6,7 @@ use crowd::{Crowd, percentile_95, size, ways};
 #[path = "crowd.rs"]
 mod crowd;
 
-/// A route from another loopback address.
+/// Returns a route from another loopback address.
 fn elsewhere(remote: SocketAddr, ip: [u8; 4]) -> Route {
     let local = LocalAddress {
         interface: "lo".into(),
@@ -43,7 +43,8 @@ fn the_oldest_of_an_address_makes_room_whatever_it_says() {
     accept(&hub, t0, 1);
     let mut others = silent(&hub, bound - 1);
     accept(&hub, t0 + HOLD / 2, bound);
-    // There is no room left. No connection is accepted, the listener is not even watched, and the timer is set to the next check.
+    // There is no room any more. No connection is accepted, the listener is not even watched, and the timer is set to the next
+    // check.
     let late = silent(&hub, 40);
     let early = t0 + HOLD - Duration::from_millis(1);
     (0..100).for_each(|_| hub.poll_at(early));
@@ -51,11 +52,11 @@ fn the_oldest_of_an_address_makes_room_whatever_it_says() {
     assert_eq!((pending, listening), (bound, false));
     assert!(timer.is_some_and(|at| at <= t0 + HOLD && at <= early + LOOK));
     assert_eq!(hub.counters(), Counters::default(), "nobody is dismissed before its time");
-    // Each of them sends a byte: that renews nothing.
+    // Each connection sends a byte, which does not renew its age.
     for stream in first.iter_mut().chain(&mut others) {
         stream.write_all(b"T").expect("connected");
     }
-    // The kernel's timer wakes the listener; each newcomer takes the place of the oldest.
+    // The kernel's timer wakes the listener; each newcomer takes the place of the oldest connection.
     let due = t0 + HOLD / 2 + HOLD;
     until(&hub, None, |_| {
         hub.poll_at(due.max(Instant::now()));
@@ -73,7 +74,7 @@ fn a_crowd_from_one_address_keeps_nobody_of_another_one_out() {
     let hub = open(Settings { expected: 0, ..Settings::default() });
     let mailbox = hub.register(ME).expect("free");
     let remote = at(&hub, false).expect("lo");
-    // As many as the kernel queues without being a crowd, before the listener polls for the first time.
+    // The number of connections is what the kernel queues without being a crowd, before the listener polls for the first time.
     let crowd: Vec<_> =
         (0..1400).map(|_| TcpStream::connect(remote).expect("the backlog is long")).collect();
     let there = elsewhere(remote, [127, 0, 0, 77]);
@@ -111,7 +112,7 @@ fn six_hundred_who_come_at_once_from_one_address_lose_nobody() {
     assert_eq!(hub.counters(), Counters { accepted: 600, ..Counters::default() });
 }
 
-/// The listener's user sleeps until an event arrives, as a worker does.
+/// Serves a mailbox like a worker, sleeping until an event arrives.
 fn serves(hub: &Arc<Hub>, mailbox: &Mailbox, stop: &std::sync::atomic::AtomicBool) {
     let poller = Poller::new().expect("epoll");
     for fd in [hub.fd(), mailbox.fd()] {

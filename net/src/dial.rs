@@ -17,22 +17,22 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 /// The first pause before a route is retried, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(80));
 
-/// A running host answers packets to a closed port, if only with a refusal.
+/// The advice for unanswered packets: a running host answers packets to a closed port, if only with a refusal.
 const FIREWALL: &str = " (a firewall that drops what comes to that port, or the host is down: open the port there, or choose by \
                         TIELINE_TCP_PORTS ports that are open)";
 
-/// The common causes of a rejection: a firewall, or a host that is down and does not answer its neighbours.
+/// The advice for a rejection. Its common causes are a firewall, or a host that is down and does not answer its neighbours.
 const REJECTED: &str = " (the host is down, or a firewall there rejects what comes to that port: open the port there, or choose by \
                         TIELINE_TCP_PORTS ports that are open)";
 
 /// The state of a [`Dial`].
 #[derive(Debug)]
 pub enum Progress {
-    /// In progress: wait for [`Dial::fd`], but no longer than until [`Dial::timeout`].
+    /// The dial is in progress: wait for [`Dial::fd`], but no longer than until [`Dial::timeout`].
     Waiting,
-    /// Connected, and both sides have proven themselves. The stream is non-blocking.
+    /// The dial is connected, and both sides have proven themselves. The stream is non-blocking.
     Done(TcpStream),
-    /// No route succeeded: every route that was tried, with the reason for its failure.
+    /// No route succeeded. The text has every route that was tried, with the reason for its failure.
     Failed(String),
 }
 
@@ -46,7 +46,7 @@ pub struct Dial {
     current: Option<Attempt>,
     /// The route of the current attempt.
     route: Option<Route>,
-    /// How often its listener has closed without an answer, and since when.
+    /// The number of times that the route's listener has closed without an answer, and the time of the first.
     closed: (u32, Option<Instant>),
     /// The time of the next retry of the route.
     pause: Option<(Timer, Instant)>,
@@ -54,16 +54,16 @@ pub struct Dial {
     failures: Vec<String>,
     refusals: usize,
     wrong_secrets: usize,
-    /// A listener has another version.
+    /// Whether a listener has another version.
     other_version: bool,
-    /// A listener had no room.
+    /// Whether a listener had no room.
     busy: bool,
-    /// Routes that could not be started here: they say nothing about the peer.
+    /// The number of routes that this side could not start: they say nothing about the peer.
     unusable: usize,
-    /// The failure that gets advice about firewalls, and the text. It is the last route without any answer, or else the last one
-    /// that was rejected.
+    /// The index of the failure that gets advice about firewalls, and the text. The failure is that of the last route without any
+    /// answer, or else of the last route that was rejected.
     advice: Option<(usize, &'static str)>,
-    /// This process or the system had no descriptor left for a socket.
+    /// Whether the descriptor limit of this process or of the system prevented opening a socket.
     starved: bool,
 }
 
@@ -74,19 +74,19 @@ struct Attempt {
     connected: bool,
     until: Instant,
     what: String,
-    /// The host reported that no process listens, or the listener that there is no such target.
+    /// Whether the host reported that no process listens, or the listener reported that there is no such target.
     refused: bool,
-    /// There was no answer, not even a refusal.
+    /// Whether the route got no answer, not even a refusal.
     unanswered: bool,
-    /// This host, or one on the route, reports that the destination host is unreachable.
+    /// Whether this host, or one on the route, reports that the destination host is unreachable.
     rejected: bool,
-    /// The listener reported a wrong proof.
+    /// Whether the listener reported a wrong proof.
     wrong_secret: bool,
-    /// The listener has another version.
+    /// Whether the listener has another version.
     other_version: bool,
-    /// The listener reported that it has no room.
+    /// Whether the listener reported that it has no room.
     busy: bool,
-    /// The listener closed without an answer.
+    /// Whether the listener closed without an answer.
     turned_away: bool,
 }
 
@@ -117,8 +117,8 @@ impl Dial {
         dial
     }
 
-    /// The socket of the current attempt, or a timer between two attempts. It changes after each failure: watch it again when
-    /// [`Dial::attempt`] has changed. `None`: call [`Dial::advance`] immediately.
+    /// Returns the socket of the current attempt, or a timer between two attempts. The descriptor changes after each failure: watch
+    /// it again when [`Dial::attempt`] has changed. Returns `None` if [`Dial::advance`] must be called immediately.
     #[must_use]
     pub fn fd(&self) -> Option<RawFd> {
         if let Some((timer, _)) = &self.pause {
@@ -127,7 +127,7 @@ impl Dial {
         self.current.as_ref().map(|attempt| attempt.stream.as_raw_fd())
     }
 
-    /// The events to wait for on [`Dial::fd`].
+    /// Returns the events to wait for on [`Dial::fd`].
     #[must_use]
     pub fn wants(&self) -> Interest {
         match &self.current {
@@ -137,44 +137,44 @@ impl Dial {
         }
     }
 
-    /// Counts the routes that were started, and the pauses before retries.
+    /// Returns the number of routes that were started, plus the pauses before retries.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.attempts
     }
 
-    /// Whether every usable route so far led to a running host without a listener for this target: the process has ended, or has
-    /// closed the target.
+    /// Checks whether every usable route so far led to a running host without a listener for this target: the process has ended, or
+    /// has closed the target.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         self.refusals > 0 && self.refusals + self.unusable == self.failures.len()
     }
 
-    /// Whether a listener there does not know this side's secret, so a retry would fail the same way.
+    /// Checks whether a reached listener does not know this side's secret, so a retry would fail with the same result.
     #[must_use]
     pub fn is_wrong_secret(&self) -> bool {
         self.wrong_secrets > 0
     }
 
-    /// Whether a listener there has another version, so a retry would fail the same way.
+    /// Checks whether a reached listener has another version, so a retry would fail with the same result.
     #[must_use]
     pub fn is_other_version(&self) -> bool {
         self.other_version
     }
 
-    /// Whether this process or the system had no descriptor left for a socket: the peer was not contacted.
+    /// Checks whether this process or the system had no descriptor left for a socket, so that the peer was not contacted.
     #[must_use]
     pub fn is_starved(&self) -> bool {
         self.starved
     }
 
-    /// Whether a listener there had no room, which may change later.
+    /// Checks whether a reached listener had no room, which may change later.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.busy
     }
 
-    /// The time at which [`Dial::advance`] must be called even without an event.
+    /// Returns the time at which [`Dial::advance`] must be called even without an event.
     #[must_use]
     pub fn timeout(&self) -> Instant {
         match (&self.pause, &self.current) {
@@ -230,8 +230,9 @@ impl Dial {
         Progress::Failed(self.words())
     }
 
-    /// The listener has closed without an answer, as it does when it has no room. `true`: the route is retried after a pause. The last route
-    /// is retried until the deadline, since a crowd of connections may fill the listener for long.
+    /// Handles a close of the listener without an answer, which also happens when the listener has no room. Returns `true` if the
+    /// route is retried after a pause. The last route is retried until the deadline, since a crowd of connections may fill the
+    /// listener for long.
     fn pauses(&mut self, now: Instant) -> bool {
         let (times, first) = self.closed;
         let first = first.unwrap_or(now);
@@ -254,7 +255,7 @@ impl Dial {
         true
     }
 
-    /// A firewall may cause the next failure.
+    /// Selects the failure that gets advice: a firewall may cause the next failure.
     fn advise(&mut self, unanswered: bool, rejected: bool) {
         let at = self.failures.len();
         let knows = self.advice.is_some_and(|(_, words)| words == FIREWALL);
@@ -275,7 +276,7 @@ impl Dial {
         }
     }
 
-    /// `false`: it cannot be started.
+    /// Starts a route. Returns `false` if it cannot be started.
     fn begin_route(&mut self, route: Route, now: Instant) -> bool {
         let what = format!("{} ({})", route.remote, route.why);
         if now >= self.deadline {
@@ -321,7 +322,7 @@ impl Dial {
         }
     }
 
-    /// Every route that failed, with the reason, even if a later route succeeded.
+    /// Returns every route that failed, with the reason, even if a later route succeeded.
     #[must_use]
     pub fn failures(&self) -> &[String] {
         &self.failures
@@ -335,7 +336,7 @@ impl Dial {
         for (at, failure) in self.failures.iter().enumerate() {
             words.push_str(if at > 0 { "; " } else { "" });
             words.push_str(failure);
-            // Only at the failure that it is about: a later refusal shows that there is no firewall.
+            // The advice belongs to one failure only: a later refusal shows that there is no firewall.
             let advice = self.advice.filter(|(of, _)| *of == at);
             words.push_str(advice.map_or("", |(_, advice)| advice));
         }
@@ -344,7 +345,7 @@ impl Dial {
 }
 
 impl Attempt {
-    /// `true`: connected and proven.
+    /// Advances the attempt. Returns `true` if it is connected and proven.
     fn advance(&mut self, now: Instant, deadline: Instant, left: usize) -> Result<bool, String> {
         if !self.connected {
             if let Some(error) = self.stream.take_error().map_err(words)? {
@@ -421,7 +422,7 @@ impl Attempt {
     }
 }
 
-/// The time limit of a step: the last route has all the remaining time.
+/// Returns the time limit of a step: the last route has all the remaining time.
 fn limit(now: Instant, deadline: Instant, ways_left: usize, at_most: Duration) -> Instant {
     if ways_left == 0 { deadline } else { deadline.min(now + at_most) }
 }
@@ -463,7 +464,7 @@ fn begin(route: &Route) -> io::Result<TcpStream> {
 /// Dials one address and waits for the result. The returned stream is blocking.
 ///
 /// # Errors
-/// The reason that there is no connection, as text.
+/// The reason why there is no connection, as text.
 pub fn dial_blocking(
     remote: SocketAddr,
     key: &Key,

@@ -1,4 +1,4 @@
-//! The decisions of a dial.
+//! Tests of the decisions of a dial.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn dial(routes: Vec<Route>, deadline: Instant) -> Dial {
 
 #[test]
 fn advice_about_firewall_is_given_once_at_best_failure() {
-    // For each failure: whether there was no answer, and whether it was rejected.
+    // The cases, for each failure: whether there was no answer, and whether it was rejected.
     let said = |failures: &[(bool, bool)]| {
         let mut dial = dial(Vec::new(), Instant::now());
         for (n, (unanswered, rejected)) in failures.iter().enumerate() {
@@ -50,7 +50,7 @@ fn a_route_for_which_no_time_is_left_is_named_and_not_begun() {
     assert_eq!(late.timeout(), late.deadline);
 }
 
-/// Refused on every usable route: the process is gone. An address without an answer may still be the process.
+/// A refusal on every usable route means that the process has ended. An address without an answer may still belong to the process.
 #[test]
 fn a_target_is_refused_where_no_other_route_failed_otherwise() {
     let refused = |refusals: usize, unusable: usize, failures: usize| {

@@ -1,8 +1,8 @@
-//! The interfaces that a user allows: `eth0,10.0.0.0/8` or `^docker*,fe80::/10`.
+//! The filter of the interfaces that a user allows: `eth0,10.0.0.0/8` or `^docker*,fe80::/10`.
 
 use std::net::IpAddr;
 
-/// A list of interface names, globs and subnets. A leading `^` on the whole list excludes them.
+/// A list of interface names, globs and subnets. A leading `^` on the whole list excludes the listed ones.
 ///
 /// ```
 /// use tieline_net::Filter;
@@ -27,7 +27,7 @@ enum Item {
 }
 
 impl Filter {
-    /// Parses a filter; an empty one allows everything.
+    /// Parses a filter. An empty text allows everything.
     ///
     /// # Errors
     /// The part that is neither a name, a glob nor a subnet, as text.
@@ -47,24 +47,24 @@ impl Filter {
         Ok(Filter { exclude, items, text: text.into() })
     }
 
-    /// Whether this address of this interface may be used.
+    /// Checks whether this address of this interface may be used.
     #[must_use]
     pub fn allows(&self, interface: &str, ip: IpAddr) -> bool {
         self.items.is_empty() || self.names(interface, ip) != self.exclude
     }
 
-    /// Whether everything is allowed.
+    /// Checks whether the filter allows everything.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Whether it selects this address by name or subnet. A selected address is not ranked last.
+    /// Checks whether the filter selects this address by name or subnet. A selected address is not ranked last.
     pub(crate) fn asks_for(&self, interface: &str, ip: IpAddr) -> bool {
         !self.exclude && self.names(interface, ip)
     }
 
-    /// The filter as the user wrote it.
+    /// Returns the filter as the user wrote it.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
@@ -100,7 +100,7 @@ fn parse_item(item: &str, text: &str) -> Result<Item, String> {
     Ok(Item::Glob(item.into()))
 }
 
-/// Whether two addresses of one family agree in their first `prefix` bits.
+/// Checks whether two addresses of one family agree in their first `prefix` bits.
 pub(crate) fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     let prefix = u32::from(prefix);
     match (a, b) {
@@ -116,9 +116,9 @@ pub(crate) fn same_subnet(a: IpAddr, b: IpAddr, prefix: u8) -> bool {
     }
 }
 
-/// `*` stands for any characters, `?` for one; the whole text must match.
+/// Matches the whole of `text` against a glob: `*` stands for any characters, `?` for one.
 pub(crate) fn glob_matches(glob: &[u8], text: &[u8]) -> bool {
-    // The prefixes of the text that match the part of the glob read so far.
+    // The vector marks the prefixes of the text that match the part of the glob read so far.
     let mut matched = vec![false; text.len() + 1];
     matched[0] = true;
     for &sign in glob {

@@ -17,14 +17,14 @@ use crate::interfaces::local_addresses;
 use crate::options::{reset, stop_listening};
 use crate::sys::{self, Interest, Poller, Ready, Timer};
 
-/// How long no connection is accepted after the process ran out of descriptors.
+/// The time for which no connection is accepted after the process ran out of descriptors.
 pub(super) const PAUSE: Duration = Duration::from_millis(200);
-/// The limit of connections accepted by one poll, so that a flood does not hold up the caller.
+/// The limit on connections accepted by one poll, so that a flood does not hold up the caller.
 const PER_POLL: usize = 64;
 const BACKLOG: i32 = 4096;
 
 const TIMER: u64 = u64::MAX;
-const FIRST_TOKEN: u64 = 16; // the numbers below are the listeners'
+const FIRST_TOKEN: u64 = 16; // the tokens below belong to the listeners
 
 #[derive(Debug)]
 pub(super) struct Handshakes {
@@ -38,7 +38,7 @@ pub(super) struct Handshakes {
     next_token: u64,
     timer: Timer,
     timer_at: Option<Instant>,
-    /// No connection is accepted before this time.
+    /// The time before which no connection is accepted.
     paused: Option<Instant>,
     listening: bool,
     ready: Vec<Ready>,
@@ -56,9 +56,9 @@ struct Handshake {
 enum Outcome {
     Waits,
     Proven(Hello),
-    /// Its proof is wrong.
+    /// The peer's proof is wrong.
     Unproven,
-    /// It has another version.
+    /// The peer has another version.
     Version(u8),
     Fails,
 }
@@ -113,7 +113,7 @@ impl Handshakes {
         self.rearm(hub, now);
     }
 
-    /// The number of handshakes, whether listeners are polled, and the watched events.
+    /// Returns the number of handshakes, whether listeners are polled, and the watched events.
     #[cfg(test)]
     pub(super) fn state(&self) -> (usize, bool, Option<Instant>) {
         assert_eq!(self.pending.len(), self.admission.len());
@@ -222,7 +222,7 @@ impl Handshakes {
         }
     }
 
-    /// Finds room for a connection, or closes it.
+    /// Finds room for a connection, or closes the connection.
     fn admit(&mut self, hub: &Hub, socket: Socket, from: Option<SocketAddr>, now: Instant) {
         let Some(from) = from else { return count(&hub.counts.unproven) };
         match self.admission.admit(from.ip().into(), now, false) {
@@ -257,26 +257,26 @@ impl Handshakes {
         let acceptor = Acceptor::new(self.key.clone(), nonce);
         self.admission.insert(token, Source::from(from.ip()), now, false);
         let _ = self.pending.insert(token, Handshake { stream, from, acceptor });
-        self.advance(hub, token); // its greeting has often arrived already
+        self.advance(hub, token); // the greeting has often arrived already
     }
 
-    /// Whether the user allows connections over the interface with this address.
+    /// Checks whether the user allows connections over the interface with this address.
     fn is_allowed(&mut self, local: IpAddr) -> bool {
         if self.filter.is_empty() || self.allowed.contains(&local) {
             return true;
         }
-        // Addresses come and go: look again before saying no.
+        // Addresses come and go, so the list is read again before a refusal.
         let now_there = local_addresses(&self.filter).unwrap_or_default();
         self.allowed = now_there.into_iter().map(|local| local.ip).collect();
         self.allowed.contains(&local)
     }
 
-    /// Whether listeners are polled.
+    /// Checks whether listeners are polled.
     fn accepts(&self, now: Instant) -> bool {
         self.admission.accepts(now, || self.listeners.iter().any(sys::is_crowded))
     }
 
-    /// No descriptor is left: closes the oldest connection. `false`: none is past its time.
+    /// Closes the oldest connection when no descriptor is left. Returns `false` if no connection is past its time.
     fn make_room(&mut self, hub: &Hub, now: Instant) -> bool {
         let oldest = self.admission.makes_room(now);
         if let Some(token) = oldest {
@@ -348,7 +348,7 @@ impl Handshake {
         }
     }
 
-    /// `false`: the connection broke, or does not take even a greeting.
+    /// Sends pending bytes. Returns `false` if the connection broke, or does not take even a greeting.
     fn flush(&mut self) -> bool {
         while !self.acceptor.output().is_empty() {
             match self.stream.write(self.acceptor.output()) {

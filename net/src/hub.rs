@@ -1,4 +1,4 @@
-//! One listener for all users of a process. It accepts only peers that have proven knowledge of the key.
+//! The listener for all users of a process. It accepts only peers that have proven knowledge of the key.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{SocketAddr, TcpStream};
@@ -20,14 +20,14 @@ use tieline_plugin_api::process::{Mark, PerProcess};
 #[path = "handshakes.rs"]
 mod handshakes;
 
-/// The limit of connections that wait for their target, which is raised to the number of expected processes. Beyond it the dialler
-/// is refused.
+/// The limit on connections that wait for their target, which is raised to the number of expected processes. At the limit the
+/// dialler is refused.
 const MAILBOX_ROOM: usize = if cfg!(test) { 32 } else { 1024 };
 
 /// The settings of a hub.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The job's secret. If it is empty, the cookie in the listener's address is all that a peer needs.
+    /// The job's secret. If the secret is empty, a peer needs only the cookie in the listener's address.
     pub secret: Vec<u8>,
     /// The interfaces whose addresses are offered and on which connections are accepted.
     pub filter: Filter,
@@ -42,7 +42,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// Any port, every interface, no secret, ten seconds for the handshake, and the processes of this job.
+    /// Returns the default settings: any port, every interface, no secret, ten seconds for the handshake, and the processes of this
+    /// job.
     fn default() -> Settings {
         Settings {
             secret: Vec::new(),
@@ -58,26 +59,26 @@ impl Default for Settings {
 /// The listening addresses of a hub.
 #[derive(Clone, Copy, Debug)]
 pub enum Listen {
-    /// On every address, IPv4 and IPv6, on a free port of a range.
+    /// The hub listens on every address, IPv4 and IPv6, on a free port of a range.
     Ports(Ports),
-    /// At one address and port only.
+    /// The hub listens at one address and port only.
     At(SocketAddr),
 }
 
-/// The connections of a listener so far.
+/// The numbers of connections of a listener so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Connections that were passed to their target.
+    /// The number of connections that were passed to their target.
     pub accepted: u64,
-    /// Connections without a good proof: scanners, garbage, another secret or version.
+    /// The number of connections without a good proof: scanners, garbage, another secret or version.
     pub unproven: u64,
-    /// Connections that did not complete the handshake in time.
+    /// The number of connections that did not complete the handshake in time.
     pub slow: u64,
-    /// Connections that were closed without a handshake, because too many came at the same time.
+    /// The number of connections that were closed without a handshake, because too many came at the same time.
     pub turned_away: u64,
-    /// Proven connections to a target that does not exist (any more).
+    /// The number of proven connections to a target that does not exist (any more).
     pub unknown_target: u64,
-    /// Proven connections that found their target's mailbox full.
+    /// The number of proven connections that found their target's mailbox full.
     pub refused: u64,
 }
 
@@ -94,13 +95,13 @@ struct Counts {
     other_version: AtomicU16,
 }
 
-/// Flag next to the version: a peer had another version.
+/// The flag next to the version which states that a peer had another version.
 const ANOTHER: u16 = 1 << 8;
 
 /// A proven connection, as its target receives it.
 #[derive(Debug)]
 pub struct Incoming {
-    /// The connection; it does not block.
+    /// The connection, which is non-blocking.
     pub stream: TcpStream,
     /// The dialler's request.
     pub hello: Hello,
@@ -109,8 +110,8 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Sends these bytes and ends the sending direction, without waiting. It is meant for one answer to a dialler, on a connection
-    /// on which nothing was sent yet.
+    /// Sends these bytes and ends the sending direction, without waiting. The method is meant for one answer to a dialler, on a
+    /// connection on which nothing was sent yet.
     ///
     /// # Errors
     /// The connection is broken, or the kernel does not buffer all of the bytes.
@@ -130,14 +131,14 @@ impl Incoming {
     }
 }
 
-/// The listener of a process. It lives as long as it has an owner. Any thread may call [`Hub::poll`], which passes connections to
-/// the mailboxes of all users.
+/// The listener of a process, which lives as long as it has an owner. Any thread may call [`Hub::poll`], which passes connections
+/// to the mailboxes of all users.
 #[derive(Debug)]
 pub struct Hub {
     local: Vec<LocalAddress>,
     addresses: Vec<ListenAddress>,
     cookie: [u8; 16],
-    /// The limit of connections that wait for one target.
+    /// The limit on connections that wait for one target.
     room: usize,
     targets: Mutex<HashMap<[u8; 16], Arc<Slot>>>,
     handshakes: Mutex<Handshakes>,
@@ -164,10 +165,10 @@ struct Slot {
 }
 
 impl Hub {
-    /// Begins to listen.
+    /// Opens a hub, which begins to listen.
     ///
     /// # Errors
-    /// The reason as text: no interface, no free port, no descriptors.
+    /// The reason why listening is impossible, as text: no interface, no free port, no descriptors.
     pub fn open(settings: &Settings) -> Result<Arc<Hub>, String> {
         let local = local_addresses(&settings.filter)?;
         let listeners = handshakes::listen(settings.listen)?;
@@ -200,13 +201,13 @@ impl Hub {
         }))
     }
 
-    /// The addresses of this host that the filter allows, for [`crate::routes()`].
+    /// Returns the addresses of this host that the filter allows, for [`crate::routes()`].
     #[must_use]
     pub fn local(&self) -> &[LocalAddress] {
         &self.local
     }
 
-    /// The contact by which a peer reaches `target`.
+    /// Returns the contact by which a peer reaches `target`.
     #[must_use]
     pub fn contact(&self, target: [u8; 16]) -> Contact {
         let (boot_id, net_namespace) = here();
@@ -244,13 +245,13 @@ impl Hub {
         handshakes.poll(self, now);
     }
 
-    /// Readable when [`Hub::poll`] has work to do.
+    /// Returns the descriptor that is readable when [`Hub::poll`] has work.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
 
-    /// The connections so far.
+    /// Returns the numbers of connections so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
@@ -264,13 +265,13 @@ impl Hub {
         }
     }
 
-    /// Whether a user has that id.
+    /// Checks whether a user has that id.
     fn knows(&self, target: &[u8; 16]) -> bool {
         lock(&self.targets).contains_key(target)
     }
 
-    /// The number of unproven connections, if it should be reported: after the first, the second, the fourth and so on, once for
-    /// all users of the listener.
+    /// Returns the number of unproven connections, if it should be reported: after the first, the second, the fourth and so on,
+    /// once for all users of the listener.
     #[must_use]
     pub fn unproven_to_report(&self) -> Option<u64> {
         let reported = self.counts.reported.load(Ordering::Relaxed);
@@ -282,15 +283,15 @@ impl Hub {
         (due && swap(reported).is_ok()).then_some(came)
     }
 
-    /// The version of the last peer that was refused because its version is not [`VERSION`](crate::VERSION), since the last call.
-    /// An old scan is therefore not reported for later peers.
+    /// Returns the version of the last peer that was refused since the last call because its version is not
+    /// [`VERSION`](crate::VERSION). An old scan is therefore not reported for later peers.
     #[must_use]
     pub fn take_other_version(&self) -> Option<u8> {
         let version = self.counts.other_version.swap(0, Ordering::Relaxed);
         (version & ANOTHER != 0).then_some(version as u8)
     }
 
-    /// A peer has another version.
+    /// Records that a peer has another version.
     fn heard_version(&self, version: u8) {
         self.counts.other_version.store(ANOTHER | u16::from(version), Ordering::Relaxed);
     }
@@ -316,7 +317,7 @@ impl Hub {
     }
 }
 
-/// The addresses at which the listeners can be reached: the allowed ones, each with the port of its family.
+/// Returns the addresses at which the listeners can be reached: the allowed ones, each with the port of its family.
 fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenAddress> {
     let bound: Vec<SocketAddr> =
         listeners.iter().filter_map(|listener| listener.local_addr().ok()?.as_socket()).collect();
@@ -339,7 +340,7 @@ fn offered(local: &[LocalAddress], listeners: &[socket2::Socket]) -> Vec<ListenA
         .collect()
 }
 
-/// The connections for one user of the listener. Dropping it closes them.
+/// The connections for one user of the listener. Dropping the mailbox closes them.
 #[derive(Debug)]
 pub struct Mailbox {
     hub: Arc<Hub>,
@@ -348,7 +349,7 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// The next connection, if there is one. [`Hub::poll`] delivers them.
+    /// Returns the next connection, if there is one. [`Hub::poll`] delivers them.
     #[must_use]
     pub fn take(&self) -> Option<Incoming> {
         let mut queue = lock(&self.slot.queue);
@@ -359,25 +360,25 @@ impl Mailbox {
         incoming
     }
 
-    /// Whether it is empty. Makes no system call.
+    /// Checks whether the mailbox is empty. Makes no system call.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         lock(&self.slot.queue).is_empty()
     }
 
-    /// Readable while it is not empty.
+    /// Returns the descriptor that is readable while the mailbox is not empty.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.slot.waker.as_fd()
     }
 
-    /// The listener behind it.
+    /// Returns the mailbox's listener.
     #[must_use]
     pub fn hub(&self) -> &Arc<Hub> {
         &self.hub
     }
 
-    /// The contact by which a peer reaches this mailbox.
+    /// Returns the contact by which a peer reaches this mailbox.
     #[must_use]
     pub fn contact(&self) -> Contact {
         self.hub.contact(self.target)
@@ -386,7 +387,7 @@ impl Mailbox {
     /// Waits for the next connection and polls the listener meanwhile. The connection's stream stays non-blocking.
     ///
     /// # Errors
-    /// The deadline has passed, or the reason that waiting is impossible.
+    /// The deadline has passed, or waiting is impossible; the text has the reason.
     pub fn wait(&self, deadline: Instant) -> Result<Incoming, String> {
         let words = |error: std::io::Error| format!("waiting for a connection: {error}");
         let poller = Poller::new().map_err(words)?;
@@ -416,24 +417,24 @@ impl Drop for Mailbox {
     }
 }
 
-/// The one listener that all users of a process share. The first user opens it, and it closes with the last. A forked child starts
-/// without one, since only the parent may accept connections of the parent's listener.
+/// The one listener that all users of a process share. The first user opens the listener, and it closes with the last user. A
+/// forked child starts without one, since only the parent may accept connections of the parent's listener.
 #[derive(Debug, Default)]
 pub struct SharedHub {
     hub: PerProcess<Mutex<Weak<Hub>>>,
 }
 
 impl SharedHub {
-    /// Without an open listener.
+    /// Makes a shared hub without an open listener.
     #[must_use]
     pub const fn new() -> SharedHub {
         SharedHub { hub: PerProcess::new() }
     }
 
-    /// The listener; opened with `settings` if there is none.
+    /// Returns the listener, opened with `settings` if there is none.
     ///
     /// # Errors
-    /// The same as for [`Hub::open`].
+    /// The errors of [`Hub::open`].
     pub fn get(&self, settings: &Settings) -> Result<Arc<Hub>, String> {
         let mut shared = lock(&self.hub);
         if let Some(hub) = shared.upgrade() {
@@ -449,7 +450,8 @@ fn count(counter: &AtomicU64) {
     let _ = counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A panic in another thread leaves these maps and queues consistent: every change of them is one call.
+/// Locks a mutex, also after a panic in another thread: that leaves these maps and queues consistent, because every change of them
+/// is one call.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! The listener and the dialler over loopback: honest peers, and all kinds of unproven connections.
+//! Tests of the listener and the dialler over loopback: honest peers, and all kinds of unproven connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -30,7 +30,7 @@ fn hello(purpose: u8) -> Hello {
     Hello::new(purpose, ME, b"hello").expect("short")
 }
 
-/// The address at which the hub listens on loopback.
+/// Returns the address at which the hub listens on loopback.
 fn at(hub: &Hub, v6: bool) -> Option<SocketAddr> {
     let address = |address: &&ListenAddress| address.ip.is_loopback() && address.ip.is_ipv6() == v6;
     hub.addresses.iter().find(address).map(|address| SocketAddr::new(address.ip, address.port))
@@ -85,7 +85,7 @@ fn dial(hub: &Hub, hello: Hello) -> Result<TcpStream, String> {
     finish(hub, &mut Dial::start(vec![route(remote)], key(hub), hello, soon()))
 }
 
-/// Reads until the other side has closed.
+/// Reads until the other side has closed. Returns whether it has.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut bytes = Vec::new();
     stream.set_read_timeout(Some(Duration::from_secs(30))).expect("an option");
@@ -273,13 +273,13 @@ fn an_answer_is_said_whole_also_where_a_socket_holds_little_at_first() {
     assert_eq!(heard.len(), answer.len());
 }
 
-/// This many connections that send nothing, all waiting at the listener.
+/// Makes `count` connections that send nothing, all waiting at the listener.
 fn silent(hub: &Hub, count: usize) -> Vec<TcpStream> {
     let remote = at(hub, false).expect("lo");
     (0..count).map(|_| TcpStream::connect(remote).expect("the backlog is long")).collect()
 }
 
-/// Polls at the given time until this many connections have been accepted.
+/// Polls at the given time until `count` connections have been accepted.
 fn accept(hub: &Hub, now: Instant, count: usize) {
     while lock(&hub.handshakes).state().0 < count {
         hub.poll_at(now);
@@ -293,7 +293,7 @@ fn slow_handshake_is_closed_despite_late_bytes() {
     let t0 = Instant::now();
     let mut slow = silent(&hub, 1);
     accept(&hub, t0, 1);
-    // A byte now and then does not extend the time limit.
+    // Occasional bytes do not extend the time limit.
     for (n, byte) in (1..10u32).zip(b"TLN\x01abcdef") {
         slow[0].write_all(&[*byte]).expect("connected");
         hub.poll_at(t0 + timeout / 10 * n);
@@ -314,7 +314,7 @@ fn no_descriptor_is_left_when_somebody_connects() {
     let remote = at(&hub, false).expect("lo");
     let poller = Poller::new().expect("epoll");
     poller.watch(hub.fd().as_raw_fd(), Interest::READ, 0).expect("watched");
-    // The other end of the connection usually belongs to another process; here it is created first.
+    // The other end of the connection usually belongs to another process; in this test it is created first.
     let waiting = TcpStream::connect(remote).expect("the backlog is long");
     let highest = waiting.as_raw_fd();
     sys::limit_descriptors(u64::try_from(highest).expect("a descriptor") + 1);
@@ -395,7 +395,7 @@ fn a_dial_walks_to_the_next_way() {
 
 #[test]
 fn a_listener_that_closes_without_a_word_is_asked_again_for_a_while() {
-    // A listener that closes the first connections as if it had no room, and accepts a later one.
+    // This listener closes the first connections as if it had no room, and accepts a later one.
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     let remote = listener.local_addr().expect("bound");
     let (cookie, listen) = ([5; 16], Listen::At(remote));
@@ -425,7 +425,7 @@ fn a_listener_that_closes_without_a_word_is_asked_again_for_a_while() {
     let _there = finish(&hub, &mut dial).expect("the fourth time");
     assert!(mailbox.take().is_some() && dial.failures().is_empty());
     assert_eq!(dial.attempt(), 7, "four attempts, and three pauses");
-    // The retries are limited, here by the deadline.
+    // The retries are limited, in this test by the deadline.
     let closes = TcpListener::bind("127.0.0.1:0").expect("loopback");
     closes.set_nonblocking(true).expect("an option");
     let remote = closes.local_addr().expect("bound");
@@ -448,7 +448,7 @@ fn last_route_is_tried_until_the_deadline_if_its_listener_keeps_closing() {
     let begun = Instant::now();
     let deadline = begun + Duration::from_secs(60);
     let mut dial = Dial::start(vec![route(remote)], Key::derive(b"", &[5; 16]), hello(0), deadline);
-    // A played clock: 59 seconds of attempts and pauses.
+    // The test plays a clock of 59 seconds of attempts and pauses.
     for step in 0..590 {
         drop(closes.accept());
         let now = begun + Duration::from_millis(100 * step);
@@ -478,7 +478,7 @@ fn a_dial_that_fails_names_every_way_and_its_reason() {
 fn advice_about_firewall_follows_route_without_answer() {
     let hub = open(Settings::default());
     let closed = TcpListener::bind("127.0.0.1:0").expect("loopback").local_addr().expect("bound");
-    // Its queue is full with one connection: later ones are dropped.
+    // The listener's queue is full with one connection: later ones are dropped.
     let full = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
     full.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).expect("loopback");
     full.listen(0).expect("it listens");
@@ -495,7 +495,7 @@ fn advice_about_firewall_follows_route_without_answer() {
 
 #[test]
 fn a_range_of_ports_that_is_taken_is_a_clear_error() {
-    // Two adjacent ports that are free: one hub takes them, then a second one asks for the same.
+    // The test needs two adjacent free ports: one hub takes them, then a second hub asks for the same.
     let range = (0..50)
         .find_map(|_| {
             let port = TcpListener::bind("0.0.0.0:0").ok()?.local_addr().ok()?.port();

@@ -9,29 +9,29 @@ use crate::sys;
 /// One address of an interface that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
-    /// `eth0`.
+    /// The interface's name, such as `eth0`.
     pub interface: String,
-    /// The address.
+    /// The IP address.
     pub ip: IpAddr,
     /// The number of leading bits that form the subnet.
     pub prefix: u8,
     /// The interface's index, which link-local addresses of IPv6 need; 0 for others.
     pub scope_id: u32,
-    /// Whether it is a loopback address.
+    /// Whether the address is a loopback address.
     pub loopback: bool,
-    /// Used only if nothing better leads to the peer: interfaces without a carrier; also link-local addresses and the bridges of
-    /// containers and virtual machines, unless the user selected them by name.
+    /// Whether the address is used only if no better one leads to the peer: interfaces without a carrier; also link-local addresses
+    /// and the bridges of containers and virtual machines, unless the user selected them by name.
     pub last_resort: bool,
-    /// Maximum transmission unit in bytes; 0: unknown.
+    /// The maximum transmission unit in bytes; 0 if unknown.
     pub mtu: u32,
-    /// Speed of the link, if the driver reports it.
+    /// The speed of the link in Mbit/s, if the driver reports it.
     pub speed_mbps: Option<u32>,
 }
 
-/// The addresses that `filter` allows, the best first: ordinary ones by speed, loopback, those of last resort.
+/// Returns the addresses that `filter` allows, the best first: ordinary ones by speed, loopback, those of last resort.
 ///
 /// # Errors
-/// The reason that there is none, with the names of the existing interfaces.
+/// The reason why there is no such address, with the names of the existing interfaces.
 pub fn local_addresses(filter: &Filter) -> Result<Vec<LocalAddress>, String> {
     let all = sys::addresses().map_err(|error| format!("listing network interfaces: {error}"))?;
     let probe = UdpSocket::bind("0.0.0.0:0").or_else(|_| UdpSocket::bind("[::]:0")).ok();
@@ -71,7 +71,7 @@ fn is_last_resort(interface: &str, ip: IpAddr) -> bool {
     bridge || is_link_local(ip)
 }
 
-/// 169.254.0.0/16 and fe80::/10.
+/// Checks whether an address is in 169.254.0.0/16 or fe80::/10.
 pub(crate) fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),

@@ -19,7 +19,7 @@ impl Ports {
     /// Parses a range; an empty text means `0`.
     ///
     /// # Errors
-    /// The reason that it is invalid, as text.
+    /// The reason why the range is invalid, as text.
     pub fn parse(text: &str) -> Result<Ports, String> {
         let text = text.trim();
         let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -32,19 +32,19 @@ impl Ports {
         }
     }
 
-    /// The number of ports in the range; `None` if any free port will do.
+    /// Returns the number of ports in the range; `None` if any free port is allowed.
     #[must_use]
     pub fn count(self) -> Option<usize> {
         (self.first != 0).then(|| usize::from(self.last - self.first) + 1)
     }
 
-    /// Every port to try, from a start that differs between processes; only 0 if any will do.
+    /// Returns every port to try, from a start that differs between processes; only 0 if any port is allowed.
     pub(crate) fn each(self, start: u32) -> impl Iterator<Item = u16> {
         let count = u32::from(self.last - self.first) + 1;
         (0..count).map(move |n| self.first + ((start % count + n) % count) as u16)
     }
 
-    /// The range as a user would write it.
+    /// Returns the range as a user would write it.
     pub(crate) fn text(self) -> String {
         if self.first == self.last {
             self.first.to_string()
@@ -54,14 +54,14 @@ impl Ports {
     }
 }
 
-/// The variables in which launchers give the number of processes of a job.
+/// The variables in which launchers pass the number of processes of a job.
 const SIZES: [&str; 5] =
     ["TIELINE_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE"];
 
-/// Larger values are ignored.
+/// The largest accepted number of processes. Larger values are ignored.
 const LARGEST: usize = 1 << 20;
 
-/// The number of processes in this process's job according to its launcher; 0: it belongs to none.
+/// Returns the number of processes in this process's job according to its launcher; 0 if the process belongs to no job.
 pub(crate) fn processes_of_job() -> usize {
     let size = |name: &&str| std::env::var(name).ok()?.trim().parse().ok();
     SIZES.iter().find_map(size).filter(|size| *size <= LARGEST).unwrap_or(0)
@@ -69,15 +69,15 @@ pub(crate) fn processes_of_job() -> usize {
 
 /// Configures a connection: small messages are sent immediately. A peer that is silent for `silence` (power failure, cut cable)
 /// breaks the connection, whether or not data is in flight. A peer that reads nothing for that time while the buffers are full
-/// breaks it as well.
+/// breaks it, too.
 pub fn tune(stream: &TcpStream, silence: Duration) {
     tune_for_streams(stream, silence);
     let silence = silence.clamp(Duration::from_secs(1), Duration::from_secs(1 << 21));
     let _ = SockRef::from(stream).set_tcp_user_timeout(Some(silence));
 }
 
-/// The same as [`tune`], but the sender must check acknowledgements itself: a peer that reads nothing for long does not break the
-/// connection.
+/// Configures a connection like [`tune`], but the sender must check acknowledgements itself: a peer that reads nothing for long
+/// does not break the connection.
 pub fn tune_for_streams(stream: &TcpStream, silence: Duration) {
     let socket = SockRef::from(stream);
     let silence = silence.max(Duration::from_secs(1));
@@ -132,8 +132,8 @@ mod tests {
         assert!(socket.nodelay().expect("an option"));
         assert!(socket.keepalive().expect("an option"));
         assert_eq!(socket.tcp_user_timeout().expect("an option"), Some(Duration::from_secs(20)));
-        // The time before the first probe, and the time without an answer to any probe. Together they are the requested time, if
-        // that exceeds two probes of the minimum.
+        // The cases: the requested time, the time before the first probe, and the time without an answer to any probe. The last two
+        // together are the requested time, if it exceeds two probes of the minimum.
         for (silence, first, then) in [(20, 10, 10), (8, 4, 4), (3, 1, 2), (2, 1, 2), (0, 1, 2)] {
             tune_for_streams(&stream, Duration::from_secs(silence));
             let every = socket.keepalive_interval().expect("an option");
@@ -153,7 +153,7 @@ mod tests {
         let words = "`0-5` is no range of ports: write 0 for any, or 20000-20100";
         assert_eq!(Ports::parse("0-5"), Err(words.into()));
         let range = Ports::parse("20000-20002").expect("a range");
-        // For any start.
+        // The result is the same for any start.
         for start in [2, 3, u32::MAX] {
             let mut each: Vec<u16> = range.each(start).collect();
             assert_eq!(each[0], 20000 + (start % 3) as u16);

@@ -8,32 +8,32 @@ use crate::filter::same_subnet;
 use crate::interfaces::{LocalAddress, is_link_local};
 use tieline_plugin_api::process::PerProcess;
 
-/// The limit of routes that are tried for one contact.
+/// The limit on routes that are tried for one contact.
 const MAX_ROUTES: usize = 32;
 
 /// One route to a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The local address; `None`: the kernel's choice.
+    /// The local address; `None` for the kernel's choice.
     pub local: Option<LocalAddress>,
     /// The address to connect to.
     pub remote: SocketAddr,
-    /// The reason to expect that it works: `same subnet as eth0`.
+    /// The reason to expect that the route works: `same subnet as eth0`.
     pub why: String,
 }
 
-/// Routes to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses and
-/// container bridges last. The speed of a route is that of its slower end. Among equals, the same subnet comes before routes by the
-/// kernel's table, and IPv4 before IPv6.
+/// Returns the routes to a contact, the best first: loopback within one network namespace, then by speed, and link-local addresses
+/// and container bridges last. The speed of a route is that of its slower end. Among equals, the same subnet comes before routes by
+/// the kernel's table, and IPv4 before IPv6.
 ///
 /// # Errors
-/// The reason that there is none, for each address.
+/// The reason why there is no route, for each address.
 pub fn routes(local: &[LocalAddress], contact: &Contact) -> Result<Vec<Route>, String> {
     let same_loopback = (contact.boot_id, contact.net_namespace) == here();
     find(local, contact, same_loopback, &ask_kernel)
 }
 
-/// Boot id and network namespace of the calling thread. Processes with the same values share loopback addresses.
+/// Returns the boot id and the network namespace of the calling thread. Processes with the same values share loopback addresses.
 #[must_use]
 pub fn here() -> ([u8; 16], u64) {
     use std::os::unix::fs::MetadataExt;
@@ -48,12 +48,12 @@ pub fn here() -> ([u8; 16], u64) {
         }
         id
     });
-    // Read each time: a thread may move to another namespace.
+    // The namespace is read each time, because a thread may move to another namespace.
     let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |ns| ns.ino());
     (boot_id, namespace)
 }
 
-/// The address that the kernel would send from. Connecting a UDP socket sends nothing.
+/// Returns the address that the kernel would send from. Connecting a UDP socket sends nothing.
 fn ask_kernel(remote: SocketAddr) -> Result<IpAddr, String> {
     let any: IpAddr = match remote {
         SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -67,7 +67,7 @@ fn ask_kernel(remote: SocketAddr) -> Result<IpAddr, String> {
     asked().map(|local| local.ip()).map_err(|error| error.to_string())
 }
 
-/// The distance of the other end. Lower is better.
+/// The distance of the other end. A lower class is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Class {
     Loopback,
@@ -75,10 +75,10 @@ enum Class {
     Routed,
 }
 
-/// In megabits per second: the assumed speed of a route if neither end knows its speed.
+/// The assumed speed of a route in Mbit/s if neither end knows its speed.
 const UNKNOWN_SPEED: u32 = 1000;
 
-/// The criteria between two routes, the most important first. Lower is better.
+/// The criteria between two routes, the most important first. A lower rank is better.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     last_resort: bool,
@@ -120,7 +120,7 @@ fn find(
     if found.is_empty() {
         return Err(why_not.join("; "));
     }
-    found.sort_by_key(|(rank, _)| *rank); // stable: the peer's order decides among equals
+    found.sort_by_key(|(rank, _)| *rank); // the sort is stable, so the peer's order decides among equals
     found.truncate(MAX_ROUTES);
     Ok(found.into_iter().map(|(_, route)| route).collect())
 }
@@ -182,7 +182,7 @@ fn routes_to(
     Ok(vec![(rank(Class::Routed, from), Route { local: Some(from.clone()), remote, why })])
 }
 
-/// A link-local address of IPv6 is only valid together with an interface.
+/// Returns the address with its scope: a link-local address of IPv6 is only valid together with an interface.
 fn with_scope(remote: SocketAddr, scope_id: u32) -> SocketAddr {
     match remote {
         SocketAddr::V6(v6) if is_link_local(remote.ip()) => {
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn speed_comes_before_nearness_and_nearness_decides_among_equals() {
-        // Networks of this host: 10.0.N.0/24 is the same subnet as interface N, 10.1.N.0/24 is routed through it.
+        // The simulated networks of this host: 10.0.N.0/24 is the same subnet as interface N, 10.1.N.0/24 is routed through it.
         type Routes = &'static [(&'static str, u32)];
         let cases: [(&str, &[u32], Routes, &[&str]); 11] = [
             (

@@ -22,10 +22,10 @@ pub(crate) struct RawAddress {
     pub(crate) loopback: bool,
 }
 
-/// Every IPv4 and IPv6 address of this network namespace.
+/// Returns every IPv4 and IPv6 address of this network namespace.
 pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: the kernel's list is written to `list`, which we free below.
+    // SAFETY: the kernel's list is written to `list`, which is freed below.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -36,9 +36,9 @@ pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
         at = entry.ifa_next;
         // SAFETY: `ifa_addr` and `ifa_netmask` are null or socket addresses of this entry.
         let Some((ip, scope_id)) = (unsafe { ip_of(entry.ifa_addr) }) else { continue };
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         let mask = unsafe { ip_of(entry.ifa_netmask) };
-        // SAFETY: a zero-terminated name of this entry.
+        // SAFETY: the name belongs to this entry and is zero-terminated.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
         let flags = entry.ifa_flags;
         // The kernel reports RUNNING some time after the carrier is up.
@@ -53,7 +53,7 @@ pub(crate) fn addresses() -> io::Result<Vec<RawAddress>> {
             loopback: flags & libc::IFF_LOOPBACK as u32 != 0,
         });
     }
-    // SAFETY: the list that getifaddrs made; no reference into it is left.
+    // SAFETY: getifaddrs made the list; no reference into it exists any more.
     unsafe { libc::freeifaddrs(list) };
     Ok(found)
 }
@@ -63,10 +63,10 @@ fn ones(mask: IpAddr) -> u8 {
         IpAddr::V4(mask) => u32::from(mask).count_ones(),
         IpAddr::V6(mask) => u128::from(mask).count_ones(),
     };
-    count as u8 // at most 128
+    count as u8 // at most 128 bits
 }
 
-/// The address and scope in a socket address of the kernel; `None` for other families.
+/// Returns the address and scope in a socket address of the kernel; `None` for other families.
 ///
 /// # Safety
 /// `address` is null or points to a socket address with the length of its family.
@@ -74,15 +74,15 @@ unsafe fn ip_of(address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: not null, and every socket address begins with its family.
+    // SAFETY: the pointer is not null, and every socket address begins with its family.
     match i32::from(unsafe { (*address).sa_family }) {
         libc::AF_INET => {
-            // SAFETY: the family says that it is a sockaddr_in.
+            // SAFETY: the family states that the address is a sockaddr_in.
             let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Some((Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into(), 0))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that it is a sockaddr_in6.
+            // SAFETY: the family states that the address is a sockaddr_in6.
             let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some((Ipv6Addr::from(v6.sin6_addr.s6_addr).into(), v6.sin6_scope_id))
         }
@@ -107,12 +107,12 @@ struct EthtoolCmd {
     reserved: [u32; 2],
 }
 
-/// Maximum transmission unit and speed in Mbit/s of an interface of this network namespace. (Files under
+/// Returns the maximum transmission unit and speed in Mbit/s of an interface of this network namespace. (Files under
 /// `/sys/class/net` may show another namespace's interfaces.)
 pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>) {
     const ETHTOOL_GSET: u32 = 1;
     const SIOCETHTOOL: libc::c_ulong = 0x8946;
-    // SAFETY: a plain record for which zeros are a value.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if interface.len() >= request.ifr_name.len() {
         return (0, None);
@@ -120,10 +120,10 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes()) {
         *to = from as libc::c_char;
     }
-    // SAFETY: an open socket, and a request with a zero-terminated name that the kernel fills.
+    // SAFETY: the socket is open, and the request has a zero-terminated name; the kernel fills the request.
     let mtu = match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) }
     {
-        // SAFETY: the request succeeded, so the union holds the mtu.
+        // SAFETY: the request succeeded, so the union holds the MTU.
         0 => unsafe { request.ifr_ifru.ifru_mtu },
         _ => 0,
     };
@@ -135,7 +135,7 @@ pub(crate) fn link(interface: &str, socket: BorrowedFd<'_>) -> (u32, Option<u32>
     (u32::try_from(mtu).unwrap_or(0), speed)
 }
 
-/// The speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0 or all ones.
+/// Returns the speed, which the kernel reports in two halves, the upper one first. An unknown speed is 0 or all ones.
 fn speed_of(high: u16, low: u16) -> Option<u32> {
     let speed = u32::from(high) << 16 | u32::from(low);
     (speed != 0 && speed != u32::MAX && speed != 0xffff).then_some(speed)
@@ -145,7 +145,7 @@ fn speed_of(high: u16, low: u16) -> Option<u32> {
 /// own.
 pub(crate) fn bind_address_no_port(socket: BorrowedFd<'_>) {
     let on: libc::c_int = 1;
-    // SAFETY: an open socket and an option of the given size. A failure only makes ports scarcer.
+    // SAFETY: the socket is open, and the option has the given size. A failure only makes ports scarcer.
     let _ = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -162,7 +162,7 @@ pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Durat
     const TCP_RTO_MAX_MS: libc::c_int = 44;
     let longest = longest.clamp(Duration::from_secs(1), Duration::from_secs(120)).as_millis();
     let longest = longest as libc::c_int;
-    // SAFETY: an open socket and an option of the given size.
+    // SAFETY: the socket is open, and the option has the given size.
     let _ = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -174,11 +174,12 @@ pub(crate) fn limit_retransmission_pauses(socket: BorrowedFd<'_>, longest: Durat
     };
 }
 
-/// Whether so many connections wait at a listening TCP socket that the kernel may soon drop new ones: [`CROWD`], or a quarter of
-/// its queue.
+/// Checks whether the connections that wait at a listening TCP socket are a crowd, so that the kernel may soon drop new ones:
+/// [`CROWD`] connections, or a quarter of the socket's queue.
 #[must_use]
 pub fn is_crowded(listener: &impl AsRawFd) -> bool {
-    // The head of tcp_info. For a listening socket, the last two numbers are the length of the queue and its limit.
+    // The buffer takes the first fields of tcp_info. For a listening socket, the last two numbers are the length of the queue and
+    // its limit.
     let mut info = [0u32; 8];
     let mut len = size_of_val(&info) as libc::socklen_t;
     // SAFETY: the pointers refer to locals, and `len` is the size of the first.
@@ -195,7 +196,7 @@ pub fn is_crowded(listener: &impl AsRawFd) -> bool {
     asked == 0 && len as usize == size_of_val(&info) && waiting >= CROWD.min(bound / 4).max(1)
 }
 
-/// The limit of descriptors of this process.
+/// Returns the limit on descriptors of this process.
 pub(crate) fn descriptors() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the record is writable.
@@ -211,7 +212,7 @@ pub fn random(out: &mut [u8]) -> io::Result<()> {
     let mut filled = 0;
     while filled < out.len() {
         let rest = &mut out[filled..];
-        // SAFETY: writes at most the length of `rest` into it.
+        // SAFETY: the call writes at most the length of `rest` into it.
         let got = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
         match usize::try_from(got) {
             Ok(got) => filled += got,
@@ -229,20 +230,20 @@ pub fn random(out: &mut [u8]) -> io::Result<()> {
 /// The events to wait for on a descriptor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Until it is readable.
+    /// Whether to wait until the socket is readable.
     pub readable: bool,
-    /// Until it is writable.
+    /// Whether to wait until the socket is writable.
     pub writable: bool,
 }
 
 impl Interest {
-    /// Reading only.
+    /// Waits for reading only.
     pub const READ: Interest = Interest { readable: true, writable: false };
-    /// Writing only.
+    /// Waits for writing only.
     pub const WRITE: Interest = Interest { readable: false, writable: true };
-    /// Both.
+    /// Waits for reading and writing.
     pub const BOTH: Interest = Interest { readable: true, writable: true };
-    /// Neither: errors and hang-ups are still reported.
+    /// Waits for neither: errors and hang-ups are still reported.
     pub const NONE: Interest = Interest { readable: false, writable: false };
 
     fn bits(self) -> u32 {
@@ -260,11 +261,11 @@ impl Interest {
 /// A descriptor that became ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ready {
-    /// The number with which it was added.
+    /// The token with which the descriptor was added.
     pub token: u64,
-    /// It is readable, or the other side has closed.
+    /// Whether the socket is readable, or the other side has closed.
     pub readable: bool,
-    /// It is writable, or the connection broke.
+    /// Whether the socket is writable, or the connection broke.
     pub writable: bool,
 }
 
@@ -275,12 +276,12 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// Creates an instance.
+    /// Creates an epoll instance.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// The process is out of descriptors or memory.
     pub fn new() -> io::Result<Poller> {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         own(fd).map(|fd| Poller { fd })
     }
@@ -289,7 +290,7 @@ impl Poller {
     /// holds a copy, the kernel goes on to report its events.
     ///
     /// # Errors
-    /// The limit on watched descriptors, or a bad descriptor.
+    /// The limit on watched descriptors is reached, or the descriptor is invalid.
     pub fn watch(&self, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
         match self.control(libc::EPOLL_CTL_ADD, fd, interest, token) {
             Err(error) if error.raw_os_error() == Some(libc::EEXIST) => {
@@ -312,11 +313,11 @@ impl Poller {
         const ROOM: usize = 64;
         out.clear();
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; ROOM];
-        // Rounded up: a wait that ends a little early would only be repeated.
+        // The time is rounded up: a wait that ends a little early would only be repeated.
         let millis = timeout.map_or(-1, |timeout| {
             i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
-        // SAFETY: an epoll instance and room for the requested number of events.
+        // SAFETY: the descriptor is an epoll instance, and the array has room for the requested number of events.
         let got = unsafe {
             libc::epoll_wait(self.fd.as_raw_fd(), events.as_mut_ptr(), ROOM as i32, millis)
         };
@@ -338,7 +339,7 @@ impl Poller {
 
     fn control(&self, op: i32, fd: RawFd, interest: Interest, token: u64) -> io::Result<()> {
         let mut event = libc::epoll_event { events: interest.bits(), u64: token };
-        // SAFETY: an epoll instance and a record for the length of the call; a bad `fd` is an error.
+        // SAFETY: the descriptor is an epoll instance, and the record lives through the call; a bad `fd` is an error.
         if unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd, &mut event) } != 0 {
             return Err(io::Error::last_os_error());
         }
@@ -359,24 +360,25 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// Creates one.
+    /// Creates an eventfd.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// The process is out of descriptors or memory.
     pub fn new() -> io::Result<Waker> {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
         own(fd).map(|fd| Waker { fd })
     }
 
-    /// Wakes the present or the next waiter. Callable from any thread.
+    /// Wakes the present or the next waiter. Any thread may call it.
     pub fn wake(&self) {
         let one = 1u64.to_ne_bytes();
-        // SAFETY: eight bytes to an open descriptor. If the counter is full (2^64 - 1 wakes), it is readable already.
+        // SAFETY: the call writes eight bytes to an open descriptor. If the counter is full (2^64 - 1 wakes), it is readable
+        // already.
         let _ = unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), 8) };
     }
 
-    /// Makes it unreadable again.
+    /// Makes the eventfd unreadable again.
     pub fn clear(&self) {
         drain(&self.fd);
     }
@@ -395,29 +397,29 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Creates one that is not set.
+    /// Creates a timer that is not set.
     ///
     /// # Errors
-    /// Out of descriptors or memory.
+    /// The process is out of descriptors or memory.
     pub fn new() -> io::Result<Timer> {
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let fd = unsafe {
             libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
         };
         own(fd).map(|fd| Timer { fd })
     }
 
-    /// Sets it to `at`; a time in the past means immediately; `None` stops it.
+    /// Sets the timer to `at`. A time in the past means immediately; `None` stops the timer.
     pub fn set(&self, at: Option<Instant>) {
-        // SAFETY: a plain record for which zeros are a value.
+        // SAFETY: zeros are a valid value for this plain record.
         let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
         if let Some(at) = at {
-            // Zero would stop it.
+            // Zero would stop the timer.
             let left = at.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
             spec.it_value.tv_sec = left.as_secs().try_into().unwrap_or(libc::time_t::MAX);
             spec.it_value.tv_nsec = left.subsec_nanos().into();
         }
-        // SAFETY: an open timerfd and a record for the length of the call.
+        // SAFETY: the timerfd is open, and the record lives through the call.
         let _ =
             unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
     }
@@ -431,7 +433,7 @@ impl AsFd for Timer {
 
 fn drain(fd: &OwnedFd) {
     let mut bytes = [0u8; 8];
-    // SAFETY: eight bytes from an open, non-blocking descriptor.
+    // SAFETY: the call reads eight bytes from an open, non-blocking descriptor.
     let _ = unsafe { libc::read(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), 8) };
 }
 
@@ -439,22 +441,22 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: a descriptor that was just created and that nothing else owns.
+    // SAFETY: the descriptor was just created, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sets the limit of descriptors of this process.
+/// Sets the limit on descriptors of this process.
 #[cfg(test)]
 pub(crate) fn limit_descriptors(most: u64) {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes one record.
+    // SAFETY: the call writes one record.
     assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) }, 0);
     limit.rlim_cur = most;
-    // SAFETY: reads one record.
+    // SAFETY: the call reads one record.
     assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }, 0);
 }
 
-/// Raises the limit of descriptors as far as this process may. It never lowers the limit.
+/// Raises the limit on descriptors as far as this process may. It never lowers the limit.
 #[cfg(test)]
 pub(crate) fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -471,11 +473,11 @@ mod tests {
     use super::*;
 
     impl Timer {
-        /// The time until it expires; zero: it is stopped, or has expired.
+        /// Returns the time until the timer expires; zero if it is stopped, or has expired.
         fn left(&self) -> Duration {
-            // SAFETY: a plain record for which zeros are a value.
+            // SAFETY: zeros are a valid value for this plain record.
             let mut spec: libc::itimerspec = unsafe { std::mem::zeroed() };
-            // SAFETY: an open timerfd and a record for the length of the call.
+            // SAFETY: the timerfd is open, and the record lives through the call.
             let got = unsafe { libc::timerfd_gettime(self.fd.as_raw_fd(), &mut spec) };
             assert_eq!(got, 0);
             let seconds = u64::try_from(spec.it_value.tv_sec).expect("no time before now");

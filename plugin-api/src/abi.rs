@@ -2,19 +2,19 @@
 //!
 //! The rules; `docs/abi.md` explains them with examples:
 //!
-//! * Every record and table begins with `size`, the size as its writer compiled it, and only grows at
-//!   the end. The records of the data path ([`Event`], [`Iov`], [`Rma`], [`Atomic`]) have no size: they
-//!   are frozen, and a changed one comes with a new slot. Control calls take one record.
-//! * Flags that are passed in: a receiver refuses an unknown bit of the lower half with `UNSUPPORTED_PARAM`. A bit of the upper
-//!   half is a hint; a receiver ignores an unknown one. Access rights have no hints. The core ignores unknown capabilities.
-//! * A slot never changes its type or meaning. Parameters: a short record is zero-filled, an unknown
-//!   non-zero tail is `UNSUPPORTED_PARAM`. Attributes: the callee writes `min(size)`. Tables: extra
-//!   slots are ignored, missing ones are replaced by stubs that return `UNSUPPORTED`.
+//! * Every record and table begins with `size`, the size as its writer compiled it, and only grows at the end. The records of the
+//!   data path ([`Event`], [`Iov`], [`Rma`], [`Atomic`]) have no size: they are frozen, and a changed record comes with a new slot.
+//!   Control calls take one record.
+//! * Flags of a call: a receiver refuses an unknown bit of the lower half with `UNSUPPORTED_PARAM`. A bit of the upper half is a
+//!   hint; a receiver ignores an unknown hint. Access rights have no hints. The core ignores unknown capabilities.
+//! * A slot never changes its type or meaning. Parameters: a short record is zero-filled, an unknown non-zero tail is
+//!   `UNSUPPORTED_PARAM`. Attributes: the callee writes `min(size)`. Tables: extra slots are ignored, missing slots are replaced by
+//!   stubs that return `UNSUPPORTED`.
 //! * No bit-fields, no enums, no `bool`, no struct by value. Text is a pointer and a length, UTF-8,
 //!   without a terminating zero; fixed-size names are zero-padded.
-//! * Each side frees what it allocated. Pointers that are passed in are borrowed for the call.
-//! * Functions of one interface and its endpoints are called by one thread at a time, the one that opened the interface unless
-//!   the module says `ANY_THREAD`. Functions of a provider or a domain may be called by several threads at once.
+//! * Each side frees the memory that it allocated. Pointers in arguments are borrowed for the call.
+//! * One thread at a time calls the functions of an interface and its endpoints: the thread that opened the interface, unless the
+//!   module has `ANY_THREAD`. Several threads may call the functions of a provider or a domain at the same time.
 
 #![allow(unsafe_code)] // abi_stable's derive implements an unsafe trait
 
@@ -49,9 +49,10 @@ pub use rights::{is_static_program, raised_rights};
 use abi_stable::StableAbi;
 use core::ffi::c_void;
 
-/// The major number: part of the note, the directory and the entry symbol. Only equal majors work together.
+/// The major number: part of the note, the directory and the entry symbol. Only a core and a provider with the same major work
+/// together.
 pub const ABI_MAJOR: u16 = 1;
-/// The minor number: it counts additions at the ends of records and tables.
+/// The minor number, which counts additions at the ends of records and tables.
 pub const ABI_MINOR: u16 = 1;
 /// The symbol that a provider exports.
 pub const ENTRY_SYMBOL: &str = "tieline_provider_v1";
@@ -63,33 +64,33 @@ pub const NOTE_TYPE: u32 = 1;
 pub const NOTE_SECTION: &str = ".note.tieline.provider";
 /// The type of a core's ELF note, which states its ABI. Package managers derive their checks from it.
 pub const CORE_NOTE_TYPE: u32 = 2;
-/// The section that holds it.
+/// The section that holds the core's ELF note.
 pub const CORE_NOTE_SECTION: &str = ".note.tieline.core";
 
 /// The content of the ELF note: a provider's identity, read from the file before any of its code runs.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoteDesc {
-    /// Size of this record as the provider compiled it.
+    /// The size of this record as the provider compiled it.
     pub desc_len: u16,
-    /// Revision of the record: 1.
+    /// The revision of the record: 1.
     pub note_rev: u16,
-    /// ABI major that the provider was built for.
+    /// The ABI major that the provider was built for.
     pub abi_major: u16,
-    /// ABI minor that the provider was built for.
+    /// The ABI minor that the provider was built for.
     pub abi_minor: u16,
-    /// The least minor of the core that it can work with.
+    /// The least minor of the core that the provider can work with.
     pub min_core_minor: u16,
-    /// `TIELINE_NOTE_*`.
+    /// The flags, `TIELINE_NOTE_*`.
     pub flags: u16,
-    /// Provider name, zero-padded: `verbs`.
+    /// The provider's name, zero-padded: `verbs`.
     pub name: [u8; 32],
-    /// Provider version, zero-padded, semver: `1.2.0`.
+    /// The provider's version, zero-padded, semver: `1.2.0`.
     pub version: [u8; 32],
 }
 
-/// A provider's state. To the core it is an address, like each of the handles below; only the provider knows its content.
-/// In C each kind is a struct of its own, which the provider may define, so that the compiler tells the kinds apart.
+/// A provider's state. To the core the state is an address, like each of the handles below; only the provider knows its content. In
+/// C each kind of handle is a struct of its own, which the provider may define, so that the compiler distinguishes the kinds.
 pub type StateHandle = c_void;
 /// An open domain.
 pub type DomainHandle = c_void;
@@ -108,7 +109,7 @@ pub type ConnectorHandle = c_void;
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Host {
-    /// Size of this table as the core compiled it.
+    /// The size of this table as the core compiled it.
     pub size: usize,
     /// The core's ABI major.
     pub abi_major: u32,
@@ -120,17 +121,16 @@ pub struct Host {
     pub log: Option<
         unsafe extern "C" fn(context: *mut c_void, level: u32, text: *const u8, text_len: usize),
     >,
-    /// Declares the configuration variables that the provider reads: `(context, list, count)`. The first
-    /// record's size is the distance between records. The entry function calls it before anything else. The records
-    /// and their texts are borrowed for the call. `INVALID`: a variable is set to a value that it does not accept. The host
-    /// keeps the error text, with the place of the setting, and the entry function returns that status. `PROVIDER_FAILED`: the
-    /// list is malformed or contradicts itself. `UNSUPPORTED_PARAM`: it has something that only a newer host knows.
+    /// Declares the configuration variables that the provider reads: `(context, list, count)`. The first record's size is the
+    /// distance between records. The entry function calls it before any other function of the host. The records and their texts are
+    /// borrowed for the call. `INVALID`: a variable is set to a value that it does not accept. The host keeps the error text, with
+    /// the place of the setting, and the entry function returns that status. `PROVIDER_FAILED`: the list is malformed or
+    /// contradicts itself. `UNSUPPORTED_PARAM`: the list has a kind or field that only a newer host knows.
     pub config_declare: Option<
         unsafe extern "C" fn(context: *mut c_void, vars: *const ConfigVar, count: usize) -> i32,
     >,
-    /// The value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: it was not declared.
-    /// A value does not change. Its texts stay valid until `quiesce` has returned, or the entry function has
-    /// failed.
+    /// Writes the value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: the variable was not declared. A
+    /// value does not change. Its texts stay valid until `quiesce` has returned, or the entry function has failed.
     pub config_get: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -139,14 +139,14 @@ pub struct Host {
             out: *mut ConfigValue,
         ) -> i32,
     >,
-    /// Nanoseconds of a clock that never goes backwards.
+    /// Returns the nanoseconds of a clock that never goes backwards.
     pub clock_ns: Option<unsafe extern "C" fn(context: *mut c_void) -> u64>,
     /// Reports an event that no call waits for. The record and its texts are borrowed for the call.
     pub async_event: Option<unsafe extern "C" fn(context: *mut c_void, event: *const AsyncEvent)>,
-    /// Page-aligned zeroed memory, for buffers of a provider that should be accounted to the context:
-    /// `(context, length)`; null if there is none.
+    /// Returns page-aligned zeroed memory, for buffers of a provider that should be accounted to the context: `(context, length)`;
+    /// null if there is none.
     pub pages_alloc: Option<unsafe extern "C" fn(context: *mut c_void, len: usize) -> *mut c_void>,
-    /// Returns memory of `pages_alloc`: `(context, pointer, length)`.
+    /// Frees memory of `pages_alloc`: `(context, pointer, length)`.
     pub pages_free:
         Option<unsafe extern "C" fn(context: *mut c_void, pages: *mut c_void, len: usize)>,
 }
@@ -155,11 +155,11 @@ pub struct Host {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ProviderOps {
-    /// In: the core's size. Out: the size as the provider compiled it.
+    /// The size of this table. In: the core's size. Out: the size as the provider compiled it.
     pub size: usize,
     /// The minor that the provider was compiled for.
     pub abi_minor: u32,
-    /// Zero.
+    /// Zero, reserved.
     pub reserved: u32,
     /// The first argument of the functions below.
     pub state: *mut StateHandle,
@@ -181,21 +181,22 @@ pub struct ProviderOps {
             out: *mut *mut DomainHandle,
         ) -> i32,
     >,
-    /// The calling thread's last error in words: `(state, buffer, capacity)` returns the length.
+    /// Writes the calling thread's last error in words: `(state, buffer, capacity)` returns the length.
     pub last_error: Option<
         unsafe extern "C" fn(state: *mut StateHandle, buffer: *mut u8, capacity: usize) -> i64,
     >,
     /// Stops threads and releases system resources. No other call follows. The code stays mapped.
     pub quiesce: Option<unsafe extern "C" fn(state: *mut StateHandle)>,
-    /// Providers built from the Rust traits: the layouts of the ABI's types as the provider compiled them; otherwise null.
+    /// Writes the layouts of the ABI's types as the provider compiled them. Null for providers that are not built from the Rust
+    /// traits.
     pub layouts: Option<unsafe extern "C" fn(state: *mut StateHandle, out: *mut Layouts) -> i32>,
     /// The domain functions.
     pub domain: *const DomainOps,
-    /// The interface functions; null when the provider has no data-path module.
+    /// The interface functions; null if the provider has no data-path module.
     pub interface: *const InterfaceOps,
-    /// The endpoint functions; null when the provider has no data-path module.
+    /// The endpoint functions; null if the provider has no data-path module.
     pub endpoint: *const EndpointOps,
-    /// The connector functions; null when the provider has no connection-only module.
+    /// The connector functions; null if the provider has no connection-only module.
     pub connector: *const ConnectorOps,
 }
 
@@ -203,13 +204,13 @@ pub struct ProviderOps {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Layouts {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
     /// The version of abi_stable, zero-padded text: `0.11`.
     pub abi_stable: [u8; 16],
-    /// Array of `count` pointers to `abi_stable::type_layout::TypeLayout`.
+    /// An array of `count` pointers to `abi_stable::type_layout::TypeLayout`.
     pub layouts: *const *const c_void,
-    /// Length of the array.
+    /// The length of the array.
     pub count: usize,
 }
 
@@ -217,33 +218,33 @@ pub struct Layouts {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConfigVar {
-    /// Size of this record; it is the same in every record of a list.
+    /// The size of this record, which is the same in every record of a list.
     pub size: usize,
-    /// `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`. If it reads one of the
-    /// core's, it declares that too, and the core's own declaration applies.
+    /// The variable's name: `TIELINE_SHM_FASTBOX_SIZE`. A provider's own variables are named `TIELINE_<PROVIDER>_...`. If the
+    /// provider reads a variable of the core, it declares that too, and the core's own declaration applies.
     pub name: *const u8,
-    /// Its length.
+    /// The length of `name`, in bytes.
     pub name_len: usize,
     /// The default, as a user would write it: `4k`. A variable whose default is empty may be empty.
     pub default_value: *const u8,
-    /// Its length.
+    /// The length of `default_value`, in bytes.
     pub default_value_len: usize,
-    /// Its effect, in one sentence.
+    /// The variable's effect, in one sentence.
     pub doc: *const u8,
-    /// Its length.
+    /// The length of `doc`, in bytes.
     pub doc_len: usize,
-    /// `TIELINE_CONFIG_*`.
+    /// The kind of the value, `TIELINE_CONFIG_*`.
     pub kind: u32,
-    /// Zero.
+    /// Zero, reserved.
     pub reserved: u32,
-    /// Sizes, counts and durations: the least number.
+    /// The least number of a size, count or duration.
     pub least: u64,
-    /// Sizes, counts and durations: the greatest number; 0: any.
+    /// The greatest number of a size, count or duration; 0 for any.
     pub most: u64,
-    /// Words, separated by bars (`auto|on|off`). A text must be one of them; a value of another kind may be one
-    /// instead of a number. Empty: any text, numbers only.
+    /// The words, separated by bars (`auto|on|off`). A text must be one of the words; a value of another kind may be a word instead
+    /// of a number. If empty, any text is allowed, and only numbers.
     pub words: *const u8,
-    /// Its length.
+    /// The length of `words`, in bytes.
     pub words_len: usize,
 }
 
@@ -251,22 +252,22 @@ pub struct ConfigVar {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConfigValue {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words.
+    /// The number: bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words.
     pub number: u64,
-    /// The place among the variable's words, starting at 1; 0: none of them.
+    /// The place among the variable's words, starting at 1; 0 if the value is no word.
     pub word: u32,
-    /// 1: it was not set.
+    /// 1 if the variable was not set.
     pub is_default: u32,
-    /// The text as it was written, without blanks around it. A word has the spelling of its declaration, in whatever case it
-    /// was written.
+    /// The text as it was written, without blanks around it. A word has the spelling of its declaration, regardless of the case in
+    /// which it was written.
     pub text: *const u8,
-    /// Its length.
+    /// The length of `text`, in bytes.
     pub text_len: usize,
-    /// Its origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
+    /// The value's origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
     pub origin: *const u8,
-    /// Its length.
+    /// The length of `origin`, in bytes.
     pub origin_len: usize,
 }
 
@@ -274,26 +275,26 @@ pub struct ConfigValue {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct AsyncEvent {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// `TIELINE_ASYNC_*`. The host treats an unknown kind as a message.
+    /// The kind of report, `TIELINE_ASYNC_*`. The host treats an unknown kind as a message.
     pub kind: u32,
-    /// A status, or 0 if it is no failure.
+    /// A status, or 0 if the report is no failure.
     pub status: i32,
-    /// The affected domain; empty: none.
+    /// The affected domain; empty if there is none.
     pub domain: *const u8,
-    /// Its length.
+    /// The length of `domain`, in bytes.
     pub domain_len: usize,
-    /// The affected module; empty: all modules of the domain.
+    /// The affected module; empty for all modules of the domain.
     pub module: *const u8,
-    /// Its length.
+    /// The length of `module`, in bytes.
     pub module_len: usize,
-    /// The event, in words.
+    /// The report, in words.
     pub text: *const u8,
-    /// Its length.
+    /// The length of `text`, in bytes.
     pub text_len: usize,
 }
 
-/// The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set; 0 or a negative status.
-/// On failure the text goes to `host->async_event`.
+/// The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set. Returns 0 or a negative status. On failure the
+/// text is reported through `host->async_event`.
 pub type EntryFn = unsafe extern "C" fn(host: *const Host, out: *mut ProviderOps) -> i32;

@@ -1,4 +1,4 @@
-//! Configuration variables: how a provider declares them, their accepted values, and their values.
+//! The configuration variables: a provider's declarations, the accepted values, and the values.
 
 use crate::flags::config_kind::{BOOL, COUNT, DURATION, LIST, SIZE, TEXT};
 use crate::{Failure, Status, units};
@@ -8,24 +8,24 @@ use std::time::Duration;
 /// The accepted values of a variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Accepts<'a> {
-    /// [`crate::config_kind`].
+    /// The kind of the value, [`crate::config_kind`].
     pub kind: u32,
-    /// The least number: bytes, a count, nanoseconds.
+    /// The least number: bytes, a count, or nanoseconds.
     pub least: u64,
-    /// The greatest number; 0: any.
+    /// The greatest number; 0 for any.
     pub most: u64,
-    /// Words, separated by bars. A text must be one of them; a value of another kind may be one of them instead.
+    /// The words, separated by bars. A text must be one of them; a value of another kind may be one of them instead.
     pub words: &'a str,
 }
 
 impl<'a> Accepts<'a> {
-    /// Every value of a kind.
+    /// Accepts every value of a kind.
     #[must_use]
     pub const fn any(kind: u32) -> Accepts<'a> {
         Accepts { kind, least: 0, most: 0, words: "" }
     }
 
-    /// Reads a text: its number, and its place among the words, starting at 1; 0 if it is none of them. An empty text
+    /// Reads a text. Returns the number, and the place among the words, starting at 1; 0 if the text is no word. An empty text
     /// counts as not set, and is accepted.
     #[must_use]
     pub fn read(&self, text: &str) -> Option<(u64, u32)> {
@@ -50,7 +50,7 @@ impl<'a> Accepts<'a> {
         (self.least..=most).contains(&number).then_some((number, 0))
     }
 
-    /// The value of a text, without an origin.
+    /// Returns the value of a text, without an origin.
     #[must_use]
     pub fn value(&self, text: &str) -> Option<Value> {
         let (number, word) = self.read(text)?;
@@ -59,7 +59,7 @@ impl<'a> Accepts<'a> {
         Some(Value { number, word, text, ..Value::default() })
     }
 
-    /// The kind as reports name it: `size`, or the words of a text.
+    /// Returns the kind as reports name it: `size`, or the words of a text.
     #[must_use]
     pub fn name(&self) -> String {
         let kind = match self.kind {
@@ -77,7 +77,7 @@ impl<'a> Accepts<'a> {
         }
     }
 
-    /// The accepted values, for the error of a refused value.
+    /// Returns the accepted values, for the error of a refused value.
     #[must_use]
     pub fn accepted(&self) -> String {
         let words = self.words.replace('|', ", ");
@@ -110,7 +110,7 @@ impl<'a> Accepts<'a> {
     }
 }
 
-/// `64k`: the number with the largest unit that leaves a whole number.
+/// Formats a number of bytes, such as `64k`: the number with the largest unit that leaves a whole number.
 fn bytes(number: u64) -> String {
     let whole = |shift: u32| number != 0 && number % (1 << shift) == 0;
     match [(40, 't'), (30, 'g'), (20, 'm'), (10, 'k')].into_iter().find(|unit| whole(unit.0)) {
@@ -130,13 +130,13 @@ fn bytes(number: u64) -> String {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigDoc {
-    /// `TIELINE_SHM_FASTBOX_SIZE`.
+    /// The variable's name: `TIELINE_SHM_FASTBOX_SIZE`.
     pub name: &'static str,
     /// The default, as a user would write it: `4k`.
     pub default: &'static str,
-    /// Its effect, in one sentence.
+    /// The variable's effect, in one sentence.
     pub doc: &'static str,
-    /// Its accepted values.
+    /// The variable's accepted values.
     pub accepts: Accepts<'static>,
 }
 
@@ -152,35 +152,35 @@ macro_rules! kinds {
 
 impl ConfigDoc {
     kinds! {
-        /// Bytes: `64k`.
+        /// A variable whose value is a number of bytes: `64k`.
         size = SIZE;
-        /// A number: `16`.
+        /// A variable whose value is a number: `16`.
         count = COUNT;
-        /// A time: `10ms`.
+        /// A variable whose value is a time: `10ms`.
         duration = DURATION;
-        /// Yes or no.
+        /// A variable whose value is yes or no.
         flag = BOOL;
-        /// Any text.
+        /// A variable whose value is any text.
         text = TEXT;
-        /// Names separated by commas.
+        /// A variable whose value is names separated by commas.
         list = LIST;
     }
 
-    /// Sets the limits for its number: bytes, a count, nanoseconds.
+    /// Sets the limits of the number: bytes, a count, or nanoseconds.
     #[must_use]
     pub const fn between(mut self, least: u64, most: u64) -> ConfigDoc {
         (self.accepts.least, self.accepts.most) = (least, most);
         self
     }
 
-    /// Sets its words, separated by bars. A text must be one of them; a value of another kind may be one of them instead.
+    /// Sets the words, separated by bars. A text must be one of them; a value of another kind may be one of them instead.
     #[must_use]
     pub const fn one_of(mut self, words: &'static str) -> ConfigDoc {
         self.accepts.words = words;
         self
     }
 
-    /// The value of a text.
+    /// Returns the value of a text.
     ///
     /// # Errors
     /// A sentence that names the variable and the accepted values.
@@ -196,40 +196,40 @@ impl ConfigDoc {
 /// The value of a variable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Value {
-    /// Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number.
+    /// The number: bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number.
     pub number: u64,
-    /// The place among the variable's words, starting at 1; 0: none of them.
+    /// The place among the variable's words, starting at 1; 0 if the value is no word.
     pub word: u32,
-    /// The text as it was written, without blanks around it. A word has the spelling of its declaration, in whatever case it was
-    /// written.
+    /// The text as it was written, without blanks around it. A word has the spelling of its declaration, regardless of the case in
+    /// which it was written.
     pub text: String,
-    /// Its origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
+    /// The value's origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`.
     pub origin: String,
-    /// It was not set.
+    /// Whether the variable was not set.
     pub is_default: bool,
 }
 
 impl Value {
-    /// A number of bytes, or a count.
+    /// Returns a number of bytes, or a count.
     #[must_use]
     pub fn size(&self) -> usize {
         usize::try_from(self.number).unwrap_or(usize::MAX)
     }
 
-    /// A time that can be added to the time of a clock: at most [`units::FOREVER`].
+    /// Returns a time that can be added to the time of a clock: at most [`units::FOREVER`].
     #[must_use]
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.number).min(units::FOREVER)
     }
 
-    /// Yes or no.
+    /// Checks whether the value is yes.
     #[must_use]
     pub fn is_yes(&self) -> bool {
         self.number != 0
     }
 }
 
-/// The values of variables without a host. `set` returns the text that a variable was set to, if it was.
+/// Returns the values of variables without a host. `set` returns the text that a variable was set to, if it was.
 ///
 /// # Errors
 /// The first value that is not valid.
@@ -248,7 +248,7 @@ pub fn values(
     })
 }
 
-/// A value that is safe to show in a line. The job's secret is replaced, and control characters are escaped (`\n`).
+/// Returns a value that is safe to show in a line. The job's secret is replaced, and control characters are escaped (`\n`).
 #[must_use]
 pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     if name == shared::SECRET.name && !value.is_empty() {
@@ -261,16 +261,16 @@ pub fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     value.chars().map(plain).collect()
 }
 
-/// Variables of the core that providers read as well. A provider declares those that it reads; the core's own declaration applies.
+/// The variables of the core that providers read, too. A provider declares those that it reads; the core's own declaration applies.
 pub mod shared {
     use super::ConfigDoc;
 
     /// The job's secret.
     pub const SECRET: ConfigDoc = ConfigDoc::text("TIELINE_SECRET", "", "The core's.");
-    /// Interfaces that connections over TCP may use.
+    /// The interfaces that connections over TCP may use.
     pub const TCP_INTERFACES: ConfigDoc =
         ConfigDoc::list("TIELINE_TCP_INTERFACES", "", "The core's.");
-    /// Ports to listen on for connections over TCP.
+    /// The ports to listen on for connections over TCP.
     pub const TCP_PORTS: ConfigDoc = ConfigDoc::text("TIELINE_TCP_PORTS", "0", "The core's.");
     /// The time that a peer or the connection to it may be silent.
     pub const FAILURE_TIMEOUT: ConfigDoc =

@@ -11,34 +11,34 @@ pub struct Events<'a> {
 }
 
 impl<'a> Events<'a> {
-    /// A sink over the caller's array.
+    /// Makes a sink over the caller's array.
     #[must_use]
     pub fn new(slots: &'a mut [core::mem::MaybeUninit<Event>]) -> Events<'a> {
         Events { slots, len: 0 }
     }
 
-    /// The number of events that still fit.
+    /// Returns the number of events that still fit.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
         self.slots.len() - self.len
     }
 
-    /// The number of events that were pushed.
+    /// Returns the number of events that were pushed.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no event was pushed.
+    /// Checks whether no event was pushed.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Adds an event. Returns `false` if there is no room; the caller then keeps the event.
+    /// Adds an event. Returns `false` if the array is full; the caller then keeps the event.
     #[inline]
     pub fn push(&mut self, event: Event) -> bool {
         match self.slots.get_mut(self.len) {
@@ -110,7 +110,7 @@ mod tests {
         assert!(events.push_message(1, 2, 3, data.as_ptr(), 4));
         assert!(events.push_completion(5, Ok(6)));
         assert!(events.push_completion(7, Err(Status::PeerFailed)));
-        // SAFETY: all three were written.
+        // SAFETY: all three slots were written.
         let [message, done, failed] = slots.map(|slot| unsafe { slot.assume_init() });
         assert_eq!((message.kind, message.peer, message.id), (event::MESSAGE, 1, 2));
         assert_eq!((message.header, message.data, message.len), (3, data.as_ptr(), 4));

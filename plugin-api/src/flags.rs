@@ -3,19 +3,19 @@
 /// One named number, as the C header shows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Named {
-    /// The C name: `TIELINE_CAP_PUT`.
+    /// The name in C: `TIELINE_CAP_PUT`.
     pub c_name: &'static str,
-    /// Its value.
+    /// The value of the number.
     pub value: u64,
-    /// Its meaning.
+    /// The meaning of the number.
     pub doc: &'static str,
 }
 
-/// The lower half of flags that are passed in. A receiver that does not know one of these bits refuses the call
-/// with `UNSUPPORTED_PARAM`. A bit of the upper half is a hint, and a receiver that does not know it ignores it.
+/// The lower half of the flags of a call. A receiver that does not know one of these bits refuses the call with
+/// `UNSUPPORTED_PARAM`. A bit of the upper half is a hint, which a receiver ignores if it does not know the bit.
 const MUST_UNDERSTAND: u64 = 0xffff_ffff;
 
-/// The mandatory bits of `flags` that are not among the `known` ones.
+/// Returns the mandatory bits of `flags` that are not among the `known` ones.
 #[must_use]
 #[inline]
 pub const fn not_understood(flags: u64, known: u64) -> u64 {
@@ -110,7 +110,7 @@ table! {
 }
 
 table! {
-    /// How a data-path module connects.
+    /// The target to which a data-path module connects.
     pub mod connects: u32, "CONNECTS_" {
         TO_INTERFACE = 1 << 0, "the peer's interface address is sufficient";
         TO_ENDPOINT = 1 << 1, "both sides create an endpoint and exchange endpoint addresses first";
@@ -132,7 +132,7 @@ table! {
 }
 
 table! {
-    /// Bits of `event.flags`.
+    /// The bits of `event.flags`.
     pub mod event_flags: u32, "EVENT_FLAG_" {
         LENT = 1 << 0, "the payload stays valid until release is called with the event's cookie, once for every such event";
         UNTAKEN = 1 << 1, "since 1.1, for ENDPOINT_FAILED: the peer refused the endpoint at first contact and accepted nothing; each message that was posted to it came back as RETURNED";
@@ -140,7 +140,7 @@ table! {
 }
 
 table! {
-    /// Atomic operations. A mask of module_attr has bit `1 << op` for each supported one.
+    /// Atomic operations. A mask of module_attr has bit `1 << op` for each supported operation.
     pub mod atomic_op: u32, "ATOMIC_" {
         ADD = 0, "addition, wrapping";
         AND = 1, "bitwise and";
@@ -181,7 +181,7 @@ table! {
 }
 
 table! {
-    /// Levels of the host's log service.
+    /// The levels of the host's log service.
     pub mod log_level: u32, "LOG_" {
         ERROR = 1, "a request cannot be fulfilled";
         WARN = 2, "an unexpected condition";
@@ -191,7 +191,7 @@ table! {
 }
 
 table! {
-    /// Kinds of values of a configuration variable.
+    /// The kinds of values of a configuration variable.
     pub mod config_kind: u32, "CONFIG_" {
         SIZE = 1, "bytes: 4096, 64k, 2GiB, inf; all units are powers of 1024";
         COUNT = 2, "a whole number, or inf";
@@ -213,7 +213,7 @@ table! {
 }
 
 table! {
-    /// Flags in the ELF note.
+    /// The flags in the ELF note.
     pub mod note_flags: u16, "NOTE_" {
         UNWIND = 1 << 0, "built with unwinding panics: a panic is caught on the provider's side";
         RUST = 1 << 1, "built from the Rust traits: layouts can be compared";
@@ -221,7 +221,7 @@ table! {
 }
 
 table! {
-    /// Classes of operation that a module states its cost for: indices into `module_attr.cost`.
+    /// The classes of operation for which a module states its cost: indices into `module_attr.cost`.
     pub mod cost_class: usize, "COST_" {
         SMALL_MESSAGE = 0, "a message of 8 bytes";
         BULK_MESSAGE = 1, "a message of 8 KiB";
@@ -232,7 +232,7 @@ table! {
     }
 }
 
-/// Every table, in the order of the header.
+/// Returns every table, in the order of the header.
 #[must_use]
 pub fn tables() -> Vec<(&'static str, &'static [Named])> {
     vec![
@@ -256,5 +256,5 @@ pub fn tables() -> Vec<(&'static str, &'static [Named])> {
     ]
 }
 
-// The record has that many entries. The header's generator cannot use a constant of this file.
+// The record has 8 entries. The header's generator cannot use a constant of this file.
 const _: () = assert!(cost_class::COUNT == 8);

@@ -60,10 +60,10 @@ pub use provider::{
 };
 pub use status::{Failure, OK, PENDING, Status};
 
-/// The text of every transport for a connection that ended without a goodbye from its other end.
+/// The text with which every transport reports a connection that ended without a goodbye from its other end.
 pub const NO_GOODBYE: &str = "the connection was closed without a goodbye";
 
-/// The hash that identifies an address in a connector's [`event::PEER_LEFT`]: FNV-1a, 64 bit.
+/// Returns the hash that identifies an address in a connector's [`event::PEER_LEFT`]: FNV-1a, 64 bit.
 #[must_use]
 pub fn address_hash(address: &[u8]) -> u64 {
     address.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {

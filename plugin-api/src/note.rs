@@ -1,8 +1,8 @@
-//! The ELF notes: the one that identifies a provider file before any of its code runs, and the core's own.
+//! The ELF notes: the note that identifies a provider file before any of its code runs, and the core's own.
 
 use crate::abi::{self, NoteDesc};
 
-/// The note as it lies in the file: header, owner, record. 4-byte aligned, no pointers.
+/// The note in its file format: header, owner, record. It is 4-byte aligned and has no pointers.
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
@@ -14,10 +14,10 @@ pub struct Note {
 }
 
 impl Note {
-    /// A note for a provider that was built with this crate.
+    /// Makes a note for a provider that was built with this crate.
     ///
     /// # Panics
-    /// If the name or the version is too long for a note. In a constant this is an error when the provider is compiled.
+    /// If the name or the version is too long for a note. In a constant this panic is an error when the provider is compiled.
     #[must_use]
     pub const fn new(name: &str, version: &str, min_core_minor: u16, flags: u16) -> Note {
         assert!(name.len() < 32, "the name of a provider has at most 31 bytes");
@@ -40,15 +40,15 @@ impl Note {
         }
     }
 
-    /// The record inside.
+    /// Returns the record inside the note.
     #[must_use]
     pub const fn desc(&self) -> &NoteDesc {
         &self.desc
     }
 }
 
-/// The note of a file that contains a core, the library or a program. It states the ABI of this core. Package managers compare it
-/// with the least minor that a provider's note requires.
+/// The note of a file that contains a core: the library or a program. It states the ABI of this core. Package managers compare the
+/// ABI with the least minor that a provider's note requires.
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct CoreNote {
@@ -63,9 +63,9 @@ pub struct CoreNote {
 }
 
 impl CoreNote {
-    /// The note of a core that was built with this crate.
+    /// Makes the note of a core that was built with this crate.
     #[must_use]
-    #[allow(clippy::new_without_default)] // a default could not be used where a note is made, in a constant
+    #[allow(clippy::new_without_default)] // a note is made in a constant, where a default could not be used
     pub const fn new() -> CoreNote {
         CoreNote {
             owner_len: 8,
@@ -80,8 +80,8 @@ impl CoreNote {
     }
 }
 
-/// The note of a file that opens libraries at run time. It lists them, with a priority each. Owner, type and JSON are those that
-/// distributions' tools read (the "ELF dlopen metadata" of the UAPI group).
+/// The note of a file that opens libraries at run time. The note lists these libraries, with a priority each. Owner, type and JSON
+/// are those that distributions' tools read (the "ELF dlopen metadata" of the UAPI group).
 #[repr(C, align(4))]
 #[derive(Clone, Copy, Debug)]
 pub struct DlopenNote<const N: usize> {
@@ -93,7 +93,7 @@ pub struct DlopenNote<const N: usize> {
 }
 
 impl<const N: usize> DlopenNote<N> {
-    /// A note with this text.
+    /// Makes a note with this text.
     #[must_use]
     pub const fn new(json: &[u8; N]) -> DlopenNote<N> {
         DlopenNote {

@@ -17,14 +17,14 @@ use crate::{ConfigDoc, Events, Failure, OK, PENDING, Status};
 
 /// The result of a data call that did not fail.
 ///
-/// Its value is its code, and in [`Posted`] it has the place of a [`Status`]. So the code that crosses the boundary is read from
-/// the same place in both cases.
+/// The value of each variant is its code, and in [`Posted`] it has the place of a [`Status`]. So the code that crosses the boundary
+/// is read from the same place in both cases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Posting {
-    /// Done: buffers may be reused and no completion follows.
+    /// The operation is done: buffers may be reused and no completion follows.
     Done = OK,
-    /// Accepted: a completion event with the operation's cookie follows.
+    /// The operation was accepted: a completion event with its cookie follows.
     Pending = PENDING,
 }
 
@@ -34,46 +34,45 @@ pub type Posted = Result<Posting, Status>;
 /// The description of one domain, from `Provider::domains`.
 #[derive(Clone, Debug)]
 pub struct DomainInfo {
-    /// Full name: `shm`, `verbs:mlx5_0`.
+    /// The domain's full name: `shm`, `verbs:mlx5_0`.
     pub name: String,
-    /// [`crate::memory_caps`].
+    /// The memory capabilities, [`crate::memory_caps`].
     pub caps: u64,
-    /// The longest packed key.
+    /// The length of the longest packed key, in bytes.
     pub max_key_len: u32,
-    /// Fixed cost of registering memory, ns.
+    /// The fixed cost of registering memory, in ns.
     pub register_ns: f64,
-    /// Cost of registering per byte, ns.
+    /// The cost of registering per byte, in ns.
     pub register_ns_per_byte: f64,
 }
 
 /// A plug-in: a plain struct that is opened once and lives as long as the process.
 pub trait Provider: Sized + Send + Sync + 'static {
-    /// Its memory domains.
+    /// The type of the provider's memory domains.
     type Domain: Domain;
 
-    /// Opens the provider. This must be cheap: check whether the device can exist, and acquire no resource yet.
+    /// Opens the provider. Opening must be cheap: check whether the device can exist, and acquire no resource yet.
     ///
     /// # Errors
-    /// The reason why this provider cannot be used here. Operators read it.
+    /// The reason why this provider cannot be used on this machine. Operators read it.
     fn open(host: HostHandle) -> Result<Self, Failure>;
 
-    /// The variables that it reads: its own, which are named `TIELINE_<PROVIDER>_...`, and those of
-    /// [`crate::config::shared`]. They are declared to the host before [`Provider::open`] is called, which then gets
-    /// valid values.
+    /// Returns the variables that the provider reads: its own, which are named `TIELINE_<PROVIDER>_...`, and those of
+    /// [`crate::config::shared`]. They are declared to the host before [`Provider::open`] is called, which then gets valid values.
     fn config() -> &'static [ConfigDoc] {
         &[]
     }
 
-    /// The available domains.
+    /// Returns the available domains.
     ///
     /// # Errors
-    /// The reason why none could be listed, for example `no device in /sys/class/infiniband`.
+    /// The reason why no domain could be listed, for example `no device in /sys/class/infiniband`.
     fn domains(&self) -> Result<Vec<DomainInfo>, Failure>;
 
-    /// Opens one of them for a context.
+    /// Opens a listed domain for a context.
     ///
     /// # Errors
-    /// The reason why it could not be opened.
+    /// The reason why the domain could not be opened.
     fn open_domain(&self, name: &str, context_id: [u8; 16]) -> Result<Self::Domain, Failure>;
 
     /// Stops threads and releases system resources. No other call follows.
@@ -82,37 +81,37 @@ pub trait Provider: Sized + Send + Sync + 'static {
 
 /// Memory that a domain provided or registered.
 pub struct Allocation<R> {
-    /// The domain's own record of it.
+    /// The domain's own record of the region.
     pub region: R,
-    /// First byte.
+    /// The address of the first byte.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
 /// A memory domain.
 pub trait Domain: Sized + Send + Sync + 'static {
-    /// Its data-path modules; [`Absent`] when there is none.
+    /// The type of the domain's data-path modules; [`Absent`] if there are none.
     type Interface: Interface;
-    /// Its connection-only modules; [`Absent`] when there is none.
+    /// The type of the domain's connection-only modules; [`Absent`] if there are none.
     type Connector: Connector;
-    /// Its own record of a registered region.
+    /// The domain's own record of a registered region.
     type Region: Send + Sync + 'static;
 
-    /// The modules of this domain, best first.
+    /// Returns the modules of this domain, best first.
     fn modules(&self) -> Vec<ModuleAttr>;
 
     /// Opens a data-path module for the calling thread's worker.
     ///
     /// # Errors
-    /// The reason why it could not be opened.
+    /// The reason why the module could not be opened.
     fn open_interface(&self, module: &str, worker_id: [u8; 16])
     -> Result<Self::Interface, Failure>;
 
     /// Opens a connection-only module.
     ///
     /// # Errors
-    /// The reason why it could not be opened.
+    /// The reason why the module could not be opened.
     fn open_connector(
         &self,
         module: &str,
@@ -125,7 +124,7 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// Provides memory that peers of this domain reach best; zeroed, page-aligned.
     ///
     /// # Errors
-    /// The reason why there is none.
+    /// The reason why there is no such memory.
     fn alloc(&self, wanted: &AllocParams) -> Result<Allocation<Self::Region>, Failure> {
         let _ = wanted;
         Err(Status::Unsupported.into())
@@ -135,7 +134,7 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// refuses other kinds with [`RegisterParams::host_memory`].
     ///
     /// # Errors
-    /// The reason why it could not be registered.
+    /// The reason why the memory could not be registered.
     fn register(&self, memory: &RegisterParams) -> Result<Self::Region, Failure> {
         let _ = memory;
         Err(Status::Unsupported.into())
@@ -145,9 +144,9 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// comes from a peer whose key was checked before. The default is for transports whose accesses end only with the registration,
     /// for example a device's.
     ///
-    /// The core calls it as soon as the owner asks to close the region. At that time operations of this process may still use it as
-    /// local memory; these continue. It is called again before [`Domain::deregister`], and as long as it returns
-    /// [`Revoked::Busy`]. It must not wait. The region is valid, and its memory stays mapped, until deregistered.
+    /// The core calls this method as soon as the owner asks to close the region. At that time operations of this process may still
+    /// use the region as local memory; these continue. The core calls it again before [`Domain::deregister`], and as long as it
+    /// returns [`Revoked::Busy`]. It must not wait. The region is valid, and its memory stays mapped, until deregistered.
     fn revoke(&self, region: &Self::Region) -> Revoked {
         let _ = region;
         Revoked::Quiet
@@ -156,17 +155,17 @@ pub trait Domain: Sized + Send + Sync + 'static {
     /// Ends a registration; memory from [`Domain::alloc`] is freed. Remote keys stop working immediately.
     ///
     /// # Errors
-    /// The step that could not be undone; the region is gone in any case.
+    /// The step that could not be undone; the region no longer exists in any case.
     fn deregister(&self, region: Self::Region) -> Result<(), Failure> {
         drop(region);
         Ok(())
     }
 
     /// Writes a remote key of the region and returns its length. A provider that only has keys to the whole region, with all of its
-    /// rights, refuses others with [`KeyParams::whole`].
+    /// rights, refuses other keys with [`KeyParams::whole`].
     ///
     /// # Errors
-    /// [`Status::TooLarge`] when `out` is shorter than `max_key_len`, or why there is no key.
+    /// [`Status::TooLarge`] if `out` is shorter than `max_key_len`, or the reason why there is no key.
     fn pack_key(
         &self,
         region: &Self::Region,
@@ -192,48 +191,48 @@ pub enum Revoked {
 pub enum Armed {
     /// The descriptor becomes readable on the next event.
     Sleep,
-    /// There is something to poll.
+    /// There is an event to poll.
     Ready,
 }
 
-/// Memory that an interface uses, for the report.
+/// The memory that an interface uses, for the report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// Bytes that do not depend on the number of peers.
+    /// The number of bytes that do not depend on the number of peers.
     pub base_bytes: u64,
-    /// Bytes for all peers together.
+    /// The number of bytes for all peers together.
     pub peer_bytes: u64,
     /// The number of peers that these bytes are for.
     pub peers: u64,
-    /// Bytes of message buffers that have been committed.
+    /// The number of bytes of message buffers that have been committed.
     pub buffer_bytes: u64,
 }
 
 /// A data-path module, opened for one worker.
 pub trait Interface: Sized + 'static {
-    /// Its endpoints. They outlive no interface: the core closes them first.
+    /// The type of the interface's endpoints. No endpoint outlives its interface: the core closes the endpoints first.
     type Endpoint: Endpoint;
-    /// `false` only for [`Absent`].
+    /// Whether the interface exists; `false` only for [`Absent`].
     const PRESENT: bool = true;
 
-    /// The bytes that let a peer reach this interface.
+    /// Returns the bytes that let a peer reach this interface.
     fn address(&self) -> Vec<u8>;
 
-    /// Whether a peer with this address can be reached. The bytes come from the peer: check every one.
+    /// Checks whether a peer with this address can be reached. The bytes come from the peer, so the method checks every byte.
     ///
     /// # Errors
-    /// The reason why not, for operators.
+    /// The reason why the peer cannot be reached, for operators.
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
-    /// Makes an endpoint. The peer gets `identity` in [`PEER_ARRIVED`](crate::event::PEER_ARRIVED); `cookie` comes back
-    /// in [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED).
+    /// Makes an endpoint. The peer gets `identity` in [`PEER_ARRIVED`](crate::event::PEER_ARRIVED). `cookie` is that of the
+    /// endpoint's [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED).
     ///
     /// A module that connects to an endpoint gets an empty `address`, carries no identity and reports no
     /// arrivals. The core exchanges the two endpoint addresses ([`Endpoint::address`]), then calls
     /// [`Endpoint::connect`]. `peer` of every message that arrives on the endpoint is its `cookie`.
     ///
     /// # Errors
-    /// The reason why there can be no such endpoint; [`Status::Again`] if it may succeed after progress.
+    /// The reason why there can be no such endpoint; [`Status::Again`] if the call may succeed after progress.
     fn connect(
         &self,
         address: &[u8],
@@ -241,10 +240,10 @@ pub trait Interface: Sized + 'static {
         cookie: u64,
     ) -> Result<Self::Endpoint, Failure>;
 
-    /// Progress: first releases the payloads of the previous call, then pushes events while there is room.
+    /// Makes progress: first releases the payloads of the previous call, then pushes events while there is room.
     ///
     /// # Errors
-    /// Only a failure of the whole interface; a failure of one peer is an event.
+    /// A failure of the whole interface. A failure of one peer is an event.
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
 
     /// Prepares to sleep on [`Interface::event_fd`].
@@ -255,7 +254,7 @@ pub trait Interface: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor to sleep on.
     fn event_fd(&self) -> Option<i32> {
         None
     }
@@ -265,19 +264,20 @@ pub trait Interface: Sized + 'static {
         let _ = token;
     }
 
-    /// Disconnects the peer whose messages carry this number. Nothing more of it arrives, its endpoint fails, and a later endpoint
-    /// of the same peer is a new connection. The core calls it if it cannot answer a peer that would otherwise wait without end.
-    /// For modules that connect to an endpoint, the core closes the endpoint instead.
+    /// Disconnects the peer whose messages carry this number. No message of the peer arrives any more, the peer's endpoint fails,
+    /// and a later endpoint of the same peer is a new connection. The core calls this method if it cannot answer a peer that would
+    /// otherwise wait without end. For modules that connect to an endpoint, the core closes the endpoint instead.
     ///
     /// # Errors
-    /// [`Status::Unsupported`] if the module cannot notify the peer: the peer then waits until something else ends its wait.
+    /// [`Status::Unsupported`] if the module cannot notify the peer: the peer then waits until another event ends its wait.
     fn hang_up(&self, peer: u64) -> Result<(), Status> {
         let _ = peer;
         Err(Status::Unsupported)
     }
 
-    /// Makes a packed key usable on every endpoint of this interface to the owner of the key. The bytes come from the peer:
-    /// check every one. The core calls it for modules with [`crate::caps::INTERFACE_KEYS`], instead of [`Endpoint::import_key`].
+    /// Makes a packed key usable on every endpoint of this interface to the owner of the key. The bytes come from the peer, so the
+    /// method checks every byte. The core calls it for modules with [`crate::caps::INTERFACE_KEYS`], instead of
+    /// [`Endpoint::import_key`].
     ///
     /// # Errors
     /// As [`Endpoint::import_key`].
@@ -286,8 +286,8 @@ pub trait Interface: Sized + 'static {
         Err(Status::Unsupported.into())
     }
 
-    /// Completes when everything that was posted before on any endpoint of this interface is complete at its target. It belongs to
-    /// [`crate::caps::FLUSH_ALL`].
+    /// Completes when everything that was posted before on any endpoint of this interface is complete at its target. The method
+    /// belongs to [`crate::caps::FLUSH_ALL`].
     ///
     /// # Errors
     /// [`Status::Again`]: call again after progress.
@@ -296,12 +296,12 @@ pub trait Interface: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The worker has closed. Notifies every connected peer that this side has left in good order, delivers everything that was
-    /// accepted before, and accepts no new peer. Endpoints, keys and lent payloads may still exist and are released afterwards.
-    /// Nothing is posted or polled after this call.
+    /// Ends the interface's service, because the worker has closed. Notifies every connected peer that this side has left in good
+    /// order, delivers everything that was accepted before, and accepts no new peer. Endpoints, keys and lent payloads may still
+    /// exist and are released afterwards. Nothing is posted or polled after this call.
     fn leave(&self) {}
 
-    /// The memory that it uses.
+    /// Returns the memory that the interface uses.
     fn memory(&self) -> MemoryReport {
         MemoryReport::default()
     }
@@ -310,21 +310,21 @@ pub trait Interface: Sized + 'static {
 /// A put or get: local pieces, and the offset in the remote region.
 #[derive(Clone, Copy, Debug)]
 pub struct RmaOp<'a> {
-    /// Local pieces: read by put, written by get.
+    /// The local pieces, read by put and written by get.
     pub iov: &'a [Iov],
-    /// Sum of their lengths.
+    /// The sum of the pieces' lengths, in bytes.
     pub len: usize,
-    /// Offset into the remote region.
+    /// The offset into the remote region.
     pub offset: u64,
     /// The cookie of the completion event.
     pub cookie: u64,
-    /// [`crate::op_flags`].
+    /// The flags, [`crate::op_flags`].
     pub flags: u64,
 }
 
 /// A connection to one peer.
 pub trait Endpoint: Sized + 'static {
-    /// Its own record of an imported remote key.
+    /// The provider's own record of an imported remote key.
     type Key: 'static;
 
     /// Sends a short message; the payload is copied before the call returns.
@@ -336,7 +336,7 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// Sends a message that `packer` writes into the transport's buffer; returns its length.
+    /// Sends a message that `packer` writes into the transport's buffer. Returns the message's length.
     ///
     /// # Errors
     /// As [`Endpoint::am_short`], or the packer's error.
@@ -378,8 +378,8 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// A put with a notification: the target gets [`NOTIFIED`](crate::event::NOTIFIED) with `word`, once all bytes of this put, and
-    /// of every put that this endpoint has posted before, are there. The put may be empty.
+    /// Makes a put with a notification. The target gets [`NOTIFIED`](crate::event::NOTIFIED) with `word`, once all bytes of this
+    /// put, and of every put that this endpoint has posted before, have arrived. The put may be empty.
     ///
     /// # Errors
     /// As [`Endpoint::put`].
@@ -388,8 +388,8 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The address at which `len` bytes from `offset` on are mapped in this process, until the key is dropped. After the owner has
-    /// ended its region, the mapping leads to memory without an owner, where loads and stores have no meaning.
+    /// Returns the address at which `len` bytes from `offset` on are mapped in this process, until the key is dropped. After the
+    /// owner has ended its region, the mapping leads to memory without an owner, where loads and stores have no meaning.
     ///
     /// # Errors
     /// [`Status::OutOfRange`], [`Status::KeyRejected`], or the reason why there is no such address.
@@ -408,13 +408,13 @@ pub trait Endpoint: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The limits of this endpoint, if they are lower than its module's. The core calls it after [`Interface::connect`] or
-    /// [`Endpoint::connect`].
+    /// Returns the limits of this endpoint, if they are lower than those of its module. The core calls the method after
+    /// [`Interface::connect`] or [`Endpoint::connect`].
     fn limits(&self) -> EndpointLimits {
         EndpointLimits::empty()
     }
 
-    /// Executes a remote atomic. If the call completes it, the previous value is returned through `result`.
+    /// Executes a remote atomic. If the call completes the atomic, the previous value is returned through `result`.
     ///
     /// # Errors
     /// As [`Endpoint::put`], and [`Status::Misaligned`].
@@ -426,7 +426,7 @@ pub trait Endpoint: Sized + 'static {
     /// Completes when everything posted before is complete at the target.
     ///
     /// # Errors
-    /// The first failure of the operations that it waited for.
+    /// The first failure of the operations that the flush waited for.
     fn flush(&self, cookie: u64) -> Posted {
         let _ = cookie;
         Ok(Posting::Done)
@@ -440,27 +440,27 @@ pub trait Endpoint: Sized + 'static {
         Ok(())
     }
 
-    /// Makes a packed key usable on this endpoint. The bytes come from the peer: check every one.
+    /// Makes a packed key usable on this endpoint. The bytes come from the peer, so the method checks every byte.
     ///
     /// # Errors
-    /// [`Status::Again`]: call again after progress. [`Status::KeyRejected`]: malformed, or not for this endpoint.
+    /// [`Status::Again`]: call again after progress. [`Status::KeyRejected`]: the key is malformed, or not for this endpoint.
     fn import_key(&self, bytes: &[u8]) -> Result<Self::Key, Failure> {
         let _ = bytes;
         Err(Status::Unsupported.into())
     }
 
-    /// Connect-to-endpoint modules: this endpoint's address. The peer may use it before [`Endpoint::connect`]
-    /// is called here; its messages are kept until that call.
+    /// Returns, for connect-to-endpoint modules, this endpoint's address. The peer may use the address before [`Endpoint::connect`]
+    /// is called on this endpoint; the peer's messages are kept until that call.
     fn address(&self) -> Vec<u8> {
         Vec::new()
     }
 
-    /// Connect-to-endpoint modules: connects to the peer's endpoint address. Both sides call it, in any order. It does not wait:
-    /// data calls return [`Status::Again`] until the connection is established. A connection that cannot be established ends in
-    /// [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED). The bytes come from the peer: check every one.
+    /// Connects, for connect-to-endpoint modules, to the peer's endpoint address. Both sides call it, in any order. It does not
+    /// wait: data calls return [`Status::Again`] until the connection is established. A connection that cannot be established ends
+    /// in [`ENDPOINT_FAILED`](crate::event::ENDPOINT_FAILED). The bytes come from the peer, so the method checks every byte.
     ///
     /// # Errors
-    /// The reason why it could not be connected.
+    /// The reason why the endpoint could not be connected.
     fn connect(&self, address: &[u8]) -> Result<(), Failure> {
         let _ = address;
         Err(Status::Unsupported.into())
@@ -469,30 +469,31 @@ pub trait Endpoint: Sized + 'static {
 
 /// A connection-only module: it sends datagrams to addresses, and carries no user data.
 pub trait Connector: Sized + 'static {
-    /// `false` only for [`Absent`].
+    /// Whether the connector exists; `false` only for [`Absent`].
     const PRESENT: bool = true;
 
-    /// The bytes that let a peer reach this connector.
+    /// Returns the bytes that let a peer reach this connector.
     fn address(&self) -> Vec<u8>;
 
-    /// Whether that address can be reached.
+    /// Checks whether a connector with this address can be reached.
     ///
     /// # Errors
-    /// The reason why not.
+    /// The reason why the connector cannot be reached.
     fn reachable(&self, address: &[u8]) -> Result<(), Failure>;
 
-    /// Sends one datagram. It may be lost if the connection breaks; [`PEER_LEFT`](crate::event::PEER_LEFT) then reports that.
+    /// Sends one datagram. The datagram may be lost if the connection breaks; [`PEER_LEFT`](crate::event::PEER_LEFT) then reports
+    /// that.
     ///
     /// # Errors
     /// [`Status::Again`]: nothing was sent.
     fn send(&self, address: &[u8], datagram: &[u8]) -> Result<(), Status>;
 
-    /// Progress: pushes [`DATAGRAM`](crate::event::DATAGRAM), and [`PEER_LEFT`](crate::event::PEER_LEFT) if an address
-    /// cannot be reached or the connection to it broke. `header` is then [`crate::address_hash`] of the address given to
+    /// Makes progress: pushes [`DATAGRAM`](crate::event::DATAGRAM), and [`PEER_LEFT`](crate::event::PEER_LEFT) if an address cannot
+    /// be reached or the connection to it broke. `header` of the latter is [`crate::address_hash`] of the address passed to
     /// [`Connector::send`], and data the reason in words. Datagrams sent before may be lost; a new `send` starts a new attempt.
     ///
     /// # Errors
-    /// Only a failure of the whole connector.
+    /// A failure of the whole connector.
     fn poll(&self, events: &mut Events<'_>) -> Result<(), Status>;
 
     /// Prepares to sleep, like [`Interface::arm`].
@@ -503,7 +504,7 @@ pub trait Connector: Sized + 'static {
         Err(Status::Unsupported)
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor to sleep on.
     fn event_fd(&self) -> Option<i32> {
         None
     }

@@ -1,4 +1,4 @@
-//! The defaults of a provider that implements only the required methods.
+//! Tests of the defaults of a provider that implements only the required methods.
 
 use super::*;
 use crate::abi::Event;

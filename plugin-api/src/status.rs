@@ -4,29 +4,29 @@
 /// the boundary, the names of the C constants and the one-line meaning.
 macro_rules! status_table {
     ($( $(#[$doc:meta])* $name:ident, $constant:ident = $value:literal, $text:literal; )*) => {
-        /// The reason why a call failed. It crosses the boundary as a negative `int32_t`.
+        /// The reason why a call failed. A status crosses the boundary as a negative `int32_t`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(i32)]
         #[non_exhaustive]
         pub enum Status { $( $(#[$doc])* $name = $value, )* }
 
         impl Status {
-            /// Every status, in the order of the table.
+            /// The list of every status, in the order of the table.
             pub const ALL: &'static [Status] = &[ $( Status::$name, )* ];
 
-            /// The status of `code`. A code of a newer minor becomes [`Status::Io`], so it is still an error.
+            /// Returns the status of `code`. A code of a newer minor becomes [`Status::Io`], so it is still an error.
             #[must_use]
             pub fn from_code(code: i32) -> Status {
                 match code { $( $value => Status::$name, )* _ => Status::Io }
             }
 
-            /// The meaning of the status, in a few words.
+            /// Returns the meaning of the status, in a few words.
             #[must_use]
             pub fn text(self) -> &'static str {
                 match self { $( Status::$name => $text, )* }
             }
 
-            /// The name of the C constant.
+            /// Returns the name of the C constant.
             #[must_use]
             pub fn constant(self) -> &'static str {
                 match self { $( Status::$name => concat!("TIELINE_", stringify!($constant)), )* }
@@ -51,12 +51,13 @@ status_table! {
     NoMemory, NO_MEMORY = -4, "out of memory or of another bounded resource";
     /// The device or kernel interface does not exist.
     NoDevice, NO_DEVICE = -5, "no such device";
-    /// The system refused.
+    /// The system refused the operation.
     Permission, PERMISSION = -6, "permission denied";
-    /// The other end of a connection is gone without having closed it, usually because its process has ended. It applies only to
-    /// that connection. For an operation that copies between two processes, the kernel no longer knows the other process.
+    /// The other end of a connection has ended without having closed it, usually because its process has ended. The status applies
+    /// only to that connection. For an operation that copies between two processes, it means that the kernel does not know the
+    /// other process any more.
     PeerFailed, PEER_FAILED = -7, "the peer failed";
-    /// There is no route from here to that peer.
+    /// There is no route from this process to that peer.
     Unreachable, UNREACHABLE = -8, "peer not reachable";
     /// The remote key is unknown, forged, of another generation, or lacks the access right.
     KeyRejected, KEY_REJECTED = -9, "remote key rejected";
@@ -107,19 +108,19 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with its explanation.
+    /// Makes a failure with this status and text.
     #[must_use]
     pub fn new(status: Status, text: impl Into<String>) -> Failure {
         Failure { status, text: text.into() }
     }
 
-    /// The failure that the last system call left in `errno`; `what` names the action that failed.
+    /// Returns the failure that the last system call left in `errno`; `what` names the action that failed.
     #[must_use]
     pub fn last_os_error(what: &str) -> Failure {
         Failure::from_io(what, &std::io::Error::last_os_error())
     }
 
-    /// A failure from a system error; `what` names the action that failed.
+    /// Returns a failure from a system error; `what` names the action that failed.
     #[must_use]
     pub fn from_io(what: &str, error: &std::io::Error) -> Failure {
         use std::io::ErrorKind;

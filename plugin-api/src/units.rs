@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Longer than any run, and short enough to be added to the time of a clock.
+/// A time that is longer than any run, and short enough to be added to the time of a clock.
 pub const FOREVER: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
-/// Bytes. `k`, `kb` and `kib` all mean 1024, in any case; `inf` is the largest number.
+/// Parses a number of bytes. `k`, `kb` and `kib` all mean 1024, in any case; `inf` is the largest number.
 #[must_use]
 pub fn size(text: &str) -> Option<usize> {
     if text.eq_ignore_ascii_case("inf") {
@@ -23,7 +23,7 @@ pub fn size(text: &str) -> Option<usize> {
     usize::try_from(number.checked_mul(1 << shift)?).ok()
 }
 
-/// A whole number; `inf` is the largest one.
+/// Parses a whole number; `inf` is the largest one.
 #[must_use]
 pub fn count(text: &str) -> Option<u64> {
     if text.eq_ignore_ascii_case("inf") {
@@ -33,7 +33,7 @@ pub fn count(text: &str) -> Option<u64> {
     if unit.is_empty() { Some(number) } else { None }
 }
 
-/// A time. A bare number other than 0 has no meaning; `inf` is [`Duration::MAX`].
+/// Parses a time. A bare number other than 0 has no meaning; `inf` is [`Duration::MAX`].
 #[must_use]
 pub fn duration(text: &str) -> Option<Duration> {
     if text.eq_ignore_ascii_case("inf") {
@@ -52,7 +52,7 @@ pub fn duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// Yes or no, in the usual spellings.
+/// Parses yes or no, in the usual spellings.
 #[must_use]
 pub fn boolean(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
@@ -62,14 +62,14 @@ pub fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-/// `64 KiB` as (64, `KiB`).
+/// Splits a text: `64 KiB` becomes (64, `KiB`).
 fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     Some((number.parse().ok()?, unit.trim_start()))
 }
 
-/// [`duration`] for a caller that adds it to a clock: at most [`FOREVER`].
+/// Parses a time like [`duration`], for a caller that adds it to a clock: at most [`FOREVER`].
 #[must_use]
 pub fn time_limit(text: &str) -> Option<Duration> {
     Some(duration(text)?.min(FOREVER))

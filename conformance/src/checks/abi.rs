@@ -1,5 +1,5 @@
-//! The size rules of the ABI: older and newer cores, short and long records. Records end at an inaccessible page, so a provider
-//! that reads behind the stated size crashes and fails the check.
+//! Checks of the size rules of the ABI: older and newer cores, short and long records. Records end at an inaccessible page, so a
+//! provider that reads beyond the stated size crashes and fails the check.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use core::ptr;
 use tieline_plugin_api::abi::*;
 use tieline_plugin_api::{Status, access, caps, memory_caps};
 
-/// A record of a newer minor: ours and a tail that an older side does not know.
+/// A record of a newer minor: the present record and a tail that an older side does not know.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Longer<T> {
@@ -50,11 +50,11 @@ pub(super) fn an_older_core_with_a_shorter_host_table_is_served(case: &Case) -> 
     }
 }
 
-/// Whether the provider reports that its device is missing.
+/// Checks whether the provider reports that its device is missing.
 fn finds_no_device(ops: &ProviderOps) -> bool {
     let mut count = 0;
     let code = ops.query_domains.map(|query| {
-        // SAFETY: the provider's state, no records, a place for the count.
+        // SAFETY: the state is the provider's, no records are passed, and `count` takes the count.
         unsafe { query(ops.state, ptr::null_mut(), 0, &mut count) }
     });
     code == Some(Status::NoDevice as i32)
@@ -64,7 +64,7 @@ fn count_of_domains(ops: &ProviderOps) -> Result<usize, Stop> {
     let query =
         ops.query_domains.ok_or_else(|| fail("slot query_domains", "a function", "none"))?;
     let mut count = 0;
-    // SAFETY: the provider's state, no records, a place for the count.
+    // SAFETY: the state is the provider's, no records are passed, and `count` takes the count.
     let code = unsafe { query(ops.state, ptr::null_mut(), 0, &mut count) };
     equal("query_domains without records", 0, code)?;
     holds(count > 0, "the number of domains", "more than 0", count)?;
@@ -77,7 +77,7 @@ pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked 
     let host = Guarded::new(&host, size);
     let mut ops = Longer { record: ProviderOps::empty(), tail: [UNTOUCHED; 64] };
     ops.record.size = size_of::<Longer<ProviderOps>>();
-    // SAFETY: tables of the lengths that they state.
+    // SAFETY: the tables have the lengths that they state.
     let code = unsafe { entry(case)?(host.as_ptr(), ptr::from_mut(&mut ops).cast()) };
     host.leak();
     equal("the entry function with longer tables", 0, code)?;
@@ -92,7 +92,7 @@ pub(super) fn a_newer_core_with_longer_tables_is_served(case: &Case) -> Checked 
         equal("bytes written behind the provider's own table", 0, touched)?;
     }
     let _ = count_of_domains(&ops.record)?;
-    // Tables name their own sizes.
+    // Tables state their own sizes.
     let least = size_of::<usize>() * 2;
     for (name, table) in
         [("domain", ops.record.domain.cast::<usize>()), ("interface", ops.record.interface.cast())]
@@ -160,7 +160,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
     let closer = |close: Option<unsafe extern "C" fn(*mut c_void)>, handle: *mut c_void| {
         Box::new(move || {
             if let Some(close) = close {
-                // SAFETY: a handle that was opened above, and from which nothing was opened.
+                // SAFETY: the handle was opened above, and nothing was opened from it.
                 unsafe { close(handle) }
             }
         }) as Box<dyn FnOnce()>
@@ -169,7 +169,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
         DomainParams { name: name.as_ptr(), name_len: name.len(), ..DomainParams::empty() };
     params("open_domain", record, offset_of!(DomainParams, context_id), |params| {
         let mut handle = ptr::null_mut();
-        // SAFETY: the provider's state, a record of the size that it states, a place for the handle.
+        // SAFETY: the state is the provider's, the record has the size that it states, and `handle` takes the handle.
         let code = unsafe { open(provider.ops.state, params, &mut handle) };
         (code, (code == 0).then(|| closer(provider.domain.close, handle)))
     })?;
@@ -189,7 +189,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
             offset_of!(InterfaceParams, worker_id),
             |params| {
                 let mut handle = ptr::null_mut();
-                // SAFETY: an open domain, a record of the size that it states, a place for the handle.
+                // SAFETY: the domain is open, the record has the size that it states, and `handle` takes the handle.
                 let code = unsafe { open(case.domain.handle, params, &mut handle) };
                 (code, (code == 0).then(|| closer(provider.connector.close, handle)))
             },
@@ -201,7 +201,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
         .ok_or_else(|| fail("slot open_interface", "a function", "none"))?;
     params("open_interface", record, offset_of!(InterfaceParams, worker_id), |params| {
         let mut handle = ptr::null_mut();
-        // SAFETY: an open domain, a record of the size that it states, a place for the handle.
+        // SAFETY: the domain is open, the record has the size that it states, and `handle` takes the handle.
         let code = unsafe { open(case.domain.handle, params, &mut handle) };
         (code, (code == 0).then(|| closer(provider.interface.close, handle)))
     })?;
@@ -223,7 +223,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
     params("connect", record, offset_of!(EndpointParams, identity), |params| {
         loop {
             let mut handle = ptr::null_mut();
-            // SAFETY: an open interface, a record of the size that it states, a place for the handle.
+            // SAFETY: the interface is open, the record has the size that it states, and `handle` takes the handle.
             let code = unsafe { connect(interface.handle(), params, &mut handle) };
             if code == Status::Again as i32 {
                 let _ = interface.poll(16);
@@ -234,7 +234,7 @@ pub(super) fn parameter_records_follow_the_tail_rule(case: &Case) -> Checked {
     })
 }
 
-/// Asks for a list with records of another size; returns the bytes of the first record.
+/// Asks for a list with records of another size. Returns the bytes of the first record.
 fn first_record<T: Copy>(
     what: &str,
     empty: T,
@@ -248,7 +248,7 @@ fn first_record<T: Copy>(
     unsafe { record.as_ptr::<usize>().write(len) };
     equal(format!("{what} with records of {len} bytes"), 0, ask(record.as_ptr(), 1, &mut count))?;
     holds(count > 0, format!("the count of {what}"), "more than 0", count)?;
-    // SAFETY: `len` readable bytes.
+    // SAFETY: `len` bytes are readable.
     Ok(unsafe { core::slice::from_raw_parts(record.as_ptr::<u8>(), len) }.to_vec())
 }
 
@@ -258,7 +258,7 @@ pub(super) fn attribute_records_respect_their_size(case: &Case) -> Checked {
         .ops
         .query_domains
         .ok_or_else(|| fail("slot query_domains", "a function", "none"))?;
-    // SAFETY: the provider's state and what `first_record` passes: a record, its number, a place for the count.
+    // SAFETY: the state is the provider's; `first_record` passes a record, the number of records, and a place for the count.
     let ask = |out, capacity, count: *mut usize| unsafe {
         domains(provider.ops.state, out, capacity, count)
     };
@@ -277,7 +277,7 @@ pub(super) fn attribute_records_respect_their_size(case: &Case) -> Checked {
         .domain
         .query_modules
         .ok_or_else(|| fail("slot query_modules", "a function", "none"))?;
-    // SAFETY: an open domain and what `first_record` passes.
+    // SAFETY: the domain is open, and `first_record` passes valid arguments.
     let ask =
         |out, capacity, count: *mut usize| unsafe { modules(domain.handle, out, capacity, count) };
     let name = succeeds("query_modules", domain.modules())?[0].name;
@@ -301,7 +301,7 @@ pub(super) fn a_list_steps_by_the_size_of_its_first_record(case: &Case) -> Check
         record.record.size = size_of::<Longer<ModuleAttr>>();
     }
     let mut count = 0;
-    // SAFETY: an open domain, the stated number of records, each of the stated size, a place for the count.
+    // SAFETY: the domain is open, the records have the stated number and size, and `count` takes the count.
     let code = unsafe {
         query(case.domain.handle, records.as_mut_ptr().cast(), records.len(), &mut count)
     };
@@ -320,7 +320,7 @@ pub(super) fn the_memory_report_respects_its_size(case: &Case) -> Checked {
     let interface = case.interface()?;
     for len in [offset_of!(MemoryUse, buffer_bytes), offset_of!(MemoryUse, peer_bytes)] {
         let record = Guarded::new(&MemoryUse { size: len, ..MemoryUse::default() }, len);
-        // SAFETY: an open interface and a record of the size that it states.
+        // SAFETY: the interface is open, and the record has the size that it states.
         let code = unsafe { memory(interface.handle(), record.as_ptr()) };
         if code == Status::Unsupported as i32 {
             return Err(Stop::Skip("has no slot memory".to_string()));
@@ -349,7 +349,7 @@ pub(super) fn connecting_to_an_endpoint_follows_the_tail_rule(case: &Case) -> Ch
         let mut longer = Longer { record, tail: [0; 64] };
         longer.tail[at] = 1;
         let guarded = Guarded::new(&longer, size_of_val(&longer));
-        // SAFETY: an open endpoint and a record of the size that it states.
+        // SAFETY: the endpoint is open, and the record has the size that it states.
         let code = unsafe { connect(endpoint.handle(), guarded.as_ptr()) };
         let what = "an endpoint's connect with an unknown field set";
         equal(what, Status::UnsupportedParam as i32, code)?;
@@ -365,7 +365,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     let end = |code: i32, region: MemoryRegion| {
         let end = move || {
             if let Some(f) = ops.deregister {
-                // SAFETY: a region that was made above, and that is not in use.
+                // SAFETY: the region was made above and is not in use.
                 let _ = unsafe { f(domain, region.handle) };
             }
         };
@@ -376,7 +376,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
         let record = AllocParams::new(len, rights);
         params("alloc", record, offset_of!(AllocParams, flags), |params| {
             let mut region = MemoryRegion::empty();
-            // SAFETY: an open domain and records of the sizes that they state.
+            // SAFETY: the domain is open, and the records have the sizes that they state.
             end(unsafe { alloc(domain, params, &mut region) }, region)
         })?;
     }
@@ -385,7 +385,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
         let record = RegisterParams::new(base, len, rights);
         params("register", record, offset_of!(RegisterParams, flags), |params| {
             let mut region = MemoryRegion::empty();
-            // SAFETY: an open domain and records of the sizes that they state.
+            // SAFETY: the domain is open, and the records have the sizes that they state.
             end(unsafe { register(domain, params, &mut region) }, region)
         })?;
     }
@@ -394,7 +394,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     let record = KeyParams { region: memory.region.handle, ..KeyParams::empty() };
     let mut room = vec![0; case.domain_attr.max_key_len as usize];
     params("pack_key", record, offset_of!(KeyParams, offset), |params| {
-        // SAFETY: an open domain, a record of the size that it states, a buffer of that capacity.
+        // SAFETY: the domain is open, the record has the size that it states, and the buffer has that capacity.
         let len = unsafe { pack(domain, params, room.as_mut_ptr(), room.len()) };
         (i32::try_from(len.min(0)).unwrap_or(i32::MIN), None)
     })?;
@@ -409,13 +409,13 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
         let mut key = ptr::null_mut();
         let mut code = Status::Again as i32;
         while code == Status::Again as i32 && desk.turn().is_ok() {
-            // SAFETY: an open endpoint, a record of the size that it states, a place for the handle.
+            // SAFETY: the endpoint is open, the record has the size that it states, and `key` takes the handle.
             code = unsafe { import(endpoint.handle(), params, &mut key) };
         }
         let (drop_key, endpoint) = (ops.drop_key, endpoint.clone());
         let end = move || {
             if let Some(f) = drop_key {
-                // SAFETY: a key of that endpoint, imported above.
+                // SAFETY: the key belongs to that endpoint and was imported above.
                 unsafe { f(endpoint.handle(), key) }
             }
         };
@@ -423,7 +423,7 @@ pub(super) fn memory_and_keys_follow_the_tail_rule(case: &Case) -> Checked {
     })
 }
 
-/// A provider of this minor knows no field behind the records of this minor.
+/// Checks that a provider of this minor knows no field after the records of this minor.
 fn untouched(provider: &Provider, what: &str, tail: &[u8]) -> Checked {
     if provider.ops.abi_minor > u32::from(ABI_MINOR) {
         return Ok(());

@@ -1,4 +1,5 @@
-//! The end of endpoints and their successors: error texts, wake-ups and queues of a closed endpoint, and its descriptor.
+//! Checks of the end of endpoints and of their successors: error texts, wake-ups and queues of a closed endpoint, and its
+//! descriptor.
 
 use super::messages::check;
 use super::rma::{Bench, TARGET, bench, most};
@@ -12,7 +13,7 @@ use crate::watch::Patience;
 use tieline_plugin_api::abi::fixed_str;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// Both ends exchange messages, and then the far one closes in an orderly way.
+/// Exchanges messages in both directions, and then closes the far end in an orderly way.
 fn exchange_and_leave(case: &Case, desk: &mut Desk) -> Checked {
     if desk.boxes.len() < 2 {
         return Err(Stop::Skip("the module connects only to itself".to_string()));
@@ -30,7 +31,7 @@ fn await_end(desk: &mut Desk) -> Checked {
     let patience = Patience::new();
     let endpoint = desk.endpoint();
     while desk.boxes[0].failed.is_empty() {
-        // A module may detect the end only when it has something to send.
+        // A module may detect the end only when it sends data.
         let _ = endpoint.am_short(1, 2, b"");
         desk.turn()?;
         patience.still("an endpoint whose peer has closed", "ENDPOINT_FAILED", "nothing")?;
@@ -56,7 +57,7 @@ pub(super) fn an_interface_sleeps_again_when_an_endpoint_that_failed_is_closed(
         exchange_and_leave(case, &mut desk)?;
         await_end(&mut desk)?;
         equal("the cookie of ENDPOINT_FAILED", NEAR_COOKIE, desk.boxes[0].failed[0].cookie)?;
-        // In turn it is closed when its own end was reported, or also after that of the next one.
+        // The endpoint is closed alternately when its own end was reported, and after the end of the next one was reported, too.
         desk.close_endpoints();
         let _ = fall_asleep(&mut desk.boxes[0])?;
         desk.forget();
@@ -70,7 +71,7 @@ pub(super) fn an_interface_sleeps_again_when_an_endpoint_that_failed_is_closed(
     Ok(())
 }
 
-/// The distance of the operations' ranges.
+/// The distance between the ranges of the operations, in bytes.
 const STRIDE: usize = 512;
 const COUNT: usize = TARGET / STRIDE;
 
@@ -78,7 +79,7 @@ fn bytes(case: &Case, n: usize) -> Vec<u8> {
     Random(n as u64 + 5).bytes(most(case).min(300))
 }
 
-/// Posts as many operations as there is room for, without a poll. Returns the pending ones.
+/// Posts operations without a poll until there is no room. Returns the pending operations.
 fn fill(case: &Case, bench: &Bench) -> Result<Vec<usize>, Stop> {
     let Bench { desk, key, local, target, .. } = bench;
     let (endpoint, mut pending) = (desk.endpoint(), Vec::new());
@@ -108,7 +109,7 @@ pub(super) fn pending_operations_end_with_closed_when_their_peer_closes(case: &C
         let mut pending = fill(case, &bench)?;
         any |= !pending.is_empty();
         if polled {
-            // Some may have been carried out, or even completed.
+            // Some operations may have been carried out, or even completed.
             bench.desk.far().at_once = 1;
             (0..4).try_for_each(|_| bench.desk.far().turn().map(drop))?;
         }
@@ -147,7 +148,7 @@ pub(super) fn a_new_endpoint_has_nothing_of_the_one_before_it(case: &Case) -> Ch
     const NEW: u32 = 900;
     let mut desk = case.desk()?;
     for round in 0..4u64 {
-        // An endpoint that is closed while all its slots are in use, without a poll.
+        // The endpoint is closed while all its slots are in use, without a poll.
         let memory = case.has(caps::PUT | caps::GET).then(|| case.memory(TARGET, ALL_RIGHTS));
         if let Some(memory) = memory.transpose()? {
             let packed = case.key_of(&memory)?;
@@ -183,7 +184,7 @@ pub(super) fn a_new_endpoint_has_nothing_of_the_one_before_it(case: &Case) -> Ch
         let mut seen = 0;
         while seen < 20 {
             let message = desk.receive()?;
-            // If a peer is an interface, messages that were accepted before still arrive.
+            // If the peer is an interface, messages that were accepted before still arrive.
             if message.id != NEW && !case.connects_to_endpoint() {
                 continue;
             }

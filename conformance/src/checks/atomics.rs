@@ -1,4 +1,4 @@
-//! Remote atomics: every claimed operation, against an oracle and against each other.
+//! Checks of remote atomics: every claimed operation, against an oracle and against each other.
 
 use super::rma::{Bench, bench};
 use crate::case::{ALL_RIGHTS, Case, Desk};
@@ -11,7 +11,7 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Status, access, atomic_op, caps, op_flags};
 
-/// The value that an operation leaves.
+/// Returns the value that an operation leaves in memory.
 fn oracle(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let (operand, compare) = (operand & mask, compare & mask);
@@ -49,10 +49,10 @@ pub(super) fn operation(
     }
 }
 
-/// From post to completion; returns the previous value, if it fetches.
+/// Runs an operation from post to completion. Returns the previous value, if the operation fetches.
 pub(crate) fn run(desk: &mut Desk, key: &Key, op: Atomic) -> Result<Result<u64, Status>, Stop> {
     const UNTOUCHED: u64 = 0x5eed_5eed_0bad_0bad;
-    // Stays at its address as long as the provider may write there.
+    // The result stays at its address as long as the provider may write to it.
     let (endpoint, result) = (desk.endpoint(), Box::new(RefCell::new(UNTOUCHED)));
     let code = desk.retry(|| endpoint.atomic(key, op, &result))?;
     desk.synchronous(code, "atomic")?;
@@ -65,7 +65,7 @@ pub(crate) fn run(desk: &mut Desk, key: &Key, op: Atomic) -> Result<Result<u64, 
     Ok(end.map(|value| if at_once { *result.borrow() } else { value }))
 }
 
-/// The claimed operations: `(op, width, fetching)`.
+/// Returns the claimed operations: `(op, width, fetching)`.
 fn claimed(case: &Case) -> Vec<(u32, u32, bool)> {
     let masks = [
         (case.attr.atomic_post32, 4, false),
@@ -152,13 +152,13 @@ pub(super) fn an_atomic_without_the_right_or_after_deregister_is_rejected(case: 
     refused("an atomic with a revoked key", done, &[Status::KeyRejected])
 }
 
-/// A fetching add, with its width.
+/// Returns a fetching add, with its width.
 pub(super) fn fetching(case: &Case) -> Option<(u32, u32)> {
     let add = |(op, _, fetch): &(u32, u32, bool)| *op == atomic_op::ADD && *fetch;
     claimed(case).into_iter().find(add).map(|(op, width, _)| (op, width))
 }
 
-/// The width of the add that counting uses.
+/// Returns the width of the add that the counting checks use.
 pub(super) fn add_width(case: &Case) -> Result<usize, Stop> {
     Ok(add(case)?.1 as usize)
 }
@@ -168,7 +168,7 @@ pub(super) fn add(case: &Case) -> Result<(u32, u32, bool), Stop> {
     add.ok_or_else(|| Stop::Skip("claims no atomic add".to_string()))
 }
 
-/// Adds 1 at offset 8 of the region of the key `packed`, `times` times, until the sum is visible there.
+/// Adds 1 at offset 8 of the region of the key `packed`, `times` times, until the sum is visible in that region.
 pub(crate) fn count(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> Checked {
     let (op, width, fetch) = add(case)?;
     let key = desk.import(packed)?;
@@ -182,7 +182,7 @@ pub(crate) fn count(case: &Case, desk: &mut Desk, packed: &[u8], times: u64) -> 
     equal("flush", Ok(()), desk.complete(code, 1)?.map(|_| ()))
 }
 
-/// As [`count`], with as many operations in flight as there is room for: at least `least`, and up to `most` while there is time.
+/// Counts like [`count`], with operations in flight until there is no room: at least `least`, and up to `most` while there is time.
 fn count_at_once(
     case: &Case,
     desk: &mut Desk,

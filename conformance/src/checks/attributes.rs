@@ -1,4 +1,4 @@
-//! The statements of a provider about itself must be possible, and it must check addresses carefully.
+//! Checks that the statements of a provider about itself are possible, and that the provider checks addresses carefully.
 
 use crate::case::Case;
 use crate::load;
@@ -323,7 +323,7 @@ pub(super) fn bytes_that_are_no_address_do_no_harm(case: &Case) -> Checked {
 
 pub(super) fn opening_and_closing_leaves_no_descriptor_open(case: &Case) -> Checked {
     let open = || std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
-    // The first one may open objects that stay for the life of the process.
+    // The first desk may open objects that stay for the life of the process.
     drop(case.desk()?);
     let before = open();
     for _ in 0..30 {

@@ -1,11 +1,11 @@
-//! Calls that must not wait, and peers that cannot exist on this host.
+//! Checks of calls that must not wait, and of peers that cannot exist on this host.
 
 use crate::case::{Case, Mailbox};
 use crate::report::{Checked, Stop, holds, succeeds};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::Status;
 
-/// A call that waits takes this long every time. A call that does not wait may take this long on a busy machine, but not every
+/// The time that a waiting call takes every time. A call that does not wait may take this long on a busy machine, but not every
 /// time.
 const WAITS: Duration = Duration::from_millis(100);
 
@@ -19,7 +19,7 @@ pub(super) fn connect_does_not_wait_for_its_peer(case: &Case) -> Checked {
     }
     let (mut fastest, mut endpoints) = (Duration::MAX, Vec::new());
     for n in 0..6 {
-        // The peer does nothing, not even poll.
+        // The peer is inactive: it does not even poll.
         let began = Instant::now();
         let endpoint = match near.connect(&address, &case.identity(), 40 + n) {
             Err(failure) if failure.status == Status::Again => {

@@ -8,28 +8,28 @@ use tieline_plugin_api::caps;
 pub struct Check {
     /// The requirement as a name.
     pub name: &'static str,
-    /// The property of the core or the application that it protects, as a sentence.
+    /// The property of the core or the application that the check protects, as a sentence.
     pub protects: &'static str,
-    /// `TIELINE_CAP_*` without which it is skipped.
+    /// The capabilities `TIELINE_CAP_*` without which the check is skipped.
     pub needs: u64,
-    /// Bits `1 << TIELINE_ROLE_*` of the modules that it applies to.
+    /// The bits `1 << TIELINE_ROLE_*` of the modules to which the check applies.
     pub roles: u32,
     pub(super) run: fn(&Case) -> Checked,
 }
 
 impl Check {
-    /// The capabilities that it needs, in words: `put, get`.
+    /// Returns the capabilities that the check needs, in words: `put, get`.
     pub(crate) fn needed(&self) -> String {
         let needs = caps::ALL.iter().filter(|c| c.value & self.needs != 0);
         needs.map(short_name).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether it applies to modules of this role.
+    /// Checks whether the check applies to modules of this role.
     pub(crate) fn is_for(&self, role: u32) -> bool {
         1u32.checked_shl(role).is_some_and(|bit| self.roles & bit != 0)
     }
 
-    /// Runs it in this process.
+    /// Runs the check in this process.
     pub(crate) fn run(&self, case: &Case) -> Verdict {
         case.needs(self.needs).and_then(|()| (self.run)(case)).into()
     }

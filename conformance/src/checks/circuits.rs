@@ -1,4 +1,4 @@
-//! Modules that connect endpoints: addresses of endpoints, calls before `connect`, and endpoints that wait.
+//! Checks of modules that connect endpoints: addresses of endpoints, calls before `connect`, and endpoints that wait.
 
 use super::connecting::only_to_endpoints;
 use super::messages::check;
@@ -11,14 +11,14 @@ use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succ
 use crate::watch::Patience;
 use tieline_plugin_api::{Status, caps};
 
-/// An interface with an unconnected endpoint under this cookie, and that endpoint's address.
+/// Returns an interface with an unconnected endpoint under this cookie, and that endpoint's address.
 fn fresh(case: &Case, cookie: u64) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
     let mut mailbox = Mailbox::new(case.interface()?);
     let (endpoint, address) = another(case, &mut mailbox, cookie)?;
     Ok((mailbox, endpoint, address))
 }
 
-/// Adds an endpoint.
+/// Adds an endpoint to an interface.
 fn another(case: &Case, mailbox: &mut Mailbox, cookie: u64) -> Result<(Endpoint, Vec<u8>), Stop> {
     mailbox.cookies.push(cookie);
     let endpoint = succeeds("connect", mailbox.interface.connect(&[], &[], cookie))?;
@@ -26,7 +26,7 @@ fn another(case: &Case, mailbox: &mut Mailbox, cookie: u64) -> Result<(Endpoint,
     Ok((endpoint, address))
 }
 
-/// Polls both interfaces, and the others.
+/// Polls all interfaces of the list once.
 fn turn(mailboxes: &mut [&mut Mailbox]) -> Checked {
     let mut any = false;
     for mailbox in mailboxes {
@@ -55,7 +55,7 @@ pub(super) fn the_address_of_an_endpoint_fits_its_stated_length_and_stays(case: 
     holds(here != second, "the addresses of two endpoints", "different ones", "the same")?;
     succeeds("connecting to the endpoint", endpoint.connect(&there))?;
     same_bytes("its address, once it was connected", &here, &address_of(case, &endpoint)?)?;
-    // The peer may have had the address from before.
+    // The peer may have learned the address before.
     succeeds("connecting to the endpoint", back.connect(&here))?;
     let patience = Patience::new();
     while back.am_short(1, 1, b"") == Err(Status::Again) {
@@ -180,7 +180,7 @@ pub(super) fn messages_sent_before_connect_arrive_though_their_sender_has_closed
         turn(&mut [&mut near, &mut far])?;
         let connected = endpoint.connect(&there);
         if sent == 0 {
-            continue; // its sends wait until both have connected
+            continue; // the sends of this endpoint wait until both have connected
         }
         let what = "connecting to an endpoint that has sent, and was closed";
         succeeds(what, connected)?;
@@ -203,7 +203,7 @@ pub(super) fn messages_sent_before_connect_arrive_though_their_sender_has_closed
     Ok(())
 }
 
-/// More than the pending connections of any one endpoint.
+/// A number above that of the pending connections of any one endpoint.
 const STRANGERS: u64 = 12;
 
 pub(super) fn an_endpoint_that_waits_keeps_no_other_waiting(case: &Case) -> Checked {
@@ -215,7 +215,7 @@ pub(super) fn an_endpoint_that_waits_keeps_no_other_waiting(case: &Case) -> Chec
         let _ = stranger.connect(&here);
         strangers.push(stranger);
     }
-    // The peer has to wait for its turn, and so has another endpoint of its interface, for a peer that never comes.
+    // The peer has to wait for its turn. So has another endpoint of its interface, whose peer never connects.
     let (mut far, back, there) = fresh(case, 1)?;
     succeeds("connecting to the endpoint", back.connect(&here))?;
     let (_silent, _never, silence) = fresh(case, 1)?;

@@ -1,4 +1,5 @@
-//! New connections. For modules that connect endpoints also a crowd at one address, and an absent peer while the worker sleeps.
+//! Checks of new connections. For modules that connect endpoints, also of a crowd at one address, and of an absent peer while the
+//! worker sleeps.
 
 use super::messages::check;
 use super::waiting::{address_of, connect};
@@ -9,7 +10,7 @@ use crate::report::{Checked, Stop, equal, fail, succeeds};
 use crate::watch::Patience;
 use tieline_plugin_api::Status;
 
-/// The cookie of the endpoints here.
+/// The cookie of the endpoints in these checks.
 const COOKIE: u64 = 1;
 
 pub(super) fn only_to_endpoints(case: &Case) -> Checked {
@@ -19,7 +20,7 @@ pub(super) fn only_to_endpoints(case: &Case) -> Checked {
     }
 }
 
-/// An interface with an unconnected endpoint, and that endpoint's address.
+/// Returns an interface with an unconnected endpoint, and that endpoint's address.
 fn fresh(case: &Case) -> Result<(Mailbox, Endpoint, Vec<u8>), Stop> {
     let mut mailbox = Mailbox::new(case.interface()?);
     mailbox.cookies.push(COOKIE);
@@ -34,16 +35,16 @@ pub(super) fn an_endpoint_that_leads_to_nobody_wakes_its_worker(case: &Case) -> 
     let (mut far, gone, address) = fresh(case)?;
     drop(gone);
     if endpoint.connect(&address).is_err() {
-        return Ok(()); // the call reported it
+        return Ok(()); // the call reported the failure
     }
-    // A device detects it when it has something to send.
+    // A device detects the missing peer when it sends data.
     let _ = endpoint.am_short(1, 1, b"is anybody there");
     let fd = succeeds("event_fd", near.interface.event_fd())?;
     let patience = Patience::new();
     while near.failed.is_empty() {
         let sleeps = succeeds("arm", near.interface.arm())?;
         while sleeps && !readable(fd, 1) {
-            let _ = far.turn()?; // its worker may have to report it
+            let _ = far.turn()?; // the peer's worker may have to report the failure
             let what = "the descriptor of a sleeper whose endpoint was connected to a closed one";
             patience.still(what, "readable: what a call has found out is an event", "silent")?;
         }
@@ -54,7 +55,7 @@ pub(super) fn an_endpoint_that_leads_to_nobody_wakes_its_worker(case: &Case) -> 
     Ok(())
 }
 
-/// More than the pending connections of any one endpoint.
+/// A number above that of the pending connections of any one endpoint.
 const STRANGERS: u64 = 12;
 
 pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Checked {
@@ -105,7 +106,7 @@ pub(super) fn a_crowd_at_an_endpoint_keeps_its_peer_not_away(case: &Case) -> Che
 pub(super) fn a_message_goes_as_soon_as_connect_has_returned(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     let endpoint = desk.endpoint();
-    // A few AGAIN may have another reason even without a poll; a missing connection is no reason.
+    // A few AGAIN may have another reason even without a poll; a missing connection is no valid reason.
     let sent = super::offers::at_once(|| endpoint.am_short(1, 1, b"at once"));
     equal("am_short right behind connect, before any poll", Ok(0), sent)?;
     check(&desk.receive()?, 1, 1, b"at once")

@@ -1,4 +1,4 @@
-//! Connection-only modules: datagrams that arrive, and error texts if they cannot.
+//! Checks of connection-only modules: datagrams that arrive, and error texts if they cannot.
 
 use super::processes::Partner;
 use super::waiting::TRIES;
@@ -46,7 +46,7 @@ pub(super) fn the_address_of_a_connector_fits_its_stated_length(case: &Case) -> 
 
 pub(super) fn bytes_that_are_no_address_of_a_connector_do_no_harm(case: &Case) -> Checked {
     let mut post = Post::open(case)?;
-    // A connector need not reach itself; then it must reach another one.
+    // A connector need not reach itself; if it does not, it must reach another one.
     let mut other = match post.connector.reachable(&post.address) {
         Ok(()) => None,
         Err(_) => Some(Post::open(case)?),
@@ -68,11 +68,11 @@ pub(super) fn bytes_that_are_no_address_of_a_connector_do_no_harm(case: &Case) -
             holds(answer.is_err(), what, "unreachable", "reachable")?;
         }
         in_words(answer)?;
-        // Refused immediately or reported later: both are correct if they do no harm.
+        // The datagram may be refused immediately or reported later: both are correct if they do no harm.
         let _ = post.connector.send(address, b"anybody?");
         let _ = post.turn()?;
     }
-    // These addresses may belong to existing peers: their reachability is tested, and nothing is sent.
+    // These addresses may belong to existing peers: the check tests their reachability, and sends nothing.
     for at in 0..good.len() {
         let mut flipped = good.clone();
         flipped[at] ^= 1 << (at % 8);
@@ -90,7 +90,7 @@ fn in_words(answer: Result<(), tieline_plugin_api::Failure>) -> Checked {
     holds(!failure.text.is_empty(), "the reason of a refusal", "words", found)
 }
 
-/// Polls all of them until the one at `at` has a datagram.
+/// Polls all connectors until the one at `at` has a datagram.
 pub(super) fn receive(posts: &mut [&mut Post], at: usize) -> Result<Vec<u8>, Stop> {
     waits_for("a datagram that was sent");
     loop {
@@ -124,7 +124,7 @@ pub(super) fn reliable(case: &Case) -> Checked {
     Err(Stop::Skip("does not claim to be reliable".to_string()))
 }
 
-/// Two connectors that reach each other.
+/// Returns two connectors that reach each other.
 pub(super) fn pair(case: &Case) -> Result<(Post, Post), Stop> {
     let (near, far) = (Post::open(case)?, Post::open(case)?);
     if let Err(why) = near.connector.reachable(&far.address) {
@@ -176,7 +176,7 @@ pub(super) fn a_datagram_longer_than_the_limit_is_refused(case: &Case) -> Checke
     same_bytes("a datagram", b"as before", &receive(&mut [&mut near, &mut far], 1)?)
 }
 
-/// The bytes of datagram `n`.
+/// Returns the bytes of datagram `n`.
 pub(super) fn numbered(n: u64) -> Vec<u8> {
     let mut bytes = n.to_le_bytes().to_vec();
     bytes.resize(8 + (n as usize * 37) % 300, n as u8);
@@ -255,7 +255,7 @@ pub(super) fn two_that_send_to_each_other_at_once_lose_nothing(case: &Case) -> C
     Ok(())
 }
 
-/// An address of a closed connector.
+/// Returns an address of a closed connector.
 fn nowhere(case: &Case) -> Result<Vec<u8>, Stop> {
     Ok(Post::open(case)?.address.clone())
 }
@@ -330,7 +330,7 @@ pub(super) fn a_datagram_wakes_a_sleeping_connector(case: &Case) -> Checked {
     Ok(())
 }
 
-/// Waits in turns for one of two descriptors.
+/// Waits for one of two descriptors, in turns. Returns whether one became readable.
 fn readable_any(fds: [i32; 2]) -> bool {
     (0..patience_ms()).any(|_| readable(fds[0], 1) || readable(fds[1], 0))
 }
@@ -338,7 +338,7 @@ fn readable_any(fds: [i32; 2]) -> bool {
 pub(super) fn an_unreachable_address_wakes_a_sleeping_connector(case: &Case) -> Checked {
     let (gone, mut post) = (nowhere(case)?, Post::open(case)?);
     if post.connector.send(&gone, b"anybody?").is_err() {
-        return Ok(()); // reported by the call
+        return Ok(()); // the call reported the failure
     }
     loop {
         if !succeeds("arm", post.connector.arm())? {
@@ -361,7 +361,7 @@ pub(super) fn opening_and_closing_connectors_leaves_no_descriptor_open(case: &Ca
         near.send(&far.address, b"x", || Ok(()))?;
         receive(&mut [&mut near, &mut far], 1).map(drop)
     };
-    exchange()?; // may open objects that stay for the life of the process
+    exchange()?; // the exchange may open objects that stay for the life of the process
     let before = open();
     for _ in 0..30 {
         exchange()?;
@@ -386,7 +386,7 @@ pub(super) fn closing_with_datagrams_in_flight_harms_nobody(case: &Case) -> Chec
             for _ in 0..20 {
                 let _ = stays.turn()?;
             }
-            // Received datagrams are complete and in order; not all need arrive.
+            // Received datagrams must be complete and in order; not all need arrive.
             for (n, found) in stays.datagrams.iter().enumerate().filter(|_| seen) {
                 same_bytes(format!("datagram {n}"), &numbered(n as u64), found)?;
             }
@@ -410,7 +410,7 @@ pub(super) fn two_threads_exchange_datagrams(case: &Case) -> Checked {
     })
 }
 
-/// One of two threads: passes its address, sends 4000 datagrams, checks as many.
+/// Runs as one of two threads: passes its address, sends 4000 datagrams, and checks the same number.
 fn converse(case: &Case, mine: &Sender<Vec<u8>>, theirs: &Receiver<Vec<u8>>) -> Checked {
     const DATAGRAMS: u64 = 4_000;
     let gone = || Stop::Fail("the other thread gave up".to_string());
@@ -432,7 +432,7 @@ fn converse(case: &Case, mine: &Sender<Vec<u8>>, theirs: &Receiver<Vec<u8>>) -> 
             seen += 1;
         }
     }
-    // Neither closes while the other still waits for its datagrams.
+    // Neither side closes while the other still waits for its datagrams.
     mine.send(Vec::new()).map_err(|_| gone())?;
     while theirs.try_recv().is_err() {
         let _ = post.turn()?;
@@ -440,7 +440,7 @@ fn converse(case: &Case, mine: &Sender<Vec<u8>>, theirs: &Receiver<Vec<u8>>) -> 
     Ok(())
 }
 
-/// A connector here and one in another process, with its address.
+/// Returns a connector of this process and one in another process, with the latter's address.
 pub(super) fn meet(case: &Case) -> Result<(Post, Partner, Vec<u8>), Stop> {
     let mut partner = Partner::start(case)?;
     let mut post = Post::open(case)?;

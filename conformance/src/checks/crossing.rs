@@ -1,4 +1,4 @@
-//! Operations of several endpoints at a time, and operations that cross each other.
+//! Checks of operations of several endpoints at a time, and of operations that cross each other.
 
 use super::atomics;
 use super::offers::at_once;
@@ -21,13 +21,13 @@ struct Way {
     key: Key,
     local: Memory,
     target: Memory,
-    /// The sending peer; none: the central interface.
+    /// The index of the sending peer; `None` for the central interface.
     spoke: Option<usize>,
     pending: Vec<usize>,
 }
 
 const STRIDE: usize = 1024;
-/// Every other operation is a get.
+/// The number of operations; every other one is a get.
 const COUNT: usize = 24;
 
 impl Way {
@@ -53,7 +53,7 @@ impl Way {
         Ok(Way { endpoint, key, local, target, spoke, pending: Vec::new() })
     }
 
-    /// Posts operation `n`, whose bytes are those of direction `number`; `false`: there is no room.
+    /// Posts operation `n`, whose bytes are those of direction `number`. Returns `false` if there is no room.
     fn post(&mut self, number: usize, n: usize, len: usize) -> Result<bool, Stop> {
         let (range, put) = (n * STRIDE..n * STRIDE + len, n % 2 == 0);
         if put { &self.local } else { &self.target }.write(range.start, &data(number, n, len));
@@ -110,7 +110,7 @@ fn collect(hub: &mut Hub<'_>, ways: &mut [Way]) -> Checked {
     Ok(())
 }
 
-/// Both directions of each peer.
+/// Returns both directions of each peer.
 fn ways(case: &Case, hub: &mut Hub<'_>) -> Result<Vec<Way>, Stop> {
     let mut ways = Vec::new();
     for at in 0..hub.spokes.len() {
@@ -135,7 +135,7 @@ pub(super) fn operations_of_many_peers_at_once_have_each_its_bytes_and_end(case:
         let patience = Patience::new();
         for n in 0..COUNT {
             for number in 0..ways.len() {
-                // In turn in ascending and descending order.
+                // The order alternates between ascending and descending.
                 let number = if round % 2 == 0 { number } else { ways.len() - 1 - number };
                 while !ways[number].post(number, n, len)? {
                     collect(&mut hub, &mut ways)?;
@@ -244,7 +244,7 @@ pub(super) fn a_flush_covers_what_was_posted_while_another_one_was_under_way(
             posted += 1;
         }
         if at_once(|| endpoint.flush(FLUSH)) != Ok(1) {
-            continue; // it has completed, or there is no room for it
+            continue; // the operation has completed, or there is no room for it
         }
         while posted < early + 4 && put(&bench, posted).is_ok() {
             posted += 1;
@@ -288,7 +288,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
     let both = [(out, None), (back, Some(0))];
     let mut ends = Vec::new();
     for (endpoint, spoke) in both {
-        // Its regions are as long as the longest get.
+        // The regions are as long as the longest get.
         let mut way = Way::of(case, &mut hub, endpoint, spoke)?;
         let (local, target) = (case.memory(len, ALL_RIGHTS)?, case.memory(len, ALL_RIGHTS)?);
         target.write(0, &Random(9).bytes(len));
@@ -298,7 +298,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
     }
     let mut pending = [0u64; 2];
     for round in 0..3 {
-        // As many as there is room for; meanwhile the other side does not poll.
+        // Operations are posted until there is no room; meanwhile the other side does not poll.
         let patience = Patience::new();
         for (number, way) in ends.iter().enumerate() {
             let mut n = 0;
@@ -306,7 +306,7 @@ pub(super) fn two_that_get_from_each_other_at_once_both_end(case: &Case) -> Chec
                 let target = Target { key: &way.key, offset: 0, cookie: n, flags: 0 };
                 let iov = [way.local.piece(0..len)];
                 match at_once(|| way.endpoint.rma(false, &iov, target)) {
-                    // It may not be connected yet.
+                    // The endpoint may not be connected yet.
                     Err(Status::Again) if n == 0 => hub.turn()?,
                     Err(Status::Again) => break,
                     code => {
@@ -348,7 +348,7 @@ pub(super) fn an_atomic_whose_answer_waits_is_done_once(case: &Case) -> Checked 
     let (mut adds, mut pending, mut is_get) = (0, 0, true);
     let patience = Patience::new();
     while adds < MANY || pending > 0 {
-        // Long answers, so that later ones find no room; the target makes progress alone until there is none.
+        // The answers are long, so that later ones find no room. The target makes progress alone until there is none.
         while adds < MANY {
             let iov = [local.piece(0..len)];
             let code = at_once(|| match is_get {
@@ -384,7 +384,7 @@ pub(super) fn an_atomic_whose_answer_waits_is_done_once(case: &Case) -> Checked 
     equal("the sum of adds of 1 among long gets", MANY, u64::from_ne_bytes(sum))
 }
 
-/// An endpoint from `near` to an interface of `domain`, and that interface.
+/// Returns an endpoint from `near` to an interface of `domain`, and that interface.
 fn to_domain(
     case: &Case,
     near: &mut Mailbox,
@@ -422,7 +422,7 @@ pub(super) fn a_key_serves_the_endpoint_to_its_owner_and_no_other(case: &Case) -
     let other = succeeds("opening the domain a second time", case.provider.open_domain(name))?;
     let register = if case.has(caps::OWN_MEMORY_ONLY) { 0 } else { case.domain_attr.caps };
     let domains = [case.domain.clone(), other];
-    // For either order of connecting.
+    // The check runs for either order of connecting.
     for first in [0, 1] {
         let mut near = Mailbox::new(case.interface()?);
         let local = case.memory(64, ALL_RIGHTS)?;

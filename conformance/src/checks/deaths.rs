@@ -1,4 +1,4 @@
-//! The death of a process: reported once to everyone concerned, after its last messages.
+//! Checks of the death of a process: it is reported once to everyone concerned, after the last messages of the process.
 
 use super::messages::check;
 use super::processes::{Partner, join, meet};
@@ -11,7 +11,7 @@ use crate::watch::{Patience, share, waits_for};
 use std::time::Instant;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// One exchange with the other process: both directions are established.
+/// Exchanges messages with the other process, which establishes both directions.
 fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
     partner.tell("echo 1")?;
     desk.send(1, 1, b"")?;
@@ -19,7 +19,7 @@ fn exchange(desk: &mut Desk, partner: &mut Partner) -> Checked {
     partner.answer(desk).map(drop)
 }
 
-/// Polls for a while, to detect unexpected events: until another process has answered that often.
+/// Polls, to detect unexpected events, until another process has answered a fixed number of times.
 fn look_on(desk: &mut Desk) -> Checked {
     let began = Instant::now();
     while began.elapsed() < share(20) {
@@ -102,7 +102,7 @@ pub(super) fn a_death_is_told_once_to_each_endpoint_and_to_no_other(case: &Case)
     }
     exchange(&mut desk, &mut second)?;
     let flush = ours.flush(77);
-    // A synchronous module has nothing to wait for, and so nothing to report.
+    // A synchronous module waits for nothing, and so has nothing to report.
     let refused = flush.is_err_and(|status| status != Status::Again) || case.has(caps::SYNCHRONOUS);
     holds(refused, "flush of an endpoint that has failed", "its error", format!("{flush:?}"))?;
     drop((ours, twin));
@@ -115,7 +115,7 @@ pub(super) fn messages_of_a_dead_process_arrive(case: &Case) -> Checked {
     exchange(&mut desk, &mut partner)?;
     partner.tell(&format!("send {MESSAGES}"))?;
     partner.tell("flush")?;
-    // If its delivery needs no progress here, no poll is made before it is dead.
+    // If the delivery needs no progress in this process, no poll is made before the peer is dead.
     let alone = Instant::now();
     let mut answers = 0;
     waits_for("a process that sends some messages and flushes");
@@ -130,7 +130,7 @@ pub(super) fn messages_of_a_dead_process_arrive(case: &Case) -> Checked {
     partner.kill();
     waits_for("the messages that a process had flushed before it was killed");
     let mut seen = 0;
-    desk.boxes[0].at_once = 1; // the death is detected before all of them have been polled
+    desk.boxes[0].at_once = 1; // the death is detected before all messages have been polled
     while seen < MESSAGES {
         while let Some(message) = desk.boxes[0].messages.pop_front() {
             check(&message, 2, seen, &seen.to_le_bytes())?;
@@ -157,7 +157,7 @@ pub(super) fn messages_of_a_dead_process_arrive(case: &Case) -> Checked {
     Ok(())
 }
 
-/// Posts operations that stay pending because the other process is stopped, as many as there is room for, up to a bound.
+/// Posts operations until there is no room, up to a bound. They stay pending because the other process is stopped.
 fn post_all(
     case: &Case,
     endpoint: &Endpoint,
@@ -199,7 +199,7 @@ pub(super) fn pending_operations_end_once_when_the_peer_dies(case: &Case) -> Che
     }
 }
 
-/// Returns the number of pending operations, each of which has ended once.
+/// Returns the number of operations that were pending at the death, each of which has ended once.
 fn pending_at_death(case: &Case, polls: bool) -> Result<usize, Stop> {
     let (mut desk, mut partner) = meet(case)?;
     exchange(&mut desk, &mut partner)?;
@@ -217,7 +217,7 @@ fn pending_at_death(case: &Case, polls: bool) -> Result<usize, Stop> {
         let _ = desk.boxes[0].turn()?;
     }
     partner.kill();
-    desk.boxes[0].at_once = 1; // the death is detected before all of them have completed
+    desk.boxes[0].at_once = 1; // the death is detected before all operations have completed
     let patience = Patience::new();
     let ended = |desk: &Desk, cookie: u64| {
         desk.boxes[0].completions.iter().filter(|done| done.cookie == cookie).count()
@@ -242,11 +242,11 @@ pub(super) fn the_death_of_a_peer_raises_no_signal(case: &Case) -> Checked {
     let (mut desk, mut partner) = meet(case)?;
     exchange(&mut desk, &mut partner)?;
     if case.has(caps::EVENT_FD) {
-        // A sleeping worker is woken, by whatever event.
+        // A sleeping worker is woken, whatever the event.
         partner.tell("sleep")?;
         let _ = partner.answer(&mut desk)?;
     }
-    // As in a C program: signals that Rust programs ignore would end it.
+    // The check behaves like a C program: signals that Rust programs ignore would end such a program.
     let signals = crate::watch::Broken::watched();
     partner.kill();
     let endpoint = desk.endpoint();

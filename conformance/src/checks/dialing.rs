@@ -1,4 +1,4 @@
-//! Connection-only modules whose peers die, sleep or come from several threads, and the resources that they leave.
+//! Checks of connection-only modules whose peers die, sleep or call from several threads, and of the resources that they leave.
 
 use super::connectors::{fall_asleep, meet, numbered, pair, receive, reliable, wait_left};
 use super::resources::{leaves_no_file, leaves_nothing};
@@ -79,7 +79,7 @@ pub(super) fn a_connector_that_is_full_towards_a_dead_peer_goes_on(case: &Case) 
     }
     partner.kill();
     let _ = wait_left(&mut post, &there)?;
-    // From here on the call may return the reason, but not AGAIN for ever.
+    // From here on the call may return the reason, but must not return AGAIN for ever.
     let patience = Patience::new();
     let said = loop {
         match post.connector.send(&there, b"anybody?") {
@@ -103,7 +103,7 @@ pub(super) fn the_death_of_a_peer_raises_no_signal_in_a_connector(case: &Case) -
     partner.tell(&format!("echo {} 1", hex(&post.address)))?;
     post.send(&there, b"hello", || Ok(()))?;
     let _ = receive(&mut [&mut post], 0)?;
-    // As in a C program: signals that Rust programs ignore would end it.
+    // The check behaves like a C program: signals that Rust programs ignore would end such a program.
     let signals = Broken::watched();
     partner.kill();
     let datagram = vec![7; (case.attr.max_datagram as usize).min(4096)];
@@ -128,7 +128,7 @@ pub(super) fn room_after_again_wakes_a_sleeping_connector(case: &Case) -> Checke
     near.send(&there, &numbered(0), || Ok(()))?;
     let _ = receive(&mut [&mut near, &mut far], 1)?;
     let datagram = vec![9; (case.attr.max_datagram as usize).min(2048)];
-    // In turn the room appears while it sleeps, and while it falls asleep.
+    // The room appears alternately while the connector sleeps, and while it falls asleep.
     for early in [false, true, false, true] {
         let mut sent = 0;
         loop {
@@ -147,7 +147,7 @@ pub(super) fn room_after_again_wakes_a_sleeping_connector(case: &Case) -> Checke
         }
         waits_for("room for a datagram after AGAIN");
         let fd = near.connector.event_fd().map_err(|_| Stop::Skip("no descriptor".to_string()))?;
-        // Room that appears before it falls asleep keeps it awake.
+        // Room that appears before the connector falls asleep keeps it awake.
         let mut waits = early;
         while waits || near.connector.send(&there, &datagram) == Err(Status::Again) {
             waits = false;
@@ -189,7 +189,7 @@ pub(super) fn connectors_that_threads_open_at_once_are_different(case: &Case) ->
         }
         Ok(())
     };
-    // A closed connector may leave its address to the next one.
+    // A closed connector may leave its address to the next connector.
     let all_are_open = Barrier::new(THREADS);
     let open = || -> Checked {
         let mut kept = Vec::new();

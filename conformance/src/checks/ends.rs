@@ -1,4 +1,5 @@
-//! The end of endpoints: in an orderly way, without a peer, detected by a call. The end of interfaces whose peer does nothing.
+//! Checks of the end of endpoints: in an orderly way, without a peer, detected by a call. Also checks of the end of interfaces
+//! whose peer is inactive.
 
 use super::processes::meet;
 use super::waiting::{address_of, connect};
@@ -56,7 +57,7 @@ pub(super) fn an_endpoint_that_leads_to_nobody_fails(case: &Case) -> Checked {
         true => {
             let endpoint = connect(case, &near.interface, &[], &mut [])?;
             if endpoint.connect(&address).is_err() {
-                return Ok(()); // reported by the call
+                return Ok(()); // the call reported the failure
             }
             endpoint
         }

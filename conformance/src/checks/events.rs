@@ -1,4 +1,4 @@
-//! The events of a poll: every field must be written, since the core does not clear its array before.
+//! Checks of the events of a poll: every field must be written, since the core does not clear its array before.
 
 use crate::case::Case;
 use crate::report::{Checked, equal, holds, succeeds};

@@ -1,4 +1,5 @@
-//! Many operations at a time: each has its own bytes, its own cookie and one completion. A flush covers exactly the earlier ones.
+//! Checks of many operations at a time: each has its own bytes, its own cookie and one completion. A flush covers exactly the
+//! earlier ones.
 
 use super::atomics;
 use super::messages::cut;
@@ -13,7 +14,7 @@ use core::ops::Range;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Status, op_flags};
 
-/// More than a table of 128 or 256 operations has room for.
+/// A number of operations that exceeds a table of 128 or 256.
 const COUNT: usize = 300;
 const STRIDE: usize = TARGET / COUNT / 8 * 8;
 const COOKIES: u64 = 0x7700_0000_0000;
@@ -21,7 +22,7 @@ const FLUSH: u64 = 0x00f1_0054;
 /// The possible results of a range beyond the region.
 const OUTSIDE: &[Status] = &[Status::OutOfRange, Status::Invalid, Status::KeyRejected];
 
-/// Operation `n` of a series: every other one is a get, every seventh exceeds the region.
+/// Operation `n` of a series: every other operation is a get, every seventh exceeds the region.
 #[derive(Clone, Copy)]
 struct Numbered(usize);
 
@@ -57,14 +58,14 @@ impl Numbered {
         let iov: Vec<Iov> = pieces.into_iter().map(piece).collect();
         let beyond = if self.leaves() { TARGET as u64 } else { 0 };
         let remote = if self.0 % 3 == 0 || self.leaves() { op_flags::REMOTE_COMPLETION } else { 0 };
-        // For the last operation the hint is false: then the next poll has to send it.
+        // For the last operation the hint is false: then the next poll has to send the operation.
         let flags = remote | if self.0 % 4 < 3 { op_flags::MORE } else { 0 };
         let offset = range.start as u64 + beyond;
         let target = Target { key, offset, cookie: self.cookie(), flags };
         desk.endpoint().rma(self.is_put(), &iov, target)
     }
 
-    /// Checks its result.
+    /// Checks the result of the operation.
     fn has_ended(self, status: Result<(), Status>, case: &Case, bench: &Bench) -> Checked {
         let verb = if self.is_put() { "put" } else { "get" };
         let what = format!("{verb} {} of {COUNT} at once, by its cookie", self.0);
@@ -91,7 +92,7 @@ impl Numbered {
     }
 }
 
-/// The initial contents of local memory and target for a series.
+/// Returns the initial contents of local memory and target for a series.
 fn prepared(case: &Case) -> Result<Bench, Stop> {
     let bench = bench(case, ALL_RIGHTS)?;
     for n in (0..COUNT).map(Numbered) {
@@ -104,11 +105,11 @@ fn prepared(case: &Case) -> Result<Bench, Stop> {
     Ok(bench)
 }
 
-/// The posted operations, and the pending ones of them.
+/// The posted operations, and those of them that are pending.
 struct Series {
     posted: usize,
     pending: Vec<usize>,
-    /// The number of operations posted before the flush, while that has not ended.
+    /// The number of operations posted before the flush, as long as the flush has not ended.
     flush: Option<usize>,
 }
 
@@ -142,14 +143,14 @@ impl Series {
     }
 }
 
-/// No operation is in flight any more.
+/// Makes progress until no operation is in flight any more.
 pub(super) fn settled(desk: &mut Desk) -> Checked {
     let endpoint = desk.endpoint();
     let code = desk.retry(|| endpoint.flush(FLUSH))?;
     equal("flush", Ok(()), desk.complete(code, FLUSH)?.map(drop))
 }
 
-/// A flush may report the failure of an earlier operation that has itself reported it.
+/// Accepts a flush that succeeds, or reports the failure of an earlier operation, which has itself reported it.
 fn told(flush: Result<i64, Status>) -> Checked {
     match flush {
         Err(status) if OUTSIDE.contains(&status) => Ok(()),
@@ -182,7 +183,7 @@ pub(super) fn many_operations_at_once_have_each_its_bytes_cookie_and_end(case: &
             Err(status) => n.has_ended(Err(status), case, &bench)?,
         }
         series.posted += 1;
-        // In the middle of the series a flush, which may find no room either.
+        // A flush is posted in the middle of the series, and may find no room either.
         while series.posted == COUNT / 2 && series.flush.is_none() {
             match bench.desk.endpoint().flush(FLUSH) {
                 Err(Status::Again) => {
@@ -266,7 +267,7 @@ pub(super) fn a_message_behind_a_fence_comes_behind_the_puts_before_it(case: &Ca
         }
         bench.desk.fence()?;
         bench.desk.send(8, round, b"")?;
-        // The receiver alone makes progress for a while: it must not see the message before the operations in front of the fence.
+        // The receiver alone makes progress for a while: it must not see the message before the operations before the fence.
         let mut polls = 0;
         waits_for("the message behind a fence");
         while bench.desk.far().messages.is_empty() {

@@ -1,4 +1,4 @@
-//! Keys: pointers to their memory, one key for all endpoints of an interface, and operations that outlive their key.
+//! Checks of keys: pointers to their memory, one key for all endpoints of an interface, and operations that outlive their key.
 
 use super::flight::settled;
 use super::offers::at_once;
@@ -37,7 +37,7 @@ pub(super) fn a_pointer_leads_to_the_bytes_of_its_region(case: &Case) -> Checked
     }
     for rights in [access::REMOTE_READ, access::REMOTE_WRITE, access::REMOTE_ATOMIC] {
         let region = case.memory(4096, rights)?;
-        // A provider that checks rights at import fails there.
+        // A provider that checks rights at import fails at this call.
         let at = match desk.import(&case.key_of(&region)?)? {
             Ok(key) => desk.retry(|| endpoint.pointer(&key, 0, 8).map(drop))?,
             Err(failure) => Err(failure.status),
@@ -61,7 +61,7 @@ pub(super) fn a_pointer_is_safe_when_its_region_has_ended(case: &Case) -> Checke
         other.write(0, &[0x33; TARGET]);
         others.push(other);
     }
-    // A load and a store there neither end a process, which this one would notice, nor reach other memory.
+    // A load and a store at this address neither end a process, which this one would notice, nor reach other memory.
     let _ = at.load(TARGET);
     at.store(&[0x44; TARGET]);
     for other in &others {
@@ -98,7 +98,7 @@ pub(super) fn a_pointer_is_safe_when_its_owner_is_dead(case: &Case) -> Checked {
     Ok(())
 }
 
-/// A put or get of this endpoint, from post to completion.
+/// Runs a put or get of this endpoint, from post to completion.
 fn done(
     desk: &mut Desk,
     endpoint: &Endpoint,
@@ -113,7 +113,7 @@ fn done(
     Ok(desk.complete(code, cookie)?.map(drop))
 }
 
-/// Imports for all endpoints of the near interface, with progress while the provider returns AGAIN.
+/// Imports a key for all endpoints of the near interface, with progress while the provider returns AGAIN.
 fn import_for_all(desk: &mut Desk, packed: &[u8]) -> Result<Result<Key, Failure>, Stop> {
     let near = desk.boxes[0].interface.clone();
     let mut failure = None;
@@ -159,7 +159,7 @@ pub(super) fn a_key_of_the_interface_serves_all_its_endpoints(case: &Case) -> Ch
     for len in [0, 1, packed.len().saturating_sub(1), packed.len(), packed.len() + 1] {
         let noise = import_for_all(&mut desk, &random.bytes(len))?;
         if let (Ok(noise), true) = (noise, case.has(caps::CHECKS_KEYS)) {
-            // Only the target may know whether such a key exists.
+            // Possibly only the target knows whether such a key exists.
             let put = done(&mut desk, &endpoints[0], true, &[local.piece(0..8)], &noise, 0)?;
             refused("put by noise in place of a key", put, &[Status::KeyRejected])?;
         }

@@ -1,5 +1,5 @@
-//! The end of a sender: data that a call has accepted reaches a living, polling peer although endpoint and interface are closed
-//! directly afterwards.
+//! Checks of the end of a sender: data that a call has accepted reaches a living, polling peer although endpoint and interface are
+//! closed directly afterwards.
 
 use super::messages::check;
 use super::waiting::{address_of, connect, reach};
@@ -11,35 +11,36 @@ use crate::watch::share;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use tieline_plugin_api::{Status, caps};
 
-/// The most messages that a sender sends before it leaves, and the longest of them.
+/// The maximum number of messages that a sender sends before it leaves, and the length of the longest.
 const MOST: u64 = 2000;
 const LONGEST: usize = 32 << 10;
-/// The number of polls in a row without an event after which nothing more can come from a sender that is gone.
+/// The number of consecutive polls without an event after which nothing more can arrive from a sender that has ended.
 const QUIET: u32 = 100_000;
 
 pub(super) fn messages_arrive_though_their_sender_leaves_directly(case: &Case) -> Checked {
     leave_all(case, &[1, 5, 100, MOST], 0, false)
 }
 
-/// The close of a socket with unread data, for example, resets the connection in both directions.
+/// Checks that messages arrive although their sender leaves others unread. The close of a socket with unread data, for example,
+/// resets the connection in both directions.
 pub(super) fn messages_arrive_though_their_sender_leaves_others_unread(case: &Case) -> Checked {
     leave_all(case, &[1, 100, MOST], 200, false)
 }
 
-/// A packed message may have been accepted although the connection has no room yet.
+/// Checks packed messages: one may have been accepted although the connection has no room yet.
 pub(super) fn packed_messages_arrive_though_their_sender_leaves_directly(case: &Case) -> Checked {
     let fits = case.attr.max_packed >= case.attr.max_short.min(LONGEST);
     if fits { leave_all(case, &[1, 20, MOST], 0, true) } else { Ok(()) }
 }
 
-/// One thread sends some messages, or as many as there is room for, and leaves. The other thread sends messages to it, which it
-/// does not read, and only then polls.
+/// A test with two threads. One thread sends some messages, or messages until there is no room, and leaves. The other thread sends
+/// messages to it, which it does not read, and only then polls.
 #[derive(Clone, Copy)]
 struct Leaving {
     most: u64,
     back: u64,
     packed: bool,
-    /// Polls only after the sender is gone, if the sender's end needs no poll of its peer.
+    /// Whether polls only after the sender is gone, if the sender's end needs no poll of its peer.
     late: bool,
 }
 
@@ -68,9 +69,9 @@ enum Word {
     Address(Vec<u8>),
     /// The receiver has sent its messages.
     Go,
-    /// The sender has sent this many messages, and is leaving.
+    /// The sender has sent this number of messages, and is leaving.
     Sent(u64),
-    /// The sender is gone.
+    /// The sender has ended.
     Gone,
 }
 
@@ -78,7 +79,7 @@ fn gave_up() -> Stop {
     Stop::Fail("the other thread gave up".to_string())
 }
 
-/// Connects in both directions; both have received a message when it returns.
+/// Connects in both directions. Both sides have received a message when it returns.
 fn meet(
     case: &Case,
     mailbox: &mut Mailbox,
@@ -110,7 +111,7 @@ fn meet(
     while mailbox.messages.pop_front().is_none() {
         let _ = mailbox.turn()?;
     }
-    // A side that has received the other's greeting continues alone, so its own greeting has to be on its way.
+    // A side that has received the other's greeting continues alone, so its own greeting must have been sent before.
     tell(Vec::new())?;
     while !matches!(theirs.try_recv(), Ok(Word::Address(_))) {
         let _ = mailbox.turn()?;
@@ -146,8 +147,8 @@ fn send_and_leave(
     Ok(())
 }
 
-/// Messages that are too long for a slot of a ring lie in memory that the sender reuses. It must not reuse it before they were
-/// read, even if the endpoint is closed by then.
+/// Checks messages that are too long for a slot of a ring, which lie in memory that the sender reuses. The sender must not reuse
+/// the memory before they are read, even if the endpoint is closed.
 pub(super) fn messages_keep_their_bytes_though_their_sender_sends_to_others(
     case: &Case,
 ) -> Checked {
@@ -185,7 +186,7 @@ pub(super) fn messages_keep_their_bytes_though_their_sender_sends_to_others(
     };
     let sent = send(&desk.endpoint(), 0..25);
     desk.endpoint = None;
-    // The far end learns of it while more messages are pending than one poll delivers.
+    // The far end learns of the close while more messages are pending than one poll delivers.
     look(case, &mut desk, &mut third)?;
     let more = send(&other, 1000..1025);
     for n in 0..sent {
@@ -204,7 +205,7 @@ pub(super) fn messages_keep_their_bytes_though_their_sender_sends_to_others(
     Ok(())
 }
 
-/// One poll of all interfaces, the far end first. Those that can sleep are armed, since that checks every source.
+/// Polls all interfaces once, the far end first. The interfaces that can sleep are armed, since arming checks every source.
 fn look(case: &Case, desk: &mut Desk, third: &mut Mailbox) -> Checked {
     for mailbox in desk.boxes.iter_mut().rev().chain([third]) {
         if case.has(caps::EVENT_FD) {
@@ -231,7 +232,7 @@ fn send_one(
     }
 }
 
-/// The bytes of a message, which both threads compute.
+/// Returns the bytes of a message, which both threads compute.
 fn payload(case: &Case, random: &mut Random, number: u64) -> Vec<u8> {
     let packed = if case.has(caps::AM_PACKED) { case.attr.max_packed } else { 0 };
     let len = match number % 8 {

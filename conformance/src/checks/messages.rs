@@ -1,4 +1,4 @@
-//! Active messages: complete, in order, bounded, from the stated sender.
+//! Checks of active messages: complete, in order, bounded, from the stated sender.
 
 use crate::case::{Case, Desk};
 use crate::interface::Received;
@@ -7,7 +7,7 @@ use crate::report::{Checked, Stop, equal, fail, holds, refused, same_bytes, succ
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, access, caps, event_flags};
 
-/// No check sends a longer message than this, whatever the module allows.
+/// The length of the longest message that checks send, whatever the module allows.
 const LONGEST: usize = 1 << 20;
 
 pub(super) fn an_interface_reaches_and_connects_to_itself(case: &Case) -> Checked {
@@ -22,7 +22,7 @@ pub(super) fn an_interface_reaches_and_connects_to_itself(case: &Case) -> Checke
     })
 }
 
-/// A worker connects to itself over a module with only these capabilities.
+/// Checks that a worker connects to itself over a module with only these capabilities.
 fn only_to_interfaces(case: &Case) -> Checked {
     match case.connects_to_endpoint() {
         true => Err(Stop::Skip("the module connects endpoints, never to their own".to_string())),
@@ -55,7 +55,8 @@ pub(super) fn a_peer_arrives_with_its_identity_before_its_first_message(case: &C
     equal("arrivals after a second message", 1, desk.far().arrived.len())
 }
 
-/// A module that connects endpoints reports no arrivals: `peer` is the receiving endpoint's own cookie.
+/// Checks the sender of a message to an endpoint. A module that connects endpoints reports no arrivals: `peer` is the receiving
+/// endpoint's own cookie.
 fn a_message_names_the_endpoint(desk: &mut Desk) -> Checked {
     for n in 0..2 {
         desk.send(1, n, b"hello")?;
@@ -66,7 +67,7 @@ fn a_message_names_the_endpoint(desk: &mut Desk) -> Checked {
     equal("arrivals at a module that connects to an endpoint", 0, desk.far().arrived.len())
 }
 
-/// Lengths around every boundary that a transport may have, up to `most`.
+/// Returns lengths around every boundary that a transport may have, up to `most`.
 fn lengths(most: usize) -> Vec<usize> {
     let most = most.min(LONGEST);
     let mut lengths: Vec<usize> = (0..=17).collect();
@@ -112,7 +113,7 @@ pub(super) fn a_message_longer_than_the_limit_is_refused_or_arrives_whole(case: 
     nothing_more(&mut desk)
 }
 
-/// A message beyond the stated limit must be refused, or arrive complete.
+/// Checks that a message beyond the stated limit is refused, or arrives complete.
 fn refused_or_arrives(
     desk: &mut Desk,
     what: String,
@@ -204,7 +205,7 @@ pub(super) fn a_packed_message_is_what_the_callback_wrote(case: &Case) -> Checke
         equal("what am_packed returns", Ok(len as i64), packed)?;
         check(&desk.receive()?, 9, len as u64, &data)?;
     }
-    // Fewer bytes than were announced.
+    // The packer writes fewer bytes than were announced.
     let most = case.attr.max_packed.min(LONGEST);
     let written = most / 3;
     let packed = desk.retry(|| {
@@ -241,7 +242,7 @@ pub(super) fn a_packer_may_send_and_nothing_is_lost(case: &Case) -> Checked {
     })?;
     equal("what am_packed returns", Ok(len as i64), packed)?;
     equal("am_short while a message is packed on its endpoint", None, refused)?;
-    // The contract does not say which of them comes first.
+    // The contract does not say which of the two messages comes first.
     let (mut next, mut whole) = (0, 0);
     for _ in 0..=inside {
         let message = desk.receive()?;
@@ -265,7 +266,7 @@ pub(super) fn again_means_that_the_packer_was_not_called(case: &Case) -> Checked
     // The first contact may need progress; the floods get none.
     desk.send_packed(5, b"first")?;
     check(&desk.receive()?, 5, 0, b"first")?;
-    // A few bytes may take another path than many.
+    // Short messages may take another path than long ones.
     for len in [8, most.min(100), most.min(8 << 10)] {
         let bound = next + (256 << 20) / len.max(64) as u64;
         let first = next;
@@ -425,7 +426,7 @@ pub(super) fn closing_with_messages_in_flight_harms_nobody(case: &Case) -> Check
             desk.turn()?;
         }
         desk.close_endpoints();
-        // Received messages are complete and in order; not all need arrive.
+        // Received messages must be complete and in order; not all need arrive.
         for _ in 0..20 {
             desk.turn()?;
         }
@@ -433,7 +434,7 @@ pub(super) fn closing_with_messages_in_flight_harms_nobody(case: &Case) -> Check
             check(message, 5, n as u64, &[n as u8; 8])?;
         }
     }
-    // The interface itself, with messages that were not polled.
+    // The interface itself is closed, with messages that were not polled.
     let mut desk = case.desk()?;
     for n in 0..50u64 {
         desk.send(5, n, &[0; 8])?;
@@ -472,7 +473,7 @@ pub(super) fn the_memory_report_is_sane(case: &Case) -> Checked {
 }
 
 impl Desk {
-    /// A packed message with header 0.
+    /// Sends a packed message with header 0.
     fn send_packed(&mut self, id: u32, data: &[u8]) -> Checked {
         let endpoint = self.endpoint();
         let sent = self.retry(|| {
@@ -485,7 +486,7 @@ impl Desk {
     }
 }
 
-/// Checks a message.
+/// Checks the contents of a message.
 pub(crate) fn check(message: &Received, id: u32, header: u64, data: &[u8]) -> Checked {
     equal("a message's header", header, message.header)?;
     equal("a message's id", id, message.id)?;

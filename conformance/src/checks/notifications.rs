@@ -1,4 +1,4 @@
-//! Puts that notify the target.
+//! Checks of puts that notify the target.
 
 use super::rma::{Bench, TARGET, bench, most};
 use crate::case::{ALL_RIGHTS, Case};
@@ -7,7 +7,7 @@ use crate::random::Random;
 use crate::report::{Checked, equal, holds, same_bytes, succeeds};
 use tieline_plugin_api::{event, op_flags};
 
-/// The longest put before the one that notifies.
+/// The length of the longest put before the put that notifies.
 const BEFORE: usize = 4 << 10;
 
 pub(super) fn a_notification_comes_behind_its_bytes(case: &Case) -> Checked {
@@ -50,7 +50,7 @@ pub(super) fn a_notification_comes_behind_its_bytes(case: &Case) -> Checked {
             let _ = succeeds("a put", desk.complete(code, cookie)?)?;
         }
     }
-    // Each arrived once.
+    // Each notification arrived once.
     desk.turn()?;
     holds(desk.far().messages.is_empty(), "messages behind 200 put_notify", "nothing", "more")
 }

@@ -1,4 +1,4 @@
-//! Optional features of a module beyond messages, puts and gets: cancel, flush of an interface, operations without event,
+//! Checks of optional features of a module beyond messages, puts and gets: cancel, flush of an interface, operations without event,
 //! declining, limits.
 
 use super::rma::{Bench, TARGET, bench, most};
@@ -11,12 +11,12 @@ use core::ops::Range;
 use tieline_plugin_api::abi::EndpointLimits;
 use tieline_plugin_api::{Status, caps, op_flags};
 
-/// Operations of a series; each has a range of its own.
+/// The number of operations of a series; each has a range of its own.
 const COUNT: usize = 60;
 const STRIDE: usize = TARGET / COUNT / 8 * 8;
 const LAST: u64 = 0x1a57;
 
-/// Every other one is a get.
+/// Checks whether operation `n` is a put: every other operation is a get.
 fn is_put(n: usize) -> bool {
     n % 2 == 0
 }
@@ -29,7 +29,7 @@ fn bytes(case: &Case, n: usize) -> Vec<u8> {
     Random(n as u64 + 1).bytes(range(case, n).len())
 }
 
-/// The initial contents of local memory and target: puts carry the local bytes, gets those of the target.
+/// Returns the initial contents of local memory and target: puts carry the local bytes, gets those of the target.
 fn prepared(case: &Case) -> Result<Bench, Stop> {
     let bench = bench(case, ALL_RIGHTS)?;
     bench.local.write(0, &[0xee; TARGET]);
@@ -48,13 +48,13 @@ fn post(case: &Case, bench: &Bench, n: usize, flags: u64) -> Result<i64, Status>
     at_once(|| endpoint.rma(is_put(n), &[local.piece(at.clone())], target))
 }
 
-/// Without progress in between: if the call returns AGAIN a few times, there is no room.
+/// Posts without progress in between. If the call returns AGAIN a few times, there is no room.
 pub(super) fn at_once(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
     let answer = (0..4).map(|_| post()).find(|answer| *answer != Err(Status::Again));
     answer.unwrap_or(Err(Status::Again))
 }
 
-/// The bytes that operation `n` should have written.
+/// Returns the bytes that operation `n` should have written.
 fn written(case: &Case, bench: &Bench, n: usize) -> Vec<u8> {
     let to = if is_put(n) { &bench.target } else { &bench.local };
     to.read(range(case, n))
@@ -86,7 +86,7 @@ pub(super) fn canceled_operations_end_once_and_the_others_continue(case: &Case) 
         for n in pending.iter().copied().filter(|n| n % 3 == round % 3) {
             match endpoint.cancel(n as u64) {
                 Ok(0) => asked.push(n),
-                Err(Status::Invalid) => {} // it has ended, and its completion is not polled yet
+                Err(Status::Invalid) => {} // the operation has ended, and its completion is not polled yet
                 code => {
                     return Err(fail(
                         "cancel",
@@ -150,8 +150,8 @@ pub(super) fn canceled_operations_end_once_and_the_others_continue(case: &Case) 
     }
 }
 
-/// Polls until a flush that returned `code` has ended. For a while it polls the near end only: operations that need the other end
-/// cannot have ended before that polls.
+/// Polls until a flush that returned `code` has ended. For a while only the near end is polled: operations that need the other end
+/// cannot have ended before.
 fn wait_for_flush(desk: &mut Desk, code: Result<i64, Status>) -> Checked {
     let pends = succeeds("flush", code)? == 1;
     waits_for("the COMPLETION of a flush");
@@ -187,7 +187,7 @@ pub(super) fn a_flush_of_the_interface_covers_all_its_endpoints(case: &Case) -> 
     }
     let count = endpoints.len();
     let puts: Vec<usize> = (0..COUNT).filter(|n| is_put(*n)).collect();
-    // In turn one of them has operations in flight, and all of them.
+    // In each round a different endpoint has operations in flight; in the last round all endpoints have.
     for round in 0..=count {
         target.write(0, &[0xee; TARGET]);
         let mut posted = Vec::new();
@@ -216,7 +216,7 @@ pub(super) fn a_flush_of_the_interface_covers_all_its_endpoints(case: &Case) -> 
     }
 }
 
-/// An endpoint that has failed does not fail the flush: it reports the failure by its own event.
+/// Checks a flush beside a failed endpoint. A failed endpoint does not fail the flush, because its own event reports the failure.
 fn flush_beside_a_failure(case: &Case, desk: &mut Desk) -> Checked {
     let (near, gone) = (desk.boxes[0].interface.clone(), case.interface()?);
     let address = case.address_of(&gone)?;
@@ -268,7 +268,7 @@ pub(super) fn an_operation_without_event_has_ended_with_the_next_one(case: &Case
     let endpoint = bench.desk.endpoint();
     let code = bench.desk.retry(|| endpoint.flush(LAST))?;
     if code == Ok(1) {
-        let _ = bench.desk.complete(code, LAST)?; // it may report an earlier failure
+        let _ = bench.desk.complete(code, LAST)?; // the flush may report an earlier failure
     }
     for (n, code) in (0..10).step_by(2).zip(pends) {
         let told = bench.desk.boxes[0]
@@ -345,7 +345,8 @@ fn limits(desk: &mut Desk, endpoint: &Endpoint, size: usize) -> Result<EndpointL
     Ok(told)
 }
 
-/// Every check of lengths tests whether they are kept: those use the lower of module's and endpoint's limits.
+/// Checks that the limits of an endpoint stay and respect their record. The checks of lengths test whether limits are kept, because
+/// they use the lower of module's and endpoint's limits.
 pub(super) fn the_limits_of_an_endpoint_stay_and_respect_their_record(case: &Case) -> Checked {
     if case.provider.endpoint.limits.is_none() {
         return Err(Stop::Skip("has no slot limits".to_string()));
@@ -353,7 +354,7 @@ pub(super) fn the_limits_of_an_endpoint_stay_and_respect_their_record(case: &Cas
     let mut desk = case.desk()?;
     let (endpoint, size) = (desk.endpoint(), size_of::<EndpointLimits>());
     if case.has(caps::AM_SHORT) {
-        desk.send(1, 1, b"")?; // it is known when the connection is established
+        desk.send(1, 1, b"")?; // the limit is known when the connection is established
         let _ = desk.receive()?;
     }
     if desk.retry(|| endpoint.limits(size))?.is_err_and(|said| said == Status::Unsupported) {

@@ -1,4 +1,4 @@
-//! One order across several paths, and the guarantees to a packer, a fence and a handler.
+//! Checks of the one order across several paths, and of the guarantees to a packer, a fence and a handler.
 
 use super::flight::settled;
 use super::messages::check;
@@ -45,7 +45,7 @@ fn bytes(case: &Case, n: u64) -> Vec<u8> {
 pub(super) fn messages_of_all_ways_keep_one_order(case: &Case) -> Checked {
     let mut desk = case.desk()?;
     let local = case.memory(64 * 256, access::REMOTE_READ)?;
-    // Whether each accepted message is empty.
+    // The list states whether each accepted message is empty.
     let (mut sent, mut seen): (Vec<bool>, u64) = (Vec::new(), 0);
     let patience = Patience::new();
     for round in 0..40 {
@@ -65,7 +65,7 @@ pub(super) fn messages_of_all_ways_keep_one_order(case: &Case) -> Checked {
                 Err(status) => return Err(fail("posting a message", "success or AGAIN", status)),
             }
         }
-        // At times only the receiver makes progress, and makes room for the next messages while others wait here.
+        // At times only the receiver makes progress, which makes room for the next messages while others wait at the sender.
         for _ in 0..40 {
             match round % 2 {
                 0 => drop(desk.far().turn()?),
@@ -210,7 +210,7 @@ pub(super) fn a_put_behind_a_fence_does_not_change_what_a_get_before_it_reads(
             }
             Ok(())
         };
-        // The last one goes to a separate place.
+        // The last operation writes to a separate place.
         for n in (0..many).rev() {
             post(&mut bench, false, if n == 0 { 1 } else { 1000 * n })?;
         }

@@ -1,4 +1,4 @@
-//! Ownership of memory: deregistered memory is refused to keys and not accessed, allocated memory is zeroed.
+//! Checks of the ownership of memory: deregistered memory is refused to keys and not accessed, allocated memory is zeroed.
 
 use super::rma::{Bench, TARGET, bench, most};
 use crate::case::{ALL_RIGHTS, Case};

@@ -1,4 +1,4 @@
-//! The payload of a message: every bit of it, for its guaranteed lifetime.
+//! Checks of the payload of a message: every bit of it, for its guaranteed lifetime.
 
 use super::messages::check;
 use crate::case::{Case, Desk, Mailbox, NEAR_COOKIE};
@@ -10,7 +10,7 @@ const IDS: [u32; 7] = [0, 0x1_0000, 0xff, 0xffff, 0x89ab_cdef, 0x8001, u32::MAX]
 const HEADERS: [u64; 7] =
     [0, 1, 0x1_0000_0000, 0x8000_0000_0000_0000, 0x0123_4567_89ab_cdef, u64::MAX, 0xffff_ffff];
 
-/// The calls by which a module sends.
+/// Returns the calls by which a module sends.
 fn ways(case: &Case) -> Vec<&'static str> {
     let ways = [
         (caps::AM_SHORT, "am_short"),
@@ -98,7 +98,7 @@ pub(super) fn an_identity_of_the_stated_length_arrives_whole(case: &Case) -> Che
         let what = format!("an identity of {len} bytes, of {most} that the module states");
         match arrived.last() {
             Some(arrival) => same_bytes(what, &identity, &arrival.data)?,
-            // One connection may serve all endpoints of a pair: its identity came with the first of them.
+            // One connection may serve all endpoints of a pair, whose identity then came with the first message.
             None if n > 0 => return longest_first(case, most),
             None => return Err(fail("arrivals", "one for a new connection", "none")),
         }
@@ -132,7 +132,7 @@ pub(super) fn a_payload_stays_until_the_next_poll_though_more_is_sent(case: &Cas
     };
     let patience = crate::watch::Patience::new();
     for round in 0..40 {
-        // In turn a few pending ones, and as many as there is room for.
+        // The number of pending messages is alternately three, and the number for which there is room.
         fill(&mut sent, if round % 2 == 0 { 3 } else { 5000 });
         let last = desk.boxes.len() - 1;
         let near = desk.boxes[0].interface.clone();
@@ -214,7 +214,7 @@ pub(super) fn gathered_messages_in_flight_keep_their_bytes_and_cookies(case: &Ca
     Ok(())
 }
 
-/// After the completion the memory belongs to the sender again, which overwrites it immediately.
+/// Handles a completion: the memory belongs to the sender again, which overwrites the memory immediately.
 fn ended(desk: &mut Desk, open: &mut Vec<u64>, local: &crate::sys::Memory, len: usize) -> Checked {
     for done in desk.boxes[0].completions.drain(..) {
         let Some(at) = open.iter().position(|cookie| *cookie == done.cookie) else {

@@ -1,4 +1,4 @@
-//! Several peers: the sender of each message, and the effect of one peer's end on the others.
+//! Checks of several peers: the sender of each message, and the effect of one peer's end on the others.
 
 use crate::case::Case;
 use crate::hub::{Hub, OUT};
@@ -6,14 +6,14 @@ use crate::report::{Checked, equal, same_bytes};
 use crate::watch::waits_for;
 use core::ops::Range;
 
-/// More than fit a table of eight, or a miscounted word of bits.
+/// The number of peers. It exceeds a table of eight, and shows a miscounted word of bits.
 const PEERS: usize = 12;
 
 fn payload(peer: u32, n: u64) -> [u8; 8] {
     (u64::from(peer) << 32 | n).to_le_bytes()
 }
 
-/// The shortest payload that every module carries: `max_short` may be 8.
+/// Returns the shortest payload that every module carries: `max_short` may be 8.
 fn cut(case: &Case, bytes: &[u8; 8]) -> Vec<u8> {
     bytes[..case.attr.max_short.min(8)].to_vec()
 }
@@ -21,7 +21,7 @@ fn cut(case: &Case, bytes: &[u8; 8]) -> Vec<u8> {
 pub(super) fn messages_go_to_the_peer_of_their_endpoint(case: &Case) -> Checked {
     let mut hub = Hub::of(case, PEERS)?;
     for n in 0..20 {
-        // In turn ascending and descending, and some of them twice.
+        // The order is alternately ascending and descending, with some peers twice.
         for step in 0..PEERS {
             let at = if n % 2 == 0 { step } else { PEERS - 1 - step };
             let number = hub.spokes[at].number;
@@ -46,7 +46,7 @@ pub(super) fn messages_go_to_the_peer_of_their_endpoint(case: &Case) -> Checked 
     Ok(())
 }
 
-/// All peers send to the central interface, which must identify the sender of each message.
+/// Lets all peers send to the central interface, which must identify the sender of each message.
 fn all_are_heard(case: &Case, hub: &mut Hub<'_>, rounds: Range<u64>) -> Checked {
     for n in rounds {
         for at in 0..hub.spokes.len() {

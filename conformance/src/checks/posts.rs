@@ -1,4 +1,4 @@
-//! Connection-only modules with many peers, and connectors that fall asleep or are opened and closed.
+//! Checks of connection-only modules with many peers, and of connectors that fall asleep or are opened and closed.
 
 use super::connectors::{fall_asleep, nothing_more, numbered, pair, receive, reliable};
 use crate::case::Case;
@@ -15,7 +15,7 @@ use tieline_plugin_api::{Status, address_hash, event};
 
 const CROWD: usize = 12;
 
-/// One connector, and a dozen with which it is connected both ways.
+/// Returns one connector, and a dozen with which it is connected in both directions.
 fn crowd(case: &Case) -> Result<(Post, Vec<Post>), Stop> {
     let (one, first) = pair(case)?;
     let mut others = vec![first];
@@ -48,7 +48,7 @@ pub(super) fn each_of_a_crowd_that_sends_to_one_keeps_its_order(case: &Case) -> 
                 }
             }
             let _ = others[who].turn()?;
-            // Usually more is pending than one poll delivers.
+            // Usually more datagrams are pending than one poll delivers.
             if n % 4 == 0 {
                 let _ = one.turn()?;
             }
@@ -119,7 +119,7 @@ pub(super) fn the_end_of_one_connector_ends_no_other(case: &Case) -> Checked {
             let found = other.datagrams.pop_front().unwrap_or_default();
             same_bytes("a datagram to one who stays", &numbered(n as u64), &found)?;
         }
-        // In turn the first one, and the last.
+        // The closed connector is alternately the first and the last.
         let closed = others.remove(if gone.len() % 2 == 0 { 0 } else { others.len() - 1 });
         gone.push(address_hash(&closed.address));
     }
@@ -156,7 +156,7 @@ pub(super) fn the_bytes_of_a_datagram_stay_until_the_next_poll(case: &Case) -> C
     Ok(())
 }
 
-/// One thread falls asleep repeatedly, the other one sends a datagram each time, a little earlier or later.
+/// Checks a race: one thread falls asleep repeatedly, and the other sends a datagram each time, a little earlier or later.
 pub(super) fn a_datagram_that_comes_while_a_connector_falls_asleep_wakes_it(
     case: &Case,
 ) -> Checked {
@@ -176,7 +176,7 @@ pub(super) fn a_datagram_that_comes_while_a_connector_falls_asleep_wakes_it(
     })
 }
 
-/// Each passes its address to the other.
+/// Passes the address of each to the other.
 fn introduced(
     post: &Post,
     mine: &Sender<Vec<u8>>,
@@ -191,7 +191,7 @@ fn introduced(
     }
 }
 
-/// In turn without a delay, and for the duration of a call.
+/// Waits for a random time of at most the duration of a call.
 fn hesitate(random: &mut Random) {
     let most = 1 << random.below(12);
     (0..random.below(most)).for_each(|_| core::hint::spin_loop());
@@ -276,7 +276,7 @@ pub(super) fn connectors_that_come_and_go_leave_nothing_behind(case: &Case) -> C
             other.send(&stays.address, b"hello", || Ok(()))?;
             same_bytes("a datagram", b"hello", &receive(&mut [&mut stays, &mut other], 0)?)?;
             drop(other);
-            // Its end is reported before the next one connects.
+            // The end of the connector is reported before the next one connects.
             while stays.turn()? {}
             stays.left.clear();
             times += 1;
@@ -284,7 +284,7 @@ pub(super) fn connectors_that_come_and_go_leave_nothing_behind(case: &Case) -> C
         Ok(times)
     };
     let _ = some(20, 20)?;
-    // A table that grows once is no leak: a leak grows every time.
+    // A table that grows once is no leak, because a leak grows every time.
     let mut grows = Ok(());
     for _ in 0..3 {
         let held = Held::now();

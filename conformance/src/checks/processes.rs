@@ -1,4 +1,4 @@
-//! Two processes: this program starts itself again, with the same module of the same file.
+//! Checks with two processes: this program starts itself again, with the same module of the same file.
 
 use super::atomics;
 use super::messages::check;
@@ -12,7 +12,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use tieline_plugin_api::caps;
 
-/// The other process, killed when dropped.
+/// The other process, which is killed on drop.
 pub(super) struct Partner {
     child: Child,
     input: ChildStdin,
@@ -65,7 +65,7 @@ impl Partner {
         }
     }
 
-    /// An answer, if there is one.
+    /// Returns an answer, if there is one.
     pub(super) fn try_answer(&mut self) -> Result<Option<String>, Stop> {
         match self.answers.try_recv() {
             Ok(line) if line.starts_with("error: ") => {
@@ -89,7 +89,7 @@ impl Partner {
         stop(&self.child);
     }
 
-    /// Kills the process; returns when it is dead.
+    /// Kills the process and returns when it is dead.
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -102,14 +102,14 @@ impl Drop for Partner {
     }
 }
 
-/// Both processes, connected in both directions.
+/// Starts another process and connects it in both directions.
 pub(super) fn meet(case: &Case) -> Result<(Desk, Partner), Stop> {
     let mut desk = Desk::of(case, Mailbox::new(case.interface()?));
     let partner = join(case, &mut desk, NEAR_COOKIE)?;
     Ok((desk, partner))
 }
 
-/// Another process, connected in both directions; from then on the desk's endpoint is the one to it.
+/// Starts another process and connects it in both directions; from then on the desk's endpoint leads to that process.
 pub(super) fn join(case: &Case, desk: &mut Desk, cookie: u64) -> Result<Partner, Stop> {
     let mut partner = Partner::start(case)?;
     if case.connects_to_endpoint() {
@@ -144,7 +144,7 @@ pub(super) fn two_processes_exchange_messages(case: &Case) -> Checked {
     let mut echoed = 0;
     for (n, data) in messages.iter().enumerate() {
         desk.send(40, n as u64, data)?;
-        // At most a few in flight: neither end may fill the other's queue permanently.
+        // Only a few messages are in flight: neither end may fill the other's queue permanently.
         while echoed + 8 < n {
             check(&desk.receive()?, 41, !(echoed as u64), &messages[echoed])?;
             echoed += 1;
@@ -257,7 +257,7 @@ pub(super) fn a_killed_peer_is_reported_and_posting_to_it_fails(case: &Case) -> 
     let _ = partner.answer(&mut desk)?;
     partner.kill();
     await_death(&mut desk)?;
-    // Posts are refused permanently, at the latest when the queue to the dead peer would be full.
+    // Posts are refused permanently, at the latest when the queue to the dead peer is full.
     let endpoint = desk.endpoint();
     for n in 0.. {
         match endpoint.am_short(1, n, b"hello?") {

@@ -1,4 +1,5 @@
-//! The guarantees of a capability or a hint beyond its slot: regions, the first message, memory of others, hints, threads.
+//! Checks of the guarantees of a capability or a hint beyond its slot: regions, the first message, memory of others, hints,
+//! threads.
 
 use super::offers::at_once;
 use super::rma::{Bench, bench, most};
@@ -20,7 +21,7 @@ use tieline_plugin_api::{Status, memory_caps, op_flags, register_flags};
 pub(super) fn pieces_that_lie_in_no_region_are_taken_all_the_same(case: &Case) -> Checked {
     let Bench { mut desk, target, key, local, .. } = bench(case, ALL_RIGHTS)?;
     let len = most(case).min(1500);
-    // Memory that is unknown to every domain.
+    // This memory is unknown to every domain.
     let plain: Vec<AtomicU8> = (0..len).map(|_| AtomicU8::new(0)).collect();
     let at = |from: usize, to: usize| {
         Iov::new(plain[from..].as_ptr().cast_mut().cast::<u8>(), to - from)
@@ -30,7 +31,7 @@ pub(super) fn pieces_that_lie_in_no_region_are_taken_all_the_same(case: &Case) -
         let (data, half) = (random.bytes(len), len / 2);
         plain.iter().zip(&data).for_each(|(place, byte)| place.store(*byte, SeqCst));
         local.write(0, &data);
-        // All of them, or one beside one that names its region.
+        // Either all pieces name no region, or one of them beside a piece that names its region.
         let iov = match (round % 2, case.attr.max_iov) {
             (0, _) | (_, 0 | 1) => vec![at(0, len)],
             _ => vec![local.piece(0..half), at(half, len)],
@@ -68,7 +69,7 @@ pub(super) fn a_module_for_its_own_memory_only_provides_it_and_refuses_other(
     let Ok(memory) = case.domain.memory(memory_caps::REGISTER, 4096, ALL_RIGHTS) else {
         return Ok(());
     };
-    // It may serve as local memory, or for another module of the domain.
+    // The memory may serve as local memory, or for another module of the domain.
     let Ok(packed) = case.key_of(&memory) else { return Ok(()) };
     let Ok(key) = desk.import(&packed)? else { return Ok(()) };
     memory.write(0, &[0xee; 64]);
@@ -164,7 +165,7 @@ pub(super) fn operations_of_one_thread_end_in_another(case: &Case) -> Checked {
                 let what = "what one thread has put or got, when another one has seen its end";
                 same_bytes(what, &bytes(n), &memory.read(at..at + len))?;
             }
-            // With a key of the other thread, which then ends.
+            // The check uses a key of the other thread, which then ends.
             let iov = [bench.local.piece(0..8)];
             let put = bench.desk.rma(true, &iov, &bench.key, 0)?;
             equal("put by a key that another thread has imported", Ok(()), put)?;
@@ -211,7 +212,7 @@ pub(super) fn memory_of_devices_that_are_not_here_is_refused_and_nothing_lost(
     }
     let ask = |last: bool| -> Checked {
         for (what, params) in &asked {
-            // The text of another failure, which must not be reported again.
+            // This is the text of another failure, which must not be reported again.
             let before = case.provider.open_domain("no-such-domain").err().map(|e| e.text);
             let what = format!("register of {what}");
             match case.domain.says(&Asked::Register(*params)) {
@@ -251,7 +252,7 @@ pub(super) fn a_disconnected_peer_learns_it_and_is_received_no_more(case: &Case)
     for n in 0..3 {
         hub.send(1, false, 10 + n, b"")?;
     }
-    hub.middle.messages.clear(); // polled while there was no room
+    hub.middle.messages.clear(); // these messages were polled while there was no room
     succeeds("hang_up", hub.middle.interface.hang_up(numbers[1]))?;
     let patience = Patience::new();
     while hub.spokes[1].mailbox.as_ref().is_some_and(|mailbox| mailbox.failed.is_empty()) {
@@ -269,7 +270,7 @@ pub(super) fn a_disconnected_peer_learns_it_and_is_received_no_more(case: &Case)
     let refused = said.as_ref().is_some_and(|said| matches!(said, Err(s) if *s != Status::Again));
     holds(refused, "am_short of a disconnected peer", "a hard error", format!("{said:?}"))?;
     equal("messages of a disconnected peer", 0, hub.middle.messages.len())?;
-    // The others are still received, and so is it with a new endpoint.
+    // The other peers are still received, and so is the disconnected one over a new endpoint.
     for at in [0, 2] {
         hub.send(at, false, 7, b"")?;
         let message = hub.receive(None)?;

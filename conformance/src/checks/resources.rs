@@ -1,4 +1,4 @@
-//! Leaks, as seen from outside: in the counters of the kernel and the allocator about this process.
+//! Checks of leaks, as seen from outside: in the counters of the kernel and the allocator about this process.
 
 use super::messages::check;
 use crate::case::{ALL_RIGHTS, Case};
@@ -9,7 +9,7 @@ use crate::watch::share;
 use std::time::Instant;
 use tieline_plugin_api::{caps, memory_caps};
 
-/// This many times, or as often as a tenth of the limit allows, but often enough to detect a leak.
+/// Repeats `work` `times` times, or until a tenth of the limit has passed, but at least `least` times. Returns the number.
 fn repeated(
     times: usize,
     least: usize,
@@ -161,10 +161,10 @@ pub(super) fn no_file_stays_behind(case: &Case) -> Checked {
 
 /// Checks that `round`, which closes everything that it opens, leaves no file behind.
 pub(super) fn leaves_no_file(round: impl Fn() -> Checked) -> Checked {
-    round()?; // files that stay for the life of the process, or of the user
+    round()?; // these files stay for the life of the process, or of the user
     let before = files_of();
     let mut left: Option<Vec<String>> = None;
-    // Other processes make files as well: only new files of the same kind after each of several rounds belong to this provider.
+    // Other processes make files, too: only new files of the same kind after each of several rounds belong to this provider.
     for _ in 0..4 {
         let earlier = files_of();
         round()?;

@@ -1,4 +1,4 @@
-//! Put and get: exactly the range, and only with the right key.
+//! Checks of put and get: exactly the range, and only with the right key.
 
 use super::messages::cut;
 use crate::case::{ALL_RIGHTS, Case, Desk};
@@ -9,11 +9,11 @@ use crate::sys::{Asked, Memory};
 use tieline_plugin_api::abi::{AllocParams, Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Status, access, caps, memory_caps, op_flags};
 
-/// The length of a region; no check addresses its first and last bytes.
+/// The length of a region, in bytes. No check addresses the first and last bytes of a region.
 pub(super) const TARGET: usize = 64 << 10;
 const GUARD: usize = 512;
 
-/// A desk, a target at the far end with its key, and local memory.
+/// The setup of a check: a desk, a target at the far end with its key, and local memory.
 pub(super) struct Bench {
     pub(super) desk: Desk,
     pub(super) target: Memory,
@@ -50,7 +50,7 @@ impl Bench {
     }
 }
 
-/// The longest single operation that checks use.
+/// Returns the length of the longest single operation that checks use.
 pub(super) fn most(case: &Case) -> usize {
     let limit = |max: usize| if max == 0 { usize::MAX } else { max };
     limit(case.attr.max_put).min(limit(case.attr.max_get)).min(TARGET - 2 * GUARD)
@@ -104,7 +104,7 @@ pub(super) fn bytes_of_a_short_put_are_taken_when_it_returns(case: &Case) -> Che
     Ok(())
 }
 
-/// Without remote completion a put may be visible only after a flush.
+/// Makes puts visible: without remote completion a put may be visible only after a flush.
 fn settle(case: &Case, desk: &mut Desk) -> Checked {
     if case.has(caps::REMOTE_COMPLETION) {
         return Ok(());
@@ -217,7 +217,7 @@ pub(super) fn bytes_that_are_no_key_do_no_harm(case: &Case) -> Checked {
         let found = format!("{} bytes imported", bytes.len());
         let what = "bytes that are no key, by their number";
         holds(bytes.len() == good.len(), what, "a refusal of import_key", found)?;
-        // Only the target may know that no region has this noise, which is as long as a key.
+        // Possibly only the target knows that no region has this noise, which has the length of a key.
         let done = bench.desk.rma(true, &[bench.local.piece(0..8)], &key, 0)?;
         refused("a put by noise that is as long as a key", done, WRONG_KEY)?;
     }
@@ -351,7 +351,7 @@ pub(super) const BOTH: u64 = caps::PUT | caps::GET;
 pub(super) const CHECKED: u64 = BOTH | caps::CHECKS_KEYS;
 pub(super) const PASSIVE: u64 = BOTH | caps::PASSIVE_TARGET;
 
-/// A flag without a meaning yet that must be understood, and a hint.
+/// A flag without a meaning yet that must be understood; below, a hint.
 const UNKNOWN: u64 = 1 << 31;
 const UNKNOWN_HINT: u64 = 1 << 63;
 

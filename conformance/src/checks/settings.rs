@@ -1,4 +1,4 @@
-//! Variables of a provider: their possible values, and their effect.
+//! Checks of variables of a provider: their possible values, and their effect.
 
 use super::rma::{Bench, TARGET, bench};
 use crate::case::{ALL_RIGHTS, Case};
@@ -11,7 +11,7 @@ use crate::watch::limit;
 use tieline_plugin_api::abi::Declared;
 use tieline_plugin_api::{Status, caps, config_kind};
 
-/// The smallest accepted value that is not 0, and the greatest, or more than any use needs.
+/// Returns the smallest accepted value that is not 0, and the greatest, or more than any use needs.
 fn values(variable: &Declared) -> Option<[String; 2]> {
     let accepts = variable.accepts();
     let enough = match accepts.kind {
@@ -23,7 +23,7 @@ fn values(variable: &Declared) -> Option<[String; 2]> {
     Some([accepts.least.max(1), most.max(accepts.least)].map(|value| value.to_string()))
 }
 
-/// An operation that shows whether the module still works.
+/// Returns the name of an operation that shows whether the module still works.
 fn tried(case: &Case) -> &'static str {
     match case.is_connector() {
         true => "a_datagram_to_oneself_arrives",
@@ -112,7 +112,7 @@ fn sizes() -> Vec<Declared> {
     sizes
 }
 
-/// Invalid values for a variable of this kind.
+/// Returns invalid values for a variable of this kind.
 fn nonsense(kind: u32) -> &'static [&'static str] {
     match kind {
         config_kind::SIZE => &["many", "-1", "4x"],
@@ -128,7 +128,7 @@ pub(super) fn impossible_values_are_refused_by_name(case: &Case) -> Checked {
     for variable in load::declared() {
         for value in nonsense(variable.accepts().kind) {
             any = true;
-            // Set by the host only.
+            // Only the host sets this variable.
             load::set(&variable.name, value);
             let entered = load::entry(&case.path).map_err(Stop::Fail).map(Provider::enter)?;
             load::forget();
@@ -165,7 +165,7 @@ pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
             if alike(&observed(&second)?, &before) {
                 continue;
             }
-            // Read again after the other context was opened: its own settings still apply.
+            // The effects are read again after the other context was opened: the first context's own settings still apply.
             let what = format!(
                 "a context with {}={small}, after another one was opened with {large}",
                 variable.name
@@ -177,8 +177,8 @@ pub(super) fn contexts_have_each_their_own_settings(case: &Case) -> Checked {
     Err(Stop::Skip("no variable is a size that can be seen".to_string()))
 }
 
-/// Whether the numbers in two texts differ by an eighth at most: the number of posts before AGAIN depends on the timing of the
-/// peer's answers.
+/// Checks whether the numbers in two texts differ by an eighth at most: the number of posts before AGAIN depends on the timing of
+/// the peer's answers.
 fn alike(one: &str, other: &str) -> bool {
     let numbers = |text: &str| -> Vec<u64> {
         text.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse().ok()).collect()
@@ -188,7 +188,7 @@ fn alike(one: &str, other: &str) -> bool {
     one.len() == other.len() && one.iter().zip(&other).all(near)
 }
 
-/// The same module of the same context, with the present settings of a newly opened domain.
+/// Returns the same module of the same context, with the present settings of a newly opened domain.
 fn reopened(case: Case) -> Result<Case, Stop> {
     let name = tieline_plugin_api::abi::fixed_str(&case.domain_attr.name).unwrap_or("");
     let domain = succeeds("open_domain", case.provider.open_domain(name))?;
@@ -198,8 +198,8 @@ fn reopened(case: Case) -> Result<Case, Stop> {
     Ok(Case { domain, attr, ..case }.limited())
 }
 
-/// The visible effects of sizes: limits, the number of sends before AGAIN, and the memory report. A module without messages makes a
-/// put before the report.
+/// Returns the visible effects of sizes: limits, the number of sends before AGAIN, and the memory report. A module without messages
+/// makes a put before the report.
 pub(crate) fn observed(case: &Case) -> Result<String, Stop> {
     let attr = &case.attr;
     let mut seen =
@@ -225,7 +225,7 @@ pub(crate) fn observed(case: &Case) -> Result<String, Stop> {
     }
     if case.has(caps::PUT) && !case.has(caps::AM_SHORT) {
         let Bench { mut desk, target: _target, key, local, .. } = bench(case, ALL_RIGHTS)?;
-        // In the middle: with the same length on both sides, wherever the region lies.
+        // The operation is in the middle of the region, with the same length on both sides, wherever the region lies.
         let _ = desk.rma(true, &[local.piece(0..8)], &key, TARGET as u64 / 2)?;
         if let Ok(used) = desk.boxes[0].interface.memory_use() {
             seen.extend([used.base_bytes, used.peer_bytes, used.buffer_bytes].map(|n| n as usize));

@@ -1,4 +1,4 @@
-//! Memory that is revoked or deregistered while peers still have keys to it.
+//! Checks of memory that is revoked or deregistered while peers still have keys to it.
 
 use super::rma::{TARGET, bench};
 use crate::case::{ALL_RIGHTS, Case};
@@ -37,7 +37,8 @@ pub(super) fn a_key_is_refused_after_revoke(case: &Case) -> Checked {
     same_bytes("a region whose keys were revoked", &[0xee; TARGET], &bench.target.all())
 }
 
-/// The executor of a put stops in the middle of it, and the memory is deregistered there.
+/// Checks a deregistration in the middle of an access: the thread that executes a put stops in the middle of it, and the memory is
+/// deregistered at that time.
 pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) -> Checked {
     let registers = case.domain_attr.caps & memory_caps::REGISTER != 0;
     if case.has(caps::OWN_MEMORY_ONLY) || !registers {
@@ -55,7 +56,7 @@ pub(super) fn deregister_does_not_say_0_in_the_middle_of_an_access(case: &Case) 
             let mut bench = bench(case, ALL_RIGHTS)?;
             let key = succeeds("import_key", bench.desk.import(packed)?)?;
             hold.hold();
-            // Its result is not checked: a system call that finds inaccessible memory fails.
+            // The result of the put is not checked: a system call that finds inaccessible memory fails.
             let _ = bench.desk.rma(true, &[bench.local.piece(0..8)], &key, 0);
             done.store(true, SeqCst);
             Ok(())

@@ -1,4 +1,4 @@
-//! Several threads: functions of a domain, packers, and error texts.
+//! Checks of several threads: functions of a domain, packers, and error texts.
 
 use crate::case::{ALL_RIGHTS, Case, Desk};
 use crate::random::Random;
@@ -16,7 +16,7 @@ use tieline_plugin_api::abi::fixed_str;
 
 const THREADS: usize = 4;
 
-/// Runs `work` in several threads at once.
+/// Runs `work` in several threads at the same time.
 fn all(work: impl Fn(usize) -> Checked + Sync) -> Checked {
     std::thread::scope(|scope| {
         let work = &work;
@@ -42,7 +42,7 @@ pub(super) fn an_interface_goes_to_another_thread_and_back(case: &Case) -> Check
         desk = back.map_err(|_| Stop::Fail("a thread panicked".to_string()))??.into_inner();
         equal("the header of a message sent by another thread", 1, desk.receive()?.header)?;
     }
-    // Another thread closes it than the one that opened it.
+    // Another thread than the one that opened the desk closes it.
     let moved = Moved(desk);
     let close = move || drop(moved.into_inner());
     std::thread::scope(|scope| scope.spawn(close).join())
@@ -100,7 +100,7 @@ pub(super) fn threads_that_register_and_pack_keys_at_once_get_right_ones(case: &
     all(work)
 }
 
-/// The known regions: each at the place of its number, unless another one is there.
+/// The known regions, each at the index of its number, unless another one is there.
 struct Regions(Vec<AtomicUsize>);
 
 impl Regions {
@@ -109,7 +109,7 @@ impl Regions {
         &self.0[(spread >> 40) % self.0.len()]
     }
 
-    /// `true`: it is there already.
+    /// Adds a region. Returns `true` if the region is in the table already.
     fn enter(&self, region: usize) -> bool {
         self.place(region).compare_exchange(0, region, SeqCst, SeqCst) == Err(region)
     }
@@ -119,7 +119,8 @@ impl Regions {
     }
 }
 
-/// With little other work, so that threads are in the domain's functions at the same moment; no lock is held here.
+/// Checks regions that threads make at the same moment. There is little other work, so that threads are in the domain's functions
+/// at the same moment, and no lock is held.
 pub(super) fn regions_that_threads_make_at_the_same_moment_are_different(case: &Case) -> Checked {
     const MOST: usize = 4_000_000;
     let (calls, end) = (AtomicUsize::new(0), Instant::now() + share(8));
@@ -159,7 +160,7 @@ pub(super) fn packers_of_several_threads_do_not_meet(case: &Case) -> Checked {
                     for (at, byte) in data.iter().enumerate() {
                         room[at] = *byte;
                         if at % 500 == 250 {
-                            std::thread::yield_now(); // the others pack meanwhile
+                            std::thread::yield_now(); // the other threads pack meanwhile
                         }
                     }
                     data.len() as i64

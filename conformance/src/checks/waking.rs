@@ -1,4 +1,4 @@
-//! A sleeping worker is woken: also by events while it falls asleep, by a completion, and by room.
+//! Checks of waking a sleeping worker: by events while it falls asleep, by a completion, and by room.
 
 use super::waiting::{fall_asleep, meet};
 use crate::case::{ALL_RIGHTS, Case, Desk, Mailbox};
@@ -13,17 +13,17 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 use tieline_plugin_api::{Status, access, caps, op_flags};
 
-/// The shared state of two threads: only numbers that grow.
+/// The shared state of two threads, which consists of numbers that only grow.
 #[derive(Default)]
 struct Race {
-    /// The sleeper is about to poll for the last time before it sleeps.
+    /// The number of the race in which the sleeper is about to poll for the last time before it sleeps.
     armed: AtomicU64,
-    /// The duration of its `arm` in nanoseconds.
+    /// The duration of the sleeper's `arm`, in nanoseconds.
     window: AtomicU64,
     over: AtomicBool,
 }
 
-/// One thread falls asleep repeatedly, the other one sends a message each time, a little earlier or later.
+/// Checks a race: one thread falls asleep repeatedly, and the other sends a message each time, a little earlier or later.
 pub(super) fn a_message_that_comes_while_an_interface_falls_asleep_wakes_it(
     case: &Case,
 ) -> Checked {
@@ -49,7 +49,7 @@ pub(super) fn a_message_that_comes_while_an_interface_falls_asleep_wakes_it(
         .try_for_each(|end| end.map_err(|_| Stop::Fail("a thread panicked".to_string()))?)
 }
 
-/// This many times, or for as long as a third of the limit.
+/// The maximum number of races; they end earlier after a third of the limit.
 const RACES: u64 = 200_000;
 
 fn sleep(race: &Race, mailbox: &mut Mailbox) -> Checked {
@@ -168,7 +168,7 @@ pub(super) fn a_completion_wakes_a_sleeping_interface(case: &Case) -> Checked {
             let at = done.iter().position(|event| event.cookie == cookie);
             at.map(|at| drop(done.remove(at))).is_some()
         };
-        // The far end makes progress; the near one polls only when it may not sleep, or has been woken.
+        // The far end makes progress. The near end polls only when it may not sleep, or has been woken.
         let fd = succeeds("event_fd", desk.boxes[0].interface.event_fd())?;
         while !taken(&mut desk) {
             let sleeps = succeeds("arm", desk.boxes[0].interface.arm())?;

@@ -22,7 +22,7 @@ pub(crate) struct Post {
     pub(crate) datagrams: VecDeque<Vec<u8>>,
     /// The senders of the last thousand datagrams, as their events name them.
     pub(crate) headers: VecDeque<u64>,
-    /// The most events of one poll.
+    /// The maximum number of events of one poll.
     pub(crate) at_once: usize,
     pub(crate) left: Vec<Received>,
 }
@@ -37,7 +37,7 @@ impl Post {
         Ok(Post { connector, address, datagrams, headers, at_once: 16, left: Vec::new() })
     }
 
-    /// One poll; `false` if it delivered nothing.
+    /// Polls once. Returns `false` if the poll delivered nothing.
     pub(crate) fn turn(&mut self) -> Result<bool, Stop> {
         let events = succeeds("poll", self.connector.poll(self.at_once))?;
         let any = !events.is_empty();
@@ -64,7 +64,7 @@ impl Post {
         Ok(any)
     }
 
-    /// Sends, and calls `meanwhile` while there is no room.
+    /// Sends a datagram, and calls `meanwhile` while there is no room.
     pub(crate) fn send(
         &mut self,
         to: &[u8],
@@ -83,8 +83,8 @@ impl Post {
     }
 }
 
-/// The other process: carries out `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`, `expect COUNT` (from another sender) and
-/// `left`; makes progress in between.
+/// Runs as the other process: carries out `address`, `echo ADDRESS COUNT`, `send ADDRESS COUNT`, `expect COUNT` (from another
+/// sender) and `left`; makes progress in between.
 pub(crate) fn serve(case: &Case, commands: &Receiver<String>) -> Checked {
     let mut post = Post::open(case)?;
     loop {

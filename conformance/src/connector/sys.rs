@@ -22,7 +22,7 @@ impl Drop for Connector {
     fn drop(&mut self) {
         if let Some(f) = self.ops().close {
             let _call = call("close");
-            // SAFETY: an open connector, closed once.
+            // SAFETY: the connector is open and is closed once.
             unsafe { f(self.handle) }
         }
     }
@@ -42,7 +42,7 @@ impl Connector {
             ..InterfaceParams::empty()
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: an open domain, a full record and a place for the handle.
+        // SAFETY: the domain is open, the record is complete, and `handle` takes the handle.
         let _ = provider.check(unsafe { f(domain.handle, &params, &mut handle) })?;
         Ok(Connector { domain: Arc::clone(domain), handle })
     }
@@ -54,25 +54,25 @@ impl Connector {
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("address");
         let f = self.ops().address.ok_or(Status::Unsupported)?;
-        // SAFETY: an open connector and a buffer of that capacity.
+        // SAFETY: the connector is open, and the buffer has that capacity.
         bytes(|out, capacity| unsafe { f(self.handle, out, capacity) }, capacity)
     }
 
-    /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
+    /// Returns the length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 64];
-        // SAFETY: an open connector and a buffer that is larger than stated.
+        // SAFETY: the connector is open, and the buffer is larger than stated.
         let len = unsafe { f(self.handle, out.as_mut_ptr(), capacity) };
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
 
-    /// As [`crate::interface::Interface::reachable`].
+    /// Asks for reachability, as [`crate::interface::Interface::reachable`] does.
     pub(crate) fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         let Some(f) = self.ops().reachable else { return Err(Status::Unsupported.into()) };
         let _call = call("reachable");
         let guarded = Guarded::bytes(address);
-        // SAFETY: an open connector; the address is borrowed for the call.
+        // SAFETY: the connector is open; the address is borrowed for the call.
         let code = unsafe { f(self.handle, guarded.as_ptr(), address.len()) };
         self.domain.provider.check(code).map(|_| ())
     }
@@ -81,36 +81,36 @@ impl Connector {
         let _call = call("send");
         let f = self.ops().send.ok_or(Status::Unsupported)?;
         let (to, data) = (Guarded::bytes(address), Guarded::bytes(datagram));
-        // SAFETY: an open connector; both are borrowed for the call.
+        // SAFETY: the connector is open; address and datagram are borrowed for the call.
         let code =
             unsafe { f(self.handle, to.as_ptr(), address.len(), data.as_ptr(), datagram.len()) };
         status(code.into()).map(|_| ())
     }
 
-    /// One poll for at most `max` events.
+    /// Polls once for at most `max` events.
     pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
         let _call = call("poll");
         let f = self.ops().poll.ok_or(Status::Unsupported)?;
         let mut events = vec![Event::empty(); max];
-        // SAFETY: an open connector and an array of `max` events.
+        // SAFETY: the connector is open, and the array has `max` events.
         let count = status(unsafe { f(self.handle, events.as_mut_ptr(), max as u32) })? as usize;
         assert!(count <= max, "poll returned {count} events in an array of {max}");
         // SAFETY: the payloads are valid until the next poll.
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }
 
-    /// `true`: sleep.
+    /// Prepares to sleep. Returns `true` if the caller may sleep.
     pub(crate) fn arm(&self) -> Result<bool, Status> {
         let _call = call("arm");
         let f = self.ops().arm.ok_or(Status::Unsupported)?;
-        // SAFETY: an open connector.
+        // SAFETY: the connector is open.
         Ok(status(unsafe { f(self.handle) }.into())? == 0)
     }
 
     pub(crate) fn event_fd(&self) -> Result<i32, Status> {
         let _call = call("event_fd");
         let f = self.ops().event_fd.ok_or(Status::Unsupported)?;
-        // SAFETY: an open connector.
+        // SAFETY: the connector is open.
         Ok(status(unsafe { f(self.handle) }.into())? as i32)
     }
 }

@@ -1,4 +1,4 @@
-//! The table of an endpoint.
+//! The function table of an endpoint.
 
 #![allow(unsafe_code)]
 
@@ -25,18 +25,18 @@ impl Drop for OpenEndpoint {
     fn drop(&mut self) {
         if let Some(f) = self.interface.provider().endpoint.close {
             let _call = call("close");
-            // SAFETY: keys hold an `Rc` of it, so they are dropped.
+            // SAFETY: keys hold an `Rc` of the endpoint, so all of them are dropped.
             unsafe { f(self.handle) }
         }
     }
 }
 
-/// A connection.
+/// An open connection to a peer.
 #[derive(Clone)]
 pub(crate) struct Endpoint(Rc<OpenEndpoint>);
 
 /// Pieces, and the record that names them, valid while a call borrows them; afterwards they are overwritten. They lie in separate
-/// memory: a provider that reads them later does not crash but gets wrong bytes.
+/// memory, so a provider that reads them later does not crash but gets wrong bytes.
 struct Borrowed<'a>(&'a mut Lent);
 
 #[derive(Default)]
@@ -45,12 +45,12 @@ struct Lent {
     rma: Option<Rma>,
 }
 
-/// The memory that overwritten pieces name; it must not be accessed.
+/// The address that overwritten pieces name, which must not be accessed.
 const NOWHERE: usize = 4096;
 
 impl Borrowed<'_> {
     fn of(iov: &[Iov]) -> Borrowed<'static> {
-        // A few hundred are kept and reused in turn, so that an overwritten one stays so for a while.
+        // A few hundred of them are kept and reused in turn, so that an overwritten one stays overwritten for a while.
         thread_local!(static LENT: RefCell<VecDeque<Box<Lent>>> = const { RefCell::new(VecDeque::new()) });
         LENT.with_borrow_mut(|kept| {
             let mut lent = match kept.len() < 500 {
@@ -61,7 +61,7 @@ impl Borrowed<'_> {
             lent.iov.extend_from_slice(iov);
             let at: *mut Lent = &mut *lent;
             kept.push_back(lent);
-            // SAFETY: boxed, so it keeps its address when the queue grows; 500 more are borrowed before it is dropped.
+            // SAFETY: the value is boxed, so it keeps its address when the queue grows; 500 more are borrowed before it is dropped.
             Borrowed(unsafe { &mut *at })
         })
     }
@@ -100,7 +100,7 @@ pub(crate) struct Target<'a> {
 }
 
 impl Target<'_> {
-    /// The record; `at` is the array of these pieces.
+    /// Returns the record; `at` is the array of these pieces.
     fn with(&self, iov: &[Iov], at: *const Iov) -> Rma {
         Rma {
             iov: at,
@@ -115,14 +115,14 @@ impl Target<'_> {
     }
 }
 
-/// The possible answers of an endpoint's call beside 0 (or a length) and an error.
+/// The possible answers of an endpoint's call besides 0 (or a length) and an error.
 #[derive(Clone, Copy, PartialEq)]
 enum Answers {
-    /// Done, or failed.
+    /// The call completes or fails.
     AtOnce,
-    /// PENDING is possible: the operation has a cookie.
+    /// The call may also return PENDING: the operation has a cookie.
     Pends,
-    /// DECLINED is possible as well.
+    /// The call may also return PENDING or DECLINED.
     Declines,
 }
 
@@ -158,12 +158,12 @@ fn until_taken(post: impl Fn() -> Result<i64, Status>) -> Result<i64, Status> {
 }
 
 impl Endpoint {
-    /// The endpoint of a connection that an interface has made.
+    /// Returns the endpoint of a connection that an interface has made.
     pub(crate) fn of(interface: Interface, handle: *mut c_void) -> Endpoint {
         Endpoint(Rc::new(OpenEndpoint { interface, handle }))
     }
 
-    /// The provider's handle, for calls with records of other sizes.
+    /// Returns the provider's handle, for calls with records of other sizes.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.0.handle
     }
@@ -179,12 +179,12 @@ impl Endpoint {
     pub(crate) fn am_short(&self, id: u32, header: u64, data: &[u8]) -> Result<i64, Status> {
         let _call = call("am_short");
         let f = self.ops().am_short.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint; the payload is borrowed for the call.
+        // SAFETY: the endpoint is open; the payload is borrowed for the call.
         let code = unsafe { f(self.0.handle, id, header, data.as_ptr(), data.len()) };
         answered("am_short", code.into(), Answers::AtOnce)
     }
 
-    /// Passes the buffer to `pack`, whose result is that of the C callback.
+    /// Sends a packed message. The result of `pack`, which gets the buffer, is that of the C callback.
     pub(crate) fn am_packed(
         &self,
         id: u32,
@@ -197,8 +197,8 @@ impl Endpoint {
             at: *mut u8,
             capacity: usize,
         ) -> i64 {
-            // SAFETY: the argument is the closure below, alive through the call; the provider's buffer is
-            // initialised and writable for `capacity` bytes.
+            // SAFETY: the argument is the closure below, alive through the call; the provider's buffer is initialised and writable
+            // for `capacity` bytes.
             unsafe { (*argument.cast::<F>())(core::slice::from_raw_parts_mut(at, capacity)) }
         }
         fn thunk<F: FnMut(&mut [u8]) -> i64>(_: &F) -> PackFn {
@@ -207,7 +207,7 @@ impl Endpoint {
         let _call = call("am_packed");
         let f = self.ops().am_packed.ok_or(Status::Unsupported)?;
         let packer = thunk(&pack);
-        // SAFETY: an open endpoint; the callback and its argument live through the call.
+        // SAFETY: the endpoint is open; the callback and its argument live through the call.
         status(unsafe {
             f(self.0.handle, id, header, packer, ptr::from_mut(&mut pack).cast(), max)
         })
@@ -223,19 +223,19 @@ impl Endpoint {
         let _call = call("am_zcopy");
         let f = self.ops().am_zcopy.ok_or(Status::Unsupported)?;
         let mut array = Borrowed::of(iov);
-        // SAFETY: an open endpoint; the checks keep the pieces alive until completion.
+        // SAFETY: the endpoint is open; the checks keep the pieces alive until completion.
         let code = unsafe { f(self.0.handle, id, header, array.iov(), iov.len(), cookie) };
         answered("am_zcopy", code.into(), Answers::Pends)
     }
 
-    /// Posts a put or get. If it is declined it is retried, as on an only lane; a check whose operation is always declined is
-    /// skipped.
+    /// Posts a put or get. If the operation is declined, it is retried, as on an only lane; a check whose operation is always
+    /// declined is skipped.
     pub(crate) fn rma(&self, put: bool, iov: &[Iov], target: Target<'_>) -> Result<i64, Status> {
         let post = || self.rma_once(put, iov, target);
         until_taken(post)
     }
 
-    /// The same, without retries.
+    /// Posts a put or get once, without retries.
     pub(crate) fn rma_once(
         &self,
         put: bool,
@@ -247,7 +247,7 @@ impl Endpoint {
         let _call = call(if put { "put" } else { "get" });
         let slot = if put { self.ops().put } else { self.ops().get };
         let f = slot.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint, a key of it, local pieces that live until completion.
+        // SAFETY: the endpoint is open, the key belongs to it, and the local pieces live until completion.
         let code = unsafe { f(self.0.handle, array.rma(op)) };
         answered("put or get", code.into(), Answers::Declines)
     }
@@ -270,7 +270,7 @@ impl Endpoint {
         until_taken(post)
     }
 
-    /// Fills in `op.key` and `op.result`; returns the code and the result.
+    /// Posts an atomic after it has filled in `op.key` and `op.result`. Returns the code and the result.
     pub(crate) fn atomic(
         &self,
         key: &Key,
@@ -281,12 +281,13 @@ impl Endpoint {
         let f = self.ops().atomic.ok_or(Status::Unsupported)?;
         op.key = key.handle;
         op.result = result.as_ptr();
-        // SAFETY: an open endpoint, a key of it, a place for the result that outlives the call.
+        // SAFETY: the endpoint is open, the key belongs to it, and the place for the result outlives the call.
         let code = unsafe { f(self.0.handle, &op) };
         answered("atomic", code.into(), Answers::Pends)
     }
 
-    /// A module with messages only may have no flush: then accepted messages are delivered anyway, and a flush has nothing to do.
+    /// Posts a flush. A module with messages only may have no flush: then accepted messages are delivered anyway, and a flush
+    /// completes immediately.
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
         match self.flush_itself(cookie) {
             Err(Status::Unsupported) => Ok(0),
@@ -294,11 +295,11 @@ impl Endpoint {
         }
     }
 
-    /// The result of the slot.
+    /// Calls the slot `flush` and returns its result.
     pub(crate) fn flush_itself(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint.
+        // SAFETY: the endpoint is open.
         let code = unsafe { f(self.0.handle, cookie) };
         answered("flush", code.into(), Answers::Pends)
     }
@@ -306,7 +307,7 @@ impl Endpoint {
     pub(crate) fn fence(&self) -> Result<i64, Status> {
         let _call = call("fence");
         let f = self.ops().fence.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint.
+        // SAFETY: the endpoint is open.
         let code = unsafe { f(self.0.handle) };
         answered("fence", code.into(), Answers::AtOnce)
     }
@@ -318,13 +319,13 @@ impl Endpoint {
         let guarded = Guarded::bytes(packed);
         let params =
             ImportParams { bytes: guarded.as_ptr(), len: packed.len(), ..ImportParams::empty() };
-        // SAFETY: an open endpoint; the record and the bytes are borrowed for the call.
+        // SAFETY: the endpoint is open; the record and the bytes are borrowed for the call.
         let code = unsafe { f(self.0.handle, &params, &mut handle) };
         let _ = self.provider().check(code)?;
         Ok(Key { holder: Holder::Endpoint(self.clone()), handle })
     }
 
-    /// The address at which `len` bytes of a peer's memory are mapped.
+    /// Returns the address at which `len` bytes of a peer's memory are mapped.
     pub(crate) fn pointer<'a>(
         &self,
         key: &'a Key,
@@ -334,7 +335,7 @@ impl Endpoint {
         let _call = call("key_pointer");
         let f = self.ops().key_pointer.ok_or(Status::Unsupported)?;
         let mut base = ptr::null_mut();
-        // SAFETY: an open endpoint, a key of it and a place for the pointer.
+        // SAFETY: the endpoint is open, the key belongs to it, and `base` takes the pointer.
         let _ = status(unsafe { f(self.0.handle, key.handle, offset, len, &mut base) }.into())?;
         Ok(Mapped { base, _key: key })
     }
@@ -342,24 +343,24 @@ impl Endpoint {
     pub(crate) fn cancel(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("cancel");
         let f = self.ops().cancel.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint.
+        // SAFETY: the endpoint is open.
         status(unsafe { f(self.0.handle, cookie) }.into())
     }
 
-    /// The stated limits, in a record of `size` bytes; and whether the bytes behind it stayed unchanged.
+    /// Returns the stated limits, in a record of `size` bytes, and whether the bytes after the record stayed unchanged.
     pub(crate) fn limits(&self, size: usize) -> Result<(EndpointLimits, bool), Status> {
         let _call = call("limits");
         let f = self.ops().limits.ok_or(Status::Unsupported)?;
         let mut record = [EndpointLimits { size: usize::MAX, ..EndpointLimits::empty() }; 2];
         let bytes = ptr::from_mut(&mut record).cast::<u8>();
-        // SAFETY: an open endpoint; the record has more room than it states, and `size` covers its first field at least.
+        // SAFETY: the endpoint is open; the record has more room than it states, and `size` covers at least its first field.
         let code = unsafe {
             ptr::write_bytes(bytes, CANARY, size_of_val(&record));
             bytes.cast::<usize>().write(size);
             f(self.0.handle, bytes.cast())
         };
         let _ = status(code.into())?;
-        // SAFETY: plain bytes of the array above; any bytes are a valid value of its fields.
+        // SAFETY: the bytes are plain bytes of the array above; any bytes are a valid value of its fields.
         let (told, behind) = unsafe {
             let all = core::slice::from_raw_parts_mut(bytes, size_of_val(&record));
             let behind = all[size..].iter().any(|&byte| byte != CANARY);
@@ -372,15 +373,15 @@ impl Endpoint {
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("address");
         let f = self.ops().address.ok_or(Status::Unsupported)?;
-        // SAFETY: an open endpoint and a buffer of that capacity.
+        // SAFETY: the endpoint is open, and the buffer has that capacity.
         bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
     }
 
-    /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
+    /// Returns the length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 4096];
-        // SAFETY: an open endpoint and a buffer that is larger than stated.
+        // SAFETY: the endpoint is open, and the buffer is larger than stated.
         let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
@@ -394,12 +395,12 @@ impl Endpoint {
             address_len: address.len(),
             ..ConnectParams::empty()
         };
-        // SAFETY: an open endpoint; the record and the bytes are borrowed for the call.
+        // SAFETY: the endpoint is open; the record and the bytes are borrowed for the call.
         self.provider().check(unsafe { f(self.0.handle, &params) }).map(|_| ())
     }
 }
 
-/// Memory of a peer that is mapped here until the key is dropped.
+/// Memory of a peer that is mapped in this process until the key is dropped.
 pub(crate) struct Mapped<'a> {
     base: *mut u8,
     _key: &'a Key,
@@ -407,7 +408,7 @@ pub(crate) struct Mapped<'a> {
 
 impl Mapped<'_> {
     pub(crate) fn load(&self, len: usize) -> Vec<u8> {
-        // SAFETY: the provider states that so many bytes are mapped; bytes that other processes write are read one by one.
+        // SAFETY: the provider states that `len` bytes are mapped; bytes that other processes write are read one by one.
         (0..len).map(|at| unsafe { self.base.add(at).read_volatile() }).collect()
     }
 
@@ -432,7 +433,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// A key that serves all endpoints of an interface that lead to its owner.
+    /// Returns a key that serves all endpoints of an interface that lead to its owner.
     pub(crate) fn for_all_endpoints(interface: &Interface, packed: &[u8]) -> Result<Key, Failure> {
         let _call = call("import_key of the interface");
         let provider = interface.provider();
@@ -441,7 +442,7 @@ impl Key {
         let guarded = Guarded::bytes(packed);
         let params =
             ImportParams { bytes: guarded.as_ptr(), len: packed.len(), ..ImportParams::empty() };
-        // SAFETY: an open interface; the record and the bytes are borrowed for the call.
+        // SAFETY: the interface is open; the record and the bytes are borrowed for the call.
         let _ = provider.check(unsafe { f(interface.handle(), &params, &mut handle) })?;
         Ok(Key { holder: Holder::Interface(interface.clone()), handle })
     }
@@ -450,7 +451,7 @@ impl Key {
 impl Drop for Key {
     fn drop(&mut self) {
         let _call = call("drop_key");
-        // SAFETY: the object on which it was imported is open (the field holds it), and the key is dropped once.
+        // SAFETY: the object on which the key was imported is open (the field holds it), and the key is dropped once.
         let _ = unsafe {
             match &self.holder {
                 Holder::Endpoint(of) => of.ops().drop_key.map(|f| f(of.0.handle, self.handle)),

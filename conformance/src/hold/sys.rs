@@ -6,30 +6,30 @@ use core::ffi::c_void;
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
-/// The address of the mapping; 0: none.
+/// The address of the mapping; 0 if there is none.
 static AT: AtomicUsize = AtomicUsize::new(0);
 static WAITS: AtomicBool = AtomicBool::new(false);
 static GO: AtomicBool = AtomicBool::new(false);
 
-/// A separate page; there is one per process.
+/// A separate page that stops accesses. There is one per process.
 pub(crate) struct Hold {
     base: *mut c_void,
 }
 
-// SAFETY: the mapping belongs to the process and is only named here.
+// SAFETY: the mapping belongs to the process; this type only names it.
 unsafe impl Sync for Hold {}
 
 impl Hold {
     pub(crate) const LEN: usize = 4096;
 
-    /// Readable and writable at first.
+    /// Makes the page, readable and writable at first.
     pub(crate) fn new() -> Hold {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: an anonymous mapping of its own.
+        // SAFETY: the call makes a new anonymous mapping.
         let base = unsafe { libc::mmap(ptr::null_mut(), Hold::LEN, rights, flags, -1, 0) };
         assert_ne!(base, libc::MAP_FAILED, "no memory for a page");
-        // SAFETY: a handler that uses nothing but atomics, `mprotect`, `sched_yield` and `sigaction`.
+        // SAFETY: the handler uses nothing but atomics, `mprotect`, `sched_yield` and `sigaction`.
         let code = unsafe {
             let mut action: libc::sigaction = core::mem::zeroed();
             action.sa_sigaction = touched as extern "C" fn(_, _, _) as usize;
@@ -45,13 +45,13 @@ impl Hold {
         self.base.cast()
     }
 
-    /// From here on an access waits.
+    /// Makes every access wait from here on.
     pub(crate) fn hold(&self) {
-        // SAFETY: the mapping of `new`.
+        // SAFETY: `new` made the mapping.
         assert_eq!(unsafe { libc::mprotect(self.base, Hold::LEN, libc::PROT_NONE) }, 0);
     }
 
-    /// Whether an access waits.
+    /// Checks whether an access waits.
     pub(crate) fn waits(&self) -> bool {
         WAITS.load(SeqCst)
     }
@@ -59,17 +59,17 @@ impl Hold {
     /// Resumes the waiting accesses.
     pub(crate) fn let_go(&self) {
         GO.store(true, SeqCst);
-        // SAFETY: the mapping of `new`.
+        // SAFETY: `new` made the mapping.
         let _ = unsafe { libc::mprotect(self.base, Hold::LEN, libc::PROT_READ | libc::PROT_WRITE) };
     }
 }
 
 extern "C" fn touched(_signal: i32, info: *const libc::siginfo_t, _context: *const c_void) {
-    // SAFETY: the kernel's record of this signal.
+    // SAFETY: the record is the kernel's for this signal.
     let at = unsafe { (*info).si_addr() }.addr();
     let base = AT.load(SeqCst);
     if base == 0 || !(base..base + Hold::LEN).contains(&at) {
-        // SAFETY: no pointers but to a record of this frame; the access is repeated, and ends the process.
+        // SAFETY: the only pointer leads to a record of this frame; the access is repeated, and ends the process.
         unsafe {
             let action: libc::sigaction = core::mem::zeroed();
             let _ = libc::sigaction(libc::SIGSEGV, &action, ptr::null_mut());
@@ -78,8 +78,8 @@ extern "C" fn touched(_signal: i32, info: *const libc::siginfo_t, _context: *con
     }
     WAITS.store(true, SeqCst);
     while !GO.load(SeqCst) {
-        // SAFETY: takes nothing.
+        // SAFETY: the call takes nothing.
         let _ = unsafe { libc::sched_yield() };
     }
-    // The releasing thread has made the page accessible, or is about to: the access is repeated until then.
+    // The releasing thread has made the page accessible, or is about to. The access is repeated until the page is accessible.
 }

@@ -1,4 +1,4 @@
-//! The table of an interface, and copies of its events.
+//! The function table of an interface, and copies of its events.
 
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ impl Drop for OpenInterface {
     fn drop(&mut self) {
         if let Some(f) = self.domain.provider.interface.close {
             let _call = call("close");
-            // SAFETY: endpoints hold an `Rc` of it, so they are closed.
+            // SAFETY: endpoints hold an `Rc` of the interface, so all of them are closed.
             unsafe { f(self.handle) }
         }
     }
@@ -33,7 +33,7 @@ impl Drop for OpenInterface {
 pub(crate) struct Interface(Rc<OpenInterface>);
 
 impl Interface {
-    /// The interface of a handle that a domain has opened.
+    /// Returns the interface of a handle that a domain has opened.
     pub(crate) fn of(domain: Arc<Domain>, handle: *mut c_void) -> Interface {
         Interface(Rc::new(OpenInterface { domain, handle }))
     }
@@ -46,12 +46,12 @@ impl Interface {
         &self.0.domain.provider.interface
     }
 
-    /// The provider's handle, for calls with records of other sizes.
+    /// Returns the provider's handle, for calls with records of other sizes.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.0.handle
     }
 
-    /// Whether both are the same interface.
+    /// Checks whether both are the same interface.
     pub(crate) fn same(&self, other: &Interface) -> bool {
         Rc::ptr_eq(&self.0, &other.0)
     }
@@ -59,15 +59,15 @@ impl Interface {
     pub(crate) fn address(&self, capacity: usize) -> Result<Vec<u8>, Status> {
         let _call = call("address");
         let f = self.ops().address.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface and a buffer of that capacity.
+        // SAFETY: the interface is open, and the buffer has that capacity.
         bytes(|out, capacity| unsafe { f(self.0.handle, out, capacity) }, capacity)
     }
 
-    /// The length of the address, and whether a buffer of `capacity` bytes was overrun.
+    /// Returns the length of the address, and whether a buffer of `capacity` bytes was overrun.
     pub(crate) fn address_into(&self, capacity: usize) -> (i64, bool) {
         let Some(f) = self.ops().address else { return (0, false) };
         let mut out = vec![CANARY; capacity + 64];
-        // SAFETY: an open interface and a buffer that is larger than stated.
+        // SAFETY: the interface is open, and the buffer is larger than stated.
         let len = unsafe { f(self.0.handle, out.as_mut_ptr(), capacity) };
         (len, out[capacity..].iter().any(|&b| b != CANARY))
     }
@@ -77,7 +77,7 @@ impl Interface {
         let Some(f) = self.ops().reachable else { return Err(Status::Unsupported.into()) };
         let _call = call("reachable");
         let guarded = Guarded::bytes(address);
-        // SAFETY: an open interface; the address is borrowed for the call.
+        // SAFETY: the interface is open; the address is borrowed for the call.
         let code = unsafe { f(self.0.handle, guarded.as_ptr(), address.len()) };
         self.provider().check(code).map(|_| ())
     }
@@ -101,29 +101,30 @@ impl Interface {
         let _call = call("connect");
         let f = self.ops().connect.ok_or(Status::Unsupported)?;
         let mut handle = ptr::null_mut();
-        // SAFETY: an open interface, a full record whose pointers are borrowed for the call.
+        // SAFETY: the interface is open; the record is complete, and its pointers are borrowed for the call.
         let _ = provider.check(unsafe { f(self.0.handle, &params, &mut handle) })?;
         Ok(Endpoint::of(self.clone(), handle))
     }
 
-    /// One poll for at most `max` events.
+    /// Polls once for at most `max` events.
     pub(crate) fn poll(&self, max: usize) -> Result<Vec<Received>, Status> {
         let _call = call("poll");
         let f = self.ops().poll.ok_or(Status::Unsupported)?;
         let mut events = vec![Event::empty(); max];
-        // SAFETY: an open interface and an array of `max` events.
+        // SAFETY: the interface is open, and the array has `max` events.
         let count = status(unsafe { f(self.0.handle, events.as_mut_ptr(), max as u32) })? as usize;
         assert!(count <= max, "poll returned {count} events in an array of {max}");
         // SAFETY: the payloads are valid until the next poll.
         Ok(events[..count].iter().map(|event| unsafe { Received::of(event) }).collect())
     }
 
-    /// One poll into an array in which every byte was [`CANARY`].
+    /// Polls once into an array in which every byte was [`CANARY`].
     pub(crate) fn poll_into_used_room(&self, max: usize) -> Result<Vec<Event>, Status> {
         let _call = call("poll");
         let f = self.ops().poll.ok_or(Status::Unsupported)?;
         let mut events = vec![Event::empty(); max];
-        // SAFETY: plain numbers and a pointer that is not dereferenced; an open interface and an array of `max` events.
+        // SAFETY: the events are plain numbers and a pointer that is not dereferenced; the interface is open, and the array has
+        // `max` events.
         let count = status(unsafe {
             ptr::write_bytes(events.as_mut_ptr(), CANARY, max);
             f(self.0.handle, events.as_mut_ptr(), max as u32)
@@ -132,7 +133,8 @@ impl Interface {
         Ok(events)
     }
 
-    /// As [`Interface::poll`]. Compares the payloads again after `meanwhile`, and returns the first event whose bytes have changed.
+    /// Polls like [`Interface::poll`]. Compares the payloads again after `meanwhile`, and returns the first event whose bytes have
+    /// changed.
     pub(crate) fn poll_and_look_again(
         &self,
         max: usize,
@@ -144,32 +146,32 @@ impl Interface {
         Ok((received, changed))
     }
 
-    /// A flush of all its endpoints.
+    /// Posts a flush of all endpoints of the interface.
     pub(crate) fn flush(&self, cookie: u64) -> Result<i64, Status> {
         let _call = call("flush of the interface");
         let f = self.ops().flush.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface.
+        // SAFETY: the interface is open.
         status(unsafe { f(self.0.handle, cookie) }.into())
     }
 
-    /// `true`: sleep.
+    /// Prepares to sleep. Returns `true` if the caller may sleep.
     pub(crate) fn arm(&self) -> Result<bool, Status> {
         let _call = call("arm");
         let f = self.ops().arm.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface.
+        // SAFETY: the interface is open.
         Ok(status(unsafe { f(self.0.handle) }.into())? == 0)
     }
 
     pub(crate) fn event_fd(&self) -> Result<i32, Status> {
         let _call = call("event_fd");
         let f = self.ops().event_fd.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface.
+        // SAFETY: the interface is open.
         Ok(status(unsafe { f(self.0.handle) }.into())? as i32)
     }
 
     pub(crate) fn release(&self, token: u64) {
         if let Some(f) = self.ops().release {
-            // SAFETY: an open interface; the token came with a lent payload and is given back once.
+            // SAFETY: the interface is open; the token came with a lent payload and is returned once.
             unsafe { f(self.0.handle, token) }
         }
     }
@@ -177,7 +179,7 @@ impl Interface {
     pub(crate) fn hang_up(&self, peer: u64) -> Result<(), Status> {
         let _call = call("hang_up");
         let f = self.ops().hang_up.ok_or(Status::Unsupported)?;
-        // SAFETY: an open interface; any number may be asked.
+        // SAFETY: the interface is open; the call accepts any number.
         status(unsafe { f(self.0.handle, peer) }.into()).map(drop)
     }
 
@@ -185,7 +187,7 @@ impl Interface {
         let _call = call("memory");
         let f = self.ops().memory.ok_or(Status::Unsupported)?;
         let mut record = MemoryUse { size: size_of::<MemoryUse>(), ..MemoryUse::default() };
-        // SAFETY: an open interface and a record whose size is set.
+        // SAFETY: the interface is open, and the record's size is set.
         let _ = status(unsafe { f(self.0.handle, &mut record) }.into())?;
         Ok(record)
     }
@@ -211,12 +213,12 @@ impl Received {
     /// Copies an event.
     ///
     /// # Safety
-    /// Its payload is valid: there was no poll since.
+    /// The event's payload is valid: there was no poll since.
     pub(crate) unsafe fn of(event: &Event) -> Received {
         let data = if event.len == 0 {
             Vec::new()
         } else {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the caller guarantees the payload.
             unsafe { core::slice::from_raw_parts(event.data, event.len) }.to_vec()
         };
         Received {
@@ -233,20 +235,19 @@ impl Received {
         }
     }
 
-    /// Reads the payload again at its address: before the next poll, or before a lent one is released.
+    /// Reads the payload again at its address. The caller reads it before the next poll, or before a lent payload is released.
     pub(crate) fn again(&self) -> Vec<u8> {
         if self.data.is_empty() {
             return Vec::new();
         }
-        // SAFETY: a payload stays where it is until the next poll, a lent one until it is released; the caller has done
-        // neither.
+        // SAFETY: a payload stays at its address until the next poll, a lent one until it is released; the caller has done neither.
         unsafe { core::slice::from_raw_parts(self.at, self.data.len()) }.to_vec()
     }
 }
 
-/// Waits until a descriptor is readable; `false` if `milliseconds` passed first.
+/// Waits until a descriptor is readable. Returns `false` if `milliseconds` passed first.
 pub(crate) fn readable(fd: i32, milliseconds: i32) -> bool {
     let mut set = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record, borrowed for the call.
+    // SAFETY: the record is borrowed for the call.
     unsafe { libc::poll(&mut set, 1, milliseconds) == 1 }
 }

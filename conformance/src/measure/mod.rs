@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// The resources at one moment.
+/// The resources of this process at one moment.
 pub(crate) struct Held {
     heap: usize,
     mappings: usize,
@@ -16,13 +16,13 @@ pub(crate) struct Held {
     threads: usize,
 }
 
-/// The tolerance for memory that is freed later, or a mapping or descriptor that is made when it is first needed.
+/// The tolerance for memory that is freed later, in bytes; below, for a mapping or descriptor that is made when it is first needed.
 const HEAP: usize = 12 << 10;
 const MAPPINGS: usize = 4;
 const MAPPED: usize = 4 << 20;
 const FEW: usize = 2;
 
-/// The bytes of this process's mappings, with or without memory behind them.
+/// Returns the bytes of this process's mappings, with or without memory behind them.
 pub(crate) fn address_space() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmSize:"));
@@ -44,7 +44,7 @@ impl Held {
         }
     }
 
-    /// Checks that no resource has grown since then by as much as `times` leaks would have caused.
+    /// Checks that no resource has grown since `self` was taken by the amount that `times` leaks would have caused.
     pub(crate) fn is_as_it_was(&self, what: &str, times: usize) -> Checked {
         let now = Held::now();
         let kinds = [
@@ -74,7 +74,7 @@ impl Held {
     }
 }
 
-/// The length of a readable mapping: the reservations of allocators for threads are not readable.
+/// Returns the length of a readable mapping: the reservations of allocators for threads are not readable.
 fn readable_bytes(line: &str) -> Option<usize> {
     let (range, rights) = line.split_once(' ')?;
     let (from, to) = range.split_once('-')?;
@@ -89,7 +89,7 @@ pub(crate) struct Left {
 }
 
 impl Left {
-    /// Its name without the varying part.
+    /// Returns the file's name without the varying part.
     pub(crate) fn kind(&self) -> String {
         let name = self.path.to_string_lossy();
         let words = name.split_inclusive(|c: char| !c.is_ascii_alphanumeric());
@@ -101,7 +101,7 @@ impl Left {
     }
 }
 
-/// The files in the temporary directories, and in the current one.
+/// Returns the files in the temporary directories, and in the current one.
 pub(crate) fn files_of() -> BTreeSet<Left> {
     let variables = ["TMPDIR", "XDG_RUNTIME_DIR", "HOME"].map(std::env::var_os);
     let mut places: BTreeSet<PathBuf> =

@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code)]
 
-/// The bytes in use of all heaps; always 0 if the C library does not report them.
+/// Returns the bytes in use of all heaps; always 0 if the C library does not report them.
 pub(super) fn heap() -> usize {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: reads counters of the allocator.
+        // SAFETY: the call reads counters of the allocator.
         let info = unsafe { libc::mallinfo2() };
         info.uordblks + info.hblkhd
     }

@@ -1,7 +1,7 @@
 //! The current calls and waits of this process, and a thread that reports them when they take too long.
 //!
-//! A check that hangs is detected by its own process, because only that knows which slot of the provider did not return, or which
-//! event did not come. If even that fails, the parent process ends it a little later.
+//! A check that hangs is detected by its own process, because only that process knows which slot of the provider did not return, or
+//! which event did not arrive. If even that fails, the parent process ends the process a little later.
 
 mod sys;
 
@@ -19,9 +19,9 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 static LIMIT_MS: AtomicU64 = AtomicU64::new(10_000);
 /// The slots that one thread has called and that have not returned, the last call at the end.
 type Calls = Mutex<Vec<(&'static str, Instant)>>;
-/// The calls of every thread: if all threads shared one lock for this, they would seldom call at the same moment.
+/// The calls of every thread. If all threads shared one lock, they would seldom call at the same moment.
 static CALLS: Mutex<Vec<Arc<Calls>>> = Mutex::new(Vec::new());
-/// The event that is waited for.
+/// The description of the awaited event.
 static WAITS: Mutex<Cow<'static, str>> = Mutex::new(Cow::Borrowed("nothing in particular"));
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,7 +38,7 @@ thread_local! {
     };
 }
 
-/// The limit of the check that this process runs.
+/// Returns the time limit of the check that this process runs.
 pub(crate) fn limit() -> Duration {
     Duration::from_millis(LIMIT_MS.load(Ordering::Relaxed))
 }
@@ -48,17 +48,17 @@ pub(crate) fn endless() {
     LIMIT_MS.store(1 << 31, Ordering::Relaxed);
 }
 
-/// The time limit of a part of a check that could continue for ever: a share of the limit, at most of the default one.
+/// Returns the time limit of a part of a check that could continue for ever: a share of the limit, at most of the default limit.
 pub(crate) fn share(of: u32) -> Duration {
     limit().min(LIMIT) / of
 }
 
-/// Milliseconds in which an event must show on a descriptor: only a lost wake-up takes this long.
+/// Returns the milliseconds in which an event must show on a descriptor. Only a lost wake-up takes this long.
 pub(crate) fn patience_ms() -> i32 {
     i32::try_from(limit().as_millis() / 3).unwrap_or(i32::MAX)
 }
 
-/// A slot of the provider is running until this is dropped.
+/// A slot of the provider that is running until this value is dropped.
 pub(crate) struct Call(&'static str);
 
 /// Records the call of a slot.
@@ -78,7 +78,7 @@ impl Drop for Call {
     }
 }
 
-/// Records the event that is waited for, for the report if it does not come.
+/// Records the awaited event, for the report if it does not arrive.
 pub(crate) fn waits_for(what: impl Into<Cow<'static, str>>) {
     *locked(&WAITS) = what.into();
 }
@@ -88,7 +88,7 @@ pub(crate) fn begin(limit: Duration) {
     LIMIT_MS.store(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
     let _ = std::thread::spawn(move || {
         std::thread::sleep(limit);
-        // A slot that is called repeatedly is in the list as well, but not for long.
+        // A slot that is called repeatedly is in the list, too, but not for long.
         let long = |(_, since): &&(_, Instant)| since.elapsed() > limit / 4;
         let all = locked(&CALLS).clone();
         let doing = match all.iter().find_map(|calls| locked(calls).iter().find(long).copied()) {
@@ -108,12 +108,12 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// Half of the check's limit: an error of this wait has a better text than that of the limit.
+    /// Makes a time limit of half of the check's limit: an error of this wait has a better text than that of the limit.
     pub(crate) fn new() -> Patience {
         Patience { began: Instant::now(), most: limit() / 2 }
     }
 
-    /// Fails once the time has passed.
+    /// Checks that the time has not passed.
     pub(crate) fn still(&self, what: &str, expected: &str, found: &str) -> Result<(), Stop> {
         match self.began.elapsed() > self.most {
             true => Err(fail(what, format!("{expected} within {:?}", self.most), found)),

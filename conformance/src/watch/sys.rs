@@ -29,7 +29,7 @@ pub(crate) fn dies_with_us(command: &mut Command) -> &mut Command {
 /// Prints a line and ends the process, without the exit handlers of a provider.
 pub(crate) fn end(line: &str) {
     let line = format!("{}\n", line.replace('\n', " "));
-    // SAFETY: the bytes are borrowed for the call; nothing runs behind _exit.
+    // SAFETY: the bytes are borrowed for the call; nothing runs after _exit.
     unsafe {
         let _ = libc::write(1, line.as_ptr().cast(), line.len());
         libc::_exit(0)
@@ -38,17 +38,17 @@ pub(crate) fn end(line: &str) {
 
 /// Stops a process, which stays alive.
 pub(crate) fn stop(child: &Child) {
-    // SAFETY: a child that was not waited for, so the number still belongs to it.
+    // SAFETY: the child was not waited for, so the number still belongs to it.
     let _ = unsafe { libc::kill(child.id() as libc::pid_t, libc::SIGSTOP) };
 }
 
-/// Detects whether this thread writes to a closed peer, as a C program would notice it.
+/// A watch for writes of this thread to a closed peer, which a C program would notice by a signal.
 pub(crate) struct Broken(());
 
 impl Broken {
-    /// Watches from here on.
+    /// Watches for such writes from here on.
     pub(crate) fn watched() -> Broken {
-        // SAFETY: the default action, which is no function of ours; the signal is blocked before it could arrive.
+        // SAFETY: the default action is no function of this program; the signal is blocked before it could arrive.
         unsafe {
             let _ = libc::pthread_sigmask(libc::SIG_BLOCK, &sigpipe(), ptr::null_mut());
             let _ = libc::signal(libc::SIGPIPE, libc::SIG_DFL);
@@ -57,7 +57,7 @@ impl Broken {
     }
 
     pub(crate) fn raised(&self) -> bool {
-        // SAFETY: a set that the call fills in; all-zero is the empty one.
+        // SAFETY: the call fills in the set; all-zero is the empty set.
         unsafe {
             let mut set: libc::sigset_t = zeroed();
             libc::sigpending(&mut set) == 0 && libc::sigismember(&set, libc::SIGPIPE) == 1

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// A package's shared object, of this build.
+/// Returns a package's shared object, of this build.
 pub(crate) fn built(package: &str, library: &str) -> PathBuf {
     let folder = tieline_testing::built::folder(&[(package, library)]);
     folder.unwrap_or_else(|reason| panic!("{reason}")).join(library)

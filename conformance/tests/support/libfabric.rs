@@ -1,4 +1,4 @@
-//! The provider over libfabric, which is selected by the environment of a separate process.
+//! Tests of the provider over libfabric, which the environment of a separate process selects.
 
 use crate::built::built;
 use crate::support::{self, Test, program};
@@ -7,13 +7,13 @@ use std::path::Path;
 use std::process::Command;
 use tieline_conformance::{Plan, contents};
 
-/// The only test of a process with libfabric selected: other tests start it with their own settings.
+/// The name of the only test of a process with libfabric selected: other tests start it with their own settings.
 const WITH_LIBFABRIC: &str = "libfabric_as_the_environment_sets_it";
-/// The provider of libfabric to use.
+/// The variable that selects the provider of libfabric.
 const SET: &str = "TIELINE_OFI_PROVIDERS";
-/// The layer by its full name, which 2.x needs.
+/// The layer's full name, which 2.x needs.
 const RXM: &str = "tcp;ofi_rxm";
-/// The file of libfabric.
+/// The variable with the file of libfabric.
 const LIBRARY: &str = "TIELINE_OFI_LIBRARY";
 
 /// The checks that show that messages, puts and gets are right over a provider of libfabric; the whole suite takes minutes.
@@ -42,7 +42,7 @@ const OVER_LIBFABRIC: &[&str] = &[
     "a_disconnected_peer_learns_it_and_is_received_no_more",
 ];
 
-/// A subset for interfaces that take 131 MiB each, and much time: over `ofi_rxm` of 2.5.
+/// A subset of the checks for interfaces that take 131 MiB each, and much time: over `ofi_rxm` of 2.5.
 const OVER_RXM_OF_2_5: &[&str] = &[
     "short_messages_of_every_length_arrive_whole",
     "a_message_wakes_a_sleeping_interface",
@@ -60,12 +60,12 @@ const ATOMICS_OVER_LIBFABRIC: &[&str] = &[
     "an_atomic_whose_answer_waits_is_done_once",
 ];
 
-/// The test to run, if this program was started for it.
+/// Returns the test to run, if this program was started for it.
 pub(crate) fn as_asked() -> Option<Test> {
     std::env::var_os(SET).map(|_| (WITH_LIBFABRIC, as_set as fn() -> support::Verdict))
 }
 
-/// Starts this program again: libfabric is selected by the environment, which belongs to the whole process.
+/// Starts this program again, because the environment, which selects libfabric, belongs to the whole process.
 fn over(provider: &str, library: Option<&Path>) -> support::Verdict {
     let mut again = Command::new(program());
     let again = again.arg(WITH_LIBFABRIC).env(SET, provider).env("TIELINE_OFI_INTERFACES", "lo");
@@ -87,7 +87,7 @@ pub(crate) fn over_sockets() -> support::Verdict {
     over("sockets", None)
 }
 
-/// `tcp` of 2.x has its own datagrams, and a layer is another provider there.
+/// Tests `tcp` of 2.x, which has its own datagrams; with 2.x a layer is another provider.
 pub(crate) fn over_tcp_of_2_5() -> support::Verdict {
     over("tcp", Some(&tieline_testing::libfabric::newer()?))
 }

@@ -8,13 +8,13 @@ use std::time::Duration;
 use tieline_conformance::child;
 use tieline_testing::hang::{self, Limit};
 
-/// `Ok`, or the reason why the test cannot run here. A failure panics.
+/// `Ok`, or the reason why the test cannot run on this machine. A failure panics.
 pub(crate) type Verdict = Result<(), String>;
 
 /// The name and the function of a test.
 pub(crate) type Test = (&'static str, fn() -> Verdict);
 
-/// Several times the duration of the longest test on a busy machine.
+/// The time limit of a test: several times the duration of the longest test on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// Runs the tests whose name contains a word of the command line, or all, one per processor at a time.
@@ -54,7 +54,7 @@ pub(crate) fn run_all(tests: &[Test]) -> ExitCode {
     if failed.into_inner() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A test that hangs ends the whole run: others wait for the same processes.
+/// Ends the whole run after a test that hangs, because others wait for the same processes.
 fn expired(name: &str) {
     println!("test {name} does not end; what waits for what:");
     print!("{}", hang::told(std::process::id(), &source().join("target")));
@@ -63,7 +63,7 @@ fn expired(name: &str) {
     std::process::exit(1);
 }
 
-/// The program that the suite starts for a check and for a peer: this program.
+/// Returns the program that the suite starts for a check and for a peer: this program.
 pub(crate) fn program() -> PathBuf {
     std::env::current_exe().unwrap()
 }

@@ -7,7 +7,8 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// The descriptors for copies. It belongs to one thread at a time and to one process. Each descriptor is created on first use.
+/// The descriptors for copies. The object belongs to one thread at a time and to one process. Each descriptor is created on first
+/// use.
 #[derive(Debug)]
 pub struct Touch {
     /// Whether the kernel lets this process copy from and to itself.
@@ -55,9 +56,9 @@ impl File {
         if fd < 0 {
             return None;
         }
-        // SAFETY: just created, and nothing else owns it.
+        // SAFETY: the descriptor was just created, and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: takes numbers only. The pages are allocated here, so a later store cannot fail.
+        // SAFETY: the call takes numbers only. The pages are allocated here, so a later store cannot fail.
         if unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, SHORT as libc::off_t) } != 0 {
             return None;
         }
@@ -76,7 +77,7 @@ impl File {
         if map == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the mapping is ours. A child that inherited it would share these bytes with its parent.
+        // SAFETY: the mapping belongs to this object. A child that inherited it would share these bytes with its parent.
         let _ = unsafe { libc::madvise(map, SHORT, libc::MADV_DONTFORK) };
         Some(File { fd, map: map.cast(), pid: own_pid() })
     }
@@ -86,18 +87,18 @@ impl Drop for File {
     fn drop(&mut self) {
         // In a forked child another mapping may be at this address.
         if self.pid == own_pid() {
-            // SAFETY: mapped by `new` in this process, unmapped once.
+            // SAFETY: `new` made the mapping in this process, and it is unmapped once.
             let _ = unsafe { libc::munmap(self.map.cast(), SHORT) };
         }
     }
 }
 
 fn own_pid() -> i32 {
-    // SAFETY: takes nothing.
+    // SAFETY: the call takes nothing.
     unsafe { libc::getpid() }
 }
 
-/// The number of bytes that a system call copied.
+/// Returns the number of bytes that a system call copied.
 fn count(result: isize) -> Result<usize, i32> {
     usize::try_from(result)
         .map_err(|_| io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
@@ -108,7 +109,7 @@ fn flow(make: impl FnOnce(&mut [i32; 2]) -> i32) -> Option<(OwnedFd, OwnedFd)> {
     if make(&mut fds) != 0 {
         return None;
     }
-    // SAFETY: just created, and nothing else owns it.
+    // SAFETY: the descriptors were just created, and nothing else owns them.
     Some(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
@@ -116,11 +117,11 @@ impl Touch {
     /// Copies bytes to the application's memory.
     ///
     /// # Errors
-    /// The first byte that is missing or not writable.
+    /// The offset of the first byte that is missing or not writable.
     ///
     /// # Safety
-    /// The application has provided these bytes for writing, for as long as they are mapped; they belong to nothing else in this
-    /// process.
+    /// The application has provided these bytes for writing, for as long as they are mapped, and nothing else in this process uses
+    /// them.
     pub unsafe fn write(&self, to: *mut u8, data: &[u8]) -> Result<(), Fault> {
         let mut done = 0;
         while done < data.len() {
@@ -130,7 +131,7 @@ impl Touch {
             // SAFETY: the caller's promise, for the rest.
             let copied = unsafe { self.write_some(to, rest) }.filter(|copied| *copied > 0);
             let again = || match rest.get(..first) {
-                // SAFETY: as above, for the first page of it.
+                // SAFETY: as above, for the first page of the range.
                 Some(rest) => unsafe { self.write_some(to, rest) },
                 None => None,
             };
@@ -145,10 +146,10 @@ impl Touch {
     /// Copies bytes out of the application's memory.
     ///
     /// # Errors
-    /// The first byte that is missing or not readable.
+    /// The offset of the first byte that is missing or not readable.
     ///
     /// # Safety
-    /// The same as for [`Touch::write`]; the bytes were provided for reading.
+    /// The bytes were provided for reading; otherwise the contract is that of [`Touch::write`].
     pub unsafe fn read(&self, from: *const u8, out: &mut [u8]) -> Result<(), Fault> {
         let mut done = 0;
         while done < out.len() {
@@ -157,7 +158,7 @@ impl Touch {
             // SAFETY: the caller's promise, for the rest.
             let copied = unsafe { self.read_some(from, rest) }.filter(|copied| *copied > 0);
             let again = || match rest.get_mut(..first) {
-                // SAFETY: as above, for the first page of it.
+                // SAFETY: as above, for the first page of the range.
                 Some(rest) => unsafe { self.read_some(from, rest) },
                 None => None,
             };
@@ -170,7 +171,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The same as for [`Touch::write`].
+    /// `to` and `data` satisfy the contract of [`Touch::write`].
     unsafe fn write_some(&self, to: *mut u8, data: &[u8]) -> Option<usize> {
         let by_kernel = || {
             let call = libc::process_vm_readv;
@@ -197,7 +198,7 @@ impl Touch {
     }
 
     /// # Safety
-    /// The same as for [`Touch::read`].
+    /// `from` and `out` satisfy the contract of [`Touch::read`].
     unsafe fn read_some(&self, from: *const u8, out: &mut [u8]) -> Option<usize> {
         if out.len() <= 8 && from.addr() % 8 + out.len() <= 8 {
             if let Some(counter) = self.counter.get_or_init(new_counter) {
@@ -215,11 +216,11 @@ impl Touch {
         unsafe { self.read_through_pipe(from, out) }
     }
 
-    /// One copy between the application's memory, which the kernel accesses in this process, and the library's. `None`: the system
-    /// forbids it.
+    /// Makes one copy between the application's memory, which the kernel accesses in this process, and the library's. Returns
+    /// `None` if the system forbids the copy.
     ///
     /// # Safety
-    /// Both sides may be accessed as the call does, the first one as long as it is mapped.
+    /// The call may access both sides in its direction, the first side as long as it is mapped.
     unsafe fn copy_whole(
         &self,
         call: unsafe extern "C" fn(
@@ -252,18 +253,18 @@ impl Touch {
 
     fn pipe(&self) -> Option<&(OwnedFd, OwnedFd)> {
         let new = |fds: &mut [i32; 2]| {
-            // SAFETY: room for two descriptors.
+            // SAFETY: the array has room for two descriptors.
             unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) }
         };
         self.pipe.get_or_init(|| flow(new)).as_ref()
     }
 
     /// # Safety
-    /// The same as for [`Touch::write`].
+    /// `to` and `data` satisfy the contract of [`Touch::write`].
     unsafe fn write_through_pipe(&self, to: *mut u8, data: &[u8]) -> Option<usize> {
         let (reader, writer) = self.pipe()?;
         let len = data.len().min(PAGE);
-        // SAFETY: reads the slice.
+        // SAFETY: the call reads the slice.
         let sent =
             count(unsafe { libc::write(writer.as_raw_fd(), data.as_ptr().cast(), len) }).ok()?;
         // SAFETY: the kernel checks the address; the caller may write these bytes.
@@ -272,31 +273,31 @@ impl Touch {
             return Some(sent);
         }
         let mut rest = [0; PAGE];
-        // SAFETY: room for all that the pipe holds.
+        // SAFETY: the buffer has room for all bytes in the pipe.
         let _ = unsafe { libc::read(reader.as_raw_fd(), rest.as_mut_ptr().cast(), PAGE) };
         came.ok()
     }
 
     /// # Safety
-    /// The same as for [`Touch::read`].
+    /// `from` and `out` satisfy the contract of [`Touch::read`].
     unsafe fn read_through_pipe(&self, from: *const u8, out: &mut [u8]) -> Option<usize> {
         let (reader, writer) = self.pipe()?;
         let len = out.len().min(PAGE);
         // SAFETY: the kernel checks the address; the caller may read these bytes.
         let sent = count(unsafe { libc::write(writer.as_raw_fd(), from.cast(), len) }).ok()?;
-        // SAFETY: writes to the slice, which is as long.
+        // SAFETY: the call writes to the slice, which has this length.
         count(unsafe { libc::read(reader.as_raw_fd(), out.as_mut_ptr().cast(), sent) }).ok()
     }
 }
 
 fn new_counter() -> Option<OwnedFd> {
-    // SAFETY: no pointer is passed.
+    // SAFETY: the call takes no pointer.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-    // SAFETY: just created, and nothing else owns it.
+    // SAFETY: the descriptor was just created, and nothing else owns it.
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Bytes of one aligned word: the kernel reads the whole word, adds it to the counter, which is zero, and returns it.
+/// Reads bytes of one aligned word. The kernel reads the whole word, adds it to the counter, which is zero, and returns it.
 fn read_word(counter: &OwnedFd, from: *const u8, out: &mut [u8]) -> Option<usize> {
     let skip = from.addr() % 8;
     // SAFETY: the kernel checks the address. The word lies in one page, so it exists if its bytes do.
@@ -304,10 +305,10 @@ fn read_word(counter: &OwnedFd, from: *const u8, out: &mut [u8]) -> Option<usize
     let mut word = [0u8; 8];
     match put {
         Ok(_) => {
-            // SAFETY: eight writable bytes. A counter of zero returns nothing, and the word stays zero.
+            // SAFETY: eight bytes are writable. A counter of zero returns nothing, and the word stays zero.
             let _ = unsafe { libc::read(counter.as_raw_fd(), word.as_mut_ptr().cast(), 8) };
         }
-        // The only value that a counter refuses, and only after the word was read.
+        // This is the only value that a counter refuses, and only after the word was read.
         Err(libc::EINVAL) => word = [0xff; 8],
         Err(_) => return None,
     }
@@ -315,14 +316,16 @@ fn read_word(counter: &OwnedFd, from: *const u8, out: &mut [u8]) -> Option<usize
     Some(out.len())
 }
 
-/// Whether the aligned 32-bit word at an address is writable: the kernel adds 0 to it in one atomic operation. The page may
+/// Checks whether the aligned 32-bit word at an address is writable: the kernel adds 0 to it in one atomic operation. The page may
 /// disappear immediately afterwards.
 #[must_use]
 pub fn is_writable(at: usize) -> bool {
-    /// Adds 0; then compares with a value (-2048) that few words hold. A sleeper on such a word checks it once more.
+    /// The operation that adds 0 and then compares with a value (-2048) that few words hold. A sleeper on such a word checks the
+    /// word once more.
     const ADD_NOTHING: u32 = 1 << 28 | 0x800;
     let own = 0u32;
-    // SAFETY: the first word is ours, and nothing waits on it; the kernel checks the address of the second, which keeps its value.
+    // SAFETY: the first word belongs to this call, and no thread waits on it. The kernel checks the address of the second word,
+    // which keeps its value.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex,

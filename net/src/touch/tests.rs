@@ -7,7 +7,7 @@ impl Pages {
     fn new() -> Pages {
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, with protected and unmapped pages that nothing uses.
+        // SAFETY: the call makes a new mapping, with protected and unmapped pages that nothing uses.
         let at = unsafe {
             let at = libc::mmap(std::ptr::null_mut(), 64 * PAGE, prot, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -22,24 +22,24 @@ impl Pages {
 
     fn read(&self, touch: &Touch, at: usize, len: usize) -> Result<Vec<u8>, Fault> {
         let mut out = vec![0; len];
-        // SAFETY: pages of this test, or none.
+        // SAFETY: the address is in the pages of this test, or in none.
         unsafe { touch.read(self.0.wrapping_add(at), &mut out) }.map(|()| out)
     }
 
     fn write(&self, touch: &Touch, at: usize, data: &[u8]) -> Result<(), Fault> {
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         unsafe { touch.write(self.0.wrapping_add(at), data) }
     }
 }
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`.
+        // SAFETY: `new` made the mapping.
         let _ = unsafe { libc::munmap(self.0.cast(), 40 * PAGE) };
     }
 }
 
-/// An object that may use every mechanism, one without copies to itself, and one with pipes only.
+/// Returns an object that may use every mechanism, one without copies to itself, and one with pipes only.
 fn kinds() -> [Touch; 3] {
     let (all, file, pipe) = (Touch::default(), Touch::default(), Touch::default());
     file.whole.set(false);
@@ -81,7 +81,7 @@ fn words_of_any_value_are_read_as_they_are() {
         let words = [word; 2];
         for (skip, len) in [(0, 8), (4, 4), (3, 2), (7, 1)] {
             let mut out = vec![0; len];
-            // SAFETY: bytes of the array.
+            // SAFETY: the bytes belong to the array.
             let read = unsafe { touch.read(words.as_ptr().cast::<u8>().add(skip), &mut out) };
             assert_eq!((read, &out[..]), (Ok(()), &word.to_ne_bytes()[skip..skip + len]));
         }

@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A variable as a provider has declared it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// `TIELINE_SHM_FASTBOX_SIZE`.
+    /// The variable's name: `TIELINE_SHM_FASTBOX_SIZE`.
     pub name: String,
     /// The default, as a user would write it.
     pub default: String,
-    /// Its effect.
+    /// The variable's effect.
     pub doc: String,
     kind: u32,
     least: u64,
@@ -24,7 +24,7 @@ pub struct Declared {
 }
 
 impl Declared {
-    /// A variable with this name.
+    /// Makes a variable with this name.
     #[must_use]
     pub fn new(name: &str, default: &str, doc: &str, accepts: Accepts<'_>) -> Declared {
         let Accepts { kind, least, most, words } = accepts;
@@ -32,7 +32,7 @@ impl Declared {
         Declared { name, default, doc, kind, least, most, words: words.into() }
     }
 
-    /// Its accepted values.
+    /// Returns the variable's accepted values.
     #[must_use]
     pub fn accepts(&self) -> Accepts<'_> {
         Accepts { kind: self.kind, least: self.least, most: self.most, words: &self.words }
@@ -53,14 +53,14 @@ pub type Set = (String, Option<String>);
 pub struct Declarations(Mutex<Vec<(String, Box<Value>)>>);
 
 impl Declarations {
-    /// None yet.
+    /// Makes a list without variables.
     #[must_use]
     pub const fn new() -> Declarations {
         Declarations(Mutex::new(Vec::new()))
     }
 
-    /// Adds a list of variables. `set` gets each variable and returns the text that it is set to. It may replace the declaration by
-    /// the host's own. If `set` fails, no variable is added.
+    /// Adds a list of variables. `set` gets each variable and returns the text that the variable is set to. It may replace the
+    /// declaration by the host's own. If `set` fails, no variable is added.
     ///
     /// # Errors
     /// `INVALID`: the first value that is not valid, in a sentence; the other variables are still added. `UNSUPPORTED_PARAM`: the
@@ -92,7 +92,7 @@ impl Declarations {
         // The whole list is checked before any value: a provider's error must not be reported as the user's.
         let mut declared: Vec<Declared> = Vec::new();
         for at in 0..count {
-            // SAFETY: the first record's size is the distance between records, says the caller; both are bounded.
+            // SAFETY: the caller guarantees that the first record's size is the distance between records; both are bounded.
             let var = unsafe { read(vars.cast::<u8>().add(at * distance).cast(), distance) }?;
             let taken = self.locked().iter().any(|(name, _)| *name == var.name);
             if taken || declared.iter().any(|other| other.name == var.name) {
@@ -114,9 +114,9 @@ impl Declarations {
     /// Writes the value of a variable.
     ///
     /// # Safety
-    /// The name can be read; `out` is a record that is as long as it says.
+    /// The name can be read; `out` is a record of the length that its size field states.
     pub unsafe fn get(&self, name: *const u8, name_len: usize, out: *mut ConfigValue) -> i32 {
-        // SAFETY: the caller's record, whose first field is its size.
+        // SAFETY: the caller guarantees the record, whose first field is its size.
         if out.is_null() || unsafe { *out.cast::<usize>() } < LEAST_VALUE {
             return Status::Invalid as i32;
         }
@@ -136,7 +136,7 @@ impl Declarations {
             origin: value.origin.as_ptr(),
             origin_len: value.origin.len(),
         };
-        // SAFETY: the caller's record. Its texts stay where they are until `clear`.
+        // SAFETY: the caller guarantees the record. The value's texts stay at their addresses until `clear`.
         unsafe { write_attr(out, &record) };
         OK
     }
@@ -151,27 +151,27 @@ impl Declarations {
     }
 }
 
-/// The limits of a list: variables, bytes of a record, bytes of a text.
+/// The limits of a list: the number of variables, the bytes of a record, the bytes of a text.
 const MOST_RECORDS: usize = 4096;
 const MOST_RECORD: usize = 4096;
 const MOST_TEXT: usize = 4096;
-/// The record of minor 0: none is shorter.
+/// The length of the record of minor 0: none is shorter.
 const LEAST_RECORD: usize = offset_of!(ConfigVar, words_len) + size_of::<usize>();
 
-/// The least record for a value.
+/// The smallest length of a record for a value.
 const LEAST_VALUE: usize = offset_of!(ConfigValue, origin_len) + size_of::<usize>();
 
-/// The failure of a list that contradicts itself.
+/// Returns the failure of a list that contradicts itself.
 fn nonsense(why: &str) -> Failure {
     Failure::new(Status::ProviderFailed, why)
 }
 
-/// One record of a list whose records are `size` bytes long.
+/// Reads one record of a list whose records are `size` bytes long.
 ///
 /// # Safety
 /// As [`Declarations::declare`].
 unsafe fn read(record: *const ConfigVar, size: usize) -> Result<Declared, Failure> {
-    // SAFETY: the caller's promise, for the record and for its texts.
+    // SAFETY: the caller guarantees the record and its texts.
     unsafe {
         let var = read_params_of(record, size, ConfigVar::empty()).map_err(|failure| {
             let why = "the record of a variable has a field that this core does not know, and that is not zero";
@@ -224,7 +224,7 @@ unsafe fn text(at: *const u8, len: usize) -> Result<String, Failure> {
     if at.is_null() || len == 0 {
         return Ok(String::new());
     }
-    // SAFETY: the caller's promise; at most a page of it is read.
+    // SAFETY: the caller guarantees the text; at most a page of the text is read.
     let bytes = unsafe { core::slice::from_raw_parts(at, len.min(MOST_TEXT)) };
     if len > MOST_TEXT {
         let begin = String::from_utf8_lossy(&bytes[..32]);
@@ -243,7 +243,7 @@ struct Played {
     set: Box<Setter>,
 }
 
-/// The table of a played host that has only settings, for tests of a provider through its tables. Each call makes one, for
+/// Returns the table of a played host that has only settings, for tests of a provider through its tables. Each call makes one, for
 /// the life of the process.
 pub fn played_host(set: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Host {
     let played =
@@ -263,7 +263,7 @@ unsafe extern "C" fn played_declare(
     vars: *const ConfigVar,
     count: usize,
 ) -> i32 {
-    // SAFETY: the context of a table of `played_host`, which is never freed; the provider's records.
+    // SAFETY: the context belongs to a table of `played_host`, which is never freed; the records are the provider's.
     unsafe {
         let played = &*context.cast::<Played>();
         let set = |var: &mut Declared| {
@@ -303,7 +303,7 @@ mod tests {
     fn declare(vars: &[ConfigVar], set: &str) -> Result<(), (Status, String)> {
         let declarations = Declarations::new();
         let set = |_: &mut Declared| Ok(Some((set.into(), Some("environment".into()))));
-        // SAFETY: records with their texts.
+        // SAFETY: the records and their texts live for the call.
         let declared = unsafe { declarations.declare(vars.as_ptr(), vars.len(), set) };
         declared.map_err(|failure| (failure.status, failure.text))
     }
@@ -312,7 +312,7 @@ mod tests {
     fn invalid_declaration_is_reported_before_invalid_value() {
         let doc = |name| crate::ConfigDoc::count(name, "4", "");
         let nonsense = |vars: &[ConfigVar], words: &str| {
-            // The value that is set is not valid either; the error of the list comes first.
+            // The value that is set is not valid either. The error of the list comes first.
             let (status, text) = declare(vars, "no number").unwrap_err();
             assert!(status == Status::ProviderFailed && text.contains(words), "{status:?} {text}");
         };
@@ -344,7 +344,7 @@ mod tests {
             assert_eq!(status, Status::ProviderFailed);
         }
         let declarations = Declarations::new();
-        // SAFETY: a list that is too long is not read.
+        // SAFETY: the function does not read a list that is too long.
         let refused = unsafe { declarations.declare(vars.as_ptr(), usize::MAX, |_| Ok(None)) };
         assert!(refused.unwrap_err().text.contains("too long"));
     }
@@ -353,11 +353,11 @@ mod tests {
     fn a_value_goes_only_where_there_is_room_for_it() {
         let declarations = Declarations::new();
         let vars = list([crate::ConfigDoc::count("TIELINE_A", "4", "")]);
-        // SAFETY: a record with its texts.
+        // SAFETY: the record and its text live for the call.
         unsafe { declarations.declare(vars.as_ptr(), 1, |_| Ok(None)) }.unwrap();
         let get = |size| {
             let mut out = ConfigValue { size, ..ConfigValue::empty() };
-            // SAFETY: the name's bytes, and a record that is no shorter than it says.
+            // SAFETY: the name can be read, and the record is no shorter than its size states.
             (unsafe { declarations.get("TIELINE_A".as_ptr(), 9, &mut out) }, out.number)
         };
         assert_eq!(get(size_of::<ConfigValue>()), (OK, 4));
@@ -384,7 +384,7 @@ mod tests {
     fn a_text_is_as_long_as_may_be_and_no_longer() {
         let of = |len: usize| {
             let bytes = vec![b'x'; len];
-            // SAFETY: so many bytes that can be read.
+            // SAFETY: `len` bytes can be read.
             unsafe { text(bytes.as_ptr(), len) }.map_err(|failure| failure.text)
         };
         assert_eq!(of(MOST_TEXT), Ok("x".repeat(MOST_TEXT)));
@@ -392,7 +392,7 @@ mod tests {
         let words = format!("the text that begins \"{begin}\" is longer than 4096 bytes");
         assert_eq!(of(MOST_TEXT + 1), Err(words));
         assert_eq!(of(0), Ok(String::new()));
-        // SAFETY: nothing is read at null; bytes that can be read.
+        // SAFETY: nothing is read at null; the other bytes can be read.
         let (null, odd) = unsafe { (text(core::ptr::null(), 9), text([0xff].as_ptr(), 1)) };
         assert_eq!(null.map_err(|failure| failure.text), Ok(String::new()));
         assert_eq!(odd.unwrap_err().text, "a text is not UTF-8");
@@ -407,14 +407,14 @@ mod tests {
             let text = if var.name == "TIELINE_B" { "5" } else { "none" };
             Ok(Some((text.to_owned(), Some("program".to_owned()))))
         };
-        // SAFETY: records with their texts.
+        // SAFETY: the records and their texts live for the call.
         let failure = unsafe { declarations.declare(vars.as_ptr(), 3, set) }.unwrap_err();
         let words =
             "TIELINE_A=none (program) is not valid: a count is a whole number such as 16, or inf";
         assert_eq!((failure.status, &*failure.text), (Status::Invalid, words));
         let get = |name: &str| {
             let mut out = ConfigValue { size: size_of::<ConfigValue>(), ..ConfigValue::empty() };
-            // SAFETY: the name's bytes, and a record of the size that it says.
+            // SAFETY: the name can be read, and the record has the size that it states.
             let code = unsafe { declarations.get(name.as_ptr(), name.len(), &mut out) };
             (code, out.number, out.is_default)
         };
@@ -422,7 +422,7 @@ mod tests {
         assert_eq!(get("TIELINE_A").0, Status::NoDevice as i32);
         // SAFETY: no list is read.
         assert!(unsafe { declarations.declare(core::ptr::null(), 0, |_| Ok(None)) }.is_ok());
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         let null = unsafe { declarations.declare(core::ptr::null(), 1, |_| Ok(None)) };
         assert!(null.unwrap_err().text.contains("null"));
         // A second list cannot declare a variable again.
@@ -439,18 +439,18 @@ mod tests {
         let doc = |name| crate::ConfigDoc::count(name, "4", "");
         let vars = list([doc("TIELINE_A"), doc("TIELINE_B")]);
         let (declare, get) = (host.config_declare.unwrap(), host.config_get.unwrap());
-        // SAFETY: the table's own context, and records with their texts.
+        // SAFETY: the context belongs to the table, and the records and their texts live for the call.
         assert_eq!(unsafe { declare(host.context, vars.as_ptr(), 2) }, OK);
         let get = |name: &str| {
             let mut out = ConfigValue { size: size_of::<ConfigValue>(), ..ConfigValue::empty() };
-            // SAFETY: the name's bytes, and a record of the size that it says.
+            // SAFETY: the name can be read, and the record has the size that it states.
             let code = unsafe { get(host.context, name.as_ptr(), name.len(), &mut out) };
             (code, out.number, out.is_default)
         };
         assert_eq!((get("TIELINE_A"), get("TIELINE_B")), ((OK, 7, 0), (OK, 4, 1)));
         let mut newer = list([doc("TIELINE_C")]);
         newer[0].kind = 77;
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         let code = unsafe { declare(host.context, newer.as_ptr(), 1) };
         assert_eq!(code, Status::UnsupportedParam as i32);
     }

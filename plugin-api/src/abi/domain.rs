@@ -6,19 +6,19 @@ use super::*;
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct DomainAttr {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
     /// The domain's full name, zero-padded: `shm`, `verbs:mlx5_0`.
     pub name: [u8; 64],
-    /// `TIELINE_MEMORY_CAP_*`.
+    /// The memory capabilities, `TIELINE_MEMORY_CAP_*`.
     pub caps: u64,
-    /// The longest packed key.
+    /// The length of the longest packed key, in bytes.
     pub max_key_len: u32,
-    /// Zero.
+    /// Zero, reserved.
     pub reserved: u32,
-    /// Fixed cost of registering memory, ns.
+    /// The fixed cost of registering memory, in ns.
     pub register_ns: f64,
-    /// Cost of registering per byte, ns.
+    /// The cost of registering per byte, in ns.
     pub register_ns_per_byte: f64,
 }
 
@@ -26,27 +26,27 @@ pub struct DomainAttr {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct DomainParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// Name, as `query_domains` gave it.
+    /// The domain's name, as `query_domains` returned it.
     pub name: *const u8,
-    /// Its length.
+    /// The length of `name`, in bytes.
     pub name_len: usize,
-    /// A number that is different for every context on the machine. A context that is opened again has another one.
+    /// A number that is different for every context on the machine. A context that is opened again has a new number.
     pub context_id: [u8; 16],
-    /// None yet.
+    /// The flags; none are defined yet.
     pub flags: u64,
 }
 
-/// Overhead, latency and bandwidth of one class of operation.
+/// The overhead, latency and bandwidth of one class of operation.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cost {
-    /// Time of the calling CPU, ns.
+    /// The time of the calling CPU, in ns.
     pub overhead_ns: f64,
-    /// Transit time, ns.
+    /// The transit time, in ns.
     pub latency_ns: f64,
-    /// Bytes per second; 0 if the cost does not depend on the size.
+    /// The bytes per second; 0 if the cost does not depend on the size.
     pub bytes_per_second: f64,
 }
 
@@ -54,54 +54,56 @@ pub struct Cost {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct ModuleAttr {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
-    /// Name within its domain, zero-padded: `rc`.
+    /// The module's name within its domain, zero-padded: `rc`.
     pub name: [u8; 32],
-    /// `TIELINE_ROLE_*`.
+    /// The purpose of the module, `TIELINE_ROLE_*`.
     pub role: u32,
-    /// `TIELINE_CONNECTS_*`.
+    /// The target of the module's connections, `TIELINE_CONNECTS_*`.
     pub connects: u32,
-    /// `TIELINE_CAP_*`.
+    /// The capabilities, `TIELINE_CAP_*`.
     pub caps: u64,
-    /// Rank among the modules with the same capabilities. Higher comes first; a negative one is used only on request.
+    /// The rank among the modules with the same capabilities. Higher ranks come first; a module with a negative rank is used only
+    /// on request.
     pub priority: i32,
-    /// Most entries of an iov.
+    /// The maximum number of entries of an iov.
     pub max_iov: u32,
-    /// Longest payload of am_short, at least 8.
+    /// The longest payload of am_short in bytes, at least 8.
     pub max_short: usize,
-    /// Longest payload of am_packed, at least 64.
+    /// The longest payload of am_packed in bytes, at least 64.
     pub max_packed: usize,
-    /// Longest payload of am_zcopy.
+    /// The longest payload of am_zcopy, in bytes.
     pub max_zcopy: usize,
-    /// Longest put; 0: no limit.
+    /// The longest put in bytes; 0 for no limit.
     pub max_put: usize,
-    /// Longest get; 0: no limit.
+    /// The longest get in bytes; 0 for no limit.
     pub max_get: usize,
-    /// Masks of `1 << TIELINE_ATOMIC_*` without a result: 32 bit.
+    /// The mask of atomics of 32 bits without a result: `1 << TIELINE_ATOMIC_*`.
     pub atomic_post32: u32,
-    /// 64 bit, without a result.
+    /// The mask of atomics of 64 bits without a result.
     pub atomic_post64: u32,
-    /// 32 bit, with the previous value.
+    /// The mask of atomics of 32 bits with the previous value.
     pub atomic_fetch32: u32,
-    /// 64 bit, with the previous value.
+    /// The mask of atomics of 64 bits with the previous value.
     pub atomic_fetch64: u32,
-    /// Cost by class: `TIELINE_COST_*`.
+    /// The cost by class: `TIELINE_COST_*`.
     pub cost: [Cost; 8],
-    /// Longest interface (or connector) address.
+    /// The longest interface (or connector) address, in bytes.
     pub max_address_len: u32,
-    /// Longest endpoint address; connect-to-endpoint only.
+    /// The longest endpoint address in bytes, for connect-to-endpoint modules.
     pub max_endpoint_address_len: u32,
-    /// Longest identity that connect can carry: at least 4096 if peers connect to the interface and it has messages.
+    /// The longest identity that connect can carry, in bytes: at least 4096 if peers connect to the interface and the module has
+    /// messages.
     pub max_identity_len: u32,
-    /// Connectors: longest datagram, at least 1024.
+    /// The longest datagram of a connector in bytes, at least 1024.
     pub max_datagram: u32,
-    /// Connectors: 1 if datagrams arrive exactly once and in order while the peer lives, else 0.
+    /// 1 if the datagrams of a connector arrive exactly once and in order while the peer lives, else 0.
     pub reliable: u32,
     /// The number of low bits of a word that `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY.
     pub notify_bits: u32,
-    /// Longest put whose bytes are copied before `put` returns. It applies to one piece of host memory without OP_MORE. Without
-    /// OP_REMOTE_COMPLETION such a put returns 0, never 1. 0: none.
+    /// The longest put in bytes whose data is copied before `put` returns. The limit applies to one piece of host memory without
+    /// OP_MORE. Without OP_REMOTE_COMPLETION such a put returns 0, never 1. 0 for none.
     pub max_short_put: usize,
 }
 
@@ -109,13 +111,13 @@ pub struct ModuleAttr {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct MemoryRegion {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
-    /// The domain's handle, never null.
+    /// The domain's handle of the region, never null.
     pub handle: *mut RegionHandle,
-    /// First byte.
+    /// The address of the first byte.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: usize,
 }
 
@@ -123,17 +125,17 @@ pub struct MemoryRegion {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct AllocParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// Length in bytes, never 0. The provided memory may be longer.
+    /// The length in bytes, never 0. The provided memory may be longer.
     pub len: usize,
-    /// `TIELINE_ACCESS_*`.
+    /// The access rights, `TIELINE_ACCESS_*`.
     pub access: u64,
-    /// `TIELINE_ALLOC_*`; none yet.
+    /// The flags, `TIELINE_ALLOC_*`; none are defined yet.
     pub flags: u64,
-    /// `TIELINE_MEMORY_KIND_*`.
+    /// The kind of memory, `TIELINE_MEMORY_KIND_*`.
     pub kind: u32,
-    /// Zero.
+    /// Zero, reserved.
     pub reserved: u32,
 }
 
@@ -141,21 +143,22 @@ pub struct AllocParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct RegisterParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// First byte. With REGISTER_DMABUF the processor must not access this address; pieces are still addressed relative to it.
+    /// The address of the first byte. With REGISTER_DMABUF the processor must not access this address; pieces are still addressed
+    /// relative to it.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: usize,
-    /// `TIELINE_ACCESS_*`; 0: only for local pieces.
+    /// The access rights, `TIELINE_ACCESS_*`; 0 for local pieces only.
     pub access: u64,
-    /// `TIELINE_REGISTER_*`.
+    /// The flags, `TIELINE_REGISTER_*`.
     pub flags: u64,
-    /// `TIELINE_MEMORY_KIND_*`.
+    /// The kind of memory, `TIELINE_MEMORY_KIND_*`.
     pub kind: u32,
-    /// REGISTER_DMABUF: the descriptor, borrowed for the call; else 0, and not looked at.
+    /// The descriptor of the DMA buffer with REGISTER_DMABUF, borrowed for the call; otherwise 0, and ignored.
     pub dmabuf: i32,
-    /// REGISTER_DMABUF: the offset of `base` in it.
+    /// The offset of `base` in the DMA buffer, with REGISTER_DMABUF.
     pub dmabuf_offset: u64,
 }
 
@@ -163,27 +166,27 @@ pub struct RegisterParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct KeyParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// The region.
+    /// The region that the key is for.
     pub region: *mut RegionHandle,
-    /// First byte of the region that the key covers. It is offset 0 of put, get and atomics with this key. A provider whose keys
-    /// cover whole regions refuses others with `UNSUPPORTED`.
+    /// The offset of the first byte of the region that the key covers. This byte is offset 0 of put, get and atomics with this key.
+    /// A provider whose keys cover whole regions refuses other offsets with `UNSUPPORTED`.
     pub offset: u64,
-    /// Bytes that the key covers; 0: up to the region's end. A part that exceeds the region is `OUT_OF_RANGE`, and so is an
-    /// operation with the key outside of the part.
+    /// The number of bytes that the key covers; 0 for all up to the region's end. A part that exceeds the region is `OUT_OF_RANGE`,
+    /// and so is an operation with the key outside of the part.
     pub len: u64,
-    /// The rights of the region that the key grants; 0: all of them. A right that the region does not have is `INVALID`.
+    /// The rights of the region that the key grants; 0 for all of them. A right that the region does not have is `INVALID`.
     pub access: u64,
-    /// None yet.
+    /// The flags; none are defined yet.
     pub flags: u64,
 }
 
-/// Functions of a domain. Any thread.
+/// The functions of a domain. Any thread may call them.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct DomainOps {
-    /// Size of this table as the provider compiled it.
+    /// The size of this table as the provider compiled it.
     pub size: usize,
     /// Closes the domain; everything opened from it was closed before.
     pub close: Option<unsafe extern "C" fn(domain: *mut DomainHandle)>,
@@ -212,7 +215,7 @@ pub struct DomainOps {
             out: *mut *mut ConnectorHandle,
         ) -> i32,
     >,
-    /// Provides memory that this domain's peers reach best: zeroed, and it begins with a page.
+    /// Provides memory that this domain's peers reach best: zeroed, and page-aligned.
     pub alloc: Option<
         unsafe extern "C" fn(
             domain: *mut DomainHandle,
@@ -241,9 +244,9 @@ pub struct DomainOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Refuses every new access by a key of this region, as far as possible while the process itself still uses
-    /// the registration. Returns 0, or `AGAIN` if an access that began before is not complete. The region stays, and
-    /// `deregister` follows. The core may call this several times.
+    /// Refuses every new access by a key of this region, as far as possible while the process itself still uses the registration.
+    /// Returns 0, or `AGAIN` if an access that began before is not complete. The region stays, and `deregister` follows. The core
+    /// may call this function several times.
     pub revoke:
         Option<unsafe extern "C" fn(domain: *mut DomainHandle, region: *mut RegionHandle) -> i32>,
 }

@@ -2,62 +2,63 @@
 
 use super::*;
 
-/// One piece of a gathered buffer: frozen.
+/// One piece of a gathered buffer. This record is frozen.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct Iov {
-    /// First byte.
+    /// The address of the first byte.
     pub base: *mut u8,
-    /// Length in bytes.
+    /// The length in bytes.
     pub len: usize,
-    /// The region of the interface's domain that the piece lies in, or null: it lies anywhere. It is always null without
-    /// TAKES_REGIONS of the module, and for operations of SYNCHRONOUS modules. A piece with a null region is host memory.
+    /// The region of the interface's domain that contains the piece, or null if the piece may be any memory. The field is always
+    /// null without TAKES_REGIONS of the module, and for operations of SYNCHRONOUS modules. A piece with a null region is host
+    /// memory.
     pub region: *mut RegionHandle,
 }
 
-/// A put or get: frozen.
+/// A put or get. This record is frozen.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Rma {
-    /// Local pieces: read by put, written by get.
+    /// The local pieces, read by put and written by get.
     pub iov: *const Iov,
     /// The number of pieces.
     pub iov_count: usize,
-    /// Sum of their lengths.
+    /// The sum of the pieces' lengths, in bytes.
     pub len: usize,
     /// The key, from `import_key` on the same endpoint or on its interface.
     pub key: *mut KeyHandle,
-    /// Offset into the range that the key covers.
+    /// The offset into the range that the key covers.
     pub offset: u64,
-    /// Comes back in EVENT_COMPLETION if the call returned PENDING.
+    /// The cookie of the EVENT_COMPLETION that follows if the call returned PENDING.
     pub cookie: u64,
-    /// `TIELINE_OP_*`.
+    /// The flags, `TIELINE_OP_*`.
     pub flags: u64,
-    /// Zero.
+    /// Zero, reserved.
     pub reserved: u64,
 }
 
-/// A remote atomic: frozen.
+/// A remote atomic. This record is frozen.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct Atomic {
-    /// `TIELINE_ATOMIC_*`.
+    /// The operation, `TIELINE_ATOMIC_*`.
     pub op: u32,
-    /// 4 or 8 bytes.
+    /// The width of the word: 4 or 8 bytes.
     pub width: u32,
     /// The key, from `import_key` on the same endpoint or on its interface.
     pub key: *mut KeyHandle,
-    /// Offset into the range that the key covers, a multiple of the width.
+    /// The offset into the range that the key covers, a multiple of the width.
     pub offset: u64,
     /// The operand.
     pub operand: u64,
-    /// The value that COMPARE_SWAP compares with.
+    /// The value that COMPARE_SWAP compares with the word.
     pub compare: u64,
-    /// Receives the previous value if the call returns 0 and FETCH is set. A pending operation has it in the event.
+    /// The place for the previous value if the call returns 0 and FETCH is set. For a pending operation the event has the value.
     pub result: *mut u64,
-    /// Comes back in EVENT_COMPLETION if the call returned PENDING.
+    /// The cookie of the EVENT_COMPLETION that follows if the call returned PENDING.
     pub cookie: u64,
-    /// `TIELINE_OP_*`.
+    /// The flags, `TIELINE_OP_*`.
     pub flags: u64,
 }
 
@@ -65,13 +66,13 @@ pub struct Atomic {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ImportParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// The output of `pack_key` of the peer's domain. The bytes come from the peer: check every one.
+    /// The output of `pack_key` of the peer's domain. The bytes come from the peer, so the callee checks every byte.
     pub bytes: *const u8,
-    /// Their number.
+    /// The number of bytes.
     pub len: usize,
-    /// None yet.
+    /// The flags; none are defined yet.
     pub flags: u64,
 }
 
@@ -79,46 +80,46 @@ pub struct ImportParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConnectParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// The peer's endpoint address. The bytes come from the peer: check every one.
+    /// The peer's endpoint address. The bytes come from the peer, so the callee checks every byte.
     pub address: *const u8,
-    /// Its length.
+    /// The length of `address`, in bytes.
     pub address_len: usize,
-    /// None yet.
+    /// The flags; none are defined yet.
     pub flags: u64,
 }
 
-/// The limits of one endpoint, if they are lower than its module's; 0: the module's limit.
+/// The limits of one endpoint, if they are lower than those of its module. 0 means the module's limit.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointLimits {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
-    /// Longest payload of am_short.
+    /// The longest payload of am_short, in bytes.
     pub max_short: usize,
-    /// Longest payload of am_packed.
+    /// The longest payload of am_packed, in bytes.
     pub max_packed: usize,
-    /// Longest payload of am_zcopy.
+    /// The longest payload of am_zcopy, in bytes.
     pub max_zcopy: usize,
-    /// Longest put, and put_notify.
+    /// The longest put, and put_notify, in bytes.
     pub max_put: usize,
-    /// Longest get.
+    /// The longest get, in bytes.
     pub max_get: usize,
 }
 
-/// Packs a message: returns the number of bytes written, or a negative status.
-/// The buffer is initialised memory (its content does not matter), and belongs to the callback during the call.
+/// Packs a message. Returns the number of bytes written, or a negative status. The buffer is initialised memory (its content does
+/// not matter), and belongs to the callback during the call.
 pub type PackFn =
     Option<unsafe extern "C" fn(argument: *mut c_void, buffer: *mut u8, capacity: usize) -> i64>;
 
-/// Functions of an endpoint. One thread at a time, the same as for its interface.
+/// The functions of an endpoint. One thread at a time may call them: the thread of its interface.
 ///
 /// Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows) or a negative status.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct EndpointOps {
-    /// Size of this table as the provider compiled it.
+    /// The size of this table as the provider compiled it.
     pub size: usize,
     /// Sends a message of at most `max_short` bytes, which are copied before the call returns.
     pub am_short: Option<
@@ -130,7 +131,7 @@ pub struct EndpointOps {
             len: usize,
         ) -> i32,
     >,
-    /// Sends a message that `pack` writes, of at most `most` bytes: returns its length or a negative status.
+    /// Sends a message that `pack` writes, of at most `most` bytes. Returns the message's length or a negative status.
     // abi_stable cannot inspect a function that takes a function: it compares the slot by name and size.
     #[sabi(unsafe_opaque_field)]
     pub am_packed: Option<
@@ -156,17 +157,17 @@ pub struct EndpointOps {
     >,
     /// Writes remote memory. The record and the array are borrowed for the call, the bytes until the completion.
     pub put: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Rma) -> i32>,
-    /// Reads remote memory, in the same way.
+    /// Reads remote memory. The borrowing rules are those of `put`.
     pub get: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Rma) -> i32>,
     /// Executes a remote atomic.
     pub atomic:
         Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Atomic) -> i32>,
     /// Completes when puts, gets and atomics that were posted before are complete at the target, and messages are in a place where
-    /// nothing that happens to their sender can lose them. A module of messages alone may return UNSUPPORTED if that is already
-    /// true of every accepted message.
+    /// no event at their sender can lose them. A module that only has messages may return UNSUPPORTED if every accepted message
+    /// already is in such a place.
     pub flush: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, cookie: u64) -> i32>,
     /// Orders everything posted before on this endpoint, including messages, ahead of everything posted after. It does not wait.
-    /// UNSUPPORTED: this lane cannot keep order. AGAIN: it cannot at the moment. The core then waits for a flush.
+    /// UNSUPPORTED: this lane cannot keep order. AGAIN: the lane cannot keep order at the moment. The core then waits for a flush.
     pub fence: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle) -> i32>,
     /// Closes the endpoint. Pending operations are dropped without an event.
     pub close: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle)>,
@@ -180,8 +181,8 @@ pub struct EndpointOps {
     >,
     /// Releases an imported key.
     pub drop_key: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, key: *mut KeyHandle)>,
-    /// Connect-to-endpoint: writes this endpoint's address, and returns its length. The peer may use it before
-    /// `connect` is called here; its messages are kept until that call.
+    /// Connect-to-endpoint modules: writes this endpoint's address, and returns its length. The peer may use the address before
+    /// `connect` is called on this endpoint; the peer's messages are kept until that call.
     pub address: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,
@@ -189,20 +190,20 @@ pub struct EndpointOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Connect-to-endpoint: connects to the peer's endpoint address. Does not wait: data calls return AGAIN until the
-    /// connection is established. A connection that cannot be established ends in EVENT_ENDPOINT_FAILED.
+    /// Connect-to-endpoint modules: connects to the peer's endpoint address. The function does not wait: data calls return AGAIN
+    /// until the connection is established. A connection that cannot be established ends in EVENT_ENDPOINT_FAILED.
     pub connect: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, params: *const ConnectParams) -> i32,
     >,
     /// CAP_PUT_NOTIFY: a put with a notification. The target gets EVENT_NOTIFIED with the low `notify_bits` of `word`. The event
-    /// comes once, when all bytes of this put are there, and those of every put that this endpoint has posted before it. The put
+    /// comes once, when all bytes of this put have arrived, and those of every put that this endpoint has posted before it. The put
     /// may be empty: length 0 only notifies, and its key is still not null.
     pub put_notify: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, op: *const Rma, word: u32) -> i32,
     >,
-    /// CAP_KEY_POINTER: the address at which `len` bytes from `offset` on are mapped in this process. Loads and stores there access
-    /// the peer's memory. The mapping stays until the key is dropped. After the owner has ended its region, the mapping leads to
-    /// memory without an owner, where loads and stores have no meaning.
+    /// CAP_KEY_POINTER: returns the address at which `len` bytes from `offset` on are mapped in this process. Loads and stores at
+    /// this address access the peer's memory. The mapping stays until the key is dropped. After the owner has ended its region, the
+    /// mapping leads to memory without an owner, where loads and stores have no meaning.
     pub key_pointer: Option<
         unsafe extern "C" fn(
             endpoint: *mut EndpointHandle,
@@ -215,8 +216,8 @@ pub struct EndpointOps {
     /// CAP_CANCEL: requests that a pending operation ends soon. 0: its completion still comes, with CANCELED if no part of
     /// the operation has happened. INVALID: no operation with this cookie is pending.
     pub cancel: Option<unsafe extern "C" fn(endpoint: *mut EndpointHandle, cookie: u64) -> i32>,
-    /// The limits of this endpoint. The core calls it after `connect`, and again when a connection that was still being formed is
-    /// established.
+    /// Writes the limits of this endpoint. The core calls it after `connect`, and again when a connection that was still being
+    /// formed is established.
     pub limits: Option<
         unsafe extern "C" fn(endpoint: *mut EndpointHandle, out: *mut EndpointLimits) -> i32,
     >,

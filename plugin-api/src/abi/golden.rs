@@ -1,8 +1,8 @@
 //! The layout of every record and table, as fixed numbers.
 //!
-//! The header repeats them as `_Static_assert`, so that a change that moves a field does not compile on
-//! either side. ABI 1.0 is frozen: a field that is added at an end adds a line here. Only the size of a record that has grown
-//! changes. `cargo xtask header --check` compares with the headers of the frozen minors.
+//! The header repeats the numbers as `_Static_assert`, so that a change that moves a field does not compile on either side. ABI 1.0
+//! is frozen: a field that is added at an end adds a line here. Only the size of a record that has grown changes. `cargo xtask
+//! header --check` compares with the headers of the frozen minors.
 
 use super::*;
 
@@ -11,14 +11,14 @@ use super::*;
 pub struct Record {
     /// The name of the type.
     pub name: &'static str,
-    /// `size_of`.
+    /// The size of the record, as `size_of` returns it.
     pub size: usize,
-    /// Fields in order, with `offset_of` each.
+    /// The fields in order, with the `offset_of` of each.
     pub fields: &'static [(&'static str, usize)],
 }
 
-/// The size of the field that `_of` returns.
-#[allow(dead_code)] // Rust 1.85 does not see that constants use it
+/// Returns the size of the field that `_of` returns.
+#[allow(dead_code)] // Rust 1.85 does not see that constants use this function
 const fn size_of_field<T, F>(_of: fn(&T) -> &F) -> usize {
     size_of::<F>()
 }

@@ -5,7 +5,7 @@ use crate::config::{ConfigDoc, Value};
 use crate::flags::{async_kind, log_level};
 use crate::{Failure, OK, Status};
 
-/// The host: log, configuration, clock, asynchronous events. It is cheap to copy.
+/// The host: log, configuration, clock, asynchronous events. A handle is cheap to copy.
 #[derive(Clone, Copy)]
 pub struct HostHandle {
     host: *const Host,
@@ -17,7 +17,7 @@ pub struct HostHandle {
 // SAFETY: the host table is constant for the life of the process and its functions may be called from any
 // thread; the core promises both in the documentation of `Host`.
 unsafe impl Send for HostHandle {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for HostHandle {}
 
 macro_rules! slot {
@@ -34,7 +34,7 @@ macro_rules! slot {
 }
 
 impl HostHandle {
-    /// Wraps the table that the entry function was given; `None` when it is null or too short to be one.
+    /// Wraps the table that the entry function received. Returns `None` if the table is null or too short.
     ///
     /// # Safety
     /// `host` is null or points to a host table that stays valid for the life of the process.
@@ -43,7 +43,7 @@ impl HostHandle {
         if host.is_null() {
             return None;
         }
-        // SAFETY: not null, and the caller promises a table, whose first field is `size`.
+        // SAFETY: the pointer is not null, and the caller promises a table, whose first field is `size`.
         let size = unsafe { (*host).size };
         if size < core::mem::offset_of!(Host, context) {
             return None;
@@ -51,13 +51,13 @@ impl HostHandle {
         let mut context = core::ptr::null_mut();
         // A table that ends before this field has no functions.
         if size > core::mem::offset_of!(Host, context) {
-            // SAFETY: as above, and the field is inside of the table.
+            // SAFETY: as above, and the field is inside the table.
             context = unsafe { (*host).context };
         }
         Some(HostHandle { host, context, declared: &[] })
     }
 
-    /// The host's ABI minor. The host knows the kinds of event of that minor.
+    /// Returns the host's ABI minor. The host knows the event kinds of that minor.
     #[must_use]
     pub fn abi_minor(&self) -> u32 {
         // SAFETY: `HostHandle::new` got a table that stays valid for the life of the process and has this field.
@@ -80,7 +80,7 @@ impl HostHandle {
     /// Declares the variables that [`HostHandle::config`] reads. Call it once, before anything else.
     ///
     /// # Errors
-    /// A variable is set to a value that it does not accept. The host keeps the error text.
+    /// A variable is set to a value that the variable does not accept. The host keeps the error text.
     pub fn declare(mut self, variables: &'static [ConfigDoc]) -> Result<HostHandle, Failure> {
         self.declared = variables;
         let Some((context, f)) = slot!(self, config_declare) else { return Ok(self) };
@@ -92,7 +92,7 @@ impl HostHandle {
         }
     }
 
-    /// The value of a declared variable, from the program, the environment or a file, or its default.
+    /// Returns the value of a declared variable, from the program, the environment or a file, or its default.
     #[must_use]
     pub fn config(&self, name: &str) -> Value {
         self.asked(name).unwrap_or_else(|| {
@@ -113,7 +113,7 @@ impl HostHandle {
             if at.is_null() || len == 0 {
                 return String::new();
             }
-            // SAFETY: the host's text, which stays longer than this call.
+            // SAFETY: the text belongs to the host and stays valid longer than this call.
             let bytes = unsafe { core::slice::from_raw_parts(at, len) };
             String::from_utf8_lossy(bytes).into_owned()
         };
@@ -126,7 +126,7 @@ impl HostHandle {
         })
     }
 
-    /// Nanoseconds of a clock that never goes backwards.
+    /// Returns the nanoseconds of a clock that never goes backwards.
     #[must_use]
     pub fn clock_ns(&self) -> u64 {
         match slot!(self, clock_ns) {
@@ -190,7 +190,7 @@ mod tests {
     const VARIABLES: &[ConfigDoc] = &[ConfigDoc::count("TIELINE_A", "4", "")];
 
     fn handle(host: Host) -> Option<HostHandle> {
-        // SAFETY: a table that is never freed.
+        // SAFETY: the table is never freed.
         unsafe { HostHandle::new(Box::leak(Box::new(host))) }
     }
 

@@ -6,15 +6,15 @@ use super::*;
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct InterfaceParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// Module name within the domain.
+    /// The module's name within the domain.
     pub module: *const u8,
-    /// Its length.
+    /// The length of `module`, in bytes.
     pub module_len: usize,
-    /// The worker's number. It is different for every worker of every context, on all hosts.
+    /// The worker's number, which is different for every worker of every context, on all hosts.
     pub worker_id: [u8; 16],
-    /// None yet.
+    /// The flags; none are defined yet.
     pub flags: u64,
 }
 
@@ -22,19 +22,19 @@ pub struct InterfaceParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct EndpointParams {
-    /// Size of this record.
+    /// The size of this record.
     pub size: usize,
-    /// Connect-to-interface: the peer's interface address; connect-to-endpoint: null.
+    /// The peer's interface address for connect-to-interface modules; null for connect-to-endpoint modules.
     pub address: *const u8,
-    /// Its length.
+    /// The length of `address`, in bytes.
     pub address_len: usize,
     /// The local identity, which the peer gets in EVENT_PEER_ARRIVED.
     pub identity: *const u8,
-    /// Its length.
+    /// The length of `identity`, in bytes.
     pub identity_len: usize,
-    /// Comes back in EVENT_ENDPOINT_FAILED.
+    /// The cookie of the endpoint's EVENT_ENDPOINT_FAILED.
     pub cookie: u64,
-    /// None yet.
+    /// The flags; none are defined yet.
     pub flags: u64,
 }
 
@@ -42,36 +42,36 @@ pub struct EndpointParams {
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug)]
 pub struct Event {
-    /// `TIELINE_EVENT_*`.
+    /// The kind of event, `TIELINE_EVENT_*`.
     pub kind: u32,
-    /// Message id.
+    /// The message id.
     pub id: u32,
-    /// 0 or a negative status.
+    /// The status: 0 or negative.
     pub status: i32,
-    /// `TIELINE_EVENT_FLAG_*`.
+    /// The flags, `TIELINE_EVENT_FLAG_*`.
     pub flags: u32,
     /// The sender's number on this interface.
     pub peer: u64,
-    /// Message header, or fetched value. In a failed completion: the device's own number of the reason, or 0.
+    /// The message header, or the fetched value. In a failed completion: the device's own number of the reason, or 0.
     pub header: u64,
-    /// Payload, or words: valid until the next poll or close of this interface.
+    /// The payload, or words, valid until the next poll or close of this interface.
     pub data: *const u8,
-    /// Its length.
+    /// The length of `data`, in bytes.
     pub len: usize,
     /// The operation's or endpoint's cookie, or the number that releases a lent buffer.
     pub cookie: u64,
-    /// Zero.
+    /// Zero, reserved.
     pub reserved: u64,
 }
 
-/// Functions of an interface. One thread at a time.
+/// The functions of an interface. One thread at a time may call them.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct InterfaceOps {
-    /// Size of this table as the provider compiled it.
+    /// The size of this table as the provider compiled it.
     pub size: usize,
-    /// Progress: writes up to `capacity` events and returns their number, or a negative status. This call releases
-    /// the data of the previous call's events.
+    /// Makes progress: writes up to `capacity` events and returns their number, or a negative status. This call releases the data
+    /// of the previous call's events.
     pub poll: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
@@ -97,8 +97,9 @@ pub struct InterfaceOps {
             address_len: usize,
         ) -> i32,
     >,
-    /// Makes an endpoint. Connect-to-interface: it is usable immediately, or `am_*` returns AGAIN until it is.
-    /// Connect-to-endpoint: no address and no identity; `peer` of every message that arrives on it is its cookie.
+    /// Makes an endpoint. Connect-to-interface modules: the endpoint is usable immediately, or `am_*` returns AGAIN until it is.
+    /// Connect-to-endpoint modules: there is no address and no identity, and `peer` of every message that arrives on the endpoint
+    /// is its cookie.
     pub connect: Option<
         unsafe extern "C" fn(
             interface: *mut InterfaceHandle,
@@ -106,20 +107,20 @@ pub struct InterfaceOps {
             out: *mut *mut EndpointHandle,
         ) -> i32,
     >,
-    /// Prepares to sleep. 0: `event_fd` becomes readable on the next event. 1: there is something to poll.
-    /// It may be called at any time, also after a poll that returned events.
+    /// Prepares to sleep. 0: `event_fd` becomes readable on the next event. 1: there is an event to poll. The core may call this
+    /// function at any time, also after a poll that returned events.
     pub arm: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
-    /// A descriptor for poll(2) or epoll (level-triggered), or a negative status. It is the same for the interface's life, and
-    /// belongs to the provider. The core neither reads nor closes it.
+    /// Returns a descriptor for poll(2) or epoll (level-triggered), or a negative status. The descriptor is the same for the
+    /// interface's life, and belongs to the provider. The core neither reads nor closes it.
     pub event_fd: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle) -> i32>,
     /// Returns a lent payload, by the cookie of its event.
     pub release: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64)>,
-    /// Memory of this process that the interface and its endpoints use.
+    /// Writes the memory of this process that the interface and its endpoints use.
     pub memory:
         Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, out: *mut MemoryUse) -> i32>,
-    /// Disconnects the peer whose messages carry this number. Nothing more of it arrives, its endpoint fails, and a later
-    /// endpoint of the same peer is a new connection. The core calls it if it cannot answer a peer that would otherwise wait
-    /// without end. For modules that connect to an endpoint, the core closes the endpoint instead.
+    /// Disconnects the peer whose messages carry this number. No message of the peer arrives any more, the peer's endpoint fails,
+    /// and a later endpoint of the same peer is a new connection. The core calls this function if it cannot answer a peer that
+    /// would otherwise wait without end. For modules that connect to an endpoint, the core closes the endpoint instead.
     pub hang_up: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, peer: u64) -> i32>,
     /// CAP_INTERFACE_KEYS: makes a packed key usable on every endpoint of this interface that leads to the owner of the key.
     /// The core then calls no endpoint's `import_key`. AGAIN: call again after progress.
@@ -134,39 +135,41 @@ pub struct InterfaceOps {
     pub drop_key:
         Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, key: *mut KeyHandle)>,
     /// CAP_FLUSH_ALL: completes when everything posted before on any endpoint of this interface is complete at its target, like
-    /// `flush` of every endpoint. A failed endpoint does not fail it: the endpoint's own events report the failure.
+    /// `flush` of every endpoint. A failed endpoint does not fail this flush: the endpoint's own events report the failure.
     pub flush: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle, cookie: u64) -> i32>,
-    /// Since minor 1. The worker has closed. Notifies every connected peer that this side has left in good order, delivers
-    /// everything accepted before, and accepts no new peer. Endpoints, keys and lent payloads may still exist and are released
-    /// afterwards. Nothing is posted or polled after this call. Without the slot, peers are notified by `close`.
+    /// Since minor 1. Ends the interface's service, because the worker has closed. Notifies every connected peer that this side has
+    /// left in good order, delivers everything accepted before, and accepts no new peer. Endpoints, keys and lent payloads may
+    /// still exist and are released afterwards. Nothing is posted or polled after this call. Without the slot, peers are notified
+    /// by `close`.
     pub leave: Option<unsafe extern "C" fn(interface: *mut InterfaceHandle)>,
 }
 
-/// Memory that an interface uses.
+/// The memory that an interface uses.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy, Debug, Default)]
 pub struct MemoryUse {
-    /// Size of this record, set by the caller.
+    /// The size of this record, set by the caller.
     pub size: usize,
-    /// Bytes that do not depend on the number of peers.
+    /// The number of bytes that do not depend on the number of peers.
     pub base_bytes: u64,
-    /// Bytes for all peers together.
+    /// The number of bytes for all peers together.
     pub peer_bytes: u64,
     /// The number of peers that these bytes are for.
     pub peers: u64,
-    /// Bytes of message buffers that have been committed.
+    /// The number of bytes of message buffers that have been committed.
     pub buffer_bytes: u64,
 }
 
-/// Functions of a connector: datagrams that form connections, and nothing else. One thread at a time.
+/// The functions of a connector, which carries datagrams that form connections, and nothing else. One thread at a time may call
+/// them.
 #[repr(C)]
 #[derive(StableAbi, Clone, Copy)]
 pub struct ConnectorOps {
-    /// Size of this table as the provider compiled it.
+    /// The size of this table as the provider compiled it.
     pub size: usize,
-    /// Progress: EVENT_DATAGRAM, and EVENT_PEER_LEFT if an address given to `send` cannot be reached or the
-    /// connection to it broke. Its `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent
-    /// before may be lost; a new `send` starts a new attempt. See `InterfaceOps::poll`.
+    /// Makes progress: writes EVENT_DATAGRAM, and EVENT_PEER_LEFT if an address passed to `send` cannot be reached or the
+    /// connection to it broke. The `header` of EVENT_PEER_LEFT is the address's FNV-1a hash (64 bit), and its data the reason in
+    /// words. Datagrams sent before may be lost; a new `send` starts a new attempt. See `InterfaceOps::poll`.
     pub poll: Option<
         unsafe extern "C" fn(
             connector: *mut ConnectorHandle,
@@ -184,7 +187,7 @@ pub struct ConnectorOps {
             capacity: usize,
         ) -> i64,
     >,
-    /// Whether that address can be reached, like `InterfaceOps::reachable`.
+    /// Checks whether a connector with that address can be reached, like `InterfaceOps::reachable`.
     pub reachable: Option<
         unsafe extern "C" fn(
             connector: *mut ConnectorHandle,
@@ -192,7 +195,7 @@ pub struct ConnectorOps {
             address_len: usize,
         ) -> i32,
     >,
-    /// Sends one datagram: 0, AGAIN or another negative status.
+    /// Sends one datagram. Returns 0, AGAIN or another negative status.
     pub send: Option<
         unsafe extern "C" fn(
             connector: *mut ConnectorHandle,
@@ -204,6 +207,6 @@ pub struct ConnectorOps {
     >,
     /// Prepares to sleep, like `InterfaceOps::arm`.
     pub arm: Option<unsafe extern "C" fn(connector: *mut ConnectorHandle) -> i32>,
-    /// A descriptor to wait on, or a negative status.
+    /// Returns a descriptor to wait on, or a negative status.
     pub event_fd: Option<unsafe extern "C" fn(connector: *mut ConnectorHandle) -> i32>,
 }

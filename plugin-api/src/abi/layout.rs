@@ -3,7 +3,7 @@
 use super::*;
 use abi_stable::type_layout::TypeLayout;
 
-/// The version of abi_stable whose layouts these are.
+/// The version of abi_stable that defines these layouts.
 pub const ABI_STABLE: &str = "0.11";
 
 /// One layout for every record and table that crosses the boundary, in a fixed order that only grows.

@@ -1,4 +1,4 @@
-//! The buffer that a message is packed into.
+//! The buffer into which a message is packed.
 
 #![allow(unsafe_code)]
 
@@ -10,21 +10,22 @@ pub struct Packer<'a> {
 }
 
 impl<'a> Packer<'a> {
-    /// Wraps a callback. It writes at most the given number of bytes to the given address, which must be writable for as many.
+    /// Wraps a callback. The callback writes at most the given number of bytes to the given address, which must be writable for
+    /// that number of bytes.
     pub fn new(pack: &'a mut dyn FnMut(*mut u8, usize) -> Result<usize, Status>) -> Packer<'a> {
         Packer { pack }
     }
 
-    /// Lets the application write into `buffer`; returns the number of bytes.
+    /// Lets the application write into `buffer`. Returns the number of bytes written.
     ///
     /// # Errors
-    /// The application's error, or [`Status::Invalid`] if it claims more bytes than there is room for.
+    /// The application's error, or [`Status::Invalid`] if the application claims more bytes than fit.
     pub fn pack(self, buffer: &mut [u8]) -> Result<usize, Status> {
-        // SAFETY: a slice, borrowed exclusively for the call.
+        // SAFETY: the slice is borrowed exclusively for the call.
         unsafe { self.pack_at(buffer.as_mut_ptr(), buffer.len()) }
     }
 
-    /// Like [`Packer::pack`], for memory that is no Rust slice: writes at most `capacity` bytes to `at`.
+    /// Packs like [`Packer::pack`], into memory that is no Rust slice: writes at most `capacity` bytes to `at`.
     ///
     /// # Errors
     /// As [`Packer::pack`].

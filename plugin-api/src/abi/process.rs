@@ -1,10 +1,10 @@
-//! State of a process that a forked child must not use as its own.
+//! The state of a process that a forked child must not use as its own.
 //!
-//! A child has a copy of all memory of its parent, and one thread. A lock that another thread held stays locked there for
+//! A child has a copy of all memory of its parent, and one thread. A lock that another thread held stays locked in the child for
 //! ever. Connections, listeners and file locks still belong to the parent. So a `static` is one of these:
 //!
 //! * [`PerProcess`]: a child starts with a new value, and waits for no lock of its parent;
-//! * [`Kept`]: it only grows, has no lock, and a child continues to use it;
+//! * [`Kept`]: the list only grows, has no lock, and a child continues to use it;
 //! * [`Calls`] and [`Owner`], for other libraries: a child skips calls that might never return;
 //! * an atomic whose value is also correct in the child.
 //!
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 struct Page {
     /// The process's number; zero until the first call.
     number: AtomicU64,
-    /// Not zero if the kernel does not wipe it: before Linux 4.14.
+    /// Not zero if the kernel does not wipe the page: before Linux 4.14.
     stays: AtomicU64,
-    /// One for each number, so that an ancestor's mark stays wiped after this process has set its own.
+    /// A mark for each number, so that an ancestor's mark stays wiped after this process has set its own.
     marks: [AtomicU8; MARKS],
 }
 
@@ -37,10 +37,10 @@ static PAGE: AtomicPtr<Page> = AtomicPtr::new(ptr::null_mut());
 /// The count of numbers that this process and its ancestors have taken.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
-/// A number of this process that differs from those of its ancestors that have called this function.
+/// Returns a number of this process that differs from those of its ancestors that have called this function.
 ///
 /// The process's id is not sufficient: a child in a new namespace may have the id of its parent. A kernel before Linux 4.14 wipes
-/// no pages; there the number is the process's id. From any thread.
+/// no pages; with such a kernel the number is the process's id. Any thread may call this function.
 #[must_use]
 pub fn number() -> u64 {
     let page = page();
@@ -92,7 +92,7 @@ fn made() -> &'static Page {
             marks: [const { AtomicU8::new(0) }; MARKS],
         }))),
     };
-    // SAFETY: a whole page that is not published yet.
+    // SAFETY: the page is whole and not published yet.
     unsafe { new.as_ref() }.stays.store(u64::from(!is_wiped), Ordering::Relaxed);
     let first =
         PAGE.compare_exchange(ptr::null_mut(), new.as_ptr(), Ordering::AcqRel, Ordering::Acquire);
@@ -105,16 +105,16 @@ fn made() -> &'static Page {
     unsafe { page.as_ref() }
 }
 
-/// Tells whether it was made by the current process. The check is one load, for short paths.
+/// A mark of a process, by which code detects a forked child. The check is one load, for short paths.
 ///
-/// Before Linux 4.14 it cannot distinguish a forked child from its parent, nor from an ancestor 4080 forks away.
+/// Before Linux 4.14 a mark cannot distinguish a forked child from its parent, nor from an ancestor 4080 forks away.
 #[derive(Clone, Copy)]
 pub struct Mark {
     is_here: &'static AtomicU8,
 }
 
 impl Mark {
-    /// A mark of this process.
+    /// Makes a mark of this process.
     #[must_use]
     pub fn new() -> Mark {
         let page = page();
@@ -128,7 +128,7 @@ impl Mark {
         Mark { is_here }
     }
 
-    /// `false` in a forked child.
+    /// Checks whether the current process made the mark: `false` in a forked child.
     #[inline(always)]
     #[must_use]
     pub fn is_here(&self) -> bool {
@@ -168,23 +168,23 @@ struct Numbered<T> {
     value: T,
 }
 
-// SAFETY: it returns references to a `T`, and drops one, as a `Box<T>` would.
+// SAFETY: the type returns references to a `T`, and drops one, as a `Box<T>` would.
 unsafe impl<T: Send> Send for PerProcess<T> {}
 // SAFETY: any thread may make the value, another one may drop it, and all may have references to it.
 unsafe impl<T: Send + Sync> Sync for PerProcess<T> {}
 
 impl<T> PerProcess<T> {
-    /// No process has a value yet.
+    /// Makes the state in which no process has a value yet.
     #[must_use]
     pub const fn new() -> PerProcess<T> {
         PerProcess { newest: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The value of this process, if it has one.
+    /// Returns the value of this process, if it has one.
     fn own(&self, process: u64) -> Result<&T, *mut Numbered<T>> {
         let newest = self.newest.load(Ordering::Acquire);
         match NonNull::new(newest) {
-            // SAFETY: a published value is whole. It is dropped with `self`, or never.
+            // SAFETY: a published value is whole. The value is dropped with `self`, or never.
             Some(found) => match unsafe { found.as_ref() } {
                 found if found.process == process => Ok(&found.value),
                 _ => Err(newest),
@@ -195,8 +195,8 @@ impl<T> PerProcess<T> {
 }
 
 impl<T: Default> PerProcess<T> {
-    /// The value of this process; the first call makes it. If several threads come first, one value stays, and the others are
-    /// dropped immediately.
+    /// Returns the value of this process; the first call makes it. If several threads come first, one value stays, and the others
+    /// are dropped immediately.
     pub fn get(&self) -> &T {
         let process = number();
         match self.own(process) {
@@ -218,7 +218,7 @@ impl<T: Default> PerProcess<T> {
                 Ok(_) => return unsafe { &(*new).value },
                 Err(_) => match self.own(process) {
                     Ok(value) => {
-                        // SAFETY: it was boxed above, and was not published.
+                        // SAFETY: the value was boxed above, and was not published.
                         drop(unsafe { Box::from_raw(new) });
                         return value;
                     }
@@ -252,14 +252,14 @@ impl<T: fmt::Debug> fmt::Debug for PerProcess<T> {
 impl<T> Drop for PerProcess<T> {
     fn drop(&mut self) {
         if self.own(number()).is_ok() {
-            // SAFETY: it was boxed, has no other owner, and no reference outlives `self`.
+            // SAFETY: the value was boxed, has no other owner, and no reference outlives `self`.
             drop(unsafe { Box::from_raw(*self.newest.get_mut()) });
         }
     }
 }
 
-/// Calls of another library that takes locks of its own. If a thread of the parent was inside at the fork, these locks stay locked
-/// in the child for ever.
+/// The calls of another library that takes locks of its own. If a thread of the parent was inside at the fork, these locks stay
+/// locked in the child for ever.
 #[derive(Debug, Default)]
 pub struct Calls {
     inside: AtomicUsize,
@@ -267,21 +267,22 @@ pub struct Calls {
     inherited: PerProcess<OnceLock<usize>>,
 }
 
-/// A call in progress; it ends when this is dropped.
+/// A call in progress, which ends when this value is dropped.
 #[derive(Debug)]
 #[must_use]
 pub struct Call<'a>(&'a AtomicUsize);
 
 impl Calls {
-    /// No call is in progress.
+    /// Makes the state in which no call is in progress.
     #[must_use]
     pub const fn new() -> Calls {
         Calls { inside: AtomicUsize::new(0), inherited: PerProcess::new() }
     }
 
-    /// Begins a call. `None`: a thread of the parent was inside when this process was forked, and the call might never return.
+    /// Begins a call. Returns `None` if a thread of the parent was inside when this process was forked: the call might never
+    /// return.
     pub fn begin(&self) -> Option<Call<'_>> {
-        // Before the first call of this process.
+        // This line runs before the first call of this process.
         if *self.inherited.get_or_init(|| self.inside.load(Ordering::SeqCst)) > 0 {
             return None;
         }
@@ -296,19 +297,19 @@ impl Drop for Call<'_> {
     }
 }
 
-/// The process that owns something that a forked child may not use: a library that keeps devices, threads or locks of the process
+/// The process that owns a resource which a forked child may not use: a library that keeps devices, threads or locks of the process
 /// that loaded it.
 #[derive(Debug, Default)]
 pub struct Owner(AtomicU64);
 
 impl Owner {
-    /// Without an owner.
+    /// Makes the state without an owner.
     #[must_use]
     pub const fn new() -> Owner {
         Owner(AtomicU64::new(0))
     }
 
-    /// Claims it for this process; `false`: a parent of this process owns it.
+    /// Claims the resource for this process. Returns `false` if a parent of this process owns it.
     #[must_use]
     pub fn take(&self) -> bool {
         let own = number();
@@ -329,13 +330,13 @@ struct Link<T: 'static> {
     before: Option<&'static Link<T>>,
 }
 
-// SAFETY: it returns references to each `T` to every thread.
+// SAFETY: the type returns references to each `T` to every thread.
 unsafe impl<T: Send + Sync> Send for Kept<T> {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl<T: Send + Sync> Sync for Kept<T> {}
 
 impl<T> Kept<T> {
-    /// None yet.
+    /// Makes an empty list.
     #[must_use]
     pub const fn new() -> Kept<T> {
         Kept { newest: AtomicPtr::new(ptr::null_mut()) }
@@ -346,12 +347,12 @@ impl<T> Kept<T> {
         NonNull::new(self.newest.load(Ordering::Acquire)).map(|link| unsafe { link.as_ref() })
     }
 
-    /// All of them, the newest first.
+    /// Returns all values, the newest first.
     pub fn iter(&self) -> impl Iterator<Item = &'static T> + use<T> {
         std::iter::successors(self.newest(), |link| link.before).map(|link| &link.value)
     }
 
-    /// One more.
+    /// Adds one value.
     pub fn add(&self, value: T) -> &'static T {
         let new = Box::into_raw(Box::new(Link { value, before: None }));
         loop {
@@ -361,7 +362,7 @@ impl<T> Kept<T> {
             let swapped =
                 self.newest.compare_exchange(before, new, Ordering::AcqRel, Ordering::Acquire);
             if swapped.is_ok() {
-                // SAFETY: it is in the list from here on, and is never freed.
+                // SAFETY: the link is in the list from here on, and is never freed.
                 return unsafe { &(*new).value };
             }
         }

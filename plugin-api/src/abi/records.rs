@@ -20,7 +20,7 @@ pub const fn fixed<const N: usize>(text: &str) -> [u8; N] {
     out
 }
 
-/// Reads a zero-padded name; `None` when it is not UTF-8.
+/// Reads a zero-padded name. Returns `None` if it is not UTF-8.
 #[must_use]
 pub fn fixed_str(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
@@ -30,7 +30,7 @@ pub fn fixed_str(bytes: &[u8]) -> Option<&str> {
 macro_rules! zeroed_record {
     ($($type:ident),*) => { $(
         impl $type {
-            /// A record with every field zero, null or absent, and `size` set.
+            /// Returns a record with every field zero, null or absent, and `size` set.
             #[must_use]
             pub const fn empty() -> $type {
                 // SAFETY: the record is plain C (integers, floats, pointers, nullable functions), for which zero is valid.
@@ -68,7 +68,7 @@ zeroed_record!(
 );
 
 impl Iov {
-    /// A piece that lies anywhere.
+    /// Makes a piece that may be any memory.
     #[must_use]
     #[inline]
     pub const fn new(base: *mut u8, len: usize) -> Iov {
@@ -77,10 +77,10 @@ impl Iov {
 }
 
 impl Event {
-    /// An event with every field zero.
+    /// Returns an event with every field zero.
     #[must_use]
     pub const fn empty() -> Event {
-        // SAFETY: integers and a raw pointer, for which zero is valid.
+        // SAFETY: the fields are integers and a raw pointer, for which zero is valid.
         unsafe { core::mem::zeroed() }
     }
 }
@@ -90,13 +90,13 @@ fn unsupported(what: &str) -> Failure {
 }
 
 impl AllocParams {
-    /// Requests host memory.
+    /// Makes a request for host memory.
     #[must_use]
     pub const fn new(len: usize, access: u64) -> AllocParams {
         AllocParams { len, access, ..AllocParams::empty() }
     }
 
-    /// The number of bytes and the rights of a request for host memory.
+    /// Returns the number of bytes and the rights of a request for host memory.
     ///
     /// # Errors
     /// [`Status::Unsupported`] for any other kind.
@@ -107,7 +107,7 @@ impl AllocParams {
         }
     }
 
-    /// The earlier name of `host_memory`.
+    /// Returns the earlier name of `host_memory`.
     ///
     /// # Errors
     /// As `host_memory`.
@@ -118,13 +118,13 @@ impl AllocParams {
 }
 
 impl RegisterParams {
-    /// Names host memory.
+    /// Makes parameters that name host memory.
     #[must_use]
     pub const fn new(base: *mut u8, len: usize, access: u64) -> RegisterParams {
         RegisterParams { base, len, access, ..RegisterParams::empty() }
     }
 
-    /// The first byte, the number of bytes and the rights of host memory that is given by its address.
+    /// Returns the first byte, the number of bytes and the rights of host memory that is given by its address.
     ///
     /// # Errors
     /// [`Status::Unsupported`] for any other kind, and for a DMA buffer.
@@ -136,7 +136,7 @@ impl RegisterParams {
         }
     }
 
-    /// The earlier name of `host_memory`.
+    /// Returns the earlier name of `host_memory`.
     ///
     /// # Errors
     /// As `host_memory`.
@@ -150,7 +150,7 @@ impl KeyParams {
     /// Checks that the key covers its whole region, with all rights.
     ///
     /// # Errors
-    /// [`Status::Unsupported`] if it does not.
+    /// [`Status::Unsupported`] if the key covers less.
     pub fn whole(&self) -> Result<(), Failure> {
         if (self.offset, self.len, self.access) == (0, 0, 0) {
             return Ok(());

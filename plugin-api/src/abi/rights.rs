@@ -12,24 +12,24 @@ const AT_BASE: c_ulong = 7;
 const PT_INTERP: u32 = 3;
 
 unsafe extern "C" {
-    /// glibc's and musl's, and it cannot fail: an unknown kind is 0.
+    /// glibc and musl have this function, and it cannot fail: an unknown kind returns 0.
     safe fn getauxval(kind: c_ulong) -> c_ulong;
 }
 
-/// Whether the kernel started this program with rights that its user does not have (set-uid, set-gid, file capabilities). The
-/// user's input must then not choose what the program runs, reads or creates. The environment is such input: under raised
-/// rights, every variable that names code, a file or a directory is ignored. The core hides those that begin with `TIELINE_` from
-/// providers. A provider that reads other variables calls this function first.
+/// Checks whether the kernel started this program with rights that its user does not have (set-uid, set-gid, file capabilities).
+/// The user's input must then not choose what the program runs, reads or creates. The environment is such input: under raised
+/// rights, every variable that names code, a file or a directory is ignored. The core hides the variables whose names begin with
+/// `TIELINE_` from providers. A provider that reads other variables calls this function first.
 ///
-/// A program that was started without raised rights and gained or dropped rights later has none: its environment comes from a
-/// user who may do so. From any thread.
+/// A program that was started without raised rights and gained or dropped rights later is not affected: its environment comes from
+/// a user who may do so. Any thread may call this function.
 #[must_use]
 pub fn raised_rights() -> bool {
     getauxval(AT_SECURE) != 0
 }
 
-/// Whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object would
-/// load a second C library, which crashes the process. So such a program loads no providers. From any thread.
+/// Checks whether this program was linked statically, so that it has no dynamic loader. In such a program, loading a shared object
+/// would load a second C library, which crashes the process. So such a program loads no providers. From any thread.
 #[must_use]
 pub fn is_static_program() -> bool {
     let (first, each, count) = (getauxval(AT_PHDR), getauxval(AT_PHENT), getauxval(AT_PHNUM));
@@ -40,7 +40,7 @@ pub fn is_static_program() -> bool {
     // A loader that was started as a program stores the headers of the program that it runs here.
     let first = std::ptr::with_exposed_provenance::<u8>(first as usize);
     (0..count).all(|number| {
-        // SAFETY: the program's own headers, which are mapped for the life of the process; a header begins with its kind.
+        // SAFETY: the headers belong to the program and are mapped for the life of the process; a header begins with its kind.
         let kind = unsafe { first.add((number * each) as usize).cast::<u32>().read_unaligned() };
         kind != PT_INTERP
     })

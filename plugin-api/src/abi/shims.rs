@@ -55,7 +55,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// The object behind a handle.
+/// Returns the object behind a handle.
 ///
 /// # Safety
 /// `handle` came from [`Shared::into_raw`] with the same `T` and was not closed.
@@ -93,7 +93,7 @@ fn poison(poisoned: &AtomicBool, panic: &Box<dyn core::any::Any + Send>) -> i64 
     i64::from(Status::ProviderFailed as i32)
 }
 
-/// Runs a data call: no flag, no text, panics caught.
+/// Runs a data call: tests no flag, stores no text, and catches panics.
 #[inline]
 fn hot(poisoned: &AtomicBool, body: impl FnOnce() -> i64) -> i64 {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -122,21 +122,21 @@ unsafe fn read_params<T: Copy>(params: *const T, record: T) -> Result<T, Failure
     if params.is_null() {
         return Err(Failure::new(Status::Invalid, "the parameter record is null"));
     }
-    // SAFETY: the first field of every parameter record is `size: usize`; the caller's promise.
+    // SAFETY: the caller promises that the first field of every parameter record is `size: usize`.
     unsafe { read_params_of(params, *params.cast::<usize>(), record) }
 }
 
-/// The same for a record of `size` bytes, whatever its own size field contains.
+/// Reads a parameter record of `size` bytes like [`read_params`], whatever its own size field contains.
 ///
 /// # Safety
-/// `params` points to that many bytes.
+/// `params` points to `size` bytes.
 pub(super) unsafe fn read_params_of<T: Copy>(
     params: *const T,
     size: usize,
     mut record: T,
 ) -> Result<T, Failure> {
     let known = size_of::<T>();
-    // SAFETY: the caller promises that `size` bytes can be read; at most our record is written.
+    // SAFETY: the caller promises that `size` bytes can be read; at most the present record is written.
     unsafe {
         ptr::copy_nonoverlapping(
             params.cast::<u8>(),
@@ -164,7 +164,7 @@ fn understood(what: &str, flags: u64, known: u64) -> Result<(), Failure> {
     }
 }
 
-/// Writes an attribute record by the tail rule: `min(size)`; the caller's `size` stays.
+/// Writes an attribute record by the tail rule: `min(size)` bytes; the caller's `size` stays.
 ///
 /// # Safety
 /// `out` points to a record whose first field is its size.
@@ -184,7 +184,7 @@ pub(super) unsafe fn write_attr<T: Copy>(out: *mut T, value: &T) {
     }
 }
 
-/// Writes a list of attribute records: each element is `stride` bytes apart, the caller's size of one.
+/// Writes a list of attribute records. The elements are `stride` bytes apart, which is the caller's size of one record.
 ///
 /// # Safety
 /// `out` points to `capacity` records whose first element's `size` is set; `count` is writable.
@@ -203,7 +203,7 @@ unsafe fn write_list<T: Copy>(
         // SAFETY: the first record's size is the distance between records.
         let stride = unsafe { *out.cast::<usize>() };
         for (i, value) in values.iter().take(capacity).enumerate() {
-            // SAFETY: element `i < capacity` of the caller's array.
+            // SAFETY: the element is `i < capacity` of the caller's array.
             unsafe {
                 let slot = out.cast::<u8>().add(i * stride).cast::<T>();
                 slot.cast::<usize>().write_unaligned(stride);
@@ -255,7 +255,7 @@ unsafe fn room<'a>(out: *mut u8, capacity: usize) -> &'a mut [u8] {
 /// `out` is writable for `capacity` bytes, or null with a capacity of 0.
 unsafe fn write_bytes(value: &[u8], out: *mut u8, capacity: usize) -> i64 {
     if !out.is_null() {
-        // SAFETY: at most `capacity` bytes.
+        // SAFETY: at most `capacity` bytes are written.
         unsafe { ptr::copy_nonoverlapping(value.as_ptr(), out, value.len().min(capacity)) };
     }
     value.len() as i64

@@ -14,8 +14,8 @@ use crate::announcements::{LEN, Nonce, PER_PAGE, SLOTS, claim, fenced, has_nonce
 use crate::sys::{self, Holder, Mapping, PAGE};
 
 /// The files of owners that this process has open, with one descriptor each for all users. If the locks belong to the process,
-/// closing another descriptor of the same file would release all of them. A forked child starts anew: neither locks nor mappings
-/// are inherited.
+/// closing another descriptor of the same file would release all of them. A forked child starts with an empty list, because it
+/// inherits neither locks nor mappings.
 static OPEN: PerProcess<Mutex<HashMap<Nonce, Weak<PeerFile>>>> = PerProcess::new();
 
 fn files() -> MutexGuard<'static, HashMap<Nonce, Weak<PeerFile>>> {
@@ -27,10 +27,10 @@ fn files() -> MutexGuard<'static, HashMap<Nonce, Weak<PeerFile>>> {
 #[derive(Debug)]
 struct PeerFile {
     fd: OwnedFd,
-    /// The owner of the locks that are taken through it.
+    /// The owner of the locks that are taken through this file.
     holder: Holder,
     map: Mapping,
-    /// The slots that it has locked: these locks do not exclude their own holder.
+    /// The slots that this process has locked: these locks do not exclude their own holder.
     mine: Mutex<HashSet<usize>>,
 }
 
@@ -51,7 +51,8 @@ impl PeerFile {
         if !has_nonce(&map, nonce) {
             return Err(stranger());
         }
-        // The received description is the owner's own, so its locks would be the owner's. Not every sandbox supports such locks.
+        // The received description belongs to the owner, so locks through it would be the owner's. Not every sandbox supports such
+        // locks.
         let has_locks = |fd: &OwnedFd| sys::is_locked(fd, 0).is_some();
         let (fd, holder) = match sys::reopened(&fd).filter(has_locks) {
             Some(own) => (own, Holder::Description),
@@ -69,7 +70,7 @@ impl PeerFile {
                 {
                     break;
                 }
-                // The lock decides; the number only suggests where to try first.
+                // The lock decides; the process number only suggests where to try first.
                 let number = claim(&self.map, slot);
                 let free = left_behind || number.load(Ordering::SeqCst) == 0;
                 if free && !mine.contains(&slot) && sys::lock(&self.fd, self.holder, slot) {
@@ -88,7 +89,7 @@ impl PeerFile {
         let mut mine = self.mine.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = mine.remove(&slot);
         inside(&self.map, slot).store(0, Ordering::SeqCst);
-        // Before the unlock: afterwards the slot, and so the number, may belong to another accessor.
+        // The slot is read before the unlock: afterwards the slot, and so the number, may belong to another accessor.
         let (number, pid) = (claim(&self.map, slot), sys::own_pid() as u64);
         let _ = number.compare_exchange(pid, 0, Ordering::SeqCst, Ordering::SeqCst);
         sys::unlock(&self.fd, self.holder, slot);
@@ -98,7 +99,7 @@ impl PeerFile {
 /// The right to access one owner's regions, for one thread at a time.
 #[derive(Debug)]
 pub struct Accessor {
-    /// `None` only during the drop.
+    /// The owner's file; `None` only during the drop.
     file: Option<Arc<PeerFile>>,
     slot: usize,
     mark: Mark,
@@ -106,10 +107,11 @@ pub struct Accessor {
 }
 
 impl Accessor {
-    /// Claims a slot in the announcements of process `pid`, which has its file open as `descriptor`.
+    /// Claims a slot in the announcements of process `pid`, which has its announcement file open as `descriptor`.
     ///
     /// # Errors
-    /// The kernel does not supply the descriptor, it is not (any more) the file with this `nonce`, or all slots are taken.
+    /// The kernel does not supply the descriptor, the descriptor is not (any more) the file with this `nonce`, or all slots are
+    /// taken.
     pub fn open(pid: i32, descriptor: i32, nonce: &Nonce) -> Result<Accessor, Failure> {
         let mut known = files();
         let file = match known.get(nonce).and_then(Weak::upgrade) {
@@ -128,21 +130,21 @@ impl Accessor {
         Ok(Accessor { file: Some(file), slot, mark: Mark::new(), one_thread: PhantomData })
     }
 
-    /// The part of the owner's file in bytes that is mapped here, up to this accessor's slot. All accessors of this process share
-    /// the mapping.
+    /// Returns the number of bytes of the owner's file that this process has mapped, up to this accessor's slot. All accessors of
+    /// this process share the mapping.
     #[must_use]
     pub fn bytes(&self) -> usize {
         (self.slot / PER_PAGE + 1) * PAGE
     }
 
-    /// Announces an access to the region with this `token`. Check its key *after* this, then copy, then drop the returned value.
-    /// One access at a time.
+    /// Announces an access to the region with this `token`. The caller checks the region's key *after* this call, copies, and drops
+    /// the returned value. An accessor makes one access at a time.
     #[inline]
     pub fn enter(&self, token: u64) -> Inside<'_> {
         static NOWHERE: AtomicU64 = AtomicU64::new(0);
         let word = self.file.as_ref().map_or(&NOWHERE, |file| inside(&file.map, self.slot));
         word.store(token, Ordering::Relaxed);
-        // The owner revokes, fences and reads this word: one of the two sees the other.
+        // The owner revokes, fences and reads this word: at least one side sees the other's step.
         fenced(word);
         Inside { word }
     }
@@ -157,14 +159,15 @@ impl Drop for Accessor {
             core::mem::forget(file);
             return;
         }
-        // Under the lock: if the descriptor were closed after another one was opened, that one's locks would be released.
+        // The lock is held: if the descriptor were closed after another one was opened, the locks of the other one would be
+        // released.
         let _files = files();
         file.release(self.slot);
         drop(file);
     }
 }
 
-/// An announced access; it ends when this is dropped.
+/// An announced access, which ends when this value is dropped.
 #[must_use]
 pub struct Inside<'a> {
     word: &'a AtomicU64,
@@ -246,7 +249,7 @@ mod tests {
     fn both_sides_report_pages_of_slots_ever_claimed() {
         let owner = Announcements::new(&[10; 16]).unwrap();
         assert_eq!(owner.bytes(), PAGE, "the header");
-        // The first slot is the header.
+        // The first slot of the first page is the header.
         let all: Vec<Accessor> = (1..=PER_PAGE).map(|_| open(&owner, [10; 16]).unwrap()).collect();
         let (first, last) = (&all[..PER_PAGE - 1], &all[PER_PAGE - 1]);
         assert!(first.iter().all(|accessor| accessor.bytes() == PAGE));
@@ -267,7 +270,7 @@ mod tests {
         }
     }
 
-    /// The state of another copy of this code in this process, which does not share `OPEN`.
+    /// Returns the file state of another copy of this code in this process, which does not share `OPEN`.
     fn file_of(owner: &Announcements, nonce: Nonce) -> PeerFile {
         PeerFile::open(sys::own_pid(), owner.descriptor(), &nonce).unwrap()
     }

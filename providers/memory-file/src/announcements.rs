@@ -1,10 +1,10 @@
 //! The owner's side of announced accesses: finds out which accessors are inside a region.
 //!
-//! A provider that copies from and to another process's memory checks the region's key there and then copies. Between the two steps
-//! the owner may revoke the key, in order to free the memory. So the accessor announces itself first, as readers announce hazard
-//! pointers. It writes the region's *token* (a number that is never reused) into a word that the owner can read, fences, checks the
-//! key, copies, and clears the word. The owner revokes the key, fences, and reads the words. Either the accessor finds the key
-//! revoked, or the owner finds the token.
+//! A provider that copies from and to another process's memory checks the region's key in that memory and then copies. Between the
+//! two steps the owner may revoke the key, in order to free the memory. So the accessor announces itself first, as readers announce
+//! hazard pointers. It writes the region's *token* (a number that is never reused) into a word that the owner can read, fences,
+//! checks the key, copies, and clears the word. The owner revokes the key, fences, and reads the words. Either the accessor finds
+//! the key revoked, or the owner finds the token.
 //!
 //! The words lie in a memory file of the owner. An accessor takes the file's descriptor out of the owner's process, which requires
 //! the same right as copying does. It opens the file anew, locks the slot's byte through that description, and writes its process
@@ -23,17 +23,17 @@ use tieline_plugin_api::Failure;
 
 use crate::sys::{self, Mapping, PAGE};
 
-/// One cache line per accessor; the first one is the header.
+/// The size of an accessor's slot: one cache line. The first slot is the header.
 const SLOT: usize = 64;
-/// The limit of concurrent accessors.
+/// The limit on concurrent accessors.
 pub(crate) const SLOTS: usize = 4096;
 pub(crate) const PER_PAGE: usize = PAGE / SLOT;
-/// The length of the file. Its pages get memory when their first slot is claimed.
+/// The length of the file, in bytes. Its pages get memory when their first slot is claimed.
 pub(crate) const LEN: usize = SLOT * SLOTS;
 
-/// In the header: slots from this number on were never claimed.
+/// The offset, in the header, of the number from which on slots were never claimed.
 const USED: usize = 0;
-/// In the header: two words that identify the file.
+/// The offset, in the header, of two words that identify the file.
 const NONCE: usize = 8;
 
 /// A random number that identifies an owner.
@@ -41,8 +41,8 @@ pub type Nonce = [u8; 16];
 
 static NOWHERE: AtomicU64 = AtomicU64::new(0);
 
-/// The fence between a side's own store and its read of the other side's: the value of `word` at that time comes before the read.
-/// Tests record it, because a single processor does not show its absence.
+/// Executes the fence between a side's own store and its read of the other side's word. The value of `word` at that time comes
+/// before the read. Tests record the fence, because a single processor does not show its absence.
 #[inline(always)]
 pub(crate) fn fenced(word: &AtomicU64) {
     note(word, "fence");
@@ -73,16 +73,17 @@ thread_local! {
 
 #[inline(always)]
 fn word(map: &Mapping, at: usize) -> &AtomicU64 {
-    map.word(at).unwrap_or(&NOWHERE) // always inside: `slot` is below SLOTS everywhere
+    map.word(at).unwrap_or(&NOWHERE) // always inside, because `slot` is below SLOTS everywhere
 }
 
-/// The token of the region that the slot's accessor is inside; 0: none.
+/// Returns the word with the token of the region that the slot's accessor is inside; 0 means none.
 #[inline(always)]
 pub(crate) fn inside(map: &Mapping, slot: usize) -> &AtomicU64 {
     word(map, slot * SLOT)
 }
 
-/// The process number of the slot's holder, written while it has the lock; 0: the slot is free.
+/// Returns the word with the process number of the slot's holder, written while the holder has the lock; 0 means that the slot is
+/// free.
 pub(crate) fn claim(map: &Mapping, slot: usize) -> &AtomicU64 {
     word(map, slot * SLOT + 8)
 }
@@ -102,7 +103,7 @@ pub(crate) fn has_nonce(map: &Mapping, nonce: &Nonce) -> bool {
         && word(map, NONCE + 8).load(Ordering::Relaxed) == b
 }
 
-/// The file in which the accessors of one owner's regions announce themselves. Usable from any thread.
+/// The file in which the accessors of one owner's regions announce themselves. Any thread may use it.
 #[derive(Debug)]
 pub struct Announcements {
     fd: OwnedFd,
@@ -113,7 +114,7 @@ impl Announcements {
     /// Creates the file. Accessors identify it by its descriptor and by the unique `nonce`.
     ///
     /// # Errors
-    /// Memory files are forbidden here, or there is no memory or descriptor.
+    /// Memory files are forbidden in this process, or there is no memory or descriptor.
     pub fn new(nonce: &Nonce) -> Result<Announcements, Failure> {
         let fd = sys::memory_file(c"tieline-announcements", LEN)?;
         sys::reserve(&fd, 0, PAGE)?;
@@ -125,21 +126,21 @@ impl Announcements {
         Ok(Announcements { fd, map })
     }
 
-    /// The number of the descriptor, for [`Accessor::open`](crate::Accessor::open).
+    /// Returns the number of the descriptor, for [`Accessor::open`](crate::Accessor::open).
     #[must_use]
     pub fn descriptor(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// The memory of the file in bytes: enough for the maximum of concurrent accessors so far.
+    /// Returns the memory of the file in bytes: enough for the largest number of concurrent accessors that there was.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let used = usize::try_from(used(&self.map).load(Ordering::Relaxed)).unwrap_or(SLOTS);
         (used.min(SLOTS) * SLOT).next_multiple_of(PAGE)
     }
 
-    /// Whether an accessor that may have found `token` valid is still inside. The caller must have made the key invalid *before*.
-    /// If it returns `true`, call again later.
+    /// Checks whether an accessor that may have found `token` valid is still inside. The caller must have made the key invalid
+    /// *before*. If the result is `true`, the caller calls again later.
     #[must_use]
     pub fn is_inside(&self, token: u64) -> bool {
         let used = used(&self.map);
@@ -154,19 +155,19 @@ impl Announcements {
             return false;
         }
         if self.is_alive(slot) {
-            // It may have left meanwhile.
+            // The accessor may have left meanwhile.
             return look(place) == token;
         }
-        // Its process has ended. The next holder of the slot finds the key revoked.
+        // The accessor's process has ended. The next holder of the slot finds the key revoked.
         let _ = place.compare_exchange(token, 0, Ordering::SeqCst, Ordering::SeqCst);
         false
     }
 
-    /// Whether the slot's holder is a process that has not ended.
+    /// Checks whether the slot's holder is a process that has not ended.
     fn is_alive(&self, slot: usize) -> bool {
         let number = || claim(&self.map, slot).load(Ordering::SeqCst);
         match sys::is_locked(&self.fd, slot) {
-            // Only the holder writes the number, and a false number gains it no more than a false token.
+            // Only the holder writes the number, and a false number gains the holder no more than a false token.
             Some(locked) => locked && !sys::is_no_process(number()),
             None => {
                 number() == sys::own_pid() as u64

@@ -1,4 +1,5 @@
-//! The identity of a process. A process that needs access to its memory compares it, and reports it if access fails.
+//! The identity of a process. A process that needs access to that process's memory compares the identity, and reports it if access
+//! fails.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,25 +11,25 @@ use crate::sys;
 /// The facts that a process knows about itself. Zero means unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its number in its own PID namespace.
+    /// The process number in the process's own PID namespace.
     pub pid: i32,
-    /// Its real user.
+    /// The real user of the process.
     pub uid: u32,
-    /// Its PID namespace.
+    /// The PID namespace of the process.
     pub pid_namespace: u64,
-    /// Its user namespace.
+    /// The user namespace of the process.
     pub user_namespace: u64,
-    /// Its start time, in ticks since boot.
+    /// The start time of the process, in ticks since boot.
     pub start_time: u64,
-    /// The boot id of its kernel.
+    /// The boot id of the process's kernel.
     pub boot_id: [u8; 16],
 }
 
 impl Facts {
-    /// Length of the encoded form.
+    /// The length of the encoded form, in bytes.
     pub const LEN: usize = 48;
 
-    /// The facts of this process.
+    /// Returns the facts of this process.
     #[must_use]
     pub fn current_process() -> Facts {
         let inode = |path| fs::metadata(path).map_or(0, |m| m.ino());
@@ -45,7 +46,7 @@ impl Facts {
         }
     }
 
-    /// The encoded form, which addresses carry.
+    /// Returns the encoded form, which addresses carry.
     #[must_use]
     pub fn encode(&self) -> [u8; Facts::LEN] {
         let mut bytes = [0; Facts::LEN];
@@ -58,10 +59,10 @@ impl Facts {
         bytes
     }
 
-    /// Decodes that form.
+    /// Decodes the form that [`Facts::encode`] returns.
     ///
     /// # Errors
-    /// It does not describe a process.
+    /// The bytes do not describe a process.
     pub fn decode(bytes: &[u8; Facts::LEN]) -> Result<Facts, Failure> {
         let word = |at: usize| {
             u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -83,10 +84,10 @@ impl Facts {
         Ok(facts)
     }
 
-    /// Whether this process can refer to `peer` by a process number at all.
+    /// Checks whether this process can refer to `peer` by a process number at all.
     ///
     /// # Errors
-    /// It runs under another kernel, or has its number in another PID namespace.
+    /// The peer runs under another kernel, or has its number in another PID namespace.
     pub fn may_name(&self, peer: &Facts) -> Result<(), Failure> {
         let unreachable = |text: String| Err(Failure::new(Status::Unreachable, text));
         let known = self.boot_id != [0; 16] && peer.boot_id != [0; 16];
@@ -103,7 +104,7 @@ impl Facts {
         Ok(())
     }
 
-    /// Whether the number belongs to another process by now, according to the start time.
+    /// Checks whether the process number belongs to another process since, according to the start time.
     #[must_use]
     pub fn was_reused(&self) -> bool {
         let now = start_time(&self.pid.to_string());
@@ -111,7 +112,7 @@ impl Facts {
     }
 }
 
-/// The start time of a process, in ticks since boot: field 22 of its `stat`, counted after the command's name.
+/// Returns the start time of a process, in ticks since boot: field 22 of its `stat`, counted after the command's name.
 fn start_time(pid: &str) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;

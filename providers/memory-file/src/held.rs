@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tieline_plugin_api::MemoryReport;
 
-/// The sum over an interface's endpoints.
+/// The sum of the held memory over an interface's endpoints.
 #[derive(Clone, Debug, Default)]
 pub struct Held {
     sum: Arc<Sum>,
@@ -18,14 +18,14 @@ struct Sum {
 }
 
 impl Held {
-    /// The part of one more endpoint, initially nothing.
+    /// Returns the part of one more endpoint, initially nothing.
     #[must_use]
     pub fn by_endpoint(&self) -> HeldByEndpoint {
         let _ = self.sum.peers.fetch_add(1, Ordering::Relaxed);
         HeldByEndpoint { sum: self.sum.clone(), bytes: AtomicU64::new(0) }
     }
 
-    /// The report of an interface that itself holds `base_bytes`.
+    /// Returns the memory report of an interface that itself holds `base_bytes` bytes.
     #[must_use]
     pub fn report(&self, base_bytes: usize) -> MemoryReport {
         MemoryReport {
@@ -37,7 +37,7 @@ impl Held {
     }
 }
 
-/// The memory that one endpoint holds; it is subtracted on drop.
+/// The memory that one endpoint holds, which is subtracted on drop.
 #[derive(Debug)]
 pub struct HeldByEndpoint {
     sum: Arc<Sum>,
@@ -45,10 +45,10 @@ pub struct HeldByEndpoint {
 }
 
 impl HeldByEndpoint {
-    /// Sets the number of bytes that it holds.
+    /// Sets the number of bytes that the endpoint holds.
     pub fn set(&self, bytes: usize) {
         let before = self.bytes.swap(bytes as u64, Ordering::Relaxed);
-        // The sum wraps below zero when it shrinks.
+        // The addition wraps around zero when the endpoint's memory shrinks.
         let more = (bytes as u64).wrapping_sub(before);
         let _ = self.sum.bytes.fetch_add(more, Ordering::Relaxed);
     }

@@ -4,7 +4,7 @@
 //! * [`map_peer`] maps a file that another process created, if an access to it cannot end this process: a memory file of ordinary
 //!   pages, sealed, with memory behind every byte.
 //! * [`Announcements`] and [`Accessor`] are for providers that access the memory of another process directly. The owner of a region
-//!   learns when the last access to it has finished, or its process has ended.
+//!   learns when the last access to the region has finished, or the accessor's process has ended.
 //! * [`Facts`] identify the process of an address.
 //! * [`Held`] sums up the memory of peers' files that the endpoints of an interface hold.
 //! * [`Piece`] and [`Cursor`] cut lists of pieces to the limits of one system call.

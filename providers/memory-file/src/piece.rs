@@ -1,4 +1,4 @@
-//! Memory that is guaranteed by its provider's caller.
+//! Memory that the caller of the provider guarantees.
 
 use core::marker::PhantomData;
 use tieline_plugin_api::abi::Iov;
@@ -19,17 +19,17 @@ const _: () = assert!(
 );
 
 impl<'a> Piece<'a> {
-    /// No memory.
+    /// A piece without memory.
     pub const NONE: Piece<'a> = Piece { base: core::ptr::null_mut(), len: 0, _of: PhantomData };
 
-    /// A slice.
+    /// Returns a slice as a piece.
     #[inline]
     #[must_use]
     pub fn of(bytes: &'a mut [u8]) -> Piece<'a> {
         Piece { base: bytes.as_mut_ptr(), len: bytes.len(), _of: PhantomData }
     }
 
-    /// The part of at most `len` bytes after the first `skip`.
+    /// Returns the part of at most `len` bytes after the first `skip` bytes.
     #[inline]
     #[must_use]
     pub fn part(self, skip: usize, len: usize) -> Piece<'a> {
@@ -41,21 +41,21 @@ impl<'a> Piece<'a> {
         }
     }
 
-    /// Its first byte.
+    /// Returns the address of the first byte.
     #[inline]
     #[must_use]
     pub fn base(self) -> *mut u8 {
         self.base
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[must_use]
     pub fn len(self) -> usize {
         self.len
     }
 
-    /// Whether it has no bytes.
+    /// Checks whether the piece has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(self) -> bool {
@@ -64,7 +64,7 @@ impl<'a> Piece<'a> {
 }
 
 impl<'a> From<&'a Iov> for Piece<'a> {
-    /// The poster of an operation guarantees its pieces until the operation has ended.
+    /// Converts a piece of an operation. The operation's poster guarantees the piece until the operation has ended.
     #[inline]
     fn from(iov: &'a Iov) -> Piece<'a> {
         Piece { base: iov.base, len: iov.len, _of: PhantomData }

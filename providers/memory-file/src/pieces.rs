@@ -7,12 +7,12 @@ use tieline_plugin_api::abi::Iov;
 #[derive(Clone, Copy)]
 pub struct Cursor<'a> {
     iov: &'a [Iov],
-    /// Bytes of the first piece that are finished.
+    /// The number of bytes of the first piece that are finished.
     inside: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// The first byte. Empty pieces are skipped, since a call with only empty pieces would copy nothing.
+    /// Makes a cursor at the first byte. Empty pieces are skipped, since a call with only empty pieces would copy nothing.
     #[must_use]
     pub fn new(iov: &'a [Iov]) -> Cursor<'a> {
         let mut cursor = Cursor { iov, inside: 0 };
@@ -20,7 +20,7 @@ impl<'a> Cursor<'a> {
         cursor
     }
 
-    /// The pieces of the next call, limited by `room` and by `most` bytes, and their total length.
+    /// Returns the pieces of the next call, limited by the length of `room` and by `most` bytes, and their total length.
     pub fn batch<'b>(&self, room: &'b mut [Piece<'a>], most: usize) -> (&'b [Piece<'a>], usize) {
         let (mut count, mut bytes, mut skip) = (0, 0, self.inside);
         for (place, piece) in room.iter_mut().zip(self.iov) {
@@ -34,7 +34,7 @@ impl<'a> Cursor<'a> {
         (&room[..count], bytes)
     }
 
-    /// Advances by this many bytes, and past empty pieces.
+    /// Advances by `bytes` bytes, and past empty pieces.
     pub fn advance(&mut self, mut bytes: usize) {
         while let Some((first, rest)) = self.iov.split_first() {
             let left = first.len - self.inside;

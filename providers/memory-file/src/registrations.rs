@@ -2,7 +2,7 @@
 //!
 //! A key refers to an entry and a *generation*, a number that is never reused. The properties of the registration (length, rights,
 //! the kernel's name of the region) are in the entry and not in the key. So a key can be outdated or foreign, but it never grants
-//! more than its owner did. If an entry has another generation, or 0, the key is invalid.
+//! more than its owner granted. If an entry has another generation, or 0, the key is invalid.
 //!
 //! The generation is also the token of an announced access: see [`Announcements`](crate::Announcements). If the owner has died,
 //! readers still see the last state; a reader that needs to know asks the kernel.
@@ -17,37 +17,37 @@ use crate::announcements::Nonce;
 use crate::announcements::nonce_words;
 use crate::sys::{self, Mapping, PAGE, SEAL_WRITERS};
 
-/// The provider's words in an entry, unless it specifies another number.
+/// The number of the provider's words in an entry, unless the provider specifies another number.
 pub const WORDS: usize = 3;
 /// The offset of the first entry. The second and third word before it hold the nonce.
 const FIRST: usize = 64;
 const NONCE: usize = 8;
-/// The limit of concurrent registrations.
+/// The limit on concurrent registrations.
 const ENTRIES: usize = 1 << 16;
 
-/// The length of an entry with this many words of the provider: its generation precedes them.
+/// Returns the length of an entry with this number of words of the provider. The entry's generation precedes these words.
 const fn entry_len(words: usize) -> usize {
     8 * (1 + words)
 }
 
-/// The length of the file. Its pages get memory when their first entry is used.
+/// Returns the length of the file, in bytes. Its pages get memory when their first entry is used.
 const fn file_len(words: usize) -> usize {
     (FIRST + ENTRIES * entry_len(words)).next_multiple_of(PAGE)
 }
 
-/// The offset of an entry.
+/// Returns the offset of an entry.
 const fn start(words: usize, entry: usize) -> usize {
     FIRST + entry * entry_len(words)
 }
 
-/// The pages that contain an entry: their offset and length.
+/// Returns the offset and length of the pages that contain an entry.
 const fn pages(words: usize, entry: usize) -> (usize, usize) {
     let (start, len) = (start(words, entry), entry_len(words));
     let (first, last) = (start / PAGE, (start + len - 1) / PAGE);
     (first * PAGE, (last - first + 1) * PAGE)
 }
 
-/// The entry of a registration, and its generation there.
+/// The entry of a registration, and the generation in the entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The number of the entry.
@@ -62,7 +62,7 @@ fn at<const N: usize>(map: &Mapping, entry: usize, word: usize) -> &AtomicU64 {
     map.word(start(N, entry) + word * 8).unwrap_or(&NOWHERE)
 }
 
-/// The owner's side. Usable from any thread. `N` words of an entry belong to the provider.
+/// The owner's side of the table. Any thread may use it. `N` words of an entry belong to the provider.
 #[derive(Debug)]
 pub struct Registrations<const N: usize = WORDS> {
     fd: OwnedFd,
@@ -73,16 +73,16 @@ pub struct Registrations<const N: usize = WORDS> {
 #[derive(Debug)]
 struct Room {
     free: Vec<u32>,
-    /// Entries below this number were used.
+    /// The number of entries that were used: those below this number.
     used: u32,
     next: u64,
 }
 
 impl<const N: usize> Registrations<N> {
-    /// Creates the file. Readers identify it by its descriptor and by the unique `nonce`.
+    /// Creates the file. Readers identify the file by its descriptor and by the unique `nonce`.
     ///
     /// # Errors
-    /// Memory files are forbidden here, or there is no memory or descriptor.
+    /// Memory files are forbidden in this process, or there is no memory or descriptor.
     pub fn new(nonce: &Nonce) -> Result<Registrations<N>, Failure> {
         let fd = sys::memory_file(c"tieline-registrations", file_len(N))?;
         let map = Mapping::new(fd.as_fd(), file_len(N), true)?;
@@ -95,20 +95,20 @@ impl<const N: usize> Registrations<N> {
         Ok(Registrations { fd, map, room })
     }
 
-    /// The number of the descriptor, for [`PeerRegistrations::open`].
+    /// Returns the number of the descriptor, for [`PeerRegistrations::open`].
     #[must_use]
     pub fn descriptor(&self) -> i32 {
         self.fd.as_raw_fd()
     }
 
-    /// The memory of the file in bytes: enough for the maximum of concurrent registrations so far.
+    /// Returns the memory of the file in bytes: enough for the largest number of concurrent registrations that there was.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
         start(N, room.used as usize).next_multiple_of(PAGE)
     }
 
-    /// Adds a registration.
+    /// Adds a registration to the table.
     ///
     /// # Errors
     /// The table is full, or there is no memory.
@@ -137,7 +137,7 @@ impl<const N: usize> Registrations<N> {
         Ok(Place { entry, generation })
     }
 
-    /// Invalidates the keys of this registration. A reader that found one valid before has announced itself.
+    /// Invalidates the keys of this registration. A reader that found a key valid before has announced itself.
     pub fn revoke(&self, place: Place) {
         at::<N>(&self.map, place.entry as usize, 0).store(0, Ordering::SeqCst);
     }
@@ -145,17 +145,17 @@ impl<const N: usize> Registrations<N> {
     /// Revokes the registration and frees its entry.
     pub fn leave(&self, place: Place) {
         self.revoke(place);
-        // A reader that still sees the old generation with new words comes before them in the order.
+        // A reader that still sees the old generation with new words comes before these words in the order.
         fence(Ordering::SeqCst);
         self.room.lock().unwrap_or_else(PoisonError::into_inner).free.push(place.entry);
     }
 }
 
-/// The reader's side. Usable from any thread.
+/// The reader's side of the table. Any thread may use it.
 #[derive(Debug)]
 pub struct PeerRegistrations<const N: usize = WORDS> {
     map: Mapping,
-    /// The length of the part, from the start, that was read.
+    /// The length of the part, from the start of the table, that was read.
     reached: AtomicUsize,
 }
 
@@ -163,7 +163,7 @@ impl<const N: usize> PeerRegistrations<N> {
     /// Maps the table of process `pid`, which has its file open as `descriptor`.
     ///
     /// # Errors
-    /// The kernel does not supply the descriptor, or it is not (any more) the file with this `nonce`.
+    /// The kernel does not supply the descriptor, or the descriptor is not (any more) the file with this `nonce`.
     pub fn open(pid: i32, descriptor: i32, nonce: &Nonce) -> Result<PeerRegistrations<N>, Failure> {
         let fd = sys::descriptor_of(pid, descriptor).map_err(|error| {
             let what = format!(
@@ -184,20 +184,20 @@ impl<const N: usize> PeerRegistrations<N> {
         })
     }
 
-    /// The part of the table in bytes, from its start, that was mapped here for reading: at most the whole table.
+    /// Returns the number of bytes of the table, from its start, that this process has mapped for reading: at most the whole table.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.reached.load(Ordering::Relaxed)
     }
 
-    /// The provider's words of a live registration; `None`: it is not live.
+    /// Returns the provider's words of a live registration; `None` if it is not live.
     #[must_use]
     pub fn read(&self, place: Place) -> Option<[u64; N]> {
         let entry = usize::try_from(place.entry).ok().filter(|entry| *entry < ENTRIES)?;
         if place.generation == 0 {
             return None;
         }
-        // The owner gives a page memory before it uses it. A page without memory is read as zeros, at this process's cost.
+        // The owner gives a page memory before using it. A page without memory is read as zeros, at this process's cost.
         let (start, len) = pages(N, entry);
         self.map.populate(start, len).ok()?;
         let _ = self.reached.fetch_max(start + len, Ordering::Relaxed);
@@ -213,7 +213,8 @@ impl<const N: usize> PeerRegistrations<N> {
         self.is_live(place).then_some(words)
     }
 
-    /// Whether a registration that was [read](Self::read) is still live. Before an access, announce it, then call this.
+    /// Checks whether a registration that was [read](Self::read) is still live. A reader announces an access before it calls this
+    /// function.
     #[inline]
     #[must_use]
     pub fn is_live(&self, place: Place) -> bool {
@@ -292,7 +293,7 @@ mod tests {
         let owner = Registrations::<5>::new(&[8; 16]).unwrap();
         let (pid, descriptor) = (sys::own_pid(), owner.descriptor());
         let reader = PeerRegistrations::<5>::open(pid, descriptor, &[8; 16]).unwrap();
-        // More entries than the first pages hold, so that some lie in two pages.
+        // The number of entries exceeds that of the first pages, so that some entries lie in two pages.
         let all: Vec<Place> = (0..500).map(|n| owner.enter([n, 1, 2, 3, !n]).unwrap()).collect();
         for (n, place) in all.iter().enumerate() {
             assert_eq!(reader.read(*place), Some([n as u64, 1, 2, 3, !(n as u64)]));

@@ -1,6 +1,6 @@
-//! Kernel calls: memory files, mappings, locks that show which processes are alive, another process's descriptors.
+//! The kernel calls: memory files, mappings, locks that show which processes are alive, and another process's descriptors.
 //!
-//! A [`Mapping`] provides only atomics and checked copies, because other processes access its bytes as well.
+//! A [`Mapping`] provides only atomics and checked copies, because other processes access its bytes, too.
 #![allow(unsafe_code)] // the only file of the crate that calls libc
 
 use std::ffi::CStr;
@@ -11,21 +11,21 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use tieline_plugin_api::{Failure, Status};
 
-/// The size of the pages that memory is reserved in.
+/// The size of the pages in which memory is reserved, in bytes.
 pub const PAGE: usize = 4096;
 const F_SEAL_FUTURE_WRITE: i32 = 0x10;
 const MADV_POPULATE_READ: i32 = 22;
 const MADV_POPULATE_WRITE: i32 = 23;
 
 const SEAL_SIZE: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-/// For [`seal`]: only the existing mappings may write.
+/// The seal, for [`seal`], after which only the existing mappings may write.
 pub const SEAL_WRITERS: i32 = F_SEAL_FUTURE_WRITE;
 
 fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// Whether an error means that this process may not make the call at all: a seccomp filter, or an old kernel.
+/// Checks whether an error means that this process must not make the call at all: a seccomp filter, or an old kernel.
 fn is_forbidden(error: &io::Error) -> bool {
     let codes = [libc::ENOSYS, libc::EPERM, libc::EACCES, libc::EOPNOTSUPP];
     error.raw_os_error().is_some_and(|code| codes.contains(&code))
@@ -41,7 +41,7 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
     // Beyond RLIMIT_FSIZE ftruncate would not only fail but also raise a signal. SAFETY: `limit` is a plain record that getrlimit
     // fills.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
         && (size as u64) > limit.rlim_cur
     {
@@ -50,7 +50,7 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
             format!("a memory file of {len} bytes is beyond the limit on file sizes (ulimit -f)"),
         ));
     }
-    // SAFETY: a zero-terminated name.
+    // SAFETY: the name is zero-terminated.
     let fd =
         unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
     if fd < 0 {
@@ -62,9 +62,9 @@ pub fn memory_file(name: &CStr, len: usize) -> Result<OwnedFd, Failure> {
         }
         return Err(Failure::from_io(&format!("creating a memory file of {len} bytes"), &error));
     }
-    // SAFETY: a descriptor that nothing else owns.
+    // SAFETY: nothing else owns the descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     if unsafe { libc::ftruncate(fd.as_raw_fd(), size) } != 0 {
         return Err(Failure::last_os_error(&format!("sizing a memory file of {len} bytes")));
     }
@@ -81,7 +81,7 @@ pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
     let failed =
         |error| Err(Failure::from_io(&format!("reserving {len} bytes of shared memory"), error));
     loop {
-        // SAFETY: an open descriptor.
+        // SAFETY: the descriptor is open.
         if unsafe { libc::fallocate(fd.as_raw_fd(), 0, offset as i64, len as i64) } == 0 {
             return Ok(());
         }
@@ -91,10 +91,10 @@ pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
             error => return failed(&error),
         }
     }
-    // A byte written to every page has the same effect, and fails in the same way.
+    // A byte written to every page has the same effect, and fails with the same error.
     let mut at = offset;
     while at < offset + len {
-        // SAFETY: one byte of a static, to an open descriptor.
+        // SAFETY: the call writes one byte of a static to an open descriptor.
         let wrote = unsafe { libc::pwrite(fd.as_raw_fd(), [0u8].as_ptr().cast(), 1, at as i64) };
         if wrote == 1 {
             at = (at / PAGE + 1) * PAGE;
@@ -108,40 +108,41 @@ pub fn reserve(fd: &OwnedFd, offset: usize, len: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Adds seals. A kernel that does not support one of them leaves the file unchanged.
+/// Adds seals to a file. A kernel that does not support one of the seals leaves the file unchanged.
 ///
 /// # Errors
 /// The error of the kernel.
 pub fn seal(fd: &OwnedFd, seals: i32) -> Result<(), Failure> {
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     if unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) } == 0 {
         return Ok(());
     }
     let error = last();
     if seals == SEAL_WRITERS && error.raw_os_error() == Some(libc::EINVAL) {
-        return Ok(()); // before Linux 5.1
+        return Ok(()); // Kernels before Linux 5.1 lack this seal
     }
     Err(Failure::from_io("sealing a memory file", &error))
 }
 
-/// Whether new writable mappings of a file are refused.
+/// Checks whether new writable mappings of a file are refused.
 #[must_use]
 pub fn is_write_sealed(fd: &OwnedFd) -> bool {
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     seals >= 0 && seals & SEAL_WRITERS != 0
 }
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has queried the file system behind a descriptor.
+    /// The number of queries of this thread to the file system behind a descriptor.
     static ASKED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// The length of a memory file from a peer and the bytes of memory behind it. `None` unless the file has ordinary pages and cannot
-/// change its size. With huge pages an access could end the process: a freed page may have no replacement.
+/// Returns the length of a memory file from a peer and the number of its bytes that have memory. Returns `None` unless the file has
+/// ordinary pages and cannot change its size. With huge pages an access could end the process: a freed page may have no
+/// replacement.
 fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
-    // SAFETY: an open descriptor; not a memory file: an error.
+    // SAFETY: the descriptor is open; if it is no memory file, the call returns an error.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
     if seals < 0 || seals & SEAL_SIZE != SEAL_SIZE {
         // Nothing else may be queried: behind a FUSE descriptor, the peer's process answers at any time it likes.
@@ -149,9 +150,9 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     }
     #[cfg(test)]
     ASKED.set(ASKED.get() + 1);
-    // SAFETY: a plain record that fstatfs fills.
+    // SAFETY: the plain record is filled by fstatfs.
     let mut system: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     if unsafe { libc::fstatfs(fd.as_raw_fd(), &mut system) } != 0
         || system.f_type as i64 != libc::TMPFS_MAGIC
     {
@@ -159,20 +160,20 @@ fn examined(fd: &OwnedFd) -> Option<(usize, u64)> {
     }
     // SAFETY: `stat` is a plain record that fstat fills.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     if unsafe { libc::fstat(fd.as_raw_fd(), &mut stat) } != 0 {
         return None;
     }
     Some((usize::try_from(stat.st_size).ok()?, (stat.st_blocks as u64).saturating_mul(512)))
 }
 
-/// The length of a memory file from a peer, if the file has ordinary pages and cannot change its size.
+/// Returns the length of a memory file from a peer, if the file has ordinary pages and cannot change its size.
 #[must_use]
 pub fn sealed_len(fd: &OwnedFd) -> Option<usize> {
     examined(fd).map(|(len, _)| len)
 }
 
-/// The bytes of such a file that have memory.
+/// Returns the number of bytes of such a file that have memory.
 #[must_use]
 pub fn backed_len(fd: &OwnedFd) -> Option<usize> {
     examined(fd).map(|(len, committed)| len.min(usize::try_from(committed).unwrap_or(len)))
@@ -188,8 +189,8 @@ pub fn map_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapping> {
     Mapping::new(fd.as_fd(), len, writable).ok()
 }
 
-/// The same for a file that grows by pages as it is used: only the first page has memory initially. Before an access to another
-/// page, [populate](Mapping::populate) it.
+/// Maps a file like [`map_peer`] that grows by pages as it is used: only the first page has memory initially. Before an access to
+/// another page, the caller [populates](Mapping::populate) it.
 #[must_use]
 pub fn map_peer_control(fd: &OwnedFd, len: usize, writable: bool) -> Option<Mapping> {
     if len == 0 || sealed_len(fd)? < len {
@@ -210,38 +211,37 @@ pub struct Mapping {
 
 // SAFETY: a mapping is an address range; all access to it is by atomics or raw copies of shared bytes.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of `fd`, whose size the caller has checked to be at least that.
+    /// Maps the first `len` bytes of `fd`. The caller has checked that the file is at least `len` bytes long.
     ///
     /// # Errors
     /// The error of the kernel.
     pub fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Mapping, Failure> {
         let prot = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the call makes a new mapping at an address of the kernel's choice.
         let at = unsafe {
             libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0)
         };
         if at == libc::MAP_FAILED {
             return Err(Failure::last_os_error(&format!("mapping {len} bytes of shared memory")));
         }
-        // SAFETY: the range that was just mapped. If the kernel refuses, a forked child inherits the range, and that is the only
-        // cost.
+        // SAFETY: the range was just mapped. If the kernel refuses, a forked child inherits the range, and that is the only cost.
         let _ = unsafe { libc::madvise(at, len, libc::MADV_DONTFORK) };
         let at = NonNull::new(at.cast()).ok_or(Status::Io)?;
         Ok(Mapping { at, len, writable })
     }
 
-    /// The first byte. Other processes write to the memory.
+    /// Returns the address of the first byte. Other processes write to the memory.
     #[inline]
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.at.as_ptr()
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // there is no empty mapping
@@ -249,32 +249,33 @@ impl Mapping {
         self.len
     }
 
-    /// Whether this process may write.
+    /// Checks whether this process may write to the mapping.
     #[inline]
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.writable
     }
 
-    /// Whether `len` bytes at `offset` lie inside.
+    /// Checks whether `len` bytes at `offset` lie inside the mapping.
     #[inline]
     #[must_use]
     pub fn holds(&self, offset: u64, len: u64) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len as u64)
     }
 
-    /// The 64-bit word at `offset`; `None` if it lies outside or is misaligned. Words of a read-only mapping may only be loaded.
+    /// Returns the 64-bit word at `offset`; `None` if it lies outside or is misaligned. Words of a read-only mapping may only be
+    /// loaded.
     #[inline]
     #[must_use]
     pub fn word(&self, offset: usize) -> Option<&AtomicU64> {
         if offset % 8 != 0 || !self.holds(offset as u64, 8) {
             return None;
         }
-        // SAFETY: inside the mapping and aligned; shared bytes are accessed only by atomics and raw copies.
+        // SAFETY: the word is inside the mapping and aligned; shared bytes are accessed only by atomics and raw copies.
         Some(unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(offset).cast()) })
     }
 
-    /// The 32-bit word at `offset`; `None` if it lies outside or is misaligned.
+    /// Returns the 32-bit word at `offset`; `None` if it lies outside or is misaligned.
     #[inline]
     #[must_use]
     pub fn half_word(&self, offset: usize) -> Option<&AtomicU32> {
@@ -285,7 +286,7 @@ impl Mapping {
         Some(unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(offset).cast()) })
     }
 
-    /// Copies `len` bytes from `from` to `offset`. `false`: nothing was copied, because the range is outside or the mapping is
+    /// Copies `len` bytes from `from` to `offset`. Returns `false`, without effect, if the range is outside or the mapping is
     /// read-only.
     ///
     /// # Safety
@@ -295,12 +296,12 @@ impl Mapping {
         if !self.writable || !self.holds(offset, len as u64) {
             return false;
         }
-        // SAFETY: the range lies inside; the caller guarantees `from`. A peer that accesses the same bytes meanwhile gets a mix of
-        // old and new ones, as remote memory access permits.
+        // SAFETY: the range lies inside the mapping; the caller guarantees `from`. A peer that accesses the same bytes meanwhile
+        // gets a mix of old and new bytes, as remote memory access permits.
         unsafe {
             let to = self.at.as_ptr().add(offset as usize);
             if len == 8 {
-                // One store: a poller of this word must not see half of it.
+                // The word is written with one store, because a poller must not see half of it.
                 to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
             } else {
                 std::ptr::copy(from, to, len);
@@ -309,7 +310,7 @@ impl Mapping {
         true
     }
 
-    /// Copies `len` bytes at `offset` to `to`; results as for `copy_in`.
+    /// Copies `len` bytes at `offset` to `to`. The results are those of `copy_in`.
     ///
     /// # Safety
     /// `to` is writable for `len` bytes.
@@ -331,7 +332,7 @@ impl Mapping {
     }
 
     /// Commits memory to a range of whole pages, so that an access cannot fail. Without kernel support (before Linux 5.14), or if a
-    /// seccomp filter forbids the call, the first access commits it.
+    /// seccomp filter forbids the call, the first access commits the memory.
     ///
     /// # Errors
     /// There is not enough memory, or the range lies outside.
@@ -340,9 +341,9 @@ impl Mapping {
             return Err(Status::Invalid.into());
         }
         let advice = if self.writable { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ };
-        // An address that is not at the start of a page gives EINVAL, which is also the error of a kernel without the call.
+        // An address that is not at the start of a page causes EINVAL, which is also the error of a kernel without the call.
         let (offset, len) = around(offset, len, kernel_page());
-        // SAFETY: pages that lie in the mapping, if only partly: the mapping ends with a page of the kernel.
+        // SAFETY: the pages lie in the mapping, if only partly: the mapping ends with a page of the kernel.
         let done = unsafe { libc::madvise(self.at.as_ptr().add(offset).cast(), len, advice) };
         let error = last();
         if done == 0 || error.raw_os_error() == Some(libc::EINVAL) || is_forbidden(&error) {
@@ -353,14 +354,14 @@ impl Mapping {
     }
 }
 
-/// The size of the pages that the kernel maps: 16 or 64 KiB on some processors.
+/// Returns the size of the pages that the kernel maps: 16 or 64 KiB on some processors.
 fn kernel_page() -> usize {
-    // SAFETY: takes a number and cannot fail for this one.
+    // SAFETY: the call takes a number and cannot fail for this one.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(PAGE)
 }
 
-/// The whole pages of this size that contain a range: their offset and length.
+/// Returns the offset and length of the whole pages of this size that contain a range.
 fn around(offset: usize, len: usize, page: usize) -> (usize, usize) {
     let start = offset / page * page;
     (start, (offset + len).next_multiple_of(page) - start)
@@ -368,7 +369,7 @@ fn around(offset: usize, len: usize, page: usize) -> (usize, usize) {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: our own mapping; every user of pointers into it also holds the `Mapping`.
+        // SAFETY: the mapping belongs to this object; every user of pointers into it also holds the `Mapping`.
         let _ = unsafe { libc::munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
@@ -384,9 +385,9 @@ pub(crate) enum Holder {
     Process,
 }
 
-/// One byte of a file, for a lock.
+/// Returns the record for a lock on one byte of a file.
 fn one_byte(at: usize, kind: libc::c_int) -> libc::flock {
-    // SAFETY: a plain record; all zero is a value of it, and the kernel requires zero as the process number.
+    // SAFETY: zeros are a valid value for this plain record, and the kernel requires zero as the process number.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
     lock.l_type = kind as libc::c_short;
     lock.l_whence = libc::SEEK_SET as libc::c_short;
@@ -400,25 +401,26 @@ fn set_lock(fd: &OwnedFd, holder: Holder, at: usize, kind: libc::c_int) -> bool 
         Holder::Description => libc::F_OFD_SETLK,
         Holder::Process => libc::F_SETLK,
     };
-    // SAFETY: an initialised record.
+    // SAFETY: the record is initialised.
     unsafe { libc::fcntl(fd.as_raw_fd(), command, &one_byte(at, kind)) == 0 }
 }
 
-/// Locks a byte; `false` while another owner has it.
+/// Locks a byte. Returns `false` while another owner has it locked.
 pub(crate) fn lock(fd: &OwnedFd, holder: Holder, at: usize) -> bool {
     set_lock(fd, holder, at, libc::F_WRLCK)
 }
 
-/// Releases the lock of [`lock`].
+/// Releases a lock that [`lock`] took.
 pub(crate) fn unlock(fd: &OwnedFd, holder: Holder, at: usize) {
     let _ = set_lock(fd, holder, at, libc::F_UNLCK);
 }
 
-/// Whether the byte is locked, also by this process, except for locks of this very description. If the query fails, the byte counts
-/// as locked. `None`: the kernel of a sandbox cannot report this process's own locks (every real kernel with memory files can).
+/// Checks whether the byte is locked, also by this process, except for locks of this very description. If the query fails, the byte
+/// counts as locked. Returns `None` if the kernel of a sandbox cannot report this process's own locks (every real kernel with
+/// memory files can).
 pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
     let mut byte = one_byte(at, libc::F_WRLCK);
-    // SAFETY: a record that the kernel changes.
+    // SAFETY: `byte` is a record that the kernel changes.
     let asked = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &mut byte) };
     if asked != 0 && last().raw_os_error() == Some(libc::EINVAL) {
         return None;
@@ -426,74 +428,74 @@ pub(crate) fn is_locked(fd: &OwnedFd, at: usize) -> Option<bool> {
     Some(asked != 0 || i32::from(byte.l_type) != libc::F_UNLCK)
 }
 
-/// Whether another process has the byte locked, for a kernel that cannot report more.
+/// Checks whether another process has the byte locked, for a kernel that cannot report more.
 pub(crate) fn is_locked_by_another_process(fd: &OwnedFd, at: usize) -> bool {
     let mut byte = one_byte(at, libc::F_WRLCK);
-    // SAFETY: a record that the kernel changes.
+    // SAFETY: `byte` is a record that the kernel changes.
     let asked = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLK, &mut byte) };
     asked != 0 || i32::from(byte.l_type) != libc::F_UNLCK
 }
 
-/// The same memory file through a description of our own; `None` if that is impossible.
+/// Returns the same memory file through a new description; `None` if that is impossible.
 pub(crate) fn reopened(fd: &OwnedFd) -> Option<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     let again = std::fs::OpenOptions::new().read(true).write(true).open(path).ok()?;
     let which = |fd: RawFd| {
         // SAFETY: `stat` is a plain record that fstat fills.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         (unsafe { libc::fstat(fd, &mut stat) } == 0).then_some((stat.st_dev, stat.st_ino))
     };
     let same = which(again.as_raw_fd()).is_some_and(|own| Some(own) == which(fd.as_raw_fd()));
     same.then(|| again.into())
 }
 
-/// Whether there is no process with that number in our PID namespace.
+/// Checks whether there is no process with that number in this process's PID namespace.
 pub(crate) fn is_no_process(number: u64) -> bool {
     let Some(pid) = i32::try_from(number).ok().filter(|pid| *pid > 0) else { return false };
     // SAFETY: signal 0 is not delivered.
     unsafe { libc::kill(pid, 0) != 0 && last().raw_os_error() == Some(libc::ESRCH) }
 }
 
-/// The number of this process in its own PID namespace.
+/// Returns the number of this process in its own PID namespace.
 #[must_use]
 pub fn own_pid() -> i32 {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::getpid() }
 }
 
-/// Unpredictable bytes.
+/// Returns unpredictable bytes.
 ///
 /// # Errors
-/// The kernel supplies none.
+/// The kernel supplies no random bytes.
 pub fn random<const N: usize>() -> Result<[u8; N], Failure> {
     const { assert!(N <= 256, "so many come at once, and no signal cuts them short") };
     let mut out = [0; N];
-    // SAFETY: writes at most N bytes.
+    // SAFETY: the call writes at most N bytes.
     let got = unsafe { libc::getrandom(out.as_mut_ptr().cast(), N, 0) };
     if got == N as isize { Ok(out) } else { Err(Failure::last_os_error("getting random bytes")) }
 }
 
-/// A process of this host, distinguished from a later one with the same number.
+/// A process of this host, distinguished from a later process with the same number.
 #[derive(Debug)]
 pub struct Process {
     pid: i32,
-    /// `None` if the kernel (before Linux 5.3) or a filter refuses it.
+    /// The process's descriptor; `None` if the kernel (before Linux 5.3) or a filter refuses it.
     descriptor: Option<OwnedFd>,
 }
 
 impl Process {
-    /// The current process with this number. Check afterwards that it is the intended one.
+    /// Returns the current process with this number. The caller checks afterwards that it is the intended process.
     #[must_use]
     pub fn open(pid: i32) -> Process {
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes numbers only.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
-        // SAFETY: a new descriptor that nothing else owns.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let descriptor = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as RawFd) });
         Process { pid, descriptor }
     }
 
-    /// Whether it has not ended.
+    /// Checks whether the process has not ended.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         let Some(descriptor) = &self.descriptor else {
@@ -503,30 +505,30 @@ impl Process {
         };
         let mut wish =
             libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one record, and no time to wait.
+        // SAFETY: the call takes one record and does not wait.
         unsafe { libc::poll(&mut wish, 1, 0) <= 0 }
     }
 }
 
-/// This process's real user, which the kernel compares.
+/// Returns this process's real user, which the kernel compares.
 pub(crate) fn own_uid() -> u32 {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::getuid() }
 }
 
-/// A descriptor of our own for the file that process `pid` has open as `number`. The kernel requires the same right as for reading
+/// Returns a new descriptor for the file that process `pid` has open as `number`. The kernel requires the same right as for reading
 /// that process's memory.
 pub(crate) fn descriptor_of(pid: i32, number: i32) -> io::Result<OwnedFd> {
     let owned = |fd: RawFd| {
-        // SAFETY: a new descriptor that nothing else owns.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         unsafe { OwnedFd::from_raw_fd(fd) }
     };
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let process = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     let mut error = last();
     if process >= 0 {
         let process = owned(process as RawFd);
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes numbers only.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
         if fd >= 0 {
             return Ok(owned(fd as RawFd));

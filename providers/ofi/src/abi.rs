@@ -1,8 +1,9 @@
 //! The records of libfabric that this provider uses, in the layout of API 1.17.
 //!
-//! They are written by hand from `rdma/*.h` of libfabric 1.17. With `layout_tests.rs` a C compiler compares every size, offset and
-//! constant with the installed headers. Later versions only append to some records. Therefore the records that we make have spare
-//! room after them (`spare`), which a newer library may read. Only the known head of a library's own record is read.
+//! The records are written by hand from `rdma/*.h` of libfabric 1.17. With `layout_tests.rs` a C compiler compares every size,
+//! offset and constant with the installed headers. Later versions only append to some records. Therefore the records that this
+//! provider makes have spare room after them (`spare`), which a newer library may read. Of a record that the library makes, this
+//! provider reads only the fields declared here.
 
 #![allow(non_camel_case_types)]
 
@@ -202,7 +203,7 @@ pub(crate) struct fi_ops_mr {
     ) -> c_int,
 }
 
-/// Filled by `FI_GET_RAW_MR`.
+/// The record that `FI_GET_RAW_MR` fills.
 #[repr(C)]
 pub(crate) struct fi_mr_raw_attr {
     pub(crate) flags: u64,
@@ -211,7 +212,7 @@ pub(crate) struct fi_mr_raw_attr {
     pub(crate) key_size: *mut usize,
 }
 
-/// Read by `FI_MAP_RAW_MR`; the key is not part of it.
+/// The record that `FI_MAP_RAW_MR` reads; the key is not part of the record.
 #[repr(C)]
 pub(crate) struct fi_mr_map_raw {
     pub(crate) flags: u64,
@@ -272,7 +273,7 @@ pub(crate) struct fi_cq_attr {
     pub(crate) signaling_vector: c_int,
     pub(crate) wait_cond: c_int,
     pub(crate) wait_set: *mut c_void,
-    /// Later versions read further.
+    /// Space that later versions read.
     pub(crate) spare: [u64; 8],
 }
 
@@ -300,7 +301,7 @@ pub(crate) struct fi_cq_err_entry {
     pub(crate) prov_errno: c_int,
     pub(crate) err_data: *mut c_void,
     pub(crate) err_data_size: usize,
-    /// Later versions write further.
+    /// Space that later versions write.
     pub(crate) spare: [u64; 8],
 }
 
@@ -311,7 +312,7 @@ pub(crate) struct fi_eq_attr {
     pub(crate) wait_obj: c_int,
     pub(crate) signaling_vector: c_int,
     pub(crate) wait_set: *mut c_void,
-    /// Later versions read further.
+    /// Space that later versions read.
     pub(crate) spare: [u64; 8],
 }
 
@@ -324,7 +325,7 @@ pub(crate) struct fi_eq_err_entry {
     pub(crate) prov_errno: c_int,
     pub(crate) err_data: *mut c_void,
     pub(crate) err_data_size: usize,
-    /// Later versions write further.
+    /// Space that later versions write.
     pub(crate) spare: [u64; 8],
 }
 
@@ -382,7 +383,7 @@ pub(crate) struct fid_ep {
     pub(crate) msg: *mut fi_ops_msg,
     pub(crate) rma: *mut fi_ops_rma,
     pub(crate) tagged: unused,
-    /// Null or unusable if atomics were not requested.
+    /// The table of atomics; null or unusable if atomics were not requested.
     pub(crate) atomic: *mut fi_ops_atomic,
 }
 
@@ -527,7 +528,7 @@ numbers! {
     FI_ENOKEY: c_int = 266;
 }
 
-/// `FI_VERSION(major, minor)`.
+/// Encodes a version like `FI_VERSION(major, minor)`.
 pub(crate) const fn version(major: u32, minor: u32) -> u32 {
     major << 16 | minor
 }

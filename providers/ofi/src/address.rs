@@ -1,4 +1,4 @@
-//! The address of an interface: what a peer needs to reach it, or to explain why it cannot.
+//! The address of an interface: the facts by which a peer reaches the interface, or explains why the interface is unreachable.
 
 use crate::abi::{FI_SOCKADDR, FI_SOCKADDR_IB, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
 use crate::keys::Seal;
@@ -12,27 +12,27 @@ const FIXED: usize = 65;
 /// The longest name of an endpoint in the fabric.
 pub(crate) const MAX_NAME: usize = 128;
 
-/// An address.
+/// The address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// `FI_PROTO_...` and its version. Interfaces whose protocols differ cannot communicate.
+    /// The protocol, `FI_PROTO_...`, and its version. Interfaces whose protocols differ cannot communicate.
     pub(crate) protocol: u32,
     pub(crate) protocol_version: u32,
     pub(crate) format: u32,
-    /// Included in the error text of a peer that is incompatible.
+    /// The registration mode, for the error text of a peer that is incompatible.
     pub(crate) mr_mode: u32,
-    /// Random; distinguishes this interface from an earlier one with the same name.
+    /// A random number that distinguishes this interface from an earlier one with the same name.
     pub(crate) epoch: u64,
-    /// Identifies kernel and network namespace: loopback addresses are valid only there.
+    /// The identity of the kernel and network namespace: loopback addresses are valid only there.
     pub(crate) host: u64,
     /// The interface's number in its domain.
     pub(crate) number: u64,
     pub(crate) seal: Seal,
     pub(crate) provider: String,
     pub(crate) fabric: String,
-    /// Its name in the fabric.
+    /// The interface's name in the fabric.
     pub(crate) name: Vec<u8>,
-    /// The contact for watching its process, if it is watched.
+    /// The contact for watching the interface's process, if it is watched.
     pub(crate) watch: Option<Contact>,
 }
 
@@ -114,7 +114,8 @@ impl Address {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.format)
     }
 
-    /// Whether a socket-address name has the same address family as ours. The family determines how many bytes the library reads.
+    /// Checks whether `name` is a socket address of the same family as this address. The family determines how many bytes the
+    /// library reads.
     pub(crate) fn has_family_of(&self, name: &[u8]) -> bool {
         let are_sockets =
             [FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_SOCKADDR_IB].contains(&self.format);
@@ -133,7 +134,7 @@ impl Address {
         }
     }
 
-    /// Whether the addresses allow that peer to be reached from here.
+    /// Checks whether the addresses allow this interface to reach that peer.
     pub(crate) fn reaches(&self, peer: &Address) -> Result<(), Failure> {
         let differs = |what: &str, here: &str, there: &str| {
             let text = format!("{what} is {here} here and {there} there: both sides need the same");
@@ -179,7 +180,7 @@ impl Address {
     }
 }
 
-/// A number for this kernel and network namespace.
+/// Returns a number for this kernel and network namespace.
 pub(crate) fn host() -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Atomics over the simulated library.
+//! Tests of atomics over the simulated library.
 
 use crate::abi::*;
 use crate::atomics::{Masks, applied};
@@ -18,7 +18,7 @@ fn begin(new: Manners) {
     manners(|manners| *manners = new);
 }
 
-/// A device that executes its atomics itself.
+/// Returns a device that executes its atomics itself.
 fn device(atomics: Atomics) -> Manners {
     Manners { provider: c"cxi", atomics, ..Manners::default() }
 }
@@ -45,7 +45,7 @@ fn masks(attr: &ModuleAttr) -> [u32; 4] {
     [attr.atomic_post32, attr.atomic_post64, attr.atomic_fetch32, attr.atomic_fetch64]
 }
 
-/// Settings that trust these claims.
+/// Returns settings that trust these claims.
 fn trusting(trust: &str) -> Settings {
     Settings { trust: trust.into(), ..settings() }
 }
@@ -54,7 +54,7 @@ fn claims(attr: &ModuleAttr) -> bool {
     attr.caps & caps::ATOMICS != 0
 }
 
-/// Two sides, and a key to the far one's memory.
+/// Two sides, and a key to the far side's memory.
 struct Pair {
     near: Side,
     far: Side,
@@ -81,7 +81,7 @@ impl Pair {
         self.endpoint.atomic(&self.key, op, &mut 0)
     }
 
-    /// The result of an atomic, with the value that it has fetched.
+    /// Runs an atomic and returns its result, with the value that it has fetched.
     fn run(&mut self, op: &Atomic) -> Result<u64, Status> {
         let _ = self.post(op)?;
         let (near, far) = (&mut self.near, &mut self.far);
@@ -154,8 +154,8 @@ fn claimed_but_missing_atomics_are_detected_and_not_used() {
     assert!(opened.broken_promise.is_none() && opened.broken_atomics.is_some());
 }
 
-/// Without a device's atomics, the masks must be empty. Otherwise the core would use them and mix them with the processor's
-/// atomics.
+/// Without a device's atomics, the masks must be empty. Otherwise the core would use the device's atomics and mix them with the
+/// processor's.
 #[test]
 fn a_module_without_atomics_has_empty_masks_and_executes_none() {
     begin(device(Atomics::Forgotten));
@@ -224,7 +224,7 @@ fn claims_trusted_by_one_context_are_still_tried_by_another() {
     // Each combination is tried once.
     manners(|manners| manners.lies = false);
     assert!(found("").lies.is_some() && found("delivery,atomics").lies.is_none());
-    // A result for a device whose atomics were not requested is not reused once they are requested.
+    // The result for a device whose atomics were not requested is not reused once they are requested.
     begin(Manners { provider: c"efa", ..device(Atomics::Kept) });
     let tried = Tried::new();
     let found = |trust: &str| tried.found(&offer(&trusting(trust)), &trusting(trust));
@@ -276,7 +276,7 @@ fn memory_of_a_trial_whose_registration_does_not_end_is_kept() {
 fn provider_without_atomic_completions_is_tried_once_and_memory_retained() {
     for stays_open in [false, true] {
         begin(Manners { hold_ways: true, stays_open, ..device(Atomics::Kept) });
-        // Few operations are accepted at once.
+        // The library accepts few operations at the same time.
         let few = Settings { queue: 16, ..trusting("delivery") };
         let opened = domain(&few).unwrap();
         let why = opened.broken_atomics.clone().unwrap();
@@ -333,7 +333,7 @@ fn misaligned_atomic_is_refused_in_every_registration_mode() {
     }
 }
 
-/// A put may use another route. An atomic may not: its key determines its executor.
+/// A put may use another route. An atomic may not, because its key determines its executor.
 #[test]
 fn atomic_with_key_older_than_interface_is_unsupported() {
     begin(Manners { mr_mode: FI_MR_ENDPOINT, ..device(Atomics::Kept) });

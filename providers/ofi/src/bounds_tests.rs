@@ -1,4 +1,4 @@
-//! Limits of an interface: operations under way, time asleep, and the order of packets.
+//! Tests of an interface's limits: operations under way, time asleep, and the order of packets.
 
 use crate::config::Settings;
 use crate::double::sys::inject;
@@ -69,7 +69,7 @@ fn messages_use_half_of_the_queue_and_one_peer_a_quarter_of_that() {
     near.poll();
     near.poll();
     near.poll();
-    // The same for puts.
+    // The same test with puts.
     manners(|manners| manners.hold_ways = true);
     let mut begun = Vec::new();
     for (endpoint, other) in endpoints.iter().zip(&others) {
@@ -86,7 +86,7 @@ fn messages_use_half_of_the_queue_and_one_peer_a_quarter_of_that() {
     near.interface.check_accounts();
 }
 
-/// Posts puts to that side's memory until one is refused; returns their number.
+/// Posts puts to that side's memory until the library refuses one, and returns the number of accepted puts.
 fn filled(endpoint: &crate::OfiEndpoint, other: &Side, memory: &mut [u8]) -> usize {
     let region = other.region(memory);
     let key = endpoint.import_key(&other.packed(&region)).unwrap();
@@ -184,7 +184,7 @@ fn idle_peer_that_accepts_nothing_times_out_and_busy_peer_does_not() {
     let region = far.region(&mut there);
     let key = endpoint.import_key(&far.packed(&region)).unwrap();
     near.interface.lose_patience();
-    // One packet and one put: the library has something for the peer.
+    // One packet and one put: the library holds operations for this peer.
     manners(|manners| (manners.hold_ways, manners.late) = (true, true));
     let mut here = [5u8; 8];
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Ok(Posting::Pending));
@@ -283,7 +283,7 @@ fn channels_and_their_ends_are_watched_for_as_long_as_they_are_there() {
     assert_eq!((near.interface.channels(), far.interface.channels()), (0, 0));
 }
 
-/// Polls until the condition holds; the clock of the watch has to advance.
+/// Polls until the condition holds. The clock of the watch has to advance meanwhile.
 fn in_time(near: &mut Side, mut so: impl FnMut(&mut Side) -> bool) {
     let began = std::time::Instant::now();
     while !so(near) {
@@ -346,7 +346,7 @@ fn message_and_bye_in_one_read_are_both_delivered_and_acknowledged() {
     let (mut near, mut far) = sides();
     for n in 0..5 {
         let endpoint = near.connected(&mut far, n);
-        // The end arrives together with the message, in one read of the far side.
+        // The end of the channel arrives together with the message, in one read of the far side.
         assert!(endpoint.am_short(1, n, b"last").is_ok());
         drop(endpoint);
         until(&mut near, &mut far, |_, far| far.told.left.len() == n as usize + 1);
@@ -413,7 +413,7 @@ fn interface_sleeps_when_idle_and_timer_wakes_it_for_unsignalled_work() {
     far.poll();
     assert_eq!(far.interface.arm(), Ok(Armed::Sleep));
     near.poll();
-    // The library refuses although packets wait.
+    // The library refuses a packet although packets wait.
     manners(|manners| manners.deaf = Some(FAR));
     let mut pack = |_: *mut u8, _| Ok(0);
     assert_eq!(endpoint.am_packed(1, 2, Packer::new(&mut pack), 5), Ok(0));
@@ -427,7 +427,7 @@ fn interface_sleeps_when_idle_and_timer_wakes_it_for_unsignalled_work() {
     }
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));
     assert!(!wakes(fd, Duration::ZERO) && !near.interface.ticks(), "nothing is left");
-    // A call returned AGAIN because of the library.
+    // The call returned AGAIN because of the library.
     manners(|manners| manners.eagain = 1);
     assert_eq!(endpoint.am_short(1, 3, b""), Err(Status::Again));
     assert_eq!(near.interface.arm(), Ok(Armed::Sleep));

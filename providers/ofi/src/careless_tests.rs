@@ -1,4 +1,4 @@
-//! Careless libraries: duplicate events, events of no operation, errors at opening, and dependencies between objects.
+//! Tests of careless libraries: duplicate events, events of no operation, errors at opening, and dependencies between objects.
 
 use crate::double::world::{fail_nothing, manners, world};
 use crate::double::{Side, settings, sys, transfer, until};
@@ -9,7 +9,7 @@ fn complaints() -> Vec<String> {
     world(|world| world.complaints.clone())
 }
 
-/// Sends `count` messages, and checks what has arrived.
+/// Sends `count` messages, and checks those that have arrived.
 fn exchange(near: &mut Side, far: &mut Side, endpoint: &crate::OfiEndpoint, count: u64) {
     far.told.messages.clear();
     for n in 0..count {
@@ -60,7 +60,7 @@ fn error_of_library_internal_operation_ends_no_operation_of_ours() {
         assert_eq!(complaints(), [] as [String; 0], "{context:#x}");
         drop((endpoint, near, far));
     }
-    // If a layer reports this, a message is lost with it, and there is no other report.
+    // If a layer reports this error, a message is lost with it, and there is no other report.
     manners(|manners| manners.provider = c"played;ofi_rxm");
     let (mut near, mut far) = (Side::new(&settings()), Side::new(&settings()));
     let _endpoint = near.connected(&mut far, 7);

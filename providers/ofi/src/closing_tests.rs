@@ -1,4 +1,4 @@
-//! How interfaces, endpoints and channels end over the simulated library, and what they transmit before.
+//! Tests of the ends of interfaces, endpoints and channels over the simulated library, and of the packets that they send before.
 
 use crate::config::Settings;
 use crate::double::world::{beside, let_go, manners};
@@ -14,7 +14,7 @@ use tieline_plugin_api::{Domain, Endpoint, Events, Interface, Packer, Posting, R
 const NEAR: usize = 0;
 const FAR: usize = 1;
 
-/// Settings with a long close timeout.
+/// Returns settings with a long close timeout.
 fn patient() -> Settings {
     Settings { close_timeout: Duration::from_secs(60), ..settings() }
 }
@@ -27,7 +27,7 @@ fn packed(endpoint: &crate::OfiEndpoint, header: u64, bytes: &[u8]) -> Result<us
     endpoint.am_packed(1, header, Packer::new(&mut pack), bytes.len())
 }
 
-/// Runs `act` whenever the near side's library is read, with the number of reads so far.
+/// Runs `act` at each read of the near side's library, with the number of reads so far.
 fn meanwhile(far: Side, mut act: impl FnMut(&mut Side, u32) + 'static) -> Rc<RefCell<Side>> {
     let far = Rc::new(RefCell::new(far));
     let (shared, mut times) = (far.clone(), 0);
@@ -125,7 +125,7 @@ fn closing_endpoint_waits_for_its_get_and_interface_continues() {
     assert!(other.am_short(1, 9, b"goes on").is_ok());
     (0..4).for_each(|_| near.poll()); // the end of the other channel comes first
     assert_eq!(far.borrow().told.messages, [(9, b"goes on".to_vec())]);
-    beside(NEAR, || ()); // so that the far side ends with this test
+    beside(NEAR, || ()); // the far side must end with this test
     drop(region);
 }
 
@@ -140,7 +140,7 @@ fn disconnected_sender_is_ignored_and_other_senders_are_not() {
         assert!(first.am_short(1, n, b"of the first").is_ok());
         assert!(second.am_short(1, 10 + n, b"of the second").is_ok());
     }
-    // Room for two: the others are read, and wait.
+    // The array takes two events: the other events are read, and wait.
     let mut room = [const { MaybeUninit::<Event>::uninit() }; 2];
     far.interface.poll(&mut Events::new(&mut room)).unwrap();
     far.interface.hang_up(1).unwrap();

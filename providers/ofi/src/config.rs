@@ -19,7 +19,7 @@ const RECEIVE: &str = "TIELINE_OFI_RECEIVE";
 const QUEUE: &str = "TIELINE_OFI_QUEUE";
 const WATCH: &str = "TIELINE_OFI_WATCH";
 const TRUST: &str = "TIELINE_OFI_TRUST";
-/// A variable of the core, read for whether it names this provider.
+/// A variable of the core, which this provider reads to find out whether the variable names it.
 const SELECTION: &str = "TIELINE_PROVIDERS";
 
 /// The longest message that any interface may be configured to send.
@@ -101,7 +101,7 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     shared::FAILURE_TIMEOUT,
 ];
 
-/// Which address to use if a device has several.
+/// The address format to prefer if a device has several addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Any,
@@ -113,15 +113,15 @@ pub(crate) enum Format {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) providers: String,
-    /// A setting asks for libfabric explicitly.
+    /// Whether a setting asks for libfabric explicitly.
     pub(crate) asked_for: bool,
     pub(crate) library: String,
-    /// The `FI_VERSION(...)` to request.
+    /// The `FI_VERSION(...)` to request of libfabric.
     pub(crate) api: u32,
     pub(crate) trust: String,
     pub(crate) interfaces: Filter,
     pub(crate) format: Format,
-    /// `FI_PROGRESS_...`; 0 leaves the choice to the provider.
+    /// The progress mode, `FI_PROGRESS_...`; 0 leaves the choice to the provider.
     pub(crate) progress: i32,
     pub(crate) window: usize,
     pub(crate) eager: usize,
@@ -130,11 +130,11 @@ pub(crate) struct Settings {
     pub(crate) connect_timeout: Duration,
     pub(crate) close_timeout: Duration,
     pub(crate) failure_timeout: Duration,
-    /// How the processes of peers are watched; `None` if they are not.
+    /// The settings of the watch on peers' processes; `None` if they are not watched.
     pub(crate) watch: Option<crate::watch::Settings>,
 }
 
-/// How the processes of peers are watched.
+/// Returns the settings of the watch on peers' processes.
 fn watch(value: &impl Fn(&str) -> Value) -> Result<Option<crate::watch::Settings>, Failure> {
     if !value(WATCH).is_yes() {
         return Ok(None);
@@ -222,7 +222,7 @@ impl Settings {
 }
 
 impl Settings {
-    /// Whether the claim of this name is trusted without a trial.
+    /// Checks whether the settings trust the claim of this name without a trial.
     pub(crate) fn trusts(&self, claim: &str) -> bool {
         self.trust.split(',').any(|listed| listed.trim() == claim)
     }
@@ -231,7 +231,7 @@ impl Settings {
 /// The claims that can be trusted.
 const CLAIMS: [&str; 2] = ["delivery", "atomics"];
 
-/// Checks that a list names only known claims: with a misspelt one, the trial would run in spite of the setting.
+/// Checks that a list names only known claims: with a misspelt claim, the trial would run in spite of the setting.
 fn are_claims(list: &str) -> Result<(), String> {
     let mut listed = list.split(',').map(str::trim).filter(|claim| !claim.is_empty());
     match listed.find(|claim| !CLAIMS.contains(claim)) {
@@ -242,7 +242,7 @@ fn are_claims(list: &str) -> Result<(), String> {
     }
 }
 
-/// Checks that a list of providers either selects or excludes.
+/// Checks that a list of providers either only selects or only excludes.
 fn is_selection(list: &str) -> Result<(), String> {
     let rest = list.trim().trim_start_matches('^');
     match rest.contains('^') || list.trim().starts_with("^^") {
@@ -254,7 +254,7 @@ fn is_selection(list: &str) -> Result<(), String> {
     }
 }
 
-/// Lists libfabric's own variables that are set: they change what it offers, and how.
+/// Lists libfabric's own variables that are set, because they change what libfabric offers.
 pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> Option<String> {
     let shown = |(name, value): (OsString, OsString)| {
         let name = name.into_string().ok().filter(|name| name.starts_with("FI_"))?;
@@ -267,7 +267,7 @@ pub(crate) fn librarys_own(set: impl Iterator<Item = (OsString, OsString)>) -> O
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The harm that a libfabric provider may do to this process under its settings, and the countermeasure.
+/// Returns the harm that a libfabric provider may do to this process under its settings, and the countermeasure.
 pub(crate) fn dangers(provider: &str, shared_receives: Option<OsString>) -> Option<String> {
     let on = |value: &OsString| {
         ["1", "y", "yes", "true", "on"].iter().any(|on| value.eq_ignore_ascii_case(on))
@@ -296,12 +296,12 @@ fn asked_version(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A version in printable form.
+/// Returns a version in printable form.
 pub(crate) fn shown(version: u32) -> String {
     format!("{}.{}", version >> 16, version & 0xffff)
 }
 
-/// Whether a selection of providers names `ofi` literally. A glob that matches it does not ask for a costly load.
+/// Checks whether a selection of providers names `ofi` literally. A glob that matches `ofi` does not ask for a costly load.
 fn names_us(selection: &str) -> bool {
     let selection = selection.trim();
     if selection.starts_with('^') {
@@ -311,8 +311,8 @@ fn names_us(selection: &str) -> bool {
     listed.split(',').any(|name| name.split('@').next().unwrap_or("").trim() == "ofi")
 }
 
-/// Whether a list admits a provider. It holds names and globs; a leading `^` excludes those listed. A name matches the first part
-/// of the provider's name or all of it, `tcp;ofi_rxm`.
+/// Checks whether a list admits a libfabric provider. The list holds names and globs; a leading `^` excludes those listed. A name
+/// matches the first part of the provider's name or the full name, such as `tcp;ofi_rxm`.
 pub(crate) fn admits(list: &str, provider: &str) -> bool {
     let list = list.trim();
     let (listed, others) = match list.strip_prefix('^') {
@@ -325,7 +325,7 @@ pub(crate) fn admits(list: &str, provider: &str) -> bool {
     found != others || (list.is_empty() && !found)
 }
 
-/// A glob with `*` and `?`.
+/// Checks whether a name matches a pattern with `*` and `?`.
 fn fits(pattern: &str, name: &str) -> bool {
     match (pattern.chars().next(), name.chars().next()) {
         (None, None) => true,
@@ -343,7 +343,7 @@ fn fits(pattern: &str, name: &str) -> bool {
 
 #[cfg(test)]
 impl Settings {
-    /// The defaults, with all devices admitted.
+    /// Returns the defaults, with all devices admitted.
     pub(crate) fn test_defaults() -> Settings {
         Settings {
             providers: String::new(),
@@ -441,7 +441,7 @@ mod tests {
         assert!(!admits("tcp", "cxi") && !admits("^tcp,sock*", "sockets") && admits("^tcp", "cxi"));
         assert!(admits("", "") && admits("^", "tcp") && !admits("efa,,cxi", ""));
         assert!(admits("eth?", "eth0") && !admits("eth?", "eth10"));
-        // A provider with a layer has its own full name, and also matches by its first part.
+        // A provider with a layer has its own full name, and also matches by the first part of its name.
         assert!(admits("tcp", "tcp;ofi_rxm") && !admits("^tcp", "tcp;ofi_rxm"));
         assert!(admits("tcp;ofi_rxm", "tcp;ofi_rxm") && !admits("tcp;ofi_rxm", "tcp"));
         assert!(!admits("^tcp;ofi_rxm", "tcp;ofi_rxm") && admits("^tcp;ofi_rxm", "tcp"));

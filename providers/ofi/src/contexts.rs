@@ -7,16 +7,16 @@ use core::ptr;
 /// The context that an operation passes to the library: memory at a fixed address, reserved for the library's use.
 type Context = [u64; CONTEXT_LEN / 8];
 
-/// Contexts, many in one allocation. Each allocation is twice as large as the one before, so a lookup searches few of them.
+/// The contexts, many in one allocation. Each allocation is twice as large as the one before, so a lookup searches few allocations.
 ///
 /// A context that the library returns is looked up and never dereferenced. If `ofi_rxm` cannot continue a receive, it reports its
-/// own context and not one of ours (read in rxm_cq.c, rxm_rndv_read).
+/// own context instead of one from this list (read in rxm_cq.c, rxm_rndv_read).
 #[derive(Default)]
 pub(crate) struct Contexts(Vec<Box<[Context]>>);
 
 const FIRST: usize = 64;
 
-/// Number of contexts in the allocations before this one.
+/// Returns the number of contexts in the allocations before this one.
 fn before(chunk: usize) -> usize {
     FIRST * ((1 << chunk) - 1)
 }
@@ -34,7 +34,7 @@ impl Contexts {
         ptr::from_mut(&mut self.0[chunk][index as usize - before(chunk)]).cast()
     }
 
-    /// The index of this context, or `None` if it is not one of ours.
+    /// Returns the index of this context, or `None` if the context is not in this list.
     #[inline]
     pub(crate) fn index(&self, context: *mut c_void) -> Option<u32> {
         let mut before = 0;

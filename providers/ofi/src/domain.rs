@@ -18,10 +18,10 @@ use tieline_plugin_api::{
     Absent, Domain, Failure, Revoked, Status, caps, connects, cost_class, role,
 };
 
-/// Name of the module.
+/// The name of the module.
 pub const RDM: &str = "rdm";
 
-/// This process's listener for peers that watch it.
+/// The listener of this process for peers that watch it.
 static HUB: SharedHub = SharedHub::new();
 
 /// An open domain.
@@ -29,9 +29,9 @@ pub struct OfiDomain {
     pub(crate) registry: Arc<Registry>,
     offer: Offer,
     settings: Settings,
-    /// Its completion queues have a descriptor to wait on.
+    /// Whether the completion queues of the domain have a descriptor to wait on.
     waits: bool,
-    /// Why it has messages only although libfabric claims more.
+    /// The reason why the domain offers messages only although libfabric claims more.
     pub(crate) broken_promise: Option<String>,
     /// The supported atomics, and a description of those that libfabric claims without supporting them.
     atomics: Masks,
@@ -40,13 +40,13 @@ pub struct OfiDomain {
 
 impl OfiDomain {
     pub(crate) fn open(offer: Offer, settings: Settings) -> Result<OfiDomain, Failure> {
-        // Do this first: the process may not survive opening the device.
+        // The trial comes first, because the process may not survive opening the device.
         let found = load::keeping_signals(|| crate::selftest::found(&offer, &settings));
         if let Some(words) = found.deadly {
             return Err(Failure::new(Status::NoDevice, format!("{}: {words}", offer.domain)));
         }
         let domain = load::keeping_signals(|| sys::Domain::open(&offer.info))?;
-        // Other providers have a descriptor that is only written while somebody polls (psm3: read in psmx3_cq.c).
+        // Other providers have a descriptor that is only written while a thread polls (psm3: read in psmx3_cq.c).
         let wakes = ["tcp", "sockets", "verbs", "cxi", "efa"];
         let waits = wakes.contains(&core_name(&offer.provider))
             && sys::Cq::open(&domain, 64, true).is_ok_and(|cq| cq.fd().is_some());
@@ -60,7 +60,7 @@ impl OfiDomain {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.offer.info.address_format())
     }
 
-    /// Lower than the native transports, also for devices that both drive.
+    /// Returns a priority below that of the native transports, also for devices that both drive.
     fn priority(&self) -> u32 {
         match core_name(&self.offer.provider) {
             "cxi" | "efa" | "opx" => 55,
@@ -80,7 +80,7 @@ impl Domain for OfiDomain {
 
     fn modules(&self) -> Vec<ModuleAttr> {
         let mut caps = caps::AM_SHORT | caps::AM_PACKED | caps::NEEDS_POLL | caps::ANY_THREAD;
-        // Not PASSIVE_TARGET, however data is moved: a connection request is answered by a poll.
+        // PASSIVE_TARGET is missing for every transport, because a peer must poll to answer a connection request.
         if self.offer.delivery && self.broken_promise.is_none() {
             caps |= caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
             if self.atomics.are_enough() {
@@ -121,7 +121,7 @@ impl Domain for OfiDomain {
             max_identity_len: MAX_IDENTITY as u32,
             ..ModuleAttr::empty()
         };
-        // Sockets cost microseconds. The costs of devices are not measured with this provider.
+        // An operation over sockets costs microseconds. The costs of devices are not measured with this provider.
         let (overhead_ns, latency_ns) =
             if self.is_ip() { (3000.0, 20_000.0) } else { (300.0, 2000.0) };
         let bytes_per_second = if self.is_ip() { 1e9 } else { 1e10 };

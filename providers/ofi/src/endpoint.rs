@@ -6,9 +6,9 @@ use std::rc::Rc;
 use tieline_plugin_api::abi::Atomic;
 use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
 
-/// A channel to one peer.
+/// An endpoint: a channel to one peer.
 pub struct OfiEndpoint {
-    /// The interface's engine; see there.
+    /// The engine of the interface; see [`super::interface::OfiInterface`].
     engine: Rc<RefCell<Engine>>,
     channel: usize,
 }
@@ -47,7 +47,7 @@ impl Endpoint for OfiEndpoint {
             let room = packing.room(&mut engine);
             (packing, room)
         };
-        // Borrow nothing while the application packs: its packer may send, also on this interface.
+        // No borrow is held while the application packs: its packer may send, also on this interface.
         let packed = room.pack(packer);
         let mut engine = self.engine.borrow_mut();
         match packed {
@@ -75,7 +75,8 @@ impl Endpoint for OfiEndpoint {
         self.engine.borrow_mut().flush(self.channel, cookie)
     }
 
-    /// Providers guarantee little ordering and document little of it, so the core flushes instead.
+    /// Returns an error, so that the core flushes instead: libfabric's providers guarantee little ordering and document little of
+    /// it.
     fn fence(&self) -> Result<(), Status> {
         Err(Status::Unsupported)
     }

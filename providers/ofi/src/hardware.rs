@@ -6,7 +6,7 @@ use std::path::Path;
 /// Drivers of devices in `/sys/class/infiniband` that no verbs provider drives fully, and libfabric's names for them.
 const DRIVERS: &[(&str, &str)] = &[("efa", "efa"), ("hfi1", "opx"), ("hfi2", "opx")];
 
-/// Describes the first such device.
+/// Describes the first device that only libfabric drives.
 pub(crate) fn found(classes: &Path) -> Option<String> {
     let entries = |class: &str| {
         let mut names: Vec<_> =

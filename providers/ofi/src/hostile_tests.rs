@@ -1,4 +1,4 @@
-//! Malicious peers, peers that are killed at the wrong moment, and provider behaviour that no manual page forbids.
+//! Tests of malicious peers, of peers that are killed at the wrong moment, and of provider behaviour that no manual page forbids.
 
 use crate::abi::*;
 use crate::double::sys::inject;
@@ -20,7 +20,7 @@ fn send(near: &mut Side, far: &mut Side, endpoint: &crate::OfiEndpoint, header: 
     });
 }
 
-/// Sends `count` messages, and checks what has arrived.
+/// Sends `count` messages, and checks those that have arrived.
 fn exchange(near: &mut Side, far: &mut Side, endpoint: &crate::OfiEndpoint, count: u64) {
     let before = far.told.messages.len();
     for n in 0..count {
@@ -79,7 +79,7 @@ fn failed_receive_replaces_unreleased_buffer_and_receiving_continues() {
     }
     exchange(&mut near, &mut far, &endpoint, 100);
     assert_eq!(complaints(), [] as [String; 0]);
-    // Not for ever: the interface fails in the end.
+    // The failures end: the interface fails in the end.
     for _ in 0..100 {
         inject(FAR, &vec![4; 300_000]);
         far.poll();
@@ -118,7 +118,7 @@ fn a_stranger_who_does_not_know_the_interface_costs_it_nothing() {
     let endpoint = near.connected(&mut far, 7);
     exchange(&mut near, &mut far, &endpoint, 10);
     let before = far.interface.memory().buffer_bytes;
-    // Its answers wait, because the peer accepts none.
+    // The answers to the peer wait, because the peer accepts none.
     manners(|manners| manners.deaf = Some(0));
     for n in 0..10_000 {
         inject(FAR, &greeting(n, b"played-0"));
@@ -157,7 +157,7 @@ fn a_refused_hello_takes_the_place_of_no_other() {
     let mut far = Side::new(&settings());
     let first = near.interface.connect(&old, b"old", 1).unwrap();
     let second = near.interface.connect(&far.interface.address(), b"new", 2).unwrap();
-    // Both hellos are in the queue before the side reads it, and its answer to the first is refused.
+    // Both hellos are in the queue before the side reads the queue, and the answer to the first hello is refused.
     manners(|manners| manners.refuse_send = Some(libc::ENOENT));
     until(&mut near, &mut far, |_, far| !far.told.arrived.is_empty());
     assert_eq!(far.told.arrived, [b"new"]);

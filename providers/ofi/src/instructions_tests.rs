@@ -1,5 +1,5 @@
 //! The cost of a message of 8 bytes and of a put of 8 bytes. `cargo xtask instructions` counts the functions whose names begin with
-//! `measured`, without the functions of the simulated library. As a test this checks that all of them arrive.
+//! `measured`, without the functions of the simulated library. As a test, this file checks that all operations arrive.
 
 use crate::config::Settings;
 use crate::double::world::manners;
@@ -12,7 +12,7 @@ use tieline_plugin_api::{Domain, Endpoint, Events, Interface, RmaOp, op_flags};
 /// The number of operations that one peer may have under way over the simulated library.
 const BATCH: usize = 8;
 
-/// Polls once; returns the number of events.
+/// Polls once and returns the number of events.
 fn polled(side: &Side) -> usize {
     let mut room = [const { MaybeUninit::<Event>::uninit() }; 16];
     let mut events = Events::new(&mut room);
@@ -27,7 +27,7 @@ fn measured_ofi_post(endpoint: &OfiEndpoint) {
     }
 }
 
-/// The messages arrive, and their sender reads the library's completions.
+/// Polls both sides until the messages arrive and their sender has read the library's completions.
 #[inline(never)]
 fn measured_ofi_poll(near: &Side, far: &Side) -> usize {
     let mut seen = 0;

@@ -15,7 +15,7 @@ use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status
 
 /// The module `rdm`, opened for one worker.
 pub struct OfiInterface {
-    /// Borrowed by one call at a time; no application code runs during a borrow.
+    /// The engine, borrowed by one call at a time; no application code runs during a borrow.
     engine: Rc<RefCell<Engine>>,
     address: Address,
 }
@@ -38,7 +38,7 @@ impl OfiInterface {
 
 #[cfg(test)]
 impl OfiInterface {
-    /// The number by which peers identify it.
+    /// Returns the number by which peers identify this interface.
     pub(crate) fn epoch(&self) -> u64 {
         self.address.epoch
     }
@@ -47,22 +47,22 @@ impl OfiInterface {
         self.engine.borrow()
     }
 
-    /// Whether a sleeper needs periodic wake-ups.
+    /// Checks whether a sleeper needs periodic wake-ups.
     pub(crate) fn ticks(&self) -> bool {
         self.engine.borrow().ticks()
     }
 
-    /// Number of channels that begin or end here.
+    /// Returns the number of channels that begin or end at this interface.
     pub(crate) fn channels(&self) -> usize {
         self.engine.borrow().channels()
     }
 
-    /// Whether connections for watching peers' processes are being formed.
+    /// Checks whether connections for watching peers' processes are being formed.
     pub(crate) fn is_dialling(&self) -> bool {
         self.engine.borrow().is_dialling()
     }
 
-    /// Number of packets that wait for the library.
+    /// Returns the number of packets that wait for the library.
     pub(crate) fn waiting(&self) -> usize {
         self.engine.borrow().waiting()
     }

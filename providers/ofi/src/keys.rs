@@ -19,21 +19,21 @@ use tieline_plugin_api::{Failure, Status};
 /// A domain's random number that seals its keys.
 pub(crate) type Seal = [u8; 16];
 
-/// Largest number of interfaces in one key, if registrations belong to interfaces.
+/// The maximum number of interfaces in one key, if registrations belong to interfaces.
 pub(crate) const MOST_INTERFACES: usize = 8;
 const FIXED: usize = 48;
 const CHECK: usize = 16;
-/// Largest size in bytes of a library key that must be mapped (ucx: 64; read in ucx.h).
+/// The maximum size in bytes of a library key that must be mapped (ucx: 64; read in ucx.h).
 pub(crate) const MOST_RAW: usize = 256;
 const NUMBERS: usize = 16;
-/// Length of the fields in front of the bytes of a key that must be mapped: the numbers and the length.
+/// The length of the fields in front of the bytes of a key that must be mapped: the numbers and the length.
 const BEFORE_RAW: usize = NUMBERS + 2;
-/// Length of the longest packed key: if the library's keys are numbers, and in general.
+/// The length of the longest packed key: if the library's keys are numbers, and in general.
 pub(crate) const MAX_KEY_LEN: usize = FIXED + NUMBERS * MOST_INTERFACES + CHECK;
 pub(crate) const LONGEST: usize = FIXED + (BEFORE_RAW + MOST_RAW) * MOST_INTERFACES + CHECK;
 const MAGIC: [u8; 4] = *b"ofk\x03";
 
-/// Length of the longest packed key of a domain with this mode (`FI_MR_...`) and this size of library keys.
+/// Returns the length of the longest packed key of a domain with this mode (`FI_MR_...`) and this size of library keys.
 pub(crate) fn longest(mode: c_int, size: usize) -> usize {
     match mode & FI_MR_RAW {
         0 => MAX_KEY_LEN,
@@ -44,9 +44,9 @@ pub(crate) fn longest(mode: c_int, size: usize) -> usize {
 /// A key of the library.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LibraryKey {
-    /// The number of the owner's interface; 0 means all of them.
+    /// The number of the owner's interface; 0 means all interfaces.
     pub(crate) interface: u64,
-    /// The key, or, if it must be mapped, the address to map it with.
+    /// The key; or, if the key must be mapped, the address for the mapping.
     pub(crate) number: u64,
     /// The bytes to map, if the key must be mapped.
     pub(crate) raw: Option<Vec<u8>>,
@@ -90,7 +90,7 @@ impl LibraryKey {
 }
 
 fn digest(body: &[u8], seal: &Seal) -> Hmac<Sha256> {
-    // HMAC accepts keys of every length. If this impossible failure occurred, the key would simply be refused everywhere.
+    // HMAC accepts keys of every length. If HMAC failed nevertheless, the resulting key would match at no peer.
     let mut mac =
         Hmac::<Sha256>::new_from_slice(seal).unwrap_or_else(|_| Hmac::new(&[0; 64].into()));
     mac.update(body);
@@ -155,13 +155,13 @@ impl PackedKey {
         Ok(key)
     }
 
-    /// The library's key for one interface of the owner.
+    /// Returns the library's key for one interface of the owner.
     #[inline]
     pub(crate) fn of(&self, interface: u64) -> Option<&LibraryKey> {
         self.keys.iter().find(|key| [0, interface].contains(&key.interface))
     }
 
-    /// The remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
+    /// Returns the remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
     pub(crate) fn admit(&self, right: u64, offset: u64, len: usize) -> Result<u64, Status> {
         if self.access & right != right {
             return Err(Status::KeyRejected);

@@ -1,9 +1,9 @@
-//! Compares `abi.rs` with the installed headers: static assertions in C, generated from our own tables.
+//! Compares `abi.rs` with the installed headers. The static assertions in C are generated from the tables below.
 
 use crate::abi::*;
 use std::process::Command;
 
-/// `C expression = Rust value`, for every listed field; `as` if C has another name for it.
+/// Lists `C expression = Rust value` for every field; `as` if C has another name for it.
 macro_rules! fields {
     ($out:ident; $( $record:ident { $( $field:ident $(as $c:literal)? ),* $(,)? } )*) => { $( $(
         $out.push((
@@ -15,7 +15,7 @@ macro_rules! fields {
     (@name $field:ident $c:literal) => { $c };
 }
 
-/// Records whose total size matters, because we make them or read arrays of them.
+/// Lists the records whose total size matters, because this provider makes them or reads arrays of them.
 macro_rules! sizes {
     ($out:ident; $( $record:ident )*) => { $(
         $out.push((format!("sizeof(struct {})", stringify!($record)), size_of::<$record>() as u64));

@@ -3,18 +3,18 @@
 //! Each device of a libfabric provider is one domain, for example `ofi:cxi:cxi0`, with one module:
 //!
 //! * `rdm` connects *to an interface*. Messages land in receive buffers that hold many messages each. This provider's own credits
-//!   bound them (`engine`). libfabric does the puts and gets if its provider completes a put at the target.
+//!   bound the messages (`engine`). libfabric does the puts and gets if its provider completes a put at the target.
 //!
 //! Guarantees:
 //!
-//! * libfabric is loaded only if the settings ask for it, or if there is hardware that nothing else drives. Otherwise no file is
+//! * libfabric is loaded only if the settings ask for it, or if there is hardware that only libfabric drives. Otherwise no file is
 //!   opened. The provider undoes what libfabric's constructors do to signals. A child process first tests whether a process
 //!   survives the loading.
 //! * If a peer may hold a region's key, the region ends only when all connected peers have confirmed that no operation targets it
-//!   any more (`memory`). The reason: software providers check a key once, and keep writing after the registration has ended.
+//!   any more (`memory`), because software providers check a key once, and keep writing after the registration has ended.
 //! * When an operation has completed or its endpoint is closed, the application owns its memory again, even if a peer is stalled.
-//! * The death of a peer's process is reported, even to a process that only waits for that peer. libfabric does not detect it, but
-//!   kernels do (`watch`).
+//! * The death of a peer's process is reported, even to a process that only waits for that peer. Kernels detect the death, which
+//!   libfabric does not (`watch`).
 //! * Atomics are executed by the device and are never mixed with atomics of another executor (`atomics`).
 //!
 //! Not supported: atomics that software executes while polling (the core's own are as good), gathered messages, and providers
@@ -80,7 +80,7 @@ mod registered {
 mod selftest;
 mod sleep;
 mod sys;
-// Tests play the library, which needs no trial as it is loaded.
+// Tests simulate the library, which needs no trial before it is loaded.
 #[cfg_attr(test, allow(dead_code))]
 mod trial;
 mod watch;

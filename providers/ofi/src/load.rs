@@ -1,9 +1,9 @@
-//! Loads libfabric, and only on request: its constructors and those of its dependencies take time, install signal handlers and keep
-//! descriptors open.
+//! Loads libfabric, and only on request, because its constructors and those of its dependencies take time, install signal handlers
+//! and keep descriptors open.
 //!
-//! Functions that take records are looked up by the symbol version that has our layouts (`FABRIC_1.3`, which API 1.17 still has). A
-//! newer library translates the records passed to it through that version. The records that it returns begin with our layout.
-//! Everything else is called through the library's tables, as the inline functions of its headers do (`sys.rs`).
+//! Functions that take records are looked up by the symbol version that has the layouts of `abi.rs` (`FABRIC_1.3`, which API 1.17
+//! still has). A newer library translates the records passed through that version. The records that the library returns begin with
+//! these layouts. Everything else is called through the library's tables, as the inline functions of its headers do (`sys.rs`).
 
 #![allow(unsafe_code)]
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tieline_plugin_api::process::Owner;
 use tieline_plugin_api::{Failure, Status};
 
-/// A loaded library; it stays loaded for the life of the process.
+/// A loaded library, which stays loaded for the life of the process.
 pub(crate) struct Library {
     pub(crate) getinfo: unsafe extern "C" fn(
         u32,
@@ -30,11 +30,11 @@ pub(crate) struct Library {
     pub(crate) freeinfo: unsafe extern "C" fn(*mut fi_info),
     pub(crate) fabric:
         unsafe extern "C" fn(*mut fi_fabric_attr, *mut *mut fid_fabric, *mut c_void) -> c_int,
-    /// Its version.
+    /// The version of the library.
     pub(crate) version: u32,
-    /// How long loading took.
+    /// The time that loading took.
     pub(crate) took: Duration,
-    /// Signals whose handlers the library replaced and that were restored.
+    /// The signals whose handlers the library replaced and this provider restored.
     pub(crate) signals: Vec<c_int>,
 }
 
@@ -44,16 +44,16 @@ struct Signals(Vec<(c_int, libc::sigaction)>);
 impl Signals {
     fn now() -> Signals {
         let of = |signal| {
-            // SAFETY: a record of integers and pointers, all zero; the call only writes it.
+            // SAFETY: the record consists of integers and pointers, for which zero is valid; the call only writes the record.
             let mut action: libc::sigaction = unsafe { core::mem::zeroed() };
-            // SAFETY: only reads the disposition into a record with enough room.
+            // SAFETY: the call only reads the disposition into a record with enough room.
             let code = unsafe { libc::sigaction(signal, core::ptr::null(), &raw mut action) };
             (code == 0).then_some((signal, action))
         };
         Signals((1..=64).filter_map(of).collect())
     }
 
-    /// Restores every disposition that has changed since, and returns the signals concerned.
+    /// Restores every disposition that has changed since the record was made, and returns the signals concerned.
     fn restore(&self) -> Vec<c_int> {
         let now = Signals::now();
         let changed = self.0.iter().zip(&now.0).filter(|(old, new)| {
@@ -62,7 +62,7 @@ impl Signals {
         });
         changed
             .map(|((signal, old), _)| {
-                // SAFETY: restores the disposition that this signal had before the library was loaded.
+                // SAFETY: the call restores the disposition that this signal had before the library was loaded.
                 let _ = unsafe { libc::sigaction(*signal, old, core::ptr::null_mut()) };
                 *signal
             })
@@ -81,13 +81,13 @@ pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     done
 }
 
-/// The simulated library changes no dispositions.
+/// Runs `act`, because the simulated library changes no dispositions.
 #[cfg(test)]
 pub(crate) fn keeping_signals<T>(act: impl FnOnce() -> T) -> T {
     act()
 }
 
-/// The library of that name; the first caller loads it.
+/// Returns the library of that name; the first call loads it.
 ///
 /// # Errors The file is missing, the library is too old, or its trial failed.
 #[cfg(not(test))]
@@ -95,7 +95,7 @@ pub(crate) fn library(name: &str) -> Result<&'static Library, Failure> {
     real(name)
 }
 
-/// Tests simulate the library.
+/// Returns the simulated library.
 #[cfg(test)]
 pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
     static PLAYED: std::sync::OnceLock<Library> = std::sync::OnceLock::new();
@@ -107,7 +107,8 @@ pub(crate) fn library(_: &str) -> Result<&'static Library, Failure> {
 /// use.
 static OWNER: Owner = Owner::new();
 
-/// Checked before any lock is taken: in a forked child the holder may be a thread that does not exist there.
+/// Checks that this process may use libfabric. The check precedes any lock: in a forked child the holder of a lock may be a thread
+/// that does not exist there.
 fn taken_by_this_process() -> Result<(), Failure> {
     if OWNER.take() {
         return Ok(());
@@ -118,12 +119,12 @@ fn taken_by_this_process() -> Result<(), Failure> {
     Err(Failure::new(Status::Unsupported, text))
 }
 
-/// The library in a file; tests compare it with the simulated one.
+/// Returns the library in a file, which tests compare with the simulated one.
 pub(crate) fn real(name: &str) -> Result<&'static Library, Failure> {
     static LOADED: Mutex<Option<HashMap<String, Result<&'static Library, Failure>>>> =
         Mutex::new(None);
     taken_by_this_process()?;
-    // Held during loading: signal dispositions belong to the whole process.
+    // The lock is held during loading, because signal dispositions belong to the whole process.
     let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
     let known = loaded.get_or_insert_default();
     if let Some(result) = known.get(name) {
@@ -134,15 +135,15 @@ pub(crate) fn real(name: &str) -> Result<&'static Library, Failure> {
     result
 }
 
-/// Opens the file and never closes it.
+/// Opens the file, which is never closed.
 pub(crate) fn open(name: &CStr) -> *mut c_void {
-    // SAFETY: a terminated name. `load` undoes the effects of constructors on the process where it can.
+    // SAFETY: the name is terminated. `load` undoes the effects of constructors on the process where possible.
     unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE) }
 }
 
-/// The function of this name; if functions are versioned, in the version that has our layouts.
+/// Returns the function of this name; if functions are versioned, in the version with the layouts of `abi.rs`.
 pub(crate) fn symbol(handle: *mut c_void, name: &CStr, versioned: bool) -> *mut c_void {
-    // SAFETY: an open library's handle and terminated names.
+    // SAFETY: the handle is that of an open library, and the names are terminated.
     unsafe {
         match versioned {
             true => libc::dlvsym(handle, name.as_ptr(), c"FABRIC_1.3".as_ptr()),

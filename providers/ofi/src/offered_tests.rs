@@ -1,4 +1,4 @@
-//! The attributes of a domain over each provider of libfabric.
+//! Tests of the attributes of a domain over each provider of libfabric.
 
 use crate::Ofi;
 use crate::abi::{FI_MR_HMEM, FI_MR_LOCAL, FI_SOCKADDR_IN, FI_SOCKADDR_IN6};
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use tieline_plugin_api::abi::ModuleAttr;
 use tieline_plugin_api::{Domain, Endpoint, Interface, Provider, Status, caps, cost_class};
 
-/// The module over a provider of this name, with addresses of this format.
+/// Returns the module over a provider of this name, with addresses of this format.
 fn offered(provider: &'static CStr, format: u32) -> ModuleAttr {
     manners(|manners| (manners.provider, manners.format) = (provider, format));
     domain(&settings()).unwrap().modules()[0]
@@ -45,7 +45,7 @@ fn the_capabilities_say_what_is_below() {
     manners(|manners| manners.delivery = true);
     assert_eq!(offered(c"played", OTHER).caps & more, 0);
     assert_eq!(offered(c"sockets", FI_SOCKADDR_IN).caps & more, caps::SLOW_POLL);
-    // Its queues have no descriptor here.
+    // The queues of `tcp` have no descriptor in this simulation.
     assert_eq!(offered(c"tcp", FI_SOCKADDR_IN6).caps & more, caps::SLOW_POLL);
     manners(|manners| manners.mr_mode = FI_MR_LOCAL);
     assert_eq!(offered(c"played", OTHER).caps & more, caps::TAKES_REGIONS);
@@ -145,7 +145,7 @@ fn every_list_of_offers_is_given_back_once() {
     assert!(kept() > 0, "an offer is a part of its list");
     drop(open);
     assert_eq!(kept(), 0);
-    // Also if the library has nothing, or nothing usable.
+    // The same holds if the library has nothing, or nothing usable.
     manners(|manners| manners.mr_mode = FI_MR_HMEM);
     assert!(domain(&settings()).is_err());
     assert_eq!(kept(), 0);

@@ -1,4 +1,5 @@
-//! Operations that arrive or complete in another order than they were posted, and failures that a later operation reports.
+//! Tests of operations that arrive or complete in another order than they were posted, and of failures that a later operation
+//! reports.
 
 use crate::double::world::{let_go, manners};
 use crate::double::{Side, settings, transfer, until};
@@ -57,11 +58,11 @@ fn completions_in_the_opposite_order_end_each_its_own_operation() {
     assert_eq!(there.to_vec(), put);
 }
 
-/// A put of one piece that completes when its bytes are copied.
+/// Puts one piece with local completion: the put completes when its bytes are copied.
 fn put_locally(endpoint: &OfiEndpoint, key: &RemoteKey, mut bytes: [u8; 8], offset: u64) -> Posted {
     let iov = [Iov::new(bytes.as_mut_ptr(), bytes.len())];
     let posted = endpoint.put(key, &RmaOp { iov: &iov, len: 8, offset, cookie: 99, flags: 0 });
-    bytes.fill(0xee); // the caller owns them again
+    bytes.fill(0xee); // the caller owns the bytes again
     let _ = core::hint::black_box(bytes);
     posted
 }
@@ -105,7 +106,7 @@ fn failure_of_silent_put_is_reported_by_exactly_one_flush() {
     let mut there = [0u8; 32];
     let region = far.region(&mut there);
     let key = endpoint.import_key(&far.packed(&region)).unwrap();
-    // It has failed before the flush is posted, and while a flush is pending.
+    // The put has failed before the flush is posted, or while a flush is pending.
     for (late, flush) in [(false, 1), (true, 2)] {
         manners(|manners| (manners.fail_transfer, manners.late) = (Some(libc::EACCES), late));
         assert_eq!(put_locally(&endpoint, &key, [1; 8], 0), Ok(Posting::Done));

@@ -1,4 +1,4 @@
-//! Messages, flushes and endings over the simulated library.
+//! Tests of messages, flushes and endings over the simulated library.
 
 use crate::abi::FI_RECV;
 use crate::double::world::{let_go, manners, world};
@@ -10,7 +10,7 @@ fn sides() -> (Side, Side) {
     (Side::new(&settings()), Side::new(&settings()))
 }
 
-/// Sends a message; polls both sides while there is no room.
+/// Sends a message; polls both sides while the window is full.
 fn send(
     near: &mut Side,
     far: &mut Side,
@@ -304,7 +304,7 @@ fn a_connection_that_the_library_never_forms_ends_in_words() {
     settings.connect_timeout = core::time::Duration::ZERO;
     let (mut near, far) = (Side::new(&settings), Side::new(&settings));
     let address = far.interface.address();
-    drop(far); // it has no receiver any more
+    drop(far); // the message has no receiver any more
     let endpoint = near.interface.connect(&address, b"", 7).unwrap();
     while near.told.failed.is_empty() {
         assert!(matches!(endpoint.am_short(1, 0, b""), Err(Status::Again | Status::TimedOut)));

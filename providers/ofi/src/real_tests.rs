@@ -1,7 +1,7 @@
-//! Runs the same scenario over the simulated libfabric and over a real one, and compares error numbers, flags and received data. If
-//! the two differ, the simulation is wrong.
+//! Tests that run the same scenario over the simulated libfabric and over a real one, and compare error numbers, flags and received
+//! data. If the two differ, the simulation is wrong.
 //!
-//! `double/sources.rs` names for each behaviour the test that compares it, or why there is none.
+//! `double/sources.rs` names for each behaviour the test that compares it, or the reason why there is none.
 
 use crate::abi::*;
 use crate::config::Settings;
@@ -16,14 +16,14 @@ use std::time::{Duration, Instant};
 use tieline_net::Filter;
 use tieline_plugin_api::Failure;
 
-/// Time limit for events that must happen, on a busy host.
+/// The time limit for events that must happen, on a busy host.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Waiting time for events that must not happen. A host that is too slow to show a difference does not fail the test.
+/// The waiting time for events that must not happen. A host that is too slow to show a difference does not fail the test.
 const A_WHILE: Duration = Duration::from_millis(60);
 const PACKET: usize = crate::engine::LONGEST_PACKET;
 const RIGHTS: u64 = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
-/// The file of a newer libfabric, or why it is not available.
+/// Returns the file of a newer libfabric, or why it is not available.
 fn newer() -> Result<String, String> {
     tieline_testing::libfabric::newer().map(|file| file.display().to_string())
 }
@@ -38,7 +38,7 @@ fn first(library: &'static Library, settings: &Settings) -> Result<Offer, String
     offers.used.first().cloned().ok_or_else(|| offers.left_out().join("; "))
 }
 
-/// A provider of the real library, or why it is not available.
+/// Returns a provider of the real library, or why it is not available.
 fn real(file: &str, provider: &str) -> Result<Offer, String> {
     let library = crate::load::real(file).map_err(|failure: Failure| failure.text)?;
     first(library, &settings(provider))
@@ -52,7 +52,7 @@ struct Pair {
 }
 
 struct Side {
-    // In the order in which they are dropped.
+    // The fields are in the order in which they are dropped.
     mr: crate::registered::sys::Mr,
     ep: Arc<Ep>,
     domain: Arc<Domain>,
@@ -85,7 +85,7 @@ impl Side {
         (at, self.contexts[at].as_mut_ptr().cast())
     }
 
-    /// Memory after the part that is registered for peers.
+    /// Returns memory after the part that is registered for peers.
     fn local(&mut self, at: usize, len: usize) -> Local {
         let base = &mut self.memory[(1 << 15) + at / 8..][..len.div_ceil(8)];
         Local { base: base.as_mut_ptr().cast(), len, desc: self.mr.desc() }
@@ -122,7 +122,7 @@ impl Pair {
         Pair { near, far, to }
     }
 
-    /// Retries a post until it is accepted; returns the error if it is refused for another reason than missing room.
+    /// Retries a post until it is accepted. Returns the error if the post is refused for another reason than a full queue.
     fn post(&mut self, post: impl Fn(&Ep, u64) -> Result<(), i32>) -> Result<(), i32> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -170,7 +170,7 @@ impl Pair {
         self.post(|ep, peer| ep.transfer(put, &local, remote(peer), context)).map(|()| at)
     }
 
-    /// The result of an operation of the near side.
+    /// Waits for an operation of the near side and returns its result.
     fn end_of(&mut self, at: usize) -> i32 {
         self.until("an end", |pair| pair.near.ended.contains_key(&at));
         self.near.ended[&at][0].2
@@ -185,7 +185,7 @@ impl Pair {
     }
 }
 
-/// Compares the observations of a scenario; prints the pairs that are not available.
+/// Compares the observations of a scenario, and prints the pairs that are not available.
 fn same<T: PartialEq + core::fmt::Debug>(
     against: &[(Result<String, String>, &str)],
     set: impl Fn(&mut Manners),
@@ -203,7 +203,7 @@ fn same<T: PartialEq + core::fmt::Debug>(
     }
 }
 
-/// Debian's library, and the newer one.
+/// Returns the file of Debian's library; below, of the newer one.
 fn debian() -> Result<String, String> {
     Ok("libfabric.so.1".into())
 }
@@ -239,7 +239,7 @@ fn buffers_for_many_messages_are_given_back_with_the_last_as_it_is_played() {
         |offer| {
             let mut pair = Pair::open(offer);
             let buffer = pair.buffer(0, PACKET + 1000, true);
-            // After the third message less than the minimum room is left.
+            // After the third message, the remaining room is below the minimum.
             for n in 0..3 {
                 let _ = pair.send(&vec![n + 1; 400]).unwrap();
             }
@@ -264,7 +264,7 @@ fn a_message_that_is_longer_than_its_buffer_fails_there_as_it_is_played() {
     );
 }
 
-/// Whether a put and a get complete within this time while their target makes no progress, and their final results.
+/// Checks whether a put and a get complete within this time while their target makes no progress, and their final results.
 fn waits_for_its_target(offer: &Offer, patience: Duration) -> Vec<(bool, i32, bool)> {
     let mut pair = Pair::open(offer);
     pair.warm();
@@ -295,7 +295,7 @@ fn puts_and_gets_do_not_wait_where_threads_move_the_data_as_it_is_played() {
     same(&[(debian(), "sockets")], set, |offer| waits_for_its_target(offer, PATIENCE));
 }
 
-/// The results of posts to a peer that is gone.
+/// Returns the results of posts to a peer that has ended.
 fn to_nobody(offer: &Offer) -> (Result<(), i32>, usize) {
     let mut pair = Pair::open(offer);
     let (_, context) = pair.near.context();

@@ -1,4 +1,4 @@
-//! Registration in every mode, and the ends of regions, over the simulated library.
+//! Tests of registration in every mode, and of the ends of regions, over the simulated library.
 
 use crate::abi::*;
 use crate::double::world::{manners, registrations, world};
@@ -6,13 +6,13 @@ use crate::double::{Side, domain, settings, transfer, until};
 use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status, access};
 
-/// Puts and gets to a region in a mode, from memory that is in no region.
+/// Tests puts and gets to a region in a mode, from memory that is in no region.
 fn reaches(mode: i32, before: bool) {
     manners(|manners| manners.mr_mode = mode);
     let mut there: Vec<u8> = (0..=255).collect();
     let domain_first = Side::new(&settings());
     let (mut near, mut far) = (Side::new(&settings()), domain_first);
-    // A region that is older than a second interface of its domain, and one that is younger.
+    // One region is older than the second interface of its domain, the other is younger.
     let early = before.then(|| far.region(&mut there));
     let second = far.domain.open_interface(crate::RDM, [0; 16]).unwrap();
     let region = early.unwrap_or_else(|| far.region(&mut there));
@@ -196,7 +196,7 @@ fn region_ends_immediately_without_peers_and_after_timeout_otherwise() {
     assert_eq!(failure.status, Status::TimedOut, "{failure}");
 }
 
-/// The holder of a key may write there as long as the library accepts it, and nothing can revoke it.
+/// The holder of a key may write to the memory as long as the library accepts the key, and nothing can revoke the key.
 #[test]
 fn failed_deregistration_reports_that_memory_stays_reachable() {
     for mode in [0, FI_MR_PROV_KEY, FI_MR_ENDPOINT] {
@@ -300,7 +300,7 @@ fn key_older_than_every_interface_is_valid_and_reaches_none() {
     let key = endpoint.import_key(&key[..len]).unwrap();
     let mut here = [1u8; 8];
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 1), Err(Status::Declined));
-    // A key that is packed after that is valid there.
+    // A key that is packed after the second interface opened is valid at that interface.
     let key = endpoint.import_key(&far.packed(&region)).unwrap();
     assert_eq!(transfer(&endpoint, true, &key, &mut here, 0, 2), Ok(Posting::Pending));
     until(&mut near, &mut far, |near, _| near.told.ended == [(2, Ok(()))]);

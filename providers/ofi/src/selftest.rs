@@ -1,8 +1,9 @@
-//! Verifies claims of a libfabric provider once for each device, before this provider advertises them. A put that completes must be
-//! in the target's memory (`FI_DELIVERY_COMPLETE`), and atomics must have the effect of their names. `net` of 1.17 claims both and
-//! does neither.
+//! The trial that verifies claims of a libfabric provider once for each device, before this provider advertises them. A put that
+//! completes must be in the target's memory (`FI_DELIVERY_COMPLETE`), and atomics must have the effect of their names. `net` of
+//! 1.17 claims both and does neither.
 //!
-//! Two interfaces do puts and gets within this process. They are of separate domains, so that neither makes progress for the other.
+//! Two interfaces do puts and gets within this process. They belong to separate domains, so that neither makes progress for the
+//! other.
 
 use crate::atomics::{self, Masks};
 use crate::config::Settings;
@@ -18,29 +19,29 @@ use std::time::Instant;
 use tieline_plugin_api::abi::{Atomic, Iov};
 use tieline_plugin_api::{Failure, Posted, Posting, RmaOp, Status, access, op_flags};
 
-/// Time limit for a connection, and for operations that must complete.
+/// The time limit for a connection, and for operations that must complete.
 const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 5 });
-/// Time within which an operation must not complete, because its target has made no progress.
+/// The time within which an operation must not complete, because its target has made no progress.
 const AT_ONCE: Duration = Duration::from_micros(if cfg!(test) { 100 } else { 5000 });
 
-/// Most trials of a device that has not completed everything in time: the cause may be a busy host.
+/// The maximum number of trials of a device that has not completed everything in time: the cause may be a busy host.
 const TRIALS: u32 = 3;
 
 /// The result of a device's trial.
 #[derive(Clone, Default)]
 pub(crate) struct Found {
-    /// Why puts and gets are not advertised.
+    /// The reason why puts and gets are not advertised.
     pub(crate) lies: Option<String>,
     pub(crate) atomics: Masks,
-    /// Why some atomics are not advertised.
+    /// The reason why some atomics are not advertised.
     pub(crate) broken_atomics: Option<String>,
-    /// Why the device must not be opened at all.
+    /// The reason why the device must not be opened at all.
     pub(crate) deadly: Option<String>,
-    /// Something did not complete, which is weaker evidence than a wrong result.
+    /// Whether something did not complete, which is weaker evidence than a wrong result.
     unsure: bool,
 }
 
-/// Why a feature is not advertised: a wrong result, no result, or no result in time.
+/// The reason why a feature is not advertised: a wrong result, no result, or no result in time.
 enum No {
     Wrong(String),
     NotDone(String),
@@ -63,19 +64,19 @@ impl Found {
     }
 }
 
-/// The results of this process.
+/// The trial results of this process.
 static TRIED: Tried = Tried::new();
 
-/// The features to advertise. The first call in this process runs the trial.
+/// Returns the features to advertise. The first call in this process runs the trial.
 pub(crate) fn found(offer: &Offer, settings: &Settings) -> Found {
     // Tests change the behaviour of the simulated library, so their results are not shared.
     if cfg!(test) { Tried::new().found(offer, settings) } else { TRIED.found(offer, settings) }
 }
 
-/// Results, keyed by everything that they depend on.
+/// The trial results, keyed by everything that they depend on.
 pub(crate) struct Tried(Mutex<Option<HashMap<Case, Once>>>);
 
-/// The lock is held during a trial. It contains the result and the number of trials.
+/// The result and the number of trials. The lock is held during a trial.
 type Once = Arc<Mutex<Option<(Found, u32)>>>;
 
 /// A device, its settings and the trusted claims: one context may trust a claim that another one tries.
@@ -86,10 +87,10 @@ struct Case {
     domain: String,
     format: u32,
     progress: i32,
-    /// Trusted without a trial.
+    /// Whether the features are trusted without a trial.
     delivery: bool,
     atomics: bool,
-    /// Atomics are requested.
+    /// Whether atomics are requested.
     has_atomics: bool,
 }
 
@@ -130,9 +131,9 @@ impl Tried {
     }
 }
 
-/// Providers that have moved data without harm to the process, in every release that is known. All others are first tried in a
+/// The providers that have moved data without harm to the process, in every release that is known. All others are first tried in a
 /// child. With verbs;ofi_rxm a child would find nothing: `fi_getinfo` has opened the device, and the kernel accepts commands of its
-/// opener alone (run: EACCES over soft RoCE).
+/// opener only (run: EACCES over soft RoCE).
 const PROVEN: &[&str] = &["tcp", "tcp;ofi_rxm", "sockets", "verbs;ofi_rxm"];
 
 fn is_proven(offer: &Offer) -> bool {
@@ -143,13 +144,13 @@ fn is_proven(offer: &Offer) -> bool {
 
 fn tried_safely(offer: &Offer, settings: &Settings, case: &Case) -> Found {
     if !is_proven(offer) {
-        // Include libfabric's own settings: a crash may depend on them, and changing one may be the cure.
+        // The key includes libfabric's own settings: a crash may depend on them, and changing one may be the cure.
         let own = crate::config::librarys_own(std::env::vars_os()).unwrap_or_default();
         let device = format!("{own};{}:{}@{:x}", offer.provider, offer.domain, settings.api);
-        // If puts are not claimed, they are not tried.
+        // If the provider does not claim puts, the trial does not try them.
         let case = Case { delivery: case.delivery || !offer.delivery, ..case.clone() };
         // A child that opened nothing has proved nothing. A child that moved no data, for example because only the opener of a
-        // descriptor may write to it, still counts: another one would find no more.
+        // descriptor may write to it, still counts: another child would find no more.
         let act = || {
             let tried = try_out(offer, settings, &case, &mut Found::default());
             !matches!(tried, Err(No::NotOpened(_)))
@@ -205,8 +206,8 @@ impl Side {
     }
 }
 
-/// Target memory and endpoints of the trial; it outlives the sides. If the library has kept an endpoint (cxi, sockets: EBUSY) or a
-/// registration and may still write here, it is never freed.
+/// The target memory and the endpoints of the trial, which outlive the sides. The memory is never freed if the library has kept an
+/// endpoint (cxi, sockets: EBUSY) or a registration and may still write to it.
 struct Ground {
     here: Vec<AtomicU64>,
     there: Vec<AtomicU64>,
@@ -231,12 +232,12 @@ fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -
     let settings = Settings { watch: None, close_timeout, connect_timeout, ..settings.clone() };
     let words = |failure: Failure| No::NotDone(failure.text);
     let zeroes = || (0..LONG / 8).map(|_| AtomicU64::new(0)).collect();
-    // Declared before the sides, so it is dropped after them.
+    // `ground` is declared before the sides, so it is dropped after them.
     let mut ground = Ground { here: zeroes(), there: zeroes(), eps: Vec::new() };
     let mut near = Side::open(offer, &settings).map_err(|failure| No::NotOpened(failure.text))?;
     ground.eps.push(near.engine.ep());
     if case.delivery && case.atomics {
-        // Everything is trusted: no trial, and no peer is needed.
+        // All claims are trusted, so no trial and no peer is needed.
         found.atomics = near.engine.counted_atomics();
         return Ok(());
     }
@@ -274,9 +275,9 @@ fn try_out(offer: &Offer, settings: &Settings, case: &Case, found: &mut Found) -
     Ok(())
 }
 
-/// Two connected interfaces, and a key to the far one's memory.
+/// Two connected interfaces, and a key to the memory of the far one.
 struct Sides {
-    // In the order in which they are dropped.
+    // The fields are in the order in which they are dropped.
     key: RemoteKey,
     _region: Region,
     far: Side,
@@ -285,7 +286,7 @@ struct Sides {
 }
 
 impl Sides {
-    /// Posts an operation, and retries until `until` while the library is busy.
+    /// Posts an operation, and retries until the time `until` while the library is busy.
     fn post(
         &mut self,
         until: Instant,
@@ -304,7 +305,7 @@ impl Sides {
 
     fn put_and_get(&mut self, here: &[AtomicU64], there: &[AtomicU64]) -> Result<(), No> {
         let failed = |status| No::NotDone(format!("a put or get to this process: {status}"));
-        // Short and long transfers use different protocols, here and in the library. Each round has its own value.
+        // Short and long transfers use different protocols, both in this provider and in the library. Each round has its own value.
         for (round, (put, len)) in
             [(true, 64), (true, LONG), (false, 64), (false, LONG)].iter().enumerate()
         {
@@ -351,7 +352,7 @@ impl Sides {
         self.near.engine.do_atomics(*claimed);
         let before =
             Masks::each().filter(|&(op, width, fetch)| claimed.has(op, width, fetch)).count();
-        // One deadline for all of them: if none completes, only few can be posted.
+        // All operations share one deadline: if none completes, only few can be posted.
         let until = Instant::now() + PATIENCE;
         let done = ROUNDS.iter().try_for_each(|round| self.do_round(round, claimed, there, until));
         if let Err(why) = done {
@@ -433,19 +434,19 @@ impl Sides {
 struct Round {
     first: u64,
     operand: u64,
-    /// The comparand equals the value in memory.
+    /// Whether the comparand equals the value in memory.
     matches: bool,
 }
 
-/// Minimum and maximum each leave the word unchanged in one round and change it in the other. As signed numbers they would do so
-/// the other way round, in both halves. A comparison succeeds in one round and fails in the other.
+/// The rounds. The minimum and maximum each leave the word unchanged in one round and change it in the other. As signed numbers
+/// they would do so the other way round, in both halves. A comparison succeeds in one round and fails in the other.
 const ROUNDS: [Round; 2] = [
     Round { first: 0x7035_1a53_6e39_4c11, operand: 0xb1a9_c6d5_d2f3_8716, matches: true },
     Round { first: 0xf2a5_9a53_e419_4c15, operand: 0x31c6_a5d4_5b3c_e718, matches: false },
 ];
 
 impl Round {
-    /// The initial value: different in every word, so that a fetched value identifies its word.
+    /// Returns the initial value, which is different in every word, so that a fetched value identifies its word.
     fn word(&self, at: usize) -> u64 {
         self.first + at as u64 * 0x0100_0000_0100
     }
@@ -460,5 +461,5 @@ fn bytes_of(word: u64) -> [u8; 8] {
     word.to_ne_bytes()
 }
 
-/// Size in bytes of the long transfers.
+/// The size in bytes of the long transfers.
 const LONG: usize = 64 << 10;

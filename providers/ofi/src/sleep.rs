@@ -1,5 +1,5 @@
 //! The descriptor that an interface sleeps on. It covers the library's descriptor, a bell for other threads, a timer, and the watch
-//! of peers' processes.
+//! on peers' processes.
 
 use core::cell::Cell;
 use core::time::Duration;
@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Instant;
 use tieline_net::{Interest, Poller, Timer};
 
-/// Polls without a sleep after which the library's descriptor is removed.
+/// The number of polls without a sleep after which the library's descriptor is removed.
 const POLLS: u32 = 1024;
 
 pub(crate) struct Sleep {
@@ -19,13 +19,13 @@ pub(crate) struct Sleep {
     /// Whether the library's descriptor is watched. While it and the connections behind it are watched, each message of a peer on
     /// the same host costs more. An interface that polls without sleeping does not need it.
     watched: Cell<bool>,
-    /// Polls since the last sleep.
+    /// The number of polls since the last sleep.
     polls: Cell<u32>,
 }
 
 impl Sleep {
-    /// A descriptor that becomes readable with the library's descriptor or any of `others`. All are owned elsewhere and must
-    /// outlive it.
+    /// Makes a descriptor that becomes readable with the library's descriptor or any of `others`. The caller owns all of these, and
+    /// they must outlive the result.
     pub(crate) fn new(library: RawFd, others: &[RawFd]) -> io::Result<Sleep> {
         let (poller, timer) = (Poller::new()?, Timer::new()?);
         for fd in others.iter().copied().chain([timer.as_fd().as_raw_fd(), library]) {

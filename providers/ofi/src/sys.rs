@@ -1,6 +1,6 @@
 //! The objects of libfabric, each closed once and in the right order, and the calls through their tables.
 //!
-//! Any thread may call any of it, because `FI_THREAD_SAFE` is requested. The library uses the memory and the context of a call
+//! Any thread may call any object, because `FI_THREAD_SAFE` is requested. The library uses the memory and the context of a call
 //! until the operation completes; the poster keeps them alive (`engine/ops.rs`).
 
 #![allow(unsafe_code)]
@@ -18,9 +18,9 @@ use tieline_plugin_api::Failure;
 
 macro_rules! shared {
     ($($type:ident),*) => { $(
-        // SAFETY: an object of the library's, opened for use by any thread (FI_THREAD_SAFE), and closed once.
+        // SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
         unsafe impl Send for $type {}
-        // SAFETY: as above.
+        // SAFETY: as for the block above.
         unsafe impl Sync for $type {}
     )* };
 }
@@ -35,8 +35,8 @@ pub(crate) fn checked(what: &str, code: c_int) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(failed(what, code as isize)) }
 }
 
-/// `verbs;ofi_rxm` requires a completion queue for FI_UNIVERSE_SIZE peers, which many devices do not support (run: soft RoCE). It
-/// also registers buffers of its own, 16 MiB at a time (read in rxm_ep.c).
+/// Adds an explanation to an error of opening an endpoint. `verbs;ofi_rxm` requires a completion queue for FI_UNIVERSE_SIZE peers,
+/// which many devices do not support (run: soft RoCE). It also registers buffers of its own, 16 MiB at a time (read in rxm_ep.c).
 fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
     let is_layered = offers::sys::text(domain.info.fabric().prov_name) == "verbs;ofi_rxm";
     let advice = match -code {
@@ -49,7 +49,7 @@ fn explained(why: Failure, code: c_int, domain: &Domain) -> Failure {
     Failure::new(why.status, format!("{}: {advice}", why.text))
 }
 
-/// Closes an object.
+/// Closes an object of the library.
 ///
 /// # Safety A live object of the library that nothing uses any more.
 pub(crate) unsafe fn close(fid: *mut fid) -> c_int {
@@ -59,46 +59,46 @@ pub(crate) unsafe fn close(fid: *mut fid) -> c_int {
 
 pub(crate) struct Fabric {
     pub(crate) raw: *mut fid_fabric,
-    /// Provides the name and the attributes that this record borrows.
+    /// The record whose name and attributes this object borrows.
     _info: Info,
 }
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // SAFETY: everything that depends on it holds it, so all of that is closed.
+        // SAFETY: every dependent object holds this one, so all of them are closed.
         let _ = unsafe { close(self.raw.cast()) };
     }
 }
 
 pub(crate) struct Domain {
     pub(crate) raw: *mut fid_domain,
-    /// Closed after the domain.
+    /// The fabric, closed after the domain.
     pub(crate) fabric: ManuallyDrop<Fabric>,
-    /// A registration has not ended: its memory may still be reached.
+    /// Whether a registration has not ended: its memory may still be reached.
     pub(crate) keeps: AtomicBool,
     pub(crate) info: Info,
 }
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        // SAFETY: everything that depends on it holds it, so all of that is closed.
+        // SAFETY: every dependent object holds this one, so all of them are closed.
         if unsafe { close(self.raw.cast()) } != 0 {
-            return core::mem::forget(self.info.clone()); // the domain depends on these, so they are kept as well
+            return core::mem::forget(self.info.clone()); // the domain depends on the fabric and its info, so they are kept, too
         }
-        // SAFETY: only here.
+        // SAFETY: the field is dropped only here.
         unsafe { ManuallyDrop::drop(&mut self.fabric) };
     }
 }
 
 impl Domain {
-    /// The fabric, for calls that need it.
+    /// Returns the fabric, for calls that need it.
     pub(crate) fn fabric(&self) -> *mut fid_fabric {
         self.fabric.raw
     }
 
     pub(crate) fn open(info: &Info) -> Result<Arc<Domain>, Failure> {
         let mut fabric = ptr::null_mut();
-        // SAFETY: the attributes stand in a list that `Fabric` keeps; room for one pointer.
+        // SAFETY: the attributes are in a list that `Fabric` keeps; `raw` has room for one pointer.
         let code = unsafe {
             let attributes = ptr::from_ref(info.fabric()).cast_mut();
             (info.library().fabric)(attributes, &raw mut fabric, ptr::null_mut())
@@ -106,7 +106,7 @@ impl Domain {
         checked("fi_fabric", code)?;
         let fabric = Fabric { raw: fabric, _info: info.clone() };
         let mut raw = ptr::null_mut();
-        // SAFETY: an open fabric and its info.
+        // SAFETY: the fabric and its info are alive.
         let code = unsafe {
             let ops = &*(*fabric.raw).ops;
             (ops.domain)(fabric.raw, info.raw(), &raw mut raw, ptr::null_mut())
@@ -117,7 +117,7 @@ impl Domain {
     }
 }
 
-/// Most reads to empty a queue, because peers may keep sending.
+/// The maximum number of reads to empty a queue, because peers may keep sending.
 const MOST_LOOKS: usize = 4096;
 
 pub(crate) struct Av {
@@ -127,7 +127,7 @@ pub(crate) struct Av {
 
 impl Drop for Av {
     fn drop(&mut self) {
-        // SAFETY: its endpoint holds it, so the endpoint is already closed.
+        // SAFETY: the endpoint holds the table, so the endpoint is already closed.
         let _ = unsafe { close(self.raw.cast()) };
     }
 }
@@ -135,7 +135,8 @@ impl Drop for Av {
 impl Av {
     pub(crate) fn open(domain: &Arc<Domain>) -> Result<Av, Failure> {
         let mut attr = fi_av_attr {
-            // The kind makes no difference here; not every provider has tables (opx before 2.6: read in fi_opx_av.c).
+            // The kind makes no difference to this provider; not every libfabric provider has tables (opx before 2.6: read in
+            // fi_opx_av.c).
             kind: if domain.info.domain().av_type == FI_AV_MAP { FI_AV_MAP } else { FI_AV_TABLE },
             rx_ctx_bits: 0,
             count: 64,
@@ -145,7 +146,7 @@ impl Av {
             flags: 0,
         };
         let mut raw = ptr::null_mut();
-        // SAFETY: an open domain and a filled record.
+        // SAFETY: the domain is open and the record is filled.
         let code = unsafe {
             let ops = &*(*domain.raw).ops;
             (ops.av_open)(domain.raw, &raw mut attr, &raw mut raw, ptr::null_mut())
@@ -164,7 +165,7 @@ impl Av {
             *to = u64::from_ne_bytes(word);
         }
         let mut number = u64::MAX;
-        // SAFETY: an open table, an address of its format, room for one number.
+        // SAFETY: the table is open, the address has its format, and the result has room for one number.
         let code = unsafe {
             let (at, none) = (aligned.as_ptr().cast(), ptr::null_mut());
             ((*(*self.raw).ops).insert)(self.raw, at, 1, &raw mut number, 0, none)
@@ -184,10 +185,10 @@ pub(crate) struct Local {
     pub(crate) desc: *mut c_void,
 }
 
-/// Most pieces of one operation.
+/// The maximum number of pieces of one operation.
 pub(crate) const MAX_IOV: usize = 16;
 
-/// Pieces in the library's format.
+/// The pieces of an operation in the library's format.
 struct Pieces<const MOST: usize> {
     iov: [libc::iovec; MOST],
     desc: [*mut c_void; MOST],
@@ -221,11 +222,11 @@ pub(crate) struct Ep {
     pub(crate) raw: *mut fid_ep,
     enabled: bool,
     shut: AtomicBool,
-    /// The library has refused to close it.
+    /// Whether the library has refused to close the object.
     stays: AtomicBool,
     pub(crate) cq: ManuallyDrop<Cq>,
     pub(crate) av: ManuallyDrop<Av>,
-    /// Events that belong to no operation, if the provider has a queue for them.
+    /// The events that belong to no operation, if the provider has a queue for them.
     pub(crate) notices: ManuallyDrop<Option<Notices>>,
     domain: Arc<Domain>,
 }
@@ -233,11 +234,11 @@ pub(crate) struct Ep {
 impl Drop for Ep {
     fn drop(&mut self) {
         if !self.shut() {
-            // The endpoint depends on all of these, so they are kept as well. `ofi_rxm` frees its queue even if it reports EBUSY
-            // (rxm_cq_close).
+            // The endpoint depends on all of these objects, so they are kept, too. `ofi_rxm` frees its queue even if it reports
+            // EBUSY (rxm_cq_close).
             return core::mem::forget(self.domain.clone());
         }
-        // SAFETY: only here, and after the endpoint.
+        // SAFETY: the fields are dropped only here, and after the endpoint.
         unsafe {
             ManuallyDrop::drop(&mut self.cq);
             ManuallyDrop::drop(&mut self.av);
@@ -247,12 +248,12 @@ impl Drop for Ep {
 }
 
 impl Ep {
-    /// Closes it and returns whether it has closed: if so, the library accesses no memory of its operations. Queue and table stay
-    /// open.
+    /// Closes the endpoint and returns whether it has closed: if so, the library accesses no memory of its operations. Queue and
+    /// table stay open.
     pub(crate) fn shut(&self) -> bool {
         if !self.shut.swap(true, Ordering::AcqRel) {
             self.empty_queue();
-            // SAFETY: closed once, ensured by the swap; queue and table are closed after it.
+            // SAFETY: the swap ensures that the endpoint is closed once; queue and table are closed after it.
             if unsafe { close(self.raw.cast()) } != 0 {
                 self.stays.store(true, Ordering::Release);
             }
@@ -279,17 +280,17 @@ impl Ep {
         }
     }
 
-    /// Whether a registration of its domain has not ended although the library was asked to end it.
+    /// Checks whether a registration of the endpoint's domain has not ended although the library was asked to end it.
     pub(crate) fn is_reached(&self) -> bool {
         self.domain.keeps.load(Ordering::Acquire)
     }
 
-    /// The domain that it was opened on.
+    /// Returns the domain on which the endpoint was opened.
     pub(crate) fn domain(&self) -> &Arc<Domain> {
         &self.domain
     }
 
-    /// Whether it can be used.
+    /// Checks whether the endpoint can be used.
     pub(crate) fn is_open(&self) -> Result<(), c_int> {
         if self.shut.load(Ordering::Acquire) { Err(libc::ESHUTDOWN) } else { Ok(()) }
     }
@@ -301,7 +302,7 @@ impl Ep {
         least_room: usize,
     ) -> Result<Ep, Failure> {
         let mut raw = ptr::null_mut();
-        // SAFETY: an open domain and its info.
+        // SAFETY: the domain and its info are open.
         let code = unsafe {
             let ops = &*(*domain.raw).ops;
             (ops.endpoint)(domain.raw, domain.info.raw(), &raw mut raw, ptr::null_mut())
@@ -317,10 +318,10 @@ impl Ep {
             notices: ManuallyDrop::new(Notices::open(domain)),
             domain: domain.clone(),
         };
-        // SAFETY: an endpoint, a queue and a table of one domain; the option is one size.
+        // SAFETY: the endpoint, the queue and the table belong to one domain; the option is one size.
         unsafe {
             let ops = &*(*raw).fid.ops;
-            // Bind the table first: `ofi_rxm` before 1.18 reads it as the endpoint closes, even if there is none (866fd5498).
+            // The table is bound first: `ofi_rxm` before 1.18 reads it as the endpoint closes, even if there is none (866fd5498).
             let bound = (ops.bind)(raw.cast(), ep.av.raw.cast(), 0);
             if bound != 0 {
                 ep.shut.store(true, Ordering::Release);
@@ -331,7 +332,7 @@ impl Ep {
                 "binding a queue",
                 (ops.bind)(raw.cast(), ep.cq.raw.cast(), FI_SEND | FI_RECV),
             )?;
-            // psm3 accepts none.
+            // psm3 accepts no event queue.
             let notices = ep.notices.take();
             let is_bound = |notices: &Notices| (ops.bind)(raw.cast(), notices.raw.cast(), 0) == 0;
             *ep.notices = notices.filter(is_bound);
@@ -346,11 +347,11 @@ impl Ep {
         Ok(ep)
     }
 
-    /// The address by which peers reach it.
+    /// Returns the address by which peers reach the endpoint.
     pub(crate) fn name(&self) -> Result<Vec<u8>, Failure> {
         let mut room = [0u64; 64];
         let mut len = size_of_val(&room);
-        // SAFETY: an enabled endpoint; the room has the stated length.
+        // SAFETY: the endpoint is enabled; the buffer has the stated length.
         let code = unsafe {
             let get = (*(*self.raw).cm).getname;
             get(self.raw.cast(), room.as_mut_ptr().cast(), &raw mut len)
@@ -378,7 +379,7 @@ impl Ep {
             data: 0,
         };
         let flags = FI_COMPLETION | if many { FI_MULTI_RECV } else { 0 };
-        // SAFETY: an enabled endpoint; the record and its arrays live for the call, the memory until the completion.
+        // SAFETY: the endpoint is enabled; the record and its arrays live for the call, the memory until the completion.
         let code = unsafe { ((*(*self.raw).msg).recvmsg)(self.raw, &raw const message, flags) };
         posted(code)
     }
@@ -457,13 +458,13 @@ pub(crate) fn posted(code: isize) -> Result<(), c_int> {
     if code == 0 { Ok(()) } else { Err((-code) as c_int) }
 }
 
-/// Fills `bytes` with random ones.
+/// Fills `bytes` with random bytes.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Failure> {
     tieline_net::random(bytes).map_err(|error| Failure::from_io("random numbers", &error))
 }
 
 /// Yields the processor: a closing interface may wait for a peer's poll.
 pub(crate) fn yield_now() {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call involves no memory.
     let _ = unsafe { libc::sched_yield() };
 }

@@ -1,36 +1,36 @@
 //! The format of packets: a head of 32 bytes, and a kind-specific rest.
 //!
-//! Every endpoint is its own channel, from sender to receiver. The sender sends a hello with its own address, and the receiver
-//! answers with its number for the channel. Each side chooses a random token for the channel's packets that come to it. A packet
-//! without that token comes from an unknown peer, or was meant for an earlier process at this address.
+//! Every endpoint is a channel of its own, from sender to receiver. The sender sends a hello with its own address, and the receiver
+//! answers with its number for the channel. Each side chooses a random token for the packets of the channel that arrive at that
+//! side. A packet without the token comes from an unknown peer, or was meant for an earlier process at this address.
 
-/// Length of a head.
+/// The length of a head.
 pub(crate) const HEAD: usize = 32;
 const VERSION: u8 = 2;
-/// The number of no channel.
+/// The channel number in packets of no channel.
 pub(crate) const NOBODY: u32 = u32::MAX;
 
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Opens a channel: `token` is that of the target interface, `id` is the sender's number of the channel.
+    /// The hello that opens a channel: `token` is that of the target interface, `id` is the sender's number of the channel.
     Hello = 1,
-    /// The channel is open: `id` is the receiver's number of it.
+    /// The welcome, after which the channel is open: `id` is the receiver's number of the channel.
     Welcome,
-    /// The channel has ended or was refused: `id` is a status, and text follows.
+    /// The end or refusal of a channel: `id` is a status, and text follows.
     Refuse,
     Message,
-    /// All messages before `sequence` have arrived, and `header` bytes have been delivered.
+    /// The acknowledgement that all messages before `sequence` have arrived, and `header` bytes have been delivered.
     Ack,
-    /// Requests an `Ack`.
+    /// The request for an `Ack`.
     Sync,
-    /// The channel ends after everything that was sent before. `to` is `NOBODY` if the sender does not know the receiver's number;
-    /// then `id` and the token that follows are those of the hello.
+    /// The end of a channel after everything that was sent before. `to` is `NOBODY` if the sender does not know the receiver's
+    /// number; then `id` and the token that follows are those of the hello.
     Bye,
-    /// The region of generation `header` is revoked: confirm when no operation targets it.
+    /// The revocation of the region of generation `header`: the receiver confirms when no operation targets the region.
     Revoke,
-    /// No operation targets the region any more.
+    /// The confirmation that no operation targets the region any more.
     Revoked,
 }
 
@@ -92,9 +92,9 @@ impl Head {
 /// The rest of a hello.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Greeting<'a> {
-    /// The token for answers.
+    /// The token for answers to the hello.
     pub(crate) token: u64,
-    /// The sender's interface.
+    /// The epoch of the sender's interface.
     pub(crate) epoch: u64,
     /// The sender's name in the fabric.
     pub(crate) name: &'a [u8],

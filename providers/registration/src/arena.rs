@@ -1,7 +1,7 @@
-//! Memory of a provider's own that its device can access: areas, each registered as a whole, and pieces of them.
+//! The memory of a provider that its device can access: areas, each registered as a whole, and pieces of them.
 //!
-//! Every registration, and every page of it, costs the kernel and the device work. So buffers share few registrations, and a large
-//! enough area lies in huge pages if the system has some.
+//! Every registration, and every page of a registration, costs the kernel and the device work. So buffers share few registrations,
+//! and a large enough area lies in huge pages if the system has some.
 
 mod free_list;
 #[cfg(test)]
@@ -15,14 +15,14 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tieline_plugin_api::{Failure, Status};
 
-/// Pieces begin and end at multiples of this, so two of them share no cache line.
+/// The size of which the starts and ends of pieces are multiples, so that two pieces share no cache line.
 const LINE: usize = 64;
-/// The size of a huge page.
+/// The size of a huge page, in bytes.
 pub(crate) const HUGE: usize = 2 << 20;
 /// The maximum size of a new area, unless a single piece needs more.
 const LARGEST: usize = 16 * HUGE;
 
-/// Areas of registered memory. Usable from any thread; no system call is made under the lock.
+/// Areas of registered memory. Any thread may use them; no system call is made under the lock.
 pub struct Arena<D: Device> {
     lender: Arc<Lender<D>>,
     bytes: usize,
@@ -31,18 +31,18 @@ pub struct Arena<D: Device> {
 
 struct Areas<D: Device> {
     made: Vec<Weak<Area<D>>>,
-    /// Bytes of the areas that are being created.
+    /// The number of bytes of the areas that are being created.
     coming: usize,
 }
 
-/// One mapping and its registration, which ends first. Both end with the last piece.
+/// A mapping and its registration, which ends first. Both end with the area's last piece.
 struct Area<D: Device> {
     registration: D::Registration,
     memory: Mapping,
     free: Mutex<FreeList>,
 }
 
-/// An exclusive part of an area. It returns to its area when it is dropped.
+/// An exclusive part of an area, which returns to its area on drop.
 pub struct Piece<D: Device> {
     area: Arc<Area<D>>,
     pub(crate) base: NonNull<u8>,
@@ -50,18 +50,18 @@ pub struct Piece<D: Device> {
 }
 
 impl<D: Device> Arena<D> {
-    /// An arena without memory, which may grow to this many bytes, in whole pages. Its areas are registered with the lender's
-    /// device. The lender evicts unused registrations to make room for them.
+    /// Makes an arena without memory, which may grow to `bytes` bytes, in whole pages. Its areas are registered with the lender's
+    /// device. The lender evicts unused registrations to make room for the areas.
     pub fn new(lender: Arc<Lender<D>>, bytes: usize) -> Arena<D> {
         let areas = Mutex::new(Areas { made: Vec::new(), coming: 0 });
         Arena { lender, bytes: bytes & !(PAGE as usize - 1), areas }
     }
 
-    /// A piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. Its contents are zero, or
-    /// those of an earlier owner.
+    /// Returns a piece of at least `len` bytes that begins at a multiple of `align`, a power of two up to a page. The contents of
+    /// the piece are zero, or those of an earlier owner.
     ///
     /// A new area, if one is needed, is half as large as all others together. So there are few areas, and at most a third of the
-    /// memory is unused reserve. Concurrent threads that need an area create one each; all except the first create one for the
+    /// memory is unused reserve. Concurrent threads that need an area create one each; all except the first create an area for the
     /// single piece.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl<D: Device> Arena<D> {
             return Err(Failure::new(Status::Invalid, text));
         }
         let (len, align) = (len.next_multiple_of(LINE), align.max(LINE));
-        // Dropped after the lock is released, and before more is mapped: an area may have lost its last piece by then.
+        // `live` is dropped after the lock is released, and before more is mapped: an area may have lost its last piece meanwhile.
         let live: Vec<Arc<Area<D>>>;
         let mut areas = self.areas();
         areas.made.retain(|area| area.strong_count() > 0);
@@ -92,7 +92,7 @@ impl<D: Device> Arena<D> {
         areas.coming += wanted;
         drop(areas);
         drop(live);
-        // The new area is not visible to others yet.
+        // Other threads do not see the new area yet.
         let piece = self.make(wanted, least).map(Arc::new).and_then(|area| {
             let none = || Failure::new(Status::NoMemory, "a new area has no room");
             Area::cut(&area, len, align).ok_or_else(none)
@@ -103,7 +103,7 @@ impl<D: Device> Arena<D> {
         piece
     }
 
-    /// An area of the wanted or the minimum length, for which the lender makes room.
+    /// Returns an area of the wanted or the minimum length, for which the lender makes room.
     fn make(&self, wanted: usize, least: usize) -> Result<Area<D>, Failure> {
         let new = |len| Area::new(self.lender.device(), len);
         let larger = (wanted > least).then(|| new(wanted).ok()).flatten();
@@ -115,8 +115,8 @@ impl<D: Device> Arena<D> {
     }
 }
 
-/// The length in whole pages of a new area for `least` bytes, next to areas of `total` bytes: whole huge pages if there is room for
-/// one.
+/// Returns the length in whole pages of a new area for `least` bytes, next to areas of `total` bytes: whole huge pages if there is
+/// room for one.
 fn area_len(least: usize, total: usize) -> usize {
     let wanted = (total / 2).min(LARGEST);
     let whole = if wanted >= HUGE { HUGE } else { PAGE as usize };
@@ -144,7 +144,7 @@ impl<D: Device> Area<D> {
 }
 
 impl<D: Device> Piece<D> {
-    /// The registration of the piece.
+    /// Returns the registration of the piece.
     pub fn registration(&self) -> &D::Registration {
         &self.area.registration
     }

@@ -1,13 +1,14 @@
 //! The existing registrations, their users, and their eviction when a limit is reached.
 //!
-//! An operation on such memory needs a registration from its posting to its completion. Only for that time has the application
-//! promised that the memory stays in place. So concurrent operations on the same memory share one registration.
+//! An operation on memory that the application did not register needs a registration from its posting to its completion. Only for
+//! that time has the application promised that the memory stays in place. So concurrent operations on the same memory share one
+//! registration.
 //!
 //! An operation on a part of the memory promises that part only. A registration is therefore reused only while operations on all of
-//! its memory have followed each other without a gap. After the last one has ended, the memory may be unmapped and another mapping
-//! created at the same address. The device would still access the *old* pages, and a library without hooks is not notified. A
-//! registration may only be kept longer if the program promises not to unmap ([`Limits::keep`]). In that case the least recently
-//! used ones are evicted when a limit is reached.
+//! its memory have followed each other without a gap. After the last of these operations has ended, the memory may be unmapped and
+//! another mapping created at the same address. The device would still access the *old* pages, and a library without hooks is not
+//! notified. A registration may only be kept longer if the program promises not to unmap ([`Limits::keep`]). In that case the least
+//! recently used ones are evicted when a limit is reached.
 //!
 //! This module only does the bookkeeping. It holds values and returns those to be destroyed, so no system call is made under its
 //! lock.
@@ -20,23 +21,23 @@ use std::collections::BTreeMap;
 /// The limits of the cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Keep unused registrations for the next operation.
+    /// Whether the cache keeps unused registrations for the next operation.
     pub keep: bool,
-    /// Bytes of all registrations in the cache.
+    /// The maximum number of bytes of all registrations in the cache.
     pub bytes: usize,
-    /// The number of registrations.
+    /// The maximum number of registrations.
     pub entries: usize,
 }
 
-/// Identifies an entry: its first byte and a number that is never reused.
+/// The identity of an entry: its first byte and a number that is never reused.
 type EntryId = (u64, u64);
 
-/// A use of an entry, to be released once.
+/// A use of an entry, which its user releases once.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) struct Ticket {
     id: EntryId,
-    /// The operation covers all of the entry's memory.
+    /// Whether the operation covers all of the entry's memory.
     whole: bool,
 }
 
@@ -44,16 +45,16 @@ struct Entry<T> {
     end: u64,
     written: bool,
     users: usize,
-    /// The users whose operations cover all of the memory and not a part.
+    /// The number of users whose operations cover all of the memory and not a part.
     vouching: usize,
-    /// It is not found any more, and ends with its last user.
+    /// Whether the entry is not found any more, and ends with its last user.
     doomed: bool,
-    /// Its number in the order of idle ones.
+    /// The entry's number in the order of idle ones.
     idle_since: u64,
     value: T,
 }
 
-/// The registrations.
+/// The cached registrations.
 pub(crate) struct Cache<T> {
     limits: Limits,
     entries: BTreeMap<EntryId, Entry<T>>,
@@ -76,14 +77,14 @@ impl<T> Cache<T> {
         self.clock
     }
 
-    /// The entries that overlap `start..end`.
+    /// Returns the entries that overlap `start..end`.
     fn overlapping(&self, start: u64, end: u64) -> impl Iterator<Item = (EntryId, &Entry<T>)> {
         let from = start.saturating_sub(self.longest);
         let all = self.entries.range((from, 0)..(end, 0));
         all.filter(move |(_, entry)| entry.end > start).map(|(id, entry)| (*id, entry))
     }
 
-    /// An entry that contains all of `start..end`, and that the device may write if requested.
+    /// Returns an entry that contains all of `start..end`, and that the device may write if requested.
     pub(crate) fn find(&mut self, start: u64, end: u64, written: bool) -> Option<(Ticket, &T)> {
         let fits = |(id, entry): &(EntryId, &Entry<T>)| {
             !entry.doomed && id.0 <= start && end <= entry.end && (entry.written || !written)
@@ -128,7 +129,7 @@ impl<T> Cache<T> {
         Ticket { id, whole: true }
     }
 
-    /// A user is finished. Returns the value if it is to be destroyed.
+    /// Ends a use of an entry. Returns the value if it is to be destroyed.
     pub(crate) fn release(&mut self, ticket: Ticket) -> Option<T> {
         let now = self.tick();
         let entry = self.entries.get_mut(&ticket.id)?;
@@ -147,7 +148,7 @@ impl<T> Cache<T> {
         None
     }
 
-    /// This memory may be unmapped: registrations there are not found any more.
+    /// Forgets the registrations of this memory, which may be unmapped: they are not found any more.
     pub(crate) fn forget(&mut self, start: u64, end: u64) -> Vec<T> {
         let ids: Vec<EntryId> = self.overlapping(start, end).map(|(id, _)| id).collect();
         let mut gone = Vec::new();
@@ -160,7 +161,7 @@ impl<T> Cache<T> {
         gone
     }
 
-    /// Removes everything without users.
+    /// Removes every entry without users.
     pub(crate) fn forget_idle(&mut self) -> Vec<T> {
         let ids: Vec<EntryId> = self.idle.values().copied().collect();
         ids.into_iter().filter_map(|id| self.remove(id)).collect()

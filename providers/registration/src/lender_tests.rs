@@ -1,11 +1,11 @@
-//! The lender over a device that counts, and fails on demand.
+//! Tests of the lender over a device that counts, and fails on demand.
 
 use crate::{Device, Lender, Limits};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tieline_plugin_api::{Failure, Status};
 
-/// Counts registrations; the next ones are refused with this status.
+/// A device that counts registrations, and refuses the next ones with this status.
 #[derive(Default)]
 struct Counting {
     made: AtomicUsize,

@@ -26,7 +26,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! All calls may be made from any thread: no system call is made under a lock.
+//! Any thread may make any call: no system call is made under a lock.
 
 mod arena;
 mod cache;
@@ -41,7 +41,8 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tieline_plugin_api::{Failure, Status};
 
-/// Registrations cover whole pages: the kernel pins no less, and neighbours on one page share them.
+/// The size of a page, in bytes. Registrations cover whole pages: the kernel pins no less, and neighbours on one page share a
+/// registration.
 const PAGE: u64 = 4096;
 
 /// The device that registers memory.
@@ -49,12 +50,12 @@ pub trait Device {
     /// A registration, which ends when it is dropped.
     type Registration;
 
-    /// Registers `len` bytes at `base`. The caller of the provider guarantees the memory until the operation has ended. `written`:
-    /// the device will write there.
+    /// Registers `len` bytes at `base`. The caller of the provider guarantees the memory until the operation has ended. `written`
+    /// states whether the device will write to the memory.
     ///
     /// # Errors
-    /// Errors of the system or the device; `NoMemory` at a limit on locked memory: the call is then retried after unused
-    /// registrations were evicted.
+    /// Errors of the system or the device. After `NoMemory`, at a limit on locked memory, the caller evicts unused registrations
+    /// and retries.
     fn register(
         &self,
         base: *mut u8,
@@ -63,10 +64,10 @@ pub trait Device {
     ) -> Result<Self::Registration, Failure>;
 }
 
-/// Supplies registrations, each for the time of one operation.
+/// A source of registrations, each for the time of one operation.
 pub struct Lender<D: Device> {
     device: D,
-    /// `None`: every operation gets its own registration.
+    /// The cache; `None` if every operation gets its own registration.
     cache: Option<Mutex<Cache<D::Registration>>>,
 }
 
@@ -74,9 +75,9 @@ pub struct Lender<D: Device> {
 pub struct Loan<D: Device>(Held<D>);
 
 enum Held<D: Device> {
-    /// It is not shared.
+    /// A registration that is not shared.
     Own { _registration: D::Registration },
-    /// It is shared through the cache.
+    /// A registration that is shared through the cache.
     Shared { lender: Arc<Lender<D>>, ticket: Option<Ticket> },
 }
 
@@ -84,19 +85,19 @@ impl<D: Device> Drop for Held<D> {
     fn drop(&mut self) {
         let Held::Shared { lender, ticket } = self else { return };
         let Some(ticket) = ticket.take() else { return };
-        // Destroyed after the lock is released, because that is a system call.
+        // The registration is destroyed after the lock is released, because that is a system call.
         let gone = lender.cache().and_then(|mut cache| cache.release(ticket));
         drop(gone);
     }
 }
 
 impl<D: Device> Lender<D> {
-    /// A lender with these limits; without limits it shares nothing.
+    /// Makes a lender with these limits; without limits it shares nothing.
     pub fn new(device: D, limits: Option<Limits>) -> Lender<D> {
         Lender { device, cache: limits.map(|limits| Mutex::new(Cache::new(limits))) }
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn device(&self) -> &D {
         &self.device
     }
@@ -123,14 +124,14 @@ impl<D: Device> Lender<D> {
         })
     }
 
-    /// The owner ends the use of this memory and may unmap it: registrations there are not found any more. Existing loans stay
-    /// valid.
+    /// Forgets the registrations of memory whose use its owner ends, and which the owner may unmap. They are not found any more.
+    /// Existing loans stay valid.
     pub fn forget(&self, start: u64, end: u64) {
         let gone = self.cache().map(|mut cache| cache.forget(start, end));
         drop(gone);
     }
 
-    /// A registration that covers the memory, and the result of `look` for it (its local key).
+    /// Returns a registration that covers the memory, and the result of `look` for it (its local key).
     ///
     /// # Errors
     /// The error of the device.

@@ -1,4 +1,4 @@
-//! Kernel calls: mappings, in huge pages if there are some; and the bytes of pieces.
+//! The kernel calls: mappings, in huge pages if there are some; and the bytes of pieces.
 
 #![allow(unsafe_code)]
 
@@ -14,13 +14,13 @@ pub(crate) struct Mapping {
     len: usize,
 }
 
-// SAFETY: a range of addresses that is unmapped once; its bytes are accessed only through pieces.
+// SAFETY: the range of addresses is unmapped once; its bytes are accessed only through pieces.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory. If it could lie in huge pages, the kernel is asked for that.
+    /// Maps zeroed memory. If huge pages could hold the memory, the kernel is asked for them.
     pub(crate) fn new(len: usize) -> Result<Mapping, Failure> {
         if len % HUGE != 0 {
             return Mapping::map(len, 0);
@@ -29,7 +29,7 @@ impl Mapping {
         let skip = larger.base.addr().get().next_multiple_of(HUGE) - larger.base.addr().get();
         let base = larger.at(skip, len);
         core::mem::forget(larger);
-        // SAFETY: the parts before and after `base`, of a mapping that belongs only to this function; advice changes no byte.
+        // SAFETY: the parts before and after `base` belong to a mapping that only this function uses; advice changes no byte.
         // Unmapping an empty range fails without effect.
         unsafe {
             let _ = libc::munmap(base.as_ptr().sub(skip).cast(), skip);
@@ -39,7 +39,7 @@ impl Mapping {
         Ok(Mapping { base, len })
     }
 
-    /// Zeroed memory in reserved huge pages, if it fills them and there are enough.
+    /// Maps zeroed memory in reserved huge pages, if the memory fills them and there are enough.
     pub(crate) fn with_huge_pages(len: usize) -> Option<Mapping> {
         let flags = libc::MAP_HUGETLB | (21 << libc::MAP_HUGE_SHIFT);
         if len % HUGE == 0 { Mapping::map(len, flags).ok() } else { None }
@@ -48,13 +48,13 @@ impl Mapping {
     fn map(len: usize, flags: c_int) -> Result<Mapping, Failure> {
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | flags;
-        // SAFETY: a new private mapping; nothing else is affected.
+        // SAFETY: the call makes a new private mapping and affects nothing else.
         let base = unsafe { libc::mmap(ptr::null_mut(), len, rights, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(Failure::last_os_error(&format!("mapping {len} bytes of buffers")));
         }
-        // SAFETY: the range that was just mapped. A forked child has no use for it. Pinned pages would be copied immediately at a
-        // fork, and huge pages from the reserved ones. If the kernel refuses, that is the only cost.
+        // SAFETY: the range was just mapped. A forked child has no use for it. Pinned pages would be copied immediately at a fork,
+        // and huge pages from the reserved ones. If the kernel refuses, that is the only cost.
         let _ = unsafe { libc::madvise(base, len, libc::MADV_DONTFORK) };
         NonNull::new(base.cast::<u8>())
             .map(|base| Mapping { base, len })
@@ -69,43 +69,45 @@ impl Mapping {
         self.len
     }
 
-    /// The address of `len` bytes at an offset, which must be inside.
+    /// Returns the address of `len` bytes at an offset, which must be inside the mapping.
     pub(crate) fn at(&self, at: usize, len: usize) -> NonNull<u8> {
         assert!(at <= self.len && len <= self.len - at, "a piece inside its area");
-        // SAFETY: inside the mapping, as just checked.
+        // SAFETY: the address is inside the mapping, as just checked.
         unsafe { self.base.add(at) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the mapping belongs to this object, and no piece of it is left.
+        // SAFETY: the mapping belongs to this object, and no piece of it exists any more.
         let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
 // SAFETY: the bytes are exclusive (see `FreeList`); all other parts of a piece may move between threads.
 unsafe impl<D: Device> Send for Piece<D> where D::Registration: Send + Sync {}
-// SAFETY: as above: without an exclusive borrow the bytes are only read.
+// SAFETY: as for `Send`: without an exclusive borrow the bytes are only read.
 unsafe impl<D: Device> Sync for Piece<D> where D::Registration: Send + Sync {}
 
 impl<D: Device> Piece<D> {
-    /// The address of `len` bytes from `at` on, which must be inside.
+    /// Returns the address of `len` bytes from `at` on, which must be inside the piece.
     #[inline]
     pub fn address(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len && len <= self.len - at, "bytes inside their piece");
-        // SAFETY: inside the piece, as just checked.
+        // SAFETY: the address is inside the piece, as just checked.
         unsafe { self.base.as_ptr().add(at) }
     }
 
-    /// The same bytes. The device must have finished with them: a provider gives a buffer either to the device or to itself.
+    /// Returns `len` bytes from `at` on. The device must have finished with them: a provider gives a buffer either to the device or
+    /// to itself.
     #[inline]
     pub fn bytes(&self, at: usize, len: usize) -> &[u8] {
-        // SAFETY: inside the piece, which belongs to this object; initialised, because the kernel supplies zeroed pages.
+        // SAFETY: the range is inside the piece, which belongs to this object. The bytes are initialised, because the kernel
+        // supplies zeroed pages.
         unsafe { core::slice::from_raw_parts(self.address(at, len), len) }
     }
 
-    /// The same bytes, mutable.
+    /// Returns `len` bytes from `at` on, mutable.
     pub fn bytes_mut(&mut self, at: usize, len: usize) -> &mut [u8] {
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
         unsafe { core::slice::from_raw_parts_mut(self.address(at, len), len) }

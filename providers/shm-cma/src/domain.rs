@@ -17,7 +17,7 @@ pub struct CmaDomain {
     facts: Facts,
     /// A key-table entry for peers to read before the first access.
     card: Registration,
-    /// The file on which peers announce their accesses. `None` if memory files are forbidden; peers then have no access.
+    /// The file on which peers announce their accesses; `None` if memory files are forbidden. Peers then have no access.
     announcements: Option<Arc<Announcements>>,
     may_set_ptracer: bool,
 }
@@ -27,7 +27,7 @@ impl CmaDomain {
     /// `ptrace_scope` is 1 (`TIELINE_SHM_CMA_PTRACER`).
     ///
     /// # Errors
-    /// The kernel has no random numbers.
+    /// The kernel supplies no random numbers.
     pub fn new(may_set_ptracer: bool) -> Result<CmaDomain, Failure> {
         let cookie = keys::cookie()?;
         let announcements = match Announcements::new(&cookie) {

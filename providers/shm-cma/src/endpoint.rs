@@ -1,11 +1,11 @@
 //! The endpoint: put and get.
 //!
 //! A put reads the target's key-table entry, then writes. A get of a few pieces does both in one system call, with the entry
-//! *behind* the data. It succeeds only if that entry, read last, still matches the key. Measured, one call with two pieces
+//! *after* the data. The get succeeds only if that entry, read last, still matches the key. Measured, one call with two pieces
 //! costs two thirds of two calls. After a failed get the contents of the local buffer are undefined.
 //!
-//! Either operation announces itself before it reads the entry, until its last byte is copied. If the region is revoked in
-//! between, its owner waits for the operation.
+//! Either operation announces itself before it reads the entry; the announcement lasts until its last byte is copied. If the region
+//! is revoked in between, the region's owner waits for the operation.
 
 use crate::keys::{IMAGE_LEN, RemoteKey};
 use crate::probe::{self, Address, Miss};
@@ -13,14 +13,14 @@ use crate::sys::{self, Direction, Errno};
 use tieline_memory_file::{Accessor, Cursor, HeldByEndpoint, Inside, Piece};
 use tieline_plugin_api::{Endpoint, Failure, Posted, Posting, RmaOp, Status, access};
 
-/// The kernel's `IOV_MAX`. Longer lists work but take more calls.
+/// The kernel's `IOV_MAX`. Longer lists of pieces work but take more calls.
 pub(crate) const MAX_IOV: u32 = 1024;
-/// Local pieces of a get that is verified and copied in one call.
+/// The maximum number of local pieces of a get that is verified and copied in one call.
 const FEW: usize = 7;
-/// Pieces that are assembled on the stack if a list must be split.
+/// The number of pieces that are assembled on the stack if a list must be split.
 const BATCH: usize = 64;
 
-/// Limits of one system call. Tests lower them.
+/// The limits of one system call. Tests lower them.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     bytes: usize,
@@ -30,7 +30,7 @@ struct Limits {
 /// The kernel's limits: `MAX_RW_COUNT` and `UIO_MAXIOV`.
 const KERNEL: Limits = Limits { bytes: 0x7fff_f000, pieces: MAX_IOV as usize };
 
-/// A peer process.
+/// An endpoint to a peer process.
 pub struct CmaEndpoint {
     peer: Address,
     /// This side's place among the peer's accessors.
@@ -71,7 +71,7 @@ impl CmaEndpoint {
         }
     }
 
-    /// The status for a missing entry: the key is invalid, or the process is no longer the peer.
+    /// Returns the status for a missing entry: the key is invalid, or the process is no longer the peer.
     #[cold]
     fn mismatch(&self) -> Status {
         match probe::check(&self.peer) {
@@ -82,7 +82,7 @@ impl CmaEndpoint {
         }
     }
 
-    /// Copies all pieces of an operation, in as many calls as the limits require.
+    /// Copies all pieces of an operation, in the number of calls that the limits require.
     fn copy(
         &self,
         direction: Direction,
@@ -115,8 +115,8 @@ impl CmaEndpoint {
         Ok(())
     }
 
-    /// The status for an inaccessible page, local or remote. Reading the first page of the source decides; `at` is the offset
-    /// in the region.
+    /// Returns the status for an inaccessible page, local or remote. Reading the first page of the source decides; `at` is the
+    /// offset in the region.
     #[cold]
     fn fault(
         &self,
@@ -178,7 +178,7 @@ impl Endpoint for CmaEndpoint {
                         Err(self.mismatch())
                     };
                 }
-                // Short copy: the steps below determine the cause.
+                // A short copy is also possible; the steps below determine its cause.
                 Ok(_) | Err(libc::EFAULT) => {}
                 Err(errno) => return Err(status(errno)),
             }
@@ -195,7 +195,7 @@ impl Endpoint for CmaEndpoint {
     }
 }
 
-/// The operation's status for a system error.
+/// Returns the operation's status for a system error.
 fn status(errno: Errno) -> Status {
     match errno {
         libc::ESRCH => Status::PeerFailed,

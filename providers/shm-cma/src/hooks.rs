@@ -1,7 +1,7 @@
 //! A test hook that stops a process right after it has found a key valid, before it does anything else.
 //!
-//! With `TIELINE_SHM_CMA_TEST_STOP_AT=3` the process stops itself (SIGSTOP) when it finds a key valid for the third time. Only
-//! the feature `test-hooks` enables this; the project's tests are its only user.
+//! With `TIELINE_SHM_CMA_TEST_STOP_AT=3` the process stops itself (SIGSTOP) when it finds a key valid for the third time. Only the
+//! feature `test-hooks` enables this hook, and only the project's tests use it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -16,8 +16,8 @@ pub struct CmaInterface {
 }
 
 impl CmaInterface {
-    /// Opens the module. If Yama requires it, the process is opened to its peers here. Loading the provider does not do this
-    /// yet: only an interface means that the core has selected this lane.
+    /// Opens the module. If Yama requires it, the process is opened to its peers here and not when the provider is loaded: only an
+    /// interface means that the core has selected this lane.
     pub(crate) fn new(
         address: Address,
         announcements: Option<Arc<Announcements>>,
@@ -56,7 +56,7 @@ impl Interface for CmaInterface {
         Ok(())
     }
 
-    /// Every interface reports the domain's file and the process's key table.
+    /// Returns the memory report. Every interface reports the domain's file and the process's key table.
     fn memory(&self) -> MemoryReport {
         let file = self.announcements.as_ref().map_or(0, |all| all.bytes());
         self.held.report(size_of::<CmaInterface>() + file + keys::table_bytes())

@@ -1,10 +1,10 @@
 //! The key table of this process, and remote keys.
 //!
-//! Peers read an entry directly from this process's memory before they access a region. An entry therefore stays at its
-//! address, mapped, for the life of the process; only its contents change. An entry and its key hold the same 56 bytes, the
-//! *image*. They match only while that very registration lives, because no generation is reused. They match only at the entry's
-//! own address, which is part of the image. A copy elsewhere in this process is no entry, and every packed key is such a copy.
-//! The generation is also the token of an announced access.
+//! Peers read an entry directly from this process's memory before they access a region. An entry therefore stays at its address,
+//! mapped, for the life of the process; only its contents change. An entry and its key hold the same 56 bytes, the *image*. The two
+//! match only while that very registration lives, because no generation is reused. They match only at the entry's own address,
+//! which is part of the image. A copy elsewhere in this process is no entry, and every packed key is such a copy. The generation is
+//! also the token of an announced access.
 
 use crate::sys;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
@@ -13,9 +13,10 @@ use tieline_memory_file::Announcements;
 use tieline_plugin_api::process::PerProcess;
 use tieline_plugin_api::{Failure, Revoked, Status};
 
-/// The bytes that identify a registration: cookie, generation, base, length, access, and the address of its entry.
+/// The length of the bytes that identify a registration: cookie, generation, base, length, access, and the address of the
+/// registration's entry.
 pub(crate) const IMAGE_LEN: usize = 56;
-/// Length of a packed key: magic and image.
+/// The length of a packed key, in bytes: magic and image.
 pub(crate) const PACKED_LEN: usize = 8 + IMAGE_LEN;
 
 const MAGIC: [u8; 8] = *b"tl-cma\0\x02";
@@ -24,11 +25,11 @@ const ENTRIES_PER_CHUNK: usize = 64;
 /// An unguessable random number that identifies one domain of one process.
 pub(crate) type Cookie = [u8; 16];
 
-/// One registration, in the form that peers read. The order of the fields is the image's.
+/// The entry of one registration, in the form that peers read. The order of the fields is that of the image.
 #[repr(C, align(64))]
 struct Entry {
     cookie: [AtomicU64; 2],
-    /// Zero: the entry is free.
+    /// The generation of the registration; 0 if the entry is free.
     generation: AtomicU64,
     base: AtomicU64,
     len: AtomicU64,
@@ -52,20 +53,19 @@ impl Entry {
     }
 }
 
-/// Free entries of this process. Chunks are leaked on purpose: see the module's documentation. Their number is bounded by the
-/// maximum number of concurrent registrations. A forked child starts with a new list, because its parent's entries are read in
-/// the parent.
+/// The free entries of this process. Chunks are leaked on purpose: see the module's documentation. The maximum number of concurrent
+/// registrations bounds their number. A forked child starts with a new list, because its parent's entries are read in the parent.
 static FREE: PerProcess<Mutex<Vec<&'static Entry>>> = PerProcess::new();
-/// Number of entries of this process.
+/// The number of entries of this process.
 static ENTRIES: AtomicUsize = AtomicUsize::new(0);
 static GENERATION: AtomicU64 = AtomicU64::new(1);
 
-/// A live entry of the key table; dropping it revokes every key that was made from it.
+/// A live entry of the key table. Dropping it revokes every key that was made from it.
 pub struct Registration {
     entry: &'static Entry,
     image: [u8; IMAGE_LEN],
     generation: u64,
-    /// The file on which peers announce their accesses; `None`: peers have no access.
+    /// The file on which peers announce their accesses; `None` if peers have no access.
     announcements: Option<Arc<Announcements>>,
 }
 
@@ -113,7 +113,7 @@ impl Registration {
         }
     }
 
-    /// The address at which peers read the entry.
+    /// Returns the address at which peers read the entry.
     pub(crate) fn address(&self) -> u64 {
         address_of(self.entry)
     }
@@ -134,7 +134,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // The generation is cleared first, if it is not zero already: from here on no image matches.
+        // The generation is cleared first, unless it is zero already: from here on no image matches.
         self.entry.generation.store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for field in [&self.entry.len, &self.entry.access, &self.entry.base] {
@@ -150,7 +150,7 @@ impl Drop for Registration {
 /// The contents, besides the cookie, of the entry that an interface's address names. This entry grants no right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
-    /// The file descriptor on which accesses are announced; `None`: there is none, and access is impossible.
+    /// The file descriptor on which accesses are announced; `None` if there is none, and access is impossible.
     pub(crate) descriptor: Option<i32>,
 }
 
@@ -160,7 +160,7 @@ impl Card {
         Registration::new(cookie, descriptor, 0, 0, None)
     }
 
-    /// `None`: the image belongs to another domain.
+    /// Parses an image. Returns `None` if the image belongs to another domain.
     pub(crate) fn read(image: &[u8; IMAGE_LEN], cookie: &Cookie) -> Option<Card> {
         let descriptor = i32::try_from(half(image, 24)).ok();
         (image[..16] == cookie[..]).then_some(Card { descriptor })
@@ -209,7 +209,7 @@ impl RemoteKey {
         Ok(key)
     }
 
-    /// The remote address of `len` bytes at `offset`, if the region contains the whole range.
+    /// Returns the remote address of `len` bytes at `offset`, if the region contains the whole range.
     pub(crate) fn range(&self, offset: u64, len: usize) -> Result<u64, Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(self.base + offset),
@@ -218,7 +218,7 @@ impl RemoteKey {
     }
 }
 
-/// Bytes of the key table, which has the size for the maximum number of concurrent registrations so far.
+/// Returns the bytes of the key table, which has the size for the largest number of concurrent registrations that there was.
 pub(crate) fn table_bytes() -> usize {
     ENTRIES.load(Ordering::Relaxed) * size_of::<Entry>()
 }
@@ -232,7 +232,7 @@ pub(crate) fn cookie() -> Result<Cookie, Failure> {
     sys::random()
 }
 
-/// The eight bytes at `at` as a number.
+/// Returns the eight bytes at `at` as a number.
 pub(crate) fn half(bytes: &[u8], at: usize) -> u64 {
     let mut number = [0; 8];
     number.copy_from_slice(&bytes[at..at + 8]);
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn a_reused_entry_does_not_match_the_old_key() {
-        // Concurrent tests also take entries: keep new ones until the old one is reused.
+        // Concurrent tests also take entries, so this test keeps new entries until the old one is reused.
         let first = Registration::new(&COOKIE, 0x1000, 64, 3, None);
         let old = RemoteKey::unpack(&packed(&first), &COOKIE).unwrap();
         drop(first);

@@ -1,14 +1,14 @@
 //! Provider shm-cma: put and get between processes of one machine by `process_vm_writev` and
 //! `process_vm_readv`, one copy and no help from the target.
 //!
-//! One domain, `shm-cma`, with one module, `copy`. It carries no messages: the core adds it as an RMA lane beside a module that
-//! does. Guarantees:
+//! One domain, `shm-cma`, with one module, `copy`. The module carries no messages: the core adds it as an RMA lane beside a module
+//! with messages. Guarantees:
 //!
 //! * Put and get have completed at both ends when the call returns, without involving the target's threads.
 //! * Every operation is checked against the target's own key table, in the target's memory. The result for a forged, foreign or
 //!   revoked key is [`tieline_plugin_api::Status::KeyRejected`].
-//! * Every copy is first announced to the owner ([`tieline_memory_file::Announcements`]). A region ends, and its memory is
-//!   free, once no access that passed the check is left. Until then `deregister` returns `AGAIN`.
+//! * Every copy is first announced to the owner ([`tieline_memory_file::Announcements`]). A region ends, and its memory is free,
+//!   once no access that passed the check is in progress. Until then `deregister` returns `AGAIN`.
 //! * A peer counts as reachable only after a real copy of its cookie. If the kernel refuses, the error names the cause: Yama,
 //!   another user, a namespace, or a seccomp filter.
 //!
@@ -22,9 +22,9 @@
 //! # Ok::<(), tieline_plugin_api::Failure>(())
 //! ```
 //!
-//! If Yama's `ptrace_scope` is 1, a process's memory can be copied only by processes that it has named. Opening an interface
-//! then names every process of the same user (`prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)`), which lets them attach a debugger,
-//! too. `TIELINE_SHM_CMA_PTRACER=off` forbids this; the pair then falls back to another lane.
+//! If Yama's `ptrace_scope` is 1, a process's memory can be copied only by processes that it has named. Opening an interface then
+//! names every process of the same user (`prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY)`), which also lets these processes attach a
+//! debugger. `TIELINE_SHM_CMA_PTRACER=off` forbids this; the pair then falls back to another lane.
 
 mod domain;
 mod endpoint;
@@ -62,7 +62,7 @@ fn may_set_ptracer(value: &Value) -> bool {
     value.text != "off"
 }
 
-/// The provider.
+/// The provider shm-cma.
 pub struct ShmCma {
     may_set_ptracer: bool,
 }

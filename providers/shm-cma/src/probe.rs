@@ -1,7 +1,7 @@
 //! The identity of a peer, and the test whether the kernel allows copies from and to it.
 //!
-//! The decision is made by a copy of the peer's cookie: 16 random bytes. A process that merely has the same number cannot pass
-//! for the peer. Facts (boot, namespaces, user) only serve the error texts.
+//! A copy of the peer's cookie, 16 random bytes, decides. A process that merely has the same number cannot pass for the peer. Facts
+//! (boot, namespaces, user) only serve the error texts.
 
 use crate::keys::{Card, Cookie, IMAGE_LEN, half};
 use crate::sys;
@@ -9,14 +9,15 @@ use std::fs;
 use tieline_memory_file::{Accessor, Facts};
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of an interface address.
+/// The length of an interface address, in bytes.
 pub(crate) const ADDRESS_LEN: usize = 76;
 
-/// The last byte is the version. Version 2 announces its accesses and refuses accesses by peers that do not.
+/// The first bytes of an address, of which the last one is the version. Version 2 announces its accesses and refuses accesses by
+/// peers that do not.
 const MAGIC: [u8; 4] = *b"cma\x02";
 const YAMA: &str = "/proc/sys/kernel/yama/ptrace_scope";
 
-/// The interface address: the facts, the domain's cookie, and the location of its entry.
+/// The interface address: the facts, the domain's cookie, and the location of the domain's entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) facts: Facts,
@@ -52,7 +53,7 @@ impl Address {
     }
 }
 
-/// Whether this kernel lets a process copy at all, even from itself.
+/// Checks whether this kernel lets a process copy at all, even from itself.
 pub(crate) fn kernel_has_it() -> Result<(), Failure> {
     let (from, mut to) = ([1u8], [0u8]);
     let address = from.as_ptr().expose_provenance() as u64;
@@ -103,11 +104,11 @@ pub(crate) fn reach(me: &Facts, peer: &Address) -> Result<Accessor, Failure> {
 /// The causes of a failed copy of the cookie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Miss {
-    /// The kernel refuses.
+    /// The kernel refuses the copy.
     Refused,
     /// The system call does not exist.
     Missing,
-    /// No such process.
+    /// There is no such process.
     Gone,
     /// The process is another one, or it has closed the domain.
     Stranger,
@@ -133,7 +134,7 @@ fn look(peer: &Address) -> Result<Card, Miss> {
     }
 }
 
-/// Yama's `ptrace_scope`; `None` without Yama.
+/// Returns Yama's `ptrace_scope`; `None` without Yama.
 pub(crate) fn yama_scope() -> Option<u32> {
     fs::read_to_string(YAMA).ok()?.trim().parse().ok()
 }

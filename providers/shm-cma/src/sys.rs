@@ -9,7 +9,7 @@ pub(crate) use tieline_memory_file::{own_pid, random};
 /// A system error number.
 pub(crate) type Errno = i32;
 
-/// A piece of the peer's memory. Only the kernel interprets its numbers.
+/// A piece of the peer's memory. Only the kernel interprets the numbers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Remote {
@@ -32,8 +32,8 @@ pub(crate) enum Direction {
     Get,
 }
 
-/// Copies between local pieces and pieces of process `pid`, in order, up to the shorter total length. Returns the number of
-/// bytes copied; it is smaller if a later page is inaccessible.
+/// Copies between local pieces and pieces of process `pid`, in order, up to the shorter total length. Returns the number of bytes
+/// copied, which is smaller if a later page is inaccessible.
 ///
 /// The local pieces are those of an operation (or this module's own buffers).
 pub(crate) fn copy(
@@ -46,9 +46,9 @@ pub(crate) fn copy(
         Direction::Put => libc::process_vm_writev,
         Direction::Get => libc::process_vm_readv,
     };
-    // SAFETY: both arrays have the layout of `iovec` (asserted above and with `Piece`) and live through the call. The kernel
-    // checks every address. The poster of an operation promises that its local pieces may be read by a put and written by a get
-    // until it has completed (`RmaOp`), and it completes before this returns.
+    // SAFETY: both arrays have the layout of `iovec` (asserted above and with `Piece`) and live through the call. The kernel checks
+    // every address. The poster of an operation promises that its local pieces may be read by a put and written by a get until the
+    // operation has completed (`RmaOp`), and it completes before this call returns.
     let copied = unsafe {
         call(
             pid,
@@ -68,7 +68,7 @@ impl Remote {
     }
 }
 
-/// A piece of the peer's memory.
+/// Returns a piece of the peer's memory.
 pub(crate) fn remote(address: u64, len: usize) -> Remote {
     Remote { address: address as usize, len }
 }
@@ -82,7 +82,7 @@ pub(crate) fn read(pid: i32, address: u64, out: &mut [u8]) -> Result<(), Errno> 
     }
 }
 
-/// Allows every process of the same user to attach to this one. Has no effect without Yama.
+/// Allows every process of the same user to attach to this process. The call has no effect without Yama.
 pub(crate) fn let_anyone_attach() {
     // SAFETY: the option takes one number; a kernel without Yama returns EINVAL and changes nothing.
     let _ = unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
@@ -91,6 +91,6 @@ pub(crate) fn let_anyone_attach() {
 /// Stops this process until another process continues it.
 #[cfg(feature = "test-hooks")]
 pub(crate) fn stop_self() {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let _ = unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
 }

@@ -1,4 +1,4 @@
-//! shm-cma between real processes. The test binary starts itself as the peer.
+//! Tests of shm-cma between real processes. The test binary starts itself as the peer.
 //!
 //! `cargo test -p tieline-provider-shm-cma --test processes [-- NAME]`
 
@@ -14,7 +14,7 @@ use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Endpoint, Interface, Posting, Revoked, RmaOp, Status, access};
 use tieline_provider_shm_cma::{CmaDomain, CmaEndpoint, MODULE, RemoteKey};
 
-/// Bytes of the peer's buffer. The region is in its middle; the rest are guard bytes.
+/// The length of the peer's buffer, in bytes. The region is in the middle of the buffer; the rest are guard bytes.
 const BUFFER: usize = 3 << 20;
 const GUARD: usize = 4096 + 13;
 const REGION: usize = BUFFER - 2 * GUARD;
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The peer process: registers a region and executes the commands on its standard input until that closes.
+/// Runs as the peer process: registers a region and executes the commands on its standard input until that closes.
 fn serve() {
     let buffer: Vec<AtomicU8> = (0..BUFFER).map(|_| AtomicU8::new(FILL)).collect();
     let domain = CmaDomain::new(true).unwrap();
@@ -100,7 +100,7 @@ fn serve() {
     for line in std::io::stdin().lock().lines() {
         match line.unwrap().as_str() {
             "sum" => {
-                // The sum of the region, and the number of unmodified guard bytes.
+                // The answer has the sum of the region, and the number of unmodified guard bytes.
                 let value = |byte: &AtomicU8| u64::from(byte.load(Ordering::Relaxed));
                 let sum: u64 = buffer[GUARD..GUARD + REGION].iter().map(value).sum();
                 let guards = buffer[..GUARD].iter().chain(&buffer[GUARD + REGION..]);
@@ -120,7 +120,7 @@ fn serve() {
     }
 }
 
-/// The opposite direction: puts 8 bytes into the region, gets them back, and prints both results, until its standard input
+/// Runs as the accessing process: puts 8 bytes into the region, gets them back, and prints both results, until its standard input
 /// closes.
 fn access(address: &[u8], key: &[u8]) {
     let domain = CmaDomain::new(false).unwrap();
@@ -155,7 +155,7 @@ impl Offered {
         Offered { domain, memory, region }
     }
 
-    /// Starts a child. If `stops`, it stops itself in its first put.
+    /// Starts a child. If `stops` is true, the child stops itself in its first put.
     fn accessor(&self, stops: bool) -> Child {
         let interface = self.domain.open_interface(MODULE, [1; 16]).unwrap();
         let mut key = [0; 64];
@@ -169,7 +169,7 @@ impl Offered {
         command.spawn().unwrap()
     }
 
-    /// Read as `volatile`, because the child writes without the compiler's knowledge.
+    /// Returns the first bytes of the region, read as `volatile`, because the child writes without the compiler's knowledge.
     fn first_bytes(&self) -> [u8; 8] {
         std::hint::black_box(&self.memory)[..8].try_into().unwrap()
     }
@@ -238,7 +238,7 @@ fn closed_accessors_are_forgotten() -> Verdict {
     Ok(())
 }
 
-/// A peer process and our endpoint to it. It is killed on drop.
+/// A peer process and this process's endpoint to it. The peer is killed on drop.
 struct Peer {
     child: Child,
     input: Option<ChildStdin>,
@@ -294,7 +294,7 @@ impl Peer {
         let _ = self.output.read_to_end(&mut Vec::new()).unwrap();
     }
 
-    /// Checks the peer's "sum" against the sum of an unmodified region.
+    /// Compares the peer's "sum" with the sum of an unmodified region.
     fn assert_untouched(&mut self) {
         let sum = u64::from(FILL) * REGION as u64;
         assert_eq!(self.ask("sum"), format!("{sum} {}", 2 * GUARD));
@@ -431,7 +431,7 @@ fn a_peer_that_called_exec_has_failed() -> Verdict {
 }
 
 fn a_reused_number_is_found_out() -> Verdict {
-    // The first peer's address with the process number of another process.
+    // The test uses the first peer's address with the process number of another process.
     let (first, mut second) = (Peer::start(), Peer::start());
     let mut address = first.address.clone();
     address[4..8].copy_from_slice(&second.child.id().to_ne_bytes());

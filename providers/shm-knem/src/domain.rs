@@ -42,8 +42,8 @@ impl Domain for KnemDomain {
     type Region = Registration;
 
     fn modules(&self) -> Vec<ModuleAttr> {
-        // One system call per copy, and two liveness checks of the peer; UCX also uses 1200 ns for knem. The copy itself runs
-        // at memcpy's speed, because the target's pages are already pinned.
+        // A copy takes one system call and two liveness checks of the peer; UCX also uses 1200 ns for knem. The copy itself runs at
+        // memcpy's speed, because the target's pages are already pinned.
         let rma = Cost { overhead_ns: 1400.0, latency_ns: 0.0, bytes_per_second: 11e9 };
         let mut attr = ModuleAttr {
             name: fixed(MODULE),
@@ -57,7 +57,7 @@ impl Domain for KnemDomain {
                 | caps::LOCAL_ONLY
                 | caps::CHECKS_KEYS
                 | caps::ANY_THREAD,
-            // Below shm-cma, which needs no registration.
+            // The priority is below that of shm-cma, which needs no registration.
             priority: 35,
             max_iov: endpoint::MAX_IOV,
             max_address_len: ADDRESS_LEN as u32,
@@ -75,7 +75,7 @@ impl Domain for KnemDomain {
                 format!("shm-knem has no module `{module}`, only `{MODULE}`"),
             ));
         }
-        let _ = &self.card; // lives as long as the domain
+        let _ = &self.card; // the card lives as long as the domain
         Ok(KnemInterface::new(self.owner.clone(), self.address))
     }
 

@@ -1,11 +1,11 @@
 //! The endpoint: put and get, with one driver call per batch of pieces.
 //!
-//! A copy first announces itself to the owner. It then checks the key's registration in the owner's table and the owner's
-//! process in the kernel, and copies. The driver alone would copy from and to its pinned pages as long as the region exists.
-//! Only the table and the process show that the region is still *that* region.
+//! A copy first announces itself to the owner. It then checks the key's registration in the owner's table and the owner's process
+//! in the kernel, and copies. The driver alone would copy from and to its pinned pages as long as the region exists. Only the table
+//! and the process show that the region still is the *registered* one.
 //!
-//! If either side ends early, the driver ends the copy early and reports success. Both lengths are therefore checked before,
-//! and the driver is given the limit as well.
+//! If either side ends early, the driver ends the copy early and reports success. The provider therefore checks both lengths
+//! before, and passes the limit to the driver, too.
 
 use std::sync::Arc;
 
@@ -16,12 +16,12 @@ use crate::keys::RemoteKey;
 use crate::probe::Peer;
 use crate::sys::{Direction, Kernel, Miss};
 
-/// Longer lists work but take more calls, and so do lists up to this length.
+/// The maximum number of pieces of one operation. Longer lists work but take more calls, and so do some lists up to this length.
 pub(crate) const MAX_IOV: u32 = 1024;
-/// Pieces of one call, assembled on the stack.
+/// The number of pieces of one call, assembled on the stack.
 const BATCH: usize = 64;
 
-/// A peer process.
+/// An endpoint to a peer process.
 pub struct KnemEndpoint {
     kernel: Arc<dyn Kernel>,
     peer: Peer,
@@ -77,7 +77,7 @@ impl KnemEndpoint {
         Ok(Posting::Done)
     }
 
-    /// Whether the key's registration and its process are alive. The access must be announced.
+    /// Checks whether the key's registration and the owner's process are alive. The access must be announced.
     fn still_theirs(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         if !self.peer.process.is_alive() {
             return Err(Status::PeerFailed);

@@ -49,7 +49,7 @@ impl Interface for KnemInterface {
         Ok(())
     }
 
-    /// Every interface reports the domain's files.
+    /// Returns the memory report. Every interface reports the domain's files.
     fn memory(&self) -> MemoryReport {
         let files = self.owner.table.bytes() + self.owner.announcements.bytes();
         self.held.report(size_of::<KnemInterface>() + files)

@@ -1,8 +1,8 @@
 //! Registrations of this process, and remote keys.
 //!
-//! A registration that was exposed to peers has two parts. A region of the driver pins its pages and knows its rights. An entry
-//! of the table is what peers read. A key names the entry. The driver's cookie, the length and the rights are in the entry, so
-//! a forged or stale key reveals nothing.
+//! A registration that was exposed to peers has two parts. A region of the driver pins the registration's pages and records its
+//! rights. An entry of the table is the part that peers read. A key names the entry. The driver's cookie, the length and the rights
+//! are in the entry, so a forged or stale key reveals nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,18 +13,18 @@ use tieline_plugin_api::{Failure, Revoked, Status, access};
 use crate::hold::{self, Hold};
 use crate::sys::{self, Cookie, Kernel};
 
-/// Length of a packed key: magic, nonce, generation, entry, padding.
+/// The length of a packed key, in bytes: magic, nonce, generation, entry, padding.
 pub(crate) const PACKED_LEN: usize = 40;
-/// The last byte is the version.
+/// The first bytes of a packed key, of which the last one is the version.
 const MAGIC: [u8; 8] = *b"tl-knem\x01";
 
-/// State that the registrations of one domain share.
+/// The state that the registrations of one domain share.
 pub(crate) struct Owner {
     pub(crate) kernel: Arc<dyn Kernel>,
     pub(crate) nonce: Nonce,
     pub(crate) table: Registrations,
     pub(crate) announcements: Announcements,
-    /// In a forked child the regions belong to its parent.
+    /// The mark of the process that made the regions: in a forked child the regions belong to its parent.
     mark: Mark,
 }
 
@@ -36,7 +36,7 @@ impl Owner {
     }
 }
 
-/// Registered memory; dropping it ends the region and revokes every key that was made from it.
+/// Registered memory. Dropping it ends the region and revokes every key that was made from it.
 ///
 /// The driver's region is made with the first key. Only a key gives a peer access, so memory without a key, such as the source
 /// of puts, need not be pinned. At registration it is unknown for which peers keys will be made, and whether `shm-cma` would
@@ -58,11 +58,11 @@ struct Pinned {
 
 /// The part of a registration that peers can access.
 enum Offered {
-    /// Not exposed yet.
+    /// The registration is not exposed yet.
     NotYet,
-    /// The entry and the driver's region. `None`: peers may access nothing.
+    /// The registration has this entry and this region of the driver. `None` means that peers may access nothing.
     As(Place, Option<Pinned>),
-    /// Revoked before any key was made.
+    /// The registration was revoked before any key was made.
     NoMore,
 }
 
@@ -77,7 +77,7 @@ impl Registration {
         self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Exposes the memory to peers, unless that was done already. Fails if the region was revoked.
+    /// Exposes the memory to peers, unless it is exposed already. Fails if the region was revoked.
     pub(crate) fn offer(&self) -> Result<(Place, Option<Cookie>), Failure> {
         let mut offered = self.offered();
         match &*offered {
@@ -154,7 +154,7 @@ impl Drop for Registration {
 }
 
 impl Pinned {
-    /// Holds the pages first, because the driver pins the pages that it finds.
+    /// Makes the region. It holds the pages first, because the driver pins the pages that it finds.
     fn new(
         kernel: &dyn Kernel,
         base: u64,
@@ -234,7 +234,7 @@ impl RemoteKey {
         Ok(RemoteKey { place, cookie, len, access })
     }
 
-    /// Whether the region contains `len` bytes at `offset`.
+    /// Checks whether the region contains `len` bytes at `offset`.
     pub(crate) fn holds(&self, offset: u64, len: usize) -> Result<(), Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(()),

@@ -1,17 +1,17 @@
 //! Provider shm-knem: put and get between processes of one machine by the kernel module knem, one copy and no help from
 //! the target.
 //!
-//! One domain, `shm-knem`, with one module, `copy`. It carries no messages: the core adds it as an RMA lane beside a module
-//! that does, after `shm-cma`, which needs no registration. It serves pairs for which `shm-cma` is forbidden: knem checks the
+//! One domain, `shm-knem`, with one module, `copy`. The module carries no messages: the core adds it as an RMA lane beside a module
+//! with messages, after `shm-cma`, which needs no registration. It serves pairs for which `shm-cma` is forbidden: knem checks the
 //! user, not the `ptrace` permission. Guarantees:
 //!
 //! * Put and get have completed at both ends when the call returns, without involving the target's threads.
-//! * A region is pinned from its first key to its deregistration. It has exactly the requested rights, which the driver checks.
-//!   A key is valid only while its entry in the owner's table is live.
+//! * A region is pinned from its first key to its deregistration. It has exactly the requested rights, which the driver checks. A
+//!   key is valid only while its entry in the owner's table is live.
 //! * Peers access the memory as its owner sees it, no matter when it was first written, and after forks of the owner (`hold`).
 //!   Memory for which this cannot be guaranteed gets no key, and other lanes serve it.
-//! * Every copy is first announced to the owner ([`tieline_memory_file::Announcements`]). A region ends, and its memory is
-//!   free, once no access that passed the check is left. Until then `deregister` returns `AGAIN`.
+//! * Every copy is first announced to the owner ([`tieline_memory_file::Announcements`]). A region ends, and its memory is free,
+//!   once no access that passed the check is in progress. Until then `deregister` returns `AGAIN`.
 //! * A peer counts as reachable only after a real copy of its card. If the driver refuses, the error names the cause.
 //!
 //! Asynchronous copies and DMA engines are not used: the driver reports neither whether it accepted a flag nor how far a copy
@@ -45,7 +45,8 @@ pub const DOMAIN: &str = "shm-knem";
 /// The name of the only module.
 pub const MODULE: &str = "copy";
 
-/// The provider. It keeps no descriptor: an open one prevents unloading of the kernel module, and belongs to a context.
+/// The provider shm-knem. It keeps no descriptor: an open descriptor prevents unloading of the kernel module, and belongs to a
+/// context.
 pub struct ShmKnem {
     forks: Forks,
 }
@@ -69,7 +70,7 @@ impl Provider for ShmKnem {
             name: DOMAIN.to_string(),
             caps: memory_caps::REGISTER,
             max_key_len: keys::PACKED_LEN as u32,
-            // Registering only records the range; the first key pins it, page by page.
+            // Registering only records the range. The first key pins the range, page by page.
             register_ns: 60.0,
             register_ns_per_byte: 0.0,
         }])

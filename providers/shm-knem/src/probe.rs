@@ -1,7 +1,7 @@
 //! The identity of a peer, and the test whether the driver allows copies from and to it.
 //!
-//! The decision is made by a real copy of the peer's *card*: a region of 16 random bytes, whose driver cookie is part of the
-//! address. Facts (boot, namespaces, user) only serve the error texts.
+//! A real copy of the peer's *card* decides. The card is a region of 16 random bytes, whose driver cookie is part of the address.
+//! Facts (boot, namespaces, user) only serve the error texts.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::hold::{self, Forks};
 use crate::keys::{Owner, Registration};
 use crate::sys::{ABI, Cookie, Device, Direction, Kernel, Miss, NoDevice};
 
-/// Path of the driver's device.
+/// The path of the driver's device.
 pub(crate) const DEVICE: &str = "/dev/knem";
-/// Length of an interface address.
+/// The length of an interface address, in bytes.
 pub(crate) const ADDRESS_LEN: usize = 84;
-/// The last byte is the version.
+/// The first bytes of an address, of which the last one is the version.
 const MAGIC: [u8; 4] = *b"knm\x01";
 
 /// The interface address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) facts: Facts,
-    /// Identifies the domain.
+    /// The random number that identifies the domain.
     pub(crate) nonce: Nonce,
     /// The region that contains the nonce.
     pub(crate) card: Cookie,
@@ -76,7 +76,7 @@ impl Address {
 pub(crate) struct Card {
     _region: Registration,
     cookie: Cookie,
-    /// Pinned as long as the region exists; dropped after it.
+    /// The nonce, pinned as long as the region exists and dropped after it.
     _nonce: Box<Nonce>,
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn device(forks: Forks) -> Result<Device, Failure> {
     }
 }
 
-/// Makes a region, copies out of it and into it, and ends it.
+/// Makes a region, copies out of it and into it, and ends the region.
 pub(crate) fn on_oneself(kernel: &dyn Kernel) -> Result<(), Failure> {
     let failed = |step: &str, why: String| {
         Failure::new(
@@ -185,16 +185,16 @@ pub(crate) struct Peer {
     pub(crate) nonce: Nonce,
     pub(crate) process: Process,
     pub(crate) table: PeerRegistrations,
-    /// This side's place among the peer's accessors.
+    /// This side's slot among the peer's accessors.
     pub(crate) accessor: Accessor,
 }
 
-/// Copies the peer's card, maps its key table, and takes a place among the peer's accessors. The error text names the cause.
+/// Copies the peer's card, maps its key table, and takes a slot among the peer's accessors. The error text names the cause.
 pub(crate) fn reach(kernel: &Arc<dyn Kernel>, me: &Facts, peer: &Address) -> Result<Peer, Failure> {
     let them = &peer.facts;
     me.may_name(them)?;
     // The process is opened before the card is read. Only the peer can provide the card, so the process is the peer's and not a
-    // later one with the same number.
+    // later process with the same number.
     let process = Process::open(them.pid);
     let mut nonce = [0u8; 16];
     let piece = Piece::of(&mut nonce);

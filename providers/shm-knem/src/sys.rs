@@ -1,4 +1,4 @@
-//! The device: its calls, each behind a safe function.
+//! The device: the calls, each behind a safe function.
 //!
 //! The kernel interface is knem's ABI number 0xd, as in its header: magic `'K'`, the read and write directions of the ioctl
 //! numbers swapped, lengths in bytes, and no alignment.
@@ -53,7 +53,7 @@ struct Create {
     cookie: u64,
 }
 
-/// A copy between pieces of this process and a region, of at most `length` bytes.
+/// The record of a copy between pieces of this process and a region, of at most `length` bytes.
 #[repr(C)]
 struct Inline {
     pieces: u64,
@@ -73,7 +73,7 @@ const _: () = {
     assert!(core::mem::offset_of!(Create, cookie) == 24);
     assert!(core::mem::offset_of!(Inline, length) == 32);
     assert!(core::mem::offset_of!(Inline, status) == 44);
-    // A knem piece is {base u64, length u64}. So is an `iovec`, and `Piece` has its layout.
+    // A knem piece is {base u64, length u64}. An `iovec` has the same layout, and so has `Piece`.
     assert!(size_of::<Piece<'_>>() == 16);
     assert!(core::mem::offset_of!(libc::iovec, iov_len) == 8);
 };
@@ -94,7 +94,7 @@ pub(crate) enum Miss {
     Call(Errno),
     /// The call succeeded, and the copy's status is failure: usually local memory is missing.
     Copy,
-    /// An undefined status.
+    /// The copy ended with an undefined status.
     Status(u32),
 }
 
@@ -112,8 +112,8 @@ pub(crate) trait Kernel: Send + Sync {
     /// Ends a region of this process.
     fn destroy(&self, cookie: Cookie) -> Result<(), Errno>;
 
-    /// Copies between local pieces and `len` bytes of a region from `offset` on; the region must contain them. The result
-    /// applies to the whole copy. The pieces are those of an operation (or this provider's own).
+    /// Copies between local pieces and `len` bytes of a region from `offset` on, which the region must contain. The result applies
+    /// to the whole copy. The pieces are those of an operation (or this provider's own).
     fn copy(
         &self,
         direction: Direction,
@@ -124,7 +124,7 @@ pub(crate) trait Kernel: Send + Sync {
     ) -> Result<(), Miss>;
 }
 
-/// An open descriptor of the device. Its regions end with it, and the pages are held for as long.
+/// An open descriptor of the device. The device's regions end with it, and the pages are held for as long as it lives.
 pub(crate) struct Device {
     fd: OwnedFd,
     holder: Holder,
@@ -132,14 +132,14 @@ pub(crate) struct Device {
 
 /// The reason why there is no device.
 pub(crate) enum NoDevice {
-    /// Opening it failed.
+    /// Opening the device failed.
     Open(Error),
     /// Pages cannot be held.
     Holder(Failure),
 }
 
 impl Device {
-    /// Opens the device for reading and writing. A read-only descriptor would only give statistics.
+    /// Opens the device for reading and writing. A read-only descriptor would only provide statistics.
     pub(crate) fn open(path: &Path, forks: Forks) -> Result<Device, NoDevice> {
         let mut options = OpenOptions::new();
         let _ = options.read(true).write(true).custom_flags(libc::O_CLOEXEC);
@@ -148,19 +148,19 @@ impl Device {
         Ok(Device { fd, holder })
     }
 
-    /// The driver's ABI number.
+    /// Returns the driver's ABI number.
     pub(crate) fn abi(&self) -> Result<u32, Errno> {
         let mut info = Info::default();
-        // SAFETY: the call writes 16 bytes, and the record has as many.
+        // SAFETY: the call writes 16 bytes, which is the size of the record.
         unsafe { self.call(INFO, (&raw mut info).cast()) }?;
         Ok(info.abi)
     }
 
     /// # Safety
-    /// `argument` is what the kernel reads and writes for `number`.
+    /// `argument` is the record that the kernel reads and writes for `number`.
     unsafe fn call(&self, number: libc::c_ulong, argument: *mut u8) -> Result<(), Errno> {
         loop {
-            // SAFETY: an open descriptor; the caller guarantees the argument.
+            // SAFETY: the descriptor is open; the caller guarantees the argument.
             if unsafe { libc::ioctl(self.fd.as_raw_fd(), number as _, argument) } >= 0 {
                 return Ok(());
             }
@@ -192,8 +192,8 @@ impl Kernel for Device {
             pad: 0,
             cookie: 0,
         };
-        // SAFETY: a record of 32 bytes, as the number says, and one piece of 16 that lives through the call. The kernel pins
-        // the memory of the piece, which stays mapped until the region has ended (`Domain::register`).
+        // SAFETY: the record has 32 bytes, as the number says, and its one piece of 16 bytes lives through the call. The kernel
+        // pins the memory of the piece, which stays mapped until the region has ended (`Domain::register`).
         unsafe { self.call(CREATE, (&raw mut create).cast()) }?;
         Ok(create.cookie)
     }
@@ -223,9 +223,9 @@ impl Kernel for Device {
             slot: 0,
             pad: 0,
         };
-        // SAFETY: a record of 56 bytes, as the number says, and pieces that live through the call. The kernel checks every
-        // address. The poster of an operation promises that its local pieces may be read by a put and written by a get until it
-        // has completed (`RmaOp`). Without flags the copy is finished before this returns.
+        // SAFETY: the record has 56 bytes, as the number says, and its pieces live through the call. The kernel checks every
+        // address. The poster of an operation promises that its local pieces may be read by a put and written by a get until the
+        // operation has completed (`RmaOp`). Without flags the copy is finished before the call returns.
         unsafe { self.call(INLINE, (&raw mut inline).cast()) }.map_err(Miss::Call)?;
         match inline.status {
             SUCCESS => Ok(()),

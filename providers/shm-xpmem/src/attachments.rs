@@ -1,9 +1,9 @@
 //! The attachments of this process: windows of peers' registrations, cached for the next access.
 //!
-//! An attachment follows addresses, not memory: if the owner maps other memory at an address, the attachment shows that memory.
-//! The cache therefore needs no notifications about the owner's mappings. An entry is released when its registration has ended
-//! or the last endpoint to its owner is dropped. If the limit on attachments or bytes is reached, the least recently used entry
-//! is evicted. Entries in use stay.
+//! An attachment follows addresses, not memory: if the owner maps other memory at an address, the attachment shows that memory. The
+//! cache therefore needs no notifications about the owner's mappings. An entry is released when its registration has ended or the
+//! last endpoint to its owner is dropped. If the limit on attachments or bytes is reached, the least recently used entry is
+//! evicted. Entries in use stay.
 //!
 //! Time is counted in attachments made, because the order of uses between two of them does not matter.
 
@@ -19,7 +19,7 @@ use crate::card;
 use crate::settings::Settings;
 use crate::sys::{Errno, Kernel, Permit, Segment};
 
-/// The permit to attach parts of a segment. It is released with its last attachment.
+/// The permit to attach parts of a segment. The permit is released with its last attachment.
 struct Permission {
     kernel: Arc<dyn Kernel>,
     permit: Permit,
@@ -38,7 +38,7 @@ impl Drop for Permission {
 /// A range of an owner's memory that is mapped in this process.
 pub(crate) struct Attachment {
     permission: Arc<Permission>,
-    /// Address of its first byte in the owner, and in this process.
+    /// The address of the attachment's first byte in the owner, and in this process.
     start: u64,
     at: u64,
     len: u64,
@@ -56,7 +56,7 @@ impl Attachment {
         Ok(Attachment { permission: permission.clone(), start, at, len, used: AtomicU64::new(0) })
     }
 
-    /// The local address of an owner's address, and the number of attached bytes from there on.
+    /// Returns the local address of an owner's address, and the number of attached bytes from there on.
     #[inline]
     pub(crate) fn of(&self, address: u64) -> Option<(u64, u64)> {
         let inside = address.checked_sub(self.start).filter(|inside| *inside < self.len)?;
@@ -82,26 +82,26 @@ pub(crate) struct Where {
     pub(crate) generation: u64,
     pub(crate) segment: Segment,
     pub(crate) segment_start: u64,
-    /// Its range in bytes.
+    /// The address of the registration's first byte; below, its length in bytes.
     pub(crate) base: u64,
     pub(crate) len: u64,
-    /// Length of the windows in which it is attached.
+    /// The length of the windows in which the registration is attached.
     pub(crate) window: u64,
 }
 
 impl Where {
-    /// Whether its segment covers nothing else, and ends with it.
+    /// Checks whether the registration's segment covers nothing else, and ends with the registration.
     pub(crate) fn is_all_of_its_segment(&self, page: u64) -> bool {
         self.segment_start == self.pages(page).0
     }
 
-    /// The window that contains an address of it.
+    /// Returns the window that contains an address of the registration.
     fn around(&self, address: u64) -> Window {
         let Where { owner, generation, window: len, .. } = *self;
         Window { owner, generation, number: address / len, len }
     }
 
-    /// Start and end of its pages.
+    /// Returns the start and end of the registration's pages.
     fn pages(&self, page: u64) -> (u64, u64) {
         let end = (self.base + self.len).checked_next_multiple_of(page);
         (self.base / page * page, end.unwrap_or(u64::MAX / page * page))
@@ -125,7 +125,7 @@ pub(crate) struct Whole {
 }
 
 impl Whole {
-    /// The local address of an owner's address.
+    /// Returns the local address of an owner's address.
     pub(crate) fn of(&self, address: u64) -> Option<u64> {
         self.attachment.of(address).map(|(at, _)| at)
     }
@@ -138,7 +138,7 @@ impl Drop for Whole {
             state.beside -= 1;
             state.bytes -= self.attachment.len;
             if let Some(sum) = state.wholes.get_mut(&self.owner) {
-                // The last endpoint to the owner, and the sum with it, may have been dropped before.
+                // The last endpoint to the owner may have been dropped before, and the sum with it.
                 *sum = sum.saturating_sub(self.attachment.len);
             }
         }
@@ -152,14 +152,14 @@ struct State {
     order: BinaryHeap<Reverse<(u64, Window)>>,
     permissions: HashMap<(Nonce, Segment), Weak<Permission>>,
     endpoints: HashMap<Nonce, usize>,
-    /// Bytes of the windows and of the whole registrations.
+    /// The number of bytes of the windows and of the whole registrations.
     bytes: u64,
-    /// Number of whole registrations, and their bytes per owner.
+    /// The number of whole registrations, and their bytes per owner.
     beside: u64,
     wholes: HashMap<Nonce, u64>,
 }
 
-/// The number and bytes of attachments.
+/// The number and the bytes of attachments.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Attached {
@@ -185,7 +185,7 @@ impl Attachments {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attached bytes of this owner.
+    /// Returns the attached bytes of this owner.
     pub(crate) fn of(&self, owner: &Nonce) -> u64 {
         let state = self.state();
         let own = state.windows.iter().filter(|(window, _)| window.owner == *owner);
@@ -193,7 +193,7 @@ impl Attachments {
         windows + state.wholes.get(owner).copied().unwrap_or(0)
     }
 
-    /// All attachments of this process.
+    /// Returns all attachments of this process.
     #[cfg(test)]
     pub(crate) fn all(&self) -> Attached {
         let state = self.state();
@@ -225,12 +225,12 @@ impl Attachments {
         self.state().forget(own);
     }
 
-    /// Releases everything.
+    /// Releases all attachments.
     pub(crate) fn clear(&self) {
         self.state().forget(|_| true);
     }
 
-    /// The windows in a range that are not attached: their numbers, and the bytes of the range in each.
+    /// Returns the windows in a range that are not attached: their numbers, and the bytes of the range in each.
     pub(crate) fn cold(&self, place: Where, address: u64, len: u64) -> Vec<(u64, u64)> {
         let state = self.state();
         let (mut at, end) = (address, address + len);
@@ -247,10 +247,10 @@ impl Attachments {
         cold
     }
 
-    /// Records a use.
+    /// Records a use of an attachment.
     #[inline]
     pub(crate) fn touch(&self, attachment: &Attachment) {
-        // Later than the latest attachment, and earlier than the next one.
+        // The time is later than the latest attachment, and earlier than the next one.
         let now = self.clock.load(Ordering::Relaxed) + 1;
         if attachment.used.load(Ordering::Relaxed) != now {
             attachment.used.store(now, Ordering::Relaxed);
@@ -272,7 +272,7 @@ impl Attachments {
         let range = (start, end.checked_sub(start).filter(|len| *len > 0).ok_or(libc::EINVAL)?);
         let made = Arc::new(self.made(&mut state, place, range)?);
         let now = self.clock.fetch_add(2, Ordering::Relaxed) + 2;
-        // If all entries are in use, this one is not cached and ends with its access.
+        // If all entries are in use, this attachment is not cached and ends with its access.
         if state.has_room(&self.settings, made.len) {
             state.bytes += made.len;
             let _ = state.windows.insert(window, made.clone());
@@ -312,7 +312,7 @@ impl Attachments {
             Attachment::new(&permission, place, range)
         };
         match attach(state) {
-            // This process has reached its limit on mappings or locked memory. Evicting frees some.
+            // This process has reached its limit on mappings or locked memory. Evicting attachments frees some.
             Err(errno) if is_want_of_memory(errno) => {
                 while state.let_one_go() {}
                 attach(state)
@@ -321,7 +321,7 @@ impl Attachments {
         }
     }
 
-    /// Whether the kernel module still has the registration's segment, with the same owner.
+    /// Checks whether the kernel module still has the registration's segment, with the same owner.
     pub(crate) fn ask(&self, place: Where) -> Result<(), Errno> {
         let permit = self.kernel.get(place.segment)?;
         let _ = self.kernel.release(permit);
@@ -329,14 +329,14 @@ impl Attachments {
     }
 }
 
-/// Whether an attachment failed for lack of local mappings or memory. The error is EAGAIN if all memory is locked (`mlockall`)
-/// and that limit is reached.
+/// Checks whether an attachment failed for lack of local mappings or memory. The error is EAGAIN if all memory is locked
+/// (`mlockall`) and the limit on locked memory is reached.
 pub(crate) fn is_want_of_memory(errno: Errno) -> bool {
     errno == libc::ENOMEM || errno == libc::EAGAIN
 }
 
 impl State {
-    /// Whether there is room after all windows are evicted.
+    /// Checks whether there would be room after all windows are evicted.
     fn would_have_room(&self, settings: &Settings, len: u64) -> bool {
         let windows: u64 = self.windows.values().map(|one| one.len).sum();
         let beside = self.bytes.saturating_sub(windows);
@@ -386,7 +386,7 @@ impl State {
         }
     }
 
-    /// Evicts the least recently used entry that is not in use. `false`: there is none.
+    /// Evicts the least recently used entry that is not in use. Returns `false` if there is none.
     fn let_one_go(&mut self) -> bool {
         let mut in_use = Vec::new();
         let mut found = None;

@@ -1,8 +1,8 @@
-//! The owner of a segment. A segment's number only identifies the process that had it when the number was published.
+//! The owner of a segment. A segment's number only identifies the process that had the number when it was published.
 //!
-//! The module numbers a process's segments from 1. It restarts at 1 when that process calls exec, and when another process gets
-//! its number. After getting a permit for a published number, a process therefore reads the owner's *card*: a page of its own
-//! that begins with the owner's nonce. If the card is still there, it was there when the permit was given.
+//! The module numbers a process's segments from 1. The numbering restarts at 1 when that process calls exec, and when another
+//! process gets its number. After getting a permit for a published number, a process therefore reads the owner's *card*: a separate
+//! page that begins with the owner's nonce. If the card is still in place, it was in place when the permit was granted.
 
 use tieline_memory_file::{Nonce, Piece};
 
@@ -32,7 +32,7 @@ pub(crate) fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonc
     let miss = |step: &'static str| {
         move |errno| match errno {
             libc::ENOENT => Miss::Gone,
-            // The segment with this number was made by another process.
+            // Another process made the segment with this number.
             libc::EINVAL => Miss::Gone,
             libc::EACCES | libc::EPERM => Miss::Refused,
             errno => Miss::Other(step, errno),
@@ -52,7 +52,7 @@ pub(crate) fn look(kernel: &dyn Kernel, card: Segment, page: u64) -> Result<Nonc
     }
 }
 
-/// Whether the owner of a card still exists unchanged, as an error of the module: `ENOENT` if not.
+/// Checks whether the owner of a card still exists unchanged. The error is `ENOENT` if the owner does not exist, or else that of the module.
 pub(crate) fn is_theirs(
     kernel: &dyn Kernel,
     card: Segment,

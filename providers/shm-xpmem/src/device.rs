@@ -1,12 +1,12 @@
-//! The process's descriptor of the device. It is opened once, no matter how many contexts there are, and never duplicated.
+//! The process's descriptor of the device. It is opened once, regardless of the number of contexts, and never duplicated.
 //!
-//! If a process closes *any* descriptor of the device, the module ends everything that the process has made. Users therefore
-//! take a [`Lease`]: the first one opens the device and the last one closes it. A forked child inherits a useless descriptor
-//! and opens its own. It leaves the inherited one open, because closing that one would count as closing its own.
+//! If a process closes *any* descriptor of the device, the module ends everything that the process has made. Users therefore take a
+//! [`Lease`]: the first lease opens the device and the last one closes it. A forked child inherits a useless descriptor and opens
+//! its own. It leaves the inherited descriptor open, because closing it would count as closing its own.
 //!
-//! Another library in the process may also use the module. Whichever closes first ends what both have made, and peers of the
-//! other one keep attached memory that is never invalidated. The device is therefore not opened while something else in this
-//! process has it open. It is also not closed if something else has opened it meanwhile.
+//! Another library in the process may also use the module. The library that closes first ends the objects of both, and peers of the
+//! other library keep attached memory that is never invalidated. The device is therefore not opened while another user in this
+//! process has it open. It is also not closed if another user has opened it meanwhile.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,14 +20,14 @@ use crate::attachments::Attachments;
 use crate::settings::Settings;
 use crate::sys::{self, Device, Kernel};
 
-/// Path of the module's device.
+/// The path of the module's device.
 pub(crate) const DEVICE: &str = "/dev/xpmem";
 
-/// A forked child forgets its parent's state, and closes, releases or detaches none of it.
+/// The state of this process. A forked child forgets its parent's state, and closes, releases or detaches none of it.
 static OPEN: PerProcess<Mutex<State>> = PerProcess::new();
-/// The descriptor of this process, or of the parent at the fork; -1: none.
+/// The descriptor of this process, or of the parent at the fork; -1 if there is none.
 static DESCRIPTOR: AtomicI32 = AtomicI32::new(-1);
-/// Descriptors of the device that a parent of this process has opened. Nothing in this process was made through them.
+/// The descriptors of the device that a parent of this process has opened. Nothing in this process was made through them.
 static INHERITED: Kept<i32> = Kept::new();
 
 #[derive(Default)]
@@ -59,7 +59,7 @@ fn inherited() -> Vec<i32> {
     INHERITED.iter().copied().collect()
 }
 
-/// Closes the device, under the lock: otherwise a concurrent open would lose everything made through it.
+/// Closes the device, under the lock: otherwise a concurrent open would lose everything made through the device.
 fn close(open: &Open) {
     DESCRIPTOR.store(-1, Ordering::Relaxed);
     open.kernel.close();
@@ -72,7 +72,7 @@ pub(crate) struct Lease {
     pub(crate) attachments: Arc<Attachments>,
     /// The process that opened the descriptor.
     mark: Mark,
-    /// Whether it counts in `OPEN`; false for a device double.
+    /// Whether the lease counts in `OPEN`; false for a device double.
     counts: bool,
 }
 
@@ -88,8 +88,8 @@ impl Lease {
     ) -> Result<Arc<Lease>, Failure> {
         let mut state = state();
         let open = &mut state.open;
-        // The device stayed open because another library had it open. That library has since closed it, and that ended
-        // everything made through ours.
+        // The device stayed open because another library had it open. That library has closed it since, which ended everything made
+        // through this descriptor.
         let left = |open: &mut Open| open.leases == 0 && !is_shared(&*open.kernel);
         if let Some(left) = open.take_if(left) {
             close(&left);
@@ -108,14 +108,14 @@ impl Lease {
         Ok(Arc::new(Lease { kernel, attachments, mark: Mark::new(), counts: true }))
     }
 
-    /// A lease of a device double.
+    /// Returns a lease of a device double.
     #[cfg(test)]
     pub(crate) fn played(kernel: Arc<dyn Kernel>, settings: Settings) -> Arc<Lease> {
         let attachments = Arc::new(Attachments::new(kernel.clone(), settings));
         Arc::new(Lease { kernel, attachments, mark: Mark::new(), counts: false })
     }
 
-    /// Whether this process took the lease, as opposed to a forked child.
+    /// Checks whether this process took the lease, as opposed to a forked child.
     pub(crate) fn is_own(&self) -> bool {
         self.mark.is_here()
     }
@@ -140,7 +140,7 @@ impl Drop for Lease {
     }
 }
 
-/// Whether something else in this process has the device open.
+/// Checks whether another user in this process has the device open.
 fn is_shared(kernel: &dyn Kernel) -> bool {
     kernel.is_open_elsewhere(&inherited())
 }
@@ -204,7 +204,7 @@ fn not_opened(error: &std::io::Error) -> Failure {
     }
 }
 
-/// Whether that version has the commands of `sys`: 2.6 and later versions of 2. `0x00027004` is 2.7.4.
+/// Checks whether that version of the module has the commands of `sys`: 2.6 and later versions of 2. `0x00027004` is 2.7.4.
 fn known(version: u32) -> Result<(), Failure> {
     let (major, minor, patch) = (version >> 16, version >> 12 & 0xf, version & 0xfff);
     if major == 2 && minor >= 6 {
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn open_device_is_found_among_the_descriptors() {
         use std::os::fd::AsRawFd;
-        // A device that nothing else in this process has open.
+        // Nothing else in this process has this device open.
         let path = "/dev/full";
         let number = std::fs::metadata(path).unwrap().rdev();
         assert!(!sys::is_open(number, &[]));
@@ -261,7 +261,7 @@ mod tests {
         assert_eq!(sys::device_behind(-1), None);
     }
 
-    // One test, because a process has one descriptor and tests run concurrently.
+    // This is one test, because a process has one descriptor and tests run concurrently.
     #[test]
     fn device_is_opened_by_first_lease_closed_by_last_and_reopened() {
         let settings = Settings::of(|_| None).unwrap();
@@ -274,8 +274,8 @@ mod tests {
         drop(second);
         assert_eq!(played.closed(), 1);
 
-        // Another library of the process has opened the device after us. Closing ours would end everything that library has
-        // made.
+        // Another library of the process has opened the device later. Closing the own descriptor would end everything that library
+        // has made.
         let first = Lease::take_by(&settings, || Ok(played.clone())).unwrap();
         played.open_elsewhere(true);
         let memory = vec![0u8; 8192];
@@ -302,7 +302,7 @@ mod tests {
         let second = Lease::take_by(&settings, || panic!("it was left open")).unwrap();
         drop(second);
         assert_eq!(played.closed(), 1);
-        // That library has closed the device, which ended everything made through ours.
+        // That library has closed the device, which ended everything made through the own descriptor.
         played.open_elsewhere(false);
         let anew = Arc::new(Played::default());
         let second = Lease::take_by(&settings, || Ok(anew.clone())).unwrap();

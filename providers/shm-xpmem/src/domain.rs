@@ -19,10 +19,10 @@ use crate::{MODULE, endpoint, model};
 /// The memory of this process, as one context exposes it to its peers.
 pub struct XpmemDomain {
     owner: Arc<Owner>,
-    /// Lives as long as the domain.
+    /// The card, which lives as long as the domain.
     _card: Card,
     address: Address,
-    /// Receives a one-time note for the operator; `None` in tests.
+    /// The host that receives a one-time note for the operator; `None` in tests.
     host: Option<HostHandle>,
     told: Once,
 }
@@ -71,9 +71,9 @@ impl Domain for XpmemDomain {
         };
         match self.owner.settings.reach {
             Reach::Copy => {
-                // One system call per copy, which looks up the local pages, and one liveness check of the peer; shm-cma has the
-                // same cost. The first access to a window also attaches it and faults its pages in. The priority is therefore
-                // below shm-cma, and above shm-knem, which pins all registered memory.
+                // A copy takes one system call, which looks up the local pages, and one liveness check of the peer; shm-cma has the
+                // same cost. The first access to a window also attaches it and faults its pages in. The priority is therefore below
+                // that of shm-cma, and above that of shm-knem, which pins all registered memory.
                 let rma = Cost { overhead_ns: 1200.0, latency_ns: 0.0, bytes_per_second: 11e9 };
                 attr.cost[cost_class::SMALL_RMA] = rma;
                 attr.cost[cost_class::BULK_RMA] = rma;

@@ -1,17 +1,17 @@
 //! The endpoint: put and get between local and attached memory.
 //!
 //! If an owner has unmapped the memory or died, a load or store to its attachment raises a signal that kills this process. By
-//! default the provider therefore makes none: the kernel copies, by `process_vm_readv` and `process_vm_writev` *from this
-//! process to itself*, with the attachment as the local side. The kernel then returns EFAULT, even if the peer is killed in the
-//! middle. Afterwards such a copy checks table and process again. Without a fault the owner may still be gone, because pages
-//! that were faulted in before may be kept.
+//! default the provider therefore uses none: the kernel copies, by `process_vm_readv` and `process_vm_writev` *from this process to
+//! itself*, with the attachment as the local side. The kernel then returns EFAULT, even if the peer is killed in the middle.
+//! Afterwards such a copy checks table and process again. Without a fault the owner may still have ended, because pages that were
+//! faulted in before may be kept.
 //!
 //! With `TIELINE_SHM_XPMEM_ACCESS=direct` the provider uses loads, stores and atomics without a system call. If the kernel can
 //! copy between the two processes, cold memory is declined until warming it pays off (`model.rs`).
 //!
 //! An attachment belonged to the owner when it was made (`card.rs`). If the owner calls exec afterwards, the pages belong to no
-//! process. A kernel copy detects this if the kernel has removed the pages. Loads and stores cannot check without a call, and
-//! raise SIGBUS there. Neither reaches memory of the new program.
+//! process. A kernel copy detects this if the kernel has removed the pages. Loads and stores cannot check without a call, and raise
+//! SIGBUS on removed pages. Neither reaches memory of the new program.
 //!
 //! In both modes an access announces itself to the owner and then checks the key's registration in the owner's table. The owner
 //! frees no memory while an access is in progress.
@@ -32,12 +32,12 @@ use crate::probe::Peer;
 use crate::settings::{Reach, Settings};
 use crate::sys::{self, Direction, Errno};
 
-/// The kernel's `IOV_MAX`. Longer lists work but take more calls, and so do lists up to this length.
+/// The kernel's `IOV_MAX`. Longer lists of pieces work but take more calls, and so do some lists up to this length.
 pub(crate) const MAX_IOV: u32 = 1024;
-/// Pieces of one call, assembled on the stack.
+/// The number of pieces of one call, assembled on the stack.
 const BATCH: usize = 64;
 
-/// A peer process.
+/// An endpoint to a peer process.
 pub struct XpmemEndpoint {
     lease: Arc<Lease>,
     reach: Reach,
@@ -46,7 +46,7 @@ pub struct XpmemEndpoint {
     /// The measured costs, if cold memory is declined.
     costs: Option<Costs>,
     peer: Peer,
-    /// Through this reference the interface counts the owners that its endpoints reach.
+    /// The owner's name. Through this reference the interface counts the owners that its endpoints reach.
     _name: Rc<Nonce>,
 }
 
@@ -120,7 +120,7 @@ impl XpmemEndpoint {
         Ok(Posting::Done)
     }
 
-    /// Whether the key's registration is live, without a system call. The access must be announced.
+    /// Checks whether the key's registration is live, without a system call. The access must be announced.
     #[inline]
     fn is_valid(&self, key: &RemoteKey, _announced: &Inside<'_>) -> Result<(), Status> {
         if key.is_live() {
@@ -130,7 +130,7 @@ impl XpmemEndpoint {
         Err(Status::KeyRejected)
     }
 
-    /// Whether loads and stores are the best route: the memory is warm, or warming it pays off.
+    /// Checks whether loads and stores are the best route: the memory is warm, or warming it pays off.
     fn is_worth_it(&self, costs: &Costs, key: &RemoteKey, address: u64, len: u64) -> bool {
         if costs.leaves(len) {
             return false;
@@ -144,7 +144,7 @@ impl XpmemEndpoint {
         cold.is_empty() || key.accounts.borrow_mut().pays(costs, &cold)
     }
 
-    /// The attachment of the key's memory around `address`. `begun`: a part of the operation is done.
+    /// Returns the attachment of the key's memory around `address`. `begun` states whether a part of the operation is done.
     fn attached(
         &self,
         key: &RemoteKey,
@@ -166,7 +166,7 @@ impl XpmemEndpoint {
         }
     }
 
-    /// Copies the part in one attachment. The error contains the number of bytes copied before.
+    /// Copies the part of an operation in one attachment. The error contains the number of bytes copied before.
     fn move_part(
         &self,
         direction: Direction,
@@ -200,7 +200,7 @@ impl XpmemEndpoint {
         Ok(())
     }
 
-    /// Whether the key's registration and its process are alive.
+    /// Checks whether the key's registration and the owner's process are alive.
     fn still_theirs(&self, key: &RemoteKey) -> Result<(), Status> {
         if !self.peer.process.is_alive() {
             key.forget();
@@ -219,7 +219,7 @@ impl XpmemEndpoint {
             return status;
         }
         match errno {
-            // No mappings or memory left here; other lanes need none. An operation that has begun cannot be declined.
+            // This process has no mappings or memory left; other lanes need none. An operation that has begun cannot be declined.
             errno if is_want_of_memory(errno) && !begun => Status::Declined,
             errno if is_want_of_memory(errno) => Status::NoMemory,
             // ENOENT: the module has no such segment although the table has it. The owner has closed a descriptor of the device
@@ -245,12 +245,12 @@ impl XpmemEndpoint {
             return status;
         }
         match errno {
-            // An inaccessible page: local or remote?
+            // A page is inaccessible: the check finds out whether it is local or remote.
             libc::EFAULT if !sys::can_be_copied(direction, pieces) => Status::Invalid,
             libc::EFAULT => {
                 key.forget();
                 match self.lease.attachments.ask(key.memory) {
-                    // A hole: the owner has unmapped registered memory.
+                    // The attachment has a hole: the owner has unmapped registered memory.
                     Ok(()) => Status::Permission,
                     Err(errno) => self.not_attached(key, errno, true),
                 }
@@ -262,7 +262,7 @@ impl XpmemEndpoint {
     }
 }
 
-/// If the status means missing memory, reports its offset in the region.
+/// Reports the offset in the region if the status means missing memory, and returns the status.
 #[cold]
 fn missing(status: Status, at: u64) -> Status {
     if status == Status::Permission {

@@ -20,7 +20,7 @@ pub struct XpmemInterface {
     /// The measured costs on this machine, if accesses may be declined.
     costs: Option<Costs>,
     address: Address,
-    /// The owners that its endpoints reach.
+    /// The owners that the interface's endpoints reach.
     peers: RefCell<Vec<Weak<Nonce>>>,
 }
 
@@ -67,8 +67,8 @@ impl Interface for XpmemInterface {
         let mut peers = self.peers.borrow_mut();
         peers.retain(|peer| peer.strong_count() > 0);
         peers.push(Rc::downgrade(&name));
-        // A declined access goes to another lane. That is better than messages only if the kernel can copy between these two
-        // processes.
+        // A declined access is served by another lane. That lane is better than messages only if the kernel can copy between these
+        // two processes.
         let costs = self.costs.filter(|_| peer.kernel_copies);
         Ok(XpmemEndpoint::new(self.lease.clone(), &self.settings, costs, peer, name))
     }
@@ -77,7 +77,7 @@ impl Interface for XpmemInterface {
         Ok(())
     }
 
-    /// Attachments are reported as memory of their owners, mapped here.
+    /// Returns the memory report. Attachments are reported as memory of their owners, mapped in this process.
     fn memory(&self) -> MemoryReport {
         let mut peers: Vec<Nonce> =
             self.peers.borrow().iter().filter_map(Weak::upgrade).map(|peer| *peer).collect();

@@ -1,9 +1,9 @@
 //! Registrations of this process, and remote keys.
 //!
-//! A registration is an entry of the table that peers read, and memory of a kernel segment. While registrations are few, each
-//! has a segment of its own that ends with it. Beyond that number they share one segment of all memory, because each segment
-//! costs the process a walk at every unmap. A key names the entry. Segment, range and rights are in the entry, so a forged or
-//! stale key reveals nothing.
+//! A registration is an entry of the table that peers read, and memory of a kernel segment. While registrations are few, each has a
+//! segment of its own that ends with it. Beyond that number they share one segment of all memory, because each segment costs the
+//! process a walk at every unmap. A key names the entry. Segment, range and rights are in the entry, so a forged or stale key
+//! reveals nothing.
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,23 +18,23 @@ use crate::model::Accounts;
 use crate::settings::Settings;
 use crate::sys::{self, Segment};
 
-/// Length of a packed key: magic, nonce, generation, entry.
+/// The length of a packed key, in bytes: magic, nonce, generation, entry.
 pub(crate) const PACKED_LEN: usize = 40;
-/// The last byte is the version.
+/// The first bytes of a packed key, of which the last one is the version.
 const MAGIC: [u8; 8] = *b"tl-xpme\x01";
-/// Words of an entry: segment, start of the segment, base of the region, its length, its rights.
+/// The number of words of an entry: segment, start of the segment, base of the region, its length, its rights.
 pub(crate) const WORDS: usize = 5;
 
-/// State that the registrations of one domain share.
+/// The state that the registrations of one domain share.
 pub(crate) struct Owner {
     pub(crate) lease: Arc<Lease>,
     pub(crate) settings: Settings,
     pub(crate) nonce: Nonce,
     pub(crate) table: Registrations<WORDS>,
     pub(crate) announcements: Announcements,
-    /// Number of registrations with a segment of their own.
+    /// The number of registrations with a segment of their own.
     few: AtomicU64,
-    /// The segment of all memory, and the number of registrations in it. It ends with the last of them.
+    /// The segment of all memory, and the number of registrations in it. The segment ends with the last of these registrations.
     all: Mutex<Option<(Segment, u64)>>,
 }
 
@@ -89,7 +89,7 @@ impl Owner {
             let made = self.lease.kernel.make(start, end - start);
             match made {
                 Ok(segment) => return Ok(Named { segment, start, own: true }),
-                // The module has no segment number left. The shared segment may already have one.
+                // The module has no segment number left. The shared segment may already have a number.
                 Err(libc::EBUSY) => {}
                 Err(errno) => {
                     let _ = self.few.fetch_sub(1, Ordering::Relaxed);
@@ -107,7 +107,7 @@ impl Owner {
     }
 }
 
-/// The error for a segment that could not be made.
+/// Returns the error for a segment that could not be made.
 pub(crate) fn not_made(what: &str, errno: sys::Errno) -> Failure {
     let what = format!("xpmem cannot make a segment of {what}");
     match errno {
@@ -132,11 +132,11 @@ struct Named {
     own: bool,
 }
 
-/// Registered memory; dropping it ends its segment and revokes every key that was made from it.
+/// Registered memory. Dropping it ends its segment and revokes every key that was made from it.
 pub struct Registration {
     owner: Arc<Owner>,
     place: Place,
-    /// `None`: peers may access nothing.
+    /// The segment of the registration; `None` if peers may access nothing.
     named: Option<Named>,
 }
 
@@ -211,7 +211,7 @@ pub struct RemoteKey {
     pub(crate) access: u64,
     /// The attachment of the last access.
     pub(crate) last: RefCell<Weak<Attachment>>,
-    /// Savings that attaching its memory would have brought so far.
+    /// The savings so far that attaching the key's memory would have brought.
     pub(crate) accounts: RefCell<Accounts>,
     /// The whole registration, attached at the first request for a pointer.
     whole: RefCell<Option<Whole>>,
@@ -266,7 +266,7 @@ impl RemoteKey {
         Ok(RemoteKey { place, memory, access, last, accounts, whole, lease, table })
     }
 
-    /// The owner's address of `len` bytes at `offset` of the region.
+    /// Returns the owner's address of `len` bytes at `offset` of the region.
     pub(crate) fn address(&self, offset: u64, len: usize) -> Result<u64, Status> {
         match offset.checked_add(len as u64) {
             Some(end) if end <= self.memory.len => Ok(self.memory.base + offset),
@@ -274,13 +274,13 @@ impl RemoteKey {
         }
     }
 
-    /// Whether the registration is live.
+    /// Checks whether the registration is live.
     #[inline]
     pub(crate) fn is_live(&self) -> bool {
         self.table.is_live(self.place)
     }
 
-    /// The local address of an owner's address, valid as long as this key exists.
+    /// Returns the local address of an owner's address, valid as long as this key exists.
     pub(crate) fn pointer(&self, address: u64) -> Result<u64, Failure> {
         let mut whole = self.whole.borrow_mut();
         let whole = match &*whole {

@@ -1,14 +1,14 @@
 //! Provider shm-xpmem: put and get between processes of one machine. The kernel module xpmem attaches the peer's memory to this
 //! process. The transfer takes one copy and no help from the target.
 //!
-//! One domain, `shm-xpmem`, with one module, `attach`. It carries no messages: the core adds it as an RMA lane beside a module
-//! that does. Guarantees:
+//! One domain, `shm-xpmem`, with one module, `attach`. The module carries no messages: the core adds it as an RMA lane beside a
+//! module with messages. Guarantees:
 //!
 //! * Put and get have completed at both ends when the call returns, without involving the target's threads.
-//! * A peer that dies or unmaps its memory kills no process here. The kernel copies, and returns EFAULT in cases in which a
-//!   load would raise a signal (`endpoint.rs`).
-//! * A key is valid only while its entry in the owner's table is live, whatever is attached. Every copy is first announced to
-//!   the owner ([`tieline_memory_file::Announcements`]). A region ends once no access that passed the check is left. Until then
+//! * A peer that dies or unmaps its memory kills no process that accesses the memory. The kernel copies, and returns EFAULT in
+//!   cases in which a load would raise a signal (`endpoint.rs`).
+//! * A key is valid only while its entry in the owner's table is live, whatever is attached. Every copy is first announced to the
+//!   owner ([`tieline_memory_file::Announcements`]). A region ends once no access that passed the check is in progress. Until then
 //!   `deregister` returns `AGAIN`.
 //! * Attachments are bounded, in bytes and in number, for all endpoints of the process together (`attachments.rs`).
 //! * The provider is available only if the whole chain has worked on this process itself. A peer counts as reachable only after
@@ -47,13 +47,13 @@ pub const DOMAIN: &str = "shm-xpmem";
 /// The name of the only module.
 pub const MODULE: &str = "attach";
 
-/// The provider. It keeps no descriptor beyond the first domain: an open one prevents unloading of the kernel module, and
-/// belongs to contexts.
+/// The provider shm-xpmem. It keeps no descriptor beyond the first domain: an open descriptor prevents unloading of the kernel
+/// module, and belongs to contexts.
 pub struct ShmXpmem {
     host: HostHandle,
     settings: Settings,
-    /// The lease of the initial test, until the first domain takes it over. Closing the device in between would be one more
-    /// moment at which another library of the process could lose everything it has made.
+    /// The lease of the initial test, until the first domain takes it over. Closing the device in between would be one more moment
+    /// at which another library of the process could lose everything it has made.
     tried: Mutex<Option<Arc<Lease>>>,
 }
 

@@ -22,21 +22,21 @@ use crate::sys::{self, Direction, Errno, Kernel};
 /// Bytes per fault: the page, 32 pages after it and 16 before it, of 4 KiB. The pages before it usually came with the previous
 /// fault.
 const FAULT: f64 = 33.0 * 4096.0;
-/// Maximum number of windows with records per key.
+/// The maximum number of windows with records per key.
 const MOST: usize = 4096;
-/// A route must be cheaper by more than the measurement error to be preferred.
+/// The factor by which a route must be cheaper to be preferred: the difference exceeds the measurement error.
 const MARGIN: f64 = 0.8;
 
 /// The measured costs, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Costs {
-    /// An attach and a detach.
+    /// The cost of an attach and a detach.
     pub(crate) attach: f64,
-    /// One fault.
+    /// The cost of one fault.
     pub(crate) fault: f64,
-    /// One byte of warm memory.
+    /// The cost of one byte of warm memory.
     pub(crate) warm_byte: f64,
-    /// One kernel copy, and each byte of it.
+    /// The cost of one kernel copy; below, of each byte of it.
     pub(crate) call: f64,
     pub(crate) call_byte: f64,
 }
@@ -54,7 +54,7 @@ impl Costs {
         self.attach + self.fault * (len as f64 / FAULT).ceil()
     }
 
-    /// Whether the kernel copies faster than loads and stores, by the margin.
+    /// Checks whether the kernel copies faster than loads and stores, by the margin.
     pub(crate) fn leaves(&self, len: u64) -> bool {
         self.by_the_kernel(len) < MARGIN * self.warm(len)
     }
@@ -78,8 +78,8 @@ pub(crate) struct Accounts {
 }
 
 impl Accounts {
-    /// Whether an access to these cold windows, with this many bytes each, pays for warming them. If not, its savings are
-    /// recorded.
+    /// Checks whether an access to these cold windows, with this number of bytes each, pays for warming them. If not, its savings
+    /// are recorded.
     pub(crate) fn pays(&mut self, costs: &Costs, cold: &[(u64, u64)]) -> bool {
         let saved = |number: &u64| self.saved.get(number).copied().unwrap_or(0.0);
         let so_far: f64 = cold.iter().map(|(number, _)| saved(number)).sum();
@@ -101,7 +101,7 @@ impl Accounts {
     }
 }
 
-/// The costs in this process, measured at the first call; `None`: nothing is declined.
+/// Returns the costs in this process, measured at the first call. Returns `None` if nothing is declined.
 pub(crate) fn costs(kernel: &dyn Kernel, settings: &Settings) -> Option<Costs> {
     static MEASURED: PerProcess<OnceLock<Option<Costs>>> = PerProcess::new();
     if settings.reach == Reach::Copy || !settings.declines {
@@ -111,9 +111,9 @@ pub(crate) fn costs(kernel: &dyn Kernel, settings: &Settings) -> Option<Costs> {
     *MEASURED.get_or_init(|| measure(kernel, settings.page).ok())
 }
 
-/// Pages of the memory for measurements.
+/// The number of pages of the memory for measurements.
 const PAGES: usize = 256;
-/// Bytes of one long copy.
+/// The number of bytes of one long copy.
 const LONG: usize = 256 << 10;
 
 /// A segment and a permit that are released on drop.
@@ -132,7 +132,7 @@ impl Drop for Ours<'_> {
     }
 }
 
-/// Measures the costs on memory of this process. Takes about a millisecond.
+/// Measures the costs on memory of this process, which takes about a millisecond.
 pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     let page = page as usize;
     let len = PAGES * page;
@@ -176,7 +176,7 @@ pub(crate) fn measure(kernel: &dyn Kernel, page: u64) -> Result<Costs, Errno> {
     Ok(Costs { attach, fault, warm_byte, call: short, call_byte })
 }
 
-/// The shortest of `times` runs, in nanoseconds.
+/// Returns the shortest of `times` runs, in nanoseconds.
 fn best_of(times: usize, mut work: impl FnMut() -> Result<(), Errno>) -> Result<f64, Errno> {
     let mut best = f64::INFINITY;
     for _ in 0..times {
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn memory_is_warmed_when_savings_reach_the_cost() {
         let mut accounts = Accounts::default();
-        // Each access would save about 700 ns, and warming takes 7000.
+        // Each access would save about 700 ns, and warming takes 7000 ns.
         let uses = (1..100).find(|_| accounts.pays(&COSTS, &[(3, 8)]));
         assert_eq!(uses, Some(11));
         assert!(accounts.pays(&Costs { attach: 0.0, fault: 0.0, ..COSTS }, &[(3, 8)]));
@@ -213,7 +213,7 @@ mod tests {
         }
         assert_eq!((costs.warm(80), costs.by_the_kernel(80)), (40.0, 40.0));
         assert_eq!((costs.leaves(133), costs.leaves(134)), (false, true));
-        // Each access saves 110, which is the price of the window.
+        // Each access saves 110 ns, which is the price of the window.
         let even = Costs { call: 110.5, call_byte: 0.0, ..costs };
         let mut accounts = Accounts::default();
         assert_eq!([(); 4].map(|()| accounts.pays(&even, &[(7, 1)])), [false, true, false, true]);

@@ -1,7 +1,7 @@
 //! The identity of a peer, and the test whether the kernel module allows attaching its memory.
 //!
-//! The decision is made by a real copy of the peer's *card*, a page that begins with 16 random bytes. The card's segment is
-//! part of the address. Facts (boot, namespaces, user) only serve the error texts.
+//! A real copy of the peer's *card* decides. The card is a page that begins with 16 random bytes. The card's segment is part of the
+//! address. Facts (boot, namespaces, user) only serve the error texts.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::device::{DEVICE, Lease};
 use crate::keys::{WORDS, not_made};
 use crate::sys::{self, Direction, Errno, Kernel, Segment};
 
-/// Length of an interface address.
+/// The length of an interface address, in bytes.
 pub(crate) const ADDRESS_LEN: usize = 84;
-/// The last byte is the version.
+/// The first bytes of an address, of which the last one is the version.
 const MAGIC: [u8; 4] = *b"xpm\x01";
 
 /// The interface address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) facts: Facts,
-    /// Identifies the domain.
+    /// The random number that identifies the domain.
     pub(crate) nonce: Nonce,
     /// The segment of the page that begins with the nonce.
     pub(crate) card: Segment,
@@ -76,7 +76,7 @@ impl Address {
 pub(crate) struct Card {
     lease: Arc<Lease>,
     segment: Segment,
-    /// Contains one whole page that holds nothing else, because a segment covers whole pages.
+    /// The memory that contains one whole page which holds nothing else, because a segment covers whole pages.
     _memory: Vec<u8>,
 }
 
@@ -113,7 +113,7 @@ fn system(errno: Errno) -> String {
     }
 }
 
-/// Tests the whole chain on this process itself, step by step. The error names the failed step.
+/// Tests every step of an access on this process itself. The error names the failed step.
 pub(crate) fn on_oneself(kernel: &dyn Kernel, page: u64) -> Result<(), Failure> {
     let failed = |step: &str, why: String| {
         let text = format!("tried on this process itself, {step} did not work: {why}");
@@ -157,11 +157,11 @@ fn by_segment(kernel: &dyn Kernel, segment: Segment, page: u64) -> Result<(), St
     if came.map_err(named("copying from what was attached"))? != (1, vec![0xa5]) {
         return Err(("copying", None));
     }
-    // The second page is not mapped. Copying is safe because this is an error, not a signal.
+    // The second page is not mapped. Copying is safe, because the result is an error and no signal.
     match copied(Direction::Get, &mut [0], at + page) {
         Err(libc::EFAULT) => {}
         Err(errno) => return Err(("copying from a hole", Some(errno))),
-        // Another thread may have mapped something there meanwhile.
+        // Another thread may have mapped memory at that address meanwhile.
         Ok(_) => {}
     }
     kernel.detach(at).map_err(named("detaching"))?;
@@ -172,22 +172,22 @@ fn by_segment(kernel: &dyn Kernel, segment: Segment, page: u64) -> Result<(), St
 /// A reachable peer.
 pub(crate) struct Peer {
     pub(crate) nonce: Nonce,
-    /// The segment of its card.
+    /// The segment of the peer's card.
     pub(crate) card: Segment,
     pub(crate) process: Process,
     pub(crate) table: Arc<PeerRegistrations<WORDS>>,
     /// Whether the kernel can also copy between that process and this one.
     pub(crate) kernel_copies: bool,
-    /// This side's place among the peer's accessors.
+    /// This side's slot among the peer's accessors.
     pub(crate) accessor: Accessor,
 }
 
-/// Copies the peer's card, maps its key table, and takes a place among the peer's accessors. The error text names the cause.
+/// Copies the peer's card, maps its key table, and takes a slot among the peer's accessors. The error text names the cause.
 pub(crate) fn reach(lease: &Lease, page: u64, me: &Facts, peer: &Address) -> Result<Peer, Failure> {
     let them = &peer.facts;
     me.may_name(them)?;
     // The process is opened before the card is read. Only the peer can provide the card, so the process is the peer's and not a
-    // later one with the same number.
+    // later process with the same number.
     let process = Process::open(them.pid);
     match look(&*lease.kernel, peer.card, page) {
         Ok(nonce) if nonce == peer.nonce => {}

@@ -50,12 +50,12 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ),
 ];
 
-/// The route to peers' memory.
+/// The means by which peers' memory is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
-    /// Copies by the kernel.
+    /// The kernel copies.
     Copy,
-    /// Loads and stores.
+    /// The processor loads and stores.
     Direct,
 }
 
@@ -63,13 +63,13 @@ pub(crate) enum Reach {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) reach: Reach,
-    /// Cold memory is left to the next lane.
+    /// Whether cold memory is left to the next lane.
     pub(crate) declines: bool,
     pub(crate) cache: u64,
     pub(crate) attachments: u64,
     pub(crate) window: u64,
     pub(crate) segments: u64,
-    /// The page size.
+    /// The page size, in bytes.
     pub(crate) page: u64,
 }
 
@@ -101,7 +101,7 @@ impl Settings {
         })
     }
 
-    /// The values with these variables set and defaults for the rest.
+    /// Returns the values with these variables set and defaults for the rest.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<&'static str>) -> Result<Settings, Failure> {
         let set = |name: &str| set(name).map(str::to_string);

@@ -36,11 +36,11 @@ const RELEASE: libc::c_ulong = 0x7804;
 const ATTACH: libc::c_ulong = 0x7805;
 const DETACH: libc::c_ulong = 0x7806;
 
-/// Restricts permits to processes of the same user.
+/// The mode that restricts permits to processes of the same user.
 const MODE: u64 = 0o600;
 /// The only kind of permission.
 const BY_MODE: i32 = 1;
-/// A permit to read and write. A read-only permit cannot be attached at all.
+/// The flag of a permit to read and write. A read-only permit cannot be attached at all.
 const READ_WRITE: i32 = 2;
 
 #[repr(C)]
@@ -96,21 +96,21 @@ pub(crate) trait Kernel: Send + Sync {
     /// Ends a segment of this process: its memory becomes inaccessible to peers.
     fn remove(&self, segment: Segment) -> Result<(), Errno>;
 
-    /// Gets a permit.
+    /// Gets a permit to attach parts of a segment.
     fn get(&self, segment: Segment) -> Result<Permit, Errno>;
 
     /// Releases a permit and its attachments.
     fn release(&self, permit: Permit) -> Result<(), Errno>;
 
-    /// Maps whole pages of a segment and returns their address. Unmapped pages of the owner are holes in it.
+    /// Maps whole pages of a segment and returns their address. Unmapped pages of the owner are holes in the mapping.
     fn attach(&self, permit: Permit, offset: u64, size: u64) -> Result<u64, Errno>;
 
-    /// Ends an attachment. No other way is allowed: if a process unmaps one itself, the kernel kills the process.
+    /// Ends an attachment. Only this call may end it: if a process unmaps an attachment itself, the kernel kills the process.
     fn detach(&self, address: u64) -> Result<(), Errno>;
 
-    /// Has the kernel copy between local pieces and as many bytes at `attached`, in order. Returns the number of bytes copied.
-    /// It is smaller if a later page is inaccessible; the error is `EFAULT` if the first one is. The pieces are those of an
-    /// operation (or this provider's own).
+    /// Lets the kernel copy between local pieces and the same number of bytes at `attached`, in order. Returns the number of bytes
+    /// copied. The number is smaller if a later page is inaccessible; the error is `EFAULT` if the first page is. The pieces are
+    /// those of an operation (or this provider's own).
     fn copy(
         &self,
         direction: Direction,
@@ -122,13 +122,13 @@ pub(crate) trait Kernel: Send + Sync {
     /// Closes the descriptor, which ends everything that this process made. No operation may follow.
     fn close(&self) {}
 
-    /// The number of the device's descriptor.
+    /// Returns the number of the device's descriptor.
     fn descriptor(&self) -> i32 {
         -1
     }
 
-    /// Whether this process has the device open through another descriptor that is not in the list. Closing ours would then end
-    /// everything made through that one.
+    /// Checks whether this process has the device open through another descriptor that is not in the list. Closing the own
+    /// descriptor would then end everything made through the other one.
     fn is_open_elsewhere(&self, _but: &[i32]) -> bool {
         false
     }
@@ -136,9 +136,9 @@ pub(crate) trait Kernel: Send + Sync {
 
 /// The open device. A process has one descriptor: closing any other would end everything that the process has made.
 pub(crate) struct Device {
-    /// -1: closed.
+    /// The descriptor; -1 if the device is closed.
     fd: AtomicI32,
-    /// The device number.
+    /// The device number of the device file.
     number: u64,
 }
 
@@ -151,7 +151,7 @@ impl Device {
         Ok(Device { fd: AtomicI32::new(file.into_raw_fd()), number })
     }
 
-    /// The version of the module: `0x00027004` is 2.7.4.
+    /// Returns the version of the module: `0x00027004` is 2.7.4.
     pub(crate) fn version(&self) -> Result<u32, Errno> {
         // SAFETY: the command takes no argument.
         let answered = unsafe { self.call(VERSION, core::ptr::null_mut()) }?;
@@ -163,7 +163,7 @@ impl Device {
     unsafe fn call(&self, number: libc::c_ulong, argument: *mut u8) -> Result<i32, Errno> {
         let fd = self.fd.load(Ordering::Acquire);
         loop {
-            // SAFETY: our own descriptor, or -1, which is none; the caller guarantees the argument.
+            // SAFETY: the descriptor belongs to this object, or is -1, which is none; the caller guarantees the argument.
             let answered = unsafe { libc::ioctl(fd, number as _, argument) };
             if answered >= 0 {
                 return Ok(answered);
@@ -179,7 +179,7 @@ impl Device {
 impl Kernel for Device {
     fn make(&self, start: u64, size: u64) -> Result<Segment, Errno> {
         let mut make = Make { start, size, kind: BY_MODE, pad: 0, mode: MODE, segment: 0 };
-        // SAFETY: a record of 40 bytes. The kernel only records the range.
+        // SAFETY: the record has 40 bytes. The kernel only records the range.
         let _ = unsafe { self.call(MAKE, (&raw mut make).cast()) }?;
         Ok(make.segment)
     }
@@ -191,7 +191,7 @@ impl Kernel for Device {
 
     fn get(&self, segment: Segment) -> Result<Permit, Errno> {
         let mut get = Get { segment, flags: READ_WRITE, kind: BY_MODE, nothing: 0, permit: 0 };
-        // SAFETY: a record of 32 bytes.
+        // SAFETY: the record has 32 bytes.
         let _ = unsafe { self.call(GET, (&raw mut get).cast()) }?;
         Ok(get.permit)
     }
@@ -204,13 +204,14 @@ impl Kernel for Device {
     fn attach(&self, permit: Permit, offset: u64, size: u64) -> Result<u64, Errno> {
         let offset = i64::try_from(offset).map_err(|_| libc::EINVAL)?;
         let mut attach = Attach { permit, offset, size, address: 0, fd: -1, flags: 0 };
-        // SAFETY: a record of 40 bytes; a new mapping at an address of the kernel's choice.
+        // SAFETY: the record has 40 bytes; the call makes a new mapping at an address of the kernel's choice.
         let _ = unsafe { self.call(ATTACH, (&raw mut attach).cast()) }?;
         Ok(attach.address)
     }
 
     fn detach(&self, mut address: u64) -> Result<(), Errno> {
-        // SAFETY: the command reads 8 bytes; it ends a mapping that is an attachment, and only its `Attachment` requests this.
+        // SAFETY: the command reads 8 bytes. It ends a mapping that is an attachment, and only that attachment's `Attachment`
+        // requests this.
         unsafe { self.call(DETACH, (&raw mut address).cast()) }.map(drop)
     }
 
@@ -221,16 +222,17 @@ impl Kernel for Device {
         attached: u64,
         len: usize,
     ) -> Result<usize, Errno> {
-        // In a copy between "processes" the kernel looks up the pages of the remote side, which it cannot do for attached ones.
-        // It accesses the local side with loads and stores, like any system call: a missing page is EFAULT and no signal.
+        // In a copy between "processes" the kernel looks up the pages of the remote side, which it cannot do for attached pages.
+        // The kernel accesses the local side with loads and stores, like any system call: a missing page causes EFAULT and no
+        // signal.
         let call = match direction {
             Direction::Put => libc::process_vm_readv,
             Direction::Get => libc::process_vm_writev,
         };
         let local = iovec(core::ptr::with_exposed_provenance_mut(attached as usize), len);
-        // SAFETY: a list with the layout of `iovec` (as `Piece` has) that lives through the call. The attached memory is kept
-        // by its `Attachment`. The poster of an operation promises that its pieces may be read by a put and written by a get
-        // until it has completed (`RmaOp`), and it completes before this returns.
+        // SAFETY: the list has the layout of `iovec` (as `Piece` has) and lives through the call. The attached memory is kept by
+        // its `Attachment`. The poster of an operation promises that its pieces may be read by a put and written by a get until the
+        // operation has completed (`RmaOp`), and it completes before this call returns.
         unsafe { copy_here(call, local, pieces.as_ptr().cast(), pieces.len()) }
     }
 
@@ -246,13 +248,13 @@ impl Kernel for Device {
     fn close(&self) {
         let fd = self.fd.swap(-1, Ordering::AcqRel);
         if fd >= 0 {
-            // SAFETY: our own descriptor, taken out of the field only by this call.
+            // SAFETY: the descriptor belongs to this object, and only this call takes it out of the field.
             drop(unsafe { OwnedFd::from_raw_fd(fd) });
         }
     }
 }
 
-/// A memory range in the kernel's format.
+/// Returns a memory range in the kernel's format.
 fn iovec(base: *mut u8, len: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast(), iov_len: len }
 }
@@ -267,9 +269,8 @@ type Call = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> libc::ssize_t;
 
-/// Copies as many bytes as fit between one piece and a list of pieces, both of this process; the kernel checks all addresses.
-/// The process is identified by the calling thread. If its first thread has ended, the process's own number identifies no
-/// memory.
+/// Copies between one piece and a list of pieces, both of this process, up to the shorter length. The kernel checks all addresses.
+/// The process is identified by the calling thread: if its first thread has ended, the process's own number identifies no memory.
 ///
 /// # Safety
 /// The list has `count` entries, and the destination may be written.
@@ -279,61 +280,63 @@ unsafe fn copy_here(
     remote: *const libc::iovec,
     count: usize,
 ) -> Result<usize, Errno> {
-    // SAFETY: takes no pointer and cannot fail.
+    // SAFETY: the call takes no pointer and cannot fail.
     let thread = unsafe { libc::syscall(libc::SYS_gettid) } as libc::pid_t;
     // SAFETY: both lists live through the call; the caller guarantees the rest.
     let copied = unsafe { call(thread, &raw const local, 1, remote, count as libc::c_ulong, 0) };
     usize::try_from(copied).map_err(|_| Error::last_os_error().raw_os_error().unwrap_or(libc::EIO))
 }
 
-/// Whether the kernel can read (for a put) or write (for a get) a byte of each piece of an operation.
+/// Checks whether the kernel can read (for a put) or write (for a get) a byte of each piece of an operation.
 pub(crate) fn can_be_copied(direction: Direction, pieces: &[Piece<'_>]) -> bool {
     let mut byte = 0u8;
     let byte = &raw mut byte;
     pieces.iter().filter(|piece| !piece.is_empty()).all(|piece| {
         let (local, remote) = (iovec(byte, 1), iovec(piece.base(), 1));
-        // SAFETY: one piece each, and writes one byte to `byte`.
+        // SAFETY: each list has one piece, and the call writes one byte to `byte`.
         let read = unsafe { copy_here(libc::process_vm_readv, local, &raw const remote, 1) };
-        // SAFETY: one piece each. The byte is overwritten with its own value: the operation may write it, and nothing else does
-        // until it has ended.
+        // SAFETY: each list has one piece. The byte is overwritten with its own value: the operation may write it, and nothing else
+        // does until the operation has ended.
         let same = || unsafe { copy_here(libc::process_vm_writev, local, &raw const remote, 1) };
         read == Ok(1) && (direction == Direction::Put || same() == Ok(1))
     })
 }
 
-/// Whether the kernel can copy the first and the last of `len` bytes. It can copy neither device memory nor attachments of
-/// another process's memory, which the module cannot fault in for a peer. If the kernel forbids the test, the answer is yes.
+/// Checks whether the kernel can copy the first and the last of `len` bytes. The kernel can copy neither device memory nor
+/// attachments of another process's memory, which the module cannot fault in for a peer. If the kernel forbids the test, the result
+/// is `true`.
 pub(crate) fn may_be_attached(base: u64, len: u64) -> bool {
     let mut bytes = [0u8; 2];
     let at = |address: u64| iovec(core::ptr::with_exposed_provenance_mut(address as usize), 1);
     let ends = [at(base), at(base.saturating_add(len).saturating_sub(1))];
     let local = iovec(bytes.as_mut_ptr(), bytes.len());
-    // SAFETY: a list of two, and writes two bytes to `bytes`.
+    // SAFETY: the list has two pieces, and the call writes two bytes to `bytes`.
     match unsafe { copy_here(libc::process_vm_readv, local, ends.as_ptr(), ends.len()) } {
         Ok(copied) => copied == ends.len(),
         Err(errno) => errno != libc::EFAULT,
     }
 }
 
-/// Whether the first thread of this process has ended while others continue. The process's number then identifies no memory for
-/// the kernel.
+/// Checks whether the first thread of this process has ended while others continue. The process's number then identifies no memory
+/// for the kernel.
 pub(crate) fn first_thread_has_ended() -> bool {
     let (mut byte, there) = (0u8, 0u8);
     let local = iovec(&raw mut byte, 1);
     let remote = iovec((&raw const there).cast_mut(), 1);
-    // SAFETY: copies one byte of the stack to another.
+    // SAFETY: the call copies one byte of the stack to another.
     let copied = unsafe {
         libc::process_vm_readv(libc::getpid(), &raw const local, 1, &raw const remote, 1, 0)
     };
     copied < 0 && Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
 }
 
-/// The number of the character device behind a descriptor. The query does not involve a file system, which might not respond.
+/// Returns the number of the character device behind a descriptor. The query does not involve a file system, which might not
+/// respond.
 pub(crate) fn device_behind(fd: i32) -> Option<u64> {
-    // SAFETY: a plain record that the kernel fills.
+    // SAFETY: the kernel fills the plain record.
     let mut found: libc::statx = unsafe { core::mem::zeroed() };
     let flags = libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC;
-    // SAFETY: a NUL-terminated name, and a record of the kernel's layout.
+    // SAFETY: the name is NUL-terminated, and the record has the kernel's layout.
     let asked = unsafe {
         libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), flags, libc::STATX_TYPE, &raw mut found)
     };
@@ -342,8 +345,8 @@ pub(crate) fn device_behind(fd: i32) -> Option<u64> {
         .then(|| libc::makedev(found.stx_rdev_major, found.stx_rdev_minor))
 }
 
-/// Whether this process has a character device open through a descriptor not in the list. `false` if the kernel does not list
-/// descriptors.
+/// Checks whether this process has a character device open through a descriptor not in the list. Returns `false` if the kernel does
+/// not list descriptors.
 pub(crate) fn is_open(device: u64, but: &[i32]) -> bool {
     let Ok(listed) = std::fs::read_dir("/proc/self/fd") else { return false };
     listed
@@ -360,12 +363,12 @@ pub(crate) fn carry(direction: Direction, piece: Piece<'_>, attached: u64) {
         Direction::Put => (piece.base().cast_const(), remote),
         Direction::Get => (remote.cast_const(), piece.base()),
     };
-    // SAFETY: the poster of an operation promises that its pieces may be read by a put and written by a get until it has
-    // completed (`RmaOp`); the caller keeps as many bytes attached. A concurrent access by the peer to the same bytes gets a
-    // mix of both, as specified for remote memory access.
+    // SAFETY: the poster of an operation promises that its pieces may be read by a put and written by a get until the operation has
+    // completed (`RmaOp`); the caller keeps the same number of bytes attached. A concurrent access by the peer to the same bytes
+    // gets a mix of both, as specified for remote memory access.
     unsafe {
         if piece.len() == 8 {
-            // One load and one store: a poller of this word must not see half of it.
+            // The word is copied with one load and one store, because a poller must not see half of it.
             to.cast::<u64>().write_unaligned(from.cast::<u64>().read_unaligned());
         } else {
             core::ptr::copy(from, to, piece.len());
@@ -377,7 +380,7 @@ pub(crate) fn carry(direction: Direction, piece: Piece<'_>, attached: u64) {
 /// attachment, and has checked operation and width.
 pub(crate) fn atomic(attached: u64, op: &Atomic) -> u64 {
     let at = core::ptr::with_exposed_provenance_mut::<u8>(attached as usize);
-    // SAFETY: aligned and attached, as the caller guarantees; shared bytes are accessed only by atomics and raw copies.
+    // SAFETY: the word is aligned and attached, as the caller guarantees; shared bytes are accessed only by atomics and raw copies.
     unsafe {
         if op.width == 8 {
             apply64(AtomicU64::from_ptr(at.cast()), op)
@@ -412,13 +415,13 @@ macro_rules! apply {
 apply!(apply64, AtomicU64, u64);
 apply!(apply32, AtomicU32, u32);
 
-/// Whether the kernel can copy between this process and process `pid`, like shm-cma does. Nothing is mapped at address 0, so
+/// Checks whether the kernel can copy between this process and process `pid`, like shm-cma does. Nothing is mapped at address 0, so
 /// such a copy returns EFAULT, or the error of a refusal.
 pub(crate) fn kernel_copies_from(pid: i32) -> bool {
     let mut byte = 0u8;
     let local = iovec(&raw mut byte, 1);
     let remote = iovec(core::ptr::null_mut(), 1);
-    // SAFETY: writes one byte to `byte` at most; the kernel checks the other address.
+    // SAFETY: the call writes at most one byte to `byte`; the kernel checks the other address.
     let copied =
         unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
     copied >= 0 || Error::last_os_error().raw_os_error() == Some(libc::EFAULT)
@@ -435,17 +438,17 @@ impl Torn {
     pub(crate) fn new(page: usize) -> Result<Torn, Error> {
         let (protection, flags) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the call makes a new mapping at an address of the kernel's choice.
         let at = unsafe { libc::mmap(core::ptr::null_mut(), 2 * page, protection, flags, -1, 0) };
         if at == libc::MAP_FAILED {
             return Err(Error::last_os_error());
         }
-        // SAFETY: the second of the pages that were just mapped, to which no reference exists.
+        // SAFETY: the second of the two pages was just mapped, and no reference to it exists.
         let _ = unsafe { libc::munmap(at.wrapping_byte_add(page), page) };
         Ok(Torn { at, page })
     }
 
-    /// Address of the first page.
+    /// Returns the address of the first page.
     pub(crate) fn start(&self) -> u64 {
         self.at.expose_provenance() as u64
     }
@@ -453,14 +456,14 @@ impl Torn {
 
 impl Drop for Torn {
     fn drop(&mut self) {
-        // SAFETY: the first page, which is ours.
+        // SAFETY: the first page belongs to this object.
         let _ = unsafe { libc::munmap(self.at, self.page) };
     }
 }
 
-/// The size of a page of memory.
+/// Returns the size of a page of memory.
 pub(crate) fn page_size() -> u64 {
-    // SAFETY: takes a number and cannot fail for this one.
+    // SAFETY: the call takes a number and cannot fail for this one.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     u64::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
 }

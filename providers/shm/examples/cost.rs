@@ -1,5 +1,5 @@
-//! Posts and polls N messages of an interface to itself. Count its instructions with `valgrind --tool=callgrind` or `perf stat -e
-//! instructions:u` for two values of N.
+//! Posts and polls N messages of an interface to itself. To find the cost, count the instructions with `valgrind --tool=callgrind`
+//! or `perf stat -e instructions:u` for two values of N.
 
 #[path = "../tests/common/sys.rs"]
 mod sys;

@@ -43,7 +43,7 @@ fn send(endpoint: &Endpoint<'_>, interface: &Interface<'_>, id: u32, payload: &[
     }
 }
 
-/// Waits for `n` messages; returns the id of the last.
+/// Waits for `n` messages and returns the id of the last one.
 #[inline(always)]
 fn receive(interface: &Interface<'_>, n: usize) -> u32 {
     let mut buffer = events::<64>();

@@ -12,8 +12,8 @@ use crate::imports::{ImportedKey, Imports};
 use crate::keys::{Exports, Key};
 use crate::sys;
 
-/// If this process has no free descriptors for an answer, it repeats the request after a pause, a limited number of times. The
-/// application waits for the key, or uses a slower route until the key arrives, and both must end.
+/// The pause before a request is repeated because this process has no free descriptors for an answer. The number of repetitions is
+/// limited. The application waits for the key, or uses a slower route until the key arrives, and both must end.
 const CUT_PAUSE: Duration = Duration::from_millis(5);
 const MOST_CUTS: u32 = 100;
 
@@ -22,22 +22,24 @@ const MOST_CUTS: u32 = 100;
 pub(crate) struct Asking {
     imports: Rc<Imports>,
     asked: Cell<Option<Key>>,
-    /// The region whose key cannot be imported, and why.
+    /// The region whose key cannot be imported, and the reason.
     refused: Cell<Option<(u64, Status)>>,
-    /// Number of consecutive answers without their descriptors, and the time before which no request is sent.
+    /// The number of consecutive answers without their descriptors, and the time before which no request is sent.
     cuts: Cell<(u32, Option<Instant>)>,
 }
 
 impl Asking {
-    /// A key of the peer, if its region is mapped here; `own` if the peer is this process. `Err(Again)`: request it.
+    /// Returns a key of the peer, if the key's region is mapped in this process. `own` is given if the peer is this process.
+    /// `Err(Again)` means that the key must be requested.
     pub(crate) fn find(&self, key: Key, own: Option<&Exports>) -> Result<ImportedKey, Failure> {
         ImportedKey::find(key, &self.imports, own)
     }
 
-    /// The state of a region without a request: [`Status::Again`] if it is mapped, or the reason why it never will be.
+    /// Returns the state of a region without a request: [`Status::Again`] if the region is mapped, or the reason why it never will
+    /// be.
     pub(crate) fn known(&self, key: Key) -> Option<Status> {
         if self.imports.holds(key.segment) {
-            return Some(Status::Again); // it can be found now
+            return Some(Status::Again); // the region can be found from here on
         }
         let (_, why) = self.refused.get().filter(|refused| refused.0 == key.segment)?;
         self.refused.set(None);
@@ -56,7 +58,7 @@ impl Asking {
         }
     }
 
-    /// Handles the peer's answer, which may be `cut` for lack of descriptors; `false` if there was no such request.
+    /// Handles the peer's answer, which may be `cut` for lack of descriptors. Returns `false` if there was no such request.
     pub(crate) fn answered(
         &self,
         segment: u64,

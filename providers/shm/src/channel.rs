@@ -5,26 +5,26 @@ use std::sync::atomic::AtomicU64;
 use crate::ring::{Layout, SLOT};
 use crate::sys::{Mapping, PAGE};
 
-/// Written by the receiver: the number of consumed slots.
+/// The offset of the number of consumed slots, which the receiver writes.
 pub(crate) const TAIL: usize = 128;
-/// Written by the receiver, next to the tail: the answer to the last request for a fast box.
+/// The offset of the receiver's answer to the last request for a fast box, next to the tail.
 pub(crate) const VERDICT: usize = 136;
-/// Written by the receiver before it sleeps, cleared by the sender that wakes it.
+/// The offset of the sleep flag, which the receiver sets before it sleeps, and the sender that wakes the receiver clears.
 pub(crate) const SLEEPING: usize = 256;
-/// Written by the sender before it sleeps for lack of room, cleared by the receiver that wakes it.
+/// The offset of the flag that the sender sets before it sleeps for lack of room, and the receiver that wakes the sender clears.
 pub(crate) const WAITING: usize = 0;
-/// Slots of the cold ring.
+/// The number of slots of the cold ring.
 const COLD_SLOTS: usize = 32;
-/// The cold ring: it shares one page with the words above.
+/// The layout of the cold ring, which shares one page with the words above.
 pub(crate) const COLD: Layout = Layout { slots: 512, count: COLD_SLOTS, tail: TAIL };
 const _: () = assert!(COLD.slots + COLD_SLOTS * SLOT <= PAGE);
 
-/// The fast box of a channel: from the second page on.
+/// Returns the layout of a channel's fast box, which begins at the second page.
 pub(crate) const fn fast(size: usize) -> Layout {
     Layout { slots: PAGE, count: size / SLOT, tail: TAIL }
 }
 
-/// The length of a channel's memory file.
+/// Returns the length of a channel's memory file.
 pub(crate) const fn memory_len(fastbox: usize) -> usize {
     PAGE + fastbox.next_multiple_of(PAGE)
 }
@@ -35,22 +35,22 @@ pub(crate) mod kind {
     pub(crate) const INLINE: u8 = 1;
     /// A message with its payload in the pool: words 1 and 2 are {segment, length}, offset.
     pub(crate) const POOLED: u8 = 2;
-    /// From here on the sender rings the doorbell.
+    /// A note that the sender rings the doorbell from here on.
     pub(crate) const BELL_ON: u8 = 3;
-    /// The sender requests a fast box; the header is the number of the request.
+    /// The sender's request for a fast box; the header is the number of the request.
     pub(crate) const WANT_FAST: u8 = 4;
-    /// The sender continues in the fast box.
+    /// A note that the sender continues in the fast box.
     pub(crate) const SWITCH: u8 = 5;
-    /// A put was written before this; the header is its word.
+    /// The notification of a put that was written before; the header is its word.
     pub(crate) const NOTIFIED: u8 = 6;
 }
 
 /// The answers in a verdict, which is `request << 2 | answer`.
 pub(crate) const GRANTED: u64 = 1;
-/// Refused for now.
+/// The answer that the request is refused for the time being.
 pub(crate) const REFUSED: u64 = 2;
 
-/// A word of the control page, which every channel mapping holds.
+/// Returns a word of the control page, which every channel mapping holds.
 #[inline(always)]
 pub(crate) fn word(map: &Mapping, offset: usize) -> &AtomicU64 {
     static NOWHERE: AtomicU64 = AtomicU64::new(0);

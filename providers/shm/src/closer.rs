@@ -1,17 +1,17 @@
 //! Closes connections of other users without blocking the interface.
 //!
-//! Any process that can connect can also send descriptors, and closing the last copy of one takes as long as its sender likes.
-//! Examples are a TCP socket that lingers over unsent data, and a file of a file system in user space. Therefore descriptors of
-//! other users are never received. If a connection holds any, a thread closes it, which lives only while there is something to
-//! close. Other users cannot reach sockets in a private directory, so this never happens there; see `directory.rs` for when there
-//! is none.
+//! Any process that can connect can also send descriptors, and closing the last copy of a descriptor may take any time that its
+//! sender likes. Examples are a TCP socket that lingers over unsent data, and a file of a file system in user space. Therefore
+//! descriptors of other users are never received. If a connection holds any, a thread closes it, which lives only while there is
+//! something to close. Other users cannot reach sockets in a private directory, so this case needs a socket without such a
+//! directory; see `directory.rs`.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::sys;
 
-/// Most connections that may wait to be closed; beyond it no connection is accepted.
+/// The maximum number of connections that may wait to be closed. At this number no further connection is accepted.
 const MOST: usize = 64;
 
 /// Closes connections of other users.
@@ -23,7 +23,7 @@ pub(crate) struct Closer {
 #[derive(Default)]
 struct Queue {
     waiting: Vec<OwnedFd>,
-    /// The thread is running, and closes a connection that is not in the list any more.
+    /// Whether the thread is running, which closes a connection that is not in the list any more.
     closing: bool,
 }
 
@@ -32,7 +32,7 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 }
 
 impl Closer {
-    /// Whether no connection may be accepted now. Repeated calls also retry to start the thread.
+    /// Checks whether no connection may be accepted at present. Repeated calls also retry to start the thread.
     pub(crate) fn is_full(&self) -> bool {
         let mut queue = lock(&self.queue);
         self.start_thread(&mut queue);

@@ -53,14 +53,14 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) dir: Option<PathBuf>,
-    /// Places where a directory may be created if none is configured.
+    /// The places where a directory may be created if none is configured.
     pub(crate) bases: Bases,
     pub(crate) threshold: u64,
     pub(crate) fastbox_max: u64,
     pub(crate) fastbox_size: usize,
     pub(crate) pool_max: usize,
     pub(crate) window: usize,
-    /// Time that closing may wait for room for goodbyes.
+    /// The time that closing may wait for room for goodbyes.
     pub(crate) close_timeout: Duration,
 }
 
@@ -70,13 +70,13 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The defaults, independent of the host.
+    /// Returns the defaults, independent of the host.
     #[cfg(test)]
     pub(crate) fn defaults() -> Settings {
         Settings::of(|_| None).unwrap()
     }
 
-    /// The settings with these variables set.
+    /// Returns the settings with these variables set.
     #[cfg(test)]
     fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)

@@ -7,9 +7,9 @@
 //! 3. `tieline-UID` in `TMPDIR`
 //! 4. `tieline-UID` in `/tmp`
 //!
-//! It must belong to this user and have mode 0700. In the last two places any user can create a directory of that name first; then
-//! a name with a random suffix is used. A directory is held open after it was checked, and a socket counts only if it is found *in
-//! it*. An attacker who replaces a part of the path meanwhile only gains a socket that never listens.
+//! The directory must belong to this user and have mode 0700. In the last two places any user can create a directory of that name
+//! first; then a name with a random suffix is used. A directory is held open after it was checked, and a socket counts only if it
+//! is found *in it*. An attacker who replaces a part of the path meanwhile only gains a socket that never listens.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,30 +22,31 @@ use tieline_plugin_api::{Failure, Status, raised_rights};
 
 use crate::sys;
 
-/// The longest path of a directory that is created here: `sun_path` has room for 107 bytes, and the name of a socket takes 30.
+/// The longest path of a directory that this provider creates, in bytes: `sun_path` has room for 107 bytes, and the name of a
+/// socket takes 30.
 const MAX_PATH: usize = 77;
-/// Most entries that are examined of a directory that everybody may write.
+/// The maximum number of entries that are examined of a directory that all users may write.
 const MAX_ENTRIES: usize = 4096;
 
 /// A private directory, held open.
 pub(crate) struct Directory {
     path: PathBuf,
     file: File,
-    /// Created by this provider: removed by the process that leaves it empty.
+    /// Whether this provider created the directory: the process that leaves it empty then removes it.
     made: bool,
 }
 
-/// Places where a directory can be created.
+/// The places where a directory can be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bases {
     /// The user's own places, with the source of each.
     pub(crate) own: Vec<(String, PathBuf)>,
-    /// Shared places.
+    /// The places shared by all users.
     pub(crate) common: Vec<(String, PathBuf)>,
 }
 
 impl Bases {
-    /// The places for this process. A process with raised rights ignores its environment.
+    /// Returns the places for this process. A process with raised rights ignores its environment.
     pub(crate) fn for_this_process() -> Bases {
         let variable = |name: &str| {
             let value = std::env::var_os(name).filter(|v| !v.is_empty() && !raised_rights());
@@ -62,7 +63,7 @@ impl Bases {
 }
 
 impl Directory {
-    /// The directory that `TIELINE_SHM_DIR` names.
+    /// Returns the directory that `TIELINE_SHM_DIR` names.
     pub(crate) fn given(path: &Path) -> Result<Directory, Failure> {
         let fault = |status: Status, why: &str| {
             Failure::new(status, format!("TIELINE_SHM_DIR={} {why}", path.display()))
@@ -86,7 +87,7 @@ impl Directory {
         }
     }
 
-    /// The first usable directory; the error explains why none is usable.
+    /// Returns the first usable directory; the error explains why none is usable.
     pub(crate) fn found(bases: &Bases) -> io::Result<Directory> {
         let mut faults = Vec::new();
         let own = bases.own.iter().map(|base| (base, true));
@@ -102,7 +103,7 @@ impl Directory {
         Err(io::Error::other(faults.join("; ")))
     }
 
-    /// Creates it if it does not exist.
+    /// Creates the directory if it does not exist.
     fn make(path: &Path) -> io::Result<Directory> {
         if path.as_os_str().len() > MAX_PATH {
             return Err(io::Error::other("the path is too long for the name of a socket"));
@@ -113,7 +114,7 @@ impl Directory {
         }
     }
 
-    /// Opens it, and checks that it is private.
+    /// Opens the directory, and checks that it is private.
     fn open(path: &Path, made: bool) -> io::Result<Directory> {
         let refuse = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         if fs::symlink_metadata(path)?.is_symlink() {
@@ -142,23 +143,23 @@ impl Directory {
         &self.path
     }
 
-    /// Whether this provider creates such directories, and removes them when they are empty.
+    /// Checks whether this provider creates such directories, and removes them when they are empty.
     pub(crate) fn is_made(&self) -> bool {
         self.made
     }
 
-    /// Whether processes of other hosts may have sockets there, which look dead from here.
+    /// Checks whether processes of other hosts may have sockets in the directory, which look dead from this host.
     pub(crate) fn is_remote(&self) -> bool {
         sys::is_remote(&self.file)
     }
 
-    /// Gives an entry its final name. The entry does not exist if a part of the path was replaced.
+    /// Renames an entry of the directory to its final name. The entry does not exist if a part of the path was replaced.
     pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         sys::rename_within(&self.file, from, to)
     }
 }
 
-/// The base without symbolic links, for peers that see it from another root; fails on a network file system.
+/// Returns the base without symbolic links, for peers that see it from another root. Fails on a network file system.
 fn local(base: &Path) -> io::Result<(PathBuf, fs::Metadata)> {
     let base = fs::canonicalize(base)?;
     let file = File::open(&base)?;
@@ -185,7 +186,7 @@ fn within_common(base: &Path) -> io::Result<Directory> {
     let name = format!("tieline-{}", sys::user());
     let usual = base.join(&name);
     let taken = match Directory::make(&usual) {
-        // Another user has created it first.
+        // Another user has created the directory first.
         Err(error) if fs::symlink_metadata(&usual).is_ok() => error,
         other => return other,
     };
@@ -285,7 +286,7 @@ mod tests {
         assert_ne!(Directory::found(&common.bases()).unwrap().path(), common.usual());
         let failure = Directory::given(&common.usual()).err().unwrap();
         assert!(failure.text.contains("belongs to user 65534"), "{}", failure.text);
-        // Nor is one created where another user could replace it.
+        // No directory is created in a place where another user could replace it either.
         std::os::unix::fs::chown(&common.0, Some(65534), Some(65534)).unwrap();
         assert!(
             Directory::found(&common.bases())

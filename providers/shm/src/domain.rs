@@ -17,9 +17,9 @@ use crate::pool::MAX_CHUNK;
 use crate::shared::DomainState;
 use crate::sys;
 
-/// The longest payload of `am_short`.
+/// The longest payload of `am_short`, in bytes.
 const MAX_SHORT: usize = 8 << 10;
-/// The name of its only module.
+/// The name of the domain's only module.
 pub(crate) const MODULE: &str = "ring";
 
 /// An open domain.
@@ -120,7 +120,7 @@ impl Domain for ShmDomain {
 
     fn revoke(&self, region: &Region) -> Revoked {
         self.state.exports.revoke(region);
-        // Mappings of peers lead only to this file, so there is nothing to wait for.
+        // The mappings of peers lead only to this region's file, so there is nothing to wait for.
         Revoked::Quiet
     }
 

@@ -1,4 +1,4 @@
-//! An endpoint: the application's handle of one outgoing channel.
+//! The endpoint: the application's handle of one outgoing channel.
 
 use std::rc::Rc;
 
@@ -95,7 +95,7 @@ impl Endpoint for RingEndpoint {
         match self.channel.find_key(key) {
             Err(failure) if failure.status == Status::Again => {
                 let status = self.channel.request_key(key);
-                // The answer may have arrived by now.
+                // The answer may have arrived meanwhile.
                 match self.channel.find_key(key) {
                     Err(failure) if failure.status == Status::Again => {}
                     found => return found,

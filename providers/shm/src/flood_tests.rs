@@ -1,4 +1,4 @@
-//! Peers that flood: they get their share of the polls and of the work in a poll, and no more.
+//! Tests of peers that flood: they get their share of the polls and of the work in a poll, and no more.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::receiver::MOST_IN_TURN;
 use crate::ring::head;
 use crate::sys;
 
-/// Number of events that `poll` takes at once.
+/// The number of events that `poll` takes in one call.
 const EVENTS: usize = 16;
 
 /// A peer that keeps its ring full.
@@ -67,7 +67,7 @@ impl Flooder {
     }
 }
 
-/// Polls until `count` peers have arrived; other events are discarded.
+/// Polls until `count` peers have arrived, and discards the other events.
 fn arrive(interface: &RingInterface, count: usize) {
     let start = Instant::now();
     let mut arrived = 0;
@@ -77,7 +77,7 @@ fn arrive(interface: &RingInterface, count: usize) {
     }
 }
 
-/// Flooders connect first, one honest peer last; measures the polls that each of the honest peer's messages waits for.
+/// Measures the polls that each message of an honest peer waits for. The flooders connect first, the honest peer last.
 fn honest_share(flooders: usize, kind: u8, fast: bool, bells: bool) {
     // Without fast boxes the honest peer keeps using its bell.
     let fastbox_max = if fast { 1000 } else { 0 };
@@ -96,7 +96,7 @@ fn honest_share(flooders: usize, kind: u8, fast: bool, bells: bool) {
     let (mut sent, mut got, mut polls, mut messages) = (0u64, 0u64, 0, 0);
     let mut numbers = std::collections::HashSet::new();
     let wanted = 40;
-    // One turn of all flooders, each of which fills the events of as many polls as its ring has room for.
+    // One turn of all flooders fills the events of a number of polls, which the size of the ring bounds.
     let ring = if fast { FASTBOX / 64 } else { channel::COLD.count };
     let turn = flooders * (ring / EVENTS + 2) + 10;
     while got < wanted {
@@ -184,7 +184,8 @@ fn disconnected_peer_that_keeps_writing_is_ended_without_priority() {
                     _ => {}
                 }
             }
-            // The contents of the rings, and the messages before the sockets are checked, whose time depends on the clock.
+            // The bound has two parts: the contents of the rings, and the messages before the sockets are checked, whose time
+            // depends on the clock.
             assert!(
                 messages.iter().all(|&m| m < 10_000),
                 "{messages:?}, {left} left, {got} honest"
@@ -225,7 +226,7 @@ fn poll_reads_bounded_records_and_serves_sockets_in_turn() {
     assert!(*least > 0 && *largest <= 3 * *least, "from one socket {least} to {largest}");
 }
 
-/// A peer whose segment file is longer than the largest size, and which announces that segment again and again.
+/// A peer whose segment file is longer than the largest size, and which announces that segment repeatedly.
 struct Hoarder {
     flooder: Flooder,
     file: OwnedFd,
@@ -240,7 +241,7 @@ impl Hoarder {
         Hoarder { flooder: Flooder::greet(interface, kind::POOLED), file, shown: 0 }
     }
 
-    /// Announces segments until the socket is full; returns their number.
+    /// Announces segments until the socket is full. Returns the number of announcements.
     fn show(&mut self) -> usize {
         let mut count = 0;
         while self.shown < MAX_SEGMENTS as u64 && self.show_one(LARGEST_SEGMENT) {
@@ -249,7 +250,7 @@ impl Hoarder {
         count
     }
 
-    /// Announces another segment of any size. `false`: the socket is full.
+    /// Announces another segment of any size. Returns `false` if the socket is full.
     fn show_one(&mut self, len: usize) -> bool {
         let socket = self.flooder.hostile.socket.as_ref().unwrap();
         let record = Record::Segment { number: self.shown as u32, len: len as u64 }.pack();
@@ -283,16 +284,16 @@ fn a_poll_hands_on_and_maps_a_bounded_number_of_bytes() {
         assert!(events.iter().all(|event| event.kind == event::MESSAGE), "an honest size");
         assert!(bytes <= EVENTS * MAX_CHUNK, "{bytes} bytes in one poll");
         handed_on += bytes;
-        // Each segment that was read and mapped makes room for another.
+        // Each segment that was read and mapped makes room for another one.
         most_mapped = most_mapped.max(hoarders.iter_mut().map(Hoarder::show).sum());
     }
     println!("{handed_on} bytes, at most {most_mapped} segments mapped by one");
     assert!(handed_on >= 100 * MAX_CHUNK, "they are served");
-    // One turn of a socket maps at most `MOST_IN_TURN` segments, and reading on for a message as many again.
+    // One turn of a socket maps at most `MOST_IN_TURN` segments. Reading on for a message maps at most the same number again.
     let bound = (hoarders.len() + EVENTS + 1) * MOST_IN_TURN as usize;
     assert!((1..=bound).contains(&most_mapped), "{most_mapped} segments of 8 MiB in one poll");
 
-    // The length of one message is bounded, too, whatever its segments would hold.
+    // The length of one message is bounded, too, regardless of the size of its segments.
     let mut left = Vec::new();
     while left.is_empty() {
         let _ = hoarders[0].send(LARGEST_SEGMENT);
@@ -309,7 +310,7 @@ fn a_poll_hands_on_and_maps_a_bounded_number_of_bytes() {
 
 #[test]
 fn a_segment_that_is_too_large_or_one_too_many_ends_the_channel() {
-    // The events of a message in the last announced segment.
+    // Returns the events of a message in the last announced segment.
     let came = |interface: &RingInterface, hoarder: &mut Hoarder| {
         assert!(hoarder.send(8));
         let mut polls = std::iter::repeat_with(|| poll(interface));
@@ -347,7 +348,7 @@ fn silent_connections_do_not_keep_an_honest_peer_out() {
 
 #[test]
 fn no_connection_is_accepted_while_too_many_are_silent() {
-    // On a busy machine the first of them may have timed out when the last one connects.
+    // On a busy machine the first handshakes may have timed out when the last peer connects.
     let is_crowded = || {
         let interface = open(Settings::defaults());
         let address = Address::parse(&interface.address()).unwrap();
@@ -399,7 +400,7 @@ fn full_ring_leaves_direct_polling_once_its_bell_is_announced() {
     let fill = || (0..).take_while(|&n| endpoint.am_short(1, n, b"x").is_ok()).count();
     let (mut sent, mut got) = (fill(), 0);
     let look = || poll(&receiver).iter().filter(|seen| seen.0 == event::MESSAGE).count();
-    // The greeting is answered, which brings the bell; slots that it delivers make no room before the next poll.
+    // The greeting is answered, which brings the bell. Slots that this poll delivers make no room before the next poll.
     let start = Instant::now();
     while got == 0 {
         got += look();
@@ -416,7 +417,7 @@ fn full_ring_leaves_direct_polling_once_its_bell_is_announced() {
     }
     let _ = look();
     assert_eq!(receiver.looked_at(), 1);
-    // The next message finds room, and so does the note after it.
+    // The next message finds room, and so does the note after the message.
     assert!(endpoint.am_short(1, 0, b"x").is_ok());
     while receiver.looked_at() > 0 {
         got += look();

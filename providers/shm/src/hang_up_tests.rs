@@ -1,5 +1,5 @@
-//! The end of a channel. A disconnected sender is notified of the reason and may connect again. Published messages keep their bytes
-//! until they are not read any more; then their memory is released.
+//! Tests of the end of a channel. A disconnected sender is notified of the reason and may connect again. Published messages keep
+//! their bytes until they are not read any more; then their memory is released.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use crate::receiver::RecvChannel;
 use crate::sender::SendChannel;
 use crate::sys;
 
-/// Polls until an event of this kind arrives; returns its peer and its status.
+/// Polls until an event of this kind arrives. Returns the event's peer and status.
 fn until(interface: &RingInterface, wanted: u32) -> (u64, i32) {
     let start = Instant::now();
     loop {
@@ -59,7 +59,7 @@ fn connecting_to_missing_listener_reports_that_the_peer_has_exited() {
     assert_eq!((failure.status, &*failure.text), (Status::PeerFailed, words));
 }
 
-/// Longer than the payload of a slot.
+/// The length of a message that is longer than the payload of a slot.
 const LONG: usize = 1000;
 
 /// Polls with a check of the sockets.
@@ -68,7 +68,7 @@ pub(crate) fn look(interface: &RingInterface) -> Vec<Event> {
     sys::polled(interface)
 }
 
-/// For each message among the events of the last poll, its first byte if all others are the same.
+/// Returns, for each message among the events of the last poll, its first byte if all others are the same.
 fn bytes(events: &[Event]) -> impl Iterator<Item = Option<u8>> {
     events.iter().filter(|e| e.kind == event::MESSAGE).map(|e| {
         let copy = sys::payload(e);
@@ -76,7 +76,7 @@ fn bytes(events: &[Event]) -> impl Iterator<Item = Option<u8>> {
     })
 }
 
-/// Connects; returns when the first message has arrived.
+/// Connects, and returns when the first message has arrived.
 fn meet(from: &RingInterface, to: &RingInterface) -> (RingEndpoint, u64) {
     let endpoint = from.connect(&to.address(), b"", 1).unwrap();
     let _ = endpoint.am_short(1, 0, b"here").unwrap();
@@ -90,10 +90,10 @@ fn send(endpoint: &RingEndpoint, count: usize, byte: u8) {
     }
 }
 
-/// How `b` ends the channel of `peer` while its events are read.
+/// The function by which `b` ends the channel of `peer` while its events are read.
 type End = fn(b: &RingInterface, peer: u64);
 
-/// `a` sends to `b` and closes; while `b` still reads, `a` sends another payload to `c`.
+/// Makes `a` send to `b` and close. While `b` still reads, `a` sends another payload to `c`.
 fn go_on_elsewhere(count: usize, closes: bool, end: End) -> Vec<Option<u8>> {
     let [a, b, c] = [(); 3].map(|()| open(Settings::defaults()));
     let ((to_b, peer), (to_c, _)) = (meet(&a, &b), meet(&a, &c));
@@ -101,7 +101,7 @@ fn go_on_elsewhere(count: usize, closes: bool, end: End) -> Vec<Option<u8>> {
     if closes {
         drop(to_b);
     }
-    let _ = b.arm().unwrap(); // receives the goodbye
+    let _ = b.arm().unwrap(); // this call receives the goodbye
     let mut events = sys::polled(&b);
     end(&b, peer);
     assert!(look(&a).iter().all(|e| e.kind != event::ENDPOINT_FAILED), "b still reads");
@@ -160,7 +160,7 @@ fn around_the_failure(a: &RingInterface) -> (usize, usize) {
 #[test]
 fn no_written_message_arrives_after_endpoint_failure() {
     for count in [0, 1, 14, 15, 16, 17, 31, 40, 200] {
-        // Whether the sender reads its socket, and so changes its mode: to bells, to a fast box.
+        // The cases: whether the sender reads its socket, and so changes its mode: to bells, to a fast box.
         for hears in [false, true] {
             let (a, b) = (open(Settings::defaults()), open(Settings::defaults()));
             let ((_to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
@@ -200,7 +200,7 @@ fn operation_hides_failure_until_written_messages_have_arrived() {
     let ((to_b, _), (to_a, _)) = (meet(&a, &b), meet(&b, &a));
     send(&to_a, 20, 0);
     drop((to_a, b));
-    let _ = a.arm().unwrap(); // notices the end
+    let _ = a.arm().unwrap(); // this call notices the end
     assert_eq!(to_b.am_short(1, 0, b"and you?"), Err(Status::Again));
     assert_eq!(around_the_failure(&a), (20, 0));
     assert_eq!(to_b.am_short(1, 0, b"and you?"), Err(Status::Closed));
@@ -245,7 +245,7 @@ fn published_payload_survives_invalid_socket_record() {
         got.extend(bytes(&events));
         left = events.iter().any(|e| e.kind == event::PEER_LEFT);
     }
-    let _ = look(&b); // they may be read until then
+    let _ = look(&b); // the messages may be read until this call
     assert_eq!(got, Vec::from_iter((0..25).map(Some)));
     assert_eq!(until(&a, event::ENDPOINT_FAILED).1, Status::BadData as i32);
 }
@@ -280,12 +280,12 @@ fn new_peer_does_not_reuse_number_before_leave_is_reported() {
         there.clone()
     };
     while heard(look(&b)).len() == 20 {}
-    // More than there are free places.
+    // The number of newcomers exceeds the number of free places.
     let newcomers: Vec<_> = (0..20).map(|_| a.connect(&b.address(), b"", 1).unwrap()).collect();
     for newcomer in &newcomers {
         let _ = newcomer.am_short(1, 1, b"here").unwrap();
     }
-    let _ = b.arm().unwrap(); // admits them
+    let _ = b.arm().unwrap(); // this call admits the newcomers
     let known = heard(Vec::new());
     assert!(!known.is_empty(), "all were told at once");
     for peer in known {
@@ -332,7 +332,7 @@ fn polls_look_at_sockets_now_and_then_when_nothing_is_owed_to_anybody() {
 
 #[test]
 fn successor_of_disconnected_peer_is_a_distinct_peer() {
-    // The goodbye arrives when the ring is empty, or when it holds more than one poll delivers.
+    // The goodbye arrives when the ring is empty, or when the ring holds more messages than one poll delivers.
     for count in [0, 25] {
         let [a, b] = [(); 2].map(|()| open(Settings::defaults()));
         let (endpoint, peer) = meet(&a, &b);
@@ -350,7 +350,7 @@ fn successor_of_disconnected_peer_is_a_distinct_peer() {
         for n in 0..20 {
             let _ = newcomer.am_short(1, n, b"still here").unwrap();
             let (mut came, mut idle) = (0, 0);
-            // Also without events.
+            // The loop also ends without events.
             while came == 0 || idle < 3 {
                 let events = look(&b);
                 assert!(events.iter().all(|e| e.kind != event::PEER_LEFT), "{count}");

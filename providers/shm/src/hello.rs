@@ -5,16 +5,16 @@
 
 use tieline_plugin_api::{Failure, Status};
 
-/// Incremented whenever a record or the layout of a channel changes.
+/// The version of the format, incremented whenever a record or the layout of a channel changes.
 pub(crate) const VERSION: u8 = 3;
 /// The longest identity that a connection carries.
 pub(crate) const MAX_IDENTITY: usize = 4096;
-/// Room for the longest record.
+/// The length of a buffer for the longest record.
 pub(crate) const MAX_RECORD: usize = MAX_IDENTITY + 128;
 /// The longest address.
 pub(crate) const MAX_ADDRESS: usize = 256;
 
-/// 128 random bits.
+/// A random number of 128 bits.
 pub(crate) type Id = [u8; 16];
 
 /// Reads the fields of a record from its front.
@@ -49,19 +49,19 @@ impl<'a> Reader<'a> {
 /// The information by which a peer reaches an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// Every connecting peer must present it.
+    /// The cookie that every connecting peer must present.
     pub(crate) cookie: Id,
-    /// Identifies the kernel and its boot; all zero if unknown.
+    /// The identity of the kernel and its boot; all zero if unknown.
     pub(crate) boot: Id,
     /// The inode of the network namespace; 0 if unknown.
     pub(crate) network: u64,
     /// The inode of the mount namespace; 0 if unknown.
     pub(crate) mount: u32,
-    /// Its process id in its own namespace; 0 if not given.
+    /// The process id of the interface's process in its own namespace; 0 if not given.
     pub(crate) process: u32,
-    /// The domain, for remote keys.
+    /// The domain of the interface, for remote keys.
     pub(crate) domain: Id,
-    /// `sun_path`; with a leading zero it is an abstract name.
+    /// The socket's `sun_path`; with a leading zero it is an abstract name.
     pub(crate) socket: Vec<u8>,
 }
 
@@ -111,7 +111,7 @@ impl Address {
     }
 }
 
-/// Why the receiving side closed a connection.
+/// The reason why the receiving side closed a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
@@ -133,7 +133,7 @@ impl Refusal {
             .find(|&r| r as u8 == byte)
     }
 
-    /// The text that the refused side reports.
+    /// Returns the text that the refused side reports.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Refusal::Cookie => "the peer refused the connection: the address is forged or stale",
@@ -158,9 +158,9 @@ impl Refusal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) cookie: Id,
-    /// The sender is registered with the kernel for membarrier.
+    /// Whether the sender is registered with the kernel for membarrier.
     pub(crate) asymmetric: bool,
-    /// Size of the fast box in bytes.
+    /// The size of the fast box, in bytes.
     pub(crate) fastbox: u32,
     pub(crate) identity: Vec<u8>,
 }
@@ -169,27 +169,28 @@ pub(crate) struct Hello {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
     Hello(Hello),
-    /// To the sender: admitted, with the doorbell page and the sender's bit.
+    /// The admission of the sender, with the doorbell page and the sender's bit.
     Ack {
         asymmetric: bool,
         bell: u32,
     },
-    /// To the sender: the reason for closing the channel.
+    /// The reason for closing the channel, sent to the sender.
     Refused(Refusal),
-    /// Check your rings.
+    /// The request to check the rings.
     Wake,
-    /// To the receiver: a pool segment, with its descriptor.
+    /// A pool segment with its descriptor, sent to the receiver.
     Segment {
         number: u32,
         len: u64,
     },
-    /// To the receiver: no more messages follow.
+    /// The goodbye to the receiver: no more messages follow.
     Bye,
-    /// To the receiver: request for the segment of a remote key.
+    /// The request to the receiver for the segment of a remote key.
     KeyRequest {
         segment: u64,
     },
-    /// To the sender: the descriptors of the segment and of the key table; without descriptors: no such segment.
+    /// The answer to the sender: the descriptors of the segment and of the key table; without descriptors, there is no such
+    /// segment.
     KeyReply {
         segment: u64,
         len: u64,
@@ -237,7 +238,7 @@ impl Record {
         out
     }
 
-    /// `Err`: the refusal for the sender of these bytes.
+    /// Parses a record. The error is the refusal for the sender of these bytes.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Record, Refusal> {
         let mut r = Reader(bytes);
         let kind = r.u8().ok_or(Refusal::Malformed)?;

@@ -12,11 +12,11 @@ use crate::listener;
 /// The identity of this process's host.
 #[derive(Clone, Debug)]
 pub(crate) struct HostFacts {
-    /// Differs between kernels, and between boots of one kernel; all zero: unknown.
+    /// The identity of the kernel's boot, which differs between kernels and between boots of one kernel; all zero if unknown.
     pub(crate) boot: Id,
-    /// The inode of the network namespace; 0: unknown.
+    /// The inode of the network namespace; 0 if unknown.
     pub(crate) network: u64,
-    /// The inode of the mount namespace; 0: unknown.
+    /// The inode of the mount namespace; 0 if unknown.
     pub(crate) mount: u32,
 }
 
@@ -35,8 +35,8 @@ impl HostFacts {
         HostFacts { boot: id, network: inode("net"), mount: inode("mnt") as u32 }
     }
 
-    /// Whether a peer can be reached from here. Unknown values (without /proc) exclude no peer: its socket is found or not, and has
-    /// 64 random bits in its name.
+    /// Checks whether this process can reach a peer. Unknown values (without /proc) exclude no peer: its socket is found or not,
+    /// and has 64 random bits in its name.
     pub(crate) fn can_reach(&self, peer: &Address, own_dir: Option<&Path>) -> Result<(), Failure> {
         let no = |text: &str| Err(Failure::new(Status::Unreachable, text));
         let known = peer.boot != Id::default() && self.boot != Id::default();

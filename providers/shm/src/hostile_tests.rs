@@ -1,4 +1,4 @@
-//! A peer that greets properly and then writes arbitrary data into the channel.
+//! Tests of a peer that greets properly and then writes arbitrary data into the channel.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,13 +41,13 @@ pub(crate) fn open(settings: Settings) -> RingInterface {
     RingInterface::open(domain(3), settings).unwrap()
 }
 
-/// The events of a poll, with every payload read completely.
+/// Returns the events of a poll, with every payload read completely.
 pub(crate) fn poll(interface: &RingInterface) -> Vec<(u32, u64, i32)> {
     let seen = Cell::new(0u64);
     let events = sys::polled(interface);
     let list = events.iter().map(|e| {
         assert!(e.len <= MAX_CHUNK);
-        let copy = sys::payload(e); // an overread would be a crash
+        let copy = sys::payload(e); // an overread would crash
         seen.set(seen.get() + copy.iter().map(|&b| u64::from(b)).sum::<u64>());
         (e.kind, e.peer, e.status)
     });
@@ -59,7 +59,7 @@ pub(crate) struct Hostile {
     pub(crate) memory: Mapping,
 }
 
-/// The parts of a greeting: a connection, the memory of a channel, and the greeting itself.
+/// Returns the parts of a greeting: a connection, the memory of a channel, and the greeting itself.
 fn greeting(interface: &RingInterface, asymmetric: bool) -> (OwnedFd, OwnedFd, Hello) {
     let address = Address::parse(&interface.address()).unwrap();
     let file = sys::memory_file(c"hostile", channel::memory_len(FASTBOX)).unwrap();
@@ -81,7 +81,7 @@ enum Attack {
     Scribble(usize, u64),
     /// A control word of the right lap in a slot, with an arbitrary body.
     Slot(usize, u8, u8, [u64; 3]),
-    /// Bytes on the socket.
+    /// Arbitrary bytes on the socket.
     Record(Vec<u8>),
     /// A segment of the pool, with a possibly wrong length.
     Segment(u32, u64),
@@ -122,7 +122,7 @@ fn strike(hostile: &Hostile, attack: &Attack) {
         }
         Attack::Segment(number, len) => {
             let file = sys::memory_file(c"hostile", 8192).unwrap();
-            // A segment without memory is refused: only some get memory.
+            // A segment without memory is refused; only every second segment gets memory.
             if number % 2 == 0 {
                 sys::reserve(&file, 0, 8192).unwrap();
             }
@@ -178,7 +178,7 @@ fn a_message_behind_the_note_that_the_bell_will_ring_needs_no_bell() {
     strike(&hostile, &Attack::Slot(1, channel::kind::INLINE, 8, [1, 0, 0]));
     let came: Vec<u32> = (0..3).flat_map(|_| poll(&interface)).map(|seen| seen.0).collect();
     assert_eq!((came, interface.looked_at()), (vec![event::MESSAGE], 0));
-    // From here on it does.
+    // From here on the bells are rung.
     strike(&hostile, &Attack::Slot(2, channel::kind::INLINE, 8, [1, 0, 0]));
     interface.ring_all_bells(0);
     let came: Vec<u32> = (0..3).flat_map(|_| poll(&interface)).map(|seen| seen.0).collect();
@@ -207,7 +207,7 @@ fn message_waits_for_its_segment_in_flight() {
     let interface = interface();
     let hostile = greet(&interface);
     while poll(&interface).is_empty() {}
-    // As many records before it as one read of the socket handles.
+    // The records before the segment fill two turns of the socket.
     let none = Record::Wake.pack();
     for _ in 0..2 * crate::receiver::MOST_IN_TURN {
         sys::send(hostile.socket.as_ref().unwrap(), &none, &[]).unwrap();
@@ -339,14 +339,14 @@ fn closing_endpoint_requests_no_key_and_unanswered_request_is_repeated() {
     assert_eq!(to.channel().request_key(key), Status::Closed);
 }
 
-/// Number of fences that a step executes.
+/// Returns the number of fences that a step executes.
 fn fences(step: impl FnOnce()) -> u32 {
     let before = FENCES.get();
     step();
     FENCES.get() - before
 }
 
-/// The cost of a message if both sides have membarrier: no fence, if this machine has it.
+/// Returns the number of fences of a message if both sides have membarrier: none, if this machine has it.
 fn fences_with_membarrier_on_both_sides() -> u32 {
     u32::from(!sys::asymmetric())
 }

@@ -1,7 +1,7 @@
 //! Regions of peers that this process has mapped, and the operations on them.
 //!
 //! A peer's statements are trusted only for that peer: imports belong to the *connection* on which they arrived. Statements of
-//! another peer about itself, including the domain in its address, never lead to them.
+//! another peer about itself, including the domain in its address, never lead to these imports.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -18,16 +18,16 @@ use crate::kept::{Word, Words};
 use crate::keys::{Exports, Key, TABLE_LEN};
 use crate::sys::{self, Mapping};
 
-/// A mapped region of a peer, with its table.
+/// A mapped region of a peer, with the peer's key table.
 struct Import {
-    /// The key with which it was requested.
+    /// The key with which the region was requested.
     key: Key,
     map: Arc<Mapping>,
     table: Arc<Mapping>,
 }
 
 impl Import {
-    /// Whether its owner still has the region.
+    /// Checks whether the owner still has the region.
     fn is_live(&self) -> bool {
         // The owner has backed its entry with memory; a forged key may name an entry without memory.
         let page = self.key.entry() / sys::PAGE * sys::PAGE;
@@ -35,23 +35,23 @@ impl Import {
     }
 }
 
-/// Most regions of a connection without a key here: the requester has dropped the key before the answer arrived, or will request it
-/// again.
+/// The maximum number of regions of a connection without a key in this process: the requester has dropped the key before the answer
+/// arrived, or will request it again.
 const MOST_UNCLAIMED: usize = 4096;
-/// Number of regions that are kept without checking which are unused.
+/// The number of regions that are kept without checking which are unused.
 const FEW: usize = 16;
 
-/// The mapped regions of one connection's peer. Only its own methods borrow its cells.
+/// The mapped regions of one connection's peer. Only the methods of this type borrow its cells.
 #[derive(Default)]
 pub(crate) struct Imports {
     regions: RefCell<HashMap<u64, Rc<Import>>>,
-    /// Number of regions at which the next [`Imports::tidy`] takes effect.
+    /// The number of regions at which the next [`Imports::tidy`] takes effect.
     room: Cell<usize>,
     table: RefCell<Weak<Mapping>>,
 }
 
 impl Imports {
-    /// Maps the received files; `false` if they are not what the peer claims.
+    /// Maps the received files. Returns `false` if they are not what the peer claims.
     pub(crate) fn add(
         &self,
         key: Key,
@@ -97,12 +97,12 @@ impl Imports {
         self.regions.borrow().len()
     }
 
-    /// Whether the peer has sent this region.
+    /// Checks whether the peer has sent this region.
     pub(crate) fn holds(&self, segment: u64) -> bool {
         self.regions.borrow().contains_key(&segment)
     }
 
-    /// A key is dropped: unmaps the region with the last one.
+    /// Records that a key is dropped, and unmaps the region with its last key.
     fn release(&self, segment: u64) {
         let mut regions = self.regions.borrow_mut();
         if regions.get(&segment).is_some_and(|import| Rc::strong_count(import) <= 2) {
@@ -114,12 +114,12 @@ impl Imports {
 /// A remote key in use.
 pub struct ImportedKey {
     key: Key,
-    /// The table's word for it: that of its region while the region exists.
+    /// The table's word for the key: that of its region while the region exists.
     entry: Word,
-    /// The part of the region's memory that it grants.
+    /// The part of the region's memory that the key grants.
     words: Words,
     import: Rc<Import>,
-    /// The imports of its connection.
+    /// The imports of the key's connection.
     imports: Rc<Imports>,
 }
 
@@ -131,7 +131,7 @@ impl Drop for ImportedKey {
 
 impl ImportedKey {
     /// Looks up the region among those of a connection, or among this process's own `exports` if the connection leads back to it.
-    /// `Err(Again)`: it must be requested.
+    /// `Err(Again)` means that the region must be requested.
     pub(crate) fn find(
         key: Key,
         imports: &Rc<Imports>,
@@ -158,13 +158,13 @@ impl ImportedKey {
         if inside && key.matches(&this.import.table) { Ok(this) } else { Err(revoked()) }
     }
 
-    /// Whether the region's owner has not revoked it.
+    /// Checks whether the region's owner has not revoked it.
     #[inline(always)]
     fn is_valid(&self) -> bool {
         self.entry.get().load(Ordering::Acquire) == self.key.segment
     }
 
-    /// The checks of every operation: rights, revocation, range.
+    /// Checks rights, revocation and range of an operation.
     #[inline(always)] // the short path of put and get
     fn check(&self, offset: u64, len: u64, right: u64) -> Result<(), Status> {
         if self.key.access & right == 0 {
@@ -179,8 +179,8 @@ impl ImportedKey {
         }
     }
 
-    /// The address of a mapped range, valid while the key exists. Loads and stores cannot be checked individually, so the key must
-    /// grant both rights.
+    /// Returns the address of a mapped range, valid while the key exists. Loads and stores cannot be checked individually, so the
+    /// key must grant both rights.
     pub(crate) fn pointer(&self, offset: u64, len: u64) -> Result<*mut u8, Failure> {
         let map = &self.import.map;
         let both = access::REMOTE_READ | access::REMOTE_WRITE;
@@ -194,8 +194,8 @@ impl ImportedKey {
 
     #[inline]
     pub(crate) fn put(&self, op: &RmaOp<'_>) -> Posted {
-        // A single word, as for counters and flags, avoids a function call. If it is refused here, the call repeats the checks and
-        // returns the reason.
+        // A single word, as for counters and flags, avoids a function call. If the access is refused here, the call repeats the
+        // checks and returns the reason.
         if let [piece] = op.iov {
             if piece.len == op.len && self.is_valid() && self.words.put(op.offset, piece) {
                 return Ok(Posting::Done);

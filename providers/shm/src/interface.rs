@@ -30,32 +30,32 @@ use crate::shared::{DomainState, Notice, Shared, token};
 use crate::sys::{self, Epoll, Mapping, Ready, Ticker};
 use crate::wake;
 
-/// Most receiving channels of one interface: the number of bits in the doorbell page.
+/// The maximum number of receiving channels of one interface: the number of bits in the doorbell page.
 const MAX_INBOUND: usize = sys::PAGE * 8;
-/// Socket records after which the rings are polled again, so that a flood cannot make a call longer.
+/// The number of socket records after which the rings are polled again, so that a flood cannot make a call longer.
 const ENOUGH_RECORDS: u32 = 512;
-/// Interval of socket checks while the application polls.
+/// The interval of socket checks while the application polls.
 const MAINTENANCE: Duration = Duration::from_micros(100);
-/// Most polls between two checks of the clock.
+/// The maximum number of polls between two checks of the clock.
 const CLOCK_EVERY: u32 = 64;
-/// Maintenances between two sweeps over channels whose bell was not rung.
+/// The number of maintenances between two sweeps over channels whose bell was not rung.
 const SWEEP_EVERY: u32 = 16;
 
 struct State {
     inbound: Vec<Option<RecvChannel>>,
-    /// Free places in it: the application has been notified that their peers left.
+    /// The free places in `inbound`: the application has been notified that their peers left.
     free_inbound: Vec<usize>,
-    /// Channels that every poll drains.
+    /// The channels that every poll drains.
     direct: Vec<u32>,
-    /// The position at which the next round over them begins.
+    /// The position at which the next round over the direct channels begins.
     start: usize,
-    /// Local copies of doorbell words whose channels are not drained yet.
+    /// Local copies of the doorbell words whose channels are not drained yet.
     rung: Vec<u64>,
     /// The channel whose bell is answered first.
     first_bell: usize,
-    /// The channels with bells filled all events.
+    /// Whether the channels with bells filled all events.
     bells_took_all: bool,
-    /// Channels off the direct list that the previous poll drained.
+    /// The channels off the direct list that the previous poll drained.
     touched: Vec<u32>,
     doorbell: Option<(OwnedFd, Mapping)>,
     /// Whether bells come first in the next poll; toggled when the events did not suffice.
@@ -63,9 +63,10 @@ struct State {
     outbound: Vec<Option<Rc<SendChannel>>>,
     free_outbound: Vec<usize>,
     handshakes: Vec<Option<Handshake>>,
-    /// No connection is accepted: there are too many handshakes, or too many sockets to close.
+    /// Whether no connection is accepted: there are too many handshakes, or too many sockets to close.
     accept_paused: bool,
-    /// Ended channels to which events of the previous poll may still point. Their senders are notified when these are dropped.
+    /// The ended channels to which events of the previous poll may still point. Their senders are notified when these channels are
+    /// dropped.
     ended_channels: Vec<RecvChannel>,
     handed_out: Vec<Notice>,
     telling: Telling,
@@ -83,27 +84,27 @@ struct State {
     sweep: u32,
 }
 
-/// Failed endpoints that are being reported.
+/// The failed endpoints that are being reported.
 #[derive(Default)]
 struct Telling {
-    /// Their indices and notices. The rings have noted their positions for these.
+    /// The indices and notices of these endpoints. The rings have noted their positions for these.
     notices: VecDeque<(usize, Notice)>,
     /// The number of unread slots at the last check.
     left: u64,
-    /// Checks since that number last decreased.
+    /// The number of checks since `left` last decreased.
     waited: usize,
 }
 
 /// The module `ring`, opened for one worker.
 pub struct RingInterface {
-    /// Borrowed by one call at a time; no application code runs during a borrow.
+    /// The state, borrowed by one call at a time; no application code runs during a borrow.
     state: RefCell<State>,
     shared: Rc<Shared>,
     address: Address,
 }
 
 impl RingInterface {
-    /// Opens the interface: binds its socket; everything else is created on demand.
+    /// Opens the interface and binds its socket; everything else is created on demand.
     pub(crate) fn open(
         domain: Arc<DomainState>,
         settings: Settings,
@@ -119,7 +120,7 @@ impl RingInterface {
         if let Some(socket) = listener.socket() {
             epoll.add(socket, token::LISTENER)?;
         }
-        // A process that cannot create these can neither send nor receive: a peer with this address would be refused.
+        // A process that cannot create a memory file can neither send nor receive: a peer with this address would be refused.
         drop(sys::memory_file(c"tieline-shm-try", sys::PAGE)?);
         let _ = sys::asymmetric();
         let address = Address {
@@ -169,7 +170,7 @@ impl RingInterface {
             telling: Telling::default(),
             leaving: Vec::new(),
             listener,
-            // Without it, a connection that finds no free descriptor could not even be refused.
+            // Without the spare descriptor, a connection that finds no free descriptor could not even be refused.
             spare: Some(sys::spare()?),
             ready: Ready::new(),
             ticker: None,
@@ -195,51 +196,51 @@ impl RingInterface {
         self.shared.fast_boxes.get()
     }
 
-    /// Number of channels that every poll drains.
+    /// Returns the number of channels that every poll drains.
     #[cfg(test)]
     pub(crate) fn looked_at(&self) -> usize {
         self.state.borrow().direct.len()
     }
 
-    /// Number of connections on which nothing has arrived yet.
+    /// Returns the number of connections on which nothing has arrived yet.
     #[cfg(test)]
     pub(crate) fn silent(&self) -> usize {
         self.state.borrow().handshakes.iter().flatten().count()
     }
 
-    /// Whether the next poll checks sockets and notices regardless of the time.
+    /// Checks whether the next poll checks sockets and notices regardless of the time.
     #[cfg(test)]
     pub(crate) fn attends(&self) -> bool {
         self.shared.attention.get()
     }
 
-    /// Closes the spare descriptor, as if the process had none left; returns whether there was one.
+    /// Closes the spare descriptor, as if the process had no free descriptor. Returns whether there was one.
     #[cfg(test)]
     pub(crate) fn lose_spare(&self) -> bool {
         self.state.borrow_mut().spare.take().is_some()
     }
 
-    /// Marks all bells except `count` as taken; returns the first free one.
+    /// Marks all bells except `count` as taken. Returns the first free bell.
     #[cfg(test)]
     pub(crate) fn leave_bells(&self, count: usize) -> u64 {
         self.state.borrow_mut().inbound.resize_with(MAX_INBOUND - count, || None);
         (MAX_INBOUND - count) as u64
     }
 
-    /// Whether no connection is accepted until the next maintenance.
+    /// Checks whether no connection is accepted until the next maintenance.
     #[cfg(test)]
     pub(crate) fn accepts_nobody(&self) -> bool {
         self.state.borrow().accept_paused
     }
 
-    /// Number of refused connections (wrong user, cookie or version, or no resources).
+    /// Returns the number of refused connections (wrong user, cookie or version, or no resources).
     #[must_use]
     pub fn refused_connections(&self) -> u64 {
         self.shared.refused.get()
     }
 }
 
-/// The place that [`insert`] uses next: a free one, or a new one.
+/// Returns the place that [`insert`] uses next: a free one, or a new one.
 fn next_slot<T>(list: &[Option<T>], free: &[usize]) -> usize {
     free.last().copied().unwrap_or(list.len())
 }
@@ -332,7 +333,7 @@ impl Interface for RingInterface {
         let state = &mut *self.state.borrow_mut();
         let index = u32::try_from(peer).map_err(|_| Status::Invalid)?;
         let Some(Some(channel)) = state.inbound.get_mut(index as usize) else {
-            return Ok(()); // it has already left
+            return Ok(()); // the peer has already left
         };
         channel.leave(&self.shared, Status::NoMemory as i32, Some(Refusal::Unanswered));
         state.end_channel(index, &self.shared);
@@ -386,10 +387,11 @@ impl State {
             let event = notice.event();
             let _ = events.push(event);
             if event.kind == event::PEER_ARRIVED {
-                // Its messages come after this event.
+                // The messages of this peer come after this event.
                 self.direct.push(event.peer as u32);
             } else if event.kind == event::PEER_LEFT {
-                // Not earlier: otherwise a new peer would be taken for the previous peer with this number.
+                // The place is freed here and not earlier: otherwise a new peer would be taken for the previous peer with this
+                // number.
                 self.free_inbound.push(event.peer as usize);
             }
             self.handed_out.push(notice);
@@ -481,7 +483,7 @@ impl State {
                 }
             }
             channel.catch_up();
-            // Only this list holds the channel: the endpoint is closed, and nothing is left to wait for.
+            // Only this list holds the channel: the endpoint is closed, and nothing remains to wait for.
             if Rc::strong_count(channel) == 1 && channel.is_done() {
                 *slot = None;
                 self.free_outbound.push(index);
@@ -497,8 +499,8 @@ impl State {
 }
 
 impl State {
-    /// Leaves: admits no more peers, notifies every receiver that no more messages follow, and every sender that its messages are
-    /// not read any more.
+    /// Ends the interface: admits no more peers, notifies every receiver that no more messages follow, and every sender that its
+    /// messages are not read any more.
     fn leave(&mut self, shared: &Shared) {
         for channel in self.outbound.iter().flatten() {
             channel.close();

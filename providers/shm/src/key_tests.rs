@@ -1,4 +1,4 @@
-//! Keys in flight: requested regions, and answers that are late, truncated, or not needed any more.
+//! Tests of keys in flight: requested regions, and answers that are late, truncated, or not needed any more.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -127,7 +127,7 @@ fn missing_descriptors_for_region_are_reported_and_not_as_forged_key() {
     assert!(asked > 1, "the descriptors may have come back meanwhile");
 }
 
-/// An imported key of a region whose owner grants these rights.
+/// Returns an imported key of a region whose owner grants these rights.
 fn imported(
     asker: &RingInterface,
     owner: &Owner,
@@ -173,7 +173,7 @@ fn a_key_that_does_not_grant_reading_and_writing_gives_no_pointer() {
     }
 }
 
-/// A key of another owner's region, whose bytes are 0 to 255 repeatedly, and the objects to keep alive for it.
+/// Returns a key of another owner's region, whose bytes are 0 to 255 repeatedly, and the objects to keep alive for it.
 fn filled() -> (Owner, RingInterface, RingEndpoint, ImportedKey, Region) {
     let (asker, owner) = (open(Settings::defaults()), Owner::new());
     let rights = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;

@@ -1,4 +1,4 @@
-//! Memory that peers access by load and store: regions, their keys, and the table that revokes them.
+//! The memory that peers access by load and store: regions, their keys, and the table that revokes them.
 //!
 //! Every region of [`alloc`](tieline_plugin_api::Domain::alloc) is a memory file. Its key holds the domain, the region's number,
 //! its length and rights, and an index into the domain's *key table*, a page that peers can read but not write. Importing a key
@@ -16,12 +16,12 @@ use tieline_plugin_api::{Failure, Status, access};
 use crate::hello::{Id, Record};
 use crate::sys::{self, Mapping};
 
-/// The length of a packed key.
+/// The length of a packed key, in bytes.
 pub(crate) const KEY_LEN: usize = 1 + 16 + 8 + 4 + 8 + 8;
 const KEY_VERSION: u8 = 1;
-/// An entry of the table: four words: number, length, rights, zero.
+/// The length of an entry of the table: four words: number, length, rights, zero.
 const ENTRY: usize = 32;
-/// Most simultaneous regions of one domain.
+/// The maximum number of simultaneous regions of one domain.
 const ENTRIES: usize = 16 << 10;
 pub(crate) const TABLE_LEN: usize = ENTRIES * ENTRY;
 const PER_PAGE: usize = sys::PAGE / ENTRY;
@@ -62,13 +62,13 @@ impl Key {
         valid.then_some(key)
     }
 
-    /// The offset of its entry in the table.
+    /// Returns the offset of the key's entry in the table.
     #[inline]
     pub(crate) fn entry(&self) -> usize {
         self.slot as usize * ENTRY
     }
 
-    /// Whether the table entry matches the key.
+    /// Checks whether the table entry matches the key.
     pub(crate) fn matches(&self, table: &Mapping) -> bool {
         let field = |n: usize| table.word(self.entry() + n * 8).map(|w| w.load(Ordering::Acquire));
         field(0) == Some(self.segment)
@@ -179,14 +179,14 @@ impl Exports {
         Ok(Region { key, map })
     }
 
-    /// Invalidates every key of a region now. Its place in the table remains in use.
+    /// Invalidates every key of a region immediately. The region's place in the table remains in use.
     pub(crate) fn revoke(&self, region: &Region) {
         if let Some(table) = lock(&self.table).as_mut() {
             table.revoke(region);
         }
     }
 
-    /// Ends a region, once.
+    /// Ends a region. The caller ends each region once.
     pub(crate) fn free(&self, region: &Region) {
         if let Some(table) = lock(&self.table).as_mut() {
             table.revoke(region);
@@ -194,14 +194,14 @@ impl Exports {
         }
     }
 
-    /// Answers a peer's request for a region's memory. `false`: the answer could not be sent now, and must be retried.
+    /// Answers a peer's request for a region's memory. Returns `false` if the answer could not be sent and must be retried.
     #[must_use]
     pub(crate) fn answer(&self, socket: &OwnedFd, segment: u64) -> bool {
         let guard = lock(&self.table);
         let found = guard.as_ref().and_then(|t| t.regions.get(&segment).map(|r| (t, r)));
         let sent = match found {
             Some((table, region)) => {
-                // Sealed against new writers: a peer must not be able to obtain write access.
+                // The file is sealed against new writers, because a peer must not be able to obtain write access.
                 let record = Record::KeyReply {
                     segment,
                     len: region.map.len() as u64,
@@ -215,11 +215,11 @@ impl Exports {
                 sys::send(socket, &record.pack(), &[])
             }
         };
-        // Possibly too many descriptors of this user are in flight. If the peer is gone, the next poll notices it.
+        // Possibly too many descriptors of this user are in flight. If the peer has ended, the next poll notices that.
         !sent.is_err_and(|error| sys::is_temporary(&error))
     }
 
-    /// A region of this process: its memory and the table.
+    /// Returns a region of this process: its memory and the table.
     pub(crate) fn local(&self, segment: u64) -> Option<(Arc<Mapping>, Arc<Mapping>)> {
         let guard = lock(&self.table);
         let table = guard.as_ref()?;

@@ -23,11 +23,11 @@
 //!   written last, and never writes to a slot. Longer payloads are in a chunk of the sender's pool, whose position is in the slot.
 //! * A channel begins *cold*: 32 slots in one page. The receiver polls it directly until the sender has mapped the receiver's
 //!   *doorbell* page. From then on the receiver polls it only when the channel's bit was set. After `TIELINE_SHM_FASTBOX_THRESHOLD`
-//!   messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` are granted, the channel moves into one,
-//!   which is polled directly again. There a message costs no atomic read-modify-write.
+//!   messages the sender requests a *fast box*. While fewer than `TIELINE_SHM_FASTBOX_MAX` fast boxes are granted, the channel
+//!   moves into a fast box, which is polled directly again. In a fast box a message costs no atomic read-modify-write.
 //! * The cold rings and their bell replace one shared queue per receiver. In a queue with many producers, a sender that is killed
-//!   between claiming and publishing a slot blocks all others. Here a sender that dies at any instruction harms its own channel
-//!   only.
+//!   between claiming and publishing a slot blocks all others. With separate rings, a sender that dies at any instruction harms its
+//!   own channel only.
 //! * A receiver that sleeps has set a flag on a line that is otherwise never written. The sender reads the flag after each message
 //!   (a clean line, in its own cache) and sends a byte over the socket. The sleeper provides the fence that the sender would need:
 //!   `membarrier`.

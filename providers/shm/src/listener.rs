@@ -1,9 +1,9 @@
 //! The listening socket of an interface: in a directory that no other user can enter, or with an abstract name.
 //!
-//! The owner of a socket removes its file. If the owner was killed, the next process that starts or ends removes it. A socket is
-//! dead if no process has it open; the kernel reports that without notifying the owner of a live one. Without any directory the
-//! name is abstract: 128 random bits, without a file, and gone with the process. However, every process in the network namespace
-//! can connect to it.
+//! The owner of a socket removes its file. If the owner was killed, the next process that starts or ends removes the file. A socket
+//! is dead if no process has it open; the kernel reports that without notifying the owner of a live one. Without any directory the
+//! name is abstract: 128 random bits, without a file, and it vanishes with the process. However, every process in the network
+//! namespace can connect to an abstract name.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -27,12 +27,12 @@ const SUFFIX: &str = ".sock";
 const STARTING: &str = ".new";
 /// The system's directory of processes.
 const PROC: &[u8] = b"/proc/";
-/// A socket that was bound but never came into use is removed after this time.
+/// The time after which a socket that was bound but never came into use is removed.
 const STARTING_DEADLINE: Duration = Duration::from_secs(60);
-/// Sockets that one sweep examines: a thousand processes that start together must not examine a million. Each sweep begins at
-/// another place, so a later one finds the rest.
+/// The number of sockets that one sweep examines: a thousand processes that start together must not examine a million. Each sweep
+/// begins at another place, so a later sweep finds the rest.
 const MOST_SWEPT: usize = 64;
-/// Attempts to create a directory that other processes remove because it is empty.
+/// The number of attempts to create a directory that other processes remove because it is empty.
 const ATTEMPTS: usize = 100;
 
 /// A listening socket, and its name.
@@ -45,14 +45,14 @@ pub(crate) struct Listener {
 /// The file of a socket.
 struct SocketFile {
     file: PathBuf,
-    /// This provider has created its directory.
+    /// Whether this provider has created the file's directory.
     made: bool,
-    /// Its directory belongs to this host alone.
+    /// Whether the file's directory belongs to this host alone.
     local: bool,
 }
 
 impl Listener {
-    /// Binds a socket and listens. The text explains why its name is abstract, if it is.
+    /// Binds a socket and listens. The text explains why the socket's name is abstract, if it is.
     pub(crate) fn open(settings: &Settings) -> Result<(Listener, Option<String>), Failure> {
         let Some(dir) = &settings.dir else {
             return match Listener::somewhere(settings) {
@@ -102,8 +102,8 @@ impl Listener {
         Ok(Listener { socket: Some(socket), name, file: None })
     }
 
-    /// A socket in the directory. It is first bound under another name: `bind` creates the file before the kernel knows its owner,
-    /// and a sweep at that moment would consider the socket dead.
+    /// Returns a socket in the directory. The socket is first bound under another name: `bind` creates the file before the kernel
+    /// knows its owner, and a sweep at that moment would consider the socket dead.
     fn within(directory: Directory) -> io::Result<Listener> {
         let local = !directory.is_remote();
         if local {
@@ -125,13 +125,13 @@ impl Listener {
         Ok(Listener { socket: Some(socket), name, file: Some(file) })
     }
 
-    /// The socket, until it is closed.
+    /// Returns the socket, or `None` after it is closed.
     pub(crate) fn socket(&self) -> Option<&OwnedFd> {
         self.socket.as_ref()
     }
 
-    /// Closes the socket and the connections that wait on it: with an abstract name they can be of any user. Its file is removed
-    /// first.
+    /// Closes the socket and the connections that wait on it: with an abstract name they can be of any user. The socket's file is
+    /// removed first.
     pub(crate) fn close(&mut self, closer: &Closer) {
         let by_file = self.file.is_some();
         self.remove_file();
@@ -151,11 +151,11 @@ impl Listener {
             sweep(directory);
         }
         if made {
-            let _ = fs::remove_dir(directory); // if it is empty
+            let _ = fs::remove_dir(directory); // removed if it is empty
         }
     }
 
-    /// The bytes for `sun_path`.
+    /// Returns the bytes of the name for `sun_path`.
     pub(crate) fn name(&self) -> &[u8] {
         &self.name
     }
@@ -167,8 +167,8 @@ impl Drop for Listener {
     }
 }
 
-/// The names to try for a peer's socket. Our own view of the directory comes first, because the peer's path may lead elsewhere
-/// here. The path in the root of the peer's process comes last; the system may deny access to it.
+/// Returns the names to try for a peer's socket. This process's own view of the directory comes first, because the peer's path may
+/// lead elsewhere in this mount namespace. The path in the root of the peer's process comes last; the system may deny access to it.
 pub(crate) fn targets(peer: &Address, own_dir: Option<&Path>) -> Vec<Vec<u8>> {
     let mut names = Vec::with_capacity(3);
     if let (Some(dir), Some(file)) = (own_dir, file_name(&peer.socket)) {
@@ -183,7 +183,7 @@ pub(crate) fn targets(peer: &Address, own_dir: Option<&Path>) -> Vec<Vec<u8>> {
     names
 }
 
-/// The path as a process of the same user sees it, possibly in another mount namespace.
+/// Returns the path as a process of the same user sees it, possibly in another mount namespace.
 fn in_the_root_of(process: u32, path: &[u8]) -> Option<Vec<u8>> {
     let number = process.to_string();
     let own = [PROC, number.as_bytes()].concat();
@@ -193,7 +193,7 @@ fn in_the_root_of(process: u32, path: &[u8]) -> Option<Vec<u8>> {
     (theirs && name.len() < sys::MAX_NAME).then_some(name)
 }
 
-/// The file's name, if the socket is in a directory and has a name of this provider.
+/// Returns the file's name, if the socket is in a directory and has a name of this provider.
 fn file_name(socket: &[u8]) -> Option<&OsStr> {
     if socket.first() != Some(&b'/') {
         return None;
@@ -201,7 +201,7 @@ fn file_name(socket: &[u8]) -> Option<&OsStr> {
     Path::new(OsStr::from_bytes(socket)).file_name()
 }
 
-/// Whether one of the names exists. The error is [`io::ErrorKind::PermissionDenied`] if this process may not look, and
+/// Checks whether one of the names exists. The error is [`io::ErrorKind::PermissionDenied`] if this process may not look, and
 /// [`io::ErrorKind::NotFound`] if none exists.
 pub(crate) fn find(peer: &Address, own_dir: Option<&Path>) -> io::Result<()> {
     let mut outcome = Err(io::ErrorKind::NotFound.into());
@@ -290,7 +290,7 @@ mod tests {
             ["/here/tieline-1.sock", socket, &in_its_root]
         );
         assert_eq!(names(ours, socket, Some("/there")), [socket, &in_its_root], "once");
-        // Without a process number, with one that does not exist, or with a name that is too long for a socket.
+        // The cases: no process number, a number that does not exist, and a name that is too long for a socket.
         assert_eq!(names(0, socket, None), [socket]);
         assert_eq!(names(u32::MAX, socket, None), [socket]);
         let long = format!("/{}.sock", "x".repeat(sys::MAX_NAME - 8));
@@ -316,7 +316,7 @@ mod tests {
             (path, socket)
         }
 
-        /// A socket that a killed process left.
+        /// Returns a socket that a killed process left.
         fn dead(&self, name: &str) -> PathBuf {
             self.bind(name).0
         }
@@ -342,7 +342,7 @@ mod tests {
         let (live, _live) = folder.bind("tieline-3.sock");
         let (starting, _starting) = folder.bind("tieline-4.new");
         make_old(&starting);
-        let young = folder.dead("tieline-5.new"); // its process may not have reached listen yet
+        let young = folder.dead("tieline-5.new"); // the owner of this socket may not have reached listen yet
         let [file, strange] = ["tieline-6.sock", "tieline-7.other"].map(|name| folder.0.join(name));
         fs::write(&file, "").unwrap();
         fs::write(&strange, "").unwrap();
@@ -362,7 +362,7 @@ mod tests {
         let left = || dead.iter().filter(|path| path.exists()).count();
         sweep(&folder.0);
         assert_eq!(left(), 10);
-        // However many files remain.
+        // The number of remaining files does not matter.
         for n in 0..3 * MOST_SWEPT {
             fs::write(folder.0.join(format!("tieline-x{n}.sock")), "").unwrap();
         }

@@ -1,7 +1,7 @@
 //! Message buffers: chunks of a few sizes in memory files of the sender.
 //!
 //! A payload that does not fit into a slot is written to a chunk, whose position is in the slot. Chunks are allocated
-//! last-in-first-out, because the most recently freed one is in the cache. The pool grows by whole segments up to a limit. Peers
+//! last-in-first-out, because the most recently freed chunk is in the cache. The pool grows by whole segments up to a limit. Peers
 //! map a segment read-only when its first message arrives.
 
 use std::cell::{Cell, RefCell};
@@ -13,14 +13,14 @@ use tieline_plugin_api::{Failure, Status};
 
 use crate::sys::{self, Mapping};
 
-/// The sizes of chunks.
+/// The sizes of chunks, in bytes.
 pub(crate) const CLASSES: [usize; 5] = [256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
 /// The largest chunk, which is also the longest message.
 pub(crate) const MAX_CHUNK: usize = CLASSES[CLASSES.len() - 1];
 const FIRST_SEGMENT: usize = 256 << 10;
-/// A peer refuses to map a longer segment.
+/// The length of the longest segment, in bytes. A peer refuses to map a longer one.
 pub(crate) const LARGEST_SEGMENT: usize = 8 << 20;
-/// Most segments of one pool; a peer refuses to map more.
+/// The maximum number of segments of one pool. A peer refuses to map more.
 pub(crate) const MAX_SEGMENTS: usize = 4096;
 
 /// An allocated piece of a segment.
@@ -32,30 +32,30 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Its size in bytes.
+    /// Returns the chunk's size in bytes.
     pub(crate) fn capacity(self) -> usize {
         CLASSES[self.class as usize]
     }
 }
 
 struct Segment {
-    /// Shared with the writer, so that no cell is borrowed during the write.
+    /// The mapping, shared with the writer, so that no cell is borrowed during the write.
     map: Rc<Mapping>,
     fd: OwnedFd,
 }
 
-/// The chunks of one interface. Only its own methods borrow its cells, and they call no other code.
+/// The chunks of one interface. Only the methods of this type borrow its cells, and these methods call no other code.
 pub(crate) struct Pool {
     free: RefCell<[Vec<Chunk>; CLASSES.len()]>,
     segments: RefCell<Vec<Segment>>,
-    /// Bytes of the last segment that were cut into chunks.
+    /// The number of bytes of the last segment that were cut into chunks.
     used: Cell<usize>,
     committed: Cell<usize>,
     max: usize,
 }
 
 impl Pool {
-    /// An empty pool that grows up to `max` bytes.
+    /// Makes an empty pool that grows up to `max` bytes.
     pub(crate) fn new(max: usize) -> Pool {
         Pool {
             free: RefCell::default(),
@@ -66,13 +66,13 @@ impl Pool {
         }
     }
 
-    /// Bytes of shared memory that the pool has allocated.
+    /// Returns the bytes of shared memory that the pool has allocated.
     pub(crate) fn committed(&self) -> usize {
         self.committed.get()
     }
 
-    /// Allocates a chunk for `len` bytes. [`Status::Again`]: the pool is at its limit, and chunks are released with progress.
-    /// [`Status::NoMemory`]: the system has no memory, and no chunk will be released either.
+    /// Allocates a chunk for `len` bytes. The error [`Status::Again`] means that the pool is at its limit; progress releases
+    /// chunks. The error [`Status::NoMemory`] means that the system has no memory, and no chunk will be released either.
     pub(crate) fn take(&self, len: usize) -> Result<Chunk, Status> {
         let class = CLASSES.iter().position(|&c| len <= c).ok_or(Status::TooLarge)?;
         if let Some(chunk) = self.free.borrow_mut()[class].pop() {
@@ -83,7 +83,7 @@ impl Pool {
         }
         match self.grow() {
             Ok(true) => self.cut(class).ok_or(Status::NoMemory),
-            // At the limit: use a larger chunk. Its class stays the one that it was cut for.
+            // At the limit, a larger chunk is used. Its class stays the one that the chunk was cut for.
             Ok(false) => self.larger(class).ok_or(Status::Again),
             Err(_) if self.committed.get() > 0 => self.larger(class).ok_or(Status::Again),
             Err(failure) => Err(failure.status),
@@ -142,7 +142,7 @@ impl Pool {
         }
     }
 
-    /// Adds a segment; `false` at the limit.
+    /// Adds a segment. Returns `false` at the limit.
     fn grow(&self) -> Result<bool, Failure> {
         let committed = self.committed.get();
         let len = committed.clamp(FIRST_SEGMENT, LARGEST_SEGMENT).min(self.max - committed);
@@ -169,7 +169,7 @@ impl Pool {
         self.free.borrow_mut()[chunk.class as usize].push(chunk);
     }
 
-    /// The position of a chunk's `capacity()` bytes, valid until it is released.
+    /// Returns the position of a chunk's `capacity()` bytes, valid until the chunk is released.
     pub(crate) fn place(&self, chunk: Chunk) -> Result<(Rc<Mapping>, u64), Status> {
         let segments = self.segments.borrow();
         let segment = segments.get(chunk.segment as usize).ok_or(Status::Invalid)?;
@@ -235,7 +235,7 @@ mod tests {
         assert!((100..1 << 30).contains(&pool.committed()), "{}", pool.committed());
     }
 
-    /// Peers map it by segments: a busy sender has few large ones, and none is larger than a peer maps.
+    /// Peers map the pool by segments: a busy sender has few large ones, and none is larger than a peer maps.
     #[test]
     fn pool_doubles_up_to_largest_segment_and_its_limit() {
         const KIB: usize = 1 << 10;

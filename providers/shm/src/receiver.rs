@@ -17,10 +17,10 @@ use crate::shared::Shared;
 use crate::sys::{self, Mapping};
 use crate::wake;
 
-/// Consumed bytes of pooled messages after which the sender is notified.
+/// The number of consumed bytes of pooled messages after which the sender is notified.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// Records of one socket that are handled before the next socket.
+/// The number of records of one socket that are handled before the next socket.
 pub(crate) const MOST_IN_TURN: u32 = 8;
 
 /// The result of draining a channel.
@@ -28,8 +28,8 @@ pub(crate) const MOST_IN_TURN: u32 = 8;
 pub(crate) enum Drained {
     /// All published messages are delivered.
     Quiet,
-    /// There may be more: the event array is full, or a slot was no message. Such slots take no room in the array, and a peer that
-    /// wrote only such slots would block all others.
+    /// The channel may have more: the event array is full, or a slot was no message. Such slots take no room in the array, and a
+    /// peer that wrote only such slots would block all others.
     Full,
     /// The peer wrote invalid data.
     Broken,
@@ -39,32 +39,34 @@ pub(crate) enum Drained {
 pub(crate) struct RecvChannel {
     ring: RecvRing,
     chunk_bytes: usize,
-    /// The last poll that drained this channel.
+    /// The number of the last poll that drained this channel.
     round: u64,
     number: u64,
     segments: Vec<Mapping>,
     map: Arc<Mapping>,
     fenced: bool,
     fastbox: usize,
-    /// The sender rings its bell after writing, so the channel need not be polled.
+    /// Whether the sender rings its bell after writing, so the channel need not be polled.
     pub(crate) bell: bool,
-    /// The sender writes to the fast box, which every poll must drain.
+    /// Whether the sender writes to the fast box, which every poll must drain.
     pub(crate) fast: bool,
-    /// A fast box was granted: it counts until the channel ends.
+    /// Whether a fast box was granted: it counts until the channel ends.
     pub(crate) granted: bool,
-    /// `bell` or `fast` has just changed.
+    /// Whether `bell` or `fast` has just changed.
     pub(crate) turned: bool,
-    /// Closed together with the channel and not earlier: its end notifies the sender that its memory is not read any more.
+    /// The socket, closed together with the channel and not earlier: its end notifies the sender that its memory is not read any
+    /// more.
     pub(crate) socket: OwnedFd,
-    /// How the sender ended; its published messages are drained first. The socket is not read any more.
+    /// The status with which the sender ended; its published messages are drained first. The socket is not read any more.
     pub(crate) leaving: Option<i32>,
-    /// A region that the sender has requested without an answer so far. It requests one at a time, and waits for each answer.
+    /// The region that the sender has requested without an answer so far. A sender requests one region at a time, and waits for
+    /// each answer.
     unanswered: Option<u64>,
     /// The last record for the sender.
     refusal: Option<Refusal>,
-    /// All slots that it can have published before it ended are below this position.
+    /// The position below which are all slots that the sender can have published before it ended.
     last: u64,
-    /// The same position for the end of any failed endpoint of this interface; 0 if no such slot is left.
+    /// The same position for the end of any failed endpoint of this interface; 0 if no such slot remains.
     noted: u64,
 }
 
@@ -114,8 +116,8 @@ impl RecvChannel {
     #[inline(always)]
     pub(crate) fn drain(&mut self, shared: &Shared, events: &mut Events<'_>) -> Drained {
         let mut next = self.ring.peek();
-        // A channel that changes its mode can be drained twice in one poll. The messages of the first time are still to be read:
-        // only the next poll releases them.
+        // A channel that changes its mode can be drained twice in one poll. The application still reads the messages of the first
+        // time: only the next poll releases them.
         let round = shared.round.get();
         if self.round != round {
             self.round = round;
@@ -168,7 +170,7 @@ impl RecvChannel {
                     && !self.read_socket(shared)
                     && segment >= self.segments.len()
                 {
-                    return Some(Drained::Full); // its descriptor may follow the records that were read now
+                    return Some(Drained::Full); // the segment's descriptor may follow the records that were read here
                 }
                 match self.segments.get(segment) {
                     Some(map) if len <= MAX_CHUNK && map.holds(offset, len as u64) => {
@@ -244,12 +246,12 @@ impl RecvChannel {
         let _ = sys::send(&self.socket, &Record::Wake.pack(), &[]);
     }
 
-    /// Whether consumed slots are not published yet.
+    /// Checks whether consumed slots are not published yet.
     pub(crate) fn is_behind(&self) -> bool {
         self.ring.unpublished() != 0
     }
 
-    /// Whether there are slots that [`RecvChannel::drain`] has not seen.
+    /// Checks whether there are slots that [`RecvChannel::drain`] has not seen.
     pub(crate) fn has_news(&self) -> bool {
         self.ring.peek() != Peek::Empty
     }
@@ -263,7 +265,7 @@ impl RecvChannel {
         }
     }
 
-    /// Handles at most [`MOST_IN_TURN`] records of the socket. Returns whether that was all.
+    /// Handles at most [`MOST_IN_TURN`] records of the socket. Returns whether there were no more.
     pub(crate) fn read_socket(&mut self, shared: &Shared) -> bool {
         let mut buffer = [0u8; MAX_RECORD];
         if self.leaving.is_some() {
@@ -291,10 +293,10 @@ impl RecvChannel {
         false
     }
 
-    /// The position below which all slots are that can be published by now.
+    /// Returns the position below which are all slots that can be published at this time.
     fn end_of_published(&self) -> u64 {
         let (cold, fast) = (channel::COLD.count as u64, channel::fast(self.fastbox).count as u64);
-        // Otherwise: a full cold ring, whose last slot switches to a full fast box, which begins with a lap of its own.
+        // The other case is a full cold ring, whose last slot switches to a full fast box, which begins with a lap of its own.
         self.ring.position() + if self.fast { fast } else { cold + 2 * fast }
     }
 
@@ -303,7 +305,7 @@ impl RecvChannel {
         self.noted = self.end_of_published();
     }
 
-    /// Upper bound of the unread slots that were published when the position was noted.
+    /// Returns an upper bound of the unread slots that were published when the position was noted.
     pub(crate) fn unread(&mut self) -> u64 {
         if self.noted != 0 && !self.has_news() {
             self.noted = 0;
@@ -311,20 +313,20 @@ impl RecvChannel {
         self.noted.saturating_sub(self.ring.position())
     }
 
-    /// Whether everything that the sender published before it ended is delivered.
+    /// Checks whether everything that the sender published before it ended is delivered.
     pub(crate) fn is_drained(&self) -> bool {
         !self.has_news() || self.ring.position() >= self.last
     }
 
     /// Stops reading from the sender. The sender is notified when the channel is dropped, with `refusal` if there is one. Until
-    /// then slots and events point into its pool, all of which it then takes back.
+    /// then slots and events point into the sender's pool, all of which the sender then takes back.
     pub(crate) fn leave(&mut self, shared: &Shared, status: i32, refusal: Option<Refusal>) {
         shared.epoll.remove(&self.socket);
         self.leaving = Some(status);
         self.refusal = self.refusal.take().or(refusal);
     }
 
-    /// `Err`: the connection ends with this status, and this refusal is sent to the peer.
+    /// Handles a record. With `Err` the connection ends with this status, and this refusal is sent to the peer.
     fn handle(
         &mut self,
         record: Result<Record, Refusal>,
@@ -364,12 +366,12 @@ impl RecvChannel {
         }
     }
 
-    /// Whether an answer is still to be sent that could not be sent before.
+    /// Checks whether an answer that could not be sent before is still owed.
     pub(crate) fn owes(&self) -> bool {
         self.unanswered.is_some() && self.leaving.is_none()
     }
 
-    /// Sends that answer.
+    /// Sends the answer that is owed.
     pub(crate) fn catch_up(&mut self, shared: &Shared) {
         if let (true, Some(segment)) = (self.owes(), self.unanswered) {
             if shared.domain.exports.answer(&self.socket, segment) {
@@ -378,7 +380,7 @@ impl RecvChannel {
         }
     }
 
-    /// Bytes of mapped memory that this end may have touched.
+    /// Returns the bytes of mapped memory that this end may have touched.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<RecvChannel>()) as u64

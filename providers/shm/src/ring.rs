@@ -3,13 +3,14 @@
 //! A slot is an 8-byte control word, an 8-byte header and 48 bytes of payload. The control word is written last, by one release
 //! store, and is all that the consumer polls. The consumer never writes to a slot, so a message costs one cache line that crosses
 //! once. The word contains the *lap* (the number of the producer's round), so that a slot of an earlier lap or zeroed memory is
-//! never taken for a new message. From time to time the consumer publishes its position in `tail`, a word on another line. The
-//! producer reads it only when the ring looks full.
+//! never taken for a new message. Once per quarter of the ring, or earlier, the consumer publishes its position in `tail`, a word
+//! on another line. The producer reads `tail` only when the ring looks full.
 //!
-//! Nothing that is read here is trusted: an impossible control word is [`Peek::Corrupt`], an impossible tail is [`TailIsNonsense`].
+//! The code trusts nothing that it reads: an impossible control word is [`Peek::Corrupt`], an impossible tail is
+//! [`TailIsNonsense`].
 //!
 //! The same source runs under loom (`--cfg loom`), which checks every interleaving of the two sides.
-#![allow(unsafe_code)] // the ring itself: slots in memory that two processes share
+#![allow(unsafe_code)] // the ring consists of slots in memory that two processes share
 #![cfg_attr(loom, allow(dead_code))] // under loom only the ring and its tests are built
 
 #[cfg(loom)]
@@ -20,16 +21,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-/// The longest payload in the slot itself.
+/// The longest payload in the slot, in bytes.
 pub(crate) const INLINE: usize = 48;
-/// Distance at which the producer prefetches lines for writing: as many as it writes while one arrives.
+/// The distance at which the producer prefetches lines for writing: the number of lines that it writes while one arrives.
 #[cfg(not(loom))]
 const AHEAD: u64 = 8;
-/// The size of a slot.
+/// The size of a slot, in bytes.
 #[cfg(not(loom))]
 pub(crate) const SLOT: usize = 64;
 
-/// The rest of a slot: loom must see each access, real memory is used directly.
+/// The rest of a slot. loom must see each access, while real memory is used directly.
 #[cfg(loom)]
 type Body = loom::cell::UnsafeCell<[u64; 7]>;
 #[cfg(not(loom))]
@@ -47,7 +48,7 @@ impl Body {
     }
 }
 
-/// One cache line.
+/// A slot of the ring: one cache line.
 #[repr(C, align(64))]
 pub(crate) struct Slot {
     control: AtomicU64,
@@ -57,54 +58,54 @@ pub(crate) struct Slot {
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Slot>() == SLOT);
 
-/// The low half of a control word: `id | len << 16 | kind << 24`.
+/// Returns the low half of a control word: `id | len << 16 | kind << 24`.
 #[inline(always)]
 pub(crate) const fn head(kind: u8, len: usize, id: u16) -> u32 {
     id as u32 | (len as u32) << 16 | (kind as u32) << 24
 }
 
-/// The lap of a position: 1 for the first, so that zeroed memory is no lap.
+/// Returns the lap of a position. The first lap is 1, so that zeroed memory is no lap.
 #[inline(always)]
 fn lap(position: u64, shift: u32) -> u32 {
     ((position >> shift) as u32).wrapping_add(1)
 }
 
-/// The consumer's position went backwards, or beyond the produced slots.
+/// The error that the consumer's position went backwards, or beyond the produced slots.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TailIsNonsense;
 
-/// Keeps the memory of a ring mapped.
+/// The mapping that a ring keeps alive.
 #[cfg(not(loom))]
 type Keep = std::sync::Arc<crate::sys::Mapping>;
 #[cfg(loom)]
 type Keep = std::sync::Arc<tests::Memory>;
 
-/// The producer's side.
+/// The producer's side of a ring.
 pub(crate) struct SendRing {
     slots: Cell<NonNull<Slot>>,
     mask: Cell<u64>,
     shift: Cell<u32>,
-    /// Slots written since the channel began.
+    /// The number of slots written since the channel began.
     position: Cell<u64>,
-    /// The position at which the ring looks full; equal to `position` while the ring is closed.
+    /// The position at which the ring looks full; equal to `position` while the ring is shut.
     limit: Cell<u64>,
     /// The position at which the current ring began.
     origin: Cell<u64>,
     /// The last tail that was read.
     seen: Cell<u64>,
     tail: NonNull<AtomicU64>,
-    #[allow(dead_code)] // held, not read
+    #[allow(dead_code)] // held, never read
     keep: Keep,
 }
 
 impl SendRing {
-    /// Whether a slot is known to be free without reading the tail.
+    /// Checks whether a slot is known to be free without reading the tail.
     #[inline(always)]
     pub(crate) fn has_room(&self) -> bool {
         self.position.get() != self.limit.get()
     }
 
-    /// Slots written since the channel began.
+    /// Returns the number of slots written since the channel began.
     #[inline(always)]
     pub(crate) fn position(&self) -> u64 {
         self.position.get()
@@ -112,7 +113,7 @@ impl SendRing {
 
     /// Writes and publishes one slot.
     ///
-    /// The caller must ensure that there is room and that `payload` fits. Otherwise nothing is sent.
+    /// The caller must ensure that there is a free slot and that `payload` fits. Otherwise nothing is sent.
     #[inline(always)]
     pub(crate) fn push(&self, head: u32, header: u64, payload: &[u8]) {
         if !self.has_room() || payload.len() > INLINE {
@@ -120,12 +121,12 @@ impl SendRing {
         }
         let position = self.position.get();
         let index = (position & self.mask.get()) as usize;
-        // SAFETY: `index <= mask`, and `over` checked that `keep` contains that many slots.
+        // SAFETY: `index <= mask`, and `over` checked that `keep` contains `mask + 1` slots.
         let slot = unsafe { self.slots.get().add(index).as_ref() };
         slot.body.with_mut(|body| {
             let body = body.cast::<u64>();
-            // SAFETY: seven words. This slot is exclusively the producer's until the control word is stored, because the consumer
-            // has passed it (`limit` follows the tail that the consumer published).
+            // SAFETY: the body has seven words. This slot belongs to the producer alone until the control word is stored, because
+            // the consumer has passed it (`limit` follows the tail that the consumer published).
             unsafe {
                 body.write(header);
                 copy_small(payload.as_ptr(), body.add(1).cast(), payload.len());
@@ -144,7 +145,7 @@ impl SendRing {
         #[cfg(all(not(loom), target_arch = "x86_64"))]
         {
             let index = (self.position.get().wrapping_add(AHEAD) & self.mask.get()) as usize;
-            // SAFETY: an address inside the ring; a prefetch reads nothing.
+            // SAFETY: the address is inside the ring, and a prefetch reads nothing.
             unsafe {
                 let at = self.slots.get().add(index).as_ptr();
                 std::arch::asm!("prefetchw [{0}]", in(reg) at, options(nostack, preserves_flags));
@@ -152,7 +153,7 @@ impl SendRing {
         }
     }
 
-    /// Reads the consumer's position and makes room.
+    /// Reads the consumer's position and frees the slots before it.
     pub(crate) fn refresh(&self) -> Result<u64, TailIsNonsense> {
         // SAFETY: `over` took the address from `keep`.
         let tail = unsafe { self.tail.as_ref() }.load(Ordering::Acquire);
@@ -166,18 +167,19 @@ impl SendRing {
         Ok(tail)
     }
 
-    /// The tail that [`SendRing::refresh`] read last.
+    /// Returns the tail that [`SendRing::refresh`] read last.
     pub(crate) fn seen(&self) -> u64 {
         self.seen.get()
     }
 
-    /// The current tail, unchecked: only to detect whether it has moved.
+    /// Returns the current tail, unchecked: only to detect whether it has moved.
     pub(crate) fn tail_now(&self) -> u64 {
         // SAFETY: `over` took the address from `keep`.
         unsafe { self.tail.as_ref() }.load(Ordering::Acquire)
     }
 
-    /// Like [`SendRing::shut`], but temporarily: pass the result to [`SendRing::release`]. Nothing may be pushed meanwhile.
+    /// Shuts the ring like [`SendRing::shut`], but temporarily: pass the result to [`SendRing::release`]. Nothing may be pushed
+    /// meanwhile.
     #[cfg(not(loom))]
     pub(crate) fn hold(&self) -> u64 {
         self.limit.replace(self.position.get())
@@ -189,7 +191,7 @@ impl SendRing {
         self.limit.set(limit);
     }
 
-    /// Nothing can be pushed until the next [`SendRing::refresh`].
+    /// Shuts the ring: nothing can be pushed until the next [`SendRing::refresh`].
     pub(crate) fn shut(&self) {
         self.limit.set(self.position.get());
     }
@@ -198,15 +200,15 @@ impl SendRing {
 /// The slot at the consumer's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Peek {
-    /// No new slot.
+    /// There is no new slot.
     Empty,
     /// A message: the low half of its control word.
     Slot(u32),
-    /// Neither new nor from an earlier lap: the producer is defective or malicious.
+    /// The slot is neither new nor from an earlier lap: the producer is defective or malicious.
     Corrupt,
 }
 
-/// The consumer's side.
+/// The consumer's side of a ring.
 pub(crate) struct RecvRing {
     current: NonNull<Slot>,
     expected: u32,
@@ -216,7 +218,7 @@ pub(crate) struct RecvRing {
     position: u64,
     published: u64,
     tail: NonNull<AtomicU64>,
-    #[allow(dead_code)] // held, not read
+    #[allow(dead_code)] // held, never read
     keep: Keep,
 }
 
@@ -236,13 +238,13 @@ impl RecvRing {
         }
     }
 
-    /// The header of the slot that [`RecvRing::peek`] returned.
+    /// Returns the header of the slot that [`RecvRing::peek`] returned.
     #[inline(always)]
     pub(crate) fn header(&self) -> u64 {
         self.word(0)
     }
 
-    /// A word of the slot's body: 0 is the header, 1 to 6 the payload.
+    /// Returns a word of the slot's body: 0 is the header, 1 to 6 the payload.
     #[inline(always)]
     pub(crate) fn word(&self, index: usize) -> u64 {
         // SAFETY: `current` points into the ring; a defective producer may write meanwhile, hence volatile.
@@ -254,10 +256,10 @@ impl RecvRing {
         }
     }
 
-    /// The start of the slot's payload: [`INLINE`] bytes, valid until the slot is published.
+    /// Returns the start of the slot's payload: [`INLINE`] bytes, valid until the slot is published.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *const u8 {
-        // SAFETY: `current` points into the ring; the second of seven words.
+        // SAFETY: `current` points into the ring, and the payload begins at the second of seven words.
         unsafe { self.current.as_ref().body.with(|body| body.cast::<u64>().add(1).cast()) }
     }
 
@@ -273,24 +275,24 @@ impl RecvRing {
         self.current = unsafe { self.slots.add(index as usize) };
     }
 
-    /// Slots consumed since the channel began; a new ring begins at a multiple of its size.
+    /// Returns the number of slots consumed since the channel began. A new ring begins at a multiple of its size.
     pub(crate) fn position(&self) -> u64 {
         self.position
     }
 
-    /// Consumed slots that are not published yet.
+    /// Returns the number of consumed slots that are not published yet.
     #[inline(always)]
     pub(crate) fn unpublished(&self) -> u64 {
         self.position - self.published
     }
 
-    /// A quarter of the ring: the number of consumed slots after which to publish.
+    /// Returns a quarter of the ring: the number of consumed slots after which to publish.
     #[inline(always)]
     pub(crate) fn quarter(&self) -> u64 {
         (self.mask + 1) >> 2
     }
 
-    /// Publishes the consumed position; payloads of those slots become invalid.
+    /// Publishes the consumed position. Payloads of the consumed slots become invalid.
     #[inline]
     pub(crate) fn publish(&mut self) {
         self.published = self.position;
@@ -303,11 +305,11 @@ impl RecvRing {
 #[cfg(not(loom))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
-    /// Offset of the slots: a multiple of [`SLOT`].
+    /// The offset of the slots: a multiple of [`SLOT`].
     pub(crate) slots: usize,
-    /// Number of slots: a power of two.
+    /// The number of slots: a power of two.
     pub(crate) count: usize,
-    /// Offset of the tail word.
+    /// The offset of the tail word.
     pub(crate) tail: usize,
 }
 
@@ -322,7 +324,7 @@ fn locate(keep: &Keep, layout: Layout) -> Option<(NonNull<Slot>, NonNull<AtomicU
     if fits { Some((NonNull::new(slots)?, tail)) } else { None }
 }
 
-/// The first position at or after `position` that begins a lap of `count` slots.
+/// Returns the first position at or after `position` that begins a lap of `count` slots.
 #[cfg(not(loom))]
 fn next_lap(position: u64, count: usize) -> u64 {
     position.next_multiple_of(count as u64)
@@ -330,7 +332,7 @@ fn next_lap(position: u64, count: usize) -> u64 {
 
 #[cfg(not(loom))]
 impl SendRing {
-    /// A ring over a part of the mapping; `None` if it does not fit.
+    /// Returns a ring over a part of the mapping; `None` if it does not fit.
     pub(crate) fn over(keep: Keep, layout: Layout) -> Option<SendRing> {
         let (slots, tail) = locate(&keep, layout)?;
         Some(SendRing {
@@ -363,7 +365,7 @@ impl SendRing {
 
 #[cfg(not(loom))]
 impl RecvRing {
-    /// A ring over a part of the mapping; `None` if it does not fit.
+    /// Returns a ring over a part of the mapping; `None` if it does not fit.
     pub(crate) fn over(keep: Keep, layout: Layout) -> Option<RecvRing> {
         let (slots, tail) = locate(&keep, layout)?;
         Some(RecvRing {
@@ -379,7 +381,7 @@ impl RecvRing {
         })
     }
 
-    /// See [`SendRing::switch`].
+    /// Continues in another ring like [`SendRing::switch`].
     pub(crate) fn switch(&mut self, layout: Layout) -> bool {
         let Some((slots, _)) = locate(&self.keep, layout) else { return false };
         self.position = next_lap(self.position, layout.count);
@@ -392,17 +394,17 @@ impl RecvRing {
     }
 }
 
-/// Copies up to [`INLINE`] bytes without a call; its pieces may overlap each other.
+/// Copies up to [`INLINE`] bytes without a call, in pieces that may overlap each other.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `len <= INLINE` bytes, and they do not overlap.
+/// `from` is readable and `to` writable for `len <= INLINE` bytes, and the two ranges do not overlap.
 #[inline(always)]
 unsafe fn copy_small(from: *const u8, to: *mut u8, len: usize) {
     /// # Safety
-    /// As above, for `N` bytes at both offsets.
+    /// `from` is readable and `to` writable for `N` bytes at offset `at`, and the two ranges do not overlap.
     #[inline(always)]
     unsafe fn piece<const N: usize>(from: *const u8, to: *mut u8, at: usize) {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the caller guarantees both ranges.
         unsafe { to.add(at).cast::<[u8; N]>().write(from.add(at).cast::<[u8; N]>().read()) }
     }
     // SAFETY: each piece ends at or before `len`.

@@ -1,4 +1,4 @@
-//! The ring against a model (property tests) and against every interleaving (loom).
+//! Tests of the ring against a model (property tests) and against every interleaving (loom).
 
 use super::*;
 
@@ -9,7 +9,7 @@ mod with_loom {
     use loom::thread;
     use std::sync::Arc;
 
-    /// A ring's memory under loom: real memory would hide accesses from loom.
+    /// The memory of a ring under loom, because real memory would hide accesses from loom.
     pub(in super::super) struct Memory {
         slots: Vec<Slot>,
         tail: AtomicU64,
@@ -60,7 +60,7 @@ mod with_loom {
         }
     }
 
-    /// Sends 1..=n, and waits for room if there is none.
+    /// Sends 1..=n, and waits whenever the ring is full.
     fn produce(ring: &SendRing, n: u64) {
         for i in 1..=n {
             while !ring.has_room() {
@@ -73,7 +73,7 @@ mod with_loom {
         }
     }
 
-    /// Takes one message if there is one, and publishes every `every` slots.
+    /// Takes one message if there is one, and publishes after every `every` slots.
     fn consume(ring: &mut RecvRing, every: u64) -> Option<(u64, u64)> {
         match ring.peek() {
             Peek::Empty => None,

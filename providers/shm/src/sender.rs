@@ -26,11 +26,11 @@ use crate::wake;
 
 /// The work after publishing a slot; 0 once the channel is fast.
 mod after {
-    /// A full fence: one of the sides has no membarrier, or is not known to have it yet.
+    /// A full fence is needed: one of the sides has no membarrier, or is not known to have it yet.
     pub(super) const FENCE: u32 = 1;
-    /// Ring the doorbell.
+    /// The sender rings the doorbell.
     pub(super) const BELL: u32 = 2;
-    /// Count messages towards a fast box, and check the receiver's answer.
+    /// The sender counts messages towards a fast box, and checks the receiver's answer.
     pub(super) const COUNT: u32 = 4;
     /// The doorbell page has arrived, but its slot is not written yet.
     pub(super) const BELL_DUE: u32 = 8;
@@ -42,13 +42,13 @@ enum Stage {
     Connecting,
     /// Messages can be sent.
     Open,
-    /// No more messages, with the reason.
+    /// No more messages can be sent; the status is the reason.
     Over(Status),
-    /// The application has closed the endpoint; the receiver drains.
+    /// The application has closed the endpoint; the receiver drains the ring.
     Closing,
 }
 
-/// The written length, if the message fits: the room was sufficient for all of it.
+/// Returns the written length if the message fits, otherwise [`Status::TooLarge`].
 fn fitting(fits: bool, len: usize) -> Result<usize, Status> {
     if fits { Ok(len) } else { Err(Status::TooLarge) }
 }
@@ -59,30 +59,30 @@ struct Doorbell {
     bit: u64,
 }
 
-/// The sending end.
+/// The sending end of a channel.
 pub(crate) struct SendChannel {
-    // Used by every message.
+    // The following fields are used by every message.
     ring: SendRing,
     after: Cell<u32>,
-    /// Not 0 while the receiver sleeps, or is about to.
+    /// The word that is not 0 while the receiver sleeps, or is about to.
     sleeping: Word,
     map: Arc<Mapping>,
-    // Used by larger messages. Cells are borrowed for a single access, and not while a packer runs.
+    // The following fields are used by larger messages. Cells are borrowed for a single access, and not while a packer runs.
     flight: RefCell<VecDeque<(u64, Chunk)>>,
     flight_bytes: Cell<usize>,
     segments_sent: Cell<u32>,
-    /// A packer of the application is running; the next slot is reserved for it.
+    /// Whether a packer of the application is running; the next slot is reserved for it.
     packing: Cell<bool>,
-    /// The tail when the last message found no room; `None` while there is room.
+    /// The tail when the last message found no room; `None` if the last message found room.
     starved: Cell<Option<u64>>,
-    // The rest.
+    // The remaining fields follow.
     shared: Rc<Shared>,
-    /// Only [`enter`](SendChannel::enter) sets it.
+    /// The stage, which only [`enter`](SendChannel::enter) sets.
     stage: Cell<Stage>,
     /// The status of operations in this stage, stored separately because every operation reads it.
     status: Cell<Result<(), Status>>,
     socket: OnceCell<OwnedFd>,
-    /// Borrowed only to take or set it.
+    /// The descriptor and bytes of the greeting, borrowed only to take or set them.
     greeting: RefCell<Option<(OwnedFd, Vec<u8>)>>,
     targets: Vec<Vec<u8>>,
     bell: OnceCell<Doorbell>,
@@ -93,13 +93,13 @@ pub(crate) struct SendChannel {
     fast: Cell<bool>,
     bye_due: Cell<bool>,
     gone: Cell<bool>,
-    /// Regions that the peer has sent, or was asked for.
+    /// The regions that the peer has sent, or was asked for.
     asking: Asking,
-    /// The other end of the socket belongs to this process.
+    /// Whether the other end of the socket belongs to this process.
     leads_home: Cell<bool>,
-    /// The peer has admitted this channel: from then on it may have received anything.
+    /// Whether the peer has admitted this channel: from then on it may have received anything.
     admitted: Cell<bool>,
-    /// Returned in the event when the endpoint fails.
+    /// The cookie in the event for the endpoint's failure.
     pub(crate) cookie: u64,
     /// The peer's domain.
     pub(crate) peer_domain: Id,
@@ -285,7 +285,7 @@ impl SendChannel {
                 return Err(status);
             }
         }
-        // The callback may be the application's: borrow nothing while it runs.
+        // The callback may be the application's, so nothing is borrowed while it runs.
         let filled = pool.place(chunk).and_then(|(map, at)| fill(&map, at));
         let written = match filled {
             Ok(written) => written,
@@ -322,7 +322,7 @@ impl SendChannel {
         self.reap()?;
         self.shared.pool.take(len).inspect_err(|_| {
             self.starved.set(Some(self.ring.seen()));
-            // Chunks are also released by other channels: the next poll checks all of them.
+            // Chunks are also released by other channels, so the next poll checks all of them.
             self.shared.pool_starved.set(true);
             self.shared.call_attention();
         })
@@ -360,7 +360,7 @@ impl SendChannel {
         self.stage.get() != Stage::Open
     }
 
-    /// Looks for a free slot, or returns why there is none.
+    /// Looks for a free slot, or returns the reason why there is none.
     fn make_room(&self) -> Result<(), Status> {
         match self.stage.get() {
             Stage::Open => {}
@@ -404,7 +404,7 @@ impl SendChannel {
         }
     }
 
-    /// The work that the fast path omits: fence, doorbell, wake-up, switch to a fast box.
+    /// Does the work that the fast path omits: fence, doorbell, wake-up, switch to a fast box.
     #[inline(never)]
     fn after_send(&self) {
         let todo = self.after.get();
@@ -446,7 +446,7 @@ impl SendChannel {
         self.after.set(if on { now | bit } else { now & !bit });
     }
 
-    /// Publishes a slot that is no message; `false` if there is no room now.
+    /// Publishes a slot that is no message. Returns `false` if the ring is full.
     fn push_note(&self, kind: u8, header: u64) -> bool {
         if self.is_shut()
             || (!self.ring.has_room() && self.reap().is_err())
@@ -486,7 +486,7 @@ impl SendChannel {
         }
         let size = self.shared.settings.fastbox_size;
         if verdict & 3 != channel::GRANTED || self.map.populate(sys::PAGE, size).is_err() {
-            // Request it again, at growing intervals.
+            // The fast box is requested again, at growing intervals.
             self.answered.set(self.asked.get());
             self.ask_at.set(self.messages.get().saturating_mul(2).max(64));
         } else if self.push_note(kind::SWITCH, 0) {
@@ -509,7 +509,7 @@ impl SendChannel {
 
     // ---- sleep ----
 
-    /// Before the interface sleeps: requests a wake-up for new room, if a message waits for room.
+    /// Requests a wake-up for new room before the interface sleeps, if a message waits for room.
     pub(crate) fn ask_for_wake(&self) {
         let wants = self.starved.get().is_some()
             || self.shared.pool_starved.get() && self.flight_bytes.get() > 0;
@@ -533,7 +533,7 @@ impl SendChannel {
         self.bell.get().is_some()
     }
 
-    /// Bytes of memory that this end has created.
+    /// Returns the bytes of memory that this end has created.
     pub(crate) fn memory(&self) -> u64 {
         let fast = if self.fast.get() { self.map.len() - sys::PAGE } else { 0 };
         (sys::PAGE + fast + size_of::<SendChannel>()) as u64

@@ -15,7 +15,7 @@ use crate::keys::Exports;
 use crate::pool::Pool;
 use crate::sys::Epoll;
 
-/// The descriptor that epoll reports as ready.
+/// The purpose of a descriptor that epoll reports as ready.
 pub(crate) mod token {
     pub(crate) const LISTENER: u64 = 0;
     pub(crate) const TICKER: u64 = 1;
@@ -32,35 +32,35 @@ pub(crate) mod token {
     pub(crate) const fn handshake(index: usize) -> u64 {
         HANDSHAKE | index as u64
     }
-    /// The class (0 to 3) and the index.
+    /// Returns the class (0 to 3) and the index.
     pub(crate) const fn split(token: u64) -> (u64, usize) {
         (token >> 62, (token & !HANDSHAKE) as usize)
     }
 }
 
-/// State that the interfaces of a domain share. Any thread may use it.
+/// The state that the interfaces of a domain share. Any thread may use it.
 pub(crate) struct DomainState {
     pub(crate) id: Id,
     pub(crate) host: HostFacts,
     pub(crate) exports: Exports,
-    /// For messages to the operator; a test has none.
+    /// The host for messages to the operator; `None` in tests.
     pub(crate) log: Option<HostHandle>,
     pub(crate) warned: Once,
     /// The reported reasons why this side could not admit peers.
     pub(crate) lacked: Mutex<Vec<String>>,
 }
 
-/// Most reasons of that kind that are reported.
+/// The maximum number of such reasons that are reported.
 const MOST_REASONS: usize = 8;
 
 impl DomainState {
-    /// Whether the host supports events that return messages; a test has no host, and supports them.
+    /// Checks whether the host supports events that return messages; a test has no host, and supports them.
     pub(crate) fn takes_messages_back(&self) -> bool {
         self.log.as_ref().is_none_or(|host| host.abi_minor() >= 1)
     }
 
-    /// A peer was refused for lack of a resource. The peer reads a refusal of one byte; the report names the resource, each reason
-    /// once.
+    /// Records that a peer was refused for lack of a resource. The peer reads a refusal of one byte; the report names the resource,
+    /// each reason once.
     #[cold]
     pub(crate) fn lacks(&self, what: &Failure) {
         let mut lacked = self.lacked.lock().unwrap_or_else(PoisonError::into_inner);
@@ -87,7 +87,7 @@ impl DomainState {
     }
 }
 
-/// State that an interface shares with its endpoints and channels. Its lists are borrowed for a single access, without calls
+/// The state that an interface shares with its endpoints and channels. Its lists are borrowed for a single access, without calls
 /// meanwhile.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -95,21 +95,21 @@ pub(crate) struct Shared {
     pub(crate) user: u32,
     pub(crate) epoll: Epoll,
     pub(crate) pool: Pool,
-    /// The pool was empty when a message needed a chunk.
+    /// Whether the pool was empty when a message needed a chunk.
     pub(crate) pool_starved: Cell<bool>,
-    /// Number of polls.
+    /// The number of polls.
     pub(crate) round: Cell<u64>,
-    /// Something waits for the slow part of a poll.
+    /// Whether something waits for the slow part of a poll.
     pub(crate) attention: Cell<bool>,
     pub(crate) fast_boxes: Cell<u64>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
-    /// Failed endpoints by index, to be reported after the data that their peers had written.
+    /// The failed endpoints by index, to be reported after the data that their peers had written.
     pub(crate) failures: RefCell<VecDeque<(usize, Notice)>>,
-    /// Channels whose sender has disconnected, to be drained for the last time.
+    /// The channels whose sender has disconnected, to be drained for the last time.
     pub(crate) ended: RefCell<Vec<u32>>,
-    /// Number of connections that this interface refused.
+    /// The number of connections that this interface refused.
     pub(crate) refused: Cell<u64>,
-    /// Closes connections of other users.
+    /// The part that closes connections of other users.
     pub(crate) closer: Closer,
 }
 
@@ -120,14 +120,14 @@ pub(crate) struct Returned {
     pub(crate) data: Box<[u8]>,
 }
 
-/// An event that waits for room, and its bytes.
+/// An event that waits for delivery, and its bytes.
 pub(crate) struct Notice {
     pub(crate) event: Event,
     pub(crate) data: Box<[u8]>,
 }
 
 impl Notice {
-    /// The event for a poll; its bytes stay in this record.
+    /// Returns the event for a poll. The event's bytes stay in this record.
     pub(crate) fn event(&self) -> Event {
         let data = if self.data.is_empty() { std::ptr::null() } else { self.data.as_ptr() };
         Event { data, len: self.data.len(), ..self.event }
@@ -148,7 +148,7 @@ impl Shared {
         self.attention.set(true);
     }
 
-    /// The same if the peer received nothing: the messages sent to it are returned first.
+    /// Reports a failed endpoint whose peer received nothing: the messages sent to the peer are returned first.
     pub(crate) fn endpoint_untaken(
         &self,
         place: usize,
@@ -181,7 +181,7 @@ impl Shared {
         granted
     }
 
-    /// A channel's sender has disconnected, wherever that was noticed.
+    /// Records that a channel's sender has disconnected, wherever that was noticed.
     pub(crate) fn inbound_ended(&self, index: u32) {
         self.ended.borrow_mut().push(index);
         self.attention.set(true);

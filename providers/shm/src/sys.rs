@@ -1,7 +1,7 @@
 //! The kernel interface: sockets that carry descriptors, epoll, membarrier. Memory files come from a separate crate.
 //!
 //! Everything else in this crate, except the ring, is safe code on top of this file.
-#![allow(unsafe_code)] // this file is the crate's one door to libc
+#![allow(unsafe_code)] // only this file of the crate calls libc
 
 use std::ffi::CString;
 use std::fs::File;
@@ -22,13 +22,13 @@ fn last() -> io::Error {
     io::Error::last_os_error()
 }
 
-/// The effective user of this process.
+/// Returns the effective user of this process.
 pub(crate) fn user() -> u32 {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::geteuid() }
 }
 
-/// Whether [`membarrier`] orders the memory accesses of every registered process. A forked child registers itself.
+/// Checks whether [`membarrier`] orders the memory accesses of every registered process. A forked child registers itself.
 pub(crate) fn asymmetric() -> bool {
     const QUERY: i64 = 0;
     const GLOBAL_EXPEDITED: i64 = 1 << 1;
@@ -48,11 +48,11 @@ pub(crate) fn asymmetric() -> bool {
 
 #[cfg(test)]
 thread_local! {
-    /// Number of calls of [`membarrier`] by this thread.
+    /// The number of calls of [`membarrier`] by this thread.
     pub(crate) static BARRIERS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// A full fence in every registered process, if [`asymmetric`] returns true.
+/// Executes a full fence in every registered process, if [`asymmetric`] returns true.
 pub(crate) fn membarrier() {
     #[cfg(test)]
     BARRIERS.set(BARRIERS.get() + 1);
@@ -65,9 +65,9 @@ pub(crate) fn membarrier() {
 
 // ---- files ----
 
-/// Whether a file is on a file system that other hosts may also have mounted.
+/// Checks whether a file is on a file system that other hosts may also have mounted.
 pub(crate) fn is_remote(file: &File) -> bool {
-    /// NFS, AFS (two), Coda, SMB (three), Lustre, GPFS, Ceph, 9P, FUSE, BeeGFS, OCFS2, GFS2, PanFS.
+    /// The file systems: NFS, AFS (two), Coda, SMB (three), Lustre, GPFS, Ceph, 9P, FUSE, BeeGFS, OCFS2, GFS2, PanFS.
     const REMOTE: [i64; 16] = [
         0x6969,
         0x5346_414f,
@@ -86,9 +86,9 @@ pub(crate) fn is_remote(file: &File) -> bool {
         0x0116_1970,
         0xaad7_aaea,
     ];
-    // SAFETY: a plain record; all zero is a value of it.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut about: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: an open descriptor and a writable record.
+    // SAFETY: the descriptor is open, and the record is writable.
     let done = unsafe { libc::fstatfs(file.as_raw_fd(), &mut about) };
     done == 0 && REMOTE.contains(&(about.f_type as i64 & 0xffff_ffff))
 }
@@ -97,7 +97,7 @@ pub(crate) fn is_remote(file: &File) -> bool {
 pub(crate) fn rename_within(directory: &File, from: &str, to: &str) -> io::Result<()> {
     let at = directory.as_raw_fd();
     let (from, to) = (CString::new(from)?, CString::new(to)?);
-    // SAFETY: an open descriptor and two zero-terminated names.
+    // SAFETY: the descriptor is open, and both names are zero-terminated.
     if unsafe { libc::renameat(at, from.as_ptr(), at, to.as_ptr()) } == 0 {
         Ok(())
     } else {
@@ -107,12 +107,12 @@ pub(crate) fn rename_within(directory: &File, from: &str, to: &str) -> io::Resul
 
 // ---- sockets ----
 
-/// A socket's name must be shorter than this.
+/// The length that a socket's name must stay below.
 pub(crate) const MAX_NAME: usize = 108;
 
-/// The address of a listener: bytes of `sun_path`, the first of which is zero for an abstract name.
+/// Returns the address of a listener: the bytes of `sun_path`, the first of which is zero for an abstract name.
 fn socket_address(path: &[u8]) -> Result<(libc::sockaddr_un, libc::socklen_t), Failure> {
-    // SAFETY: a plain record; all zero is a value of it.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     if path.is_empty() || path.len() >= address.sun_path.len() {
         return Err(Failure::new(
@@ -131,12 +131,12 @@ fn socket_address(path: &[u8]) -> Result<(libc::sockaddr_un, libc::socklen_t), F
 
 fn socket(kind: i32) -> io::Result<OwnedFd> {
     let kind = kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let fd = unsafe { libc::socket(libc::AF_UNIX, kind, 0) };
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: a descriptor without another owner.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
@@ -145,25 +145,26 @@ pub(crate) fn bind(name: &[u8]) -> io::Result<OwnedFd> {
     let (address, len) =
         socket_address(name).map_err(|failure| io::Error::other(failure.text.to_string()))?;
     let fd = socket(libc::SOCK_SEQPACKET)?;
-    // SAFETY: a filled address of that length.
+    // SAFETY: the address is filled up to that length.
     if unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
         return Err(last());
     }
     Ok(fd)
 }
 
-/// Lets peers connect.
+/// Lets peers connect to a bound socket.
 pub(crate) fn listen(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     if unsafe { libc::listen(fd.as_raw_fd(), 4096) } == 0 { Ok(()) } else { Err(last()) }
 }
 
-/// Connects without blocking; a leading zero byte makes the name abstract. [`Status::Again`]: the listener's queue is full.
+/// Connects without blocking; a leading zero byte makes the name abstract. The error [`Status::Again`] means that the listener's
+/// queue is full.
 pub(crate) fn connect(path: &[u8]) -> Result<OwnedFd, Failure> {
     let (address, len) = socket_address(path)?;
     let fd = socket(libc::SOCK_SEQPACKET)
         .map_err(|error| Failure::from_io("creating a socket", &error))?;
-    // SAFETY: a filled address of that length.
+    // SAFETY: the address is filled up to that length.
     if unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) } != 0 {
         let error = last();
         return Err(Failure::from_io("connecting to the peer's socket", &error));
@@ -171,14 +172,14 @@ pub(crate) fn connect(path: &[u8]) -> Result<OwnedFd, Failure> {
     Ok(fd)
 }
 
-/// Whether no process has the socket of that name open. A live socket refuses this datagram socket because of its different type,
-/// so its owner notices nothing. A socket that does not exist is not dead.
+/// Checks whether no process has the socket of that name open. A live socket refuses this datagram socket because of its different
+/// type, so its owner notices nothing. A socket that does not exist is not dead.
 pub(crate) fn is_dead(name: &[u8]) -> bool {
     let refused = |kind| {
         let (Ok((address, len)), Ok(fd)) = (socket_address(name), socket(kind)) else {
             return false;
         };
-        // SAFETY: a filled address of that length.
+        // SAFETY: the address is filled up to that length.
         let done = unsafe { libc::connect(fd.as_raw_fd(), (&raw const address).cast(), len) };
         done != 0 && last().raw_os_error() == Some(libc::ECONNREFUSED)
     };
@@ -186,14 +187,14 @@ pub(crate) fn is_dead(name: &[u8]) -> bool {
     refused(libc::SOCK_DGRAM) && refused(libc::SOCK_SEQPACKET)
 }
 
-/// Nothing more can be sent or connected to a socket; data that has arrived remains.
+/// Shuts down a socket: nothing more can be sent or connected to it; data that has arrived remains.
 pub(crate) fn shut_down(fd: &OwnedFd) {
-    // SAFETY: an open descriptor.
+    // SAFETY: the descriptor is open.
     let _ = unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
 }
 
-/// Whether no descriptors wait on a socket or on connections that wait to be accepted, as the kernel counts them in /proc (since
-/// Linux 5.6). If in doubt, returns false.
+/// Checks whether no descriptors wait on a socket or on connections that wait to be accepted, as the kernel counts them in /proc
+/// (since Linux 5.6). If in doubt, returns false.
 pub(crate) fn carries_nothing(fd: &OwnedFd) -> bool {
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()));
     let text = text.unwrap_or_default();
@@ -202,8 +203,8 @@ pub(crate) fn carries_nothing(fd: &OwnedFd) -> bool {
 
 /// Runs a function that starts a thread, so that the thread handles none of the application's signals.
 pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    // SAFETY: sets of signals are plain records that the calls fill. The mask is this thread's own, and it is restored before other
-    // code runs on this thread.
+    // SAFETY: the sets of signals are plain records that the calls fill. The mask is this thread's own, and it is restored before
+    // other code runs on this thread.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -217,10 +218,10 @@ pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Closing this descriptor does not wait for unsent data, even if its sender has requested that.
+/// Makes the close of this descriptor not wait for unsent data, even if its sender has requested that.
 fn do_not_linger(fd: RawFd) {
     let off = libc::linger { l_onoff: 0, l_linger: 0 };
-    // SAFETY: a readable record; the call has no effect on other descriptors than sockets.
+    // SAFETY: the record is readable; the call has no effect on other descriptors than sockets.
     let _ = unsafe {
         libc::setsockopt(
             fd,
@@ -232,31 +233,31 @@ fn do_not_linger(fd: RawFd) {
     };
 }
 
-/// The next connection, if one waits.
+/// Returns the next connection, if one waits.
 pub(crate) fn accept(listener: &OwnedFd) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: the peer's address is not requested.
+    // SAFETY: the call does not request the peer's address.
     let fd = unsafe {
         libc::accept4(listener.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags)
     };
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: a descriptor without another owner.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The user on the other side of a socket.
+/// Returns the user on the other side of a socket.
 pub(crate) fn peer_user(fd: &OwnedFd) -> Option<u32> {
     peer(fd).map(|(user, _)| user)
 }
 
-/// The user and the process that connected, or that listens.
+/// Returns the user and the process that connected, or that listens.
 pub(crate) fn peer(fd: &OwnedFd) -> Option<(u32, i32)> {
-    // SAFETY: a plain record; all zero is a value of it.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut who: libc::ucred = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: writes at most `len` bytes to `who`.
+    // SAFETY: the call writes at most `len` bytes to `who`.
     let done = unsafe {
         libc::getsockopt(
             fd.as_raw_fd(),
@@ -269,13 +270,14 @@ pub(crate) fn peer(fd: &OwnedFd) -> Option<(u32, i32)> {
     (done == 0).then_some((who.uid, who.pid))
 }
 
-/// The most descriptors that we send in one record.
+/// The maximum number of descriptors that this side sends in one record.
 pub(crate) const MAX_FDS: usize = 2;
-/// The most descriptors of one received record. The kernel would close descriptors without room here by itself, and block on that.
+/// The maximum number of descriptors of one received record. The kernel would close descriptors without room here by itself, and
+/// block on that.
 const MAX_RECEIVED: usize = 253;
 const CONTROL: usize = 16 + (MAX_RECEIVED * size_of::<RawFd>()).next_multiple_of(8);
 
-/// Buffer of a control message, aligned for its header.
+/// The buffer of a control message, aligned for its header.
 #[repr(C, align(8))]
 struct ControlBuffer([u8; CONTROL]);
 
@@ -284,7 +286,7 @@ pub(crate) fn send(socket: &OwnedFd, record: &[u8], fds: &[BorrowedFd<'_>]) -> i
     let mut piece =
         libc::iovec { iov_base: record.as_ptr().cast_mut().cast(), iov_len: record.len() };
     let mut control = ControlBuffer([0; CONTROL]);
-    // SAFETY: a plain record; all zero is a value of it.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &mut piece;
     message.msg_iovlen = 1;
@@ -313,19 +315,19 @@ pub(crate) fn send(socket: &OwnedFd, record: &[u8], fds: &[BorrowedFd<'_>]) -> i
 
 /// One record from a socket.
 pub(crate) struct Received {
-    /// Bytes written to the buffer; 0: the peer is gone.
+    /// The number of bytes written to the buffer; 0 if the peer has disconnected.
     pub(crate) len: usize,
     /// The received descriptors.
     pub(crate) fds: Vec<OwnedFd>,
-    /// The record or its descriptors did not fit (too long, or this process has no descriptor left).
+    /// Whether the record or its descriptors did not fit (too long, or this process has no descriptor left).
     pub(crate) cut: bool,
 }
 
-/// Waits until a socket has room, or is disconnected; `false`: the time is up.
+/// Waits until a socket has room, or is disconnected. Returns `false` if the time is up.
 pub(crate) fn wait_for_room(socket: &OwnedFd, until: Instant) -> bool {
     let left = until.saturating_duration_since(Instant::now());
     let mut asked = libc::pollfd { fd: socket.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one record, for the length of the call.
+    // SAFETY: `asked` is one record and lives through the call.
     let ready = unsafe { libc::poll(&mut asked, 1, left.as_millis() as i32) };
     ready > 0 || ready < 0 && is_passing(&io::Error::last_os_error()) && !left.is_zero()
 }
@@ -334,7 +336,7 @@ pub(crate) fn wait_for_room(socket: &OwnedFd, until: Instant) -> bool {
 pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Received> {
     let mut piece = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let mut control = ControlBuffer([0; CONTROL]);
-    // SAFETY: a plain record; all zero is a value of it.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &mut piece;
     message.msg_iovlen = 1;
@@ -348,8 +350,8 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Receive
         return Err(last());
     }
     let mut fds = Vec::new();
-    // SAFETY: the kernel wrote well-formed control messages of `msg_controllen` bytes. Each descriptor in them is new and
-    // exclusively ours.
+    // SAFETY: the kernel wrote well-formed control messages of `msg_controllen` bytes. Each descriptor in them is new and belongs
+    // to this code alone.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(&message);
         while !header.is_null() {
@@ -368,29 +370,29 @@ pub(crate) fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> io::Result<Receive
     Ok(Received { len: got as usize, fds, cut })
 }
 
-/// A descriptor that reserves a place in the table, to be closed when the table is full.
+/// Returns a descriptor that reserves a place in the table, to be closed when the table is full.
 pub(crate) fn spare() -> Result<OwnedFd, Failure> {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
     if fd < 0 {
         return Err(Failure::last_os_error("a descriptor in reserve"));
     }
-    // SAFETY: a descriptor without another owner.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Whether an error means that this process or the system has no descriptor or memory left.
+/// Checks whether an error means that this process or the system has no descriptor or memory left.
 pub(crate) fn is_exhaustion(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
-/// Whether data follows after an error of [`receive`]. A peer that closes without reading everything resets the connection; its
-/// earlier records come after that error, and then its end.
+/// Checks whether data follows after an error of [`receive`]. A peer that closes without reading everything resets the connection.
+/// Its earlier records come after that error, and then its end.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::ECONNRESET))
 }
 
-/// Whether an error of [`send`] is temporary.
+/// Checks whether an error of [`send`] is temporary.
 pub(crate) fn is_temporary(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -400,19 +402,19 @@ pub(crate) fn is_temporary(error: &io::Error) -> bool {
 
 // ---- epoll ----
 
-/// A set of descriptors to wait for; itself a descriptor.
+/// A set of descriptors to wait for; the set is a descriptor, too.
 pub(crate) struct Epoll {
     fd: OwnedFd,
 }
 
 impl Epoll {
     pub(crate) fn new() -> Result<Epoll, Failure> {
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes numbers only.
         let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         if fd < 0 {
             return Err(Failure::last_os_error("creating an epoll descriptor"));
         }
-        // SAFETY: a descriptor without another owner.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Epoll { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
@@ -423,7 +425,7 @@ impl Epoll {
     pub(crate) fn add(&self, fd: &OwnedFd, token: u64) -> Result<(), Failure> {
         let mut event =
             libc::epoll_event { events: (libc::EPOLLIN | libc::EPOLLRDHUP) as u32, u64: token };
-        // SAFETY: an initialised record.
+        // SAFETY: the record is initialised.
         let done =
             unsafe { libc::epoll_ctl(self.raw(), libc::EPOLL_CTL_ADD, fd.as_raw_fd(), &mut event) };
         if done == 0 {
@@ -433,17 +435,17 @@ impl Epoll {
         }
     }
 
-    /// Removes a descriptor. Closing it does not suffice while a forked child holds a copy.
+    /// Removes a descriptor. Closing the descriptor does not suffice while a forked child holds a copy.
     pub(crate) fn remove(&self, fd: &OwnedFd) {
-        // SAFETY: takes numbers, and no record for this command.
+        // SAFETY: the call takes numbers, and no record for this command.
         let _ = unsafe {
             libc::epoll_ctl(self.raw(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), std::ptr::null_mut())
         };
     }
 
-    /// Finds the descriptors that are ready now; returns their number.
+    /// Finds the descriptors that are ready and returns their number.
     pub(crate) fn find_ready(&self, found: &mut Ready) -> usize {
-        // SAFETY: writes at most as many records as there are.
+        // SAFETY: the call writes at most as many records as the array has.
         let n = unsafe {
             libc::epoll_wait(self.raw(), found.0.as_mut_ptr(), Ready::MOST as libc::c_int, 0)
         };
@@ -451,38 +453,38 @@ impl Epoll {
     }
 }
 
-/// Room for the result of [`Epoll::find_ready`], reused because clearing it would cost more than the call.
+/// An array for the result of [`Epoll::find_ready`], reused because clearing it would cost more than the call.
 pub(crate) struct Ready([libc::epoll_event; Ready::MOST]);
 
 impl Ready {
-    /// The most descriptors that are found at once.
+    /// The maximum number of descriptors that one call finds.
     pub(crate) const MOST: usize = 64;
 
     pub(crate) fn new() -> Ready {
         Ready([libc::epoll_event { events: 0, u64: 0 }; Ready::MOST])
     }
 
-    /// The token of one of the descriptors that were found last.
+    /// Returns the token of one of the descriptors that were found last.
     pub(crate) fn token(&self, index: usize) -> u64 {
         self.0[index].u64
     }
 }
 
-/// A descriptor that becomes readable every millisecond while it is on.
+/// A descriptor that becomes readable every millisecond while the ticker is on.
 pub(crate) struct Ticker {
     fd: OwnedFd,
 }
 
 impl Ticker {
     pub(crate) fn new() -> Result<Ticker, Failure> {
-        // SAFETY: takes numbers only.
+        // SAFETY: the call takes numbers only.
         let fd = unsafe {
             libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
         };
         if fd < 0 {
             return Err(Failure::last_os_error("creating a timer"));
         }
-        // SAFETY: a descriptor without another owner.
+        // SAFETY: the descriptor is new and has no other owner.
         Ok(Ticker { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
     }
 
@@ -490,11 +492,11 @@ impl Ticker {
         &self.fd
     }
 
-    /// Turns it on (1 ms from now, and again every ms) or off; both clear a pending tick.
+    /// Turns the ticker on (1 ms from now, and again every ms) or off; both clear a pending tick.
     pub(crate) fn set(&self, on: bool) {
         let period = libc::timespec { tv_sec: 0, tv_nsec: if on { 1_000_000 } else { 0 } };
         let spec = libc::itimerspec { it_interval: period, it_value: period };
-        // SAFETY: an initialised record; the old setting is not requested.
+        // SAFETY: the record is initialised; the old setting is not requested.
         let _ =
             unsafe { libc::timerfd_settime(self.fd.as_raw_fd(), 0, &spec, std::ptr::null_mut()) };
     }
@@ -503,11 +505,11 @@ impl Ticker {
 /// Kills this process as abruptly as the kernel can.
 #[cfg(feature = "test-hooks")]
 pub(crate) fn kill_self() {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let _ = unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
 }
 
-/// The events of one poll.
+/// Returns the events of one poll.
 #[cfg(test)]
 pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     interface: &I,
@@ -523,11 +525,11 @@ pub(crate) fn polled<I: tieline_plugin_api::Interface>(
     slots[..n].iter().map(|slot| unsafe { slot.assume_init() }).collect()
 }
 
-/// The payload of an event of the last poll.
+/// Returns the payload of an event of the last poll.
 #[cfg(test)]
 pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
     let mut copy = vec![0; event.len];
-    // SAFETY: the bytes of a poll are valid until the next one.
+    // SAFETY: the bytes of a poll are valid until the next poll.
     unsafe { std::ptr::copy(event.data, copy.as_mut_ptr(), event.len) };
     copy
 }
@@ -540,11 +542,11 @@ mod tests {
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixDatagram;
 
-    /// Whether closing a socket waits, and for how many seconds.
+    /// Checks whether closing a socket waits, and for how many seconds.
     fn lingering(fd: &OwnedFd) -> libc::linger {
         let mut linger = libc::linger { l_onoff: -1, l_linger: -1 };
         let mut len = size_of::<libc::linger>() as libc::socklen_t;
-        // SAFETY: writes at most `len` bytes to `linger`.
+        // SAFETY: the call writes at most `len` bytes to `linger`.
         let done = unsafe {
             libc::getsockopt(
                 fd.as_raw_fd(),
@@ -563,7 +565,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let theirs = OwnedFd::from(TcpStream::connect(listener.local_addr().unwrap()).unwrap());
         let minutes = libc::linger { l_onoff: 1, l_linger: 300 };
-        // SAFETY: a readable record of that length.
+        // SAFETY: the record of that length is readable.
         let set = unsafe {
             libc::setsockopt(
                 theirs.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Messages come back from a peer that admits no connection, and from no other peer.
+//! Tests that messages return from a peer that admits no connection, and from no other peer.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use crate::hostile_tests::open;
 use crate::interface::RingInterface;
 use crate::sys;
 
-/// Returned messages: id, header, bytes.
+/// The returned messages: id, header, bytes.
 type Back = Vec<(u32, u64, Vec<u8>)>;
 
-/// Polls both until the endpoint has failed.
+/// Polls both sides until the endpoint has failed.
 fn until_failed(asker: &RingInterface, owner: &RingInterface) -> (Back, Event) {
     let (start, mut back) = (Instant::now(), Vec::new());
     loop {
@@ -51,7 +51,7 @@ fn messages_that_nobody_took_come_back_in_order_before_the_endpoint_ends() {
     assert_eq!(back, sent);
     assert_eq!((failed.cookie, failed.status), (11, Status::NoMemory as i32));
     assert_eq!(failed.flags, event_flags::UNTAKEN);
-    // It is sent by another route, without an error in between.
+    // The message is sent by another route, without an error in between.
     assert_eq!(endpoint.am_short(1, 2, b"late"), Err(Status::Again));
     assert_eq!(owner.refused_connections(), 1);
 }

@@ -5,14 +5,14 @@
 //! fence if the sleeper provides both, by `membarrier`.
 //!
 //! The same source runs under loom, which has no `membarrier`: there both sides have their fences.
-#![cfg_attr(loom, allow(dead_code))] // under loom only the rings and these are built
+#![cfg_attr(loom, allow(dead_code))] // under loom only the rings and this module are built
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Whether the sleeper may sleep: sets its notes with [`note`] on every word that publishers read, and then finds no event.
+/// Checks whether the sleeper may sleep: sets its notes with [`note`] on every word that publishers read, and then finds no event.
 pub(crate) fn may_sleep(notes: impl FnOnce(), has_news: impl FnOnce() -> bool) -> bool {
     notes();
     fence(Ordering::SeqCst);
@@ -21,21 +21,21 @@ pub(crate) fn may_sleep(notes: impl FnOnce(), has_news: impl FnOnce() -> bool) -
     !has_news()
 }
 
-/// Notes on a word that its owner sleeps.
+/// Records in a word that its owner sleeps.
 pub(crate) fn note(word: &AtomicU64) {
     word.store(1, Ordering::SeqCst);
 }
 
-/// Publishes something, and returns whether [`announce`] must follow: the publisher has work (`todo`), or the other side sleeps. A
-/// publisher that needs its own fence must return true from `todo`, because this load may be ordered before the publication.
+/// Publishes with `step`, and returns whether [`announce`] must follow: the publisher has work (`todo`), or the other side sleeps.
+/// A publisher that needs its own fence must return true from `todo`, because this load may be ordered before the publication.
 #[inline(always)]
 pub(crate) fn publish(step: impl FnOnce(), todo: impl FnOnce() -> bool, word: &AtomicU64) -> bool {
     step();
     todo() || word.load(Ordering::Relaxed) != 0
 }
 
-/// The steps after a publication: the fence (`full` unless the sleeper provides it), `tell`, and then the check whether to wake the
-/// other side.
+/// Does the steps after a publication: the fence (`full` unless the sleeper provides it), `tell`, and then the check whether to
+/// wake the other side, whose result it returns.
 #[inline(always)]
 pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> bool {
     if full {
@@ -45,7 +45,7 @@ pub(crate) fn announce(full: bool, tell: impl FnOnce(), word: &AtomicU64) -> boo
     wakes(word)
 }
 
-/// The publisher's fence. Tests count it, because on one processor a missing fence has no effect.
+/// Executes the publisher's fence. Tests count it, because on one processor a missing fence has no effect.
 #[inline(always)]
 fn pay() {
     #[cfg(all(test, not(loom)))]
@@ -55,11 +55,11 @@ fn pay() {
 
 #[cfg(all(test, not(loom)))]
 thread_local! {
-    /// Number of fences that this thread has executed for publications.
+    /// The number of fences that this thread has executed for publications.
     pub(crate) static FENCES: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
-/// Whether the other side sleeps and this caller must wake it; true for one caller only.
+/// Checks whether the other side sleeps and this caller must wake it. The result is true for one caller only.
 #[inline(always)]
 fn wakes(word: &AtomicU64) -> bool {
     word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::SeqCst) != 0
@@ -71,7 +71,7 @@ mod tests {
     use crate::sys::BARRIERS;
     use std::cell::Cell;
 
-    /// Not visible to loom, which has no `membarrier`.
+    /// loom does not see this order, because loom has no `membarrier`.
     #[test]
     fn sleeper_runs_membarrier_between_its_note_and_its_check() {
         let before = BARRIERS.get();

@@ -1,4 +1,4 @@
-//! Real processes: this test program starts itself again in the role that a test assigns.
+//! Tests with real processes: this test program starts itself again in the role that a test assigns.
 #![allow(missing_docs)]
 
 #[path = "common/sys.rs"]
@@ -52,7 +52,7 @@ impl Drop for Peer {
     }
 }
 
-/// Not a separate test: the main function of a child process.
+/// The main function of a child process, and not a separate test.
 #[test]
 fn a_child_plays_its_role() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -88,7 +88,7 @@ fn send(endpoint: &Endpoint<'_>, interface: &Interface<'_>, id: u32, header: u64
     }
 }
 
-/// Sends everything back until it receives a stop.
+/// Sends everything back until a stop message arrives.
 fn echo(address: &[u8]) {
     let provider = Provider::open(&config()).unwrap();
     let domain = provider.domain();
@@ -109,7 +109,7 @@ fn echo(address: &[u8]) {
     }
 }
 
-/// Sends numbered messages until it or its peer is killed.
+/// Sends numbered messages until this process or its peer is killed.
 fn stream(address: &[u8]) {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();
@@ -128,7 +128,7 @@ fn stream(address: &[u8]) {
     }
 }
 
-/// The experience of another user's process.
+/// Plays the process of another user.
 fn other_user(address: &[u8]) {
     assert!(sys::become_user(65534));
     let provider = Provider::open(&[]).unwrap();
@@ -137,11 +137,11 @@ fn other_user(address: &[u8]) {
     let error = interface.connect(address, b"", 0).err().unwrap();
     assert_eq!(error.status, Status::Permission);
     assert!(error.text.contains("another user"), "{}", error.text);
-    // It cannot even reach the socket.
+    // The other user's process cannot even reach the socket.
     assert_eq!(sys::connect_error(address), libc::EACCES);
 }
 
-/// A process without a free descriptor gets errors and does not crash.
+/// Plays a process without a free descriptor, which gets errors and does not crash.
 fn no_descriptors(address: &[u8]) {
     let provider = Provider::open(&[]).unwrap();
     let domain = provider.domain();

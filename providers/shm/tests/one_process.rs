@@ -1,4 +1,4 @@
-//! Tests within one process: an interface connected to itself, or to another thread's.
+//! Tests within one process: an interface connected to itself, or to that of another thread.
 #![allow(missing_docs)]
 
 #[path = "one_process/memory.rs"]
@@ -41,7 +41,7 @@ fn poll(interface: &Interface<'_>) -> Vec<Seen> {
     interface.poll(&mut buffer).iter().map(seen).collect()
 }
 
-/// Polls until `done`; fails after a minute.
+/// Polls until `done` returns true; fails after a minute.
 fn poll_until(interface: &Interface<'_>, mut done: impl FnMut(&Seen) -> bool) -> Seen {
     let start = Instant::now();
     loop {
@@ -83,7 +83,7 @@ fn send(
     }
 }
 
-/// Many endpoints of an interface to itself; every message must arrive once, complete and in order.
+/// Connects many endpoints of an interface to itself. Every message must arrive once, complete and in order.
 fn everything_arrives(config: &[(&str, &str)], endpoints: usize, messages: usize, longest: usize) {
     let provider = Provider::open(config).unwrap();
     let domain = provider.domain();
@@ -187,7 +187,7 @@ fn messages_before_close_arrive_and_then_peer_leaves_orderly() {
     assert_eq!((seen.kind, seen.status), (event::PEER_LEFT, 0));
 }
 
-/// One event at a time: nothing may be lost with a small array.
+/// Polls for one event at a time: nothing may be lost with a small array.
 fn poll_until_next(interface: &Interface<'_>) -> Seen {
     let start = Instant::now();
     loop {
@@ -217,7 +217,7 @@ fn endpoint_fails_with_text_when_target_interface_closes() {
     let _ = poll_until(&b, |seen| seen.kind == event::PEER_ARRIVED);
     drop(b);
     let seen = poll_until(&a, |seen| seen.kind == event::ENDPOINT_FAILED);
-    // It was closed orderly: the process may live on, with other interfaces.
+    // The endpoint was closed orderly: the process may live on, with other interfaces.
     assert_eq!((seen.cookie, seen.status), (77, Status::Closed as i32));
     assert!(String::from_utf8(seen.data).unwrap().contains("closed its interface"));
     assert_eq!(endpoint.short(1, 1, b""), Err(Status::Closed));
@@ -252,7 +252,7 @@ fn a_forged_address_is_refused_and_disturbs_nobody() {
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
     let good = a.connect(&b.address(), b"good", 1).unwrap();
     let mut forged = b.address();
-    forged[5] ^= 1; // a bit of the cookie
+    forged[5] ^= 1; // changes a bit of the cookie
     let bad = a.connect(&forged, b"bad", 2).unwrap();
     let _ = bad.short(1, 1, b"let me in");
     let seen = poll_until(&b, |seen| seen.kind == event::PEER_ARRIVED);
@@ -284,7 +284,7 @@ fn a_malformed_address_is_refused_whatever_its_bytes() {
         assert!(interface.connect(&address[..cut], b"", 0).is_err());
     }
     let mut elsewhere = address.clone();
-    elsewhere[20] ^= 1; // a bit of the boot id
+    elsewhere[20] ^= 1; // changes a bit of the boot id
     let error = interface.reachable(&elsewhere).unwrap_err();
     assert_eq!(error.status, Status::Unreachable);
     assert!(error.text.contains("another kernel"), "{}", error.text);
@@ -355,7 +355,7 @@ fn a_sender_that_found_no_room_is_woken_when_there_is_some() {
             }
             let mut armed = a.arm();
             for _ in 0..4 {
-                let _ = poll(&a); // acknowledgements of the connection
+                let _ = poll(&a); // receives the acknowledgements of the connection
                 armed = a.arm();
             }
             assert_eq!(armed, 0);
@@ -367,7 +367,7 @@ fn a_sender_that_found_no_room_is_woken_when_there_is_some() {
             let _ = (poll(&b), poll(&b));
             assert!(a.wait(20_000), "a wake-up was lost");
             let _ = poll(&a);
-            // Room is reported once: an interface whose endpoint sends nothing then may sleep.
+            // Room is reported once. An interface whose endpoint then sends nothing may sleep.
             let told = (0..10).find(|_| {
                 a.arm() == 0 || {
                     let _ = poll(&a);
@@ -388,7 +388,7 @@ fn nested_send_in_packer_finds_no_room_and_outer_message_is_sent() {
     let (a, b) = (domain.interface().unwrap(), domain.interface().unwrap());
     let endpoint = a.connect(&b.address(), b"", 0).unwrap();
     for max in [8, 100, 9000] {
-        // Until the ring has one free slot left, and some more.
+        // The loop sends until the ring has one free slot, and makes some more attempts.
         let (mut sent, mut tries) = (0, 0);
         while tries < 1000 {
             tries += 1;
@@ -459,7 +459,7 @@ fn interface_with_unread_ring_behind_a_bell_may_not_sleep() {
     while b.arm() != 0 {
         let _ = poll(&b);
     }
-    // It is active again, so it is not woken, and it has not polled its rings since.
+    // The interface is active again, so it is not woken, and it has not polled its rings since.
     assert_eq!(poll(&b), []);
     assert_eq!(endpoint.short(1, 1, b"x"), Ok(0));
     assert_ne!(b.arm(), 0, "it would sleep on a message");
@@ -481,7 +481,7 @@ fn interface_that_polls_again_is_not_woken() {
         assert_eq!(endpoint.short(1, round, b"x"), Ok(0));
         assert!(round == 0 || !b.wait(0), "round {round}: it polls");
         assert_eq!(poll_until(&b, |seen| seen.kind == event::MESSAGE).header, round);
-        let _ = poll(&a); // acknowledgements of the connection
+        let _ = poll(&a); // receives the acknowledgements of the connection
     }
 }
 
@@ -523,7 +523,7 @@ fn a_socket_directory_is_checked_swept_and_left_clean() {
     assert_eq!(poll_until(&b, |s| s.kind == event::MESSAGE).header, 42);
     let files = || std::fs::read_dir(&dir).unwrap().count();
     assert_eq!(files(), 2);
-    // A socket of a killed process: bound once, without a listener.
+    // The socket of a killed process: bound once, without a listener.
     let stale = dir.join("tieline-00000000000000000000000000000000.sock");
     drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
     std::fs::write(dir.join("notes.txt"), "not ours").unwrap();
@@ -542,7 +542,7 @@ fn a_socket_directory_is_checked_swept_and_left_clean() {
     let error = domain.interface().err().unwrap();
     assert!(error.text.contains("TIELINE_SHM_DIR") && error.text.contains("does not exist"));
     assert!(!dir.exists());
-    // Nor does a provider open with it.
+    // A provider does not open with such a directory either.
     let error = Provider::open(&[("TIELINE_SHM_DIR", text)]).err().unwrap();
     assert_eq!(error.status, Status::Invalid);
 }

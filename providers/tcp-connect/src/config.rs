@@ -1,4 +1,4 @@
-//! The user's settings: the variables of every TCP provider, and the one of this.
+//! The user's settings: the variables of every TCP provider, and the variable of this one.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
-/// The variable that only this provider reads, and those that it shares with the core.
+/// The variable that only this provider reads, and the variables that it shares with the core.
 pub(crate) const VARIABLES: &[ConfigDoc] = &[
     ConfigDoc::count(
         "TIELINE_TCP_CONNECT_MAX",
@@ -21,11 +21,11 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[
     shared::CONNECT_TIMEOUT,
 ];
 
-/// The values.
+/// The values of the settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) net: tieline_net::Settings,
-    /// How long a peer may be silent on a connection with pending data.
+    /// The time for which a peer may be silent on a connection with pending data.
     pub(crate) silence: Duration,
     /// The time limit of forming a connection.
     pub(crate) connect_timeout: Duration,
@@ -37,7 +37,7 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The settings with these values.
+    /// Returns the settings with these values.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)

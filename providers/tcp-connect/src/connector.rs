@@ -18,7 +18,7 @@ use crate::peers::{Notice, Peers};
 pub struct Stream {
     host: Option<HostHandle>,
     address: Vec<u8>,
-    /// Borrowed by one call at a time; no code of the core runs meanwhile.
+    /// The state, borrowed by one call at a time; no code of the core runs during a borrow.
     inner: RefCell<ConnectorState>,
 }
 
@@ -48,7 +48,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// Logs addresses that cost time and led nowhere, because they would cost the next peer time as well.
+    /// Logs addresses that failed before another one succeeded, because they would cost the next peer time, too.
     fn tell_of_detours(&self, detours: &mut Vec<String>) {
         for detour in detours.drain(..) {
             if let Some(host) = self.host {
@@ -57,7 +57,8 @@ impl Stream {
         }
     }
 
-    /// If an operator's processes have different secrets, the listening side logs the reason as well.
+    /// Warns the operator of unproven connections. If processes have different secrets, the listening side thereby logs the reason,
+    /// too.
     fn warn(&self, hub: &Hub) {
         if let Some((count, host)) = hub.unproven_to_report().zip(self.host) {
             let other = hub.take_other_version().map_or_else(String::new, |version| {
@@ -76,7 +77,7 @@ impl Stream {
     }
 }
 
-/// If a worker has more than one connector, the others get ids of their own.
+/// Registers a connector at the listener. If a worker has more than one connector, the others get ids of their own.
 fn register(hub: &Arc<Hub>, worker_id: [u8; 16]) -> Result<Mailbox, Failure> {
     hub.register(worker_id).or_else(|_| {
         let mut id = [0; 16];
@@ -149,17 +150,17 @@ fn show(peers: &mut Peers, handed_out: &mut Vec<Vec<u8>>, events: &mut Events<'_
         };
         event.data = bytes.as_ptr();
         event.len = bytes.len();
-        handed_out.push(bytes); // its bytes stay where they are
+        handed_out.push(bytes); // the bytes stay at their address
         let _ = events.push(event);
     }
 }
 
-/// The key of connections to a contact.
+/// Returns the key of connections to a contact.
 pub(crate) fn key_of(secret: &[u8], contact: &Contact) -> Key {
     Key::derive(secret, &contact.cookie)
 }
 
-/// The number of a peer in events.
+/// Returns the number of a peer in events.
 pub(crate) fn name_of(address: &[u8]) -> u64 {
     address_hash(address)
 }

@@ -9,7 +9,7 @@ use tieline_plugin_api::Status;
 use super::{PURPOSE, Peers};
 use crate::connector::key_of;
 
-/// One of them.
+/// A connection being established.
 pub(super) struct Dialling {
     pub(super) dial: Dial,
     peer: Rc<[u8]>,
@@ -20,7 +20,7 @@ impl Peers {
         let begun = Contact::parse(key).map_err(|why| why.to_string()).and_then(|contact| {
             let ways = routes(self.hub().local(), &contact)?;
             let hello = Hello::new(PURPOSE, contact.target, &self.own)?;
-            // The waiter for the connection learns the reason of a failure before its own deadline.
+            // The attempt ends before the caller's deadline, so that the caller learns the reason of a failure.
             let deadline = Instant::now() + self.connect_timeout / 8 * 7;
             Ok(Dial::start(ways, key_of(&self.secret, &contact), hello, deadline))
         });
@@ -85,7 +85,7 @@ impl Peers {
         }
     }
 
-    /// No route leads to a peer, unless it has connected to this side meanwhile.
+    /// Reports that no route leads to a peer, unless the peer has connected to this side meanwhile.
     fn give_up(&mut self, key: &Rc<[u8]>, status: Status, why: &str) {
         let Some(peer) = self.peers.get_mut(key) else { return };
         if peer.sending.is_some() {

@@ -1,21 +1,21 @@
-//! Datagrams in a stream: `length: u32 | kind: u8 | payload`, little-endian. Pure functions.
+//! Datagrams in a stream: `length: u32 | kind: u8 | payload`, little-endian. This module consists of pure functions.
 
-/// The longest datagram.
+/// The longest datagram, in bytes.
 pub(crate) const MAX_DATAGRAM: usize = 64 << 10;
 const HEAD: usize = 5;
 
 /// A note about the connection itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
-    /// The sender will not use this connection any more and asks the other side to do the same.
+    /// The request to close: the sender will not use this connection any more and asks the other side to do the same.
     MayClose,
-    /// The answer: no more data follows from this side either. The side that asked closes.
+    /// The answer to `MayClose`: no more data follows from this side either. The side that asked then closes.
     Bye,
-    /// The sender closes for good: its connector is gone.
+    /// The final notice: the sender's connector is closed.
     Gone,
 }
 
-/// One frame.
+/// A frame of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     Datagram(Vec<u8>),
@@ -42,7 +42,8 @@ pub(crate) fn put_note(out: &mut Vec<u8>, note: Note) {
     out.extend(Note::ALL.iter().filter(|(_, known)| *known == note).map(|(code, _)| code));
 }
 
-/// Assembles frames from received bytes. It holds memory only while a frame is incomplete, and only for the part that has arrived.
+/// The state that assembles frames from received bytes. It holds memory only while a frame is incomplete, and only for the part
+/// that has arrived.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     head: [u8; HEAD],
@@ -54,7 +55,7 @@ impl Reader {
     /// Consumes bytes from the front of `bytes`. Returns the next complete frame, or `None` if all bytes were consumed.
     ///
     /// # Errors
-    /// The reason that the bytes are not a frame. The stream is unusable afterwards.
+    /// The bytes are not a frame; the text has the reason. The stream is unusable afterwards.
     pub(crate) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Frame>, String> {
         while self.have < HEAD {
             let Some((first, rest)) = bytes.split_first() else { return Ok(None) };

@@ -1,8 +1,8 @@
 //! The peers and their connections.
 //!
-//! A peer is an address. The first datagram to it makes a connection, or uses the one that the peer has made. If two peers dial
-//! each other simultaneously, there is a connection each way and both stay. Each side sends over the one that it had first, as long
-//! as that one lives, so datagrams do not overtake each other.
+//! A peer is an address. The first datagram to a peer makes a connection, or uses the connection that the peer has made. If two
+//! peers dial each other simultaneously, there is a connection in each direction, and both stay. Each side sends over the
+//! connection that it had first, as long as that connection lives, so datagrams do not overtake each other.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -24,15 +24,15 @@ use crate::wire::{Arrival, Phase, Wire};
 mod dialling;
 use dialling::Dialling;
 
-/// The limit of queued bytes per peer; a datagram always fits into an empty queue.
+/// The limit on queued bytes per peer. A datagram always fits into an empty queue.
 const QUEUE: usize = 256 << 10;
-/// The limit of received datagrams that wait for the core; beyond it no more are read.
+/// The limit on received datagrams that wait for the core. Beyond the limit no more are read.
 const WAITING: usize = 1024;
-/// The limit of reads from one connection per turn, so that the others are served.
+/// The limit on reads from one connection per turn, so that the others are served.
 const READS: usize = 4;
-/// The limit of bytes passed to a socket in one call.
+/// The limit on bytes passed to a socket in one call.
 const BATCH: usize = 64 << 10;
-/// The purpose in a dialler's hello: to exchange datagrams. The payload is its own address.
+/// The purpose in a dialler's hello: to exchange datagrams. The payload is the dialler's own address.
 const PURPOSE: u8 = 1;
 
 const HUB: u64 = 0;
@@ -43,7 +43,7 @@ const FIRST: u64 = 16;
 /// A notice for the core.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    /// The number of the sender's connection, and the bytes.
+    /// A datagram: the number of the sender's connection, and the bytes.
     Datagram(u64, Vec<u8>),
     Left {
         hash: u64,
@@ -70,12 +70,12 @@ pub(crate) struct Peers {
     next: u64,
     clock: u64,
     ready: Vec<Ready>,
-    /// Addresses that failed before another one succeeded, to be logged.
+    /// The addresses that failed before another one succeeded, to be logged.
     pub(crate) detours: Vec<String>,
     scratch: Vec<u8>,
 }
 
-/// One address.
+/// A peer, identified by its address.
 #[derive(Default)]
 struct Peer {
     queue: VecDeque<Vec<u8>>,
@@ -118,7 +118,7 @@ impl Peers {
         self.mailbox.hub()
     }
 
-    /// Readable when [`Peers::turn`] has work to do.
+    /// Returns the descriptor that is readable when [`Peers::turn`] has work.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
@@ -192,12 +192,12 @@ impl Peers {
         if self.mailbox.is_empty() { None } else { self.mailbox.take() }
     }
 
-    /// A peer has connected to this side.
+    /// Handles a connection that a peer has made to this side.
     fn welcome(&mut self, incoming: Incoming) {
         let address = incoming.hello.payload();
         let known = incoming.hello.purpose == PURPOSE && Contact::parse(address).is_ok();
         if !known || address == self.own {
-            return; // a member of the job with another purpose: its socket is closed
+            return; // the dialler is a member of the job with another purpose: its socket is closed
         }
         let key: Rc<[u8]> = match self.peers.get_key_value(address) {
             Some((key, _)) => Rc::clone(key),
@@ -220,7 +220,7 @@ impl Peers {
         self.adopt(incoming.stream, key, true);
     }
 
-    /// A connection is established.
+    /// Adds an established connection.
     fn adopt(&mut self, stream: TcpStream, key: Rc<[u8]>, incoming: bool) {
         tune(&stream, self.silence);
         let token = self.token();
@@ -341,7 +341,7 @@ impl Peers {
             (Frame::Note(Note::Gone), _) => {
                 let key = Rc::clone(&wire.peer);
                 let words = format!("the peer at {} has closed its connector", wire.at());
-                // Its other connections bring the same note after their remaining data.
+                // The peer sends the same note on its other connections, after their remaining data.
                 if self.peers.get(&key).is_some_and(|peer| peer.wires.len() == 1) {
                     self.forget(&key);
                     self.left(&key, Status::Closed, words);
@@ -360,7 +360,7 @@ impl Peers {
         }
     }
 
-    /// This side's use of a connection is over; the queue gets another one.
+    /// Ends this side's use of a connection. The queue gets another connection when this one is closed.
     fn stop_sending(&mut self, token: u64) {
         let Some(wire) = self.wires.get(&token) else { return };
         let key = Rc::clone(&wire.peer);
@@ -373,7 +373,7 @@ impl Peers {
         self.serve(&key);
     }
 
-    /// A connection broke. The core is notified if it was in use, or the last one.
+    /// Handles a broken connection. The core is notified if the connection was in use, or was the last one of its peer.
     fn lost(&mut self, token: u64, status: Status, why: &str) {
         let Some(wire) = self.wires.get(&token) else { return };
         let (key, at) = (Rc::clone(&wire.peer), wire.at());
@@ -402,7 +402,7 @@ impl Peers {
         self.serve(&wire.peer);
     }
 
-    /// Closes all connections to a peer that is gone.
+    /// Closes all connections to a peer that no longer exists.
     fn forget(&mut self, key: &Rc<[u8]>) {
         let Some(peer) = self.peers.remove(key) else { return };
         for token in peer.wires {
@@ -417,7 +417,7 @@ impl Peers {
         }
     }
 
-    /// Watches a connection for the relevant events.
+    /// Watches a connection for the events that matter in its state.
     fn watch(&mut self, token: u64) {
         let Some(wire) = self.wires.get_mut(&token) else { return };
         let interest = Interest { readable: true, writable: wire.unsent() > 0 };
@@ -430,7 +430,7 @@ impl Peers {
         }
     }
 
-    /// If there are too many connections, asks the peer of the longest unused one to close it.
+    /// Asks the peer of the longest unused connection to close it if there are too many connections.
     fn close_unused(&mut self, newest: u64) {
         let open = |wire: &Wire| wire.phase == Phase::Open;
         if self.wires.values().filter(|wire| open(wire)).count() <= self.max_wires {
@@ -464,7 +464,8 @@ impl Peers {
     }
 }
 
-/// Whether one of a peer's connections is being closed: until it is gone, the peer may not have read all of it.
+/// Checks whether one of a peer's connections is being closed. Until that connection is closed, the peer may not have read all of
+/// its data.
 fn is_closing(peer: &Peer, wires: &HashMap<u64, Wire>) -> bool {
     peer.wires.iter().any(|token| wires.get(token).is_some_and(|w| w.phase != Phase::Open))
 }

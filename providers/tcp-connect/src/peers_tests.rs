@@ -1,4 +1,4 @@
-//! Several connectors in one test, each with its own listener as in a separate process.
+//! Tests of several connectors in one process, each with its own listener as in a separate process.
 
 use super::*;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ fn open(settings: &Settings) -> Peers {
     Peers::open(mailbox, own, settings).expect("descriptors")
 }
 
-/// `from | to | number`, so that a receiver can check order and completeness.
+/// Returns the bytes `from | to | number`, so that a receiver can check order and completeness.
 fn numbered(from: usize, to: usize, n: u32) -> Vec<u8> {
     let mut bytes = vec![from as u8, to as u8];
     bytes.extend_from_slice(&n.to_le_bytes());
@@ -26,7 +26,7 @@ fn numbered(from: usize, to: usize, n: u32) -> Vec<u8> {
     bytes
 }
 
-/// Advances all of them until `done`, sleeping on their descriptors when nothing moves.
+/// Advances all connectors until `done` returns true, sleeping on their descriptors when no progress is made.
 fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
     let poller = Poller::new().expect("epoll");
     for peers in all.iter() {
@@ -46,7 +46,8 @@ fn turn_until(all: &mut [Peers], mut done: impl FnMut(&mut [Peers]) -> bool) {
     }
 }
 
-/// Every connector sends `count` datagrams to every other in an order drawn from `seed`, and all arrive once and in order.
+/// Lets every connector send `count` datagrams to every other, in an order drawn from `seed`. All datagrams must arrive once and in
+/// order.
 fn all_to_all(max_wires: usize, members: usize, count: u32, seed: u64) {
     let mut all: Vec<Peers> = (0..members).map(|_| open(&settings(max_wires))).collect();
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
@@ -171,7 +172,7 @@ fn closing_connector_delivers_its_data_and_is_reported_closed() {
     assert!(all[0].peers.is_empty() && all[0].wires.is_empty());
 }
 
-/// A peer that has read all earlier data makes room for the rest, which is not written yet.
+/// The queued data is written as soon as the peer reads the earlier data.
 #[test]
 fn closing_connector_first_writes_data_queued_for_silent_peer() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
@@ -320,7 +321,7 @@ fn a_member_that_sends_nonsense_loses_its_connection_only() {
     all[0].send(&addresses[1], b"hello").expect("room");
     turn_until(&mut all, |all| !all[1].notices.is_empty());
     let wire = all[0].wires.values_mut().next().expect("connected");
-    wire.note(Note::Bye); // an answer to nothing
+    wire.note(Note::Bye); // the note answers no request
     let token = *all[0].wires.keys().next().expect("connected");
     all[0].flush(token);
     all[1].notices.clear();
@@ -348,7 +349,7 @@ fn an_address_that_is_none_is_refused() {
     }
 }
 
-/// The address of a listener that accepts connections and sends nothing.
+/// Returns the address of a listener that accepts connections and sends nothing.
 fn silent(own: &[u8]) -> (std::net::TcpListener, Vec<u8>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback");
     let mut contact = Contact::parse(own).expect("our own");
@@ -358,7 +359,7 @@ fn silent(own: &[u8]) -> (std::net::TcpListener, Vec<u8>) {
     (listener, contact.pack())
 }
 
-/// How many of these datagrams are accepted for a peer until the result is AGAIN.
+/// Returns the number of these datagrams that are accepted for a peer before the result is AGAIN.
 fn taken(peers: &mut Peers, address: &[u8], datagram: &[u8]) -> usize {
     let mut count = 0;
     while peers.send(address, datagram).is_ok() {
@@ -415,7 +416,7 @@ fn datagrams_that_the_core_does_not_take_stay_with_their_senders() {
     let mut all = vec![open(&settings(512)), open(&settings(512))];
     let there = all[1].own.clone();
     let (mut sent, mut most) = (0, 0);
-    // More than one read can bring beyond the limit.
+    // The number of datagrams beyond the limit is larger than one read can return.
     let read = BATCH / 6 + 1;
     for _ in 0..40 {
         for _ in 0..1000 {
@@ -438,7 +439,7 @@ fn longest_unused_of_too_many_connections_is_closed() {
     let mut all: Vec<Peers> = (0..4).map(|_| open(&settings(512))).collect();
     all[0].max_wires = 2;
     let addresses: Vec<Vec<u8>> = all.iter().map(|peers| peers.own.clone()).collect();
-    // The first connection is used again, by a datagram of ours or of the peer's.
+    // Either a datagram of the near side or of the peer uses the first connection again.
     for ours in [true, false] {
         for to in [1, 2, 1, 3] {
             let (from, to) = if !ours && to == 1 { (to, 0) } else { (0, to) };
@@ -461,11 +462,11 @@ fn data_of_lost_connection_is_delivered_before_that_of_new_one() {
     turn_until(&mut all, |all| !all[0].notices.is_empty());
     all[0].notices.clear();
     all[1].send(&addresses[0], b"last words").expect("room");
-    // The end of this connection is not reported to anyone.
+    // The end of this connection is not reported to the peer.
     let kept: Vec<Wire> = all[1].wires.drain().map(|(_, wire)| wire).collect();
     all[1].peers.clear();
     all[1].send(&addresses[0], b"I am back").expect("room");
-    // It is accepted before the first connection is checked again.
+    // The second connection is accepted before the first one is checked again.
     let incoming = loop {
         all[1].turn().expect("epoll");
         all[0].hub().poll();

@@ -1,4 +1,4 @@
-//! One connection to a peer: writes as much as the socket accepts, and reads frames.
+//! One connection to a peer: writes the bytes that the socket accepts, and reads frames.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -9,16 +9,16 @@ use tieline_net::Interest;
 
 use crate::frame::{Frame, Note, Reader, put_datagram, put_note};
 
-/// How far the two sides have agreed to close.
+/// The progress of the two sides in closing the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// In use, or available.
+    /// The connection is in use, or available.
     Open,
     /// This side has asked to close; the answer means that the peer has read all of this side's data.
     Asked,
-    /// This side has announced the end of its data; the peer closes when it has read that.
+    /// This side has announced the end of its data; the peer closes when it has read the announcement.
     Done,
-    /// Both have asked: each ends its direction, and has read everything when it finds the other's end.
+    /// Both sides have asked: each ends its direction, and has read everything when it finds the other's end.
     Last,
 }
 
@@ -26,18 +26,18 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    /// Read at the start: a broken connection does not return it any more.
+    /// The remote address, read when the connection is made: a broken connection does not return the address any more.
     at: Option<SocketAddr>,
     /// The peer's address.
     pub(crate) peer: Rc<[u8]>,
     /// Whether the peer has made the connection.
     pub(crate) incoming: bool,
     pub(crate) phase: Phase,
-    /// The time of its last use, in datagrams of this connector.
+    /// The time of the connection's last use, counted in datagrams of this connector.
     pub(crate) used: u64,
-    /// The events that it is watched for.
+    /// The events for which the connection is watched.
     pub(crate) watched: Option<Interest>,
-    /// The reason that nothing can be written any more. Earlier data of the peer is still read.
+    /// The reason why nothing can be written any more. Earlier data of the peer is still read.
     pub(crate) failed: Option<String>,
     reader: Reader,
     out: Vec<u8>,
@@ -46,9 +46,9 @@ pub(crate) struct Wire {
 
 /// The result of a read.
 pub(crate) enum Arrival {
-    /// Frames; the socket may hold more.
+    /// Frames have arrived; the socket may hold more.
     Frames(Vec<Frame>),
-    /// Nothing at present.
+    /// No data is available at present.
     Quiet,
     /// The peer has closed.
     End,
@@ -75,7 +75,7 @@ impl Wire {
         self.stream.as_raw_fd()
     }
 
-    /// The address of the other end, as text.
+    /// Returns the address of the other end, as text.
     pub(crate) fn at(&self) -> String {
         self.at.map_or_else(|| "an address that broke at once".into(), |at| at.to_string())
     }
@@ -88,7 +88,7 @@ impl Wire {
         put_note(&mut self.out, note);
     }
 
-    /// Bytes that the socket has not accepted yet.
+    /// Returns the bytes that the socket has not accepted yet.
     pub(crate) fn unsent(&self) -> usize {
         self.out.len() - self.sent
     }
@@ -135,8 +135,8 @@ impl Wire {
         Ok(Arrival::Frames(frames))
     }
 
-    /// Says goodbye as far as the socket accepts it. Data from the peer is discarded: if it stayed unread, the kernel would break
-    /// the connection before the peer has read this side's data.
+    /// Sends a goodbye if the socket accepts it. Data from the peer is discarded: if that data stayed unread, the kernel would
+    /// break the connection before the peer has read this side's data.
     pub(crate) fn leave(mut self, scratch: &mut [u8]) {
         self.note(Note::Gone);
         self.write();

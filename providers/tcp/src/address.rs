@@ -1,17 +1,18 @@
-//! The common beginning of all addresses of this provider: the frame version of its side, and the contact of its listener.
+//! The common beginning of all addresses of this provider: the frame version of the address's side, and the contact of its
+//! listener.
 
 use tieline_net::Contact;
 
 use crate::frame::VERSION;
 
-/// The longest address of an interface.
+/// The longest address of an interface, in bytes.
 pub(crate) const MAX_LEN: usize = 1 + Contact::MAX_LEN;
 
 pub(crate) fn pack(contact: &Contact) -> Vec<u8> {
     [&[VERSION][..], &contact.pack()].concat()
 }
 
-/// Parses the output of [`pack`], and returns the rest. The bytes come from a peer: every one is checked.
+/// Parses the output of [`pack`], and returns the rest. The bytes come from a peer, so every byte is checked.
 ///
 /// # Errors The bytes are invalid, or the peer uses another frame version.
 pub(crate) fn parse(bytes: &[u8]) -> Result<(Contact, &[u8]), String> {

@@ -2,16 +2,16 @@
 
 use crate::frame::{HEAD, MAX_MESSAGE};
 
-/// Length of a receive buffer: two of the longest messages.
+/// The length of a receive buffer: two of the longest messages.
 pub(crate) const BUFFER: usize = 2 * (MAX_MESSAGE + HEAD);
 
-/// Bytes that have arrived and are unread, or that events of this round point to.
+/// Bytes that have arrived and are unread, or that events of the current poll point to.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
-    /// The poll in which events may point into it.
+    /// The number of the poll in which events may point into the buffer.
     round: u64,
 }
 
@@ -20,7 +20,7 @@ impl Buffer {
         Buffer { bytes: vec![0; BUFFER].into_boxed_slice(), start: 0, end: 0, round: 0 }
     }
 
-    /// The unread bytes.
+    /// Returns the unread bytes.
     #[inline]
     pub(crate) fn unread(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
@@ -35,7 +35,7 @@ impl Buffer {
         self.start == self.end
     }
 
-    /// Makes room: events of earlier polls do not refer to the buffer any more.
+    /// Makes room in the buffer: events of earlier polls do not refer to the buffer any more.
     #[inline]
     pub(crate) fn refresh(&mut self, round: u64) {
         if self.round == round {
@@ -45,7 +45,7 @@ impl Buffer {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 && self.bytes.len() - self.end < BUFFER / 2 {
-            // Move the beginning of a frame, at most once for every half of the buffer.
+            // The beginning of a frame is moved at most once for every half of the buffer.
             self.bytes.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
@@ -118,7 +118,7 @@ mod tests {
         buffer.refresh(3);
         assert_eq!(buffer.unread(), &begun[..]);
         assert_eq!(buffer.room().len(), BUFFER - 8);
-        // A frame that fills the buffer begins at its front.
+        // A frame that fills the buffer begins at the front of the buffer.
         receive(&mut buffer, BUFFER - 8);
         let all = buffer.unread().to_vec();
         buffer.refresh(4);

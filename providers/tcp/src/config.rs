@@ -6,9 +6,9 @@ use tieline_net::{Filter, Listen, Ports};
 use tieline_plugin_api::config::{Value, shared};
 use tieline_plugin_api::{ConfigDoc, Failure, HostHandle, Status};
 
-/// The most connections that one poll reads.
+/// The maximum number of connections that one poll reads.
 pub(crate) const MOST_VISITS: usize = 64;
-/// The most streams between two endpoints.
+/// The maximum number of streams between two endpoints.
 pub(crate) const MAX_STREAMS: usize = 8;
 
 /// Every variable that this provider reads: its own and some of the core's.
@@ -64,7 +64,7 @@ enum Reconnect {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     streams: usize,
-    /// `None`: all.
+    /// The number of rails; `None` means all.
     rails: Option<usize>,
     reconnect: Reconnect,
     pub(crate) stall: Duration,
@@ -81,7 +81,7 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The settings with these variables set.
+    /// Returns the settings with these variables set.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
@@ -120,17 +120,17 @@ impl Settings {
         })
     }
 
-    /// Number of streams that an endpoint requests, if `interfaces` could lead to a peer.
+    /// Returns the number of streams that an endpoint requests, if `interfaces` could lead to a peer.
     pub(crate) fn streams(&self, interfaces: usize) -> usize {
         (self.streams * self.rails(interfaces)).clamp(1, MAX_STREAMS)
     }
 
-    /// Number of rails that the streams are spread over.
+    /// Returns the number of rails that the streams are spread over.
     pub(crate) fn rails(&self, interfaces: usize) -> usize {
         self.rails.unwrap_or(interfaces).clamp(1, interfaces.max(1))
     }
 
-    /// Whether an endpoint with this number of streams keeps sent data until it is acknowledged.
+    /// Checks whether an endpoint with this number of streams keeps sent data until it is acknowledged.
     pub(crate) fn retains(&self, streams: usize) -> bool {
         match self.reconnect {
             Reconnect::Auto => streams > 1,

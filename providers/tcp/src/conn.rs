@@ -1,5 +1,5 @@
-//! A connection: the shared state of an endpoint of this side and one of the peer. This file posts operations; `send.rs` writes,
-//! `receive.rs` reads, `link.rs` dials, `life.rs` ends the connection.
+//! A connection: the shared state of an endpoint of this side and an endpoint of the peer. This file posts operations; `send.rs`
+//! writes, `receive.rs` reads, `link.rs` dials, `life.rs` ends the connection.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -19,8 +19,8 @@ use crate::shared::Shared;
 use crate::sys;
 use crate::window::Window;
 
-/// Short messages between two polls that are sent immediately, each with its own system call. Later ones are gathered and sent by
-/// the next poll, or earlier if they are many.
+/// The number of short messages between two polls that are sent immediately, each with its own system call. Later messages are
+/// gathered and sent by the next poll, or earlier if there are many.
 const AT_ONCE: u32 = 4;
 const SHORT: usize = 512;
 const GATHERED: usize = 16 << 10;
@@ -28,7 +28,7 @@ const GATHERED: usize = 16 << 10;
 /// The phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// `connect` was not called yet.
+    /// `connect` has not been called yet.
     Waiting,
     /// No stream is connected yet.
     Linking,
@@ -48,11 +48,11 @@ pub(crate) struct Peer {
 
 /// A connection, shared by its endpoint and its interface.
 pub(crate) struct Conn {
-    /// Identifies it within its interface's address.
+    /// The number that identifies the connection within its interface's address.
     pub(crate) id: u64,
     pub(crate) index: u32,
-    /// Borrowed by one call of its endpoint or its interface at a time. Not borrowed while the application packs a message, because
-    /// the application may then make further calls.
+    /// The state, borrowed by one call of the endpoint or the interface at a time. No borrow is held while the application packs a
+    /// message, because the packer may make further calls.
     pub(crate) inner: RefCell<ConnectionState>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct ConnectionState {
     pub(crate) index: u32,
     pub(crate) shared: Rc<Shared>,
     pub(crate) phase: Phase,
-    /// The endpoint is closed: no events are reported any more.
+    /// Whether the endpoint is closed: no events are reported any more.
     pub(crate) abandoned: bool,
     pub(crate) peer: Option<Box<Peer>>,
     pub(crate) links: Vec<Link>,
@@ -71,23 +71,24 @@ pub(crate) struct ConnectionState {
     pub(crate) window: Window<Item>,
     pub(crate) held_bytes: usize,
     pub(crate) ops: Option<Box<Ops>>,
-    /// Frames and bytes that are not acknowledged, and the poll in which the last arrived.
+    /// The number of frames and of bytes that are not acknowledged, and the poll in which the last frame arrived.
     pub(crate) ack_owed: u32,
     pub(crate) ack_bytes: usize,
     pub(crate) ack_round: u64,
-    /// The stream on which it arrived.
+    /// The stream on which the last frame arrived.
     pub(crate) ack_stream: usize,
-    /// When data last arrived, on any stream.
+    /// The time at which data last arrived, on any stream.
     pub(crate) last_received_ms: u64,
     pub(crate) flagged: Cell<bool>,
-    /// It is queued to be read; `floor`: slots to leave for events of other connections.
+    /// Whether the connection is queued to be read; `floor` is the number of slots to leave for events of other connections.
     pub(crate) queued: Cell<bool>,
     pub(crate) floor: usize,
     pub(crate) timed: Cell<bool>,
-    /// Data was sent whose answer is not checked yet, and since when.
+    /// Whether data was sent whose answer is not checked yet, and the time of sending.
     pub(crate) expects: Cell<bool>,
     pub(crate) expects_since: Cell<Instant>,
-    /// When it began to wait for its first stream, for a stream to be formed again, or, if closed, for the peer.
+    /// The time at which the connection began to wait: for its first stream, for a stream to be formed again, or, if closed, for
+    /// the peer.
     pub(crate) since: Instant,
     pub(crate) gone_since: Option<Instant>,
     pub(crate) last_words: String,
@@ -95,7 +96,7 @@ pub(crate) struct ConnectionState {
     pub(crate) starved: bool,
     pub(crate) goodbye_sent: bool,
     unflushed: bool,
-    /// Number of short messages since poll `burst_round`.
+    /// The number of short messages since poll `burst_round`.
     burst: u32,
     burst_round: u64,
     /// The stream that writes next.
@@ -148,7 +149,7 @@ impl Conn {
 impl ConnectionState {
     // ---- calls of the endpoint ----
 
-    /// Why nothing can be posted, if that is so.
+    /// Checks whether an operation can be posted; the error is the reason why not.
     #[inline]
     pub(crate) fn ready(&mut self) -> Result<(), Status> {
         match self.phase {
@@ -160,7 +161,7 @@ impl ConnectionState {
         }
     }
 
-    /// The same regardless of fences: for operations that began before the fence.
+    /// Checks whether the connection is usable, regardless of fences: for operations that began before the fence.
     pub(crate) fn is_open(&self) -> Result<(), Status> {
         match self.phase {
             Phase::Open => Ok(()),
@@ -192,7 +193,7 @@ impl ConnectionState {
         self.submit_later(head, key, payload, gathers)
     }
 
-    /// Whether this is one of many short messages, for which separate system calls are too expensive.
+    /// Checks whether a message is one of many short messages, for which separate system calls are too expensive.
     #[inline]
     fn gathers(&mut self, head: &Head, payload: &[u8]) -> bool {
         if head.kind != Kind::Message || payload.len() > SHORT {
@@ -206,7 +207,7 @@ impl ConnectionState {
         self.burst > AT_ONCE && self.outbox.waiting() < GATHERED
     }
 
-    /// Whether frames can go straight to the kernel: one stream, nothing kept and nothing queued.
+    /// Checks whether frames can go straight to the kernel: one stream, nothing kept and nothing queued.
     #[inline]
     fn is_quick(&self) -> bool {
         !self.outbox.retains()
@@ -335,7 +336,7 @@ impl ConnectionState {
         result
     }
 
-    /// Sends one piece in place; the rest that the kernel does not take is copied.
+    /// Sends one piece in place. The rest that the kernel does not take is copied.
     fn send_piece_now(&mut self, mut head: Head, piece: Piece) -> Result<(), Status> {
         self.unflushed = true;
         self.expect_answer();

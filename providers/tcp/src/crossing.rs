@@ -1,25 +1,25 @@
-//! Chooses the connection of a stream if both sides dial at the same time. Pure.
+//! The choice of a stream's connection if both sides dial at the same time. This module is pure.
 //!
-//! The side with the lower address decides. It sends `Start` on exactly one connection. The other side uses the connection on which
-//! `Start` arrives, and closes all others. The lower side holds a connection that the upper side dialled in reserve while its own
-//! dial is in progress, and uses it if that dial fails.
+//! The side with the lower address (the lower side) decides. It sends `Start` on exactly one connection. The other side uses the
+//! connection on which `Start` arrives, and closes all others. The lower side holds a connection that the upper side dialled in
+//! reserve while its own dial is in progress, and uses the reserve if that dial fails.
 
-/// What to do with an incoming connection.
+/// The treatment of an incoming connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Close it: it is from an earlier round of the stream.
+    /// Close the connection: it is from an earlier round of the stream.
     Refuse,
-    /// Keep it: the lower side in reserve, the upper side until something arrives on it.
+    /// Keep the connection: the lower side in reserve, the upper side until data arrives on it.
     Keep,
-    /// Send `Start` on it and use it, instead of the previous one.
+    /// Send `Start` on the connection and use it, instead of the previous one.
     Start,
 }
 
-/// The state of one stream.
+/// The choice of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Crossing {
     lower: bool,
-    /// Number of connections that this stream has had. Every greeting contains it, to distinguish old connections.
+    /// The number of connections that this stream has had. Every greeting contains this number, to distinguish old connections.
     round: u32,
     dialling: bool,
     reserve: bool,
@@ -42,7 +42,8 @@ impl Crossing {
         self.dialling = true;
     }
 
-    /// The own dial succeeded. `true`: send `Start` on it and use it; `false`: wait for `Start` on it.
+    /// Records that the dial of this side succeeded. Returns `true` if this side sends `Start` on the connection and uses it,
+    /// `false` if it waits for `Start` on the connection.
     pub(crate) fn dialled(&mut self) -> bool {
         self.dialling = false;
         if self.lower {
@@ -51,7 +52,8 @@ impl Crossing {
         self.lower
     }
 
-    /// The own dial failed. `true`: send `Start` on the connection in reserve and use it.
+    /// Records that the dial of this side failed. Returns `true` if this side sends `Start` on the connection in reserve and uses
+    /// it.
     pub(crate) fn dial_failed(&mut self) -> bool {
         self.dialling = false;
         let reserve = self.lower && self.reserve;
@@ -61,7 +63,7 @@ impl Crossing {
         reserve
     }
 
-    /// A connection arrived from a side that has seen `round` connections of this stream.
+    /// Records a connection from a side that has seen `round` connections of this stream, and returns its treatment.
     pub(crate) fn arrived(&mut self, round: u32) -> Arrival {
         match self.lower {
             true if round != self.round => Arrival::Refuse,
@@ -78,12 +80,13 @@ impl Crossing {
         }
     }
 
-    /// The connection in reserve is gone.
+    /// Records that the connection in reserve is lost.
     pub(crate) fn reserve_lost(&mut self) {
         self.reserve = false;
     }
 
-    /// `Start` arrived, counting `round` connections. `true`: use that connection and close all others.
+    /// Records that `Start` arrived, counting `round` connections. Returns `true` if this side uses that connection and closes all
+    /// others.
     pub(crate) fn started(&mut self, round: u32) -> bool {
         let newer = !self.lower && round > self.round;
         if newer {

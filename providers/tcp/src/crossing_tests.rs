@@ -1,5 +1,5 @@
-//! All orders of events on both sides of one stream: dials that succeed and fail, connections that arrive late, and breaks that one
-//! side sees before the other. Afterwards both sides use the same connection.
+//! Tests of all orders of events on both sides of one stream: dials that succeed and fail, connections that arrive late, and breaks
+//! that one side sees before the other. Afterwards both sides use the same connection.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,11 +10,11 @@ use super::{Arrival, Crossing};
 struct Connection {
     by_lower: bool,
     round: u32,
-    /// The peer's listener has delivered it.
+    /// Whether the peer's listener has delivered the connection.
     accepted: bool,
-    /// The dialler knows that it is established.
+    /// Whether the dialler knows that the connection is established.
     dialled: bool,
-    /// Whether it is open at the lower and at the upper end.
+    /// Whether the connection is open at the lower and at the upper end.
     open: [bool; 2],
     /// A `Start` under way, with its count.
     start: Option<u32>,
@@ -30,7 +30,7 @@ struct World {
     dials_left: [u8; 2],
 }
 
-/// A side: its state machine, and the connections that it uses, keeps and dials. 0 is the lower side.
+/// A side: its state machine, and the connections that it uses, keeps and dials. Side 0 is the lower side.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Model {
     crossing: (u32, bool, bool),
@@ -64,7 +64,7 @@ impl World {
         self.connections[connection].open[side] = false;
     }
 
-    /// A side uses a connection, and closes every other one that it has.
+    /// Makes a side use a connection, and close every other one that it has.
     fn take_into_use(&mut self, side: usize, connection: usize) {
         let model = &mut self.sides[side];
         let mut rest: Vec<usize> = std::mem::take(&mut model.kept);
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// Every world after one more event.
+    /// Returns every world after one more event.
     fn next(&self) -> Vec<World> {
         let mut all = Vec::new();
         for side in 0..2 {
@@ -131,7 +131,7 @@ impl World {
         all.push(world);
     }
 
-    /// The peer's listener delivers a connection.
+    /// Lets the peer's listener deliver a connection.
     fn accept(&self, n: usize, all: &mut Vec<World>) {
         let connection = &self.connections[n];
         let side = usize::from(connection.by_lower);
@@ -159,7 +159,7 @@ impl World {
         all.push(world);
     }
 
-    /// The dialler learns that its connection is established, or was refused.
+    /// Lets the dialler learn that its connection is established, or was refused.
     fn dialled(&self, n: usize, all: &mut Vec<World>) {
         let connection = &self.connections[n];
         let side = usize::from(!connection.by_lower);
@@ -180,7 +180,7 @@ impl World {
         all.push(world);
     }
 
-    /// The lower side abandons its own dial for the connection in reserve, whether the peer has accepted it or not.
+    /// Lets the lower side abandon its own dial for the connection in reserve, whether the peer has accepted the dial or not.
     fn give_way(&self, all: &mut Vec<World>) {
         let (Some(dial), Some(&reserve)) = (self.sides[0].dialling, self.sides[0].kept.first())
         else {
@@ -228,7 +228,7 @@ impl World {
         all.push(world);
     }
 
-    /// A side notices that the other end of one of its connections is gone.
+    /// Lets a side notice that the other end of one of its connections is closed.
     fn notice_end(&self, side: usize, all: &mut Vec<World>) {
         let model = &self.sides[side];
         let held = model.kept.iter().chain(&model.using).copied().collect::<Vec<_>>();

@@ -1,4 +1,4 @@
-//! Delivers frames in their order.
+//! The delivery of frames in their order.
 
 use std::rc::Rc;
 
@@ -13,7 +13,7 @@ use crate::stream::Broke;
 use crate::window::Verdict;
 
 impl ConnectionState {
-    /// A frame has arrived completely: delivers it if it is the next one.
+    /// Records a frame that has arrived completely: delivers it if it is the next one, otherwise holds it.
     pub(crate) fn arrived(&mut self, seq: u32, item: Item, len: usize) -> Result<(), Malformed> {
         self.ack_owed += 1;
         self.ack_bytes += len;
@@ -30,7 +30,7 @@ impl ConnectionState {
         }
     }
 
-    /// Delivers held frames that are in order now; `false`: no room for events.
+    /// Delivers the held frames that are in order. Returns `false` if the event array is full.
     pub(crate) fn drain(
         &mut self,
         shared: &Shared,
@@ -69,7 +69,7 @@ impl ConnectionState {
         }
     }
 
-    /// Retries the delivery of held frames, because there may be room for events.
+    /// Retries the delivery of held frames, because the event array may have room.
     pub(crate) fn drain_held(&mut self, events: &mut Events<'_>) {
         let shared = Rc::clone(&self.shared);
         if self.window.has_gap() {
@@ -79,7 +79,7 @@ impl ConnectionState {
                 return self.fail(broke.status, &broke.text);
             }
             if self.window.expected() != before {
-                self.ack_owed += 1; // the last acknowledgement did not cover it
+                self.ack_owed += 1; // the last acknowledgement did not cover this frame
                 self.after_reading(&shared);
             }
         }
@@ -97,7 +97,7 @@ impl ConnectionState {
         }
         let shared = Rc::clone(&self.shared);
         match item {
-            Item::Message { .. } => Ok(()), // delivered by the holder of the events
+            Item::Message { .. } => Ok(()), // `drain` delivers messages, because it holds the events
             Item::PutLanded { number, last, result } => {
                 let ops = self.ops();
                 let known = ops.failing.filter(|(failing, _)| *failing == number);
@@ -205,18 +205,18 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// The target reports the end of a put: from here on its memory is not read any more.
+    /// Ends a put as the target reports: from here on its memory is not read any more.
     fn end_put(&mut self, put: &PutOp, result: Result<(), Refused>) -> Result<(), Malformed> {
         let sent = !put.bulk || self.outbox.end_put(put.number);
         let result = result.and(put.missing.map_or(Ok(()), Err));
-        // Complete it in any case. If the peer lied, the operation fails, and so does the endpoint.
+        // The put completes in any case. If the peer lied, the operation fails, and so does the endpoint.
         if let Some(cookie) = put.cookie {
             self.shared.ended(cookie, if sent { result } else { Err(Status::BadData.into()) });
         }
         if sent { Ok(()) } else { Err("the end of a put that was not sent yet") }
     }
 
-    /// A put that ended successfully at the target was sent with zeros for missing bytes: flushes report that.
+    /// Records a put that ended successfully at the target although zeros replaced missing bytes. The flushes report the failure.
     fn note_missing(&mut self, put: &PutOp) {
         let Some(refused) = put.missing else { return };
         let ops = self.ops();

@@ -1,4 +1,4 @@
-//! The domain `tcp`: any memory of the process. Peers access it while this process makes progress.
+//! The domain `tcp`: any memory of the process. Peers access the memory while this process makes progress.
 
 use std::sync::Arc;
 
@@ -15,15 +15,15 @@ use crate::frame::MAX_MESSAGE;
 use crate::interface::StreamInterface;
 use crate::regions::{KEY_LEN, Region, Regions, random};
 
-/// The name of its only module.
+/// The name of the domain's only module.
 pub(crate) const MODULE: &str = "stream";
 
-/// This process's listener.
+/// The listener of this process.
 static HUB: SharedHub = SharedHub::new();
 
 /// An open domain.
 pub struct TcpDomain {
-    /// Shared by its interfaces.
+    /// The regions, shared by the domain's interfaces.
     regions: Arc<Regions>,
     settings: Settings,
 }

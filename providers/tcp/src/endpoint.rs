@@ -15,9 +15,9 @@ use crate::regions::Key;
 use crate::shared::Shared;
 use crate::sys;
 
-/// The rest of an endpoint's address after the contact: id, domain, streams, and whether it keeps sent data.
+/// The length of an endpoint's address after the contact: id, domain, streams, and whether the side keeps sent data.
 const TAIL: usize = 8 + 8 + 1 + 1;
-/// The longest endpoint address.
+/// The longest endpoint address, in bytes.
 pub(crate) const MAX_ADDRESS: usize = address::MAX_LEN + TAIL;
 
 /// A connection to one peer.
@@ -36,7 +36,7 @@ impl StreamEndpoint {
         &self.conn
     }
 
-    /// The number of streams that this side requests, and whether it keeps sent data.
+    /// Returns the number of streams that this side requests, and whether it keeps sent data.
     fn wishes(&self) -> (usize, bool) {
         let mut interfaces: Vec<&str> = self
             .shared
@@ -83,7 +83,8 @@ impl StreamEndpoint {
             });
         }
         let local = op.flags & op_flags::REMOTE_COMPLETION == 0;
-        // The caller owns copied data again. Data that is sent in place is the caller's again when the kernel has it.
+        // The caller owns copied data again on return. Data that is sent in place belongs to the caller again when the kernel has
+        // read it.
         let cookie = (bulk || !local).then_some(op.cookie);
         let ops = inner.ops();
         ops.last_put = number;
@@ -151,7 +152,7 @@ impl Endpoint for StreamEndpoint {
             }
             inner.outbox.reserve(LONG_HEAD + max);
         }
-        // Nothing is borrowed while the application packs. The room stays reserved, so the application packs once.
+        // No borrow is held while the application packs. The room in the outbox stays reserved, so the application packs once.
         let mut scratch = self.shared.scratch.take();
         scratch.resize(MAX_MESSAGE, 0);
         let packed = packer.pack(&mut scratch[..max]);

@@ -6,26 +6,26 @@
 //!  `------------------------- every frame ------------------------' `------- PUT and GET: the key ---------'
 //! ```
 //!
-//! The sums do not protect against forgers. They end a stream whose bytes were damaged immediately. Without them, a changed length,
-//! kind or number would let a peer wait for ever. Payloads have no sums: TCP's and the link's own checksums protect them.
+//! The sums do not protect against forgers. They end a stream immediately if its bytes were damaged. Without them, a changed
+//! length, kind or number would let a peer wait for ever. Payloads have no sums: TCP's and the link's own checksums protect them.
 
 use tieline_plugin_api::Status;
 
-/// In the word of an acknowledgement: requests an acknowledgement in return, on the same stream.
+/// The flag in the word of an acknowledgement that requests an acknowledgement in return, on the same stream.
 pub(crate) const ANSWER: u64 = 1;
-/// Length of a head.
+/// The length of a head, in bytes.
 pub(crate) const HEAD: usize = 32;
-/// Length of a head with a key.
+/// The length of a head with a key.
 pub(crate) const LONG_HEAD: usize = 64;
 /// The longest payload of a message.
 pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// The longest payload of a piece of a put or get.
 pub(crate) const MAX_FRAGMENT: usize = 256 << 10;
 
-/// In every head, to recognise bytes that are no head.
+/// A constant in every head, which detects bytes that are no head.
 const MAGIC: u16 = 0x7e00 | VERSION as u16;
-/// Incremented with every change that an older peer would misunderstand. Addresses contain it, because they are read before
-/// anything is sent.
+/// The version of the format, incremented with every change that an older peer would misunderstand. Addresses contain the version,
+/// because they are read before anything is sent.
 pub(crate) const VERSION: u8 = 0x1d;
 const FLAG_LAST: u8 = 1;
 
@@ -52,35 +52,35 @@ kinds! {
     Message = 1;
     /// A piece of put `number`, for offset `word` of the keyed region.
     Put = 2;
-    /// Every put up to `number` has ended, successfully unless a `PutFailed` came before.
+    /// The end of every put up to `number`, successful unless a `PutFailed` came before.
     PutDone = 3;
-    /// Put `number` was refused: `word` is the status.
+    /// The refusal of put `number`: `word` is the status.
     PutFailed = 4;
-    /// Requests `total` bytes from offset `word` of the keyed region.
+    /// The request for `total` bytes from offset `word` of the keyed region.
     Get = 5;
-    /// A piece of the data for get `number`, at offset `word` of it.
+    /// A piece of the data for get `number`, at offset `word` of the get.
     GetData = 6;
-    /// Get `number` has ended: `word` is the status.
+    /// The end of get `number`: `word` is the status.
     GetDone = 7;
-    /// Requests a `FlushDone` of the same `number` when everything before has completed.
+    /// The request for a `FlushDone` of the same `number` when all earlier operations have completed.
     Flush = 8;
-    /// Every flush up to `number` is answered.
+    /// The answer to every flush up to `number`.
     FlushDone = 9;
-    /// Only `ack`, and in `number` the highest sequence number seen. Has no sequence number itself.
+    /// An acknowledgement: `ack`, and in `number` the highest sequence number seen. The frame itself has no sequence number.
     Ack = 10;
     /// The last frame: the endpoint was closed in an orderly way.
     Goodbye = 11;
     /// The first frame on a stream, from the side with the lower address: this connection is the chosen one. `word` counts the
-    /// connections that this stream has had. Has no sequence number itself.
+    /// connections that this stream has had. The frame has no sequence number.
     Start = 12;
-    /// Instead of `Start`: there is no such endpoint here any more. Has no sequence number.
+    /// The answer instead of `Start` if the endpoint does not exist any more. The frame has no sequence number.
     Gone = 13;
     /// The notification `word` of put `number`, whose last piece came immediately before; ignored if the put was refused.
     Notified = 14;
 }
 
 impl Kind {
-    /// Whether it has a sequence number, is kept in order, and is sent again when a stream breaks.
+    /// Checks whether a frame of this kind has a sequence number, is kept in order, and is sent again when a stream breaks.
     pub(crate) fn is_sequenced(self) -> bool {
         !matches!(self, Kind::Ack | Kind::Start | Kind::Gone)
     }
@@ -102,37 +102,37 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
-    /// The last piece of a put.
+    /// Whether this is the last piece of a put.
     pub(crate) last: bool,
-    /// Length of the payload.
+    /// The length of the payload.
     pub(crate) len: u32,
     pub(crate) seq: u32,
-    /// All frames before this sequence number have arrived at the sender of this frame.
+    /// The sequence number before which all frames have arrived at the sender of this frame.
     pub(crate) ack: u32,
     pub(crate) number: u32,
     pub(crate) word: u64,
 }
 
-/// The region that is meant.
+/// The region and the range of a put or get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyPart {
     pub(crate) domain: u64,
     pub(crate) tag: u64,
     pub(crate) index: u32,
-    /// Length of the whole operation.
+    /// The length of the whole operation.
     pub(crate) total: u64,
 }
 
-/// Why bytes are no valid frame, for failure texts.
+/// The reason why bytes are no valid frame, for failure texts.
 pub(crate) type Malformed = &'static str;
 
 impl Head {
-    /// A frame without payload.
+    /// Returns a frame without payload.
     pub(crate) fn bare(kind: Kind, number: u32, word: u64) -> Head {
         Head { kind, last: false, len: 0, seq: 0, ack: 0, number, word }
     }
 
-    /// The notification of a put.
+    /// Returns the notification of a put.
     pub(crate) fn notified(number: u32, word: u32) -> Head {
         Head::bare(Kind::Notified, number, u64::from(word))
     }
@@ -183,7 +183,7 @@ impl Head {
         Ok(head)
     }
 
-    /// Length of the head with its key.
+    /// Returns the length of the head with its key.
     #[inline]
     pub(crate) fn head_len(&self) -> usize {
         if self.kind.has_key() { LONG_HEAD } else { HEAD }
@@ -214,7 +214,7 @@ impl KeyPart {
     }
 }
 
-/// Why a target refused a put or a get.
+/// The reason why a target refused a put or a get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     For(Status),
@@ -236,7 +236,7 @@ impl Refused {
         }
     }
 
-    /// Details beyond the status.
+    /// Returns the details beyond the status.
     pub(crate) fn words(self) -> String {
         match self {
             Refused::For(_) => String::new(),
@@ -247,7 +247,8 @@ impl Refused {
     }
 }
 
-/// In a `word`: the rest is an offset, and not a status. Versions without this flag interpret it as an input/output error.
+/// The flag of a `word` whose rest is an offset and no status. Versions without this flag interpret the word as an input/output
+/// error.
 const FAULT: u64 = 1 << 63;
 
 /// Encodes a result for `word`; 0 is success.
@@ -259,7 +260,7 @@ pub(crate) fn status_word(result: Result<(), Refused>) -> u64 {
     }
 }
 
-/// Decodes a result; an unknown status is also an error.
+/// Decodes a result. An unknown status is an error, too.
 pub(crate) fn word_status(word: u64) -> Result<(), Refused> {
     match i32::try_from(word) {
         Ok(0) => Ok(()),
@@ -272,7 +273,7 @@ pub(crate) fn word_status(word: u64) -> Result<(), Refused> {
 /// The position of the sum in a head or key.
 const SUM: core::ops::Range<usize> = 20..24;
 
-/// The sum of all bytes except the sum itself.
+/// Returns the sum of all bytes except the sum itself.
 #[inline]
 fn sum(bytes: &[u8; HEAD]) -> u32 {
     let word = |at: usize| u64_at(bytes, at);
@@ -280,7 +281,7 @@ fn sum(bytes: &[u8; HEAD]) -> u32 {
         let product = u128::from(a) * u128::from(b);
         product as u64 ^ (product >> 64) as u64
     };
-    // Odd constants with bits throughout. The halves are independent, so the processor computes them in parallel.
+    // The constants are odd and have bits throughout. The halves are independent, so the processor computes them in parallel.
     let first = fold(word(0) ^ 0x9e37_79b9_7f4a_7c15, word(8) ^ 0xc2b2_ae3d_27d4_eb4f);
     let second = fold(
         u64::from(u32_at(bytes, 16)) ^ 0x1656_67b1_9e37_79f9,

@@ -5,11 +5,11 @@ use crate::sys::Piece;
 use crate::regions::Pin;
 use crate::sys;
 
-/// Most pieces and most bytes of one system call.
+/// The maximum number of pieces and of bytes of one system call.
 const MOST_PIECES: usize = 64;
 const MOST_BYTES: usize = 512 << 10;
 
-/// Pieces for one system call.
+/// The pieces for one system call.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     pub(crate) pieces: Vec<Piece>,

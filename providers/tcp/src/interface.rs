@@ -20,13 +20,13 @@ use crate::probe::Token;
 use crate::regions::Regions;
 use crate::shared::{HUB, MAILBOX, Shared, TIMER};
 
-/// Sleep between checks of the peers' kernels while an interface closes.
+/// The sleep between checks of the peers' kernels while an interface closes.
 const CLOSING_NAP: Duration = Duration::from_millis(1);
 
 /// The module `stream`, opened for one worker.
 pub struct StreamInterface {
-    /// Borrowed by one call at a time. That call may borrow connections, but a call that has borrowed a connection may not borrow
-    /// this.
+    /// The state, borrowed by one call at a time. That call may borrow connections, but a call that has borrowed a connection must
+    /// not borrow the state.
     state: RefCell<State>,
     shared: Rc<Shared>,
 }
@@ -101,7 +101,7 @@ impl StreamInterface {
         &self.shared
     }
 
-    /// Makes a regular visit at this time.
+    /// Makes a regular visit at the time `now`.
     #[cfg(test)]
     pub(crate) fn tick(&self, now: Instant) {
         self.state.borrow_mut().tick(&self.shared, now);
@@ -140,7 +140,7 @@ impl Interface for StreamInterface {
         let mut state = self.state.borrow_mut();
         let id = crate::regions::random()?;
         if state.by_id.contains_key(&id) {
-            return Err(Status::Again.into()); // one chance in 2^64
+            return Err(Status::Again.into()); // the chance is one in 2^64
         }
         let index = match state.free.pop() {
             Some(index) => index,
@@ -183,7 +183,7 @@ impl Interface for StreamInterface {
 }
 
 impl State {
-    /// Closes every connection, and transmits the data that was sent before, as far as `TIELINE_CLOSE_TIMEOUT` allows.
+    /// Closes every connection, and transmits the data that was sent before, within `TIELINE_CLOSE_TIMEOUT`.
     fn leave(&mut self, shared: &Shared) {
         for conn in self.conns.iter().flatten() {
             let mut inner = conn.inner.borrow_mut();

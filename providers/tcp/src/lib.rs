@@ -47,25 +47,25 @@
 //!
 //! # Memory
 //!
-//! An idle endpoint with one stream takes about 1000 bytes here (100 000 of them: 100 MB) and one descriptor. Receive buffers (129
-//! KiB) and send buffers (16 KiB to `TIELINE_TCP_SEND_BUFFER`) exist while they hold data, and for the 16 most recently active
-//! streams. Up to 64 more receive buffers wait for the next stream, and are freed if they are not needed. The beginning of a frame
-//! takes as many bytes as have arrived of it. With several streams a peer can make this side hold frames that overtook a missing
-//! one: at most 1024 messages (64 MiB). The memory report includes all of this. The kernel's own memory for an idle socket, 2 to 4
-//! KiB, is additional. A receiver that does not poll stops the sender: at most the kernel's buffers and one send buffer are under
-//! way.
+//! An idle endpoint with one stream takes about 1000 bytes in this process (100 000 of them: 100 MB) and one descriptor. Receive
+//! buffers (129 KiB) and send buffers (16 KiB to `TIELINE_TCP_SEND_BUFFER`) exist while they hold data, and for the 16 most
+//! recently active streams. Up to 64 more receive buffers wait for the next stream, and are freed if they are not needed. An
+//! incomplete frame takes only the bytes that have arrived. With several streams a peer can make this side hold frames that
+//! overtook a missing one: at most 1024 messages (64 MiB). The memory report includes all of this. The kernel's own memory for an
+//! idle socket, 2 to 4 KiB, is additional. A receiver that does not poll stops the sender: at most the kernel's buffers and one
+//! send buffer are under way.
 //!
 //! # Fairness
 //!
-//! Connections that have something to read wait in a queue. In one poll each fills its share of the events, and reads at most a
+//! Connections with data to read wait in a queue. In one poll each connection fills its share of the events, and reads at most a
 //! mebibyte or 1024 frames before the next one. Thus a peer that floods blocks no other. Data that needs no event, such as that of
-//! puts and gets, is read even if there is no room for events.
+//! puts and gets, is read even if the event array is full.
 //!
 //! # Not supported
 //!
-//! MSG_ZEROCOPY: its pages are pinned until the network card has read them. They would outlive a deregistration, which must stop a
-//! transfer immediately. Over loopback the kernel copies anyway. io_uring: a poll already is one system call. Atomics: the core
-//! does them with messages.
+//! The provider does not use MSG_ZEROCOPY: the pages are pinned until the network card has read them. They would outlive a
+//! deregistration, which must stop a transfer immediately. Over loopback the kernel copies anyway. It does not use io_uring either,
+//! because a poll already is one system call. The core does atomics with messages.
 
 mod address;
 mod buffer;

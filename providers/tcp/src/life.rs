@@ -15,7 +15,7 @@ use crate::stream::{Broke, Stream};
 use crate::sys;
 use crate::window::Window;
 
-/// Time that a closed endpoint waits for the peer's goodbye after the peer's kernel has received everything.
+/// The time that a closed endpoint waits for the peer's goodbye after the peer's kernel has received everything.
 const LINGER: Duration = Duration::from_secs(5);
 
 impl ConnectionState {
@@ -35,7 +35,7 @@ impl ConnectionState {
         self.call_attention();
     }
 
-    /// Releases all resources except the name.
+    /// Releases all resources except the connection's number in the interface.
     pub(crate) fn release(&mut self) {
         for number in 0..self.links.len() {
             self.drop_stream(number);
@@ -50,12 +50,13 @@ impl ConnectionState {
         self.held_bytes = 0;
     }
 
-    /// The application has closed its endpoint.
+    /// Handles the application's close of the endpoint.
     pub(crate) fn close(&mut self) {
         self.abandoned = true;
         match self.phase {
             Phase::Open => {
-                // Send the answers for completed operations of the peer; the operations' memory may be gone after this call.
+                // The answers for completed operations of the peer are sent here; the operations' memory may be freed after this
+                // call.
                 self.answer();
                 self.ops = None;
                 self.outbox.own_payloads();
@@ -72,7 +73,7 @@ impl ConnectionState {
         self.call_attention();
     }
 
-    /// Sends a goodbye after all pending data, and ends the sending direction once that is written.
+    /// Sends a goodbye after all pending data, and ends the sending direction once the goodbye is written.
     pub(crate) fn finish(&mut self) {
         if !self.goodbye_sent && self.outbox.has_room_for_answer() {
             let mut head = Head::bare(Kind::Goodbye, 0, 0);
@@ -96,8 +97,8 @@ impl ConnectionState {
         self.links.iter().filter_map(|link| link.stream.as_ref()).any(|s| s.leads_to_itself())
     }
 
-    /// Whether all data that was sent before closing has reached the peer's kernel. If a socket with unread received data is
-    /// closed, it sends a reset and drops the data that is still in our kernel.
+    /// Checks whether all data that was sent before closing has reached the peer's kernel. If a socket with unread received data is
+    /// closed, it sends a reset and drops the data that is still in the kernel of this side.
     pub(crate) fn has_handed_over(&self) -> bool {
         let acknowledged = || {
             let mut streams = self.links.iter().filter_map(|link| link.stream.as_ref());
@@ -110,7 +111,7 @@ impl ConnectionState {
             || self.goodbye_sent && self.outbox.is_written_out() && acknowledged()
     }
 
-    /// Whether neither the endpoint nor the interface needs it any more.
+    /// Checks whether neither the endpoint nor the interface needs the connection any more.
     pub(crate) fn is_over(&self) -> bool {
         self.abandoned && matches!(self.phase, Phase::Failed(_))
     }
@@ -139,7 +140,7 @@ impl ConnectionState {
         self.shared.streams.set(self.shared.streams.get().saturating_sub(1));
     }
 
-    /// A stream has broken.
+    /// Handles a broken stream.
     pub(crate) fn stream_broke(&mut self, number: usize, broke: &Broke) {
         self.drop_stream(number);
         if self.phase == Phase::Closing && !self.outbox.retains() {
@@ -169,7 +170,7 @@ impl ConnectionState {
         self.call_attention();
     }
 
-    /// Data is sent: the peer's answer will be checked.
+    /// Records that data is sent, so that the peer's answer will be checked.
     #[inline]
     pub(crate) fn expect_answer(&self) {
         if !self.expects.replace(true) {
@@ -179,7 +180,7 @@ impl ConnectionState {
         }
     }
 
-    /// Breaks streams whose peer does not answer; `false` if no further check is needed.
+    /// Breaks streams whose peer does not answer. Returns `false` if no further check is needed.
     pub(crate) fn look_for_silence(&mut self, now: Instant) -> bool {
         self.expects.set(false);
         let (limit, marked) = (self.shared.settings.failure_timeout, self.expects_since.get());
@@ -213,7 +214,7 @@ impl ConnectionState {
         }
     }
 
-    /// A regular visit; `false` if no further one is needed.
+    /// Makes a regular visit. Returns `false` if no further visit is needed.
     pub(crate) fn tick(&mut self, now: Instant) -> bool {
         match self.phase {
             Phase::Waiting | Phase::Failed(_) => return false,
@@ -287,13 +288,13 @@ impl ConnectionState {
         }
     }
 
-    /// A stream is connected: sends the data that waits.
+    /// Takes a connected stream into use and sends the data that waits.
     pub(crate) fn stream_up(&mut self, number: usize, stream: Stream) {
         self.drop_stream(number);
         self.shared.streams.set(self.shared.streams.get() + 1);
         self.shared.watch_stream(&stream, self.index, number);
         self.links[number].stream = Some(Box::new(stream));
-        // If it breaks, possibly nothing has arrived on it.
+        // If this stream breaks, possibly nothing has arrived on it.
         self.last_received_ms = self.shared.now_ms();
         self.gone_since = None;
         if self.phase == Phase::Linking {
@@ -305,7 +306,7 @@ impl ConnectionState {
         self.call_attention();
     }
 
-    /// Memory of this connection: of its state, and of buffers.
+    /// Returns the memory of this connection: of its state, and of buffers.
     pub(crate) fn memory(&self) -> (usize, usize) {
         let streams = self.links.iter().filter_map(|link| link.stream.as_ref());
         let received: usize = streams.clone().map(|stream| stream.committed()).sum();

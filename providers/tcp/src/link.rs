@@ -1,5 +1,5 @@
-//! Forms streams: which side dials, and what happens when a stream breaks. `crossing.rs` chooses among several connections; this
-//! file handles the sockets.
+//! The forming of streams: which side dials, and the treatment of a broken stream. `crossing.rs` chooses among several connections;
+//! this file handles the sockets.
 
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,24 +15,24 @@ use crate::shared::{Shared, Watched};
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// Time that the side with the higher address waits for the other side's dial before it dials itself.
+/// The time that the side with the higher address waits for the other side's dial before it dials itself.
 const DIAL_DELAY: Duration = Duration::from_millis(300);
-/// Time that the lower side's own dial may take while a connection waits in reserve.
+/// The time that the lower side's own dial may take while a connection waits in reserve.
 const RESERVE_TIMEOUT: Duration = Duration::from_millis(500);
-/// The pause after `n` consecutive failed dials is this value times 2^n, at most times sixteen.
+/// The base of the pause after `n` consecutive failed dials: this value times 2^n, at most times sixteen.
 const BACKOFF: Duration = Duration::from_millis(50);
-/// Time without a listener at the peer's addresses after which the peer is considered gone.
+/// The time without a listener at the peer's addresses after which the peer is considered dead.
 const GONE: Duration = Duration::from_secs(1);
-/// The most connections that are kept for one stream until one is chosen.
+/// The maximum number of connections that are kept for one stream until one is chosen.
 const MAX_STANDBYS: usize = 4;
-/// The most connections that are kept before the peer's address is known.
+/// The maximum number of connections that are kept before the peer's address is known.
 pub(crate) const MAX_EARLY: usize = 4 * crate::config::MAX_STREAMS;
 
 /// The purpose in a greeting to a hub whose users are interfaces: a stream between two endpoints.
 pub(crate) const PURPOSE: u8 = 1;
 const GREETING_LEN: usize = 8 + 16 + 8 + 1 + 4;
 
-/// The dialler, and the target of the dial.
+/// The greeting of a dialler: its identity, and the target of the dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Greeting {
     /// The target endpoint.
@@ -41,7 +41,7 @@ pub(crate) struct Greeting {
     pub(crate) from_target: [u8; 16],
     pub(crate) from: u64,
     pub(crate) stream: u8,
-    /// Number of connections that the dialler has seen of that stream.
+    /// The number of connections that the dialler has seen of that stream.
     pub(crate) round: u32,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Early {
     from: SocketAddr,
 }
 
-/// A connection that is not in use yet: on the upper side it waits for `Start`, on the lower one it is in reserve.
+/// A connection that is not in use yet: on the upper side it waits for `Start`, on the lower side it is in reserve.
 #[derive(Debug)]
 struct Standby {
     socket: OwnedFd,
@@ -89,7 +89,7 @@ struct Standby {
     got: usize,
 }
 
-/// The place of one stream.
+/// The state of forming one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     crossing: Crossing,
@@ -186,7 +186,7 @@ impl ConnectionState {
         self.keep_time();
     }
 
-    /// A connection for this endpoint has arrived.
+    /// Handles an arrived connection for this endpoint.
     pub(crate) fn incoming(&mut self, greeting: Greeting, incoming: Incoming) {
         let from = incoming.from;
         let early = Early { greeting, socket: incoming.stream.into(), from };
@@ -234,7 +234,7 @@ impl ConnectionState {
         }
     }
 
-    /// The lower side chooses this connection.
+    /// Chooses this connection for the stream, as the lower side.
     fn start(&mut self, number: usize, socket: OwnedFd, peer: Option<SocketAddr>) {
         if self.links[number].stream.is_some() {
             self.drop_stream(number);
@@ -259,7 +259,7 @@ impl ConnectionState {
         self.stream_up(number, stream);
     }
 
-    /// Data has arrived on a connection that waits for `Start`.
+    /// Handles data that has arrived on a connection that waits for `Start`.
     pub(crate) fn tend_standbys(&mut self, number: usize) {
         let Some(link) = self.links.get_mut(number) else { return };
         if link.crossing.is_lower() {
@@ -398,13 +398,13 @@ impl ConnectionState {
         }
     }
 
-    /// Removes a reserve connection that is gone, so that it is not chosen.
+    /// Removes a broken reserve connection, so that it is not chosen.
     fn drop_dead_reserve(&mut self, number: usize) {
         let Some(link) = self.links.get_mut(number) else { return };
         if !link.crossing.is_lower() || link.standbys.is_empty() {
             return;
         }
-        // The upper side sends nothing before `Start`, so any readable data is the end.
+        // The upper side sends nothing before `Start`, so any readable data is the end of the connection.
         link.standbys.retain_mut(|standby| {
             let fd = standby.socket.as_raw_fd();
             let is_open = matches!(sys::receive(fd, &mut standby.head),
@@ -419,7 +419,7 @@ impl ConnectionState {
         }
     }
 
-    /// The peer has reached this side while the own dial is stuck: uses the peer's connection.
+    /// Uses a connection of the peer while the dial of this side is stuck.
     fn give_way(&mut self, number: usize, now: Instant) {
         let Some(link) = self.links.get_mut(number) else { return };
         let waits =
@@ -466,7 +466,7 @@ impl ConnectionState {
     }
 }
 
-/// Notifies a dialler that there is no such endpoint (any more).
+/// Notifies a dialler that the endpoint does not exist (any more).
 pub(crate) fn turn_away(socket: &OwnedFd) {
     let _ = sys::send(socket.as_raw_fd(), &Head::bare(Kind::Gone, 0, 0).pack());
 }

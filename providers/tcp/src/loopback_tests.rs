@@ -1,5 +1,5 @@
-//! Two interfaces over loopback: connections that cross, break and stall, and peers that are slow, misbehave or disappear. This
-//! file has the common parts of the tests.
+//! Tests of two interfaces over loopback: connections that cross, break and stall, and peers that are slow, misbehave or disappear.
+//! This file has the common parts of the tests.
 
 mod breaking;
 mod connecting;
@@ -28,7 +28,7 @@ use crate::regions::Key;
 use crate::sys;
 
 const RIGHTS: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
-/// Only a hang takes this long.
+/// The time limit of a test, which only a hang reaches.
 const TIMEOUT: Duration = Duration::from_secs(100);
 
 fn domain(variables: &[(&str, &str)]) -> TcpDomain {
@@ -149,7 +149,7 @@ fn await_completion(sides: &mut [Side; 2], cookie: u64) -> i32 {
     }
 }
 
-/// A piece as the core passes it.
+/// Returns a piece in the form in which the core passes it.
 fn iov(piece: sys::Piece) -> Iov {
     piece.iov()
 }
@@ -162,7 +162,7 @@ fn rma(sides: &mut [Side; 2], put: bool, key: &Key, memory: &mut [u8], offset: u
     assert_eq!(posting, Posting::Pending);
 }
 
-/// Bytes that encode their position.
+/// Returns the bytes that encode their position.
 fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     let mut out = vec![0; len];
@@ -187,7 +187,7 @@ fn key_of(
     (region, key)
 }
 
-/// The descriptors of the streams that an endpoint uses.
+/// Returns the descriptors of the streams that an endpoint uses.
 fn streams_of(side: &Side) -> Vec<i32> {
     let conn = side.endpoint().conn();
     let inner = conn.inner.borrow();

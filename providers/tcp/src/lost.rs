@@ -1,6 +1,6 @@
-//! Explains why a stream broke without acknowledgements: the host is down, or the route passes small packets and drops large ones.
-//! The kernel's reports do not distinguish the two, so a probe sends small packets to the host meanwhile. The text contains only
-//! what that proves, because operators act on it.
+//! The explanation of a stream that broke without acknowledgements: the host is down, or the route passes small packets and drops
+//! large ones. The kernel's reports do not distinguish the two, so a probe sends small packets to the host meanwhile. The text
+//! contains only what the probe proves, because operators act on the text.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::silence::Unacknowledged;
 use crate::stream::{Broke, Stream};
 use crate::sys;
 
-/// Describes a stream on which nothing has been acknowledged for `silent`. `tried`: the time of the last retransmission.
+/// Describes a stream on which nothing has been acknowledged for `silent`. `tried` is the time of the last retransmission.
 pub(crate) fn silent(
     stream: &Stream,
     silent: Duration,
@@ -62,7 +62,7 @@ enum Found<'a> {
     Answers,
 }
 
-/// The likely cause, from the facts.
+/// Returns the likely cause of the silence.
 fn cause(
     facts: Option<Unacknowledged>,
     found: &Found<'_>,
@@ -109,7 +109,7 @@ fn cause(
     }
 }
 
-/// The peer's host in the form that commands accept.
+/// Returns the peer's host in the form that commands accept.
 fn host(peer: Option<SocketAddr>, interface: Option<&str>) -> String {
     match (peer, interface) {
         (Some(SocketAddr::V6(at)), Some(name)) if at.ip().is_unicast_link_local() => {

@@ -1,4 +1,4 @@
-//! Application memory that is missing while a payload arrives: its operation fails, and the connection continues.
+//! Application memory that is missing while a payload arrives: the payload's operation fails, and the connection continues.
 
 use crate::conn::ConnectionState;
 use crate::frame::Refused;
@@ -6,7 +6,7 @@ use crate::stream::{Destination, Landing};
 use tieline_plugin_api::Status;
 
 impl ConnectionState {
-    /// The memory for a payload is missing from `behind` bytes on: its operation fails, and the rest of the payload is discarded.
+    /// Fails the operation of a payload whose memory is missing from `behind` bytes on, and discards the rest of the payload.
     #[cold]
     pub(crate) fn lands_nowhere(&mut self, number: usize, behind: usize) {
         let stream = self.links.get_mut(number).and_then(|link| link.stream.as_mut());

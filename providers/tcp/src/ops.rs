@@ -1,4 +1,4 @@
-//! Pending puts, gets and flushes: those of this side, and the answers that the peer is owed.
+//! The pending puts, gets and flushes of this side, and the answers that this side owes the peer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use tieline_plugin_api::Status;
 use crate::frame::{KeyPart, Malformed, Refused};
 use crate::regions::Region;
 
-/// Puts and gets up to this length are copied and sent with their heads.
+/// The length up to which puts and gets are copied and sent with their heads.
 pub(crate) const SMALL: usize = 8 << 10;
-/// The most pending puts, gets and flushes of one endpoint.
+/// The maximum numbers of pending puts, gets and flushes of one endpoint.
 pub(crate) const MAX_PUTS: usize = 256;
 pub(crate) const MAX_GETS: usize = 64;
 pub(crate) const MAX_FLUSHES: usize = 64;
@@ -20,13 +20,13 @@ pub(crate) const MAX_FLUSHES: usize = 64;
 #[derive(Debug)]
 pub(crate) struct PutOp {
     pub(crate) number: u32,
-    /// `None`: it has already completed locally.
+    /// The cookie of the put; `None` if the put has already completed locally.
     pub(crate) cookie: Option<u64>,
-    /// Its data is sent from the application's memory.
+    /// Whether the put's data is sent from the application's memory.
     pub(crate) bulk: bool,
-    /// It completes when its data has been read.
+    /// Whether the put completes when its data has been read.
     pub(crate) local: bool,
-    /// Some of its data could not be read when it was sent.
+    /// The error of the part of the data that could not be read when it was sent.
     pub(crate) missing: Option<Refused>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct GetOp {
     pub(crate) pieces: Box<[Piece]>,
     pub(crate) len: u64,
     pub(crate) landed: u64,
-    /// Some of its data could not be written here.
+    /// The error of the part of the data that could not be written at this side.
     pub(crate) missing: Option<Status>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct FlushOp {
 /// Operations that wait to be cut into frames, in the order in which they were posted.
 #[derive(Debug)]
 pub(crate) enum BulkOp {
-    /// `word`: the notification for the target, after its last piece.
+    /// A put. `word` is the notification for the target, after the put's last piece.
     Put {
         number: u32,
         key: KeyPart,
@@ -65,7 +65,7 @@ pub(crate) enum BulkOp {
         len: usize,
         cut: usize,
         word: Option<u32>,
-        /// The last frame, after which the word is sent.
+        /// The number of the last frame, after which the word is sent.
         last_frame: u64,
     },
     Flush {
@@ -86,7 +86,7 @@ pub(crate) struct Serve {
 }
 
 impl Serve {
-    /// Whether something is left to cut into frames.
+    /// Checks whether a part of the operation has not been cut into frames.
     pub(crate) fn has_more(&self) -> bool {
         self.cut < self.len && self.len > SMALL as u64 && self.region.is_ok()
     }
@@ -99,7 +99,7 @@ pub(crate) struct Fence {
     pub(crate) last_get: u32,
 }
 
-/// All pending operations; created with the first one.
+/// All pending operations, created with the first operation.
 #[derive(Debug, Default)]
 pub(crate) struct Ops {
     pub(crate) puts: VecDeque<PutOp>,
@@ -113,14 +113,14 @@ pub(crate) struct Ops {
     pub(crate) last_flush: u32,
     /// The status of a refused put that had completed locally, until a flush reports it.
     pub(crate) late: Option<Status>,
-    /// The last put and the last flush that the peer has reported as ended.
+    /// The numbers of the last put and of the last flush that the peer has reported as ended.
     ended_put: u32,
     ended_flush: u32,
-    /// The last put of the peer that has arrived, if it was refused.
+    /// The number of the peer's last put that has arrived, if it was refused.
     pub(crate) refused: Option<u32>,
     /// The put of the peer that is arriving and was refused.
     pub(crate) failing: Option<(u32, Refused)>,
-    /// Refused puts of the peer that were not reported yet.
+    /// The refused puts of the peer that were not reported yet.
     pub(crate) failures: VecDeque<(u32, Refused)>,
     /// The last put of the peer that has ended and was not reported yet.
     pub(crate) done: Option<u32>,
@@ -129,7 +129,7 @@ pub(crate) struct Ops {
     serve_next: bool,
 }
 
-/// Whether `a` is not after `b`, as numbers that wrap.
+/// Checks whether `a` is not after `b`, as numbers that wrap around.
 pub(crate) fn not_after(a: u32, b: u32) -> bool {
     b.wrapping_sub(a) < 1 << 31
 }
@@ -144,7 +144,8 @@ fn ended(before: &mut u32, last: u32, waiting: Option<u32>, number: u32) -> Opti
 }
 
 impl Ops {
-    /// Whether a fence still holds back later operations. `in_order`: frames arrive in the order in which they are sent.
+    /// Checks whether a fence still holds back later operations. `in_order` states whether frames arrive in the order in which they
+    /// are sent.
     pub(crate) fn is_barred(&mut self, in_order: bool) -> bool {
         let Some(fence) = self.fence else { return false };
         let gets = self.gets.iter().any(|get| not_after(get.number, fence.last_get));
@@ -161,7 +162,7 @@ impl Ops {
         gets || puts
     }
 
-    /// Puts and serves alternate.
+    /// Checks whether a serve is next: puts and serves alternate.
     pub(crate) fn serves_turn(&mut self) -> bool {
         let serves = self.serves.iter().any(Serve::has_more);
         let turn = serves && (self.serve_next || self.bulk.is_empty());
@@ -169,18 +170,18 @@ impl Ops {
         turn
     }
 
-    /// The pending get of that number.
+    /// Returns the pending get of that number.
     pub(crate) fn get(&self, number: u32) -> Option<&GetOp> {
         self.gets.iter().find(|get| get.number == number)
     }
 
-    /// The peer reports that every put up to that number has ended: takes the next of them.
+    /// Removes and returns the next put, if the peer reports that every put up to `number` has ended.
     pub(crate) fn next_put_done(&mut self, number: u32) -> Option<PutOp> {
         let put = self.puts.front().filter(|put| not_after(put.number, number));
         put.is_some().then(|| self.puts.pop_front()).flatten()
     }
 
-    /// The peer reports that every put up to that number has ended.
+    /// Records the peer's report that every put up to `number` has ended.
     pub(crate) fn puts_ended(&mut self, number: u32) -> Result<(), Malformed> {
         let waiting = self.bulk.iter().find_map(|op| match op {
             BulkOp::Put { number, .. } => Some(*number),
@@ -190,7 +191,7 @@ impl Ops {
             .ok_or("the end of a put that has not begun, or has ended")
     }
 
-    /// The peer reports that every flush up to that number is answered.
+    /// Records the peer's report that every flush up to `number` is answered.
     pub(crate) fn flushes_ended(&mut self, number: u32) -> Result<(), Malformed> {
         let waiting = self.bulk.iter().find_map(|op| match op {
             BulkOp::Flush { number } => Some(*number),
@@ -213,7 +214,7 @@ impl Ops {
             .ok_or("the refusal of a put that has not begun, or has ended")
     }
 
-    /// All data of a put has been read; returns its cookie if that completes it.
+    /// Records that all data of a put has been read. Returns the put's cookie if that completes the put.
     pub(crate) fn put_read(&mut self, number: u32) -> Option<u64> {
         let complete =
             |put: &&mut PutOp| put.number == number && put.local && put.missing.is_none();
@@ -221,24 +222,25 @@ impl Ops {
         put.cookie.take()
     }
 
-    /// Some data of a put could not be read: it fails when the target reports its end, and the target gets no notification.
+    /// Records that some data of a put could not be read. The put fails when the target reports its end, and the target gets no
+    /// notification.
     pub(crate) fn put_lacks(&mut self, number: u32) {
         if let Some(put) = self.puts.iter_mut().find(|put| put.number == number) {
             put.missing = Some(Status::Invalid.into());
         }
     }
 
-    /// Whether `put_lacks` was called for a put.
+    /// Checks whether `put_lacks` was called for a put.
     pub(crate) fn lacks(&self, number: u32) -> bool {
         self.puts.iter().any(|put| put.number == number && put.missing.is_some())
     }
 
-    /// Whether a flush waits for a put.
+    /// Checks whether a flush waits for a put.
     pub(crate) fn covers_put(&self, number: u32) -> bool {
         self.flushes.iter().any(|flush| not_after(number, flush.last_put))
     }
 
-    /// An operation failed: flushes that wait for it report the failure.
+    /// Records a failed operation, so that the flushes that wait for it report the failure.
     pub(crate) fn note_failure(&mut self, put: Option<u32>, get: Option<u32>, status: Status) {
         for flush in &mut self.flushes {
             let concerned = put.is_some_and(|n| not_after(n, flush.last_put))
@@ -249,7 +251,7 @@ impl Ops {
         }
     }
 
-    /// The cookies of all operations that owe a completion.
+    /// Returns the cookies of all operations that owe a completion.
     pub(crate) fn cookies(&self) -> Vec<u64> {
         let puts = self.puts.iter().filter_map(|put| put.cookie);
         let gets = self.gets.iter().map(|get| get.cookie);

@@ -1,4 +1,4 @@
-//! Pending operations without streams: the ends that a peer may report, the effect of a fence, and the result of a flush.
+//! Tests of pending operations without streams: the ends that a peer may report, the effect of a fence, and the result of a flush.
 
 use super::*;
 use crate::regions::Regions;
@@ -23,7 +23,7 @@ fn flush(number: u32, last_put: u32, last_get: u32) -> FlushOp {
     FlushOp { number, cookie, last_get, last_put, answered: false, result: Ok(()) }
 }
 
-/// A put of which nothing was sent yet.
+/// Returns a put of which nothing was sent yet.
 fn uncut(number: u32) -> BulkOp {
     let key = KeyPart { domain: 1, tag: 2, index: 3, total: 4 };
     BulkOp::Put {
@@ -139,7 +139,7 @@ fn serves_and_puts_alternate() {
     assert_eq!(turns(&mut ops), [false; 4]);
     ops.bulk.push_back(uncut(1));
     assert_eq!(turns(&mut ops), [false; 4], "nobody gets anything");
-    // A short get is sent with its answer; a refused or finished one has nothing to send.
+    // A short get is sent with its answer. A refused or finished get has nothing to send.
     ops.serves.push_back(serve(a_region(), SMALL));
     ops.serves.push_back(serve(Err(Status::KeyRejected.into()), 2 * SMALL));
     ops.serves.push_back(Serve { cut: 2 * SMALL as u64, ..serve(a_region(), 2 * SMALL) });

@@ -1,8 +1,8 @@
 //! The sending half of a session: frames in the order of their sequence numbers, until they are not needed any more. Each stream
-//! takes frames at its own speed. Pure.
+//! takes frames at its own speed. This module is pure.
 //!
-//! A session that *retains* keeps every frame until the peer has acknowledged it, and sends the frames of a broken stream again.
-//! One that does not releases a frame as soon as the kernel has it.
+//! A session that *retains* keeps every frame until the peer has acknowledged it, and sends the frames of a broken stream again. A
+//! session that does not retain releases a frame as soon as the kernel has it.
 
 mod missing;
 
@@ -20,16 +20,16 @@ use crate::ring::Ring;
 use crate::sys;
 use crate::window::WINDOW;
 
-/// Frames are merged up to this length: a merged frame releases its room as a whole.
+/// The length up to which frames are merged. A merged frame releases its room as a whole.
 const MERGED: usize = 16 << 10;
-/// Room in the ring that messages leave to answers.
+/// The room in the ring that messages leave to answers.
 const RESERVE: usize = 4 << 10;
-/// Sent for a region that was deregistered in the middle of a frame, whose length was already promised.
+/// The bytes sent for a region that was deregistered in the middle of a frame, whose length was already promised.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Debug)]
 enum Body {
-    /// In the ring, from this position on.
+    /// The payload is in the ring, from this position on.
     Copied(u64),
     Bulk(Box<Bulk>),
 }
@@ -42,24 +42,24 @@ struct Bulk {
     pieces: Vec<Piece>,
     /// The region that holds the memory, unless it is an operation's own memory.
     region: Option<Arc<Region>>,
-    /// The put that it is a piece of, and whether it is the last piece.
+    /// The put to which the piece belongs, and whether it is the put's last piece.
     put: Option<u32>,
     last: bool,
     owned: Box<[u8]>,
-    /// Its pieces are memory of this session alone.
+    /// Whether the memory of the piece belongs to this session alone.
     is_ours: bool,
     begun: bool,
-    /// All of it has been with the kernel once.
+    /// Whether the kernel has had all of the piece once.
     sent: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FrameState {
-    /// Not begun, or to be sent again.
+    /// The frame is not begun, or has to be sent again.
     Waiting,
-    /// Partly written to this stream.
+    /// A part of the frame is written to this stream.
     Doing(u8),
-    /// Written to this stream.
+    /// The frame is written to this stream.
     Sent(u8),
 }
 
@@ -85,7 +85,7 @@ impl Track {
         Track { number, ..Track::default() }
     }
 
-    /// Sends a frame without a sequence number next. It replaces one that has not begun: only the latest matters.
+    /// Sends a frame without a sequence number next. It replaces such a frame that has not begun, because only the latest matters.
     pub(crate) fn send_aside(&mut self, head: &Head) -> bool {
         let free = self.aside.is_none_or(|(_, at)| at == 0);
         if free {
@@ -99,27 +99,27 @@ impl Track {
     }
 }
 
-/// Outgoing frames.
+/// The outgoing frames of a session.
 #[derive(Debug)]
 pub(crate) struct Outbox {
     retain: bool,
     ring: Ring,
     frames: VecDeque<Frame>,
-    /// Number of the first frame; in a session that retains, its sequence number.
+    /// The number of the first frame; in a session that retains, its sequence number.
     first: u64,
-    /// Number of frames from `first` on that some stream has begun.
+    /// The number of frames from `first` on that some stream has begun.
     begun: usize,
-    /// Those of them that must be sent again, lowest first.
+    /// The begun frames that must be sent again, lowest first.
     again: VecDeque<u64>,
     acked: u64,
     next_seq: u32,
-    /// Bytes of frames that no stream has begun.
+    /// The number of bytes of frames that no stream has begun.
     waiting: usize,
-    /// A deregistered region would have to be sent once more.
+    /// Whether a deregistered region would have to be sent once more.
     lost: bool,
-    /// Puts that the kernel has read completely, if frames are never sent again.
+    /// The puts that the kernel has read completely, if frames are never sent again.
     read: Vec<u32>,
-    /// Bytes and frames reserved for messages that are being packed.
+    /// The bytes and frames reserved for messages that are being packed.
     reserved: (usize, u32),
 }
 
@@ -145,28 +145,28 @@ impl Outbox {
         self.retain
     }
 
-    /// Whether no frame is kept and none waits.
+    /// Checks whether no frame is kept and none waits.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.frames.is_empty()
     }
 
-    /// Whether streams have written all frames.
+    /// Checks whether streams have written all frames.
     pub(crate) fn is_written_out(&self) -> bool {
         self.frames.iter().all(|frame| matches!(frame.state, FrameState::Sent(_)))
     }
 
-    /// Bytes that no stream has begun.
+    /// Returns the bytes that no stream has begun.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
 
-    /// Size of the buffer memory.
+    /// Returns the size of the buffer memory.
     pub(crate) fn committed(&self) -> usize {
         self.ring.committed() + self.frames.capacity() * size_of::<Frame>()
     }
 
-    /// Whether there is room for a message of this length, head included.
+    /// Checks whether a message of this length, head included, fits into the outbox.
     #[inline]
     pub(crate) fn has_room(&self, len: usize) -> bool {
         let (bytes, frames) = self.reserved;
@@ -174,13 +174,13 @@ impl Outbox {
             && !(self.retain && self.frames.len() as u32 + frames >= WINDOW - 64)
     }
 
-    /// Whether room is reserved for a message whose packer runs.
+    /// Checks whether room is reserved for a message whose packer runs.
     #[inline]
     pub(crate) fn is_reserved(&self) -> bool {
         self.reserved.1 > 0
     }
 
-    /// Reserves room for a message; the caller has checked that there is room.
+    /// Reserves room for a message. The caller has checked that the message fits.
     pub(crate) fn reserve(&mut self, len: usize) {
         self.reserved = (self.reserved.0 + len, self.reserved.1 + 1);
     }
@@ -190,22 +190,22 @@ impl Outbox {
         self.reserved = (self.reserved.0.saturating_sub(len), self.reserved.1.saturating_sub(1));
     }
 
-    /// The same for an answer, for which room is set aside.
+    /// Checks whether an answer fits, for which room is set aside.
     pub(crate) fn has_room_for_answer(&self) -> bool {
         LONG_HEAD <= self.ring.room() && !(self.retain && self.frames.len() as u32 >= WINDOW)
     }
 
-    /// The same for a piece of a put or get.
+    /// Checks whether a piece of a put or get fits.
     pub(crate) fn has_room_for_bulk(&self) -> bool {
         self.frames.len() < if self.retain { 128 } else { 8192 }
     }
 
-    /// Whether the session has failed.
+    /// Checks whether the session has failed.
     pub(crate) fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// The number of the next frame, for one that is sent immediately and not kept.
+    /// Returns the number of the next frame, for a frame that is sent immediately and not kept.
     #[inline]
     pub(crate) fn take_seq(&mut self) -> u32 {
         let seq = self.next_seq;
@@ -227,7 +227,7 @@ impl Outbox {
         self.begun = self.frames.len();
     }
 
-    /// Adds a frame; the caller has checked that there is room. The payload is copied.
+    /// Adds a frame and copies its payload. The caller has checked that the frame fits.
     pub(crate) fn push(&mut self, mut head: Head, key: Option<&KeyPart>, payload: &[u8]) {
         head.seq = self.take_seq();
         head.len = payload.len() as u32;
@@ -299,7 +299,7 @@ impl Outbox {
         self.first + self.frames.len() as u64 - 1
     }
 
-    /// Whether a frame has been written, wherever it is by now.
+    /// Checks whether a frame has been written, wherever the frame is.
     pub(crate) fn is_written(&self, number: u64) -> bool {
         number < self.first
             || self
@@ -308,7 +308,7 @@ impl Outbox {
                 .is_some_and(|frame| matches!(frame.state, FrameState::Sent(_)))
     }
 
-    /// Collects the bytes that a stream writes next. They must not change before [`Outbox::wrote`].
+    /// Collects the bytes that a stream writes next. These bytes must not change before [`Outbox::wrote`].
     pub(crate) fn gather(&mut self, track: &Track, out: &mut Gathered) {
         if let Some((number, at)) = track.doing {
             self.gather_frame(number, at, out);
@@ -361,7 +361,7 @@ impl Outbox {
         }
     }
 
-    /// The kernel took `count` bytes of the gathered ones from this stream.
+    /// Records that the kernel took `count` of the gathered bytes from this stream.
     pub(crate) fn wrote(&mut self, track: &mut Track, mut count: usize, now_ms: u64) {
         if let Some((number, at)) = track.doing {
             count = self.take(track, number, at, count, now_ms);
@@ -389,7 +389,7 @@ impl Outbox {
         self.release();
     }
 
-    /// Counts bytes of one frame; returns those that belong to the next.
+    /// Counts bytes of one frame. Returns the number of bytes that belong to the next frame.
     fn take(
         &mut self,
         track: &mut Track,
@@ -423,7 +423,7 @@ impl Outbox {
         while let Some(frame) = self.frames.front() {
             let done = match frame.state {
                 FrameState::Sent(_) => !self.retain || self.first < self.acked,
-                // Acknowledged while it waited to be sent again.
+                // The frame was acknowledged while it waited to be sent again.
                 FrameState::Waiting => self.retain && self.first < self.acked,
                 FrameState::Doing(_) => false,
             };
@@ -442,7 +442,7 @@ impl Outbox {
         }
     }
 
-    /// The peer has received all frames before `ack`.
+    /// Records that the peer has received all frames before `ack`.
     pub(crate) fn acknowledged(&mut self, ack: u32) -> Result<(), Malformed> {
         if !self.retain {
             return Ok(());
@@ -450,7 +450,7 @@ impl Outbox {
         let known = self.first.max(self.acked);
         let ahead = ack.wrapping_sub(known as u32);
         if ahead >= 1 << 31 {
-            return Ok(()); // an older one
+            return Ok(()); // an older acknowledgement
         }
         let acked = known + u64::from(ahead);
         if acked > self.first + self.begun as u64 {
@@ -461,7 +461,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// A stream is gone: its unacknowledged frames must be sent again.
+    /// Handles the loss of a stream, whose unacknowledged frames must be sent again.
     pub(crate) fn stream_broke(&mut self, number: u8) {
         for (index, frame) in self.frames.iter_mut().take(self.begun).enumerate() {
             if matches!(frame.state, FrameState::Doing(n) | FrameState::Sent(n) if n == number) {
@@ -473,7 +473,7 @@ impl Outbox {
         self.release();
     }
 
-    /// The oldest unacknowledged frame: its stream, and when it was last written, in ms.
+    /// Returns the oldest unacknowledged frame: its stream, and the time at which it was last written, in ms.
     pub(crate) fn oldest(&self) -> Option<(u8, u64)> {
         let frame = self.frames.front()?;
         match frame.state {
@@ -482,7 +482,7 @@ impl Outbox {
         }
     }
 
-    /// Copies the payloads in operations' memory, which is about to be released.
+    /// Copies the payloads that are in operations' memory, because that memory is about to be released.
     pub(crate) fn own_payloads(&mut self) {
         for frame in &mut self.frames {
             match &mut frame.body {
@@ -492,8 +492,8 @@ impl Outbox {
         }
     }
 
-    /// A put has ended: if it is sent again, its memory is not read any more. `false`: it cannot have ended, because not all of it
-    /// was sent.
+    /// Handles the end of a put: if the put is sent again, its memory is not read any more. Returns `false` if the put cannot have
+    /// ended, because not all of it was sent.
     pub(crate) fn end_put(&mut self, number: u32) -> bool {
         let puts = self.frames.iter_mut().filter_map(|frame| match &mut frame.body {
             Body::Bulk(bulk) if bulk.put == Some(number) => Some(bulk),
@@ -502,7 +502,7 @@ impl Outbox {
         let mut sent = true;
         for bulk in puts {
             sent &= bulk.sent;
-            bulk.forget(); // the peer has it, so it discards everything that arrives again
+            bulk.forget(); // the peer has the put, so it discards all data of the put that arrives again
         }
         sent
     }
@@ -523,7 +523,7 @@ impl Outbox {
 }
 
 impl Bulk {
-    /// The memory is gone: zeros of the same length replace it.
+    /// Replaces the memory of the piece, which is released, by zeros of the same length.
     fn forget(&mut self) {
         let mut left: usize = self.pieces.iter().map(|piece| piece.len()).sum();
         self.pieces.clear();

@@ -13,14 +13,14 @@ use crate::link::{Greeting, PURPOSE, turn_away};
 use crate::receive::Read;
 use crate::shared::{HUB, MAILBOX, Notice, Shared, TICK, TIMER};
 
-/// The most streams that are read without a query of epoll, and the interval at which epoll is queried nevertheless.
+/// The maximum number of streams that are read without a query of epoll, and the interval at which epoll is queried nevertheless.
 const MAX_HOT: usize = 4;
 const ASK_EVERY: Duration = Duration::from_micros(50);
-/// A stream without data for this many polls is left to epoll.
+/// The number of polls without data after which a stream is left to epoll.
 pub(crate) const COOL_AFTER: u32 = 100_000;
-/// The bytes after which a poll reads no further connection.
+/// The number of bytes after which a poll reads no further connection.
 const MOST_BYTES: usize = 4 << 20;
-/// The least part of an event array that a connection may fill before the next one.
+/// The smallest part of an event array that a connection may fill before the next connection.
 const LEAST_SHARE: usize = 4;
 
 /// The connections of an interface, and the state of serving them.
@@ -36,7 +36,7 @@ pub(crate) struct State {
     pub(crate) asked: Instant,
     pub(crate) ticked: Instant,
     pub(crate) turn: usize,
-    /// Connections that keep their place in the queue.
+    /// The connections that keep their place in the queue.
     pub(crate) kept: Vec<u32>,
     pub(crate) quiet: u32,
 }
@@ -48,11 +48,11 @@ impl State {
 
     pub(crate) fn poll(&mut self, shared: &Shared, events: &mut Events<'_>) {
         self.begin(shared);
-        // Leave room for the events of streams.
+        // The poll leaves room for the events of streams.
         self.hand_out(shared, events, events.room() / 2);
         let now = Instant::now();
         shared.now.set(now);
-        // Read directly or query epoll, not both: epoll also reports the active streams.
+        // The poll either reads directly or queries epoll: epoll also reports the active streams.
         let hot = shared.hot.borrow().len();
         let since = now.duration_since(self.asked);
         let asks = hot == 0 || hot > MAX_HOT || shared.blocked.get() > 0 || since > ASK_EVERY;
@@ -88,7 +88,7 @@ impl State {
         shared.pool.borrow_mut().begin();
     }
 
-    /// Delivers pending events, but leaves this much room.
+    /// Delivers pending events, but leaves `leave` slots free.
     fn hand_out(&mut self, shared: &Shared, events: &mut Events<'_>, leave: usize) {
         let mut notices = shared.notices.borrow_mut();
         while events.room() > leave {
@@ -102,7 +102,7 @@ impl State {
         }
     }
 
-    /// The next of the recently active streams.
+    /// Returns the next of the recently active streams.
     fn next_hot(&mut self, shared: &Shared) -> Option<(u32, usize)> {
         let hot = shared.hot.borrow();
         let next = hot.get(self.turn).or(hot.first()).copied();
@@ -137,11 +137,12 @@ impl State {
         }
     }
 
-    /// Reads the queued connections. Each fills its share of the events and reads a limited number of bytes before the next one. A
-    /// connection without room for its first message is the first of the next poll. Data that needs no event is read in any case.
+    /// Reads the queued connections. Each connection fills its share of the events and reads a limited number of bytes before the
+    /// next one. If no event slot is left for a connection's first message, this connection is the first of the next poll. Data
+    /// that needs no event is read in any case.
     pub(crate) fn serve(&mut self, shared: &Shared, events: &mut Events<'_>) {
         let mut kept = std::mem::take(&mut self.kept);
-        // The second round gives the remaining room to connections that have more.
+        // The second round gives the remaining slots to connections with more messages.
         for _ in 0..2 {
             let mut waiting = shared.readers.borrow().len().min(MOST_VISITS);
             while waiting > 0 && shared.received.get() < MOST_BYTES {
@@ -261,7 +262,7 @@ impl State {
         }
     }
 
-    /// Attends to the connections that requested it.
+    /// Handles the connections that requested attention.
     pub(crate) fn attend(&mut self, shared: &Shared) {
         if shared.attention.borrow().is_empty() {
             return;
@@ -325,7 +326,7 @@ impl State {
         if busy {
             return Armed::Ready;
         }
-        // Each stream may be idle for long: its memory is not needed.
+        // Each stream may be idle for long, so its memory is not needed.
         while let Some((index, number)) = shared.hot.borrow_mut().pop() {
             self.cool_down(shared, index, number);
         }
@@ -360,7 +361,7 @@ impl State {
 }
 
 impl ConnectionState {
-    /// Reads a stream if there may be something to read; also returns whether its buffer is kept.
+    /// Reads a stream that may have data to read. Also returns whether its buffer is kept.
     fn read_behind(&mut self, number: usize, events: &mut Events<'_>) -> (Read, bool) {
         let behind = |inner: &ConnectionState| {
             let stream = inner.links.get(number).and_then(|link| link.stream.as_ref());
@@ -386,7 +387,7 @@ impl ConnectionState {
         (read, hot)
     }
 
-    /// Does the deferred work: answers, acknowledgements, the end.
+    /// Does the deferred work: answers, acknowledgements, the end of the connection.
     fn attend(&mut self) {
         for number in 0..self.links.len() {
             let stream = self.links.get(number).and_then(|link| link.stream.as_ref());
@@ -399,7 +400,7 @@ impl ConnectionState {
         }
         if self.outbox.retains() && self.ack_owed > 0 {
             if self.ack_round == self.shared.round.get() {
-                self.call_attention(); // a reply may carry it
+                self.call_attention(); // a reply may carry the acknowledgement
             } else {
                 self.send_ack();
             }
@@ -407,7 +408,7 @@ impl ConnectionState {
         self.flush();
     }
 
-    /// Ends a stream that could not be written to, when nothing is left to read.
+    /// Ends a stream that could not be written to, when all received data is read.
     fn fail_stream(&mut self, number: usize) {
         let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
             return;

@@ -1,32 +1,32 @@
-//! Receive buffers. A stream has one while it holds unread bytes. The few most recently active streams keep theirs, and the others
-//! share this pool. In a steady state no buffer is allocated or freed.
+//! The pool of receive buffers. A stream has a buffer while it holds unread bytes. The few most recently active streams keep
+//! theirs, and the others share this pool. In a steady state no buffer is allocated or freed.
 
 use crate::buffer::{BUFFER, Buffer};
 
-/// The most buffers that wait for a stream: as many as one poll can request.
+/// The maximum number of buffers that wait for a stream: the number that one poll can request.
 const MOST: usize = crate::config::MOST_VISITS;
 
-/// Every so many calls, one frees memory.
+/// The number of calls after which one call frees memory.
 const TRIM_EVERY: u32 = 64;
 
-/// The buffers that no stream has.
+/// The buffers that no stream holds.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     spare: Vec<Buffer>,
-    /// Events of this poll may still point into these.
+    /// The buffers into which events of this poll may still point.
     cooling: Vec<Buffer>,
     /// The smallest number of spare buffers since the last [`Pool::trim`].
     unused: usize,
     visits: u32,
-    /// Nothing is read for a while: returned buffers are freed.
+    /// Whether nothing is read for a while: returned buffers are freed.
     rests: bool,
-    /// Number of allocated buffers so far.
+    /// The number of buffers allocated so far.
     #[cfg(test)]
     made: u64,
 }
 
 impl Pool {
-    /// An empty buffer.
+    /// Returns an empty buffer.
     pub(crate) fn take(&mut self) -> Buffer {
         if let Some(buffer) = self.spare.pop() {
             self.unused = self.unused.min(self.spare.len());
@@ -39,12 +39,12 @@ impl Pool {
         Buffer::new()
     }
 
-    /// Takes a buffer back; it is reused in the next poll.
+    /// Takes a buffer back, for reuse in the next poll.
     pub(crate) fn give(&mut self, buffer: Buffer) {
         self.cooling.push(buffer);
     }
 
-    /// Begins a poll: no event points into the buffers that were returned in the previous one.
+    /// Begins a poll: no event points into the buffers that were returned in the previous poll.
     #[inline]
     pub(crate) fn begin(&mut self) {
         if self.cooling.is_empty() {
@@ -61,7 +61,7 @@ impl Pool {
         }
     }
 
-    /// Called regularly; occasionally frees the buffers that were not needed since the last time.
+    /// Frees, at every `TRIM_EVERY`th call, the buffers that were not needed since the last time.
     pub(crate) fn trim(&mut self) {
         self.visits += 1;
         if self.visits % TRIM_EVERY > 0 {
@@ -71,13 +71,13 @@ impl Pool {
         self.unused = self.spare.len();
     }
 
-    /// Frees all buffers: nothing is read for a while.
+    /// Frees all buffers, because nothing is read for a while.
     pub(crate) fn clear(&mut self) {
         self.spare = Vec::new();
         (self.unused, self.rests) = (0, true);
     }
 
-    /// Size of the memory.
+    /// Returns the size of the pool's memory, in bytes.
     pub(crate) fn committed(&self) -> usize {
         (self.spare.len() + self.cooling.len()) * BUFFER
     }

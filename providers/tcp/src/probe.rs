@@ -1,4 +1,4 @@
-//! Tests whether a host answers at all.
+//! The test whether a host answers at all.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,7 +10,8 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use crate::sys;
 
-/// Most open probes. When a switch fails, thousands of streams fall silent, and descriptors are needed for connections.
+/// The maximum number of open probes. When a switch fails, thousands of streams fall silent, and descriptors are needed for
+/// connections.
 const OPEN: usize = 32;
 
 /// A connection attempt to a stream's destination, to test whether the host answers: an acceptance or a refusal is a small packet.
@@ -24,18 +25,18 @@ pub(crate) struct Probe {
 /// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// The host accepted or refused it.
+    /// The host accepted or refused the connection.
     Came {
-        /// The latest time at which that can have happened.
+        /// The latest time at which the host can have answered.
         at: Instant,
     },
-    /// It failed, in the system's words: no route, no such host, or a firewall that rejects it.
+    /// The attempt failed, in the system's words: no route, no such host, or a firewall that rejects it.
     Nowhere(String),
     /// This host no longer has the stream's own address.
     NoAddress,
 }
 
-/// Counts the open probes of an interface.
+/// A token that counts the open probes of an interface.
 pub(crate) type Token = Rc<()>;
 
 impl Probe {
@@ -76,7 +77,7 @@ impl Probe {
         self.answer = match socket.take_error() {
             Ok(Some(error)) => Some(of(&error, now)),
             Ok(None) if socket.peer_addr().is_ok() => {
-                // The answer may be old: checks are as rare as the program's calls.
+                // The answer may be old, because the probe is checked only when the program calls.
                 let ago = sys::unanswered(fd.as_raw_fd()).map(|seen| seen.since_ack);
                 let at = ago.and_then(|ago| now.checked_sub(ago)).unwrap_or(now);
                 Some(Answer::Came { at })
@@ -145,7 +146,7 @@ mod tests {
             Probe::begin(None, listener.local_addr().unwrap(), &Token::default()).unwrap();
         let fd = probe.socket.as_ref().unwrap().0.as_raw_fd();
         let ago = Duration::from_millis(20);
-        // It is accepted, and then some time passes by the kernel's clock.
+        // The connection is accepted, and then some time passes by the kernel's clock.
         let _taken = listener.accept().unwrap();
         while sys::unanswered(fd).unwrap().since_ack < ago {
             std::thread::yield_now();

@@ -1,4 +1,5 @@
-//! Reading: parses frames out of a stream's buffer, and receives payloads of puts and gets directly into their destination.
+//! The reading of streams: parses frames out of a stream's buffer, and receives payloads of puts and gets directly into their
+//! destination.
 
 use std::rc::Rc;
 
@@ -13,11 +14,11 @@ use crate::stream::{Broke, Destination, Landing};
 use crate::sys;
 use crate::window::Verdict;
 
-/// The most system calls, bytes and frames of one stream before the next stream's turn.
+/// The maximum numbers of system calls, bytes and frames of one stream before the next stream's turn.
 const MOST_CALLS: usize = 16;
 const MOST_BYTES: usize = 1 << 20;
 const MOST_FRAMES: u32 = 1024;
-/// An acknowledgement is sent after at most this many frames or bytes.
+/// The maximum number of frames or bytes after which an acknowledgement is sent.
 const ACK_FRAMES: u32 = 64;
 const ACK_BYTES: usize = 64 << 10;
 
@@ -31,13 +32,13 @@ pub(crate) enum Item {
         header: u64,
         data: Box<[u8]>,
     },
-    /// A piece of a put is in place, or was refused.
+    /// A piece of a put that is in place, or was refused.
     PutLanded {
         number: u32,
         last: bool,
         result: Result<(), Refused>,
     },
-    /// Data of a get is in place.
+    /// The data of a get, which is in place.
     GetLanded {
         number: u32,
         at: u64,
@@ -55,10 +56,10 @@ pub(crate) enum Read {
     Some,
 }
 
-/// Why parsing stopped.
+/// The reason why parsing stopped.
 enum Parsed {
     NeedMore,
-    /// No room for events, or the stream's share is used up.
+    /// The event array is full, or the stream's share is used up.
     Full,
 }
 
@@ -82,7 +83,7 @@ impl ConnectionState {
         events: &mut Events<'_>,
     ) -> Result<Read, Broke> {
         let mut read = Read::Quiet;
-        // Data that an earlier visit had no room for may be all that is left.
+        // The only data may be that for which an earlier visit had no event slot.
         let mut parsed = false;
         let round = shared.round.get();
         let upto = shared.received.get() + MOST_BYTES;
@@ -125,7 +126,7 @@ impl ConnectionState {
             if got < wanted {
                 break;
             }
-            // Read again later: a buffer whose room was used up is empty when its events have been processed.
+            // The stream is read again later: a full buffer is empty when its events have been processed.
             if call + 1 == MOST_CALLS || wanted == 0 || shared.received.get() >= upto {
                 self.fall_behind(number);
                 break;
@@ -161,7 +162,7 @@ impl ConnectionState {
     pub(crate) fn send_ack(&mut self) {
         let mut head = Head::bare(Kind::Ack, self.window.highest(), 0);
         head.ack = self.acknowledge();
-        // Prefer the stream on which the last frames arrived: another one may be dead without notice.
+        // The stream on which the last frames arrived is preferred: another stream may be dead without notice.
         let last = self.ack_stream;
         let free = self
             .links
@@ -174,11 +175,11 @@ impl ConnectionState {
             let number = usize::from(stream.track.number);
             self.flush_stream(number);
         } else {
-            self.ack_owed = 1; // later
+            self.ack_owed = 1; // the acknowledgement is sent later
         }
     }
 
-    /// Makes one system call. Returns the received bytes and the requested bytes; `None`: there is nothing to read.
+    /// Makes one system call. Returns the numbers of received and of requested bytes, or `None` if there is nothing to read.
     fn receive(&mut self, number: usize) -> Result<Option<(usize, usize)>, Broke> {
         let mut pieces = std::mem::take(&mut *self.shared.pieces.borrow_mut());
         pieces.clear();
@@ -208,7 +209,7 @@ impl ConnectionState {
         } else if direct == 0 {
             (sys::receive(fd, room), room.len())
         } else {
-            // After the payload read only the next head: the data after that head may have its own destination.
+            // After the payload only the next head is read: the data after that head may have its own destination.
             let next = room.len().min(LONG_HEAD);
             pieces.push(sys::piece_mut(&mut room[..next]));
             (sys::receive_pieces(fd, &pieces), direct + next)
@@ -256,14 +257,14 @@ impl ConnectionState {
         }
     }
 
-    /// The destination of the rest of a payload. If the destination may not be written any more, there is none.
+    /// Returns the destination of the rest of a payload. There is none if the destination must not be written any more.
     fn landing_pieces(
         &mut self,
         landing: &mut Landing,
         pieces: &mut Vec<Piece>,
     ) -> Option<crate::regions::Pin> {
         if self.window.judge(landing.head.seq) == Ok(Verdict::Duplicate) {
-            landing.destination = Destination::Nowhere; // it has arrived on another stream meanwhile
+            landing.destination = Destination::Nowhere; // the payload has arrived on another stream meanwhile
         }
         match &landing.destination {
             Destination::Region(region, offset) => match region.pin() {
@@ -374,7 +375,7 @@ impl ConnectionState {
                     }
                     _ if !self.outbox.retains() => return Err(Failed::Malformed(OUT_OF_ORDER)),
                     Verdict::Ahead => {
-                        self.held_bytes += len; // at most the window of them
+                        self.held_bytes += len; // at most `WINDOW` frames are held
                         let data = buffer.unread()[HEAD..HEAD + len].into();
                         let item = Item::Message { id: head.number, header: head.word, data };
                         self.window.hold(head.seq, item);
@@ -410,7 +411,7 @@ impl ConnectionState {
         }
     }
 
-    /// Without kept frames, frames can only arrive in order.
+    /// Checks that a session that does not keep frames receives them in order.
     fn require_retaining_order(&self, head: &Head) -> Result<(), Failed> {
         let retains = self.outbox.retains();
         if !retains && head.kind.is_sequenced() && head.seq != self.window.expected() {
@@ -419,7 +420,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// Handles a frame that is no message; its payload, if any, follows.
+    /// Handles a frame that is no message. Its payload, if any, follows.
     fn frame(&mut self, number: usize, head: Head, key: Option<KeyPart>) -> Result<(), Failed> {
         if self.outbox.retains() {
             self.outbox.acknowledged(head.ack)?;
@@ -454,7 +455,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// The destination of the payload of this frame.
+    /// Returns the destination of the payload of this frame.
     #[allow(clippy::type_complexity)]
     fn destination_of(
         &self,
@@ -535,7 +536,7 @@ fn is_fault(error: &std::io::Error) -> bool {
     error.raw_os_error() == Some(libc::EFAULT)
 }
 
-/// Number of bytes of these pieces before the first that cannot be written; 0 if the memory has reappeared by now.
+/// Returns the number of bytes of these pieces before the first byte that cannot be written; 0 if the memory has reappeared.
 #[cold]
 fn first_missing(pieces: &[Piece]) -> usize {
     let mut before = 0;

@@ -13,7 +13,7 @@ use tieline_plugin_api::{Failure, HostHandle, Status, log_level};
 
 use crate::frame::KeyPart;
 
-/// Length of a packed key.
+/// The length of a packed key.
 pub(crate) const KEY_LEN: usize = 24;
 
 const REVOKED: u32 = 1 << 31;
@@ -26,7 +26,7 @@ pub struct Region {
     access: u64,
     tag: u64,
     index: u32,
-    /// Number of current pins, and [`REVOKED`].
+    /// The number of current pins, and [`REVOKED`].
     pins: AtomicU32,
     faulted: AtomicBool,
 }
@@ -38,7 +38,7 @@ pub(crate) struct Pin {
 }
 
 impl Region {
-    /// Pins the region; `None` once it is revoked.
+    /// Pins the region. Returns `None` if the region is revoked.
     pub(crate) fn pin(self: &Arc<Region>) -> Option<Pin> {
         let pin = Pin { region: Arc::clone(self) };
         let before = self.pins.fetch_add(1, Ordering::AcqRel);
@@ -49,7 +49,7 @@ impl Region {
         self.pins.load(Ordering::Acquire) & REVOKED != 0
     }
 
-    /// Prevents further pins; returns whether no pin is left.
+    /// Revokes the region, which prevents further pins. Returns whether no pin exists.
     pub(crate) fn revoke(&self) -> bool {
         self.pins.fetch_or(REVOKED, Ordering::AcqRel) & !REVOKED == 0
     }
@@ -81,7 +81,7 @@ pub(crate) struct Regions {
     slots: Mutex<Slots>,
 }
 
-/// Receives the report.
+/// The host that receives the report of a fault.
 struct Host(HostHandle);
 
 impl std::fmt::Debug for Host {
@@ -142,7 +142,7 @@ impl Regions {
         Ok(region)
     }
 
-    /// Ends a registration; when it returns, no code accesses the memory any more.
+    /// Ends a registration. After the return, no code accesses the memory any more.
     pub(crate) fn deregister(&self, region: &Region) {
         {
             let mut slots = self.slots();
@@ -153,7 +153,7 @@ impl Regions {
         region.await_pins();
     }
 
-    /// The region that a peer designates, if the key permits this access to the range.
+    /// Returns the region that a peer designates, if the key permits this access to the range.
     pub(crate) fn find(
         &self,
         key: &KeyPart,
@@ -178,7 +178,7 @@ impl Regions {
         }
     }
 
-    /// A peer's access found no memory at this offset: reports it, once for each region.
+    /// Handles a peer's access that found no memory at this offset: reports it to the host, once for each region.
     #[cold]
     pub(crate) fn note_fault(&self, region: &Region, at: u64) {
         let Some(Host(host)) = &self.host else { return };
@@ -224,7 +224,8 @@ impl Key {
         out
     }
 
-    /// `None` for bytes that [`Key::pack`] did not write: the sum detects accidents, the tag detects forgeries.
+    /// Parses a key. Returns `None` for bytes that [`Key::pack`] did not write: the sum detects accidents, the tag detects
+    /// forgeries.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Key> {
         let bytes: &[u8; KEY_LEN] = bytes.try_into().ok()?;
         let u64_at = |at: usize| {

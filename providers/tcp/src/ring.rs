@@ -1,10 +1,10 @@
-//! Outgoing bytes: a queue that starts small, grows to its bound, and is freed when empty.
+//! The outgoing bytes: a queue that starts small, grows to its bound, and is freed when empty.
 
 /// A bounded queue of bytes. A position counts all bytes ever pushed, so it stays valid while the ring grows.
 #[derive(Debug)]
 pub(crate) struct Ring {
     bytes: Box<[u8]>,
-    /// Position of the oldest byte and of the next one.
+    /// The positions of the oldest byte and of the next one.
     first: u64,
     next: u64,
     capacity: usize,
@@ -25,17 +25,17 @@ impl Ring {
         (self.next - self.first) as usize
     }
 
-    /// Size of the memory.
+    /// Returns the size of the memory.
     pub(crate) fn committed(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The position of the next byte.
+    /// Returns the position of the next byte.
     pub(crate) fn position(&self) -> u64 {
         self.next
     }
 
-    /// Adds bytes; the caller has checked that there is room.
+    /// Adds bytes. The caller has checked that they fit.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         let len = bytes.len().min(self.room());
         if len == 0 {
@@ -49,7 +49,7 @@ impl Ring {
         self.next += len as u64;
     }
 
-    /// The bytes from `position` on, in at most two pieces.
+    /// Returns the bytes from `position` on, in at most two pieces.
     pub(crate) fn slices(&self, position: u64, len: usize) -> (&[u8], &[u8]) {
         if len == 0 || self.bytes.is_empty() {
             return (&[], &[]);

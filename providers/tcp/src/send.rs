@@ -1,4 +1,4 @@
-//! Sending: how streams take frames from the outbox, how bulk transfers enter it, and the answers owed to the peer.
+//! The sending of frames: how streams take frames from the outbox, how bulk transfers enter it, and the answers owed to the peer.
 
 use std::rc::Rc;
 
@@ -11,11 +11,12 @@ use crate::sys;
 use tieline_net::touch::Fault;
 use tieline_plugin_api::Status;
 
-/// Bytes after which the next stream takes its turn: a few messages stay on the stream that the peer is already reading.
+/// The number of bytes after which the next stream takes its turn: a few messages stay on the stream that the peer is already
+/// reading.
 const TURN: usize = 64 << 10;
 
 impl ConnectionState {
-    /// The value of `ack` for a frame that is sent now.
+    /// Returns the value of `ack` for a frame that is sent now.
     pub(crate) fn acknowledge(&mut self) -> u32 {
         self.ack_owed = 0;
         self.ack_bytes = 0;
@@ -36,7 +37,7 @@ impl ConnectionState {
         }
     }
 
-    /// The kernel takes no more from a stream for now.
+    /// Records that the kernel takes no more data from a stream at present.
     pub(crate) fn block(&mut self, number: usize) {
         let index = self.index;
         let Some(stream) = self.links.get_mut(number).and_then(|link| link.stream.as_mut()) else {
@@ -139,7 +140,7 @@ impl ConnectionState {
         }
     }
 
-    /// Data to be sent is missing: its operation fails.
+    /// Fails the operation whose data is missing when it is sent.
     #[cold]
     fn lacks(&mut self, missing: &Missing) {
         let shared = Rc::clone(&self.shared);
@@ -194,7 +195,7 @@ impl ConnectionState {
                 Some(BulkOp::Put { number, len, cut, word: Some(word), last_frame, .. })
                     if *cut == *len =>
                 {
-                    // After the last piece, if all data could be read.
+                    // The notification follows the last piece, if all data could be read.
                     if !self.outbox.is_written(*last_frame) || !self.outbox.has_room(LONG_HEAD) {
                         return;
                     }
@@ -220,7 +221,7 @@ impl ConnectionState {
         }
     }
 
-    /// Reports to the peer how its puts, gets and flushes ended, while there is room.
+    /// Reports to the peer how its puts, gets and flushes ended, while the outbox has room.
     pub(crate) fn answer(&mut self) {
         let Some(ops) = &mut self.ops else { return };
         while let Some(&(number, status)) = ops.failures.front() {
@@ -277,7 +278,7 @@ enum Wrote {
     Unable,
 }
 
-/// The data of a short get is sent together with its end.
+/// Sends the data of a short get together with its end.
 fn serve_small(outbox: &mut Outbox, serve: &mut Serve, shared: &Shared) {
     let Ok(region) = &serve.region else { return };
     let len = serve.len as usize;

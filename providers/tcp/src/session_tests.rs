@@ -1,5 +1,5 @@
-//! Two sessions over streams that break, lose data, deliver in arbitrary pieces and overtake each other: every message arrives once
-//! and in order.
+//! Tests of two sessions over streams that break, lose data, deliver in arbitrary pieces and overtake each other: every message
+//! arrives once and in order.
 
 use std::collections::VecDeque;
 
@@ -125,7 +125,7 @@ enum Step {
         side: usize,
         stream: usize,
     },
-    /// The stream breaks; its data still arrives at the sides that `reads` selects.
+    /// The break of a stream, whose data still arrives at the sides that `reads` selects.
     Break {
         stream: usize,
         reads: [bool; 2],
@@ -148,7 +148,7 @@ fn a_step() -> impl Strategy<Value = Step> {
 
 struct World {
     sides: [Side; 2],
-    /// Bytes under way to each side, by stream.
+    /// The bytes under way to each side, by stream.
     pipes: [Vec<VecDeque<u8>>; 2],
 }
 
@@ -274,7 +274,7 @@ fn message(outbox: &mut Outbox, len: usize) {
     outbox.push(Head::bare(Kind::Message, 7, 0), None, &vec![1; len]);
 }
 
-/// A stream takes up to `most` bytes at this time; returns the number of bytes taken.
+/// Takes up to `most` bytes for a stream at this time. Returns the number of bytes taken.
 fn take(outbox: &mut Outbox, track: &mut Track, most: usize, now_ms: u64) -> usize {
     let mut gathered = Gathered::default();
     outbox.gather(track, &mut gathered);
@@ -332,7 +332,7 @@ fn frames_that_are_kept_are_bounded_by_what_the_peer_holds_of_them() {
     assert!(kept.has_room(HEAD));
     kept.reserve(0);
     assert!(!kept.has_room(HEAD));
-    // Pieces that are sent in place take no bytes of the ring; they have their own limit.
+    // Pieces that are sent in place take no bytes of the ring; their number has its own limit.
     for (retain, most) in [(true, 128), (false, 8192)] {
         let mut outbox = Outbox::new(ROOM, retain);
         let mut count = 0;
@@ -348,7 +348,7 @@ fn frames_that_are_kept_are_bounded_by_what_the_peer_holds_of_them() {
 fn frame_waits_until_begun_and_is_written_when_kernel_has_all() {
     for retain in [false, true] {
         let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
-        // Another frame precedes it.
+        // Another frame precedes the merged ones.
         message(&mut outbox, 10);
         assert_eq!(take(&mut outbox, &mut track, usize::MAX, 1), HEAD + 10);
         assert_eq!(outbox.acknowledged(1), Ok(()));
@@ -397,7 +397,7 @@ fn region_gone_at_resend_fails_session_and_zeros_fill_the_frame() {
         let bytes = offered(outbox, track);
         bytes[bytes.len() - LEN..].iter().filter(|byte| **byte == 0).count()
     };
-    // Whether it is kept, and whether it was begun: only a frame whose first half the peer may have is lost.
+    // The cases: whether the frame is kept, and whether it was begun. Only a frame whose first half the peer may have is lost.
     for (retain, begun) in [(true, true), (true, false), (false, true), (false, false)] {
         let (mut outbox, mut track) = (Outbox::new(ROOM, retain), Track::new(0));
         let region = regions.register(memory.as_mut_ptr(), memory.len(), 0).unwrap();
@@ -433,7 +433,7 @@ fn an_outbox_with_nothing_in_it_gives_its_memory_back_and_no_other_does() {
     assert_eq!(outbox.committed(), 0);
 }
 
-/// The bytes that a stream would write next.
+/// Returns the bytes that a stream would write next.
 fn offered(outbox: &mut Outbox, track: &Track) -> Vec<u8> {
     let mut gathered = Gathered::default();
     outbox.gather(track, &mut gathered);
@@ -449,8 +449,8 @@ fn offered(outbox: &mut Outbox, track: &Track) -> Vec<u8> {
 #[test]
 fn unretained_short_messages_merge_until_frame_is_long_or_begun() {
     const LONG: usize = 16 << 10;
-    // The lengths of frames, the number of bytes that a stream takes before the last one is added, and the resulting number of
-    // frames.
+    // The cases: the lengths of frames, the number of bytes that a stream takes before the last frame is added, and the resulting
+    // number of frames.
     for (retain, lens, begun, frames) in [
         (false, &[100, 100, 100][..], 0, 1),
         (true, &[100, 100, 100], 0, 3),
@@ -471,7 +471,7 @@ fn unretained_short_messages_merge_until_frame_is_long_or_begun() {
         assert_eq!(outbox.push_bulk(behind, None, Vec::new(), None), frames, "{retain} {lens:?}");
         let all = lens.iter().sum::<usize>() + HEAD - begun;
         assert_eq!(offered(&mut outbox, &track).len(), all, "{retain} {lens:?} {begun}");
-        // A frame of another kind behind it ends the merging.
+        // A frame of another kind after it ends the merging.
         message(&mut outbox, 0);
         let last = outbox.push_bulk(behind, None, Vec::new(), None);
         assert_eq!(last, frames + 2, "{retain} {lens:?}");

@@ -20,7 +20,7 @@ use crate::probe::Token;
 use crate::regions::Regions;
 use crate::stream::Stream;
 
-/// Interval of visits to connections that are being formed, closed or waited for.
+/// The interval of visits to connections that are being formed, closed or waited for.
 pub(crate) const TICK: Duration = Duration::from_millis(10);
 
 pub(crate) const HUB: u64 = 0;
@@ -37,16 +37,16 @@ fn token(index: u32, number: usize, what: Watched) -> u64 {
     LINK | u64::from(index) << 16 | (number as u64) << 8 | what
 }
 
-/// Pending events at which no more notifications are accepted.
+/// The number of pending events at which no more notifications are accepted.
 pub(crate) const MOST_NOTICES: usize = 64;
 
-/// An event that waits for room, and its text.
+/// An event that waits for delivery, and its text.
 pub(crate) struct Notice {
     pub(crate) event: Event,
     pub(crate) data: Box<[u8]>,
 }
 
-/// The descriptor that epoll reports as ready.
+/// The purpose of a descriptor that epoll watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     Stream,
@@ -54,44 +54,44 @@ pub(crate) enum Watched {
     Standby,
 }
 
-/// State that an interface shares with its connections. A cell is borrowed for a single access. `gathered` is borrowed while one
-/// stream is written, and no function called meanwhile writes another stream. No application code runs during a borrow.
+/// The state that an interface shares with its connections. A cell is borrowed for a single access. `gathered` is borrowed while
+/// one stream is written, and no function called meanwhile writes another stream. No application code runs during a borrow.
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) regions: Arc<Regions>,
     pub(crate) hub: Arc<Hub>,
-    /// Identifies this interface at its process's listener.
+    /// The number that identifies this interface at its process's listener.
     pub(crate) target: [u8; 16],
     pub(crate) poller: Poller,
-    /// Number of polls.
+    /// The number of polls.
     pub(crate) round: Cell<u64>,
     pub(crate) began: Instant,
     pub(crate) now: Cell<Instant>,
-    /// Number of streams whose kernel buffers are full.
+    /// The number of streams whose kernel buffers are full.
     pub(crate) blocked: Cell<usize>,
     pub(crate) streams: Cell<usize>,
-    /// Connections that the next poll attends to, and those that are visited regularly.
+    /// The connections that the next poll attends to, and those that are visited regularly.
     pub(crate) attention: RefCell<Vec<u32>>,
     pub(crate) timed: RefCell<Vec<u32>>,
-    /// Connections that wait for an answer of the peer's kernel, and the time of the last check.
+    /// The connections that wait for an answer of the peer's kernel, and the time of the last check.
     pub(crate) expecting: RefCell<Vec<u32>>,
     pub(crate) checked: Cell<Instant>,
-    /// Held by each open probe.
+    /// The token that each open probe holds.
     pub(crate) probes: Token,
     pub(crate) hot: RefCell<Vec<(u32, usize)>>,
-    /// Connections that wait to be read, in order.
+    /// The connections that wait to be read, in order.
     pub(crate) readers: RefCell<VecDeque<u32>>,
-    /// Bytes received in this poll.
+    /// The number of bytes received in this poll.
     pub(crate) received: Cell<usize>,
     pub(crate) notices: RefCell<VecDeque<Notice>>,
-    /// Memory that events of this round point to.
+    /// The memory that events of this poll point to.
     pub(crate) handed_out: RefCell<Vec<Box<[u8]>>>,
     pub(crate) pool: RefCell<Pool>,
     pub(crate) gathered: RefCell<Gathered>,
     pub(crate) pieces: RefCell<Vec<Piece>>,
-    /// Copies from or to memory that may be unmapped.
+    /// The functions that copy from or to memory that may be unmapped.
     pub(crate) touch: Touch,
-    /// Scratch memory for packing and gathering messages.
+    /// The scratch memory for packing and gathering messages.
     pub(crate) scratch: RefCell<Vec<u8>>,
 }
 
@@ -127,7 +127,7 @@ impl Shared {
         self.notify(Event { kind: event::NOTIFIED, peer, header, ..Event::empty() }, &[]);
     }
 
-    /// Whether enough events are pending to accept no more: a peer may notify without limit.
+    /// Checks whether the number of pending events is at the limit for notifications: a peer may notify without limit.
     pub(crate) fn tells_enough(&self) -> bool {
         self.notices.borrow().len() >= MOST_NOTICES
     }
@@ -147,7 +147,7 @@ impl Shared {
         expecting.push(index);
     }
 
-    /// When the connections that wait for an answer are checked next.
+    /// Returns the time of the next check of the connections that wait for an answer.
     pub(crate) fn next_check(&self) -> Option<Instant> {
         let every = (self.settings.failure_timeout / 8).max(TICK);
         (!self.expecting.borrow().is_empty()).then(|| self.checked.get() + every)
@@ -181,21 +181,22 @@ impl Shared {
         }
     }
 
-    /// The stream is not among the directly read ones any more.
+    /// Removes a stream from the directly read ones.
     pub(crate) fn cool(&self, index: u32, number: usize) {
         if let Ok(mut hot) = self.hot.try_borrow_mut() {
             hot.retain(|&entry| entry != (index, number));
         }
     }
 
-    /// Routes to a peer for one of its streams: streams take turns on the rails, and each falls back on the other rails.
+    /// Returns the routes to a peer for one of its streams. Streams take turns on the rails, and each stream falls back to the
+    /// other rails.
     pub(crate) fn routes(&self, contact: &Contact, number: usize) -> Result<Vec<Route>, String> {
         let routes = tieline_net::routes(self.hub.local(), contact)?;
         Ok(in_turn(routes, number, |rails| self.settings.rails(rails)))
     }
 }
 
-/// The routes for one of several streams, those of its rail first; `used` maps the number of rails to the number in use.
+/// Returns the routes for one of several streams, those of its rail first; `used` maps the number of rails to the number in use.
 fn in_turn(routes: Vec<Route>, number: usize, used: impl FnOnce(usize) -> usize) -> Vec<Route> {
     let mut rails: Vec<String> = Vec::new();
     for route in &routes {

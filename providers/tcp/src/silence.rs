@@ -1,46 +1,46 @@
-//! Detects whether the kernel at the other end of a stream still answers.
+//! The detection whether the kernel at the other end of a stream still answers.
 //!
-//! The kernel's own timer for this, TCP_USER_TIMEOUT, also counts the time in which a peer computes and reads nothing, although its
-//! kernel answers every probe. Therefore the kernel's state is sampled periodically while sent data is unanswered. Streams without
-//! unanswered data rely on keep-alive.
+//! The kernel's own timer for this purpose, TCP_USER_TIMEOUT, also counts the time in which a peer computes and reads nothing,
+//! although its kernel answers every probe. Therefore the kernel's state is sampled periodically while sent data is unanswered.
+//! Streams without unanswered data rely on keep-alive.
 
 use std::time::{Duration, Instant};
 
-/// Time for several probes.
+/// The time in which the kernel sends several probes.
 const PROBES: Duration = Duration::from_secs(2);
-/// Possible delay of the kernel's timers and of the times that it reports.
+/// The possible delay of the kernel's timers and of the times that it reports.
 const COARSE: Duration = Duration::from_millis(50);
 
 /// The kernel's state of sent data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unanswered {
-    /// Data is under way.
+    /// Whether data is under way.
     pub(crate) in_flight: bool,
-    /// Data waits for room at the peer.
+    /// Whether data waits for room at the peer.
     pub(crate) waits: bool,
-    /// The peer was probed for room and has not answered yet.
+    /// Whether the peer was probed for room and has not answered yet.
     pub(crate) asked: bool,
-    /// Time since the peer last acknowledged anything, and since anything was last sent.
+    /// The time since the peer last acknowledged anything, and the time since anything was last sent.
     pub(crate) since_ack: Duration,
     pub(crate) since_sent: Duration,
-    /// Time after which the kernel retransmits unacknowledged data.
+    /// The time after which the kernel retransmits unacknowledged data.
     pub(crate) again_after: Duration,
 }
 
 impl Unanswered {
-    /// Whether this stream must be sampled again.
+    /// Checks whether this stream must be sampled again.
     pub(crate) fn is_busy(&self) -> bool {
         self.in_flight || self.waits || self.asked
     }
 
-    /// The longest tolerated silence. Kernels answer only two probes per second, and probes are sent at growing intervals, so a
-    /// single unanswered probe means nothing.
+    /// Returns the longest tolerated silence. Kernels answer only two probes per second, and probes are sent at growing intervals,
+    /// so a single unanswered probe means nothing.
     pub(crate) fn timeout(&self, limit: Duration) -> Duration {
         if self.in_flight { limit } else { limit.max(PROBES) }
     }
 
-    /// The kernel should have retransmitted and has not: there is no route out of this host. It counts such an attempt, but not as
-    /// sent data, so the acknowledgement may be the more recent event.
+    /// Checks whether the kernel should have retransmitted and has not: there is no route out of this host. The kernel counts such
+    /// an attempt, but not as sent data, so the acknowledgement may be the more recent event.
     fn is_overdue(&self) -> bool {
         self.since_ack.min(self.since_sent) > self.again_after + COARSE
     }
@@ -59,15 +59,16 @@ pub(crate) struct Unacknowledged {
 #[derive(Debug, Default)]
 pub(crate) struct Silence {
     since: Option<Instant>,
-    /// The last sample at which everything was answered, and the last one at which it was not.
+    /// The time of the last sample at which everything was answered, and of the last one at which it was not.
     fine: Option<Instant>,
     missed: Option<Instant>,
 }
 
 impl Silence {
-    /// Returns how long the peer has been silent. `marked`: when data was first sent since the last sample.
+    /// Returns the time for which the peer has been silent. `marked` is the time at which data was first sent since the last
+    /// sample.
     pub(crate) fn observe(&mut self, now: Instant, marked: Instant, seen: &Unanswered) -> Duration {
-        // Data that was sent after the last acknowledgement waits for one; a closed window needs none.
+        // Data that was sent after the last acknowledgement waits for an acknowledgement; a closed window needs none.
         let waits =
             seen.since_ack > seen.since_sent || seen.is_overdue() || self.still_misses(now, seen);
         if !(seen.asked || seen.in_flight && waits) {
@@ -82,7 +83,7 @@ impl Silence {
         now.saturating_duration_since(since)
     }
 
-    /// Nothing has been acknowledged since the last sample, which already found an answer missing.
+    /// Checks whether nothing has been acknowledged since the last sample, which already found an answer missing.
     fn still_misses(&self, now: Instant, seen: &Unanswered) -> bool {
         let elapsed = self.missed.map(|missed| now.saturating_duration_since(missed) + COARSE);
         elapsed.is_some_and(|elapsed| seen.since_ack > elapsed)
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn silence_starts_at_first_unanswered_data() {
         let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
-        // Idle for an hour; then data was sent, 1 s ago.
+        // The stream was idle for an hour; then data was sent, 1 s ago.
         let marked = start;
         assert_eq!(silence.observe(start + S, marked, &seen(true, false, false, 90, 1)), S);
         assert_eq!(silence.observe(start + 3 * S, marked, &seen(true, false, false, 92, 1)), 3 * S);
@@ -115,7 +116,7 @@ mod tests {
     fn a_peer_that_reads_nothing_and_answers_is_not_silent() {
         let (start, mut silence) = (Instant::now() + 100 * S, Silence::default());
         for at in 0..100 {
-            // The window is closed; the last probe was answered, however long ago.
+            // The window is closed; the last probe was answered, regardless of its age.
             let closed = seen(false, true, false, at, at + 1);
             assert_eq!(silence.observe(start + S * at, start, &closed), Duration::ZERO);
             assert!(closed.is_busy());
@@ -149,7 +150,7 @@ mod tests {
             };
             silent_for.push(silence.observe(start + MS * at, start, &seen).as_millis());
         }
-        // From the first sample at which it was overdue, however late the next attempt is.
+        // The silence counts from the first sample at which the retransmission was overdue, however late the next attempt is.
         assert_eq!(silent_for[..4], [0, 0, 250, 500]);
         assert_eq!(silent_for[14], 3250);
         // An acknowledgement ends the silence.

@@ -24,7 +24,7 @@ pub(crate) enum Destination {
     Region(Arc<Region>, u64),
     /// The local pieces of a get that this side has posted.
     Get,
-    /// None: the payload was refused, or has already arrived, and is discarded.
+    /// No destination: the payload was refused, or has already arrived, and is discarded.
     Nowhere,
 }
 
@@ -47,27 +47,27 @@ impl Landing {
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) socket: OwnedFd,
-    /// The other end, if the endpoint is connected to itself.
+    /// The other end of the private stream, if the endpoint is connected to itself.
     pub(crate) other_end: Option<OwnedFd>,
     peer: Option<SocketAddr>,
     pub(crate) track: Track,
-    /// The kernel takes no more until the descriptor is writable.
+    /// Whether the kernel takes no more until the descriptor is writable.
     pub(crate) blocked: bool,
-    /// There may be something to read: epoll has reported it, or the last read stopped at its limit.
+    /// Whether the stream may have data to read: epoll has reported it, or the last read stopped at its limit.
     pub(crate) behind: bool,
     pub(crate) hot: bool,
     pub(crate) buffer: Option<Buffer>,
-    /// The beginning of a frame, kept without a buffer while the rest is awaited.
+    /// The beginning of a frame, kept without a buffer until the rest arrives.
     pub(crate) rest: Box<[u8]>,
     pub(crate) landing: Option<Box<Landing>>,
-    /// The error of a failed send: data that arrived before it still has to be read.
+    /// The error of a failed send. Data that arrived before the error still has to be read.
     pub(crate) error: Option<io::Error>,
-    /// When data last arrived, in ms of the interface's clock.
+    /// The time at which data last arrived, in ms of the interface's clock.
     pub(crate) last_received_ms: u64,
     pub(crate) silence: Silence,
-    /// While the peer is silent: a probe of its host.
+    /// The probe of the peer's host while the peer is silent.
     pub(crate) probe: Option<Probe>,
-    /// For tests: nothing can be read from it, although it does not break.
+    /// Whether the stream is stuck: nothing can be read from it, although it does not break. For tests.
     #[cfg(test)]
     pub(crate) frozen: bool,
 }
@@ -94,7 +94,7 @@ impl Stream {
         }
     }
 
-    /// A stream that is connected to itself.
+    /// Returns a stream that is connected to itself.
     pub(crate) fn to_itself() -> io::Result<Stream> {
         let (socket, other) = sys::pair()?;
         let mut stream = Stream::new(0, socket, None);
@@ -102,13 +102,13 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The descriptor for writing.
+    /// Returns the descriptor for writing.
     #[inline]
     pub(crate) fn sender(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// The descriptor for reading.
+    /// Returns the descriptor for reading.
     #[inline]
     pub(crate) fn receiver(&self) -> RawFd {
         self.other_end.as_ref().unwrap_or(&self.socket).as_raw_fd()
@@ -118,7 +118,7 @@ impl Stream {
         self.other_end.is_some()
     }
 
-    /// The peer's address, for texts.
+    /// Returns the peer's address, for texts.
     pub(crate) fn peer(&self) -> String {
         match self.peer {
             Some(peer) => peer.to_string(),
@@ -127,7 +127,7 @@ impl Stream {
         }
     }
 
-    /// The addresses of this end and of the other one.
+    /// Returns the addresses of this end and of the other one.
     pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
         let socket = socket2::SockRef::from(&self.socket);
         let address = |a: io::Result<socket2::SockAddr>| a.ok().and_then(|a| a.as_socket());
@@ -139,7 +139,7 @@ impl Stream {
         sys::send_pieces(self.sender(), pieces)
     }
 
-    /// The receive buffer; takes one from the pool if there is none.
+    /// Returns the receive buffer; takes one from the pool if there is none.
     #[inline]
     pub(crate) fn buffer(&mut self, pool: &RefCell<Pool>) -> &mut Buffer {
         let rest = &mut self.rest;
@@ -161,7 +161,7 @@ impl Stream {
         }
     }
 
-    /// Size of the memory for received data.
+    /// Returns the size of the memory for received data.
     pub(crate) fn committed(&self) -> usize {
         self.rest.len() + self.buffer.as_ref().map_or(0, |_| BUFFER)
     }
@@ -177,7 +177,7 @@ impl Stream {
     }
 }
 
-/// How a connection broke, as a status and in words.
+/// The break of a connection, as a status and in words.
 #[derive(Debug)]
 pub(crate) struct Broke {
     pub(crate) status: Status,

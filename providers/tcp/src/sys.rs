@@ -1,6 +1,6 @@
 //! System calls behind functions that cannot be misused, and copies between operations' memory and slices.
 //!
-//! A [`Piece`] is memory that is guaranteed by one of these, and it must not outlive its guarantor:
+//! A [`Piece`] is memory that is guaranteed by one of the following, and it must not outlive its guarantor:
 //!
 //! * the poster of an operation, for its local pieces until it has completed or its endpoint is closed,
 //! * a [`crate::regions::Pin`], for pieces of a registered region,
@@ -16,7 +16,7 @@ use tieline_plugin_api::abi::Iov;
 
 use crate::silence::{Unacknowledged, Unanswered};
 
-/// Guaranteed memory, in the kernel's format.
+/// A piece of guaranteed memory, in the kernel's format.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
@@ -63,13 +63,13 @@ pub(crate) fn pieces(iov: &[Iov]) -> Box<[Piece]> {
 
 const FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
-/// The bytes of a slice as a piece to send.
+/// Returns the bytes of a slice as a piece to send.
 #[inline]
 pub(crate) fn piece(bytes: &[u8]) -> Piece {
     Piece { base: bytes.as_ptr().cast_mut(), len: bytes.len() }
 }
 
-/// The room of a slice as a piece to receive into.
+/// Returns the memory of a slice as a piece to receive into.
 #[inline]
 pub(crate) fn piece_mut(bytes: &mut [u8]) -> Piece {
     Piece { base: bytes.as_mut_ptr(), len: bytes.len() }
@@ -78,34 +78,34 @@ pub(crate) fn piece_mut(bytes: &mut [u8]) -> Piece {
 /// Sends bytes without blocking.
 #[inline]
 pub(crate) fn send(fd: RawFd, bytes: &[u8]) -> io::Result<usize> {
-    // SAFETY: reads the slice.
+    // SAFETY: the call reads the slice.
     let sent = unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), FLAGS) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// Sends pieces without blocking. The pieces are guaranteed as the module documentation describes.
 pub(crate) fn send_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
-    // SAFETY: a plain record for which zeros are a valid value.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
-    // SAFETY: an array with the layout of `iovec` (asserted above) that lives through the call; the kernel
-    // checks every address.
+    // SAFETY: the array has the layout of `iovec` (asserted above) and lives through the call; the kernel checks every address.
     let sent = unsafe { libc::sendmsg(fd, &message, FLAGS) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives bytes without blocking; 0 is the end.
+/// Receives bytes without blocking. The result 0 is the end of the stream.
 #[inline]
 pub(crate) fn receive(fd: RawFd, bytes: &mut [u8]) -> io::Result<usize> {
-    // SAFETY: writes into the slice.
+    // SAFETY: the call writes into the slice.
     let got = unsafe { libc::recv(fd, bytes.as_mut_ptr().cast(), bytes.len(), FLAGS) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives into pieces without blocking; 0 is the end. The pieces are guaranteed as the module documentation describes.
+/// Receives into pieces without blocking. The result 0 is the end of the stream. The pieces are guaranteed as the module
+/// documentation describes.
 pub(crate) fn receive_pieces(fd: RawFd, pieces: &[Piece]) -> io::Result<usize> {
-    // SAFETY: a plain record for which zeros are a valid value.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = pieces.as_ptr().cast_mut().cast();
     message.msg_iovlen = pieces.len() as _;
@@ -123,27 +123,27 @@ pub(crate) fn read_region(touch: &Touch, from: Piece, out: &mut [u8]) -> Result<
 
 /// Copies bytes to a guaranteed piece, up to the shorter length. The error is the position of missing memory.
 pub(crate) fn write_region(touch: &Touch, bytes: &[u8], to: Piece) -> Result<(), Fault> {
-    // SAFETY: as above; it may be written.
+    // SAFETY: the piece is guaranteed, as far as it is mapped, and may be written.
     unsafe { touch.write(to.base, &bytes[..to.len.min(bytes.len())]) }
 }
 
 const PAGE: usize = 4096;
 
-/// Number of bytes of a piece before the first that cannot be written. `None`: all can.
+/// Returns the number of bytes of a piece before the first byte that cannot be written; `None` if all can.
 pub(crate) fn first_unwritable(piece: Piece) -> Option<usize> {
     first_page(piece, |at| is_writable(at & !3))
 }
 
-/// The same for reading.
+/// Returns the number of bytes of a piece before the first byte that cannot be read; `None` if all can.
 pub(crate) fn first_unreadable(touch: &Touch, piece: Piece) -> Option<usize> {
     first_page(piece, |at| {
         let behind = at - piece.base.addr();
-        // SAFETY: one byte of a guaranteed piece, as far as it is mapped.
+        // SAFETY: the byte belongs to a guaranteed piece, as far as it is mapped.
         unsafe { touch.read(piece.base.wrapping_add(behind), &mut [0]) }.is_ok()
     })
 }
 
-/// The first bad page of a piece, as the offset in the piece where that page's part begins.
+/// Returns the first bad page of a piece, as the offset in the piece where that page's part begins.
 fn first_page(piece: Piece, is_good: impl Fn(usize) -> bool) -> Option<usize> {
     let mut at = 0;
     while at < piece.len {
@@ -158,11 +158,11 @@ fn first_page(piece: Piece, is_good: impl Fn(usize) -> bool) -> Option<usize> {
 
 /// Copies a guaranteed piece to `out`, up to the shorter length.
 pub(crate) fn read_piece(from: Piece, out: &mut [u8]) {
-    // SAFETY: the piece is guaranteed. `out` is exclusively ours; the copied length is at most the length of both.
+    // SAFETY: the piece is guaranteed. Only this function accesses `out`; the copied length is at most the length of both.
     unsafe { std::ptr::copy(from.base, out.as_mut_ptr(), from.len.min(out.len())) };
 }
 
-/// The rest of a piece from `at` on.
+/// Returns the rest of a piece from `at` on.
 #[inline]
 pub(crate) fn tail(piece: Piece, at: usize) -> Piece {
     let at = at.min(piece.len);
@@ -187,34 +187,34 @@ pub(crate) fn cut(pieces: &[Piece], mut at: usize, mut len: usize, out: &mut Vec
     }
 }
 
-/// The two ends of a private stream.
+/// Makes the two ends of a private stream.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: room for two descriptors.
+    // SAFETY: `fds` has room for two descriptors.
     if unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: new descriptors without another owner.
+    // SAFETY: the descriptors are new and have no other owner.
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
 /// Announces the end of the sent data.
 pub(crate) fn end_sending(fd: RawFd) {
-    // SAFETY: no pointers. It fails only if the connection is already gone.
+    // SAFETY: the call takes no pointers. It fails only if the connection is already closed.
     let _ = unsafe { libc::shutdown(fd, libc::SHUT_WR) };
 }
 
-/// The kernel's state of the data sent on a TCP connection; `None` for other sockets.
+/// Returns the kernel's state of the data sent on a TCP connection; `None` for other sockets.
 pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
-    // SAFETY: a plain record for which zeros are a valid value.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     let (at, level) = ((&raw mut info).cast(), libc::IPPROTO_TCP);
     // SAFETY: the kernel writes at most `len` bytes to the record.
     let got = unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, at, &raw mut len) };
     let mut unsent: libc::c_int = 0;
-    // SAFETY: writes one number.
+    // SAFETY: the call writes one number.
     let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut unsent) };
     (got == 0 && asked == 0).then(|| Unanswered {
         in_flight: info.tcpi_unacked > 0,
@@ -226,17 +226,17 @@ pub(crate) fn unanswered(fd: RawFd) -> Option<Unanswered> {
     })
 }
 
-/// The kernel's state of unacknowledged data: bytes, the largest segment, the presumed MTU of the route, and the number of
+/// Returns the kernel's state of unacknowledged data: bytes, the largest segment, the presumed MTU of the route, and the number of
 /// unanswered retransmissions.
 pub(crate) fn unacknowledged(fd: RawFd) -> Option<Unacknowledged> {
-    // SAFETY: a plain record for which zeros are a valid value.
+    // SAFETY: zeros are a valid value for this plain record.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     let (at, level) = ((&raw mut info).cast(), libc::IPPROTO_TCP);
     // SAFETY: the kernel writes at most `len` bytes to the record.
     let got = unsafe { libc::getsockopt(fd, level, libc::TCP_INFO, at, &raw mut len) };
     let mut bytes: libc::c_int = 0;
-    // SAFETY: writes one number.
+    // SAFETY: the call writes one number.
     let asked = unsafe { libc::ioctl(fd, libc::TIOCOUTQ, &raw mut bytes) };
     (got == 0 && asked == 0).then(|| Unacknowledged {
         bytes: usize::try_from(bytes).unwrap_or(0),
@@ -246,12 +246,12 @@ pub(crate) fn unacknowledged(fd: RawFd) -> Option<Unacknowledged> {
     })
 }
 
-/// Whether a failed call must be repeated, now or later.
+/// Checks whether a failed call must be repeated, now or later.
 pub(crate) fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// The events of a poll, with a copy of every payload.
+/// Returns the events of a poll, with a copy of every payload.
 #[cfg(test)]
 pub(crate) fn poll<I: tieline_plugin_api::Interface>(
     interface: &I,
@@ -263,7 +263,7 @@ pub(crate) fn poll<I: tieline_plugin_api::Interface>(
     slots[..count]
         .iter()
         .map(|slot| {
-            // SAFETY: the poll has written this many slots.
+            // SAFETY: the poll has written `count` slots, and this is one of them.
             let event: tieline_plugin_api::abi::Event = unsafe { slot.assume_init() };
             let mut data = vec![0; event.len];
             read_piece(Piece { base: event.data.cast_mut(), len: event.len }, &mut data);

@@ -1,21 +1,21 @@
-//! The receiving half of a session: delivers every frame once and in order, from any number of streams. Pure.
+//! The receiving half of a session: delivers every frame once and in order, from any number of streams. This module is pure.
 
 use std::collections::VecDeque;
 
 use crate::frame::Malformed;
 
-/// The most frames under way; a frame further ahead violates the protocol. A peer can thus make this side hold at most this many of
-/// the longest messages, 64 MiB: as much as the largest send buffer.
+/// The maximum number of frames under way. A frame further ahead violates the protocol. A peer can thus make this side hold at most
+/// this number of the longest messages, 64 MiB: the size of the largest send buffer.
 pub(crate) const WINDOW: u32 = 1024;
 
-/// What to do with a frame.
+/// The treatment of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is the expected one.
+    /// The frame is the expected one.
     Next,
-    /// Frames before it are missing: hold it.
+    /// Frames before this one are missing: hold it.
     Ahead,
-    /// It has already arrived.
+    /// The frame has already arrived.
     Duplicate,
 }
 
@@ -23,7 +23,7 @@ pub(crate) enum Verdict {
 #[derive(Debug)]
 pub(crate) struct Window<T> {
     expected: u32,
-    /// Frames from `expected` on; the first is present only if it could not be delivered yet.
+    /// The frames from `expected` on. The first is present only if it could not be delivered yet.
     ahead: VecDeque<Option<T>>,
 }
 
@@ -39,18 +39,18 @@ impl<T> Window<T> {
         Window { expected, ahead: VecDeque::new() }
     }
 
-    /// All frames before this one have been delivered.
+    /// Returns the number before which all frames have been delivered.
     #[inline]
     pub(crate) fn expected(&self) -> u32 {
         self.expected
     }
 
-    /// The sequence number after the highest one that has arrived.
+    /// Returns the sequence number after the highest one that has arrived.
     pub(crate) fn highest(&self) -> u32 {
         self.expected.wrapping_add(self.ahead.len() as u32)
     }
 
-    /// Whether frames wait for missing ones before them.
+    /// Checks whether frames wait for missing ones before them.
     pub(crate) fn has_gap(&self) -> bool {
         !self.ahead.is_empty()
     }
@@ -74,14 +74,14 @@ impl<T> Window<T> {
         })
     }
 
-    /// The next frame has been delivered.
+    /// Records that the next frame has been delivered.
     #[inline]
     pub(crate) fn advance(&mut self) {
         self.expected = self.expected.wrapping_add(1);
         let _ = self.ahead.pop_front();
     }
 
-    /// Holds a frame that arrived early or could not be delivered yet. `seq` was judged.
+    /// Holds a frame that arrived early or could not be delivered yet. The caller has judged `seq`.
     pub(crate) fn hold(&mut self, seq: u32, item: T) {
         let at = seq.wrapping_sub(self.expected) as usize;
         while self.ahead.len() <= at {
@@ -90,12 +90,12 @@ impl<T> Window<T> {
         self.ahead[at] = Some(item);
     }
 
-    /// The held record of the next frame.
+    /// Returns the held record of the next frame.
     pub(crate) fn ready(&mut self) -> Option<&mut T> {
         self.ahead.front_mut()?.as_mut()
     }
 
-    /// Takes the held record of the next frame, as delivered.
+    /// Removes and returns the held record of the next frame, as delivered.
     pub(crate) fn take_ready(&mut self) -> Option<T> {
         if !matches!(self.ahead.front(), Some(Some(_))) {
             return None;

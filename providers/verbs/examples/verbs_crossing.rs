@@ -4,10 +4,10 @@
 //! TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_RANK=0 verbs_crossing 500 4   # connections, rounds
 //! ```
 //!
-//! In every round each process has a new worker and `connections` endpoints to the other one. One process starts with the first
-//! endpoint, the other with the last, and each sends a message on every endpoint. The test passes if every message arrives
-//! once, both workers have exactly that many connections, and the messages identify both ends of each connection consistently.
-//! With a third argument, a file, the connections of the last round stay open until that file exists.
+//! In every round each process has a new worker and `connections` endpoints to the other process. One process starts with the first
+//! endpoint, the other with the last, and each sends a message on every endpoint. The test passes if every message arrives once,
+//! both workers have exactly `connections` connections, and the messages identify both ends of each connection consistently. With a
+//! third argument, a file, the connections of the last round stay open until that file exists.
 
 use std::cell::RefCell;
 use std::process::ExitCode;
@@ -115,7 +115,7 @@ fn cross(job: &Job, context: &Context, count: usize, last: impl FnOnce()) -> Res
     Ok(again)
 }
 
-/// Number of connections of module rc.
+/// Returns the number of connections of module rc.
 fn standing(worker: &Worker) -> u64 {
     let modules = worker.memory();
     modules.iter().filter(|module| module.path.ends_with("/rc")).map(|module| module.peers).sum()

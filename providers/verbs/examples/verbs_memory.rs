@@ -8,7 +8,7 @@
 //! TIELINE_PROVIDERS=verbs,tcp-connect verbs_memory hold            # put and get, then wait for a line of input
 //! ```
 //!
-//! On failure it prints the reason and exits with status 3.
+//! On failure the program prints the reason and exits with status 3.
 
 use std::process::ExitCode;
 use tieline::{Context, Endpoint, Error, Outcome, PostError, Worker};

@@ -7,8 +7,8 @@
 //!
 //! With `revoke` as a third argument, rank 1 drops its region in mid-stream, while rank 0 still puts into it.
 //!
-//! Rank 1 checks that every message arrives once, in order and unmodified. If the connection fails, both print the reason and
-//! exit with status 3. They also print the time that it took to close everything afterwards.
+//! Rank 1 checks that every message arrives once, in order and unmodified. If the connection fails, both ranks print the reason and
+//! exit with status 3. They also print the time for closing everything afterwards.
 
 use std::cell::{Cell, RefCell};
 use std::process::ExitCode;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The result of the stream, or the time of its failure.
+/// Returns the result of the stream, or the time at which the stream failed.
 fn run() -> Result<Result<String, Instant>, Error> {
     let argument = |n| std::env::args().nth(n).and_then(|text| text.parse::<u64>().ok());
     let seconds = Duration::from_secs(argument(1).unwrap_or(5));

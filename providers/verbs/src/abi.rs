@@ -1,8 +1,8 @@
 //! The libibverbs records that this provider uses, in the layout of the installed library.
 //!
-//! The declarations are written by hand from `infiniband/verbs.h` (rdma-core). Its binary interface has been stable since
-//! version 1.1 of its symbols. `layout_tests.rs` compiles a C program against the installed headers and compares every size and
-//! offset. Only the fields in use are declared: if the library allocates a record, an unused tail of that record is omitted.
+//! The declarations are written by hand from `infiniband/verbs.h` (rdma-core), whose binary interface has been stable since version
+//! 1.1 of its symbols. `layout_tests.rs` compiles a C program against the installed headers and compares every size and offset.
+//! Only the fields in use are declared. If the library allocates a record, the declaration omits the unused fields at its end.
 
 #![allow(non_camel_case_types)]
 
@@ -60,7 +60,8 @@ pub(crate) struct ibv_device_attr {
     pub(crate) phys_port_cnt: u8,
 }
 
-/// The part of `struct ibv_port_attr` up to and including `link_layer`. The function that fills it writes no further.
+/// The part of `struct ibv_port_attr` up to and including `link_layer`. The library function that fills this record writes no
+/// further.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct ibv_port_attr {
@@ -114,7 +115,7 @@ pub(crate) struct ibv_wc {
     pub(crate) dlid_path_bits: u8,
 }
 
-/// Opaque: this code only holds pointers to it.
+/// `struct ibv_pd`, opaque: this code only holds pointers to it.
 #[repr(C)]
 pub(crate) struct ibv_pd {
     pub(crate) context: *mut ibv_context,
@@ -282,7 +283,7 @@ pub(crate) struct ibv_srq {
     pub(crate) context: *mut ibv_context,
 }
 
-/// The head of `struct ibv_qp`.
+/// The fields in use at the beginning of `struct ibv_qp`.
 #[repr(C)]
 pub(crate) struct ibv_qp {
     pub(crate) context: *mut ibv_context,
@@ -302,7 +303,7 @@ pub(crate) struct ibv_comp_channel {
     pub(crate) refcnt: c_int,
 }
 
-/// The head of `struct ibv_cq`.
+/// The fields in use at the beginning of `struct ibv_cq`.
 #[repr(C)]
 pub(crate) struct ibv_cq {
     pub(crate) context: *mut ibv_context,
@@ -317,7 +318,7 @@ pub(crate) struct ibv_ah {
     pub(crate) context: *mut ibv_context,
 }
 
-/// Opaque: this code only holds pointers to it.
+/// `struct ibv_device`, opaque: this code only holds pointers to it.
 #[repr(C)]
 pub(crate) struct ibv_device {
     _opaque: [u8; 0],
@@ -340,7 +341,7 @@ pub(crate) struct ibv_context_ops {
     pub(crate) unused_27: [*mut c_void; 5],
 }
 
-/// The head of `struct ibv_context`.
+/// The fields in use at the beginning of `struct ibv_context`.
 #[repr(C)]
 pub(crate) struct ibv_context {
     pub(crate) device: *mut ibv_device,
@@ -350,11 +351,11 @@ pub(crate) struct ibv_context {
     pub(crate) num_comp_vectors: c_int,
 }
 
-/// The constants of `verbs.h` in use. Tests compare them with the header, like the layouts.
+/// Declares the constants of `verbs.h` in use. Tests compare them with the header, like the layouts.
 macro_rules! numbers {
     ($( $name:ident = $value:expr; )*) => {
         $( pub(crate) const $name: c_uint = $value; )*
-        /// Name and value of each constant.
+        /// The name and value of each constant.
         #[cfg(test)]
         pub(crate) const NUMBERS: &[(&str, c_uint)] = &[ $( (stringify!($name), $value), )* ];
     };

@@ -1,4 +1,4 @@
-//! The same tests on every adapter double: `rc` and `ud` work despite missing or different driver features.
+//! Runs the same tests on every adapter double: `rc` and `ud` work despite missing or different driver features.
 
 use crate::double::clock::pass;
 use crate::double::nature::{ADAPTERS, Nature, play};
@@ -21,7 +21,7 @@ fn each(act: impl Fn(&Nature)) {
     }
 }
 
-/// Memory of `owner` and a key to it for `user`.
+/// Registers memory of `owner` and returns it with a key for `user`.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
     let all = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
     let piece = piece(words);
@@ -42,7 +42,7 @@ fn operation(iov: &[Iov], cookie: u64) -> RmaOp<'_> {
     }
 }
 
-/// Polls both sides until `a` has reported this many successful completions.
+/// Polls both sides until `a` has reported `count` successful completions.
 fn ended(a: &mut Side, b: &mut Side, count: usize) {
     while a.told.ended.len() < count {
         a.poll();
@@ -81,7 +81,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
             ended(&mut a, &mut b, 1);
             assert_eq!(target[..count], words[..count], "{name}");
         }
-        // From several pieces, short enough to be inlined on some adapters.
+        // The message consists of several pieces, short enough to be inlined on some adapters.
         let (one, two) = words.split_at_mut(2);
         let iov = [piece(&mut one[..1]), piece(&mut two[..3])];
         for flags in [op_flags::MORE, 0] {
@@ -90,7 +90,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
         }
         ended(&mut a, &mut b, 2);
         assert_eq!(target[..4], [1, 3, 4, 5], "{name}");
-        // The maximum number of pieces. For a get that can exceed the device's limit per read.
+        // The get has the maximum number of pieces, which can exceed the device's limit per read.
         let mut back = vec![0u64; 512 * most];
         let all = piece(&mut back);
         let own = a.domain.register(&RegisterParams::new(all.base, all.len, access::REMOTE_READ));
@@ -118,7 +118,7 @@ fn messages_puts_gets_and_atomics_go_over_every_adapter() {
     });
 }
 
-/// Advances the clock until the devices have flushed what they flush.
+/// Advances the clock until the devices have flushed the queue pairs in ERR.
 fn settle(a: &mut Side, b: &mut Side) {
     for _ in 0..3 {
         pass(Duration::from_millis(700));
@@ -136,7 +136,7 @@ fn break_it(how: usize, a: &mut Side, b: &mut Side, at_a: VerbsEndpoint, at_b: V
         |at: &VerbsEndpoint| (0..40).take_while(|_| at.am_short(7, 1, b"x").is_ok()).count();
     match how % 4 {
         0 => {
-            // More messages than granted.
+            // The first cause: the peer sends more messages than granted.
             let VerbsInterface::Rc(rc) = &a.interface else { panic!("reliable") };
             let mut state = rc.state.borrow_mut();
             state.connections.iter_mut().flatten().for_each(|c| c.credits.open(100_000));
@@ -144,7 +144,7 @@ fn break_it(how: usize, a: &mut Side, b: &mut Side, at_a: VerbsEndpoint, at_b: V
             assert_eq!(flood(&at_a), 40);
         }
         1 => {
-            // The network is cut.
+            // The second cause: the network is cut.
             let _ = flood(&at_b);
             fault(|faults| faults.cut = true);
             let _ = (at_a.am_short(7, 1, b"lost"), at_a.flush(9));
@@ -152,12 +152,12 @@ fn break_it(how: usize, a: &mut Side, b: &mut Side, at_a: VerbsEndpoint, at_b: V
             fault(|faults| faults.cut = false);
         }
         2 => {
-            // One side closes without reading the arrived messages.
+            // The third cause: one side closes without reading the arrived messages.
             let _ = flood(&at_b);
             return drop(at_a);
         }
         _ => {
-            // A key whose region is gone.
+            // The fourth cause: a key whose region no longer exists.
             let mut gone = vec![0u64; 8];
             let (region, key) = share(b, &mut gone, &at_a);
             b.domain.deregister(region).unwrap();
@@ -213,7 +213,7 @@ fn eighty_busy_endpoints_share_completion_queue_on_every_adapter() {
         let settings = [("TIELINE_VERBS_CONNECTIONS", "100")];
         let (mut a, mut b) = (side(&settings), side(&settings));
         let ends: Vec<_> = (0..80).map(|_| connect(&mut a, &mut b)).collect();
-        // Too long to be inlined, which needs a buffer on some adapters.
+        // The put is too long to be inlined, so some adapters need a buffer.
         let mut target = vec![0u64; 32];
         let mut source = vec![0u64; 32];
         let all = piece(&mut source);
@@ -238,7 +238,7 @@ fn eighty_busy_endpoints_share_completion_queue_on_every_adapter() {
             assert!(a.told.failed.is_empty(), "{}: {:?}", nature.name, a.told.failed);
         }
         assert_eq!(target, [2; 32]);
-        // Once most endpoints are gone, the remaining ones have their full depth again.
+        // Once most endpoints are closed, the remaining ones have their full depth again.
         let mut ends = ends;
         let (first, _) = &ends[0];
         let (_region, key) = share(&b, &mut target, first);

@@ -201,15 +201,15 @@ pub(crate) struct Settings {
     pub(crate) relaxed_ordering: bool,
     pub(crate) cm_connections: usize,
     pub(crate) cm_idle: Duration,
-    /// Limits of the registration cache; `None` if the cache is off.
+    /// The limits of the registration cache; `None` if the cache is off.
     pub(crate) cache: Option<Limits>,
     /// The job's secret: `TIELINE_SECRET`.
     pub(crate) secret: Vec<u8>,
-    /// Time after which a silent peer has failed: `TIELINE_FAILURE_TIMEOUT`.
+    /// The time after which a silent peer has failed: `TIELINE_FAILURE_TIMEOUT`.
     pub(crate) failure: Duration,
-    /// Time limit for connecting: `TIELINE_CONNECT_TIMEOUT`.
+    /// The time limit for connecting: `TIELINE_CONNECT_TIMEOUT`.
     pub(crate) connect: Duration,
-    /// Time limit for closing an interface: `TIELINE_CLOSE_TIMEOUT`.
+    /// The time limit for closing an interface: `TIELINE_CLOSE_TIMEOUT`.
     pub(crate) close: Duration,
 }
 
@@ -219,13 +219,13 @@ impl Settings {
         Settings::read(|name| host.config(name))
     }
 
-    /// The defaults, regardless of the host's settings.
+    /// Returns the defaults, regardless of the host's settings.
     #[cfg(test)]
     pub(crate) fn defaults() -> Settings {
         Settings::of(|_| None).unwrap()
     }
 
-    /// The values with these variables set and defaults for the rest.
+    /// Returns the values with these variables set and defaults for the rest.
     #[cfg(test)]
     pub(crate) fn of(set: impl Fn(&str) -> Option<String>) -> Result<Settings, Failure> {
         Settings::read(tieline_plugin_api::config::values(VARIABLES, set)?)
@@ -271,8 +271,8 @@ impl Settings {
         })
     }
 
-    /// Time for which the device retries before the connection fails, by the formula of the specification. Devices may take up
-    /// to four times as long.
+    /// Returns the time for which the device retries before the connection fails, by the formula of the specification. Devices may
+    /// take up to four times as long.
     pub(crate) fn retry_time(&self) -> Duration {
         let once = Duration::from_nanos(4096 << self.ack_timeout.min(31));
         once * (u32::from(self.retry_count) + 1)
@@ -327,20 +327,21 @@ fn partition_key(text: &str) -> Result<Option<u16>, Failure> {
     key.map(Some).ok_or_else(why)
 }
 
-/// The smallest exponent with a timeout of at least `wanted`. The timeout is 4.096 us times two to the power of the exponent.
+/// Returns the smallest exponent with a timeout of at least `wanted`. The timeout is 4.096 us times two to the power of the
+/// exponent.
 fn ack_exponent(wanted: Duration) -> u8 {
     // Exponent 0 would mean no timeout.
     (1..31).find(|&e| Duration::from_nanos(4096 << e) >= wanted).unwrap_or(31)
 }
 
-/// The code of the shortest receiver-not-ready timer of at least `wanted` (InfiniBand specification, table 45).
+/// Returns the code of the shortest receiver-not-ready timer of at least `wanted` (InfiniBand specification, table 45).
 fn rnr_code(wanted: Duration) -> u8 {
     const HUNDREDTHS_OF_MS: [u64; 31] = [
         1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536,
         2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
     ];
     let at = HUNDREDTHS_OF_MS.iter().position(|&t| Duration::from_micros(t * 10) >= wanted);
-    at.map_or(0, |at| at as u8 + 1) // code 0 is the longest: 655 ms
+    at.map_or(0, |at| at as u8 + 1) // receiver-not-ready code 0 is the longest timer: 655 ms
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub(crate) struct PortName {
 }
 
 impl PortName {
-    /// The name of the port's domain: `verbs:rxe0` for port 1, `verbs:mlx5_0:2` for other ports.
+    /// Returns the name of the port's domain: `verbs:rxe0` for port 1, `verbs:mlx5_0:2` for other ports.
     pub(crate) fn domain(&self) -> String {
         if self.port == 1 {
             format!("verbs:{}", self.device)
@@ -25,7 +25,7 @@ impl PortName {
         }
     }
 
-    /// The operator's name for the port: `rxe0 port 1`.
+    /// Returns the operator's name for the port: `rxe0 port 1`.
     pub(crate) fn words(&self) -> String {
         format!("{} port {}", self.device, self.port)
     }
@@ -75,7 +75,7 @@ pub(crate) fn named(class: &Path, filter: &str, domain: &str) -> Result<PortName
     list(class, filter)?.into_iter().find(|port| port.domain() == domain).ok_or_else(none)
 }
 
-/// Whether a filter includes a port.
+/// Checks whether a filter includes a port.
 fn admits(filter: &str, port: &PortName) -> bool {
     let (list, excludes) = match filter.trim().strip_prefix('^') {
         Some(list) => (list, true),
@@ -95,7 +95,7 @@ fn admits(filter: &str, port: &PortName) -> bool {
     matched != excludes
 }
 
-/// Glob match: `*` matches any run of characters, `?` matches one character.
+/// Matches `text` against a glob: `*` matches any run of characters, `?` matches one character.
 fn glob(pattern: &[u8], text: &[u8]) -> bool {
     match (pattern.first(), text.first()) {
         (None, None) => true,
@@ -108,7 +108,7 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// The non-empty entries of a port's GID table.
+/// Returns the non-empty entries of a port's GID table.
 pub(crate) fn gids(class: &Path, port: &PortName) -> Vec<Gid> {
     let folder = port.folder(class);
     let read = |what: &str, index: u32| {
@@ -151,8 +151,8 @@ fn parse_gid(text: &str) -> Option<[u8; 16]> {
     groups.next().is_none().then_some(raw)
 }
 
-/// Index and value of the partition key to use: the requested partition, or else the first one. Partitions with full membership
-/// take precedence, because two limited members cannot communicate.
+/// Returns the index and value of the partition key to use: the requested partition, or else the first one. Partitions with full
+/// membership take precedence, because two limited members cannot communicate.
 ///
 /// # Errors
 /// The port's table does not contain the requested key.
@@ -197,14 +197,14 @@ fn full_first(table: &[(u16, u16)]) -> impl Iterator<Item = (u16, u16)> + '_ {
     table.iter().copied().filter(with(true)).chain(table.iter().copied().filter(with(false)))
 }
 
-/// The kernel driver of the device's parent, such as `mlx5_core` or `ice`; empty if there is no parent (soft RoCE).
+/// Returns the kernel driver of the device's parent, such as `mlx5_core` or `ice`; empty if there is no parent (soft RoCE).
 pub(crate) fn driver(class: &Path, device: &str) -> String {
     let link = fs::read_link(class.join(device).join("device/driver")).unwrap_or_default();
     link.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// The reason why this provider cannot use a device, or `None`: the device speaks neither InfiniBand nor RoCE, or supports too
-/// little of it.
+/// Returns the reason why this provider cannot use a device, or `None`: the device speaks neither InfiniBand nor RoCE, or supports
+/// too little of it.
 pub(crate) fn foreign(class: &Path, device: &str) -> Option<String> {
     if driver(class, device) == "mana" {
         return Some(format!(
@@ -234,7 +234,7 @@ pub(crate) struct Published {
 }
 
 impl Published {
-    /// Records the current facts. `lid` is `Some` on InfiniBand only.
+    /// Records the current facts of a port. `lid` is `Some` on InfiniBand only.
     pub(crate) fn new(
         class: &Path,
         port: &PortName,
@@ -256,11 +256,11 @@ impl Published {
         Published { folder, words: port.words(), facts }
     }
 
-    /// Describes the first fact that has changed since, if any.
+    /// Describes the first fact that has changed since the record was made, if any.
     pub(crate) fn changed(&self) -> Option<String> {
         self.facts.iter().find_map(|(file, what, then)| {
-            let now = read(&self.folder.join(file))?; // a removed device reports its own event
-            // A GID of zeros is absent for a while and may return: a renewed address, or a bond that fails over.
+            let now = read(&self.folder.join(file))?; // the device's own event reports its removal
+            // A zero GID is temporary: the address is being renewed, or a bond is failing over.
             let away = now.chars().all(|digit| matches!(digit, '0' | ':'));
             (now != *then && !away).then(|| {
                 let port = &self.words;
@@ -277,7 +277,7 @@ fn read(file: &Path) -> Option<String> {
     Some(fs::read_to_string(file).ok()?.trim().to_string())
 }
 
-/// The folder in `/sys/class/infiniband_verbs` that exists as long as processes may open the device.
+/// Returns the folder in `/sys/class/infiniband_verbs` that exists as long as processes may open the device.
 pub(crate) fn access(class: &Path, port: &PortName) -> Option<PathBuf> {
     let entries =
         fs::read_dir(class.with_file_name("infiniband_verbs")).into_iter().flatten().flatten();
@@ -292,7 +292,7 @@ pub(crate) fn state(class: &Path, port: &PortName) -> String {
     text.rsplit(':').next().unwrap_or("").trim().to_string()
 }
 
-/// Link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`.
+/// Returns the link rate in bytes per second, parsed from the kernel's text `40 Gb/sec (4X QDR)`.
 pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
     let text = fs::read_to_string(port.folder(class).join("rate")).unwrap_or_default();
     let gigabits: f64 = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(2.5);
@@ -303,7 +303,7 @@ pub(crate) fn bytes_per_second(class: &Path, port: &PortName) -> f64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A folder in the format of `/sys/class/infiniband`. It is removed on drop.
+    /// A folder in the format of `/sys/class/infiniband`, which is removed on drop. For tests.
     pub(crate) struct FakeClass(pub(crate) PathBuf);
 
     impl FakeClass {

@@ -16,9 +16,9 @@ use tieline_plugin_api::{
     role,
 };
 
-/// Name of the module for reliable connections.
+/// The name of the module for reliable connections.
 pub const RC: &str = "rc";
-/// Name of the module for datagrams.
+/// The name of the module for datagrams.
 pub const UD: &str = "ud";
 
 /// An open domain.

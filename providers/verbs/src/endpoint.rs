@@ -8,9 +8,9 @@ use tieline_plugin_api::{Endpoint, Failure, Packer, Posted, RmaOp, Status};
 
 /// An endpoint to one peer.
 pub enum VerbsEndpoint {
-    /// A reliable connection.
+    /// An endpoint of `rc`: a reliable connection.
     Rc(RcEndpoint),
-    /// A sequence of datagrams.
+    /// An endpoint of `ud`: a sequence of datagrams.
     Ud(UdEndpoint),
 }
 

@@ -18,13 +18,13 @@ pub(crate) struct Gid {
     pub(crate) kind: GidKind,
     /// The network device of the GID, if the kernel lists one.
     pub(crate) netdev: String,
-    /// Whether that network device is a VLAN, which the peer may not be in.
+    /// Whether the network device of the GID is a VLAN, which the peer may not be in.
     pub(crate) vlan: bool,
 }
 
 const IPV4_PREFIX: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
-/// Whether a GID is an IPv4 address.
+/// Checks whether a GID is an IPv4 address.
 pub(crate) fn is_ipv4(raw: &[u8; 16]) -> bool {
     raw[..12] == IPV4_PREFIX
 }
@@ -33,7 +33,7 @@ fn is_link_local(raw: &[u8; 16]) -> bool {
     raw[..2] == [0xfe, 0x80] || (is_ipv4(raw) && raw[12..14] == [169, 254])
 }
 
-/// Formats a GID in an operator's notation.
+/// Formats a GID as operators write it: IPv4 or IPv6 notation.
 pub(crate) fn words(raw: &[u8; 16]) -> String {
     if is_ipv4(raw) {
         format!("{}.{}.{}.{}", raw[12], raw[13], raw[14], raw[15])
@@ -42,8 +42,8 @@ pub(crate) fn words(raw: &[u8; 16]) -> String {
     }
 }
 
-/// Sort key, lowest first: v2 before v1, then IPv4, then routable IPv6, then link-local, then without a VLAN, then the lower
-/// index.
+/// Returns the sort key, lowest first: v2 before v1, then IPv4, then routable IPv6, then link-local, then without a VLAN, then the
+/// lower index.
 fn rank(gid: &Gid) -> (GidKind, bool, bool, bool, u32) {
     (gid.kind, is_link_local(&gid.raw), !is_ipv4(&gid.raw), gid.vlan, gid.index)
 }
@@ -73,12 +73,12 @@ impl Subnet {
     }
 }
 
-/// Selects a table entry: the requested one, or else the best entry within `subnets` for which `works` holds. An empty
-/// `subnets` allows all. If none works, the best entry is returned; a later attempt to reach a peer with it then reports the
-/// error.
+/// Selects an entry of the GID table: the requested entry, or else the best entry within `subnets` for which `works` returns true.
+/// An empty `subnets` allows all. If `works` rejects every entry, returns the best one; a later attempt to reach a peer then
+/// reports the error.
 ///
 /// # Errors
-/// The table is empty, or has no such entry.
+/// The GID table is empty, or does not have the requested entry.
 pub(crate) fn choose<'a>(
     gids: &'a [Gid],
     ethernet: bool,

@@ -1,6 +1,6 @@
 //! The cost of messages and of puts of 8 bytes over `rc`, from the application's call to the device. `cargo xtask instructions`
-//! counts the functions whose names begin with `measured`, without the instructions of the device double. As a test this checks
-//! that all of them arrive.
+//! counts the functions whose names begin with `measured`, without the instructions of the device double. As a test, this file
+//! checks that all messages and puts arrive.
 
 use crate::{VerbsDomain, double};
 use std::cell::Cell;
@@ -10,10 +10,10 @@ use tieline::{Context, Endpoint, Outcome, Region, RemoteKey, Worker};
 use tieline_plugin_api::abi::shims::entry;
 use tieline_plugin_api::{ConfigDoc, DomainInfo, Failure, HostHandle, Provider, memory_caps};
 
-/// Fewer messages than the initial window, so that no send waits for credits.
+/// The number of messages per batch: less than the initial window, so that no send waits for credits.
 const BATCH: usize = 8;
 
-/// Length of a put that exceeds the inline limit.
+/// The length of a put that exceeds the inline limit.
 const LONGER: usize = 4096;
 
 /// The provider with the device double as its only device, under every name in `TIELINE_VERBS_DEVICES`.
@@ -97,7 +97,7 @@ fn measured_rc_receive(half: &Half) {
     }
 }
 
-/// Posts puts; their outcomes are awaited later.
+/// Posts puts, whose outcomes the caller awaits later.
 #[inline(never)]
 fn measured_rc_put(endpoint: &Endpoint, key: &RemoteKey, posted: &mut Vec<Outcome>) {
     for n in 0..BATCH as u64 {

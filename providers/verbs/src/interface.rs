@@ -7,9 +7,9 @@ use tieline_plugin_api::{Armed, Events, Failure, Interface, MemoryReport, Status
 
 /// An open interface of either module.
 pub enum VerbsInterface {
-    /// Reliable connections.
+    /// An interface of `rc`: reliable connections.
     Rc(RcInterface),
-    /// Datagrams.
+    /// An interface of `ud`: datagrams.
     Ud(UdInterface),
 }
 

@@ -1,9 +1,9 @@
 //! Remote keys.
 //!
-//! A packed key holds the device's key, the range, the rights and a generation. It is authenticated with a random number of the
-//! owner's domain (the *seal*), which peers get with an endpoint's address. The requester therefore rejects the following
-//! before it posts anything: malformed or modified keys, keys of another domain, ranges outside the region, and missing rights.
-//! A *revoked* key passes this check. The target's device rejects it, and that error breaks the connection (see
+//! A packed key holds the device's key, the range, the rights and a generation. The packed key is authenticated with a random
+//! number of the owner's domain (the *seal*), which peers receive with an endpoint's address. The requester therefore rejects the
+//! following before it posts anything: malformed or modified keys, keys of another domain, ranges outside the region, and missing
+//! rights. A *revoked* key passes this check. The target's device rejects a revoked key, and that error breaks the connection (see
 //! `docs/rdma.md`).
 
 use hmac::{Hmac, Mac};
@@ -13,7 +13,7 @@ use tieline_plugin_api::{Failure, Status};
 /// A domain's random number, known to the peers of its endpoints.
 pub(crate) type Seal = [u8; 16];
 
-/// Length of a packed key.
+/// The length of a packed key.
 pub(crate) const KEY_LEN: usize = 56;
 const CHECK: usize = 16;
 const MAGIC: [u8; 4] = *b"vrk\x01";
@@ -29,7 +29,7 @@ pub(crate) struct PackedKey {
 }
 
 fn digest(body: &[u8], seal: &Seal) -> Hmac<Sha256> {
-    // HMAC accepts keys of every length. If it failed nevertheless, the resulting key would match at no peer.
+    // HMAC accepts keys of every length. If HMAC failed nevertheless, the resulting key would match at no peer.
     let mut mac =
         Hmac::<Sha256>::new_from_slice(seal).unwrap_or_else(|_| Hmac::new(&[0; 64].into()));
     mac.update(body);
@@ -82,7 +82,7 @@ impl PackedKey {
         Ok(key)
     }
 
-    /// The remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
+    /// Returns the remote address of `len` bytes at `offset`, if the key grants `right` and the region contains the whole range.
     pub(crate) fn admit(&self, right: u64, offset: u64, len: usize) -> Result<u64, Status> {
         if self.access & right != right {
             return Err(Status::KeyRejected);

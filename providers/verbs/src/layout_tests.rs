@@ -4,7 +4,7 @@
 use crate::abi::*;
 use std::process::Command;
 
-/// `C expression = value in Rust`, for every declared field.
+/// Lists `C expression = value in Rust` for every declared field.
 macro_rules! fields {
     ($out:ident; $( $record:ident { $( $field:ident $(as $c:literal)? ),* $(,)? } )*) => { $( $(
         $out.push((
@@ -17,7 +17,7 @@ macro_rules! fields {
 }
 pub(crate) use fields;
 
-/// Records whose total size matters, because this code allocates them or the library fills them.
+/// Lists the records whose total size matters, because this code allocates them or the library fills them.
 macro_rules! sizes {
     ($out:ident; $( $record:ident )*) => { $(
         $out.push((format!("sizeof(struct {})", stringify!($record)), size_of::<$record>() as u64));

@@ -28,7 +28,7 @@ macro_rules! functions {
         /// The libibverbs functions that are called by name.
         pub(crate) struct Library {
             $( pub(crate) $name: unsafe extern "C" fn($($argument),*) -> $result, )*
-            // Older libraries do not export these.
+            // Older versions of libibverbs do not export these functions.
             $( pub(crate) $newer: Option<unsafe extern "C" fn($($taken),*) -> $made>, )*
         }
 
@@ -37,7 +37,7 @@ macro_rules! functions {
             fn bind(handle: *mut c_void) -> Result<Library, Failure> {
                 $(
                     let name = concat!(stringify!($name), "\0");
-                    // SAFETY: an open library's handle and a NUL-terminated name.
+                    // SAFETY: the handle is that of an open library and a NUL-terminated name.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
                     if found.is_null() {
                         let text = format!(
@@ -53,9 +53,9 @@ macro_rules! functions {
                 )*
                 $(
                     let name = concat!(stringify!($newer), "\0");
-                    // SAFETY: an open library's handle and a NUL-terminated name.
+                    // SAFETY: the handle is that of an open library and a NUL-terminated name.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
-                    // SAFETY: null, or the function of this name with this signature (verbs.h).
+                    // SAFETY: the pointer is null, or the function of this name with this signature (verbs.h).
                     let $newer = unsafe {
                         core::mem::transmute::<
                             *mut c_void,
@@ -105,7 +105,7 @@ functions! {
     ]
 }
 
-/// The loaded library. It stays loaded for the life of the process.
+/// Returns libibverbs, which stays loaded for the life of the process.
 ///
 /// # Errors
 /// The library cannot be loaded; the text is the dynamic loader's.
@@ -114,7 +114,7 @@ pub(crate) fn library() -> Result<&'static Library, Failure> {
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// In tests the library is a double that plays the device.
+/// Loads the double of libibverbs, which simulates a device. For tests.
 #[cfg(test)]
 fn load() -> Result<Library, Failure> {
     Ok(crate::double::sys::library())
@@ -135,7 +135,7 @@ fn load() -> Result<Library, Failure> {
             return Err(Failure::new(Status::Permission, text));
         }
     }
-    // SAFETY: a NUL-terminated name; the library's constructors only set up its own state. It is never closed.
+    // SAFETY: the name is NUL-terminated; the library's constructors only set up its own state. The library is never closed.
     let handle = unsafe {
         libc::dlopen(LIBRARY.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     };

@@ -19,19 +19,19 @@ pub struct Region {
     len: u64,
     access: u64,
     number: u64,
-    /// The device may write to the region. False for a read-only mapping.
+    /// Whether the device may write to the region: `false` for a read-only mapping.
     writable: bool,
-    /// The processor must not access the memory, because it belongs to another device (DMA buffer).
+    /// Whether the processor must not access the memory, because it belongs to another device (DMA buffer).
     untouchable: bool,
 }
 
-/// Registers the memory of a domain. Usable from any thread.
+/// Registers the memory of a domain. Any thread may use it.
 pub(crate) struct Registry {
     /// Registers all memory that is not a region, buffers included.
     pub(crate) lender: Arc<Lender<LocalMemory>>,
     seal: Seal,
     next: AtomicU64,
-    /// Peers' writes may be reordered on their way to memory in all regions, not only in regions that ask for it.
+    /// Whether peers' writes may be reordered on their way to memory in all regions, not only in regions that ask for it.
     relaxed: bool,
 }
 
@@ -93,7 +93,7 @@ impl Registry {
     }
 
     pub(crate) fn deregister(&self, region: Region) {
-        // The application may free the memory as soon as the registration ends.
+        // The application may free the memory as soon as the registration ends, so cached registrations of that memory are dropped.
         self.lender.forget(region.base, region.base + region.len);
         drop(region);
     }
@@ -142,14 +142,14 @@ impl Registry {
     }
 }
 
-/// The scatter/gather entry for a piece of the application's memory.
+/// Returns the scatter/gather entry for a piece of the application's memory.
 #[inline]
 pub(crate) fn local(piece: &Iov, lkey: u32) -> ibv_sge {
     ibv_sge { addr: piece.base.expose_provenance() as u64, length: piece.len as u32, lkey }
 }
 
-/// The entry for a piece that lies in its stated region, or `None` if it does not. It is also `None` if the device would write
-/// (`written`) to a read-only mapping.
+/// Returns the entry for a piece that lies in its stated region. Returns `None` if the piece lies outside, or if the device would
+/// write (`written`) to a read-only mapping.
 #[inline]
 pub(crate) fn registered(piece: &Iov, written: bool) -> Option<ibv_sge> {
     let region = sys::region(piece)?;
@@ -158,7 +158,7 @@ pub(crate) fn registered(piece: &Iov, written: bool) -> Option<ibv_sge> {
     (inside && (region.writable || !written)).then(|| local(piece, region.mr.lkey()))
 }
 
-/// Whether the processor must not access a piece. Such a piece is neither inlined nor copied.
+/// Checks whether the processor must not access a piece. Such a piece is neither inlined nor copied.
 #[inline]
 pub(crate) fn untouchable(piece: &Iov) -> bool {
     sys::region(piece).is_some_and(|region| region.untouchable)
@@ -218,7 +218,7 @@ fn register(
     }
 }
 
-/// The error for a refused registration. If the limit on locked memory is the cause, the text says how to raise it.
+/// Returns the error for a refused registration. If the limit on locked memory is the cause, the text says how to raise it.
 fn refusal(len: usize, errno: i32) -> Failure {
     let error = std::io::Error::from_raw_os_error(errno);
     let mut failure = Failure::from_io(&format!("registering {len} bytes"), &error);
@@ -236,7 +236,7 @@ fn refusal(len: usize, errno: i32) -> Failure {
     failure
 }
 
-/// The soft limit on locked memory in bytes; `None` if it is unlimited.
+/// Returns the soft limit on locked memory in bytes; `None` if it is unlimited.
 fn locked_limit(limits: &str) -> Option<u64> {
     let line = limits.lines().find(|line| line.starts_with("Max locked memory"))?;
     line.trim_start_matches("Max locked memory").split_whitespace().next()?.parse().ok()

@@ -12,7 +12,7 @@ pub(crate) struct Notices<M> {
     messages: Vec<M>,
 }
 
-/// A successful completion with this value.
+/// Makes the event of a successful completion with this value.
 #[inline(always)]
 pub(crate) fn completion(cookie: u64, value: u64) -> Event {
     Event { kind: event::COMPLETION, header: value, cookie, ..Event::empty() }
@@ -22,7 +22,7 @@ pub(crate) fn completion(cookie: u64, value: u64) -> Event {
 pub(crate) enum Attached<M> {
     Nothing,
     Text(Box<[u8]>),
-    /// A message buffer. The event already has its address.
+    /// A message buffer, whose address is already in the event.
     Message(M),
 }
 
@@ -61,7 +61,7 @@ impl<M> Notices<M> {
         }
     }
 
-    /// Delivers a message inline. The backlog must be empty. `false`: there is no room, and nothing has happened.
+    /// Delivers a message without using the backlog, which must be empty. Returns `false`, without effect, if `events` is full.
     #[inline(always)]
     pub(crate) fn message_at_once(
         &mut self,
@@ -135,7 +135,7 @@ impl<M> Notices<M> {
         let _ = events.push(event);
     }
 
-    /// Delivers the backlog as far as there is room. Returns whether there is room for more.
+    /// Delivers as much of the backlog as fits into `events`. Returns whether `events` can take more.
     #[inline]
     pub(crate) fn hand_out(&mut self, events: &mut Events<'_>) -> bool {
         while events.room() > 0 {
@@ -145,31 +145,31 @@ impl<M> Notices<M> {
         false
     }
 
-    /// Whether the backlog is empty.
+    /// Checks whether the backlog is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.backlog.is_empty()
     }
 
-    /// Whether the application may still read data to which events point.
+    /// Checks whether the application may still read data to which delivered events point.
     #[inline]
     pub(crate) fn are_out(&self) -> bool {
         !self.messages.is_empty() || !self.texts.is_empty()
     }
 
-    /// Nonzero if the backlog has events or the application still holds data.
+    /// Returns a nonzero number if the backlog has events or the application still holds data.
     #[inline(always)]
     pub(crate) fn waits(&self) -> usize {
         self.backlog.len() | self.messages.len() | self.texts.len()
     }
 
-    /// The application is done with the data of the last poll. [`Notices::taken`] then returns the messages.
+    /// Drops the texts of the last poll, because the application is done with them. [`Notices::taken`] then returns the messages.
     #[inline]
     pub(crate) fn release_texts(&mut self) {
         self.texts.clear();
     }
 
-    /// One of the messages with which the application is done.
+    /// Returns a message that the application is done with, if any.
     #[inline]
     pub(crate) fn taken(&mut self) -> Option<M> {
         self.messages.pop()
@@ -182,7 +182,7 @@ mod tests {
     use crate::double::sys::{payload, pushed};
     use core::mem::MaybeUninit;
 
-    /// The cookies and texts that `act` delivers to an application with this much room.
+    /// Returns the cookies and texts of the events that `act` delivers into an array of this length.
     fn with_room<T>(
         room: usize,
         act: impl FnOnce(&mut Events<'_>) -> T,

@@ -1,4 +1,4 @@
-//! A port as its peers see it, and the test whether two ports reach each other.
+//! The description of a port that its peers receive, and the test whether two ports reach each other.
 
 use crate::abi::{
     IBV_LINK_LAYER_ETHERNET, IBV_LINK_LAYER_INFINIBAND, ibv_ah_attr, ibv_gid, ibv_global_route,
@@ -7,14 +7,14 @@ use crate::config::Settings;
 use crate::gid;
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of a port's part of an address.
+/// The length of a port's part of an address.
 pub(crate) const PORT_LEN: usize = 24;
 
 /// The description of a port for its peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Port {
     pub(crate) ethernet: bool,
-    /// RoCE v2: packets are UDP and routable.
+    /// Whether the port uses RoCE v2: packets are UDP and routable.
     pub(crate) v2: bool,
     /// MTU code: 1 (256 bytes) to 5 (4096 bytes).
     pub(crate) mtu: u8,
@@ -74,10 +74,10 @@ impl Port {
         })
     }
 
-    /// Whether packets from here can reach `peer`, as far as this can be determined without sending one.
+    /// Checks whether packets from this port can reach `peer`, as far as this can be determined without sending a packet.
     ///
     /// # Errors
-    /// The text says why not.
+    /// `peer` cannot be reached; the text has the reason.
     pub(crate) fn reaches(&self, peer: &Port, router: Router) -> Result<(), Failure> {
         let no = |text: String| Err(Failure::new(Status::Unreachable, text));
         let layer = |port: &Port| if port.ethernet { "Ethernet (RoCE)" } else { "InfiniBand" };
@@ -131,12 +131,12 @@ impl Port {
         Ok(())
     }
 
-    /// Whether packets to this InfiniBand port leave the subnet.
+    /// Checks whether packets to this InfiniBand port leave the subnet.
     fn is_beyond_router(&self, peer: &Port) -> bool {
         !self.ethernet && !peer.ethernet && self.gid[..8] != peer.gid[..8]
     }
 
-    /// The address vector for a peer's port.
+    /// Returns the address vector for a peer's port.
     pub(crate) fn route(&self, peer: &Port, local: &Local, settings: &Settings) -> ibv_ah_attr {
         let beyond = self.is_beyond_router(peer);
         let dlid = match settings.router {
@@ -168,23 +168,23 @@ pub(crate) struct Local {
     pub(crate) number: u8,
     pub(crate) gid_index: u8,
     pub(crate) partition_index: u16,
-    /// Every packet needs a global routing header.
+    /// Whether every packet needs a global routing header.
     pub(crate) needs_grh: bool,
 }
 
 /// The route to other InfiniBand subnets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Router {
-    /// No route.
+    /// No route to other subnets.
     None,
-    /// Through the router port with this LID in the local subnet.
+    /// The router port with this LID in the local subnet.
     At(u16),
-    /// Through the LID in the peer's subnet prefix.
+    /// The LID in the peer's subnet prefix.
     ByPrefix,
 }
 
-/// The LID that leads to a subnet from all other subnets, taken from a site-local prefix: fec0:0:LID:subnet. UCX reads it the
-/// same way (src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
+/// Returns the LID that leads to a subnet from all other subnets, taken from a site-local prefix: fec0:0:LID:subnet. UCX reads it
+/// the same way (src/uct/ib/base/ib_iface.c, uct_ib_iface_gid_extract_flid).
 fn routed_lid(gid: &[u8; 16]) -> Option<u16> {
     let lid = u16::from_be_bytes([gid[4], gid[5]]);
     (gid[..4] == [0xfe, 0xc0, 0, 0] && lid != 0).then_some(lid)

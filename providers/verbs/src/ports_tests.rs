@@ -1,4 +1,4 @@
-//! Several ports: pairing within InfiniBand subnets, routes over a router, and failover between ports.
+//! Tests of several ports: pairing within InfiniBand subnets, routes over a router, and failover between ports.
 
 use crate::abi::IBV_LINK_LAYER_INFINIBAND;
 use crate::config::Settings;
@@ -18,7 +18,7 @@ use tieline_plugin_api::{
 };
 
 const INFINIBAND: Nature = Nature { link_layer: IBV_LINK_LAYER_INFINIBAND, ..MLX5 };
-/// Subnet prefixes; the last two contain LIDs that are routed from everywhere.
+/// The subnet prefixes. The last two contain LIDs that are routed from everywhere.
 const SUBNETS: [&str; 4] =
     ["fe80:0000:0000:0000", "fec0:0000:0000:0001", "fec0:0000:4001:0002", "fec0:0000:4002:0003"];
 
@@ -61,7 +61,7 @@ fn port_reaches_its_own_subnet_and_names_both_subnets_otherwise() {
             }
         }
     }
-    // A direct request is rejected as well.
+    // A direct connection request is rejected, too.
     let (near, far) = (open(&here[0], RC), open(&there[1], RC));
     let (at_a, at_b) = (near.connect(&[], &[], 1).unwrap(), far.connect(&[], &[], 2).unwrap());
     let failure = at_a.connect(&at_b.address()).unwrap_err();
@@ -73,7 +73,7 @@ fn port_reaches_its_own_subnet_and_names_both_subnets_otherwise() {
 #[test]
 fn router_is_used_only_for_packets_that_leave_the_subnet() {
     play(INFINIBAND);
-    // The subnets of both sides, the router setting, and the destination of the first side's packets.
+    // The cases: the subnets of both sides, the router setting, and the destination of the first side's packets.
     for (subnets, router, way) in [
         ((0, 0), "0x99", Some((0, 7))),
         ((0, 1), "0x99", Some((1, 0x99))),
@@ -147,7 +147,7 @@ impl Provider for TwoPorts {
     }
 }
 
-/// A worker with ports in these subnets.
+/// Returns a worker with ports in these subnets.
 fn worker(subnets: [usize; 2]) -> (Worker, Context) {
     PORTS.set(subnets);
     tieline::link_provider("twoports", "1.0.0", entry::<TwoPorts>);
@@ -157,7 +157,7 @@ fn worker(subnets: [usize; 2]) -> (Worker, Context) {
     (context.worker().unwrap(), context)
 }
 
-/// The source subnet and the destination subnet of each connected queue pair.
+/// Returns the source subnet and the destination subnet of each connected queue pair.
 fn subnets_in_use() -> Vec<([u8; 8], [u8; 8])> {
     let prefix =
         |qpn: u32| -> [u8; 8] { attributes(qpn).ah_attr.grh.dgid.raw[..8].try_into().unwrap() };
@@ -212,7 +212,7 @@ fn peers_without_common_subnet_get_an_error() {
     assert!(failure.contains("in another InfiniBand subnet"), "{failure}");
 }
 
-/// Whichever side lacks the memory, nothing has been sent yet, so the other port serves.
+/// Neither side has sent anything when one side lacks the memory, so the other port serves.
 #[test]
 fn port_without_memory_at_first_use_fails_over_to_another_port() {
     play(INFINIBAND);
@@ -236,7 +236,7 @@ fn port_without_memory_at_first_use_fails_over_to_another_port() {
         let serves =
             if at_near + at_far > 0 { "twoports:double0:2/rc" } else { "twoports:double0/rc" };
         assert_eq!(endpoint.message_path(), serves, "{at_near} {at_far}");
-        // A side that sent everything knows the cause; a side that refused keeps no resources.
+        // A side that sent everything knows the cause of the failure; a side that refused the connection keeps no resources.
         let made = queues().0 - datagrams;
         assert_eq!(made, if at_far > 0 { 3 } else { 2 }, "{at_near} {at_far}");
         drop((endpoint, a, b, far));

@@ -1,4 +1,4 @@
-//! An endpoint before the choice between `rc` and `ud` for its messages, through the whole core.
+//! Tests, through the whole core, of an endpoint before the choice between `rc` and `ud` for its messages.
 
 use crate::double::world::fault;
 use crate::instructions_tests::Half;
@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tieline::endpoint::Close;
 use tieline::{Endpoint, Outcome, PostError, Region, RemoteKey, Rendezvous, Request, Status};
 
-/// Rounds of progress after which a missing event counts as absent.
+/// The number of rounds of progress after which a missing event counts as absent.
 const NEVER: usize = 200_000;
 
 fn until(halves: &[&Half], mut so: impl FnMut() -> bool) -> bool {
@@ -49,7 +49,7 @@ fn ended(all: &[&Half], at: &Half, outcome: Outcome) -> Result<u64, Status> {
     result.unwrap().map_err(|error| error.status())
 }
 
-/// Numbers of the arrived messages.
+/// Returns the numbers of the arrived messages.
 fn numbers(half: &Half, id: u16) -> Rc<RefCell<Vec<u64>>> {
     let came = Rc::<RefCell<Vec<u64>>>::default();
     let log = came.clone();
@@ -57,7 +57,7 @@ fn numbers(half: &Half, id: u16) -> Rc<RefCell<Vec<u64>>> {
     came
 }
 
-/// A worker that is limited to one connection, and the peer that has it.
+/// Returns a worker that is limited to one connection, and the peer that uses this connection.
 fn full() -> (Half, Half, Endpoint) {
     let (near, first) = (Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]), Half::open());
     let served = near.worker.connect(&to(&first)).unwrap();
@@ -107,7 +107,7 @@ fn refused_side_uses_the_reserve_and_its_peer_uses_rc() {
     let (at_far, at_near) = (numbers(&far, 3), numbers(&near, 3));
     let there = near.worker.connect(&to(&far)).unwrap();
     let mut open: Vec<Outcome> = (0..10).map(|n| there.send(3, n, &[1; 40]).unwrap()).collect();
-    // Our queue pair can be made, the peer's cannot.
+    // The queue pair of the near side can be made, that of the peer cannot.
     fault(|faults| faults.refuse_pairs = 100);
     assert!(until(&all, || there.message_path().ends_with("/ud")));
     fault(|faults| faults.refuse_pairs = 0);
@@ -135,7 +135,7 @@ fn refused_side_uses_the_reserve_and_its_peer_uses_rc() {
     assert_eq!(there.message_path(), "verbs:double0/ud");
     assert_eq!(*at_far.borrow(), (0..20).collect::<Vec<_>>());
     assert_eq!(*at_near.borrow(), (0..10).collect::<Vec<_>>());
-    // A second endpoint of ours uses the connection that the peer has started.
+    // A second endpoint of the near side uses the connection that the peer has started.
     let again = near.worker.connect(&to(&far)).unwrap();
     assert_eq!(ended(&all, &near, again.flush_messages().unwrap()), Ok(0));
     assert_eq!(again.message_path(), "verbs:double0/rc");
@@ -225,7 +225,7 @@ impl Random {
     }
 }
 
-/// A route of the stress test, from one side to another.
+/// A direction of the stress test, from one side to another.
 struct Way {
     from: usize,
     to: usize,

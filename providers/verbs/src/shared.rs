@@ -1,4 +1,4 @@
-//! State that interfaces share with their domain: the open port and all objects that depend on it.
+//! The state that interfaces share with their domain: the open port and all objects that depend on it.
 
 use crate::abi::*;
 use crate::buffers::{self, Arena};
@@ -16,10 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 use tieline_plugin_api::{Failure, HostHandle, Status};
 
-/// Maximum number of outstanding reads and atomics of one connection.
+/// The maximum number of outstanding reads and atomics of one connection.
 const MAX_READS: i32 = 16;
 
-/// State that the interfaces of a domain share. Usable from any thread.
+/// The state that the interfaces of a domain share. Any thread may use it.
 pub(crate) struct DomainState {
     pub(crate) settings: Settings,
     pub(crate) host: HostHandle,
@@ -34,24 +34,24 @@ pub(crate) struct DomainState {
     pub(crate) pd: Arc<Pd>,
     pub(crate) device: Arc<Device>,
     pub(crate) max_iov: usize,
-    /// Maximum pieces of a work request. One of them is a message's header.
+    /// The maximum number of pieces of a work request. One of the pieces is a message's header.
     pub(crate) pieces: usize,
-    /// Maximum pieces into which a read scatters.
+    /// The maximum number of pieces into which a read scatters.
     pub(crate) max_read_pieces: usize,
     /// The longest inline payload, as far as the device's limit is known.
     inline: AtomicUsize,
-    /// Inline payloads must be in one piece: irdma libraries before rdma-core 44 copy only the first piece.
+    /// Whether inline payloads must be in one piece: irdma libraries before rdma-core 44 copy only the first piece.
     pub(crate) inlines_one_piece: bool,
     pub(crate) max_message: usize,
     pub(crate) max_cqe: usize,
-    /// The device has shared receive queues.
+    /// Whether the device has shared receive queues.
     pub(crate) shares_receives: bool,
-    /// Reads and atomics that this device serves concurrently as the responder; below, the number it keeps in flight as the
-    /// requester.
+    /// The number of reads and atomics that this device serves concurrently as the responder; below, the number that the device
+    /// keeps in flight as the requester.
     pub(crate) reads_served: u8,
     pub(crate) reads_asked: u8,
     pub(crate) has_atomics: bool,
-    /// The device's atomics are also atomic towards the processor's.
+    /// Whether the device's atomics are also atomic towards the processor's.
     pub(crate) has_global_atomics: bool,
     pub(crate) bytes_per_second: f64,
 }
@@ -62,7 +62,7 @@ const IRDMA: [&str; 4] = ["ice", "i40e", "idpf", "irdma"];
 /// The longest inline payload that is assembled in one piece: the upper bound of `TIELINE_VERBS_INLINE`.
 pub(crate) const INLINE_MOST: usize = 1024;
 
-/// Whether packets can be sent with this GID, as far as the kernel can tell. The GID may belong to a network device that is
+/// Checks whether packets can be sent with this GID, as far as the kernel can tell. The GID may belong to a network device that is
 /// down or in another network namespace. The check resolves a route to the GID itself.
 fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
     let Ok(sgid_index) = u8::try_from(gid.index) else { return false };
@@ -72,19 +72,19 @@ fn works_here(pd: &Arc<Pd>, port: u8, gid: &Gid) -> bool {
     AddressHandle::new(pd, way).is_ok()
 }
 
-/// Inline lengths to try, in order, if the device refuses to make a queue pair with the requested one. Drivers have limits of
-/// their own and do not report them.
+/// The inline lengths to try, in order, if the device refuses to make a queue pair with the requested length. Drivers have limits
+/// of their own and do not report them.
 const INLINE_STEPS: [usize; 4] = [96, 64, 48, 0];
 
-/// The number of pieces (16 bytes each) that take no more room than `inline` bytes. Drivers size every work request for the
+/// Returns the number of pieces (16 bytes each) that take no more room than `inline` bytes. Drivers size every work request for the
 /// longer of the two.
 pub(crate) fn pieces_beside(inline: usize) -> usize {
     (inline + 4).div_ceil(16).clamp(4, 17)
 }
 
 impl DomainState {
-    /// Bytes of a queue pair's queues, calculated like mlx5 does; other drivers need about as much. A work request takes 192
-    /// bytes plus its inline data or pieces, rounded up to 64. The queue is rounded up to a power of two (rdma-core,
+    /// Returns the bytes of a queue pair's queues, calculated like mlx5 does; other drivers need a similar amount. A work request
+    /// takes 192 bytes plus its inline data or pieces, rounded up to 64. The queue is rounded up to a power of two (rdma-core,
     /// providers/mlx5/verbs.c:1601 and 1800).
     pub(crate) fn queue_bytes(&self, sends: usize, receives: usize) -> usize {
         let inline = (self.inline.load(Ordering::Relaxed) + 4).next_multiple_of(16);
@@ -93,22 +93,23 @@ impl DomainState {
         (sends * each).next_power_of_two() + receiving
     }
 
-    /// Whether packets can reach a peer's port, as far as this can be determined without sending one.
+    /// Checks whether packets can reach a peer's port, as far as this can be determined without sending one.
     pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
         self.port.reaches(peer, self.settings.router)
     }
 
-    /// The address vector for a peer's port.
+    /// Returns the address vector for a peer's port.
     pub(crate) fn route(&self, peer: &Port) -> ibv_ah_attr {
         self.port.route(peer, &self.local, &self.settings)
     }
 
-    /// Puts up to this length are short. If the queue pair inlines less than the setting asks for, a buffer carries them.
+    /// Returns the maximum length of a short put. If the queue pair inlines less than the setting asks for, a buffer carries the
+    /// data.
     pub(crate) fn max_short_put(&self) -> usize {
         self.settings.inline.min(self.settings.segment).min(self.max_message)
     }
 
-    /// Makes a queue pair with the requested inline length, or with the longest that the device accepts.
+    /// Makes a queue pair with the requested inline length, or with the longest length that the device accepts.
     pub(crate) fn with_inline<T>(
         &self,
         mut make: impl FnMut(usize) -> Result<T, Failure>,
@@ -180,8 +181,8 @@ impl DomainState {
         random(&mut seal)?;
         let registry = Registry::new(pd.clone(), seal, settings.cache, settings.relaxed_ordering);
         let pieces = pieces_beside(settings.inline).min(attr.max_sge.max(2) as usize);
-        // Some devices allow fewer pieces for reads (`max_sge_rd`). Devices with separate limits for other operations do not
-        // report these.
+        // Some devices allow fewer pieces for reads (`max_sge_rd`). Devices with separate limits for other operations do not report
+        // these limits.
         let max_read_pieces = match usize::try_from(attr.max_sge_rd) {
             Ok(0) | Err(_) => pieces,
             Ok(most) => most.min(pieces),

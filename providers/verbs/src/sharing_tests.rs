@@ -1,4 +1,4 @@
-//! Many peers on one interface over the device double: floods, and fairness to the other peers.
+//! Tests of many peers on one interface over the device double: floods, and fairness to the other peers.
 
 use crate::double::clock::pass;
 use crate::double::world::fault;
@@ -47,13 +47,13 @@ impl Crowd {
         Crowd { receiver, senders: Vec::new(), endpoints: Vec::new(), _ends: Vec::new() }
     }
 
-    /// Receive buffers with early datagrams, and the limit on them.
+    /// Returns the number of receive buffers with early datagrams, and the limit on this number.
     fn early(&self) -> (usize, usize) {
         let VerbsInterface::Ud(ud) = &self.receiver.interface else { panic!("datagrams") };
         ud.early()
     }
 
-    /// Every sender sends its whole window, and the first datagram of each is lost.
+    /// Makes every sender send its whole window; the first datagram of each is lost.
     fn lose_first(&self) {
         for n in 0..self.senders.len() {
             fault(|faults| faults.cut = true);
@@ -67,7 +67,7 @@ impl Crowd {
         self.endpoints[n].am_short(7, n as u64, &vec![1; len]) == Ok(Posting::Done)
     }
 
-    /// Every side polls once. Returns the senders of the arrived messages.
+    /// Polls every side once. Returns the senders of the arrived messages.
     fn turn(&mut self) -> Vec<usize> {
         self.receiver.poll();
         self.senders.iter_mut().for_each(Side::poll);
@@ -76,8 +76,8 @@ impl Crowd {
         told.messages.iter().map(|(header, _)| *header as usize).collect()
     }
 
-    /// All but the last sender send as much as they can. The last one sends a message whenever its previous one has arrived.
-    /// Returns the number of messages of each sender in `polls` polls.
+    /// Lets all senders but the last send as much as they can. The last one sends a message whenever its previous message has
+    /// arrived. Returns the number of messages of each sender in `polls` polls.
     fn flood(&mut self, polls: usize, len: usize) -> Vec<usize> {
         let (honest, mut waits) = (self.senders.len() - 1, false);
         let mut shares = vec![0; self.senders.len()];
@@ -102,7 +102,7 @@ fn flooding_reliable_peers_do_not_starve_a_low_rate_peer() {
         let mut crowd = Crowd::reliable(flooders + 1, &settings);
         let polls = 600;
         let shares = crowd.flood(polls, 100);
-        // A message waits at most for the windows of all others, of which sixteen are reported per poll.
+        // A message waits at most for the windows of all other senders; one poll reports sixteen messages.
         let wait = flooders * windows.parse::<usize>().unwrap() / 16 + 2;
         assert!(shares[flooders] >= polls / wait / 2, "{shares:?} in {polls} polls");
         let fair = shares[..flooders].iter().sum::<usize>() / flooders;
@@ -115,7 +115,7 @@ fn flooding_datagram_peers_do_not_starve_a_low_rate_peer() {
     for flooders in [4, 24] {
         let mut crowd = Crowd::datagrams(flooders + 1, &[]);
         let polls = 1000;
-        // Runs until every channel knows its share of the receives, after the initial losses.
+        // The test runs until every channel knows its share of the receives, after the initial losses.
         let mut heard = vec![0; flooders + 1];
         let mut rounds = 0;
         while heard.iter().any(|count| *count < 20) {
@@ -124,11 +124,11 @@ fn flooding_datagram_peers_do_not_starve_a_low_rate_peer() {
             let more = crowd.flood(100, 100);
             heard.iter_mut().zip(more).for_each(|(count, more)| *count += more);
         }
-        // After a suspension of all sides that makes every channel retransmit everything.
+        // A suspension of all sides makes every channel retransmit everything.
         pass(Duration::from_millis(100));
         let _ = crowd.flood(polls, 100);
         let shares = crowd.flood(polls, 100);
-        // A message waits at most for all receives, of which sixteen are reported per poll.
+        // A message waits at most for all receives; one poll reports sixteen messages.
         assert!(shares[flooders] >= polls / (256 / 16 + 2) / 2, "{shares:?} in {polls} polls");
         let fair = shares[..flooders].iter().sum::<usize>() / flooders;
         assert!(shares[..flooders].iter().all(|share| *share >= fair / 4), "{shares:?}");

@@ -1,4 +1,4 @@
-//! Owned verbs objects: every object is destroyed on drop, in the order that the references enforce.
+//! Owned verbs objects. Every object is destroyed on drop, in the order that the references enforce.
 //!
 //! libibverbs may be called from any thread. A [`Device`] and the objects of a domain are shared. Completion queues, and the
 //! queue pairs of `queue_pair/sys.rs`, belong to one interface and therefore to one thread.
@@ -40,26 +40,27 @@ pub(crate) struct Device {
     raw: NonNull<ibv_context>,
 }
 
-// SAFETY: libibverbs locks what its calls on a context share.
+// SAFETY: libibverbs locks the data that its calls on a context share.
 unsafe impl Send for Device {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Device {}
 
 /// An asynchronous event of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AsyncEvent {
-    /// `IBV_EVENT_*`.
+    /// The kind of event, `IBV_EVENT_*`.
     pub(crate) kind: c_uint,
     /// The affected queue pair.
     pub(crate) qp: Option<u32>,
-    /// The affected completion queue or shared receive queue, or the completion queue of the affected queue pair: the address
-    /// of the library's object.
+    /// The address of the library's object: the affected completion queue or shared receive queue, or the completion queue of the
+    /// affected queue pair.
     pub(crate) queue: Option<usize>,
     /// The affected port.
     pub(crate) port: Option<u8>,
 }
 
-/// Serialises the calls that use the library's device list, which the library locks.
+/// The calls that use the library's device list, which the library locks. A child process begins no such call if a thread of its
+/// parent was inside one.
 pub(crate) static LISTING: Calls = Calls::new();
 
 impl Device {
@@ -119,7 +120,7 @@ impl Device {
 
     pub(crate) fn attributes(&self) -> Result<ibv_device_attr, Failure> {
         let mut attr = MaybeUninit::<ibv_device_attr>::zeroed();
-        // SAFETY: an open context and room for the record, which is plain numbers.
+        // SAFETY: the context is open, and `attr` is a record of plain numbers.
         unsafe {
             check(
                 (self.api.ibv_query_device)(self.raw.as_ptr(), attr.as_mut_ptr()),
@@ -131,7 +132,7 @@ impl Device {
 
     pub(crate) fn port(&self, port: u8) -> Result<ibv_port_attr, Failure> {
         let mut attr = MaybeUninit::<ibv_port_attr>::zeroed();
-        // SAFETY: an open context, and more room than the function writes (see `ibv_port_attr`).
+        // SAFETY: the context is open, and more room than the function writes (see `ibv_port_attr`).
         unsafe {
             check(
                 (self.api.ibv_query_port)(self.raw.as_ptr(), port, attr.as_mut_ptr()),
@@ -141,10 +142,10 @@ impl Device {
         }
     }
 
-    /// The next asynchronous event, if any.
+    /// Returns the next asynchronous event, if any.
     pub(crate) fn next_event(&self) -> Option<AsyncEvent> {
         let mut raw = ibv_async_event { element: ptr::null_mut(), event_type: 0 };
-        // SAFETY: an open context with a non-blocking descriptor, and room for the event. The object to which the event points
+        // SAFETY: the context is open and has a non-blocking descriptor, and `event` has room. The object to which the event points
         // stays until the event is acknowledged: destroying a queue pair waits for that.
         unsafe {
             if (self.api.ibv_get_async_event)(self.raw.as_ptr(), &raw mut raw) != 0 {
@@ -184,7 +185,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: no object of the context is left, because each holds a reference to this object.
+        // SAFETY: no object of the context exists any more, because each holds a reference to this object.
         let _ = unsafe { (self.api.ibv_close_device)(self.raw.as_ptr()) };
     }
 }
@@ -193,7 +194,7 @@ impl Drop for Device {
 pub(crate) struct Pd {
     pub(crate) device: Arc<Device>,
     pub(crate) raw: NonNull<ibv_pd>,
-    /// The device failed to destroy a queue pair of this domain.
+    /// Whether the device failed to destroy a queue pair of this domain.
     kept: AtomicBool,
 }
 
@@ -204,7 +205,7 @@ unsafe impl Sync for Pd {}
 
 impl Pd {
     pub(crate) fn new(device: Arc<Device>) -> Result<Arc<Pd>, Failure> {
-        // SAFETY: an open context.
+        // SAFETY: the context is open.
         let raw = unsafe { (device.api.ibv_alloc_pd)(device.raw.as_ptr()) };
         let raw = made(raw, || "a protection domain cannot be made".to_string())?;
         Ok(Arc::new(Pd { device, raw, kept: AtomicBool::new(false) }))
@@ -215,8 +216,8 @@ impl Pd {
         self.kept.store(true, Ordering::Relaxed);
     }
 
-    /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device can access them until the registration is
-    /// dropped. The caller of `Domain::register` guarantees that they stay mapped.
+    /// Registers `len` bytes at `base` with `IBV_ACCESS_*` rights. The device can access the bytes until the registration is
+    /// dropped. The caller of `Domain::register` guarantees that the bytes stay mapped.
     pub(crate) fn register(
         self: &Arc<Pd>,
         base: *mut u8,
@@ -226,7 +227,7 @@ impl Pd {
         let (pd, start) = (self.raw.as_ptr(), base.expose_provenance() as u64);
         let hint = rights & IBV_ACCESS_RELAXED_ORDERING != 0;
         let (api, base) = (self.device.api, base.cast::<c_void>());
-        // SAFETY: a live protection domain; the kernel checks and pins the range. The newer function removes hints that are
+        // SAFETY: the protection domain is live; the kernel checks and pins the range. The newer function removes hints that are
         // unknown to the kernel; an older library gets no hint.
         self.made(unsafe {
             match api.ibv_reg_mr_iova2 {
@@ -239,8 +240,8 @@ impl Pd {
         })
     }
 
-    /// Registers `len` bytes of a DMA buffer from `offset` on. Peers and pieces address them from `start` on. The caller keeps
-    /// ownership of the descriptor.
+    /// Registers `len` bytes of a DMA buffer from `offset` on. Peers and pieces address these bytes from `start` on. The caller
+    /// keeps ownership of the descriptor.
     pub(crate) fn register_dmabuf(
         self: &Arc<Pd>,
         descriptor: c_int,
@@ -250,7 +251,7 @@ impl Pd {
     ) -> Result<Mr, i32> {
         let register = self.device.api.ibv_reg_dmabuf_mr.ok_or(libc::EOPNOTSUPP)?;
         let rights = (rights & !IBV_ACCESS_RELAXED_ORDERING) as c_int;
-        // SAFETY: a live protection domain; the kernel checks the descriptor and the range, and no memory of this process is
+        // SAFETY: the protection domain is live; the kernel checks the descriptor and the range, and no memory of this process is
         // involved.
         self.made(unsafe { register(self.raw.as_ptr(), offset, len, start, descriptor, rights) })
     }
@@ -265,7 +266,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: no object of the protection domain is left.
+        // SAFETY: no object of the protection domain exists any more.
         let _ = unsafe { (self.device.api.ibv_dealloc_pd)(self.raw.as_ptr()) };
     }
 }
@@ -276,9 +277,9 @@ pub(crate) struct Mr {
     raw: NonNull<ibv_mr>,
 }
 
-// SAFETY: only the constant keys are read, and it is dropped once.
+// SAFETY: only the constant keys are read, and the registration is dropped once.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Mr {}
 
 impl Mr {
@@ -294,7 +295,7 @@ impl Mr {
 }
 
 impl Mr {
-    /// Whether a queue pair that could not be destroyed may still use this registration.
+    /// Checks whether a queue pair that could not be destroyed may still use this registration.
     pub(crate) fn keeps_buffers(&self) -> bool {
         self.pd.kept.load(Ordering::Relaxed)
     }
@@ -317,16 +318,16 @@ pub(crate) struct Cq {
 /// One completion.
 pub(crate) type Wc = ibv_wc;
 
-/// Number of completions per poll call.
+/// The number of completions per poll call.
 pub(crate) const WC_BATCH: usize = 32;
 
 impl Cq {
     pub(crate) fn new(device: &Arc<Device>, entries: usize) -> Result<Cq, Failure> {
         let api = device.api;
-        // SAFETY: an open context.
+        // SAFETY: the context is open.
         let channel = unsafe { (api.ibv_create_comp_channel)(device.raw.as_ptr()) };
         let channel = made(channel, || "a completion channel cannot be made".to_string())?;
-        // SAFETY: an open context and its channel; completion vector 0 always exists.
+        // SAFETY: the context and its channel are open; completion vector 0 always exists.
         let raw = unsafe {
             (api.ibv_create_cq)(
                 device.raw.as_ptr(),
@@ -349,13 +350,13 @@ impl Cq {
         Ok(cq)
     }
 
-    /// Readable after a completion has arrived since [`Cq::arm`].
+    /// Returns the descriptor that becomes readable when a completion arrives after [`Cq::arm`].
     pub(crate) fn fd(&self) -> c_int {
         // SAFETY: the channel is live.
         unsafe { self.channel.as_ref().fd }
     }
 
-    /// Whether an event is about this queue.
+    /// Checks whether `queue` in an event is this queue.
     pub(crate) fn is(&self, queue: Option<usize>) -> bool {
         queue == Some(self.raw.as_ptr().addr())
     }
@@ -383,11 +384,10 @@ impl Cq {
         Failure::new(Status::NoDevice, "the completion queue cannot be polled any more")
     }
 
-    /// Polls like [`Cq::poll`] but returns the device's result. A negative value means that the queue cannot be polled any
-    /// more.
+    /// Polls like [`Cq::poll`], but returns the device's result. A negative value means that the queue cannot be polled any more.
     #[inline(always)]
     pub(crate) fn fetch(&self, room: &mut [Wc]) -> c_int {
-        // SAFETY: a live queue, whose context has the function; it writes at most as many records as there is room for.
+        // SAFETY: the queue is live, and its context has the function, which writes no more records than `room` takes.
         unsafe {
             let poll = (*self.raw.as_ref().context).ops.poll_cq;
             poll(self.raw.as_ptr(), room.len() as c_int, room.as_mut_ptr())
@@ -398,7 +398,7 @@ impl Cq {
     pub(crate) fn drain_channel(&self) {
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         let mut count = 0;
-        // SAFETY: a live channel with a non-blocking descriptor; every event belongs to its only queue.
+        // SAFETY: the channel is live, with a non-blocking descriptor; every event belongs to its only queue.
         unsafe {
             while count < 1024
                 && (self.device.api.ibv_get_cq_event)(
@@ -417,7 +417,7 @@ impl Cq {
 
     /// Requests a notification for the next completion.
     pub(crate) fn arm(&self) -> Result<(), Failure> {
-        // SAFETY: a live queue, whose context has the function.
+        // SAFETY: the queue is live, whose context has the function.
         let code = unsafe {
             let notify = (*self.raw.as_ref().context).ops.req_notify_cq;
             notify(self.raw.as_ptr(), 0)
@@ -429,7 +429,7 @@ impl Cq {
 impl Drop for Cq {
     fn drop(&mut self) {
         self.drain_channel();
-        // SAFETY: the queue pairs that used it have been destroyed (see the order of fields in the owner).
+        // SAFETY: the queue pairs that used the queue have been destroyed (see the order of fields in the owner).
         unsafe {
             let _ = (self.device.api.ibv_destroy_cq)(self.raw.as_ptr());
             let _ = (self.device.api.ibv_destroy_comp_channel)(self.channel.as_ptr());

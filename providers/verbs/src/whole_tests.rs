@@ -1,4 +1,4 @@
-//! Short puts through the whole core to the device double, and the application's events for them.
+//! Tests of short puts through the whole core to the device double, and of the application's events for them.
 
 use crate::double::world::fault;
 use crate::instructions_tests::Half;
@@ -9,7 +9,7 @@ use tieline::endpoint::Completion;
 use tieline::{Endpoint, Error, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_testing::holds_in_child;
 
-/// More words than an endpoint's limit on open operations.
+/// A number of words above an endpoint's limit on open operations.
 const WORDS: usize = 10_000;
 
 /// Two connected workers with memory at both ends. The fields are dropped in this order.
@@ -46,7 +46,7 @@ impl Pair {
         let _ = self.near.worker.progress() + self.far.worker.progress();
     }
 
-    /// Puts this number from a place of its own, which is overwritten as soon as the completion allows it.
+    /// Puts word `word` of the source, which is overwritten as soon as the completion allows it.
     fn put(&self, word: usize, completion: Completion) -> Result<Outcome, PostError> {
         let from = 8 * word..8 * word + 8;
         self.here.write(from.start, &word.to_le_bytes()).unwrap();
@@ -64,7 +64,7 @@ impl Pair {
     }
 }
 
-/// The device accepts up to its queue's depth, the endpoint queues the rest up to its limit, and none overtakes another.
+/// The device accepts puts up to its queue's depth, the endpoint queues the rest up to its limit, and no put overtakes another.
 #[test]
 fn short_puts_without_room_are_queued_and_arrive_in_order() {
     let pair = Pair::new();
@@ -123,7 +123,7 @@ fn closing_worker_reports_done_puts_that_did_not_arrive() {
     drop((there, far));
 }
 
-/// The target's memory is gone or not accessible with this key: nothing is written, and the failure is reported.
+/// The target's memory is freed or not accessible with this key: nothing is written, and the failure is reported.
 #[test]
 fn failure_of_short_put_to_freed_memory_is_reported_by_flush() {
     for completion in [Completion::Local, Completion::Remote] {
@@ -140,7 +140,7 @@ fn failure_of_short_put_to_freed_memory_is_reported_by_flush() {
     }
 }
 
-/// Both ends of a pair make progress until `so` is true.
+/// Makes progress on both ends of a pair until `so` is true.
 fn until(halves: &[&Half], mut so: impl FnMut() -> bool) {
     while !so() {
         for half in halves {
@@ -149,7 +149,7 @@ fn until(halves: &[&Half], mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Without a free connection at either end, datagrams carry the messages, and puts and atomics as messages.
+/// Without a free connection at either end, datagrams carry the messages, and also puts and atomics in the form of messages.
 #[test]
 fn peers_beyond_the_connection_limit_are_served_by_datagrams() {
     let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
@@ -187,7 +187,7 @@ fn peers_beyond_the_connection_limit_are_served_by_datagrams() {
     }
 }
 
-/// Messages queued while `rc` connects go over `ud`: in order, exactly once, even if a datagram is too short for one.
+/// Messages queued while `rc` connects are sent over `ud`: in order, exactly once, even if a datagram is too short for one.
 #[test]
 fn messages_queued_for_connecting_rc_go_over_ud_in_order() {
     let near = Half::with(&[("TIELINE_VERBS_CONNECTIONS", "1")]);
@@ -219,7 +219,7 @@ fn messages_queued_for_connecting_rc_go_over_ud_in_order() {
     assert_eq!(memory.to_vec(0..8).unwrap(), [8; 8]);
 }
 
-/// If the user of either end excludes a module from data, it carries none. Without a free `rc` connection such a peer gets no
+/// A module that the user of either end excludes from data carries no messages. Without a free `rc` connection such a peer gets no
 /// service.
 #[test]
 fn connect_only_datagram_module_carries_no_messages() {
@@ -244,7 +244,7 @@ fn connect_only_datagram_module_carries_no_messages() {
     assert_eq!([&near, second, third].map(|half| half.seen.get()), [0; 3]);
 }
 
-/// The peer did not answer over either device, so datagrams of neither device carry its messages.
+/// The peer did not answer over either device, so datagrams of neither device carry messages to it.
 #[test]
 fn peer_silent_on_two_devices_is_not_served_by_datagrams() {
     let two = ("TIELINE_VERBS_DEVICES", "double0,double1");
@@ -296,7 +296,7 @@ fn message_too_long_for_ud_arrives_as_rendezvous() {
     assert!(second.max_message().unwrap() < standing);
 }
 
-/// Puts the number of a pair from one side to the other.
+/// Puts a number from one side of a pair to the other and waits for its arrival. Returns `true`.
 fn moves(pair: &Pair, number: usize) -> bool {
     let put = pair.put(number, Completion::Remote).unwrap();
     let _ = pair.near.worker.finish(put).unwrap();

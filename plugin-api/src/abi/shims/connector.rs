@@ -11,10 +11,10 @@ pub(super) unsafe extern "C" fn connector_poll<C: Connector>(
     out: *mut Event,
     max: u32,
 ) -> i64 {
-    // SAFETY: an open connector's handle.
+    // SAFETY: the handle is that of an open connector.
     let this = unsafe { shared::<C>(connector) };
     guarded(this.poisoned, || {
-        // SAFETY: the core's array of `max` events, which need not be initialised.
+        // SAFETY: the core guarantees its array of `max` events, which need not be initialised.
         let slots = unsafe {
             core::slice::from_raw_parts_mut(out.cast::<MaybeUninit<Event>>(), max as usize)
         };
@@ -29,9 +29,9 @@ pub(super) unsafe extern "C" fn connector_address<C: Connector>(
     out: *mut u8,
     capacity: usize,
 ) -> i64 {
-    // SAFETY: an open connector's handle.
+    // SAFETY: the handle is that of an open connector.
     let this = unsafe { shared::<C>(connector) };
-    // SAFETY: the core's buffer.
+    // SAFETY: the core guarantees its buffer.
     guarded(this.poisoned, || Ok(unsafe { write_bytes(&this.inner.address(), out, capacity) }))
 }
 
@@ -40,7 +40,7 @@ pub(super) unsafe extern "C" fn connector_reachable<C: Connector>(
     address: *const u8,
     len: usize,
 ) -> i32 {
-    // SAFETY: an open connector's handle.
+    // SAFETY: the handle is that of an open connector.
     let this = unsafe { shared::<C>(connector) };
     // SAFETY: the address is borrowed for the call.
     let address = unsafe { bytes(address, len) };
@@ -54,7 +54,7 @@ pub(super) unsafe extern "C" fn connector_send<C: Connector>(
     datagram: *const u8,
     len: usize,
 ) -> i32 {
-    // SAFETY: an open connector's handle.
+    // SAFETY: the handle is that of an open connector.
     let this = unsafe { shared::<C>(connector) };
     code(guarded(this.poisoned, || {
         // SAFETY: both are borrowed for the call.
@@ -65,13 +65,13 @@ pub(super) unsafe extern "C" fn connector_send<C: Connector>(
 }
 
 pub(super) unsafe extern "C" fn connector_arm<C: Connector>(connector: *mut c_void) -> i32 {
-    // SAFETY: an open connector's handle.
+    // SAFETY: the handle is that of an open connector.
     let this = unsafe { shared::<C>(connector) };
     code(guarded(this.poisoned, || armed(this.inner.arm())))
 }
 
 pub(super) unsafe extern "C" fn connector_event_fd<C: Connector>(connector: *mut c_void) -> i32 {
-    // SAFETY: an open connector's handle.
+    // SAFETY: the handle is that of an open connector.
     let this = unsafe { shared::<C>(connector) };
     code(guarded(this.poisoned, || descriptor(this.inner.event_fd())))
 }

@@ -10,10 +10,10 @@ pub(super) unsafe extern "C" fn query_modules<D: Domain>(
     capacity: usize,
     count: *mut usize,
 ) -> i32 {
-    // SAFETY: an open domain's handle.
+    // SAFETY: the handle is that of an open domain.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's array.
+        // SAFETY: the core guarantees its array.
         unsafe { write_list(&this.inner.modules(), out, capacity, count) }
     }))
 }
@@ -28,16 +28,16 @@ unsafe fn open_with<D: Domain, T>(
     out: *mut *mut c_void,
     open: impl FnOnce(&D, &str, [u8; 16]) -> Result<T, Failure>,
 ) -> i32 {
-    // SAFETY: an open domain's handle.
+    // SAFETY: the handle is that of an open domain.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let params = unsafe { read_params(params, InterfaceParams::empty()) }?;
         understood("flag", params.flags, 0)?;
         // SAFETY: the name is borrowed for the call.
         let module = unsafe { text(params.module, params.module_len) }?;
         let opened = open(&this.inner, module, params.worker_id)?;
-        // SAFETY: the core's place for the handle.
+        // SAFETY: the core guarantees the place for the handle.
         unsafe { *out = Shared::into_raw(opened, this.poisoned) };
         Ok(0)
     }))
@@ -48,7 +48,7 @@ pub(super) unsafe extern "C" fn open_interface<D: Domain>(
     params: *const InterfaceParams,
     out: *mut *mut c_void,
 ) -> i32 {
-    // SAFETY: the core's arguments.
+    // SAFETY: the core guarantees its arguments.
     unsafe { open_with::<D, _>(domain, params, out, |d, module, id| d.open_interface(module, id)) }
 }
 
@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn open_connector<D: Domain>(
     params: *const InterfaceParams,
     out: *mut *mut c_void,
 ) -> i32 {
-    // SAFETY: the core's arguments.
+    // SAFETY: the core guarantees its arguments.
     unsafe { open_with::<D, _>(domain, params, out, |d, module, id| d.open_connector(module, id)) }
 }
 
@@ -66,10 +66,10 @@ pub(super) unsafe extern "C" fn alloc<D: Domain>(
     params: *const AllocParams,
     out: *mut MemoryRegion,
 ) -> i32 {
-    // SAFETY: an open domain's handle.
+    // SAFETY: the handle is that of an open domain.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let params = unsafe { read_params(params, AllocParams::empty()) }?;
         rights(params.access)?;
         understood("flag of an allocation", params.flags, 0)?;
@@ -80,7 +80,7 @@ pub(super) unsafe extern "C" fn alloc<D: Domain>(
             len: got.len,
             ..MemoryRegion::empty()
         };
-        // SAFETY: the core's record, whose `size` it has set.
+        // SAFETY: the core guarantees its record, whose `size` it has set.
         unsafe { write_attr(out, &region) };
         Ok(0)
     }))
@@ -91,10 +91,10 @@ pub(super) unsafe extern "C" fn register<D: Domain>(
     params: *const RegisterParams,
     out: *mut MemoryRegion,
 ) -> i32 {
-    // SAFETY: an open domain's handle.
+    // SAFETY: the handle is that of an open domain.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let params = unsafe { read_params(params, RegisterParams::empty()) }?;
         rights(params.access)?;
         understood("flag of a registration", params.flags, register_flags::DMABUF)?;
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn register<D: Domain>(
             len: params.len,
             ..MemoryRegion::empty()
         };
-        // SAFETY: the core's record, whose `size` it has set.
+        // SAFETY: the core guarantees its record, whose `size` it has set.
         unsafe { write_attr(out, &region) };
         Ok(0)
     }))
@@ -115,14 +115,14 @@ pub(super) unsafe extern "C" fn deregister<D: Domain>(
     domain: *mut c_void,
     region: *mut c_void,
 ) -> i32 {
-    // SAFETY: an open domain's handle.
+    // SAFETY: the handle is that of an open domain.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
         // SAFETY: the handle came from alloc or register of this domain, and stays valid until it is ended below.
         if this.inner.revoke(unsafe { &*region.cast::<D::Region>() }) == Revoked::Busy {
             return Err(still_inside());
         }
-        // SAFETY: as above, and the core ends it once: it has not got a final answer yet.
+        // SAFETY: as above, and the core ends the region once: it has received no final answer yet.
         let region = unsafe { Box::from_raw(region.cast::<Registered<D::Region>>()) };
         this.inner.deregister(region.region)?;
         Ok(0)
@@ -130,7 +130,7 @@ pub(super) unsafe extern "C" fn deregister<D: Domain>(
 }
 
 pub(super) unsafe extern "C" fn revoke<D: Domain>(domain: *mut c_void, region: *mut c_void) -> i32 {
-    // SAFETY: an open domain's handle.
+    // SAFETY: the handle is that of an open domain.
     let this = unsafe { shared::<D>(domain) };
     code(guarded(this.poisoned, || {
         // SAFETY: the handle came from alloc or register of this domain, and has not been ended.
@@ -141,10 +141,10 @@ pub(super) unsafe extern "C" fn revoke<D: Domain>(domain: *mut c_void, region: *
     }))
 }
 
-/// Longer than any key: the buffer in which a provider measures a key that did not fit.
+/// A length above that of any key, for the buffer in which a provider measures a key that did not fit.
 const LONGEST_KEY: usize = 1 << 16;
 
-/// Refuses unknown rights: none of them is a hint.
+/// Refuses unknown rights: no right is a hint.
 fn rights(asked: u64) -> Result<(), Failure> {
     let known = access::REMOTE_READ | access::REMOTE_WRITE | access::REMOTE_ATOMIC;
     match asked & !known {
@@ -157,7 +157,7 @@ fn rights(asked: u64) -> Result<(), Failure> {
     }
 }
 
-/// The reason why a region is not free yet.
+/// Returns the failure with the reason why a region is not free yet.
 fn still_inside() -> Failure {
     Failure::new(Status::Again, "an access that a peer began before is not complete yet")
 }
@@ -206,24 +206,24 @@ pub(super) unsafe extern "C" fn pack_key<D: Domain>(
     out: *mut u8,
     capacity: usize,
 ) -> i64 {
-    // SAFETY: an open domain's handle.
+    // SAFETY: the handle is that of an open domain.
     let this = unsafe { shared::<D>(domain) };
     guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let mut params = unsafe { read_params(params, KeyParams::empty()) }?;
         understood("flag", params.flags, 0)?;
         rights(params.access)?;
         if params.region.is_null() {
             return Err(Failure::new(Status::Invalid, "a key without a region"));
         }
-        // SAFETY: a registered region's handle.
+        // SAFETY: the handle is that of a registered region.
         let region = unsafe { &*params.region.cast::<Registered<D::Region>>() };
         region.key_to(&mut params)?;
         let region = &region.region;
-        // SAFETY: the core's buffer, which it zeroed.
+        // SAFETY: the core guarantees its buffer, which it zeroed.
         let room = unsafe { room(out, capacity) };
         match this.inner.pack_key(region, &params, room) {
-            // The result is its length.
+            // The result is the length of the key.
             Err(failure) if failure.status == Status::TooLarge => {
                 let mut bytes = vec![0; LONGEST_KEY];
                 Ok(this.inner.pack_key(region, &params, &mut bytes)? as i64)

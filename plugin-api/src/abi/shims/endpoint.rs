@@ -12,7 +12,7 @@ pub(super) unsafe extern "C" fn am_short<E: Endpoint>(
     data: *const u8,
     len: usize,
 ) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     // SAFETY: the payload is borrowed for the call.
     let payload = unsafe { bytes(data, len) };
@@ -27,12 +27,12 @@ pub(super) unsafe extern "C" fn am_packed<E: Endpoint>(
     argument: *mut c_void,
     most: usize,
 ) -> i64 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     let Some(pack) = pack else { return i64::from(Status::Invalid as i32) };
     hot(this.poisoned, || {
         let mut call = |at: *mut u8, capacity: usize| {
-            // SAFETY: the core's function with the core's argument; it writes at most `capacity` bytes.
+            // SAFETY: the function and the argument are the core's; the function writes at most `capacity` bytes.
             let written = unsafe { pack(argument, at, capacity) };
             usize::try_from(written).map_err(|_| Status::from_code(written as i32))
         };
@@ -51,9 +51,9 @@ pub(super) unsafe extern "C" fn am_zcopy<E: Endpoint>(
     count: usize,
     cookie: u64,
 ) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
-    // SAFETY: the core's array of `count` pieces.
+    // SAFETY: the core guarantees its array of `count` pieces.
     let iov = unsafe { pieces(iov, count) };
     code(hot(this.poisoned, || posted(this.inner.am_zcopy(id, header, iov, cookie))))
 }
@@ -80,7 +80,7 @@ unsafe fn rma<E: Endpoint>(
     op: *const Rma,
     call: impl FnOnce(&E, &E::Key, &RmaOp<'_>) -> Posted,
 ) -> i32 {
-    // SAFETY: an open endpoint's handle, and the core's record.
+    // SAFETY: the handle is that of an open endpoint, and the core's record.
     let (this, op) = unsafe { (shared::<E>(endpoint), &*op) };
     if op.key.is_null() {
         return Status::KeyRejected as i32;
@@ -96,12 +96,12 @@ unsafe fn rma<E: Endpoint>(
 }
 
 pub(super) unsafe extern "C" fn put<E: Endpoint>(endpoint: *mut c_void, op: *const Rma) -> i32 {
-    // SAFETY: the core's arguments.
+    // SAFETY: the core guarantees its arguments.
     unsafe { rma::<E>(endpoint, op, |e, key, op| e.put(key, op)) }
 }
 
 pub(super) unsafe extern "C" fn get<E: Endpoint>(endpoint: *mut c_void, op: *const Rma) -> i32 {
-    // SAFETY: the core's arguments.
+    // SAFETY: the core guarantees its arguments.
     unsafe { rma::<E>(endpoint, op, |e, key, op| e.get(key, op)) }
 }
 
@@ -110,7 +110,7 @@ pub(super) unsafe extern "C" fn put_notify<E: Endpoint>(
     op: *const Rma,
     word: u32,
 ) -> i32 {
-    // SAFETY: the core's arguments.
+    // SAFETY: the core guarantees its arguments.
     unsafe { rma::<E>(endpoint, op, |e, key, op| e.put_notify(key, op, word)) }
 }
 
@@ -121,7 +121,7 @@ pub(super) unsafe extern "C" fn key_pointer<E: Endpoint>(
     len: u64,
     out: *mut *mut u8,
 ) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     if key.is_null() {
         return Status::KeyRejected as i32;
@@ -130,14 +130,14 @@ pub(super) unsafe extern "C" fn key_pointer<E: Endpoint>(
     let key = unsafe { &*key.cast::<E::Key>() };
     code(guarded(this.poisoned, || {
         let pointer = this.inner.key_pointer(key, offset, len)?;
-        // SAFETY: the core's place for the pointer.
+        // SAFETY: the core guarantees the place for the pointer.
         unsafe { *out = pointer };
         Ok(0)
     }))
 }
 
 pub(super) unsafe extern "C" fn cancel<E: Endpoint>(endpoint: *mut c_void, cookie: u64) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     code(guarded(this.poisoned, || this.inner.cancel(cookie).map(|()| 0).map_err(Failure::from)))
 }
@@ -146,10 +146,10 @@ pub(super) unsafe extern "C" fn limits<E: Endpoint>(
     endpoint: *mut c_void,
     out: *mut EndpointLimits,
 ) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record, whose `size` it has set.
+        // SAFETY: the core guarantees its record, whose `size` it has set.
         unsafe { write_attr(out, &this.inner.limits()) };
         Ok(0)
     }))
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C" fn atomic<E: Endpoint>(
     endpoint: *mut c_void,
     op: *const Atomic,
 ) -> i32 {
-    // SAFETY: an open endpoint's handle, and the core's record.
+    // SAFETY: the handle is that of an open endpoint, and the core's record.
     let (this, op) = unsafe { (shared::<E>(endpoint), &*op) };
     if op.key.is_null() {
         return Status::KeyRejected as i32;
@@ -173,7 +173,7 @@ pub(super) unsafe extern "C" fn atomic<E: Endpoint>(
         let mut before = 0;
         let result = posted(this.inner.atomic(key, op, &mut before));
         if result == i64::from(OK) && !op.result.is_null() {
-            // SAFETY: the core's place for the result.
+            // SAFETY: the core guarantees the place for the result.
             unsafe { *op.result = before };
         }
         result
@@ -181,13 +181,13 @@ pub(super) unsafe extern "C" fn atomic<E: Endpoint>(
 }
 
 pub(super) unsafe extern "C" fn flush<E: Endpoint>(endpoint: *mut c_void, cookie: u64) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     code(hot(this.poisoned, || posted(this.inner.flush(cookie))))
 }
 
 pub(super) unsafe extern "C" fn fence<E: Endpoint>(endpoint: *mut c_void) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     code(hot(this.poisoned, || posted(this.inner.fence().map(|()| Posting::Done))))
 }
@@ -197,22 +197,22 @@ pub(super) unsafe extern "C" fn import_key<E: Endpoint>(
     params: *const ImportParams,
     out: *mut *mut c_void,
 ) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let params = unsafe { read_params(params, ImportParams::empty()) }?;
         understood("flag", params.flags, 0)?;
         // SAFETY: the bytes are borrowed for the call.
         let key = this.inner.import_key(unsafe { bytes(params.bytes, params.len) })?;
-        // SAFETY: the core's place for the handle.
+        // SAFETY: the core guarantees the place for the handle.
         unsafe { *out = Box::into_raw(Box::new(key)).cast() };
         Ok(0)
     }))
 }
 
 pub(super) unsafe extern "C" fn drop_key<E: Endpoint>(endpoint: *mut c_void, key: *mut c_void) {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     let _ = guarded(this.poisoned, || {
         // SAFETY: the key came from import_key of this endpoint, and the core drops it once.
@@ -226,9 +226,9 @@ pub(super) unsafe extern "C" fn endpoint_address<E: Endpoint>(
     out: *mut u8,
     capacity: usize,
 ) -> i64 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
-    // SAFETY: the core's buffer.
+    // SAFETY: the core guarantees its buffer.
     guarded(this.poisoned, || Ok(unsafe { write_bytes(&this.inner.address(), out, capacity) }))
 }
 
@@ -236,10 +236,10 @@ pub(super) unsafe extern "C" fn endpoint_connect<E: Endpoint>(
     endpoint: *mut c_void,
     params: *const ConnectParams,
 ) -> i32 {
-    // SAFETY: an open endpoint's handle.
+    // SAFETY: the handle is that of an open endpoint.
     let this = unsafe { shared::<E>(endpoint) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let params = unsafe { read_params(params, ConnectParams::empty()) }?;
         understood("flag", params.flags, 0)?;
         // SAFETY: the bytes are borrowed for the call.

@@ -10,10 +10,10 @@ pub(super) unsafe extern "C" fn poll<I: Interface>(
     out: *mut Event,
     max: u32,
 ) -> i64 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     hot(this.poisoned, || {
-        // SAFETY: the core's array of `max` events, which need not be initialised.
+        // SAFETY: the core guarantees its array of `max` events, which need not be initialised.
         let slots = unsafe {
             core::slice::from_raw_parts_mut(out.cast::<MaybeUninit<Event>>(), max as usize)
         };
@@ -30,9 +30,9 @@ pub(super) unsafe extern "C" fn interface_address<I: Interface>(
     out: *mut u8,
     capacity: usize,
 ) -> i64 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
-    // SAFETY: the core's buffer.
+    // SAFETY: the core guarantees its buffer.
     guarded(this.poisoned, || Ok(unsafe { write_bytes(&this.inner.address(), out, capacity) }))
 }
 
@@ -41,7 +41,7 @@ pub(super) unsafe extern "C" fn reachable<I: Interface>(
     address: *const u8,
     len: usize,
 ) -> i32 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     // SAFETY: the address is borrowed for the call.
     let address = unsafe { bytes(address, len) };
@@ -53,15 +53,15 @@ pub(super) unsafe extern "C" fn interface_import_key<I: Interface>(
     params: *const ImportParams,
     out: *mut *mut c_void,
 ) -> i32 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let params = unsafe { read_params(params, ImportParams::empty()) }?;
         understood("flag", params.flags, 0)?;
         // SAFETY: the bytes are borrowed for the call.
         let key = this.inner.import_key(unsafe { bytes(params.bytes, params.len) })?;
-        // SAFETY: the core's place for the handle.
+        // SAFETY: the core guarantees the place for the handle.
         unsafe { *out = Box::into_raw(Box::new(key)).cast() };
         Ok(0)
     }))
@@ -71,7 +71,7 @@ pub(super) unsafe extern "C" fn interface_drop_key<I: Interface>(
     interface: *mut c_void,
     key: *mut c_void,
 ) {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     let _ = guarded(this.poisoned, || {
         // SAFETY: the key came from import_key of this interface, and the core drops it once.
@@ -84,7 +84,7 @@ pub(super) unsafe extern "C" fn interface_flush<I: Interface>(
     interface: *mut c_void,
     cookie: u64,
 ) -> i32 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     code(hot(this.poisoned, || posted(this.inner.flush(cookie))))
 }
@@ -94,10 +94,10 @@ pub(super) unsafe extern "C" fn connect<I: Interface>(
     params: *const EndpointParams,
     out: *mut *mut c_void,
 ) -> i32 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let params = unsafe { read_params(params, EndpointParams::empty()) }?;
         understood("flag", params.flags, 0)?;
         // SAFETY: both are borrowed for the call.
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn connect<I: Interface>(
             (bytes(params.address, params.address_len), bytes(params.identity, params.identity_len))
         };
         let endpoint = this.inner.connect(address, identity, params.cookie)?;
-        // SAFETY: the core's place for the handle.
+        // SAFETY: the core guarantees the place for the handle.
         unsafe { *out = Shared::into_raw(endpoint, this.poisoned) };
         Ok(0)
     }))
@@ -123,19 +123,19 @@ pub(super) fn descriptor(fd: Option<i32>) -> Result<i64, Failure> {
 }
 
 pub(super) unsafe extern "C" fn arm<I: Interface>(interface: *mut c_void) -> i32 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     code(guarded(this.poisoned, || armed(this.inner.arm())))
 }
 
 pub(super) unsafe extern "C" fn event_fd<I: Interface>(interface: *mut c_void) -> i32 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     code(guarded(this.poisoned, || descriptor(this.inner.event_fd())))
 }
 
 pub(super) unsafe extern "C" fn release<I: Interface>(interface: *mut c_void, token: u64) {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     let _ = guarded(this.poisoned, || {
         this.inner.release(token);
@@ -144,13 +144,13 @@ pub(super) unsafe extern "C" fn release<I: Interface>(interface: *mut c_void, to
 }
 
 pub(super) unsafe extern "C" fn hang_up<I: Interface>(interface: *mut c_void, peer: u64) -> i32 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     code(guarded(this.poisoned, || this.inner.hang_up(peer).map(|()| 0).map_err(Failure::from)))
 }
 
 pub(super) unsafe extern "C" fn leave<I: Interface>(interface: *mut c_void) {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     let _ = guarded(this.poisoned, || {
         this.inner.leave();
@@ -162,7 +162,7 @@ pub(super) unsafe extern "C" fn memory<I: Interface>(
     interface: *mut c_void,
     out: *mut MemoryUse,
 ) -> i32 {
-    // SAFETY: an open interface's handle.
+    // SAFETY: the handle is that of an open interface.
     let this = unsafe { shared::<I>(interface) };
     code(guarded(this.poisoned, || {
         let report = this.inner.memory();
@@ -173,7 +173,7 @@ pub(super) unsafe extern "C" fn memory<I: Interface>(
             buffer_bytes: report.buffer_bytes,
             ..MemoryUse::empty()
         };
-        // SAFETY: the core's record, whose `size` it has set.
+        // SAFETY: the core guarantees its record, whose `size` it has set.
         unsafe { write_attr(out, &record) };
         Ok(0)
     }))

@@ -5,7 +5,7 @@ use super::*;
 use crate::provider::{Connector, Domain, DomainInfo, Interface, Provider};
 use std::sync::Mutex;
 
-/// The body of `tieline_provider_v1`.
+/// Returns the body of `tieline_provider_v1`.
 ///
 /// # Safety
 /// `host` is the core's table; `out` is a record whose `size` the core has set.
@@ -64,17 +64,17 @@ pub unsafe extern "C" fn entry<P: Provider>(host: *const Host, out: *mut Provide
     result
 }
 
-/// Flags that no provider uses. Their memory is never freed, because objects that a provider left open may still read their flag.
-/// The lock is only tried, because in a forked child it may be held for ever.
+/// The flags that no provider uses. Their memory is never freed, because objects that a provider left open may still read their
+/// flag. The lock is only tried, because in a forked child it may be held for ever.
 static FLAGS: Mutex<Vec<&'static AtomicBool>> = Mutex::new(Vec::new());
 
-/// A flag for a provider that starts.
+/// Returns a flag for a provider that starts.
 fn flag() -> &'static AtomicBool {
     let unused = FLAGS.try_lock().ok().and_then(|mut flags| flags.pop());
     unused.unwrap_or_else(|| Box::leak(Box::new(AtomicBool::new(false))))
 }
 
-/// Returns the flag of a provider that is not called any more. A set flag is not reused.
+/// Takes back the flag of a provider that is not called any more. A set flag is not reused.
 fn give_back(flag: &'static AtomicBool) {
     if !flag.load(Ordering::Relaxed) {
         if let Ok(mut flags) = FLAGS.try_lock() {
@@ -94,12 +94,13 @@ unsafe extern "C" fn query_domains<P: Provider>(
     code(guarded(this.poisoned, || {
         let list: Vec<DomainAttr> =
             this.inner.domains()?.iter().map(domain_attr).collect::<Result<_, Failure>>()?;
-        // SAFETY: the core's array.
+        // SAFETY: the core guarantees its array.
         unsafe { write_list(&list, out, capacity, count) }
     }))
 }
 
-/// Refuses long names: a truncated name could not be opened, and two domains could have the same.
+/// Returns the attributes of a domain. Refuses long names: a truncated name could not be opened, and two domains could have the
+/// same name.
 fn domain_attr(domain: &DomainInfo) -> Result<DomainAttr, Failure> {
     let (name, most) = (&domain.name, size_of_val(&DomainAttr::empty().name) - 1);
     if name.len() > most {
@@ -127,13 +128,13 @@ unsafe extern "C" fn open_domain<P: Provider>(
     // SAFETY: `state` is the one that `entry` wrote.
     let this = unsafe { shared::<P>(state) };
     code(guarded(this.poisoned, || {
-        // SAFETY: the core's record.
+        // SAFETY: the core guarantees its record.
         let params = unsafe { read_params(params, DomainParams::empty()) }?;
         understood("flag", params.flags, 0)?;
         // SAFETY: the name is borrowed for the call.
         let name = unsafe { text(params.name, params.name_len) }?;
         let domain = this.inner.open_domain(name, params.context_id)?;
-        // SAFETY: the core's place for the handle.
+        // SAFETY: the core guarantees the place for the handle.
         unsafe { *out = Shared::into_raw(domain, this.poisoned) };
         Ok(0)
     }))
@@ -148,11 +149,11 @@ unsafe extern "C" fn last_error(_: *mut c_void, out: *mut u8, capacity: usize) -
 }
 
 unsafe extern "C" fn quiesce<P: Provider>(state: *mut c_void) {
-    // SAFETY: `state` is the one that `entry` wrote; this is the last call, so it ends here.
+    // SAFETY: `state` is the one that `entry` wrote; this is the last call, so the state ends here.
     let this = unsafe { Box::from_raw(state.cast::<Shared<P>>()) };
     let poisoned = this.poisoned;
     if poisoned.load(Ordering::Relaxed) {
-        // Its state is unknown after a panic: its destructor does not run.
+        // The provider's state is unknown after a panic, so its destructor does not run.
         let _ = Box::leak(this);
         return;
     }
@@ -165,12 +166,12 @@ unsafe extern "C" fn quiesce<P: Provider>(state: *mut c_void) {
 }
 
 unsafe extern "C" fn layouts(_: *mut c_void, out: *mut Layouts) -> i32 {
-    // SAFETY: the core's record, whose `size` it has set.
+    // SAFETY: the core guarantees its record, whose `size` it has set.
     unsafe { write_attr(out, &super::layout::describe()) };
     OK
 }
 
-/// The tables of a domain and of what is opened from it.
+/// The tables of a domain and of the objects opened from it.
 struct Tables<D>(core::marker::PhantomData<D>);
 
 impl<D: Domain> Tables<D> {

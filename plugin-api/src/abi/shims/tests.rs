@@ -1,4 +1,4 @@
-//! The entry and the end of a provider, as the core calls them.
+//! Tests of the entry and the end of a provider, as the core calls them.
 
 use super::super::host::HostHandle;
 use super::super::{AsyncEvent, Host, ProviderOps};
@@ -8,7 +8,7 @@ use crate::provider::{Absent, Domain, DomainInfo, Posting, Provider};
 use crate::{Failure, PENDING, Status};
 
 thread_local! {
-    /// The fate of the provider of this thread's test.
+    /// The events of the provider of this thread's test.
     static STORY: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -82,46 +82,46 @@ impl Domain for Nothing {
 }
 
 unsafe extern "C" fn told(_: *mut c_void, event: *const AsyncEvent) {
-    // SAFETY: a record that is borrowed for the call, with its text.
+    // SAFETY: the record and its text are borrowed for the call.
     let (status, text) =
         unsafe { ((*event).status, core::slice::from_raw_parts((*event).text, (*event).text_len)) };
     note(format!("{status}: {}", String::from_utf8_lossy(text)));
 }
 
-/// A host that only records events.
+/// Returns a host that only records events.
 fn host() -> &'static Host {
     Box::leak(Box::new(Host { async_event: Some(told), ..Host::empty() }))
 }
 
 fn empty_ops() -> ProviderOps {
-    // SAFETY: a record of numbers, pointers and absent functions, for all of which zeros are a value.
+    // SAFETY: the record consists of numbers, pointers and absent functions, for all of which zeros are valid.
     let zeros: ProviderOps = unsafe { core::mem::zeroed() };
     ProviderOps { size: size_of::<ProviderOps>(), ..zeros }
 }
 
-/// Opens a provider: its table, or the status.
+/// Opens a provider: returns its table, or the status.
 fn open<const MANNER: u8>() -> Result<ProviderOps, i32> {
     let mut ops = empty_ops();
-    // SAFETY: a table that is never freed, and a record whose size is set.
+    // SAFETY: the table is never freed, and the record's size is set.
     let status = unsafe { entry::<Plain<MANNER>>(host(), &mut ops) };
     if status == OK { Ok(ops) } else { Err(status) }
 }
 
 fn end(ops: &ProviderOps) {
     let quiesce = ops.quiesce.expect("a slot");
-    // SAFETY: the state of this table, once.
+    // SAFETY: the state belongs to this table and is ended once.
     unsafe { quiesce(ops.state) }
 }
 
 fn list(ops: &ProviderOps) -> i32 {
     let (list, mut count) = (ops.query_domains.expect("a slot"), 0);
-    // SAFETY: the state of this table, which has not ended; there is room for none.
+    // SAFETY: the state belongs to this table and has not ended; the array has room for none.
     unsafe { list(ops.state, ptr::null_mut(), 0, &mut count) }
 }
 
 fn last_error(ops: &ProviderOps) -> String {
     let (last_error, mut text) = (ops.last_error.expect("a slot"), [0; 200]);
-    // SAFETY: room for the stated number of bytes.
+    // SAFETY: the buffer has room for the stated number of bytes.
     let len = unsafe { last_error(ops.state, text.as_mut_ptr(), text.len()) };
     String::from_utf8(text[..len as usize].to_vec()).expect("words")
 }
@@ -183,7 +183,7 @@ fn an_entry_without_a_host_or_a_place_for_its_table_is_refused() {
     assert_eq!(story(), Vec::<String>::new());
 }
 
-/// Every slot of a host may be missing, as in an older one; its own state may not.
+/// Every slot of a host may be missing, as in an older host; the fields before the slots may not.
 #[test]
 fn a_host_is_at_least_as_long_as_what_stands_before_its_slots() {
     let least = core::mem::offset_of!(Host, context);
@@ -210,7 +210,7 @@ fn a_provider_has_tables_for_what_it_has_and_none_for_what_is_absent() {
 #[test]
 fn bytes_of_no_place_are_none_and_so_are_none_of_any_place() {
     let one = [7];
-    // SAFETY: null, or readable for the stated number of bytes.
+    // SAFETY: the pointer is null, or readable for the stated number of bytes.
     unsafe {
         assert_eq!(bytes(ptr::null(), 5), [0; 0]);
         assert_eq!(bytes(one.as_ptr().wrapping_add(1), 0), [0; 0]);

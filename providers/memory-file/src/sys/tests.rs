@@ -1,4 +1,4 @@
-//! Which processes are alive, and which files of peers are refused.
+//! Tests which processes count as alive, and which files of peers are refused.
 
 use super::*;
 
@@ -15,9 +15,9 @@ fn a_process_is_alive_until_it_has_ended() {
     assert!(!told.is_alive() && !by_number.is_alive());
 }
 
-/// A memory file with these `flags`, sealed against changes of its size.
+/// Returns a memory file with these `flags`, sealed against changes of its size.
 fn file(flags: libc::c_uint, len: usize) -> io::Result<OwnedFd> {
-    // SAFETY: a zero-terminated name, and a descriptor that nothing else owns.
+    // SAFETY: the name is zero-terminated, and nothing else owns the descriptor.
     unsafe {
         let fd = libc::memfd_create(c"test".as_ptr(), flags | libc::MFD_ALLOW_SEALING);
         if fd < 0 {
@@ -59,7 +59,7 @@ fn a_file_without_memory_behind_it_is_refused_whatever_its_length() {
 
 #[test]
 fn a_file_that_can_shrink_is_refused() {
-    // SAFETY: a zero-terminated name, and a descriptor that nothing else owns.
+    // SAFETY: the name is zero-terminated, and nothing else owns the descriptor.
     let file = unsafe {
         let fd = libc::memfd_create(c"test".as_ptr(), libc::MFD_ALLOW_SEALING);
         OwnedFd::from_raw_fd(fd)
@@ -96,9 +96,9 @@ fn the_file_system_of_a_descriptor_without_seals_is_asked_nothing() {
     let file = memory_file(c"sealed", PAGE).expect("a memory file");
     reserve(&file, 0, PAGE).expect("a page");
     assert_eq!(asked(&file), (true, true));
-    // SAFETY: a zero-terminated name.
+    // SAFETY: the name is zero-terminated.
     let fd = unsafe { libc::memfd_create(c"bare".as_ptr(), libc::MFD_ALLOW_SEALING) };
-    // SAFETY: a descriptor that nothing else owns.
+    // SAFETY: nothing else owns the descriptor.
     let bare = unsafe { OwnedFd::from_raw_fd(fd) };
     let usual = OwnedFd::from(std::fs::File::open("/proc/self/exe").expect("this program"));
     let (end, _) = std::os::unix::net::UnixStream::pair().expect("two sockets");
@@ -168,7 +168,7 @@ fn copies_stay_inside_and_what_reaches_out_does_nothing() {
         }
         for outside in [end - len as u64 + 1, end, u64::MAX - len as u64 + 1, u64::MAX] {
             let mut back = vec![0xee; len];
-            // SAFETY: as above.
+            // SAFETY: as for the block above.
             unsafe {
                 assert!(!map.copy_in(outside, from.as_ptr(), len), "{len} at {outside}");
                 assert!(!map.copy_out(outside, back.as_mut_ptr(), len), "{len} at {outside}");
@@ -184,7 +184,7 @@ fn a_mapping_that_may_only_be_read_is_never_written() {
     let map = mapped(PAGE, false);
     assert!(!map.is_writable() && mapped(PAGE, true).is_writable());
     let mut back = [0xee; 8];
-    // SAFETY: eight bytes each.
+    // SAFETY: both sides have eight bytes.
     unsafe {
         assert!(!map.copy_in(0, back.as_ptr(), 8));
         assert!(map.copy_out(0, back.as_mut_ptr(), 8));
@@ -221,7 +221,7 @@ fn a_file_that_is_sealed_against_writers_takes_no_more_of_them() {
     map.word(0).unwrap().store(7, std::sync::atomic::Ordering::Relaxed);
     let unknown = seal(&file, 1 << 30).unwrap_err();
     assert!(unknown.text.contains("sealing"), "{unknown:?}");
-    // Sealed against further seals.
+    // The file is sealed against further seals.
     seal(&file, libc::F_SEAL_SEAL).unwrap();
     assert!(seal(&file, SEAL_WRITERS).is_err());
 }
@@ -241,7 +241,7 @@ fn another_process_sees_the_lock_of_a_process_and_its_owner_does_not() {
         unsafe { libc::_exit(if seen { 0 } else { 1 }) };
     }
     let mut status = -1;
-    // SAFETY: our own child, and room for a number.
+    // SAFETY: the child belongs to this test, and `status` has room for a number.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert_eq!(status, 0, "the child saw something else");
 }

@@ -1,8 +1,8 @@
-//! Atomics that libfabric's provider executes: which are supported, and libfabric's names for them.
+//! Atomics that libfabric's provider executes: the supported ones, and libfabric's names for them.
 //!
-//! They are advertised as atomics of a device. They need not be atomic towards the processor's atomics, so one executor handles all
-//! atomics of a region. They are requested only of providers with one executor for all interfaces of a domain, and only if the
-//! request has no other cost (`offers`). `selftest` detects atomics that a provider claims without supporting them.
+//! These atomics are advertised as atomics of a device. They need not be atomic towards the processor's atomics, so one executor
+//! handles all atomics of a region. They are requested only of providers with one executor for all interfaces of a domain, and only
+//! if the request has no other cost (`offers`). `selftest` detects atomics that a provider claims without supporting them.
 
 pub(crate) mod sys;
 
@@ -12,13 +12,13 @@ use crate::offers::core_name;
 use core::ffi::c_int;
 use tieline_plugin_api::atomic_op;
 
-/// Providers with one executor for all interfaces: the device (cxi), or one thread of the domain (sockets: read in
-/// sock_progress.c). With other providers each endpoint's owner executes them while polling (`ofi_rxm`: read in rxm_cq.c; EFA,
+/// The providers with one executor for all interfaces: the device (cxi), or one thread of the domain (sockets: read in
+/// sock_progress.c). With other providers each endpoint's owner executes atomics while polling (`ofi_rxm`: read in rxm_cq.c; EFA,
 /// opx), possibly two threads of a process concurrently. A build need not use the processor's atomics for that (util_atomic.c,
-/// HAVE_BUILTIN_MM_ATOMICS), and there is no way to query whether it does.
+/// HAVE_BUILTIN_MM_ATOMICS), and no query tells whether it does.
 const ONE_EXECUTOR: &[&str] = &["cxi", "sockets"];
 
-/// Whether atomics are requested of a provider.
+/// Checks whether this provider requests atomics of a libfabric provider.
 pub(crate) fn are_wanted(provider: &str, settings: &Settings) -> bool {
     let native = !provider.contains("ofi_rx") && ONE_EXECUTOR.contains(&core_name(provider));
     native || settings.trusts("atomics")
@@ -29,7 +29,7 @@ pub(crate) fn are_wanted(provider: &str, settings: &Settings) -> bool {
 pub(crate) enum Form {
     Post,
     Fetch,
-    /// Compares and also fetches; there is no form that only compares.
+    /// The call for compare operations, which also fetches; libfabric has no call that only compares.
     Compare,
 }
 
@@ -37,9 +37,9 @@ pub(crate) enum Form {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Native {
     pub(crate) form: Form,
-    /// `FI_UINT32` or `FI_UINT64`.
+    /// The type, `FI_UINT32` or `FI_UINT64`.
     pub(crate) datatype: c_int,
-    /// `FI_SUM` and so on.
+    /// The operation, `FI_SUM` and so on.
     pub(crate) op: c_int,
 }
 
@@ -74,12 +74,12 @@ impl Masks {
         op < 32 && matches!(width, 4 | 8) && *self.of(width, fetch) & 1 << op != 0
     }
 
-    /// Whether a 64-bit compare-and-swap is among them: the core builds missing operations from it.
+    /// Checks whether a 64-bit compare-and-swap is among the operations: the core builds missing operations from it.
     pub(crate) fn are_enough(self) -> bool {
         self.has(atomic_op::COMPARE_SWAP, 8, true)
     }
 
-    /// Every atomic of the ABI: operation, width, and whether it fetches.
+    /// Lists every atomic of the ABI: operation, width, and whether it fetches.
     pub(crate) fn each() -> impl Iterator<Item = (u32, u32, bool)> {
         let ops = atomic_op::ADD..=atomic_op::MAX;
         ops.flat_map(|op| [(op, 4, false), (op, 4, true), (op, 8, false), (op, 8, true)])
@@ -112,7 +112,7 @@ pub(crate) fn native(op: u32, width: u32, fetch: bool) -> Option<Native> {
     Some(Native { form, datatype, op })
 }
 
-/// The value in memory after an atomic.
+/// Returns the value in memory after an atomic.
 pub(crate) fn applied(op: u32, width: u32, old: u64, operand: u64, compare: u64) -> u64 {
     let mask = if width == 4 { u64::from(u32::MAX) } else { u64::MAX };
     let (old, operand, compare) = (old & mask, operand & mask, compare & mask);
@@ -135,7 +135,7 @@ pub(crate) const COMPARE: usize = 8;
 pub(crate) const RESULT: usize = 16;
 pub(crate) const PARTS: usize = 24;
 
-/// The bytes of a value in memory.
+/// Returns the bytes of a value in memory.
 pub(crate) fn bytes(value: u64, width: u32) -> Vec<u8> {
     match width {
         4 => (value as u32).to_ne_bytes().to_vec(),
@@ -143,7 +143,7 @@ pub(crate) fn bytes(value: u64, width: u32) -> Vec<u8> {
     }
 }
 
-/// The value of bytes in memory.
+/// Returns the value of bytes in memory.
 pub(crate) fn value(bytes: &[u8]) -> u64 {
     match (bytes.first_chunk::<8>(), bytes.first_chunk::<4>()) {
         (Some(wide), _) => u64::from_ne_bytes(*wide),

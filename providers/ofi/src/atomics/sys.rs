@@ -10,11 +10,11 @@ use core::ffi::{c_int, c_void};
 impl Ep {
     fn atomics(&self) -> Option<&fi_ops_atomic> {
         self.is_open().ok()?;
-        // SAFETY: an open endpoint, whose table is null or stays as long.
+        // SAFETY: the endpoint is open; its table is null or stays for the endpoint's life.
         unsafe { (*self.raw).atomic.as_ref() }
     }
 
-    /// The atomics that the provider reports as supported.
+    /// Returns the atomics that the provider reports as supported.
     pub(crate) fn counted(&self) -> Masks {
         let mut masks = Masks::default();
         let Some(ops) = self.atomics() else { return masks };
@@ -26,7 +26,7 @@ impl Ep {
                 Form::Compare => ops.compwritevalid,
             };
             let mut count = 0;
-            // SAFETY: an open endpoint; room for one number.
+            // SAFETY: the endpoint is open, and `count` has room for one number.
             let code = unsafe { ask(self.raw, native.datatype, native.op, &raw mut count) };
             if code == 0 && count > 0 {
                 masks.add(op, width, fetch);
@@ -35,7 +35,8 @@ impl Ep {
         masks
     }
 
-    /// Posts an atomic, whose operand, comparand and result are in `slot`. It completes when it has been executed at the target.
+    /// Posts an atomic, whose operand, comparand and result are in `slot`. The atomic completes when it has been executed at the
+    /// target.
     pub(crate) fn atomic(
         &self,
         native: Native,
@@ -63,9 +64,11 @@ impl Ep {
             data: 0,
         };
         let message = &raw const message;
-        // Also for fetching atomics: without this flag, cxi completes them before the word is in memory (read in cxip_atomic.c).
+        // Fetching atomics also have this flag: without it, cxi completes them before the word is in memory (read in
+        // cxip_atomic.c).
         let flags = FI_COMPLETION | FI_DELIVERY_COMPLETE;
-        // SAFETY: an enabled endpoint with the table; the records live for the call, the slot and the context until the completion.
+        // SAFETY: the endpoint is enabled and has the table. The records live for the call; the slot and the context live until the
+        // completion.
         let code = unsafe {
             match native.form {
                 Form::Post => (ops.writemsg)(ep, message, flags),

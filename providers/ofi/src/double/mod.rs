@@ -1,4 +1,4 @@
-//! A libfabric simulated in this process, to test behaviour that no provider here shows.
+//! A libfabric that is simulated in this process, to test behaviour that no real provider shows on the development machine.
 
 mod atomics {
     pub(crate) mod sys;
@@ -35,20 +35,20 @@ use tieline_plugin_api::{
     Domain, Endpoint, Events, Failure, Interface, RmaOp, Status, access, event,
 };
 
-/// The reports of an interface in one or more polls.
+/// The events of an interface in one or more polls.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// Header and payload of each message.
+    /// The header and payload of each message.
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
-    /// Cookie and result of each completed operation.
+    /// The cookie and result of each completed operation.
     pub(crate) ended: Vec<(u64, Result<(), Status>)>,
-    /// The fetched values.
+    /// The fetched values of atomics.
     pub(crate) values: Vec<u64>,
     /// The identities of peers that arrived.
     pub(crate) arrived: Vec<Vec<u8>>,
     /// The statuses with which peers left.
     pub(crate) left: Vec<i32>,
-    /// Endpoints that failed: cookie, status, text.
+    /// The endpoints that failed: cookie, status, text.
     pub(crate) failed: Vec<(u64, Status, String)>,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Side {
     pub(crate) told: Told,
 }
 
-/// More polls than any operation needs that completes.
+/// The number of polls after which an operation that completes must have completed.
 const MANY: usize = 10_000;
 
 pub(crate) fn settings() -> Settings {
@@ -110,7 +110,7 @@ impl Side {
         }
     }
 
-    /// An endpoint to the other side that is ready for messages.
+    /// Returns an endpoint to the other side that is ready for messages.
     pub(crate) fn connected(&mut self, to: &mut Side, cookie: u64) -> OfiEndpoint {
         let address = to.interface.address();
         let endpoint = self.interface.connect(&address, b"it is me", cookie).unwrap();
@@ -119,7 +119,7 @@ impl Side {
     }
 
     fn is_welcome(&self, endpoint: &OfiEndpoint) -> bool {
-        // Nothing is accepted before the peer has answered, not even a message that is too long.
+        // The endpoint accepts nothing before the peer has answered, not even a message that is too long.
         !matches!(
             endpoint.am_packed(0, 0, refusing(&mut |_, _| Err(Status::Canceled)), 8),
             Err(Status::Again)
@@ -162,7 +162,7 @@ pub(crate) fn until(
     panic!("it does not come: {:?} and {:?}", near.told, far.told);
 }
 
-/// A put or get of one piece with a reported completion.
+/// Runs a put or get of one piece with a reported completion.
 pub(crate) fn transfer(
     endpoint: &OfiEndpoint,
     put: bool,

@@ -2,27 +2,27 @@
 
 use super::world::{Atomics, Manners};
 
-/// How a behaviour is known.
+/// The evidence for a behaviour.
 #[derive(Clone, Copy, Debug)]
 enum Source {
-    /// A program over this provider has shown it.
+    /// A program over this libfabric provider has shown the behaviour.
     Run(&'static str),
-    /// A file of libfabric's source.
+    /// This file of libfabric's source contains the behaviour.
     Read(&'static str),
-    /// A manual page.
+    /// This manual page states the behaviour.
     Page(&'static str),
-    /// No provider is known to behave so: a conceivable defect, or a malicious peer.
+    /// No provider is known to behave like this: a conceivable defect, or a malicious peer.
     Invented(&'static str),
 }
 
-/// The comparison with a real library.
+/// The comparison of a behaviour with a real library.
 #[derive(Clone, Copy, Debug)]
 enum Against {
     /// A test of `real_tests.rs`, whose outcome must be the same.
     Test(&'static str),
     /// A test elsewhere that uses only a real library.
     Run(&'static str),
-    /// Why there is no comparison.
+    /// The reason why there is no comparison.
     Nothing(&'static str),
 }
 
@@ -169,7 +169,7 @@ const MANNERS: &[(&str, Source, Against)] = &[
     ),
 ];
 
-/// The source of each simulated behaviour of atomics. Defects are invented: each is that of an implementation that confuses two
+/// Returns the source of each simulated behaviour of atomics. Defects are invented: in each case an implementation confuses two
 /// things.
 fn atomics_source(atomics: Atomics) -> Source {
     let defect = Invented("a defect that the trial at open has to find");

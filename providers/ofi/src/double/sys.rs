@@ -17,10 +17,10 @@ use std::time::Duration;
 use tieline_plugin_api::abi::Event;
 
 const NAME: &[u8] = b"played-0";
-/// A message was longer than its buffer (fi_errno.h).
+/// The error for a message that is longer than its buffer (fi_errno.h).
 const FI_ETRUNC: c_int = 265;
 
-/// An object with the table of a provider: its head and its number.
+/// An object with the function table of a provider, and the object's number.
 #[repr(C)]
 struct Object<T> {
     public: T,
@@ -28,7 +28,7 @@ struct Object<T> {
 }
 
 pub(super) unsafe extern "C" fn close<T>(fid: *mut fid) -> c_int {
-    // SAFETY: an object that `new` made, closed once.
+    // SAFETY: `new` made the object, and it is closed once.
     unsafe { drop(Box::from_raw(fid.cast::<Object<T>>())) };
     0
 }
@@ -46,7 +46,7 @@ pub(super) fn new<T>(public: T, number: u64) -> *mut T {
 }
 
 pub(super) fn number<T>(object: *mut T) -> u64 {
-    // SAFETY: an object that `new` made and that is open.
+    // SAFETY: `new` made the object, and it is open.
     unsafe { (*object.cast::<Object<T>>()).number }
 }
 
@@ -62,7 +62,7 @@ pub(super) fn head(ops: fi_ops) -> fid {
     fid { fclass: 0, context: ptr::null_mut(), ops: table(ops) }
 }
 
-/// The functions of the library.
+/// Returns the functions of the library.
 pub(crate) fn library() -> Library {
     Library {
         getinfo,
@@ -92,7 +92,7 @@ unsafe extern "C" fn fabric(
         }),
         api_version: API,
     };
-    // SAFETY: room for one pointer.
+    // SAFETY: the target has room for one pointer.
     unsafe { *out = new(fabric, 0) };
     0
 }
@@ -112,9 +112,9 @@ unsafe extern "C" fn domain(
         ops: table(fi_ops_domain { size: size_of::<fi_ops_domain>(), av_open, cq_open, endpoint }),
         mr: table(fi_ops_mr { size: size_of::<fi_ops_mr>(), reg }),
     };
-    // SAFETY: room for one pointer.
+    // SAFETY: the target has room for one pointer.
     unsafe { *out = new(domain, 0) };
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     world(|world| stands(world, unsafe { *out }, fabric));
     0
 }
@@ -125,7 +125,7 @@ unsafe extern "C" fn av_open(
     out: *mut *mut fid_av,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: a filled record.
+    // SAFETY: the record is filled.
     if unsafe { (*attr).kind } != world(|world| world.manners.av_type) {
         return -libc::EINVAL;
     }
@@ -139,7 +139,7 @@ unsafe extern "C" fn av_open(
             remove,
         }),
     };
-    // SAFETY: room for one pointer.
+    // SAFETY: the target has room for one pointer.
     unsafe { *out = new(av, 0) };
     0
 }
@@ -152,7 +152,7 @@ unsafe extern "C" fn insert(
     _: u64,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: an address of this format has as many bytes as the name of an endpoint; room for one number.
+    // SAFETY: an address of this format has the length of an endpoint's name; `out` has room for one number.
     unsafe {
         let name = core::slice::from_raw_parts(at.cast::<u8>(), NAME.len());
         if !name.starts_with(b"played-") {
@@ -164,20 +164,20 @@ unsafe extern "C" fn insert(
     1
 }
 
-/// EFA's two sides number what they exchange; removing an entry aborts the other side's process (read in efa_rdm_msg.c,
-/// efa_base_ep.c).
+/// Refuses to remove an entry. EFA's two sides number their packets, and removing an entry aborts the other side's process (read in
+/// efa_rdm_msg.c, efa_base_ep.c).
 unsafe extern "C" fn remove(_: *mut fid_av, _: *mut u64, _: usize, _: u64) -> c_int {
     world(|world| world.complaints.push("a peer was taken out of the table".into()));
     0
 }
 
-/// A descriptor that is never readable, one for each thread.
+/// Returns a descriptor that is never readable, one for each thread.
 unsafe extern "C" fn descriptor(_: *mut fid, _: c_int, out: *mut c_void) -> c_int {
     thread_local! {
         static SILENT: tieline_net::Waker = tieline_net::Waker::new().unwrap();
     }
     let fd = SILENT.with(|silent| silent.as_fd().as_raw_fd());
-    // SAFETY: room for a descriptor.
+    // SAFETY: `out` has room for a descriptor.
     unsafe { out.cast::<c_int>().write(fd) };
     0
 }
@@ -188,7 +188,7 @@ unsafe extern "C" fn cq_open(
     out: *mut *mut fid_cq,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: a filled record.
+    // SAFETY: the record is filled.
     if unsafe { (*attr).wait_obj } != FI_WAIT_NONE && !world(|world| world.manners.waits) {
         return -libc::ENOSYS;
     }
@@ -205,7 +205,8 @@ unsafe extern "C" fn cq_open(
             strerror,
         }),
     };
-    // SAFETY: a filled record, and room for one pointer. The queue's number becomes that of the endpoint that is bound to it.
+    // SAFETY: the record is filled, and `out` has room for one pointer. The queue's number becomes that of the endpoint that is
+    // bound to it.
     let (size, cq) = unsafe {
         *out = new(cq, u64::MAX);
         ((*attr).size, *out)
@@ -214,10 +215,10 @@ unsafe extern "C" fn cq_open(
     0
 }
 
-/// Gives a queue the number of its endpoint.
+/// Sets the number of a queue to that of its endpoint.
 ///
 /// # Safety
-/// An open queue.
+/// `queue` is an open queue.
 pub(super) unsafe fn name_queue(queue: *mut fid, at: usize) {
     // SAFETY: see above.
     unsafe { (*queue.cast::<Object<fid_cq>>()).number = at as u64 };
@@ -227,7 +228,7 @@ pub(super) unsafe fn name_queue(queue: *mut fid, at: usize) {
 fn copy(from: usize, to: usize, len: usize) {
     let (from, to) =
         (ptr::with_exposed_provenance::<u8>(from), ptr::with_exposed_provenance_mut(to));
-    // SAFETY: posted or registered memory, whose posting or registration was looked up.
+    // SAFETY: the memory is posted or registered; its posting or registration was looked up.
     unsafe { ptr::copy(from, to, len) };
 }
 
@@ -280,7 +281,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, out: *mut c_void, room: usize) -> isi
                         buf: ptr::with_exposed_provenance_mut(entry.at),
                         data: 0,
                     };
-                    // SAFETY: room for as many as were asked for.
+                    // SAFETY: `out` has room for the number of records that the caller asked for.
                     unsafe { out.cast::<fi_cq_data_entry>().add(count).write(record) };
                     count += 1;
                     let _ = entries.pop_front();
@@ -295,7 +296,7 @@ unsafe extern "C" fn read(cq: *mut fid_cq, out: *mut c_void, room: usize) -> isi
 unsafe extern "C" fn readerr(cq: *mut fid_cq, out: *mut fi_cq_err_entry, _: u64) -> isize {
     let at = number(cq) as usize;
     let Some(entry) = world(|world| world.ends[at].entries.pop_front()) else { return 0 };
-    // SAFETY: a whole record.
+    // SAFETY: the record is complete.
     unsafe {
         (*out).op_context = ptr::with_exposed_provenance_mut(entry.context);
         ((*out).flags, (*out).err) = (entry.flags, entry.error);
@@ -343,7 +344,7 @@ unsafe extern "C" fn close_end(fid: *mut fid) -> c_int {
             world.complete(from, Entry { context, flags: 0, at: 0, len: 0, error });
         }
     });
-    // SAFETY: closed once.
+    // SAFETY: the object is closed once.
     unsafe { close::<fid_ep>(fid) }
 }
 
@@ -354,7 +355,7 @@ unsafe extern "C" fn endpoint(
     _: *mut c_void,
 ) -> c_int {
     if let Some(signal) = world(|world| world.manners.kills) {
-        // SAFETY: ends this process, or its child, unless there is a handler.
+        // SAFETY: the signal ends this process, or its child, unless there is a handler.
         let _ = unsafe { libc::raise(signal) };
     }
     let at = world(|world| {
@@ -393,7 +394,7 @@ unsafe extern "C" fn endpoint(
         tagged: none,
         atomic: super::atomics::sys::table_of(),
     };
-    // SAFETY: room for one pointer.
+    // SAFETY: the target has room for one pointer.
     unsafe { *out = new(ep, at as u64) };
     0
 }
@@ -406,7 +407,7 @@ unsafe extern "C" fn setopt(
     _: usize,
 ) -> c_int {
     let end = number(fid.cast::<fid_ep>()) as usize;
-    // SAFETY: the option is one size.
+    // SAFETY: the option is a record of one size.
     let room = unsafe { *at.cast::<usize>() };
     world(|world| world.ends[end].least_room = room);
     0
@@ -415,7 +416,7 @@ unsafe extern "C" fn setopt(
 unsafe extern "C" fn getname(fid: *mut fid, out: *mut c_void, len: *mut usize) -> c_int {
     let mut name = NAME.to_vec();
     name[7] = b'0' + number(fid.cast::<fid_ep>()) as u8;
-    // SAFETY: the room is longer than stated.
+    // SAFETY: the buffer is longer than stated.
     unsafe {
         ptr::copy_nonoverlapping(name.as_ptr(), out.cast(), name.len());
         *len = name.len();
@@ -423,7 +424,7 @@ unsafe extern "C" fn getname(fid: *mut fid, out: *mut c_void, len: *mut usize) -
     0
 }
 
-/// The pieces of a message or transfer; each has a descriptor if one is required.
+/// Returns the pieces of a message or transfer; each has a descriptor if one is required.
 pub(super) fn pieces(
     world: &mut World,
     iov: *const libc::iovec,
@@ -447,7 +448,7 @@ pub(super) fn pieces(
         .collect()
 }
 
-/// Puts messages that arrived before a buffer was posted into buffers.
+/// Copies messages that arrived before a buffer was posted into the posted buffers.
 fn deliver(world: &mut World, at: usize) {
     let end = &mut world.ends[at];
     let mut came = Vec::new();
@@ -503,7 +504,7 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64
             world.complaints.push("more receives were posted than are taken".into());
             return -(FI_EAGAIN as isize);
         }
-        // SAFETY: a filled record.
+        // SAFETY: the record is filled.
         let message = unsafe { &*message };
         let pieces = pieces(world, message.msg_iov, message.desc, message.iov_count);
         let (base, len) = pieces[0];
@@ -524,7 +525,7 @@ unsafe extern "C" fn recvmsg(ep: *mut fid_ep, message: *const fi_msg, flags: u64
 unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) -> isize {
     let from = number(ep) as usize;
     world(|world| {
-        // SAFETY: a filled record.
+        // SAFETY: the record is filled.
         let message = unsafe { &*message };
         let (to, context) = (message.addr as usize, message.context.expose_provenance());
         if let Some(error) = world.manners.refuse_send.take() {
@@ -560,13 +561,13 @@ unsafe extern "C" fn sendmsg(ep: *mut fid_ep, message: *const fi_msg, _: u64) ->
     })
 }
 
-/// The events that a poll has written.
+/// Returns the events that a poll has written.
 pub(crate) fn pushed(room: &[core::mem::MaybeUninit<Event>], len: usize) -> Vec<Event> {
-    // SAFETY: this many events were pushed.
+    // SAFETY: the poll has written `len` events.
     room[..len].iter().map(|event| unsafe { event.assume_init_read() }).collect()
 }
 
-/// The bytes that an event points to.
+/// Returns the bytes that an event points to.
 pub(crate) fn payload(event: &Event) -> Vec<u8> {
     if event.len == 0 {
         return Vec::new();
@@ -577,6 +578,6 @@ pub(crate) fn payload(event: &Event) -> Vec<u8> {
 
 /// Writes the bytes that a packer must write.
 pub(crate) fn write(to: *mut u8, bytes: &[u8]) {
-    // SAFETY: the provider provides as much room as was requested.
+    // SAFETY: the provider provides the room that was requested.
     unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
 }

@@ -1,6 +1,7 @@
 //! The state of the simulation: endpoints in one process, their memory, and the faults that tests request.
 //!
-//! `sources.rs` names a source for each behaviour. `run` means: a program over libfabric 1.17 as Debian ships it.
+//! `sources.rs` names a source for each behaviour. `run` means that a program over libfabric 1.17 as Debian ships it has shown the
+//! behaviour.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -9,26 +10,26 @@ use std::ffi::CStr;
 /// The atomics that the library claims, and those that it executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Atomics {
-    /// None exist, and a request for them finds no provider (tcp of 2.x: run).
+    /// No atomics exist, and a request for them finds no provider (tcp of 2.x: run).
     None,
-    /// All exist and are executed.
+    /// All atomics exist and are executed.
     Kept,
-    /// They exist, but with them messages are shorter, because another provider is used (tcp of 2.x, which is tcp;ofi_rxm then:
+    /// Atomics exist, but with them messages are shorter, because another provider is used (tcp of 2.x, which is tcp;ofi_rxm then:
     /// run).
     Dear,
-    /// Fetching ones are claimed and refused (net of 1.17: run).
+    /// Fetching atomics are claimed and refused (net of 1.17: run).
     FetchesRefused,
-    /// Those of 32 bits write 64 bits.
+    /// Atomics of 32 bits write 64 bits.
     TooWide,
-    /// They complete without an effect.
+    /// Atomics complete without an effect.
     Forgotten,
-    /// All exist, but with them fewer operations may be under way.
+    /// All atomics exist, but with them fewer operations may be under way.
     Narrow,
-    /// The query for them fails for another reason than a missing provider.
+    /// The query for atomics fails for another reason than a missing provider.
     Unanswered,
-    /// Comparing ones are claimed and refused.
+    /// Comparing atomics are claimed and refused.
     SwapsRefused,
-    /// Minimum and maximum compare signed numbers.
+    /// The minimum and maximum compare signed numbers.
     Signed,
     /// The maximum completes without an effect.
     MaxForgotten,
@@ -43,81 +44,82 @@ pub(crate) enum Atomics {
 /// The library's behaviour; `sources.rs` names a source for each field.
 #[derive(Clone, Debug)]
 pub(crate) struct Manners {
-    /// The name of its device.
+    /// The name of the library's device.
     pub(crate) device: &'static CStr,
-    /// The size of its keys (fi_domain(3), mr_key_size).
+    /// The size of the library's keys (fi_domain(3), mr_key_size).
     pub(crate) key_size: usize,
-    /// The `FI_MR_...` bits that it demands (fi_mr(3)).
+    /// The `FI_MR_...` bits that the library demands (fi_mr(3)).
     pub(crate) mr_mode: i32,
-    /// Completion at the target can be requested (fi_endpoint(3), FI_DELIVERY_COMPLETE).
+    /// Whether completion at the target can be requested (fi_endpoint(3), FI_DELIVERY_COMPLETE).
     pub(crate) delivery: bool,
-    /// Number of posts that are refused with EAGAIN first: a connection forms, or a queue is full (rxm: run).
+    /// The number of posts that are refused with EAGAIN first, while a connection forms or a queue is full (rxm: run).
     pub(crate) eagain: usize,
-    /// Queues have a descriptor to wait on, which never becomes readable.
+    /// Whether queues have a descriptor to wait on, which never becomes readable.
     pub(crate) waits: bool,
-    /// A put or get is executed when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm: run).
+    /// Whether a put or get is executed when its target polls (FI_PROGRESS_MANUAL; tcp;ofi_rxm: run).
     pub(crate) manual: bool,
-    /// Completions are late: they wait until `let_go`.
+    /// Whether completions are late: they wait until `let_go`.
     pub(crate) late: bool,
-    /// A put completes when it is posted, whatever was requested (net of 1.17: run).
+    /// Whether a put completes when it is posted, whatever was requested (net of 1.17: run).
     pub(crate) lies: bool,
-    /// The next put or get fails with this error after it was posted (tcp;ofi_rxm: 125 and 107 when the peer is killed: run).
+    /// The error with which the next put or get fails after it was posted (tcp;ofi_rxm: 125 and 107 when the peer is killed: run).
     pub(crate) fail_transfer: Option<i32>,
-    /// The next put or get is refused with this error when it is posted.
+    /// The error with which the next put or get is refused when it is posted.
     pub(crate) refuse_transfer: Option<i32>,
-    /// The next message fails with this error.
+    /// The error with which the next message fails.
     pub(crate) fail_send: Option<i32>,
-    /// The next message is refused with this error (sockets returns ENOENT if there is no receiver: run).
+    /// The error with which the next message is refused (sockets returns ENOENT if there is no receiver: run).
     pub(crate) refuse_send: Option<i32>,
-    /// The next message is lost but completes successfully: it was on a connection that the library replaced (rxm: read in
+    /// Whether the next message is lost but completes successfully: it was on a connection that the library replaced (rxm: read in
     /// prov/rxm, which connects anew).
     pub(crate) lose_send: bool,
-    /// The next message arrives after its successor, whatever order was granted.
+    /// Whether the next message arrives after its successor, whatever order was granted.
     pub(crate) swap_sends: bool,
-    /// Late completions arrive in reverse order (fi_cq(3)).
+    /// Whether late completions arrive in reverse order (fi_cq(3)).
     pub(crate) backwards: bool,
-    /// An event that belongs to no operation (EFA: read in efa_base_ep.c).
+    /// The error of an event that belongs to no operation (EFA: read in efa_base_ep.c).
     pub(crate) trouble: Option<i32>,
-    /// Endpoints refuse to close and continue to work (cxi, sockets: read in cxip_ep.c, sock_ep.c).
+    /// Whether endpoints refuse to close and continue to work (cxi, sockets: read in cxip_ep.c, sock_ep.c).
     pub(crate) stays_open: bool,
-    /// There is a queue for such events; an endpoint without one is a complaint.
+    /// Whether there is a queue for events of no operation; a test complains about an endpoint without one.
     pub(crate) has_notices: bool,
-    /// The completion queue fails (fi_cq(3): overrun).
+    /// Whether the completion queue fails (fi_cq(3): overrun).
     pub(crate) overrun: bool,
     /// The provider's name, and the format of its addresses.
     pub(crate) provider: &'static CStr,
     pub(crate) format: u32,
-    /// The mode bits that it demands (fi_getinfo(3)), and its only kind of table, if there is only one (opx: read in fi_opx_av.c).
+    /// The mode bits that the library demands (fi_getinfo(3)), and its only kind of table, if there is only one (opx: read in
+    /// fi_opx_av.c).
     pub(crate) mode: u64,
     pub(crate) av_type: i32,
-    /// The release of a buffer has its own completion, with the rest of the buffer (opx: read in fi_opx_endpoint.h).
+    /// Whether the release of a buffer has its own completion, with the rest of the buffer (opx: read in fi_opx_endpoint.h).
     pub(crate) separate_release: bool,
-    /// Nothing is accepted for this endpoint (verbs;ofi_rxm, whose receiver has no room: run).
+    /// The endpoint for which the library accepts nothing (verbs;ofi_rxm, whose receiver has no room: run).
     pub(crate) deaf: Option<usize>,
-    /// Puts and gets stay under way while messages pass: they are not ordered with each other (cxi, efa: no FI_ORDER_SAW).
+    /// Whether puts and gets stay under way while messages pass: they are not ordered with each other (cxi, efa: no FI_ORDER_SAW).
     pub(crate) hold_ways: bool,
-    /// An unknown peer keeps the queue full of invalid packets.
+    /// Whether an unknown peer keeps the queue full of invalid packets.
     pub(crate) noise: bool,
     /// The status that peers put into their refusals.
     pub(crate) refusals_say: Option<i32>,
-    /// Only so many registrations succeed (RLIMIT_MEMLOCK).
+    /// The number of registrations that succeed (RLIMIT_MEMLOCK).
     pub(crate) registrations: Option<usize>,
     pub(crate) atomics: Atomics,
     /// The version of the interface that must be requested.
     pub(crate) api: u32,
     /// The granted orders of sends and of receives, whatever was requested.
     pub(crate) orders: (u64, u64),
-    /// Keys that must be mapped are longer than any room (FI_ETOOSMALL).
+    /// Whether keys that must be mapped are longer than any room (FI_ETOOSMALL).
     pub(crate) keys_are_long: bool,
-    /// Registrations do not end: closing one returns this error (EBUSY: fi_mr(3), verbs, cxi), and it stays.
+    /// The error with which closing a registration fails; the registration stays (EBUSY: fi_mr(3), verbs, cxi).
     pub(crate) keeps_registrations: Option<i32>,
-    /// Each completion arrives twice.
+    /// Whether each completion arrives twice.
     pub(crate) doubles: bool,
-    /// Number of receives accepted at once; 0: all that are posted, and the limit is not reported.
+    /// The number of receives that the library accepts; 0 if it accepts all and reports no limit.
     pub(crate) receives: usize,
-    /// This signal ends the process as an endpoint opens.
+    /// The signal that ends the process as an endpoint opens.
     pub(crate) kills: Option<i32>,
-    /// Only so many objects can be bound to endpoints.
+    /// The number of objects that can be bound to endpoints.
     pub(crate) bindings: Option<usize>,
 }
 
@@ -174,7 +176,7 @@ pub(crate) struct Entry {
     pub(crate) flags: u64,
     pub(crate) at: usize,
     pub(crate) len: usize,
-    /// An error if not 0.
+    /// The error of the operation; 0 for success.
     pub(crate) error: i32,
 }
 
@@ -184,34 +186,34 @@ pub(crate) struct Posted {
     pub(crate) len: usize,
     pub(crate) used: usize,
     pub(crate) context: usize,
-    /// For many messages; otherwise for one.
+    /// Whether the buffer is for many messages; otherwise it is for one.
     pub(crate) many: bool,
 }
 
 /// A put, get or atomic under way.
 pub(crate) struct Way {
     pub(crate) put: bool,
-    /// An atomic, whose local pieces are its operand, its comparand, and the room for its result.
+    /// The atomic, if this is one. Its local pieces are its operand, its comparand, and the room for its result.
     pub(crate) atomic: Option<crate::atomics::Native>,
     pub(crate) local: Vec<(usize, usize)>,
-    /// In the target's memory: checked when it was posted, as in software providers.
+    /// The address in the target's memory, checked when the operation was posted, as in software providers.
     pub(crate) remote: usize,
     pub(crate) from: usize,
-    /// `None`: it has already completed.
+    /// The operation's context; `None` if the operation has already completed.
     pub(crate) context: Option<usize>,
-    /// The key that it was posted with.
+    /// The key with which the operation was posted.
     pub(crate) key: u64,
 }
 
 #[derive(Default)]
 pub(crate) struct End {
     pub(crate) open: bool,
-    /// Distinguishes it from other endpoints that had this place.
+    /// The number that distinguishes this endpoint from others that had its place.
     pub(crate) serial: u64,
-    /// The domain that it was opened on, and whether it has a table of peers.
+    /// The domain on which the endpoint was opened, and whether the endpoint has a table of peers.
     pub(crate) domain: usize,
     pub(crate) has_table: bool,
-    /// Room for completions in its queue.
+    /// The number of completions that fit into the endpoint's queue.
     pub(crate) room: usize,
     pub(crate) has_notices: bool,
     pub(crate) entries: VecDeque<Entry>,
@@ -226,7 +228,7 @@ pub(crate) struct Memory {
     pub(crate) base: usize,
     pub(crate) len: usize,
     pub(crate) access: u64,
-    /// The endpoint that it is bound to.
+    /// The endpoint to which the registration is bound.
     pub(crate) bound: Option<usize>,
 }
 
@@ -236,20 +238,20 @@ pub(crate) struct World {
     pub(crate) ends: Vec<End>,
     pub(crate) memory: HashMap<u64, Memory>,
     pub(crate) next_key: u64,
-    /// Number of endpoints so far.
+    /// The number of endpoints so far.
     pub(crate) serial: u64,
-    /// Queues and tables, with the endpoint that depends on each; domains, with the fabric that each depends on.
+    /// The queues and tables, with the endpoint that depends on each; the domains, with the fabric on which each depends.
     pub(crate) bound: HashMap<usize, (usize, u64)>,
     pub(crate) fabrics: HashMap<usize, usize>,
-    /// Unbound queues, with their room for completions.
+    /// The unbound queues, with the number of completions that fit.
     pub(crate) rooms: HashMap<usize, usize>,
-    /// Mapped keys: the domain that mapped each, and its target.
+    /// The mapped keys: for each, the domain that mapped it, and its target.
     pub(crate) mapped: HashMap<u64, (usize, u64)>,
-    /// Lists of offers and of hints that were not freed yet.
+    /// The lists of offers and of hints that were not freed yet.
     pub(crate) lists: HashSet<usize>,
     /// A message that the next one overtakes.
     pub(crate) aside: Option<Vec<u8>>,
-    /// How often events that belong to no operation were queried.
+    /// The number of queries for events that belong to no operation.
     pub(crate) looks: usize,
     /// The messages to the host.
     pub(crate) told: Vec<String>,
@@ -257,7 +259,7 @@ pub(crate) struct World {
     pub(crate) complaints: Vec<String>,
 }
 
-/// An action at each read of a queue, and the number of its endpoint.
+/// An action for each read of a queue, and the number of the queue's endpoint.
 type Beside = (usize, Box<dyn FnMut()>);
 
 thread_local! {
@@ -265,13 +267,13 @@ thread_local! {
     static BESIDE: RefCell<Option<Beside>> = const { RefCell::new(None) };
 }
 
-/// Runs `act` at each read of that endpoint's queue: the concurrent actions of other processes.
+/// Runs `act` at each read of the endpoint's queue. `act` stands for concurrent actions of other processes.
 pub(crate) fn beside(at: usize, act: impl FnMut() + 'static) {
     BESIDE.with(|beside| *beside.borrow_mut() = Some((at, Box::new(act))));
 }
 
 pub(crate) fn act_beside(at: usize) {
-    // Taken out during the call, because the action may read queues itself.
+    // The action is removed during the call, because the action may read queues itself.
     let taken = BESIDE.with(|beside| beside.borrow_mut().take_if(|beside| beside.0 == at));
     if let Some((at, mut act)) = taken {
         act();
@@ -283,12 +285,12 @@ pub(crate) fn world<T>(look: impl FnOnce(&mut World) -> T) -> T {
     WORLD.with(|world| look(&mut world.borrow_mut()))
 }
 
-/// Changes the behaviour.
+/// Changes the behaviour of the simulated library.
 pub(crate) fn manners(set: impl FnOnce(&mut Manners)) {
     world(|world| set(&mut world.manners));
 }
 
-/// Memory is freed that the library may know.
+/// Records that memory is freed that the library may know.
 pub(crate) fn freed(base: usize, len: usize) {
     world(|world| {
         let range = base..base + len;
@@ -306,7 +308,7 @@ pub(crate) fn freed(base: usize, len: usize) {
 }
 
 impl World {
-    /// Whether a post is refused for now.
+    /// Checks whether a post is refused for the time being.
     pub(crate) fn refuses(&mut self, to: usize) -> bool {
         if self.manners.deaf == Some(to) {
             return true;
@@ -316,7 +318,7 @@ impl World {
         refused
     }
 
-    /// An unknown peer has sent an invalid packet.
+    /// Delivers an invalid packet from an unknown peer.
     pub(crate) fn early_noise(&mut self, at: usize, count: usize) {
         self.ends[at].early.extend((0..count).map(|_| vec![4; 32]));
     }
@@ -330,7 +332,7 @@ impl World {
         self.check_room(at);
     }
 
-    /// A full queue loses further completions (fi_cq(3): overrun).
+    /// Marks the queue as failed if it is full: further completions are lost (fi_cq(3): overrun).
     pub(crate) fn check_room(&mut self, at: usize) {
         let (waiting, room) = (self.ends[at].entries.len(), self.ends[at].room);
         if waiting > room && !self.manners.doubles {
@@ -374,7 +376,7 @@ pub(crate) fn let_go() {
     });
 }
 
-/// Number of registrations.
+/// Returns the number of registrations.
 pub(crate) fn registrations() -> usize {
     world(|world| world.memory.len())
 }

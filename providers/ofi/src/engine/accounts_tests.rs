@@ -1,4 +1,4 @@
-//! After every poll of every test, compares an interface's counters with the objects that they count.
+//! After every poll of every test, this module compares an interface's counters with the objects that they count.
 
 use super::ops::Work;
 use super::{Engine, Ready};

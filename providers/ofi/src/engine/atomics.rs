@@ -13,7 +13,7 @@ impl Engine {
         self.atomics = masks;
     }
 
-    /// The atomics that the provider reports as supported.
+    /// Returns the atomics that the provider reports as supported.
     pub(crate) fn counted_atomics(&self) -> Masks {
         self.ep.counted()
     }
@@ -28,12 +28,13 @@ impl Engine {
             return Err(Status::Misaligned);
         }
         let target = self.target(at, key, access::REMOTE_ATOMIC, op.offset, width);
-        // The key is older than the interface. Unlike a put, an atomic has no alternative route: the key determines its executor.
+        // The key is older than the interface. Unlike a put, an atomic has no alternative route, because the key determines its
+        // executor.
         let target = target.map_err(|status| match status {
             Status::Declined => Status::Unsupported,
             status => status,
         })?;
-        // Check alignment in the owner's memory: `base` may be 0 and says nothing about it.
+        // The alignment counts in the owner's memory: `base` may be 0 and is then not the region's address.
         if (key.0.key.skew + op.offset) % u64::from(op.width) != 0 {
             return Err(Status::Misaligned);
         }
@@ -44,7 +45,7 @@ impl Engine {
             let bytes = crate::atomics::bytes(value, op.width);
             parts[at..at + width].copy_from_slice(&bytes);
         }
-        // Clear the result of the slot's previous atomic.
+        // The result of the slot's previous atomic is cleared.
         parts[RESULT..PARTS].fill(0);
         let local = self.slots.local(slot, PARTS);
         let value = if fetch { width } else { 0 };

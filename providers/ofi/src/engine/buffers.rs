@@ -7,14 +7,14 @@ use tieline_plugin_api::{Failure, Status};
 use tieline_registration::{Arena, Piece};
 
 const SLOTS_PER_CHUNK: usize = 16;
-/// Number of posted buffers for many packets. While the application uses one buffer, the library fills others.
+/// The number of posted buffers for many packets. While the application uses one buffer, the library fills others.
 const BUFFERS: usize = 4;
-/// Number of buffers that the library may keep for ever, each replaced by a new one. Beyond it, the interface fails.
+/// The number of buffers that the library may keep for ever, each replaced by a new one. Beyond this number, the interface fails.
 const LOST: usize = 64;
-/// Number of consecutive failed receives before the interface fails.
+/// The number of consecutive failed receives before the interface fails.
 const FAILURES: usize = 4096;
 
-/// Slots of one size. A slot is a number; its taker has either posted it or holds it.
+/// Slots of one size. A slot is identified by its number. Whoever takes a slot either posts it or holds it.
 pub(super) struct Slots {
     arena: Arc<Arena<LocalMemory>>,
     chunks: Vec<Piece<LocalMemory>>,
@@ -43,7 +43,7 @@ impl Slots {
         self.free.push(slot);
     }
 
-    /// Keeps the memory for ever, because the library may still write to it.
+    /// Keeps the memory of the slots for ever, because the library may still write to it.
     pub(super) fn leak(&mut self) {
         core::mem::forget(core::mem::take(&mut self.chunks));
     }
@@ -62,7 +62,7 @@ impl Slots {
         self.chunks[chunk].bytes_mut(at, len.min(self.size))
     }
 
-    /// The slot's memory, for the library or for the packer.
+    /// Returns the slot's memory, for the library or for the packer.
     pub(super) fn local(&self, slot: u32, len: usize) -> Local {
         let (chunk, at) = self.place(slot);
         let piece = &self.chunks[chunk];
@@ -74,9 +74,9 @@ impl Slots {
 /// A buffer that the library fills with one packet, or with several packets one after another.
 struct Buffer {
     piece: Piece<LocalMemory>,
-    /// The library has it.
+    /// Whether the library owns the buffer.
     posted: bool,
-    /// Number of its packets that are not delivered yet or may still be read by the application.
+    /// The number of the buffer's packets that are not delivered yet or may still be read by the application.
     held: usize,
 }
 
@@ -84,14 +84,14 @@ struct Buffer {
 pub(super) struct Buffers {
     arena: Arc<Arena<LocalMemory>>,
     all: Vec<Buffer>,
-    /// Length of each buffer.
+    /// The length of each buffer.
     len: usize,
-    /// Each buffer takes many packets, and the library reports with which packet it releases the buffer. Not every provider reports
-    /// that correctly. `ofi_rxm`, and `tcp` before 1.20, report it with the packet for which the last room was *reserved*, while
-    /// earlier packets are still being written (libfabric 6e4d0a69f). `sockets` keeps a buffer whose sender has died. With these
-    /// providers each packet has its own buffer.
+    /// Whether each buffer takes many packets, and the library reports with which packet it releases the buffer. Not every provider
+    /// reports that correctly. `ofi_rxm`, and `tcp` before 1.20, report it with the packet for which the last room was *reserved*,
+    /// while earlier packets are still being written (libfabric 6e4d0a69f). `sockets` keeps a buffer whose sender has died. With
+    /// these providers each packet has its own buffer.
     pub(super) many: bool,
-    /// Buffers that can be posted.
+    /// The indices of the buffers that can be posted.
     free: Vec<usize>,
     lost: usize,
     failures: usize,
@@ -100,12 +100,12 @@ pub(super) struct Buffers {
 /// The consequence of a failed receive.
 pub(super) enum Mishap {
     Nothing,
-    /// The library keeps its buffers, or fails every receive.
+    /// The library keeps its buffers, or fails every receive, so the interface fails.
     Broken,
 }
 
 impl Buffers {
-    /// `most`: the number of receives that the library accepts at once; 0 if unknown.
+    /// Makes the buffers. `most` is the number of receives that the library accepts; 0 if unknown.
     pub(super) fn new(
         arena: &Arc<Arena<LocalMemory>>,
         many: bool,
@@ -133,7 +133,7 @@ impl Buffers {
         Ok(())
     }
 
-    /// The next buffer that can be posted.
+    /// Returns the next buffer that can be posted.
     pub(super) fn next(&mut self) -> Option<usize> {
         let at = self.free.pop()?;
         self.all[at].posted = true;
@@ -149,7 +149,7 @@ impl Buffers {
         Local { base: piece.address(0, self.len), len: self.len, desc: desc(piece.registration()) }
     }
 
-    /// The bytes of a packet, if they are inside this buffer.
+    /// Returns the bytes of a packet, if they are inside this buffer.
     #[inline]
     pub(super) fn packet(&self, buffer: usize, at: *const u8, len: usize) -> Option<&[u8]> {
         let piece = &self.all[buffer].piece;
@@ -159,20 +159,20 @@ impl Buffers {
         (start <= self.len && len <= self.len - start).then(|| piece.bytes(start, len))
     }
 
-    /// One of its packets is waiting to be delivered.
+    /// Records that one packet of the buffer waits to be delivered.
     #[inline]
     pub(super) fn hold(&mut self, at: usize) {
         self.all[at].held += 1;
     }
 
-    /// One of its packets is not in use any more.
+    /// Records that one packet of the buffer is not in use any more.
     #[inline]
     pub(super) fn release(&mut self, at: usize) {
         self.all[at].held -= 1;
         self.reuse(at);
     }
 
-    /// The library has released it, or has not accepted it.
+    /// Records that the library has released the buffer, or has not accepted it.
     #[inline]
     pub(super) fn given_back(&mut self, at: usize) {
         self.failures = 0;
@@ -187,7 +187,7 @@ impl Buffers {
         }
     }
 
-    /// A receive has failed. `ended`: the library has released the buffer.
+    /// Handles a failed receive. `ended` states whether the library has released the buffer.
     pub(super) fn failed(&mut self, at: usize, ended: bool) -> Mishap {
         self.failures += 1;
         let failures = self.failures;
@@ -195,7 +195,7 @@ impl Buffers {
             self.given_back(at);
             self.failures = failures;
         } else {
-            // The library may still write to it: another buffer replaces it.
+            // The library may still write to this buffer, so another buffer replaces it.
             self.lost += 1;
             if self.add().is_err() {
                 return Mishap::Broken;
@@ -204,7 +204,7 @@ impl Buffers {
         if self.lost > LOST || failures > FAILURES { Mishap::Broken } else { Mishap::Nothing }
     }
 
-    /// Keeps the memory for ever, because the library may still write to it.
+    /// Keeps the memory of the buffers for ever, because the library may still write to it.
     pub(super) fn leak(&mut self) {
         core::mem::forget(core::mem::take(&mut self.all));
         self.free.clear();
@@ -228,7 +228,7 @@ impl Slots {
 
 #[cfg(test)]
 impl Buffers {
-    /// Checks which buffers the library has, and which are held; `held` names a buffer once for each packet.
+    /// Checks which buffers the library owns, and which are held; `held` names a buffer once for each packet.
     pub(super) fn check(&self, posted: &std::collections::BTreeSet<usize>, held: &[usize]) {
         for (at, buffer) in self.all.iter().enumerate() {
             let packets = held.iter().filter(|other| **other == at).count();

@@ -1,4 +1,4 @@
-//! Slots and buffers: their number, the bytes of each packet, and when a buffer is posted again.
+//! Tests of slots and buffers: their number, the bytes of each packet, and the time when a buffer is posted again.
 
 use super::buffers::{Buffers, Mishap, Slots};
 use crate::double::{Side, settings};
@@ -6,7 +6,7 @@ use crate::memory::LocalMemory;
 use std::sync::Arc;
 use tieline_registration::Arena;
 
-/// Memory of that side's interface, of this size.
+/// Returns an arena of that side's interface, of this size.
 fn arena(side: &Side, bytes: usize) -> Arc<Arena<LocalMemory>> {
     Arc::new(Arena::new(side.interface.engine().lender.clone(), bytes))
 }
@@ -79,7 +79,7 @@ fn buffer_is_reposted_when_library_and_all_packets_released_it() {
     assert!(!buffers.is_any_free());
     buffers.release(1);
     assert_eq!(drain(&mut buffers), [1]);
-    // In the other order: the library still has the buffer.
+    // In this order, the library still owns the buffer.
     buffers.hold(0);
     buffers.release(0);
     assert!(!buffers.is_any_free());

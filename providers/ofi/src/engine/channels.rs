@@ -16,23 +16,23 @@ pub struct RemoteKey(pub(super) Rc<Imported>);
 
 pub(super) struct Imported {
     pub(super) key: PackedKey,
-    /// The library's mapping of the key, if it must be mapped.
+    /// The library's mapping of the key, if the key must be mapped.
     pub(super) mapped: Option<Mapped>,
-    /// The owner has revoked it.
+    /// Whether the owner has revoked the key.
     pub(super) revoked: Cell<bool>,
 }
 
-/// Number of ended regions whose generations are remembered: a key may arrive after its region has ended.
+/// The number of ended regions whose generations are remembered: a key may arrive after its region has ended.
 const REMEMBERED: usize = 1024;
 
 /// A flush that is pending.
 pub(super) struct Flush {
     pub(super) cookie: u64,
-    /// All messages before this one must have arrived.
+    /// The message number before which all messages must have arrived.
     pub(super) next: u32,
-    /// All transfers before this one must have completed.
+    /// The transfer number before which all transfers must have completed.
     pub(super) number: u64,
-    /// The failure that it must report.
+    /// The failure that the flush must report.
     pub(super) lost: Option<Lost>,
 }
 
@@ -47,43 +47,43 @@ pub(super) struct Lost {
 /// The sending end of a channel.
 pub(super) struct Outbound {
     pub(super) cookie: u64,
-    /// The application has not closed the endpoint.
+    /// Whether the application has not closed the endpoint.
     pub(super) open: bool,
     pub(super) peer: usize,
-    /// The token in packets that come back to this end.
+    /// The token in packets that arrive for this end.
     pub(super) token: u64,
     /// The channel's number and token at the receiver; `None` until the receiver has answered.
     pub(super) remote: Option<(u32, u64)>,
     /// The seal of the peer's domain, and the number of the peer's interface in it.
     pub(super) seal: Seal,
     pub(super) interface: u64,
-    /// The token of that interface.
+    /// The token of the peer's interface.
     pub(super) epoch: u64,
     pub(super) failed: Option<Status>,
-    /// A `Bye` must be sent to the receiver after the pending puts.
+    /// Whether a `Bye` must be sent to the receiver after the pending puts.
     pub(super) owes_bye: bool,
     /// The sequence number of the next message, and the first that the receiver has not acknowledged.
     pub(super) next: u32,
     pub(super) acked: u32,
-    /// Bytes sent, and bytes that the receiver has delivered to its application.
+    /// The number of bytes sent, and of bytes that the receiver has delivered to its application.
     pub(super) sent: u64,
     pub(super) taken: u64,
     /// The value of `next` in the last `Sync` to the receiver.
     pub(super) synced: u32,
     pub(super) flushes: Vec<Flush>,
-    /// Transfers in order: the number of the first, and which of them have completed.
+    /// The transfers in order: the number of the first, and which of them have completed.
     pub(super) first: u64,
     pub(super) ended: VecDeque<bool>,
     /// The first failure that the next flush must report.
     pub(super) lost: Option<Lost>,
     keys: Vec<Weak<Imported>>,
     revoked: VecDeque<u64>,
-    /// Revoked regions whose owners wait for an answer because transfers to them are under way.
+    /// The revoked regions whose owners wait for an answer because transfers to them are under way.
     pub(super) revoking: Vec<u64>,
 }
 
 impl Outbound {
-    /// A channel to an interface; `peer` is its index here.
+    /// Makes a channel to an interface; `peer` is the index of that interface in `Peers`.
     pub(super) fn new(cookie: u64, peer: usize, token: u64, to: &Address) -> Outbound {
         Outbound {
             cookie,
@@ -121,7 +121,7 @@ impl Outbound {
         RemoteKey(key)
     }
 
-    /// The owner of a region revokes it: from this call on, keys to it are refused.
+    /// Handles the revocation of a region by its owner: from this call on, keys to the region are refused.
     pub(super) fn revoke(&mut self, generation: u64) {
         for key in self.keys.iter().filter_map(Weak::upgrade) {
             if key.key.generation == generation {
@@ -140,7 +140,7 @@ impl Outbound {
         self.first + self.ended.len() as u64 - 1
     }
 
-    /// The last transfer that began was not posted.
+    /// Takes back the last transfer that began, because it was not posted.
     pub(super) fn not_begun(&mut self) {
         let _ = self.ended.pop_back();
     }
@@ -155,13 +155,14 @@ impl Outbound {
         }
     }
 
-    /// A transfer has failed. The first flush after it reports the failure, whether that flush is pending or not yet posted.
+    /// Records that a transfer has failed. The first flush after that transfer reports the failure, whether that flush is pending
+    /// or not yet posted.
     pub(super) fn lose(&mut self, number: u64, lost: Lost) {
         let waits = self.flushes.iter_mut().find(|flush| flush.number > number);
         let _ = waits.map_or(&mut self.lost, |flush| &mut flush.lost).get_or_insert(lost);
     }
 
-    /// The receiver reports that all messages before `next` have arrived and `taken` bytes have been delivered.
+    /// Records the receiver's report that all messages before `next` have arrived and `taken` bytes have been delivered.
     pub(super) fn acknowledged(&mut self, next: u32, taken: u64) {
         let (under_way, more) = (self.next.wrapping_sub(self.acked), next.wrapping_sub(self.acked));
         if more <= under_way {
@@ -179,12 +180,12 @@ impl Outbound {
         }
     }
 
-    /// Number of transfers that have not completed.
+    /// Returns the number of transfers that have not completed.
     pub(super) fn under_way(&self) -> usize {
         self.ended.iter().filter(|ended| !**ended).count()
     }
 
-    /// Whether no message and no transfer is under way.
+    /// Checks whether no message and no transfer is under way.
     pub(super) fn is_quiet(&self) -> bool {
         self.acked == self.next && self.ended.is_empty()
     }
@@ -201,29 +202,29 @@ impl Outbound {
 
 /// The receiving end of a channel.
 pub(super) struct Inbound {
-    /// The token in packets that come to this end.
+    /// The token in packets that arrive for this end.
     pub(super) token: u64,
     pub(super) peer: usize,
-    /// The peer number that its messages carry for the application.
+    /// The peer number that the channel's messages carry for the application.
     pub(super) number: u64,
-    /// The sender's interface.
+    /// The epoch of the sender's interface.
     pub(super) epoch: u64,
     /// The channel's number and token at its sender.
     pub(super) remote: (u32, u64),
     /// The sequence number of the next message.
     pub(super) next: u32,
-    /// Bytes that have been delivered.
+    /// The number of bytes that have been delivered.
     pub(super) taken: u64,
-    /// How many of them the sender has been notified of.
+    /// The number of delivered bytes that the sender has been notified of.
     pub(super) told: u64,
     pub(super) ack_due: bool,
-    /// It has ended; its place is freed when that event has been delivered.
+    /// Whether the channel has ended; its place is freed when that event has been delivered.
     pub(super) left: bool,
-    /// Revocations that wait for the sender's answer.
+    /// The revocations that wait for the sender's answer.
     pub(super) asked: Vec<Arc<Revocation>>,
 }
 
-/// A receiving end that was removed while its sender may not know that: puts that the sender has posted may still land.
+/// A receiving end that was removed while its sender may not know that. Puts that the sender has posted may still land.
 pub(super) struct Ghost {
     pub(super) token: u64,
     pub(super) epoch: u64,
@@ -277,7 +278,7 @@ mod tests {
         for number in [4, 7] {
             wait(&mut channel, number);
         }
-        // However many transfers fail after a flush, it reports none of them, but it does report those before it.
+        // A flush reports only failures of transfers before it, regardless of how many transfers fail after it.
         (7..1000).for_each(|number| lose(&mut channel, number));
         for number in [6, 4, 3] {
             lose(&mut channel, number);

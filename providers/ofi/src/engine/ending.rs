@@ -1,4 +1,4 @@
-//! How an endpoint, a peer and the interface end.
+//! The ends of an endpoint, of a peer and of the interface.
 
 use super::channels::Outbound;
 use super::ops::Transfer;
@@ -12,9 +12,9 @@ use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Failure, Status, event};
 
 impl Engine {
-    /// Closes the endpoint of a channel. It waits up to `TIELINE_CLOSE_TIMEOUT` for operations on the application's memory. Then it
-    /// closes the library's endpoint, which ends every connection of this interface: libfabric offers no finer way to reclaim
-    /// memory.
+    /// Closes the endpoint of a channel. The call waits up to `TIELINE_CLOSE_TIMEOUT` for operations on the application's memory.
+    /// Then it closes the library's endpoint, which ends every connection of this interface: libfabric offers no finer means to
+    /// reclaim memory.
     pub(crate) fn close(&mut self, at: usize) {
         let Some(channel) = self.outbound.get_mut(at).and_then(Option::as_mut) else { return };
         if !core::mem::take(&mut channel.open) {
@@ -48,7 +48,7 @@ impl Engine {
                 self.settle(at);
             }
             (None, None) => {
-                // The peer has not answered. It receives the `Bye` after the `Hello`, if it receives the `Hello` at all.
+                // The peer has not answered. It receives the `Bye` after the `Hello`, if the `Hello` arrives.
                 let (peer, token, epoch) = (channel.peer, channel.token, channel.epoch);
                 if !self.take_back(peer, token) {
                     let mut head = Head::new(Kind::Bye, NOBODY, epoch);
@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Whether the library uses the application's memory for a channel.
+    /// Checks whether the library uses the application's memory for a channel.
     fn is_transferring(&self, at: usize) -> bool {
         let Some(channel) = self.outbound[at].as_ref() else { return false };
         let direct =
@@ -68,7 +68,7 @@ impl Engine {
         !channel.ended.is_empty() && self.ops.transfers().any(direct)
     }
 
-    /// Announces the end of a channel, after everything that was sent on it.
+    /// Announces the end of a channel, after everything that was sent on the channel.
     pub(super) fn say_bye(&mut self, at: usize) {
         let Some(channel) = self.outbound[at].as_ref() else { return };
         if let Some((to, token)) = channel.remote {
@@ -99,7 +99,7 @@ impl Engine {
         self.settle(at);
     }
 
-    /// Handles a lost connection to a peer: all channels in both directions end, because messages of each may be lost.
+    /// Handles a lost connection to a peer. All channels in both directions end, because messages of each may be lost.
     pub(super) fn fail_peer(&mut self, index: usize, why: &Failure) {
         self.drop_waiting(index);
         for at in 0..self.outbound.len() {
@@ -110,7 +110,7 @@ impl Engine {
                 self.fail_channel(at, why);
             }
         }
-        // The peer may be alive and unaware of the loss. It is notified when a connection forms again.
+        // The peer may be alive and unaware of the loss. The notification is sent when a connection forms again.
         let closed = Failure::new(Status::PeerFailed, "the connection was lost at the other side");
         for at in 0..self.inbound.len() {
             let is_open = |inbound: &&super::Inbound| inbound.peer == index && !inbound.left;
@@ -121,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// Ends a peer's channel without an answer, because the peer cannot be answered; its endpoint fails.
+    /// Ends a peer's channel without an answer, because the peer cannot be answered; the channel's endpoint fails.
     pub(crate) fn hang_up(&mut self, number: u64) {
         let of = |inbound: &Option<super::Inbound>| {
             inbound.as_ref().is_some_and(|inbound| inbound.number == number && !inbound.left)
@@ -171,7 +171,7 @@ impl Engine {
             if ended {
                 self.transferred(transfer, Err((libc::ECANCELED, why.to_owned())));
             } else {
-                // The transfer may still be carried out: report to the memory's owner that the outcome is unknown.
+                // The transfer may still be carried out, so the memory's owner learns that the outcome is unknown.
                 self.outcome_unknown(&transfer, why);
                 core::mem::forget(transfer);
             }
@@ -192,7 +192,7 @@ impl Engine {
         self.settle(transfer.channel as usize);
     }
 
-    /// Notifies all peers that nothing more will come, as far as the library accepts the packets.
+    /// Notifies all peers that this interface sends nothing more, as far as the library accepts the packets.
     fn say_farewell(&mut self) {
         let closed = Failure::new(Status::Closed, "the peer has closed its interface");
         for at in 0..self.inbound.len() {
@@ -226,7 +226,7 @@ impl Engine {
         self.release();
     }
 
-    /// The library's endpoint. After this engine is dropped, it still reports whether the library has closed it.
+    /// Returns the library's endpoint. After this engine is dropped, it still reports whether the library has closed it.
     pub(crate) fn ep(&self) -> Arc<Ep> {
         self.ep.clone()
     }
@@ -250,8 +250,8 @@ impl Engine {
         ended
     }
 
-    /// Whether a posted message has not been acknowledged or a packet has not left. A packet that waits for a connection that does
-    /// not form does not count: it holds no message of the application.
+    /// Checks whether a posted message is unacknowledged or a packet has not left. A packet that waits for a connection that does
+    /// not form does not count, because it holds no message of the application.
     fn owes(&self) -> bool {
         let unheard = |channel: &Outbound| {
             channel.failed.is_none()
@@ -265,7 +265,7 @@ impl Engine {
         self.peers.each().any(leaving) || self.outbound.iter().flatten().any(unheard)
     }
 
-    /// Closes the interface. Transmits accepted messages as far as `TIELINE_CLOSE_TIMEOUT` allows.
+    /// Closes the interface. Accepted messages are transmitted as far as `TIELINE_CLOSE_TIMEOUT` allows.
     pub(crate) fn leave(&mut self) {
         if core::mem::replace(&mut self.has_left, true) {
             return;
@@ -295,7 +295,7 @@ impl Drop for Engine {
         self.registry.leave(&self.inbox);
         // From here on no channel leads from or to this interface.
         if !self.lender.device().shut() {
-            // The library has kept its endpoint (cxi, sockets: EBUSY): memory that it may write to is never freed.
+            // The library has kept its endpoint (cxi, sockets: EBUSY), so memory that it may write to is never freed.
             core::mem::forget(core::mem::take(&mut self.ops));
             self.slots.leak();
             self.buffers.leak();

@@ -1,8 +1,8 @@
-//! Sending channels until their receiver has answered.
+//! Sending channels until their receiver has answered the hello.
 //!
-//! A hello may be lost with a connection that the library replaces without notice, as any message may. The loss of a message is
-//! detected by its successor. After a hello nothing is sent until the answer, so the hello is repeated. A receiver that has already
-//! seen it answers again.
+//! A hello may be lost with a connection that the library replaces without notice, as any message may. The next message detects the
+//! loss of a message. After a hello nothing is sent until the answer, so the hello is repeated. A receiver that has already seen
+//! the hello answers again.
 
 use super::channels::Outbound;
 use super::packets::place;
@@ -13,14 +13,14 @@ use core::time::Duration;
 use std::time::Instant;
 use tieline_plugin_api::{Failure, Status};
 
-/// Time between the departure of a hello and its repetition.
+/// The time between the departure of a hello and its repetition.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 
 /// A hello that has not been answered.
 pub(super) struct Unanswered {
     since: Instant,
     said: Instant,
-    /// The channel that it opens, and the channel's token.
+    /// The channel that the hello opens, and the channel's token.
     at: usize,
     token: u64,
     head: Head,
@@ -56,7 +56,7 @@ impl Engine {
         Ok(at)
     }
 
-    /// Whether the channel still waits for the answer to this hello.
+    /// Checks whether the channel still waits for the answer to this hello.
     fn is_awaited(&self, hello: &Unanswered) -> bool {
         self.outbound[hello.at].as_ref().is_some_and(|channel| {
             channel.token == hello.token
@@ -81,7 +81,7 @@ impl Engine {
                 continue;
             }
             let index = self.outbound[hello.at].as_ref().map_or(usize::MAX, |channel| channel.peer);
-            // The hello has left if nothing is under way to the peer and nothing waits for it.
+            // The hello has left if no operation to the peer is under way and no packet waits for the peer.
             let has_left = self.peers.get(index).is_some_and(|peer| {
                 peer.is_idle() && peer.waiting.is_empty() && peer.refused.is_none()
             });
@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// When the next hello must be repeated or expires.
+    /// Returns the time at which the next hello must be repeated or expires.
     pub(super) fn next_hello(&self) -> Option<Instant> {
         let (patience, pause) = (self.settings.connect_timeout, self.pause);
         self.unanswered.iter().map(|hello| (hello.since + patience).min(hello.said + pause)).min()

@@ -1,9 +1,9 @@
 //! The state of an interface and its endpoints: the library's endpoint, the sending and receiving channels, and the events that
 //! wait for the application.
 //!
-//! Outgoing packets pass through one queue for each peer, which keeps their order if the library has no room. A data call that
-//! would have to wait there returns `AGAIN` instead. The library has no flow control for receivers: a channel has at most
-//! `TIELINE_OFI_WINDOW` bytes under way, and delivered messages free that window.
+//! Outgoing packets pass through one queue for each peer, which keeps their order if the library is full. A data call that would
+//! have to wait in that queue returns `AGAIN` instead. The library has no flow control for receivers. Therefore a channel has at
+//! most `TIELINE_OFI_WINDOW` bytes under way, and delivered messages free that window.
 
 #[cfg(test)]
 mod accounts_tests;
@@ -44,22 +44,22 @@ use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 use tieline_registration::{Arena, Lender, Limits};
 
-/// The longest identity; it must fit into one packet.
+/// The longest identity, in bytes; it must fit into one packet.
 pub(crate) const MAX_IDENTITY: usize = 4096;
-/// Polls between checks for events that belong to no operation.
+/// The number of polls between checks for events that belong to no operation.
 const POLLS: u32 = 64;
-/// Polls after which every sender is notified of all deliveries; a sender that closes waits for that.
+/// The number of polls after which every sender is notified of all deliveries. A sender that closes waits for that notification.
 const TELLING: u32 = 1024;
-/// Most queue reads in one poll.
+/// The maximum number of queue reads in one poll.
 const FETCHES: usize = 64;
-/// Wake-up interval of a sleeper while something waits that the library does not signal.
+/// The wake-up interval of a sleeper while there is work that the library does not signal.
 const TICK: Duration = Duration::from_millis(5);
-/// Most memory of an interface's own buffers.
+/// The maximum number of bytes of an interface's own buffers.
 const MOST_BUFFERS: usize = 1 << 32;
 
-/// The longest packet of any interface, whatever its own settings: a receiver has room for the longest packet that a sender may
+/// The longest packet of any interface, whatever its own settings: a receiver has buffers for the longest packet that a sender may
 /// send. Layers below would send longer packets by a rendezvous, which may complete after messages that were sent later (rxm: 16
-/// KiB; EFA: one MTU). Order applies to matching, not to completion (fi_endpoint(3)).
+/// KiB; EFA: one MTU). The order concerns matching; completions may be in another order (fi_endpoint(3)).
 pub(crate) const LONGEST_PACKET: usize = crate::wire::HEAD + crate::config::MOST_EAGER;
 const _: () = assert!(crate::config::MOST_EAGER >= 17 + MAX_NAME + MAX_IDENTITY);
 
@@ -73,7 +73,7 @@ enum Ready {
         from: usize,
         bytes: u64,
     },
-    /// A channel has ended; its place is freed after this event.
+    /// A channel has ended; its place is freed after this event is delivered.
     Left {
         from: usize,
         status: i32,
@@ -91,23 +91,23 @@ pub(crate) struct Engine {
     outbound: Vec<Option<Outbound>>,
     inbound: Vec<Option<Inbound>>,
     ready: VecDeque<Ready>,
-    /// Buffers and texts that the events of the last poll point to.
+    /// The buffers and texts that the events of the last poll point to.
     shown: Vec<usize>,
     texts: Vec<Box<[u8]>>,
-    /// Channels that owe acknowledgements.
+    /// The channels that owe acknowledgements.
     acks: Vec<usize>,
     /// Removed receiving channels whose senders may still have operations under way.
     ghosts: Vec<Ghost>,
     /// Hellos that have not been answered, oldest first, and the interval after which each is repeated.
     unanswered: VecDeque<Unanswered>,
     pause: Duration,
-    /// Number of packets of all peers that wait for the library.
+    /// The number of packets of all peers that wait for the library.
     waiting: usize,
     polls: u32,
-    /// A call returned `AGAIN` because the library was full. The library does not signal when it has room again.
+    /// Whether a call returned `AGAIN` because the library was full. The library does not signal when it can take more.
     starving: bool,
     sends: usize,
-    /// Puts, gets and atomics that the library has: those of open endpoints, and those of closed ones.
+    /// The numbers of puts, gets and atomics that the library holds: those of open endpoints, and those of closed ones.
     transfers: usize,
     orphans: usize,
     lender: Arc<Lender<LocalMemory>>,
@@ -116,15 +116,15 @@ pub(crate) struct Engine {
     /// Revocations of regions that not all peers have confirmed.
     revocations: Vec<Arc<Revocation>>,
     sleep: Option<Sleep>,
-    /// Watches the processes of peers.
+    /// The watch on the processes of peers.
     vigil: Option<watching::Vigil>,
     settings: Settings,
     atomics: crate::atomics::Masks,
     pub(crate) address: Address,
     next_peer: u64,
-    /// Why the interface has failed.
+    /// The reason why the interface has failed; `None` while it works.
     broken: Option<Failure>,
-    /// Its peers have been notified.
+    /// Whether the interface has left, and its peers have been notified.
     has_left: bool,
 }
 
@@ -144,7 +144,8 @@ impl Engine {
     ) -> Result<Engine, Failure> {
         let domain = &registry.place()?;
         let packet = LONGEST_PACKET;
-        // Room for the completions of all posted operations, and for the packets of all buffers; the shortest packet is a head.
+        // The queue has room for the completions of all posted operations, and for the packets of all buffers; the shortest packet
+        // is a head.
         let room = (2 * settings.queue + settings.receive / crate::wire::HEAD).clamp(1024, 1 << 16);
         let cq = Cq::open(domain, room, waits)?;
         let fd = cq.fd();
@@ -187,7 +188,7 @@ impl Engine {
         };
         let (many, most) = (holds_many(offer), offer.info.rx().size);
         let buffers = Buffers::new(&arena, many, packet, settings.receive, most)?;
-        // Join last: a member is asked about the ends of regions.
+        // The interface joins last, because a member is asked about the ends of regions.
         let inbox = registry.join(&ep, number, bell)?;
         let mut engine = Engine {
             ops: Ops::default(),
@@ -233,7 +234,7 @@ impl Engine {
     pub(crate) fn poll(&mut self, events: &mut Events<'_>) {
         self.release();
         self.starving = false;
-        // Bound the reads: unknown peers may fill the queue with packets that produce no event.
+        // The number of reads is bounded, because unknown peers may fill the queue with packets that produce no event.
         let mut empty = false;
         for _ in 0..FETCHES {
             self.hand_out(events);
@@ -251,7 +252,7 @@ impl Engine {
         self.attend(empty);
     }
 
-    /// The application has finished with the data of the last events.
+    /// Releases the data of the last events, which the application has finished with.
     fn release(&mut self) {
         for buffer in self.shown.drain(..) {
             self.buffers.release(buffer);
@@ -337,9 +338,9 @@ impl Engine {
     fn went_wrong(&mut self, entry: &fi_cq_err_entry) {
         let words = self.ep.cq.words(entry);
         let Some((index, work)) = self.ops.of(entry.op_context) else {
-            // A layer reports failures of its whole endpoint so (rxm: read in rxm_cq_write_error_all). Other providers report
-            // failures of their own operations so, such as a message that had no buffer yet (sockets, when its sender is killed:
-            // run).
+            // `ofi_rxm` reports failures of its whole endpoint in this form (read in rxm_cq_write_error_all). Other providers
+            // report failures of single operations in this form, such as a message that had no buffer yet (sockets, when its sender
+            // is killed: run).
             if self.address.provider.contains("ofi_rxm") {
                 self.break_down(&format!("libfabric has failed: {words}"));
             }
@@ -401,8 +402,8 @@ impl Engine {
         }
     }
 
-    /// Work beside messages: waiting packets, acknowledgements, ends of regions and of processes. `empty`: the last read of the
-    /// library's queue found nothing.
+    /// Does the work beside messages: waiting packets, acknowledgements, ends of regions and of processes. `empty` states whether
+    /// the last read of the library's queue found nothing.
     fn attend(&mut self, empty: bool) {
         if let Some(sleep) = &self.sleep {
             sleep.polled();
@@ -449,7 +450,7 @@ impl Engine {
         self.answer(revocation);
     }
 
-    /// Asks the sender of one channel.
+    /// Asks the sender of one channel to confirm a revocation.
     fn ask(&mut self, at: usize, revocation: &Arc<Revocation>) {
         if let Some(inbound) = self.inbound[at].as_mut() {
             inbound.asked.push(revocation.clone());
@@ -492,13 +493,13 @@ impl Engine {
         if asleep { Armed::Sleep } else { Armed::Ready }
     }
 
-    /// Whether something waits that the library does not signal.
+    /// Checks whether there is work that the library does not signal.
     fn needs_ticks(&self) -> bool {
         let unposted = self.buffers.is_any_free() && self.broken.is_none();
         self.waiting > 0 || self.starving || unposted || !self.acks.is_empty()
     }
 
-    /// Whether the peer of a channel has answered.
+    /// Checks whether the peer of a channel has answered.
     pub(crate) fn is_connected(&self, channel: usize) -> bool {
         self.outbound[channel].as_ref().is_some_and(|channel| channel.remote.is_some())
     }
@@ -531,18 +532,18 @@ impl Engine {
     }
 }
 
-/// Whether the provider reports reliably when it releases a buffer for many messages (see `Buffers::many`).
+/// Checks whether the provider reports reliably when it releases a buffer for many messages (see `Buffers::many`).
 fn holds_many(offer: &Offer) -> bool {
     let is_ip = [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&offer.info.address_format());
     !is_ip && !offer.provider.contains("ofi_rxm")
 }
 
-/// Most bytes of one transfer.
+/// Returns the maximum number of bytes of one transfer.
 pub(crate) fn longest_transfer(info: &crate::offers::sys::Info) -> usize {
     info.ep().max_msg_size.min(1 << 30)
 }
 
-/// Most pieces of one transfer.
+/// Returns the maximum number of pieces of one transfer.
 pub(crate) fn most_pieces(info: &crate::offers::sys::Info) -> usize {
     info.tx().iov_limit.clamp(1, crate::sys::MAX_IOV)
 }

@@ -1,4 +1,4 @@
-//! Operations that the library has and that have not completed.
+//! Operations that the library holds and that have not completed.
 
 use super::channels::Imported;
 use crate::contexts::Contexts;
@@ -8,24 +8,24 @@ use std::rc::Rc;
 
 /// A put, get or atomic.
 pub(super) struct Transfer {
-    /// The channel that it was posted on, and that channel's token: another channel may reuse the number.
+    /// The channel on which the transfer was posted, and that channel's token: another channel may reuse the number.
     pub(super) channel: u32,
     pub(super) token: u64,
-    /// Its position among the channel's transfers.
+    /// The position among the channel's transfers.
     pub(super) number: u64,
     pub(super) generation: u64,
     pub(super) cookie: u64,
     pub(super) peer: usize,
-    /// The slot that holds its bytes, if they are not in the application's memory, and the target pieces of a get.
+    /// The slot that holds the transfer's bytes, if they are not in the application's memory, and the target pieces of a get.
     pub(super) slot: Option<u32>,
     pub(super) back: Vec<(*mut u8, usize)>,
-    /// Size in bytes of the value that an atomic fetches into its slot.
+    /// The size in bytes of the value that an atomic fetches into its slot.
     pub(super) value: usize,
-    /// It produces no completion; the next flush reports a failure.
+    /// Whether the packet produces no completion; the next flush reports a failure.
     pub(super) silent: bool,
-    /// Its transient registrations.
+    /// The transient registrations of the transfer.
     pub(super) _loans: Vec<Loan>,
-    /// The mapped key that it uses: the mapping lasts while somebody holds it.
+    /// The mapped key that the transfer uses. The mapping lasts while any holder exists.
     pub(super) _mapped: Option<Rc<Imported>>,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Work {
     Send {
         peer: usize,
         slot: u32,
-        /// It is a message of the application.
+        /// Whether the packet is a message of the application.
         message: bool,
     },
     Transfer(Transfer),
@@ -50,8 +50,8 @@ pub(super) struct Ops {
     contexts: Contexts,
     works: Vec<Work>,
     free: Vec<u32>,
-    /// Contexts that were released since `free` was filled. They are not reused before `free` is empty, so a duplicate completion
-    /// arrives before its context belongs to another operation.
+    /// The contexts that were released since `free` was filled. They are not reused before `free` is empty, so a duplicate
+    /// completion arrives before its context belongs to another operation.
     ended: Vec<u32>,
 }
 
@@ -65,7 +65,7 @@ impl Ops {
         (index, self.contexts.pointer(index))
     }
 
-    /// Makes the released contexts available, the earliest released first; adds contexts if there are none.
+    /// Makes the released contexts available, the earliest released first. Adds contexts if there are none.
     #[cold]
     fn next_round(&mut self) -> u32 {
         if self.ended.is_empty() {
@@ -102,7 +102,7 @@ impl Ops {
         })
     }
 
-    /// Takes all remaining transfers. The library's endpoint must be closed.
+    /// Takes all remaining transfers. The caller has closed the library's endpoint before.
     pub(super) fn take_transfers(&mut self) -> Vec<Transfer> {
         let indices: Vec<u32> = (0..self.works.len() as u32)
             .filter(|&index| matches!(self.works[index as usize], Work::Transfer(_)))

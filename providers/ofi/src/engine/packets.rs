@@ -1,4 +1,4 @@
-//! Handles incoming packets by their kind.
+//! The handling of incoming packets by their kind.
 
 use super::channels::{Ghost, Inbound, Outbound};
 use super::{Engine, MAX_IDENTITY, Ready, token};
@@ -19,17 +19,18 @@ pub(super) fn place<T>(all: &mut Vec<Option<T>>, new: T) -> usize {
     at
 }
 
-/// Limits on unknown peers: the number of remembered names, and of waiting packets with which one is still answered.
+/// The limits on unknown peers: the number of remembered names, and the number of waiting packets up to which an unknown peer is
+/// still answered.
 const STRANGERS: usize = 1024;
 const WAITING: usize = 64;
-/// Delivered bytes that need not be reported to the sender. Less than the smallest window minus one packet.
+/// The number of delivered bytes that need not be reported to the sender. It is below the smallest window minus one packet.
 const UNTOLD: u64 = 4096;
 const _: () = assert!(UNTOLD as usize + super::LONGEST_PACKET < crate::config::LEAST_WINDOW);
-/// Most bytes of a failure text in a packet.
+/// The maximum number of bytes of a failure text in a packet.
 const MOST_WORDS: usize = 300;
 
 impl Engine {
-    /// A packet has arrived in a buffer.
+    /// Handles a packet that has arrived in a buffer.
     #[inline]
     pub(super) fn arrived(&mut self, buffer: usize, at: *const u8, len: usize) {
         let Some((head, rest)) = self.buffers.packet(buffer, at, len).and_then(Head::unpack) else {
@@ -42,7 +43,7 @@ impl Engine {
                 self.message(&head, buffer, data, len);
             }
             Kind::Hello => {
-                // Use a copy: the library may reuse the buffer before the hello is handled.
+                // The code uses a copy, because the library may reuse the buffer before the hello is handled.
                 let rest = rest.to_vec();
                 if let Some(greeting) = greeted(&rest) {
                     self.hello(&head, &greeting);
@@ -57,7 +58,7 @@ impl Engine {
                 let words = String::from_utf8_lossy(&rest[..rest.len().min(MOST_WORDS)]);
                 let words = words.chars().filter(|c| !c.is_control()).collect::<String>();
                 if let Some(channel) = self.outbound_of(&head) {
-                    // The sender tracks the puts that may still land there.
+                    // The sender tracks the puts that may still land at this side.
                     channel.owes_bye = channel.remote.is_some();
                     // A peer may only report these statuses of a connection.
                     let status = match Status::from_code(head.id as i32) {
@@ -91,7 +92,7 @@ impl Engine {
             Kind::Bye => {
                 self.lay(|ghost| ghost.token == head.token);
                 if self.is_whole(&head) {
-                    // All messages have arrived: the sender may forget them.
+                    // All messages have arrived, so the sender may forget them.
                     self.acknowledge_one(to);
                     self.inbound_left(to, 0, "", true);
                 }
@@ -114,13 +115,13 @@ impl Engine {
         }
     }
 
-    /// The sending channel that a packet belongs to.
+    /// Returns the sending channel to which a packet belongs.
     fn outbound_of(&mut self, head: &Head) -> Option<&mut Outbound> {
         let channel = self.outbound.get_mut(head.to as usize)?.as_mut()?;
         (channel.token == head.token && channel.failed.is_none()).then_some(channel)
     }
 
-    /// The receiving channel that a packet belongs to.
+    /// Returns the receiving channel to which a packet belongs.
     #[inline]
     fn inbound_of(&mut self, head: &Head) -> Option<&mut Inbound> {
         let inbound = self.inbound.get_mut(head.to as usize)?.as_mut()?;
@@ -150,7 +151,7 @@ impl Engine {
         self.heard(epoch);
     }
 
-    /// Whether all messages sent before this packet on its channel have arrived. If not, the channel ends.
+    /// Checks whether all messages sent before this packet on its channel have arrived. If not, the channel ends.
     fn is_whole(&mut self, head: &Head) -> bool {
         match self.inbound_of(head) {
             Some(inbound) if inbound.next == head.sequence => true,
@@ -162,7 +163,7 @@ impl Engine {
         }
     }
 
-    /// A message is missing: the library has replaced a connection without notice and lost what was on the old one.
+    /// Handles a missing message: the library has replaced a connection without notice and lost the packets on the old connection.
     #[cold]
     fn gap(&mut self, head: &Head) {
         let Some(due) = self.inbound_of(head).map(|inbound| inbound.next) else { return };
@@ -172,9 +173,9 @@ impl Engine {
         self.inbound_left(at, Status::PeerFailed as i32, &text, false);
     }
 
-    /// Bytes of a channel have been delivered. The sender is notified before its window fills; a packet for each message would
-    /// double the cost of a ping-pong. A sender can ask earlier (`Kind::Sync`). A receiver that goes to sleep or has polled for a
-    /// while reports all of its deliveries.
+    /// Counts delivered bytes of a channel. The sender is notified before its window fills; a packet for each message would double
+    /// the cost of a ping-pong. A sender can ask earlier (`Kind::Sync`). A receiver that goes to sleep, or has polled `TELLING`
+    /// times, reports all of its deliveries.
     #[inline]
     pub(super) fn handed_out(&mut self, from: usize, bytes: u64) {
         let Some(inbound) = self.inbound[from].as_mut() else { return };
@@ -210,7 +211,7 @@ impl Engine {
                 inbound.ack_due = false;
                 continue;
             }
-            // Only one acknowledgement waits for a peer that does not receive, however often it asks.
+            // Only one acknowledgement waits for a peer that does not receive, regardless of the number of its requests.
             if self.peers.get(inbound.peer).is_some_and(|peer| !peer.waiting.is_empty()) {
                 self.acks.push(at);
                 continue;
@@ -227,7 +228,7 @@ impl Engine {
         self.say_back(at, Kind::Ack, |head| (head.sequence, head.header) = (next, taken));
     }
 
-    /// A peer connects.
+    /// Handles the hello of a peer that connects.
     fn hello(&mut self, head: &Head, greeting: &Greeting<'_>) {
         // The library reads a name in its own format and length, whatever the peer sends. A name of another format would be
         // misread.
@@ -285,7 +286,7 @@ impl Engine {
         self.say(peer, &welcome, &token.to_le_bytes());
     }
 
-    /// Answers a repeated hello: the earlier answer was lost or is under way. Only one answer waits for a peer that does not
+    /// Answers a repeated hello, whose earlier answer was lost or is under way. Only one answer waits for a peer that does not
     /// receive.
     fn welcome_again(&mut self, at: usize) {
         let Some(inbound) = self.inbound[at].as_ref().filter(|inbound| !inbound.left) else {
@@ -296,8 +297,8 @@ impl Engine {
         }
     }
 
-    /// Notifies a peer that addressed an earlier interface at this place. Unknown peers are answered only while that is cheap: an
-    /// answer has to wait for a connection to the claimed name.
+    /// Notifies a peer that addressed an earlier interface at this address. Unknown peers are answered only while an answer is
+    /// cheap, because an answer has to wait for a connection to the claimed name.
     fn turn_away(&mut self, name: &[u8], remote: (u32, u64)) {
         let known = self.peers.knows(name);
         if !known && self.peers.len() >= STRANGERS || self.waiting >= WAITING {
@@ -308,7 +309,7 @@ impl Engine {
         self.refuse_to(peer, remote, &Failure::new(Status::PeerFailed, text));
     }
 
-    /// The peer has opened its end.
+    /// Handles the welcome: the peer has opened its end of the channel.
     fn welcome(&mut self, head: &Head, token: u64) {
         let Some(channel) = self.outbound_of(head) else { return };
         if channel.remote.is_none() {
@@ -339,8 +340,8 @@ impl Engine {
         self.say(peer, &head, &words[..words.len().min(MOST_WORDS)]);
     }
 
-    /// Ends a receiving channel; the application is notified after all messages that arrived. `through`: no operation posted on the
-    /// channel can land any more.
+    /// Ends a receiving channel. The application is notified after all messages that arrived. `through` states that no operation
+    /// posted on the channel can land any more.
     pub(super) fn inbound_left(&mut self, from: usize, status: i32, words: &str, through: bool) {
         let Some(inbound) = self.inbound[from].as_mut().filter(|inbound| !inbound.left) else {
             return;
@@ -355,13 +356,13 @@ impl Engine {
         asked.iter().for_each(|revocation| self.answer(revocation));
     }
 
-    /// A receiving channel has ended without a `Bye` from its sender.
+    /// Records a receiving channel that has ended without a `Bye` from its sender.
     pub(super) fn haunt(&mut self, token: u64, epoch: u64, asked: Vec<Arc<Revocation>>) {
         self.meet(epoch, None);
         self.ghosts.push(Ghost { token, epoch, asked, since: Instant::now() });
     }
 
-    /// Removes ghosts whose senders have finished or are gone.
+    /// Removes ghosts whose senders have finished or no longer exist.
     pub(super) fn lay(&mut self, through: impl Fn(&Ghost) -> bool) {
         while let Some(at) = self.ghosts.iter().position(&through) {
             let ghost = self.ghosts.swap_remove(at);

@@ -1,4 +1,4 @@
-//! The interfaces of peers, by their names in the fabric: the library's number for each, and packets that wait for it.
+//! The interfaces of peers, by their names in the fabric: the library's number for each, and the packets that wait for it.
 //!
 //! An entry stays in the library's table while the endpoint lives. Both sides of a pair number their packets, and
 //! removing an entry would reset the numbers of one side only. EFA then aborts the other process (read in efa_rdm_msg.c,
@@ -9,27 +9,27 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 use tieline_plugin_api::{Failure, Status};
 
-/// Most names.
+/// The maximum number of names.
 const MOST: usize = 1 << 16;
 
 pub(super) struct Peer {
-    /// The library's number.
+    /// The library's number for the peer.
     pub(super) number: u64,
-    /// Number of packets that the library has; puts and gets are in `transfers`.
+    /// The number of packets to the peer that the library holds; puts and gets are in `transfers`.
     pub(super) sends: usize,
-    /// How many of the packets are messages of the application.
+    /// The number of these packets that are messages of the application.
     pub(super) messages: usize,
     pub(super) transfers: usize,
-    /// Packets that the library has not accepted: slots, lengths, and the channel's token if the packet is a hello.
+    /// The packets that the library has not accepted: slots, lengths, and the channel's token if the packet is a hello.
     pub(super) waiting: VecDeque<(u32, usize, Option<u64>)>,
-    /// If the library refuses packets although it has none for this peer: since when, and the time of the last attempt.
+    /// The time since which the library refuses packets although it holds none for this peer, and the time of the last attempt.
     pub(super) refused: Option<(Instant, Instant)>,
-    /// A packet was delivered or received: there is a connection.
+    /// Whether a packet was delivered or received: there is a connection.
     pub(super) formed: bool,
 }
 
 impl Peer {
-    /// Whether the library has nothing for it.
+    /// Checks whether the library holds nothing for this peer.
     pub(super) fn is_idle(&self) -> bool {
         self.sends + self.transfers == 0
     }

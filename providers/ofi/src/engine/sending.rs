@@ -20,14 +20,14 @@ pub(crate) struct Packing {
 }
 
 impl Packing {
-    /// The memory that the message is packed into. The slot is taken until the message is finished or abandoned.
+    /// Returns the memory into which the message is packed. The slot is taken until the message is finished or abandoned.
     pub(crate) fn room(&self, engine: &mut Engine) -> Room {
         Room::of(&mut engine.slots, self.slot, HEAD, self.room)
     }
 }
 
 impl Engine {
-    /// Checks whether a data call of this size may proceed on the channel.
+    /// Checks whether a data call of `bytes` bytes may proceed on the channel.
     #[inline]
     fn sendable(&mut self, at: usize, bytes: usize) -> Result<(), Status> {
         let window = self.settings.window as u64;
@@ -59,7 +59,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Half of the library's room; the other half is for transfers.
+    /// Returns half of the library's capacity for operations; the other half is for transfers.
     fn most_sends(&self) -> usize {
         (self.settings.queue.min(self.registry.domain.info.tx().size.max(8)) / 2).max(4)
     }
@@ -95,7 +95,7 @@ impl Engine {
         self.slots.give(packing.slot);
     }
 
-    /// Posts a packed message, or queues it behind packets that wait for the library.
+    /// Posts a packed message, or queues it after packets that wait for the library.
     pub(crate) fn finish(
         &mut self,
         packing: Packing,
@@ -209,13 +209,14 @@ impl Engine {
         }
     }
 
-    /// The library accepts nothing for this peer. If it also has nothing of this peer, no queue is full: a connection does not
+    /// Handles a refusal by the library. If the library also holds nothing for this peer, no queue is full: a connection does not
     /// form, and the peer times out.
     pub(super) fn refused(&mut self, index: usize) {
         let patience = self.settings.connect_timeout;
         let watched = self.vigil.is_some();
         let Some(peer) = self.peers.get(index) else { return };
-        // If a connection exists, its receiver has no room (verbs;ofi_rxm: run). The watch detects whether the receiver is alive.
+        // If a connection exists, its receiver has no free buffer (verbs;ofi_rxm: run). The watch detects whether the receiver is
+        // alive.
         if !peer.is_idle() || peer.formed && watched {
             peer.refused = None;
             return;
@@ -230,7 +231,7 @@ impl Engine {
         }
     }
 
-    /// A packet has left its slot.
+    /// Records that a packet has left its slot.
     pub(super) fn sent(&mut self, peer: usize, slot: u32, message: bool) {
         self.sends -= 1;
         self.slots.give(slot);
@@ -240,8 +241,8 @@ impl Engine {
         }
     }
 
-    /// Sends a packet of this provider, behind those that wait. It is never refused: the number of such packets is bounded by the
-    /// number of channels.
+    /// Sends a packet of this provider, after the packets that wait. The packet is never refused: the number of such packets is
+    /// bounded by the number of channels.
     pub(super) fn say(&mut self, peer: usize, head: &Head, rest: &[u8]) {
         let Ok(slot) = self.slots.take() else {
             return self.break_down("there is no memory for packets");
@@ -269,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// Posts the packets that wait for a peer; returns whether none is left.
+    /// Posts the packets that wait for a peer; returns whether all are posted.
     fn push(&mut self, index: usize) -> bool {
         loop {
             let Some(&(slot, len, _)) = self.peers.get(index).and_then(|peer| peer.waiting.front())
@@ -315,7 +316,7 @@ impl Engine {
         true
     }
 
-    /// Part of a channel has ended: completes flushes, and removes the channel if it is over.
+    /// Handles the end of a part of a channel: completes flushes, and removes the channel if all of it has ended.
     pub(super) fn settle(&mut self, at: usize) {
         while let Some(channel) = self.outbound[at].as_mut() {
             let Some(flush) = channel.flushed() else { break };
@@ -325,7 +326,7 @@ impl Engine {
         else {
             return;
         };
-        // Send it after the puts: from here on none of them lands.
+        // The `Bye` follows the puts: from here on none of them lands.
         if core::mem::take(&mut channel.owes_bye) {
             self.say_bye(at);
         }
@@ -345,7 +346,7 @@ impl Engine {
         }
     }
 
-    /// Reports the completion of an operation, with the value that it has fetched.
+    /// Reports the completion of an operation, with the value that an atomic has fetched.
     pub(super) fn completed(
         &mut self,
         cookie: u64,
@@ -361,7 +362,7 @@ impl Engine {
         self.ready.push_back(Ready::Event(event, text));
     }
 
-    /// Completes a flush, and reports a failure before it.
+    /// Completes a flush, and reports a failure of an earlier operation.
     fn flushed(&mut self, cookie: u64, lost: Option<Lost>) {
         match lost {
             None => self.completed(cookie, Ok(0), ""),
@@ -400,7 +401,7 @@ impl Engine {
     }
 }
 
-/// Updates the time of the first and of the last refusal, and returns whether the refusals have lasted too long. After a gap in the
+/// Updates the times of the first and of the last refusal. Returns whether the refusals have lasted too long. After a gap in the
 /// attempts the period begins anew.
 fn refusals(
     before: Option<(Instant, Instant)>,
@@ -415,12 +416,12 @@ fn refusals(
     }
 }
 
-/// The share of one peer in `most`.
+/// Returns the share of one peer in `most`.
 pub(super) fn share(most: usize) -> usize {
     (most / 4).max(4)
 }
 
-/// The failure for a packet that the library refuses permanently.
+/// Returns the failure for a packet that the library refuses permanently.
 fn not_posted(code: c_int) -> Failure {
     let error = std::io::Error::from_raw_os_error(code);
     Failure::new(Status::PeerFailed, format!("libfabric cannot send to this peer: {error}"))

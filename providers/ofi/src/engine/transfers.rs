@@ -23,11 +23,11 @@ pub(super) struct Target {
     key: u64,
     generation: u64,
     connected: bool,
-    /// Keeps the key mapped.
+    /// The mapping of the key, which this field keeps.
     mapped: Option<Rc<Imported>>,
 }
 
-/// Resources that a transfer keeps until it completes; see `Transfer`.
+/// The resources that a transfer keeps until it completes; see `Transfer`.
 pub(super) struct Held {
     pub(super) slot: Option<u32>,
     pub(super) back: Vec<(*mut u8, usize)>,
@@ -36,7 +36,7 @@ pub(super) struct Held {
     pub(super) loans: Vec<Loan>,
 }
 
-/// Whether an error means that the connection is gone, and not only that one operation failed.
+/// Checks whether an error means that the connection is lost, and not only that one operation failed.
 fn ends_connection(errno: c_int) -> bool {
     matches!(
         errno,
@@ -55,8 +55,8 @@ fn ends_connection(errno: c_int) -> bool {
 }
 
 impl Engine {
-    /// `sockets` reports the death of a peer with EIO. Others report EIO for any error that has no better code (cxi, EFA: read in
-    /// their tables); there it fails one operation only.
+    /// Checks whether an error of this provider ends the connection. `sockets` reports the death of a peer with EIO. Others report
+    /// EIO for any error that has no better code (cxi, EFA: read in their tables); with these EIO fails one operation only.
     fn ends_connection(&self, errno: c_int) -> bool {
         ends_connection(errno) || errno == libc::EIO && self.address.provider == "sockets"
     }
@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// Most bytes of one transfer.
+    /// Returns the maximum number of bytes of one transfer.
     pub(crate) fn longest(&self) -> usize {
         super::longest_transfer(&self.registry.domain.info)
     }
@@ -120,7 +120,7 @@ impl Engine {
         Ok(Target { at, token, peer, address, key, generation, connected, mapped })
     }
 
-    /// Whether one more transfer may be posted. Transfers of closed endpoints count against their peer.
+    /// Checks whether one more transfer may be posted. Transfers of closed endpoints count against their peer.
     pub(super) fn admits(&mut self, target: &Target) -> Result<(), Status> {
         let most = self.most_transfers();
         let full = self.peers.get(target.peer).is_some_and(|peer| peer.transfers >= share(most));
@@ -144,7 +144,7 @@ impl Engine {
         }
         let target = self.target(at, key, right, op.offset, op.len)?;
         if op.len == 0 {
-            // Not every provider completes a transfer of no bytes.
+            // Not every provider completes a transfer of zero bytes.
             return Ok(Posting::Done);
         }
         self.admits(&target)?;
@@ -159,7 +159,7 @@ impl Engine {
         })
     }
 
-    /// A short transfer uses a slot: it needs no registration and does not delay the closing of its endpoint.
+    /// Posts a short transfer from a slot: it needs no registration and does not delay the closing of its endpoint.
     fn short_transfer(&mut self, target: &Target, put: bool, op: &RmaOp<'_>) -> Posted {
         let slot = self.slots.take()?;
         // An empty piece may have an invalid address.
@@ -248,7 +248,7 @@ impl Engine {
         }
     }
 
-    /// A transfer has completed, and the library has released its memory.
+    /// Handles the completion of a transfer, whose memory the library has released.
     pub(super) fn transferred(&mut self, transfer: Transfer, result: Result<(), (c_int, String)>) {
         self.one_less(&transfer);
         let (at, peer) = (transfer.channel as usize, transfer.peer);

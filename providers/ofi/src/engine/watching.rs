@@ -1,4 +1,4 @@
-//! Handles the ends of peers' processes, which `watch` detects.
+//! The handling of the ends of peers' processes, which `watch` detects.
 
 use super::Engine;
 use crate::watch::{Ended, Watch};
@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use tieline_net::Contact;
 use tieline_plugin_api::{Failure, Status};
 
-/// Interval of checks on the processes of peers: while a connection or an end is in progress, and otherwise.
+/// The intervals of checks on the processes of peers: while a connection or an end is in progress, and otherwise.
 const SOON: Duration = Duration::from_millis(1);
 const NOW_AND_THEN: Duration = Duration::from_millis(10);
-/// Polls between checks of the clock.
+/// The number of polls between checks of the clock.
 const POLLS: u32 = 16;
-/// After a process has ended, its channels fail only when nothing has arrived from it for this long. Messages that it had sent may
-/// still be in the library, or in the kernel's buffers that the library's threads read.
+/// The time without arrivals after which the channels of an ended process fail. Messages that the process had sent may still be in
+/// the library, or in the kernel's buffers that the library's threads read.
 const QUIET: Duration = Duration::from_millis(200);
 
 /// The state of the watch on peers' processes.
@@ -20,9 +20,9 @@ pub(super) struct Vigil {
     pub(super) watch: Watch,
     polls: u32,
     looked: Instant,
-    /// A connection or an end was in progress at the last check: check at every poll.
+    /// Whether a connection or an end was in progress at the last check. If so, every poll checks again.
     busy: bool,
-    /// Processes that have ended, and when each was last heard from.
+    /// The processes that have ended, and the time at which each was last heard from.
     dying: Vec<(Ended, Instant)>,
 }
 
@@ -37,7 +37,7 @@ impl Vigil {
 }
 
 impl Engine {
-    /// A channel to or from that interface begins.
+    /// Records that a channel to or from that interface begins.
     pub(super) fn meet(&mut self, epoch: u64, contact: Option<&Contact>) {
         if let Some(vigil) = &mut self.vigil {
             vigil.watch.join(epoch, contact);
@@ -45,14 +45,14 @@ impl Engine {
         }
     }
 
-    /// A channel to or from that interface has ended.
+    /// Records that a channel to or from that interface has ended.
     pub(super) fn part(&mut self, epoch: u64) {
         if let Some(vigil) = &mut self.vigil {
             vigil.watch.leave(epoch);
         }
     }
 
-    /// A packet has arrived on a channel of that interface.
+    /// Records that a packet has arrived on a channel of that interface.
     #[inline]
     pub(super) fn heard(&mut self, epoch: u64) {
         let Some(vigil) = &mut self.vigil else { return };
@@ -61,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// Checks the processes of peers if that is due. `empty`: the last read of the library's queue found nothing.
+    /// Checks the processes of peers if a check is due. `empty` states whether the last read of the library's queue found nothing.
     #[inline]
     pub(super) fn watch_over(&mut self, empty: bool) {
         if empty && !self.unanswered.is_empty() {
@@ -79,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// The same; `at_once` checks even if that is not due.
+    /// Checks the processes of peers like `watch_over`. With `at_once`, checks even if no check is due.
     pub(super) fn watch_now(&mut self, empty: bool, at_once: bool) {
         let Some(vigil) = &mut self.vigil else { return };
         let now = Instant::now();
@@ -104,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// When a sleeper must wake for the next check.
+    /// Returns the time until a sleeper must wake for the next check.
     pub(super) fn next_look(&self) -> Option<Duration> {
         let dying = |vigil: &Vigil| !vigil.dying.is_empty();
         if self.vigil.as_ref().is_some_and(dying) {
@@ -116,7 +116,7 @@ impl Engine {
         hello.into_iter().chain(dial).min().map(left)
     }
 
-    /// Fails all channels to and from an interface that is gone.
+    /// Fails all channels to and from an interface that has ended.
     fn fail_process(&mut self, epoch: u64, why: &Failure) {
         let there = |channel: &Option<super::Outbound>| {
             channel.as_ref().filter(|channel| channel.epoch == epoch).map(|channel| channel.peer)
@@ -142,7 +142,7 @@ impl Engine {
         peers.sort_unstable();
         peers.dedup();
         for peer in peers {
-            // Another process may use that address by now, and have channels.
+            // Another process may have taken that address, and have channels.
             let is_open = self
                 .outbound
                 .iter()

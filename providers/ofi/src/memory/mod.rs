@@ -29,17 +29,17 @@ struct DomainState {
     len: u64,
     access: u64,
     generation: u64,
-    /// Whether a peer may hold its key.
+    /// Whether a peer may hold the region's key.
     packed: AtomicBool,
-    /// Keyed by the number of the interface that a registration belongs to; 0 means all interfaces.
+    /// The registrations, keyed by the number of the interface to which each belongs; 0 means all interfaces.
     registrations: Mutex<HashMap<u64, Mr>>,
-    /// The error with which libfabric has refused to end one of them.
+    /// The error with which libfabric has refused to end a registration.
     refused: Mutex<Option<c_int>>,
     ending: Mutex<Option<(Instant, Arc<Revocation>)>>,
 }
 
 impl DomainState {
-    /// Ends the registration for one interface, or all of them.
+    /// Ends the registration for one interface, or all registrations.
     fn end(&self, interface: Option<u64>) {
         let mut registrations = held(&self.registrations);
         let over: Vec<Mr> = match interface {
@@ -56,18 +56,18 @@ impl DomainState {
 /// The revocation of a region, which each interface of its domain handles.
 pub(crate) struct Revocation {
     pub(crate) generation: u64,
-    /// Number of interfaces whose peers have not all answered.
+    /// The number of interfaces whose peers have not all answered.
     open: AtomicUsize,
 }
 
 impl Revocation {
-    /// One interface has finished with it.
+    /// Records that one interface has finished with the revocation.
     pub(crate) fn answered(&self) {
         let _ = self.open.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
-/// Requests of other threads to an interface.
+/// The requests of other threads to an interface.
 pub(crate) struct Inbox {
     pub(crate) number: u64,
     ep: Weak<Ep>,
@@ -93,7 +93,7 @@ impl Inbox {
         let mut revocations = held(&self.revocations);
         revocations.push(revocation.clone());
         self.waiting.store(true, Ordering::Release);
-        self.bell.wake(); // under the lock: the taker also clears this bell
+        self.bell.wake(); // woken under the lock, because the taker also clears this bell
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -108,7 +108,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Registers the memory of a domain. Any thread may use it.
 pub(crate) struct Registry {
     pub(crate) domain: Arc<Domain>,
-    /// Each interface opens the device anew, and memory is registered for each interface.
+    /// Whether each interface opens the device anew, and memory is registered for each interface.
     apart: bool,
     pub(crate) seal: Seal,
     mode: c_int,
@@ -134,7 +134,7 @@ impl Registry {
         Ok(Registry {
             apart,
             seal,
-            // Offsets and our own keys; an `mr_mode` without bits means the same.
+            // The mode uses offsets and keys chosen by this provider; an `mr_mode` without bits means the same.
             mode: attr.mr_mode & !FI_MR_SCALABLE,
             key_bits: 8 * attr.mr_key_size.clamp(1, 8) as u32,
             patience,
@@ -151,29 +151,29 @@ impl Registry {
         self.apart || self.mode & FI_MR_ENDPOINT != 0
     }
 
-    /// The domain on which to open an interface.
+    /// Returns the domain on which to open an interface.
     pub(crate) fn place(&self) -> Result<Arc<Domain>, Failure> {
         if self.apart { Domain::open(&self.domain.info) } else { Ok(self.domain.clone()) }
     }
 
-    /// Whether local pieces need a descriptor.
+    /// Checks whether local pieces need a descriptor.
     pub(crate) fn needs_descriptors(&self) -> bool {
         self.mode & FI_MR_LOCAL != 0
     }
 
-    /// A new key that this provider chooses. Keys must not be predictable: libfabric's providers check nothing else.
+    /// Returns a new key that this provider chooses. Keys must not be predictable: libfabric's providers check nothing else.
     fn next_key(&self) -> Result<u64, c_int> {
         let mut random = [0; 8];
         crate::sys::random(&mut random).map_err(|_| libc::EIO)?;
         let random = u64::from_le_bytes(random);
         match self.key_bits {
             64 => Ok(random),
-            // With so few bits, a random key would soon repeat.
+            // With this number of bits, a random key would soon repeat.
             bits => Ok(self.next_key.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> (64 - bits))),
         }
     }
 
-    /// Registers memory, with a key of our own if the library accepts one.
+    /// Registers memory, with a key chosen by this provider if the library accepts one.
     fn make(
         &self,
         base: *mut u8,
@@ -182,7 +182,7 @@ impl Registry {
         ep: Option<&Arc<Ep>>,
     ) -> Result<Mr, c_int> {
         let mut refused = FI_ENOKEY;
-        // A key that is in use is refused: try the next one.
+        // The library refuses a key that is in use: try the next one.
         for _ in 0..16 {
             let key = if self.mode & FI_MR_PROV_KEY == 0 { self.next_key()? } else { 0 };
             match self.domain.register(base, len, rights, key, ep) {
@@ -224,7 +224,7 @@ impl Registry {
             );
             return Err(Failure::new(Status::Invalid, text));
         }
-        // Under the lock, so that a region and an interface that are created concurrently see each other.
+        // The lock is held, so that a region and an interface that are created concurrently see each other.
         let mut regions = held(&self.regions);
         regions.retain(|region| region.strong_count() > 0);
         match self.per_interface() {
@@ -280,7 +280,7 @@ impl Registry {
                 return Err(failure);
             }
         }
-        // Existing keys are valid at this interface, too, so it asks the peers that connect to it.
+        // Existing keys are valid at this interface, too, so the interface asks the peers that connect to it.
         held(&self.interfaces).push(inbox.clone());
         for region in regions.iter().filter_map(Weak::upgrade) {
             let ending = held(&region.ending);
@@ -396,7 +396,7 @@ impl Registry {
         Ok(LibraryKey { interface, number, raw: Some(raw) })
     }
 
-    /// The descriptor of a piece, if the piece is inside the region that it names.
+    /// Returns the descriptor of a piece, if the piece is inside the region that it names.
     fn descriptor(&self, piece: &Iov, interface: u64) -> Option<*mut c_void> {
         let region = &sys::region(piece)?.0;
         let start = (piece.base.addr() as u64).checked_sub(region.base)?;
@@ -441,7 +441,7 @@ fn refusal(len: usize, errno: c_int) -> Failure {
 pub(crate) struct LocalMemory {
     registry: Arc<Registry>,
     ep: Arc<Ep>,
-    /// Registrations that belong to the endpoint and must end before it.
+    /// The registrations that belong to the endpoint and must end before it.
     bound: Mutex<Vec<Weak<Mutex<Option<Mr>>>>>,
 }
 
@@ -459,8 +459,8 @@ impl LocalMemory {
         LocalMemory { registry, ep, bound: Mutex::default() }
     }
 
-    /// Ends the registrations that belong to the endpoint, and then closes the endpoint. Returns whether it has closed: if so, the
-    /// library accesses no memory of it any more.
+    /// Ends the registrations that belong to the endpoint, and then closes the endpoint. Returns whether the endpoint has closed:
+    /// if so, the library accesses no memory of the endpoint any more.
     pub(crate) fn shut(&self) -> bool {
         for registration in held(&self.bound).drain(..).filter_map(|weak| weak.upgrade()) {
             drop(held(&registration).take());
@@ -490,7 +490,7 @@ impl Device for LocalMemory {
     }
 }
 
-/// The descriptor for pieces of a registration.
+/// Returns the descriptor for pieces of a registration.
 pub(crate) fn desc(registration: &Registration) -> *mut c_void {
     core::ptr::with_exposed_provenance_mut(registration.desc)
 }

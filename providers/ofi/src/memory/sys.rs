@@ -5,11 +5,11 @@
 use super::Region;
 use tieline_plugin_api::abi::Iov;
 
-/// The region that the core names for a piece.
+/// Returns the region that the core names for a piece.
 #[inline]
 pub(super) fn region(piece: &Iov) -> Option<&Region> {
-    // SAFETY: null, or by the ABI the handle of a region of this domain. `register` has made it of a `Region`, and it stays until
-    // the operation has completed.
+    // SAFETY: the handle is null, or by the ABI that of a region of this domain. `register` has made the handle of a `Region`,
+    // which stays until the operation has completed.
     unsafe { piece.region.cast::<Region>().as_ref() }
 }
 
@@ -25,15 +25,15 @@ pub(super) fn populate(base: *mut u8, len: usize) -> bool {
 
 /// Copies the application's pieces one after the other to `buffer`, or back from it.
 ///
-/// The pieces are memory of the caller of the data call. They are borrowed for the call. If they are written, they are borrowed
-/// until the completion or until the endpoint is closed (a guarantee of the ABI).
+/// The pieces are memory of the caller of the data call, borrowed for the call. Pieces that the library writes are borrowed until
+/// the completion or until the endpoint is closed (a guarantee of the ABI).
 #[inline]
 pub(crate) fn copy(pieces: impl Iterator<Item = (*mut u8, usize)>, buffer: &mut [u8], back: bool) {
     let mut at = 0;
     for (base, len) in pieces {
         let here = &mut buffer[at..at + len];
-        // SAFETY: the application's piece is valid for its length, as documented above. `here` is as long, and nothing else refers
-        // to it.
+        // SAFETY: the application's piece is valid for its length, as documented above. `here` has the same length, and nothing
+        // else refers to it.
         unsafe {
             match back {
                 true => core::ptr::copy_nonoverlapping(here.as_ptr(), base, len),

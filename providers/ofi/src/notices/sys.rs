@@ -1,5 +1,5 @@
-//! The queue for events that belong to no operation. It is optional if a provider has none. EFA aborts the process if an event
-//! finds no queue (read in efa_base_ep.c).
+//! The queue for events that belong to no operation. The queue is optional if a provider has none. EFA aborts the process if an
+//! event finds no queue (read in efa_base_ep.c).
 
 #![allow(unsafe_code)]
 
@@ -14,14 +14,14 @@ pub(crate) struct Notices {
     _domain: Arc<Domain>,
 }
 
-// SAFETY: an object of the library's, opened for use by any thread (FI_THREAD_SAFE), and closed once.
+// SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Send for Notices {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Notices {}
 
 impl Drop for Notices {
     fn drop(&mut self) {
-        // SAFETY: its endpoint holds it, so the endpoint is already closed.
+        // SAFETY: the endpoint holds the queue, so the endpoint is already closed.
         let _ = unsafe { close(self.raw.cast()) };
     }
 }
@@ -39,7 +39,8 @@ impl Notices {
             spare: [0; 8],
         };
         let mut raw = ptr::null_mut();
-        // SAFETY: an open fabric; a filled record with spare room after it for longer versions of the record; room for one pointer.
+        // SAFETY: the fabric is open; the record is filled, with spare room after it for longer versions of the record; `raw` has
+        // room for one pointer.
         let code = unsafe {
             let open = (*(*fabric).ops).eq_open?;
             open(fabric, &raw mut attr, &raw mut raw, ptr::null_mut())
@@ -47,16 +48,17 @@ impl Notices {
         (code == 0 && !raw.is_null()).then(|| Notices { raw, _domain: domain.clone() })
     }
 
-    /// Describes an error since the last call.
+    /// Describes an error since the last call, if any.
     pub(crate) fn trouble(&self) -> Option<String> {
         let (mut event, mut room) = (0u32, [0u64; 32]);
-        // SAFETY: an open queue; room for an event of the stated length. The details of an error are read immediately.
+        // SAFETY: the queue is open; the buffer has room for an event of the stated length. The details of an error are read
+        // immediately.
         unsafe {
             let ops = &*(*self.raw).ops;
             let len = size_of_val(&room);
             let code = (ops.read)(self.raw, &raw mut event, room.as_mut_ptr().cast(), len, 0);
             if code != -(FI_EAVAIL as isize) {
-                return None; // nothing, or an event that is no error
+                return None; // there is no event, or the event is no error
             }
             let mut entry: fi_eq_err_entry = core::mem::zeroed();
             if (ops.readerr)(self.raw, &raw mut entry, 0) <= 0 {

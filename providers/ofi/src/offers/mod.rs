@@ -1,4 +1,4 @@
-//! Selects among the devices that libfabric offers. Each device of a provider that is used becomes a domain, and each device that
+//! The selection among the devices that libfabric offers. Each device of a provider in use becomes a domain, and each device that
 //! is left out gets a reason in words.
 
 pub(crate) mod sys;
@@ -15,14 +15,14 @@ use tieline_plugin_api::{Failure, Status};
 /// A usable device.
 #[derive(Clone)]
 pub(crate) struct Offer {
-    /// The name with its layers: `tcp;ofi_rxm`.
+    /// The provider's name with its layers: `tcp;ofi_rxm`.
     pub(crate) provider: String,
     pub(crate) fabric: String,
-    /// `ofi:tcp:eth0`.
+    /// The domain's name, such as `ofi:tcp:eth0`.
     pub(crate) domain: String,
-    /// A put can be asked to complete when its data is in the target's memory.
+    /// Whether a put can be asked to complete when its data is in the target's memory.
     pub(crate) delivery: bool,
-    /// Atomics were requested, and the provider claims to support them.
+    /// Whether atomics were requested, and the provider claims to support them.
     pub(crate) atomics: bool,
     pub(crate) info: Info,
 }
@@ -58,12 +58,12 @@ struct LeftOut {
     devices: Vec<String>,
 }
 
-/// The first part of a provider's name, which selects it.
+/// Returns the first part of a provider's name, which selects it.
 pub(crate) fn core_name(provider: &str) -> &str {
     provider.split(';').next().unwrap_or(provider)
 }
 
-/// The name of a mode bit that the provider demands and that is not supported.
+/// Returns the name of a mode bit that the provider demands and that is not supported.
 fn unmet(info: &Info) -> Option<&'static str> {
     let mode = info.domain().mr_mode;
     let bits = [
@@ -120,7 +120,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
             "it has no FI_MULTI_RECV, or keys of more than 8 bytes without FI_MR_RAW".into(),
         );
     }
-    // Check what is granted, not what was requested. With reordered messages, a channel would be considered to have lost some.
+    // With reordered messages, a channel would wrongly detect lost messages.
     if offer.info.tx().msg_order & offer.info.rx().msg_order & FI_ORDER_SAS == 0 {
         return Some("it does not keep the order of messages (FI_ORDER_SAS)".into());
     }
@@ -143,7 +143,7 @@ fn refusal(offer: &Offer, settings: &Settings) -> Option<String> {
     }
 }
 
-/// Whether a device is of no use for communication: loopback, container bridges, link-local addresses.
+/// Checks whether a device is of no use for communication: loopback, container bridges, link-local addresses.
 fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     let link_local = match (format, source) {
         (FI_SOCKADDR_IN, [_, _, _, _, 169, 254, ..]) => true,
@@ -153,12 +153,12 @@ fn is_private(device: &str, format: u32, source: &[u8]) -> bool {
     device == "lo" || device.starts_with("docker") || device.starts_with("virbr") || link_local
 }
 
-/// The IP address of a device; a device without one is in no subnet.
+/// Returns the IP address of a device; a device without one is in no subnet.
 fn address_of(info: &Info) -> IpAddr {
     ip(info.address_format(), info.source()).unwrap_or(Ipv6Addr::UNSPECIFIED.into())
 }
 
-/// The IP address in a socket address of this format.
+/// Returns the IP address in a socket address of this format.
 fn ip(format: u32, source: &[u8]) -> Option<IpAddr> {
     match format {
         FI_SOCKADDR_IN => Some(Ipv4Addr::from(*source.get(4..)?.first_chunk::<4>()?).into()),
@@ -176,7 +176,7 @@ fn fits_format(info: &Info, format: Format) -> bool {
     info.address_format() != other
 }
 
-/// Queries the library.
+/// Queries the devices of the library.
 pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<Offers, Failure> {
     if settings.api > library.version {
         let (asked, has) = (shown(settings.api), shown(library.version));
@@ -185,7 +185,8 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
         return Err(Failure::new(Status::NoDevice, text));
     }
     let mut all = Offers::default();
-    // First with completion at the target, then without: devices that only the second list has support no puts and gets.
+    // The first query asks for completion at the target, the second does not: devices that only the second list has support no puts
+    // and gets.
     for delivery in [true, false] {
         for offer in listed(library, settings, delivery, false)? {
             all.take(offer, settings);
@@ -210,7 +211,7 @@ pub(crate) fn offers(library: &'static Library, settings: &Settings) -> Result<O
     Ok(all)
 }
 
-/// The devices that the library lists for these hints.
+/// Returns the devices that the library lists for these hints.
 fn listed(
     library: &'static Library,
     settings: &Settings,
@@ -246,13 +247,13 @@ fn rank(format: u32) -> u8 {
 }
 
 impl Offer {
-    /// Whether each interface must open the device anew. `tcp` of 1.18 to 2.6 reads freed memory when an endpoint was closed during
-    /// a connection setup and another endpoint makes progress (libfabric's pull request 12709; run: a crash over 2.5).
+    /// Checks whether each interface must open the device anew. `tcp` of 1.18 to 2.6 reads freed memory when an endpoint was closed
+    /// during a connection setup and another endpoint makes progress (libfabric's pull request 12709; run: a crash over 2.5).
     pub(crate) fn is_apart(&self) -> bool {
         core_name(&self.provider) == "tcp" && self.info.library().version > API
     }
 
-    /// Whether this is the same device with the same limits, and has every capability of `other`.
+    /// Checks whether this is the same device with the same limits, and has every capability of `other`.
     fn is_as_good_as(&self, other: &Offer) -> bool {
         let facts = |offer: &Offer| {
             let (info, domain) = (&offer.info, offer.info.domain());
@@ -297,7 +298,7 @@ impl Offers {
         }
     }
 
-    /// The devices that are left out, in words.
+    /// Returns the devices that are left out, in words.
     pub(crate) fn left_out(&self) -> Vec<String> {
         let words = |left: &LeftOut| {
             format!("{} on {}: {}", left.provider, left.devices.join(", "), left.why)
@@ -313,7 +314,7 @@ mod tests {
     use std::ffi::{CStr, CString};
     use tieline_net::Filter;
 
-    /// The offers of the simulated library with a device of this name.
+    /// Returns the offers of the simulated library with a device of this name.
     fn offered(device: &'static CStr, settings: &Settings) -> Offers {
         manners(|manners| manners.device = device);
         offers(crate::load::library("").unwrap(), settings).unwrap()
@@ -324,7 +325,7 @@ mod tests {
         Offer { provider: provider.into(), ..offer }
     }
 
-    /// Why a provider of this name is left out.
+    /// Returns the reason why a provider of this name is left out.
     fn why(provider: &str) -> Option<String> {
         refusal(&one(c"eth0", provider), &Settings::test_defaults())
     }
@@ -434,7 +435,7 @@ mod tests {
 
     #[test]
     fn device_with_too_long_name_does_not_affect_other_devices() {
-        // `ofi:played:` has 11 bytes.
+        // The name `ofi:played:` has 11 bytes.
         let (fits, long) = (CString::new("d".repeat(52)), CString::new("d".repeat(53)));
         let [fits, long] = [fits, long].map(|name| &*Box::leak(name.unwrap().into_boxed_c_str()));
         assert_eq!(offered(fits, &Settings::test_defaults()).used.len(), 1);

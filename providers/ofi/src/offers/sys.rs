@@ -9,29 +9,29 @@ use std::ffi::CStr;
 use std::sync::Arc;
 use tieline_plugin_api::{Failure, Status};
 
-/// A list from `fi_getinfo`. It is never changed; its records may be longer than ours.
+/// A list from `fi_getinfo`, which is never changed. Its records may be longer than the declared ones.
 pub(crate) struct Infos {
     library: &'static Library,
     head: *mut fi_info,
 }
 
-// SAFETY: records that nothing writes any more, freed once. The library's functions on them accept any thread.
+// SAFETY: nothing writes the records any more, and they are freed once. The library's functions on them accept any thread.
 unsafe impl Send for Infos {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Infos {}
 
 /// The requested features.
 pub(crate) struct Hints {
-    /// The requested version of the interface.
+    /// The requested version of the library's interface.
     pub(crate) api: u32,
-    /// Completion at the target is required.
+    /// Whether completion at the target is required.
     pub(crate) delivery: bool,
     pub(crate) atomics: bool,
-    /// `FI_PROGRESS_...`; 0 leaves the choice to the provider.
+    /// The requested progress mode, `FI_PROGRESS_...`; 0 leaves the choice to the provider.
     pub(crate) progress: c_int,
 }
 
-/// The supported registration modes. A provider that demands another one is not listed.
+/// The supported registration modes. A provider that demands another mode is not listed.
 pub(crate) const MR_MODES: c_int =
     FI_MR_LOCAL | FI_MR_RAW | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT;
 
@@ -48,16 +48,16 @@ impl Infos {
             if wanted.is_null() {
                 return Err(Failure::new(Status::NoMemory, "libfabric gives no record for hints"));
             }
-            // SAFETY: the record that the library has just made, with its sub-records, in the layout of the requested version. No
-            // other reference to it exists.
+            // SAFETY: the library has just made the record, with its sub-records, in the layout of the requested version. No other
+            // reference to it exists.
             unsafe { fill(&mut *wanted, hints) };
         }
         let (none, mut head) = (core::ptr::null::<c_char>(), core::ptr::null_mut());
         let api = hints.map_or(API, |hints| hints.api);
-        // SAFETY: terminated or null texts, hints of the library's own, room for one pointer.
+        // SAFETY: the texts are terminated or null, the hints are the library's own, and `head` has room for one pointer.
         let code = unsafe { (library.getinfo)(api, none, none, 0, wanted, &raw mut head) };
         if !wanted.is_null() {
-            // SAFETY: made above, by the matching function.
+            // SAFETY: the matching function above made the record.
             unsafe { (library.freeinfo)(wanted) };
         }
         if code == -libc::ENODATA {
@@ -70,31 +70,31 @@ impl Infos {
         Ok(Raw(head))
     }
 
-    /// Queries a list to keep.
+    /// Queries a list and keeps it.
     pub(crate) fn new(library: &'static Library, hints: &Hints) -> Result<Arc<Infos>, Failure> {
         let Raw(head) = Infos::ask(library, Some(hints))?;
         Ok(Arc::new(Infos { library, head }))
     }
 
-    /// Every record of the list, in the library's order.
+    /// Returns every record of the list, in the library's order.
     pub(crate) fn each(self: &Arc<Infos>) -> Vec<Info> {
         let (mut all, mut at) = (Vec::new(), self.head);
         while !at.is_null() {
             all.push(Info { list: self.clone(), raw: at });
-            // SAFETY: a record of the list, which lives.
+            // SAFETY: the record belongs to the list, which lives.
             at = unsafe { (*at).next };
         }
         all
     }
 }
 
-/// A list without an owner yet; it is freed unless `Infos` takes it.
+/// A list without an owner yet, which is freed unless `Infos` takes it.
 pub(crate) struct Raw(*mut fi_info);
 
 impl Drop for Infos {
     fn drop(&mut self) {
         if !self.head.is_null() {
-            // SAFETY: the list that `fi_getinfo` made, freed by the function of the same version. No other reference to it exists.
+            // SAFETY: `fi_getinfo` made the list, and the function of the same version frees it. No other reference to it exists.
             unsafe { (self.library.freeinfo)(self.head) };
         }
     }
@@ -106,7 +106,7 @@ impl Drop for Infos {
 unsafe fn fill(info: &mut fi_info, hints: &Hints) {
     info.caps = FI_MSG | FI_RMA | FI_MULTI_RECV | if hints.atomics { FI_ATOMIC } else { 0 };
     info.mode = FI_CONTEXT | FI_CONTEXT2;
-    // SAFETY: the sub-records that the library made with the record, each null or complete.
+    // SAFETY: the library made the sub-records with the record; each is null or complete.
     unsafe {
         if let Some(ep) = info.ep_attr.as_mut() {
             ep.kind = FI_EP_RDM;
@@ -134,14 +134,14 @@ pub(crate) struct Info {
     raw: *mut fi_info,
 }
 
-// SAFETY: a record of a list that lives as long; see `Infos`.
+// SAFETY: the record belongs to a list that lives at least as long; see `Infos`.
 unsafe impl Send for Info {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Info {}
 
 macro_rules! part {
     ($self:ident, $part:ident) => {
-        // SAFETY: a record that `fi_getinfo` filled: all of its sub-records exist (fi_getinfo(3)) and live as long.
+        // SAFETY: `fi_getinfo` filled the record: all of its sub-records exist (fi_getinfo(3)) and live as long as the list.
         unsafe { &*(*$self.raw).$part }
     };
 }
@@ -151,7 +151,7 @@ impl Info {
         self.list.library
     }
 
-    /// The raw pointer, for calls of the library.
+    /// Returns the raw pointer, for calls of the library.
     pub(crate) fn raw(&self) -> *mut fi_info {
         self.raw
     }
@@ -176,26 +176,26 @@ impl Info {
         part!(self, fabric_attr)
     }
 
-    /// `FI_SOCKADDR_IN` and so on.
+    /// Returns the format of the addresses, `FI_SOCKADDR_IN` and so on.
     pub(crate) fn address_format(&self) -> u32 {
-        // SAFETY: a record of the list.
+        // SAFETY: the record belongs to the list.
         unsafe { (*self.raw).addr_format }
     }
 
     pub(crate) fn caps(&self) -> u64 {
-        // SAFETY: a record of the list.
+        // SAFETY: the record belongs to the list.
         unsafe { (*self.raw).caps }
     }
 
-    /// The mode bits that the provider demands of its user.
+    /// Returns the mode bits that the provider demands of its user.
     pub(crate) fn mode(&self) -> u64 {
-        // SAFETY: a record of the list.
+        // SAFETY: the record belongs to the list.
         unsafe { (*self.raw).mode }
     }
 
-    /// The local address.
+    /// Returns the local address.
     pub(crate) fn source(&self) -> &[u8] {
-        // SAFETY: a record of the list; its address has the length in the field beside it.
+        // SAFETY: the record belongs to the list; its address has the length in the field beside it.
         unsafe {
             let (at, len) = ((*self.raw).src_addr, (*self.raw).src_addrlen);
             if at.is_null() { &[] } else { core::slice::from_raw_parts(at.cast::<u8>(), len) }
@@ -203,11 +203,11 @@ impl Info {
     }
 }
 
-/// A text of the library.
+/// Returns a text of the library.
 pub(crate) fn text(at: *const c_char) -> String {
     if at.is_null() {
         return String::new();
     }
-    // SAFETY: the library's terminated text, which lives as long as the record that it stands in.
+    // SAFETY: the library's text is terminated and lives as long as the record that contains it.
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()
 }

@@ -16,22 +16,22 @@ pub(crate) struct Cq {
     domain: Arc<Domain>,
 }
 
-// SAFETY: an object of the library's, opened for use by any thread (FI_THREAD_SAFE), and closed once.
+// SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Cq {}
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: its endpoint holds it, so the endpoint is already closed.
+        // SAFETY: the endpoint holds the queue, so the endpoint is already closed.
         let _ = unsafe { close(self.raw.cast()) };
     }
 }
 
-/// Most completions of one read.
+/// The maximum number of completions of one read.
 pub(crate) const BATCH: usize = 16;
 
-/// Room for completions. It is not cleared for each read, because most reads find none.
+/// An array for completions. It is not cleared for each read, because most reads find none.
 pub(crate) struct Room([MaybeUninit<fi_cq_data_entry>; BATCH]);
 
 impl Room {
@@ -43,7 +43,7 @@ impl Room {
 
 /// The result of a read of the queue.
 pub(crate) enum Looked<'a> {
-    /// At least one completion; if there are `BATCH`, more may be queued.
+    /// At least one completion; if there are `BATCH` completions, more may be queued.
     Entries(&'a [fi_cq_data_entry]),
     Nothing,
     /// One operation has failed.
@@ -66,7 +66,7 @@ impl Cq {
             spare: [0; 8],
         };
         let mut raw = ptr::null_mut();
-        // SAFETY: an open domain and a filled record, with spare room after it for longer versions of the record.
+        // SAFETY: the domain is open and the record is filled, with spare room after it for longer versions of the record.
         let code = unsafe {
             let ops = &*(*domain.raw).ops;
             (ops.cq_open)(domain.raw, &raw mut attr, &raw mut raw, ptr::null_mut())
@@ -75,7 +75,7 @@ impl Cq {
         let mut cq = Cq { raw, fd: None, domain: domain.clone() };
         if wait {
             let mut fd: c_int = -1;
-            // SAFETY: an open queue; FI_GETWAIT writes a descriptor.
+            // SAFETY: the queue is open; FI_GETWAIT writes a descriptor.
             let code = unsafe {
                 let ops = &*(*raw).fid.ops;
                 (ops.control)(raw.cast(), FI_GETWAIT, (&raw mut fd).cast())
@@ -92,13 +92,14 @@ impl Cq {
 
     #[inline]
     pub(crate) fn look<'a>(&self, room: &'a mut Room) -> Looked<'a> {
-        // SAFETY: an open queue, whose format these records have; room for as many as are asked for.
+        // SAFETY: the queue is open and has the format of these records; the array has room for the requested number.
         let code =
             unsafe { ((*(*self.raw).ops).read)(self.raw, room.0.as_mut_ptr().cast(), BATCH) };
         match code {
             1.. => {
                 let count = (code as usize).min(BATCH);
-                // SAFETY: the library has written so many from the beginning; any bytes are a record of integers and pointers.
+                // SAFETY: the library has written `count` records from the beginning; any bytes are a record of integers and
+                // pointers.
                 Looked::Entries(unsafe { slice::from_raw_parts(room.0.as_ptr().cast(), count) })
             }
             0 => Looked::Nothing,
@@ -110,9 +111,9 @@ impl Cq {
 
     #[cold]
     fn failed(&self) -> Looked<'static> {
-        // SAFETY: integers and pointers, all zero: the details of an error are not requested.
+        // SAFETY: the record consists of integers and pointers, for which zero is valid; the details of an error are not requested.
         let mut entry: fi_cq_err_entry = unsafe { core::mem::zeroed() };
-        // SAFETY: an open queue; a record with spare room after it for longer versions of the record.
+        // SAFETY: the queue is open; the record has spare room after it for longer versions of the record.
         let code = unsafe { ((*(*self.raw).ops).readerr)(self.raw, &raw mut entry, 0) };
         match code {
             1.. => Looked::Failed(entry),
@@ -122,10 +123,10 @@ impl Cq {
         }
     }
 
-    /// The provider's own words for an error.
+    /// Returns the provider's own words for an error.
     pub(crate) fn words(&self, entry: &fi_cq_err_entry) -> String {
         let mut room = [0 as c_char; 256];
-        // SAFETY: an open queue; the details are those of the entry that was read last; the text is terminated and copied.
+        // SAFETY: the queue is open; the details are those of the entry that was read last; the text is terminated and copied.
         let said = unsafe {
             let words = (*(*self.raw).ops).strerror;
             let (at, len) = (room.as_mut_ptr(), room.len());
@@ -140,11 +141,11 @@ impl Cq {
         if said.is_empty() { error } else { format!("{error} ({said})") }
     }
 
-    /// Whether the descriptor will wake a sleeper for every new completion.
+    /// Checks whether the descriptor will wake a sleeper for every new completion.
     pub(crate) fn may_sleep(&self) -> bool {
         let mut fids = [self.raw.cast::<fid>()];
         let fabric = self.domain.fabric.raw;
-        // SAFETY: the open fabric that the queue belongs to, and one object.
+        // SAFETY: the fabric that the queue belongs to is open, and `fids` has one object.
         let code = unsafe { ((*(*fabric).ops).trywait)(fabric, fids.as_mut_ptr(), 1) };
         code == 0
     }

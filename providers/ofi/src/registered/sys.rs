@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Domain {
-    /// Registers memory. A registration for an endpoint is bound to it and enabled if the provider demands that.
+    /// Registers memory. A registration for an endpoint is bound to the endpoint and enabled if the provider demands that.
     pub(crate) fn register(
         self: &Arc<Domain>,
         base: *mut u8,
@@ -22,7 +22,7 @@ impl Domain {
     ) -> Result<Mr, c_int> {
         let domain = ep.map_or(self, |ep| ep.domain());
         let mut raw = ptr::null_mut();
-        // SAFETY: an open domain; the provider's caller guarantees the memory until the registration ends.
+        // SAFETY: the domain is open; the provider's caller guarantees the memory until the registration ends.
         let code = unsafe {
             let reg = (*(*domain.raw).mr).reg;
             let (fid, none) = (domain.raw.cast(), ptr::null_mut());
@@ -34,7 +34,7 @@ impl Domain {
         let mr = Mr { raw, ep: ep.cloned(), domain: domain.clone(), over: false };
         let demanded = self.info.domain().mr_mode & FI_MR_ENDPOINT != 0;
         if let Some(ep) = ep.filter(|_| demanded) {
-            // SAFETY: a registration and an endpoint of one domain, both alive.
+            // SAFETY: the registration and the endpoint belong to one domain, and both are alive.
             let code = unsafe {
                 let ops = &*(*raw).fid.ops;
                 match (ops.bind)(raw.cast(), ep.raw.cast(), 0) {
@@ -53,20 +53,20 @@ impl Domain {
 /// A registration.
 pub(crate) struct Mr {
     raw: *mut fid_mr,
-    /// Closed after the registration that is bound to it.
+    /// The endpoint to which the registration is bound; it closes after the registration.
     ep: Option<Arc<Ep>>,
     domain: Arc<Domain>,
-    /// The library was asked to end it.
+    /// Whether the library was asked to end the registration.
     over: bool,
 }
 
 impl Mr {
     pub(crate) fn key(&self) -> u64 {
-        // SAFETY: a live registration.
+        // SAFETY: the registration is live.
         unsafe { (*self.raw).key }
     }
 
-    /// The bytes of its key, which peers must map (`FI_MR_RAW`), and the address to map them with.
+    /// Returns the bytes of the registration's key, which peers must map (`FI_MR_RAW`), and the address for the mapping.
     pub(crate) fn raw_key(&self) -> Result<(u64, Vec<u8>), c_int> {
         let (mut base, mut bytes) = (0, vec![0; MOST_RAW]);
         let mut len = bytes.len();
@@ -76,7 +76,7 @@ impl Mr {
             raw_key: bytes.as_mut_ptr(),
             key_size: &raw mut len,
         };
-        // SAFETY: a live registration; the room has the stated length.
+        // SAFETY: the registration is live; the buffer has the stated length.
         let code = unsafe {
             let control = (*(*self.raw).fid.ops).control;
             control(self.raw.cast(), FI_GET_RAW_MR, (&raw mut attr).cast())
@@ -92,7 +92,7 @@ impl Mr {
     }
 
     pub(crate) fn desc(&self) -> *mut c_void {
-        // SAFETY: a live registration.
+        // SAFETY: the registration is live.
         unsafe { (*self.raw).mem_desc }
     }
 }
@@ -109,12 +109,13 @@ impl Mr {
         if core::mem::replace(&mut self.over, true) {
             return Ok(());
         }
-        // SAFETY: made once, and closed once; operations that use it have completed, or the library fails them.
+        // SAFETY: the registration was made once, and is closed once; operations that use it have completed, or the library fails
+        // them.
         let code = unsafe { close(self.raw.cast()) };
         if code == 0 {
             return Ok(());
         }
-        // The registration depends on these, so they are kept as well.
+        // The registration depends on these objects, so they are kept, too.
         self.domain.keeps.store(true, Ordering::Release);
         core::mem::forget((self.domain.clone(), self.ep.clone()));
         Err(-code)
@@ -127,9 +128,9 @@ impl Drop for Mr {
     }
 }
 
-// SAFETY: an object of the library's, opened for use by any thread (FI_THREAD_SAFE), and closed once.
+// SAFETY: the library's object was opened for use by any thread (FI_THREAD_SAFE), and is closed once.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Mr {}
 
 /// A peer's key, mapped for this domain. It is dropped after the last operation that uses it.
@@ -156,7 +157,7 @@ impl Mapped {
         }
     }
 
-    /// The key for operations.
+    /// Returns the key for operations.
     pub(crate) fn key(&self) -> u64 {
         self.key
     }
@@ -170,6 +171,6 @@ impl Drop for Mapped {
 }
 
 fn control(domain: &Domain, command: c_int, record: *mut c_void) -> c_int {
-    // SAFETY: an open domain; a filled record of this command, whose sub-records live for the call.
+    // SAFETY: the domain is open; the record of this command is filled, and its sub-records live for the call.
     unsafe { ((*(*domain.raw).fid.ops).control)(domain.raw.cast(), command, record) }
 }

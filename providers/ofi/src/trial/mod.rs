@@ -1,11 +1,11 @@
 //! Tests in a child process whether this process would survive libfabric's first query, once for each state of the library's file.
 //!
 //! Drivers that libfabric links or loads run arbitrary code in constructors and in the first `fi_getinfo`. On a machine whose
-//! driver and library do not match, that may crash or hang. The result belongs to the file (device, inode, size, time). It is
-//! stored in `$XDG_CACHE_HOME/tieline/ofi-trials` (or `~/.cache/...`), one line per file. A "no" is valid for a day. The cache is
-//! only a shortcut: if it is unusable, or if another user could have written it, it is ignored.
+//! driver and library do not match, that code may crash or hang. The result belongs to the file (device, inode, size, time). It is
+//! stored in `$XDG_CACHE_HOME/tieline/ofi-trials` (or `~/.cache/...`), one line per file. A "no" is valid for a day. If the cache
+//! is unusable, or another user could have written it, it is ignored.
 //!
-//! A device gets its own trial in the same way before this process opens it, if its provider is not known to have moved data
+//! A device gets its own trial in the same form before this process opens it, if its provider is not known to have moved data
 //! without harm.
 
 mod sys;
@@ -19,7 +19,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use sys::Trial;
 use tieline_plugin_api::{Failure, Status, raised_rights};
 
-/// Time limit for loading and the first query together.
+/// The time limit for loading and the first query together.
 const LIMIT: Duration = Duration::from_secs(20);
 const NO_LASTS_SECONDS: u64 = 24 * 3600;
 const MOST_BYTES: u64 = 64 * 1024;
@@ -31,7 +31,7 @@ const MOST_LINES: usize = 64;
 pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
     let name = file.to_string_lossy().into_owned();
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    // The loader resolves a name without a slash: look where it would.
+    // The loader resolves a name without a slash, so the key is that of the file that the loader would find.
     let key = known_place(&name).as_deref().and_then(key);
     let cache = cache_file();
     if let (Some(key), Some(cache)) = (&key, &cache) {
@@ -40,7 +40,8 @@ pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
         }
     }
     let why = match sys::attempt(file, LIMIT) {
-        // No child can be made, or the loader refuses the file and will report that in this process: nothing is known.
+        // No child can be made, or the loader refuses the file and will report that in this process. Nothing is known about the
+        // file.
         None | Some(Trial::NothingDone) => return Ok(()),
         Some(Trial::Answered) => None,
         Some(Trial::Ended(_)) => Some("ended without an answer"),
@@ -52,18 +53,18 @@ pub(crate) fn passed(file: &CStr) -> Result<(), Failure> {
     why.map_or(Ok(()), |why| Err(refused(&name, why, "")))
 }
 
-/// Why a device is not opened.
+/// The reason why a device is not opened.
 pub(crate) struct Deadly {
     pub(crate) words: String,
-    /// Another trial may have a different result.
+    /// Whether another trial may have a different result.
     pub(crate) may_change: bool,
 }
 
-/// Time limit for a device's trial. Its parts have their own limits, except for single calls of the library.
+/// The time limit for a device's trial. Its parts have their own limits, except for single calls of the library.
 const DEVICE_LIMIT: Duration = Duration::from_secs(60);
 
 /// Runs in a child what this process is about to do with a device, or reads the result from the cache. `device` identifies the
-/// device in the cache. `act` returns whether it could open the device: if not, the trial has proved nothing.
+/// device in the cache. `act` returns whether it could open the device; if not, the trial has proved nothing.
 ///
 /// # Errors The child did not survive.
 pub(crate) fn survives(
@@ -77,7 +78,7 @@ pub(crate) fn survives(
     tried_on(file.as_ref(), device, DEVICE_LIMIT, act)
 }
 
-/// The same, with the key of the library's file and the path of the cache.
+/// Does the work of [`survives`], with the key of the library's file and the path of the cache.
 fn tried_on(
     known: Option<&(String, PathBuf)>,
     device: &str,
@@ -101,7 +102,7 @@ fn tried_on(
         }
     }
     let why = match sys::attempt_here(act, limit) {
-        // No child can be made, or it has survived without a result: the next process tries again.
+        // No child can be made, or the child has survived without a result: the next process tries again.
         None | Some(Trial::NothingDone) => return Ok(()),
         Some(Trial::Answered) => None,
         // The cause may be a busy host.
@@ -125,7 +126,7 @@ fn refused(name: &str, why: &str, remembered: &str) -> Failure {
     Failure::new(Status::NoDevice, text)
 }
 
-/// The path at which the loader finds a library of this name: in the directories of the usual entries of its cache.
+/// Returns the path at which the loader finds a library of this name: in the directories of the usual entries of its cache.
 fn known_place(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return Some(PathBuf::from(name));
@@ -141,7 +142,7 @@ fn key(path: &Path) -> Option<String> {
     Some(format!("{device} {inode} {size} {} {}", meta.mtime(), meta.mtime_nsec()))
 }
 
-/// The result in a line, if the line is about this file and is still valid.
+/// Returns the result in a line, if the line is about this file and is still valid.
 fn answer(line: &str, key: &str, now: u64) -> Option<Result<(), String>> {
     let (at, words) = line.strip_prefix(key)?.strip_prefix(' ')?.split_once(' ')?;
     let age = now.checked_sub(at.parse().ok()?)?;
@@ -165,7 +166,7 @@ fn cache_file() -> Option<PathBuf> {
     Some(base.join("tieline/ofi-trials"))
 }
 
-/// Whether only root and this user can have written it.
+/// Checks whether only root and this user can have written the file.
 fn ours(meta: &fs::Metadata) -> bool {
     (meta.uid() == sys::user() || meta.uid() == 0) && meta.mode() & 0o022 == 0
 }
@@ -338,7 +339,7 @@ mod tests {
         assert!(words.contains("ended without an answer;"), "{words}");
         let lines = read(&place.0.join("tieline/ofi-trials"));
         assert_eq!(lines.len(), 5, "{lines:?}");
-        // For example a queue that did not fit, which other settings may cure.
+        // The child opened nothing, for example because a queue did not fit, which other settings may cure.
         assert_eq!(tried("1 2", "ofi:closed", &|| false), Ok(()));
         assert!(tried("1 2", "ofi:closed", &die).is_err(), "who did nothing has proved nothing");
     }

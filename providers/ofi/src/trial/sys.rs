@@ -24,15 +24,15 @@ pub(super) enum Trial {
     TimedOut,
 }
 
-/// This process's effective user.
+/// Returns this process's effective user.
 pub(super) fn user() -> u32 {
-    // SAFETY: only returns a number.
+    // SAFETY: the call only returns a number.
     unsafe { libc::geteuid() }
 }
 
 /// Loads the file in a child and queries its providers. Returns `None` if no child can be made.
 pub(super) fn attempt(file: &CStr, limit: Duration) -> Option<Trial> {
-    // SAFETY: it runs in a child, as required.
+    // SAFETY: the function runs in a child, as required.
     in_child(limit, |answer| unsafe { child(file, answer) })
 }
 
@@ -40,7 +40,7 @@ pub(super) fn attempt(file: &CStr, limit: Duration) -> Option<Trial> {
 /// descriptors, because the library uses them.
 pub(super) fn attempt_here(act: impl FnOnce() -> bool, limit: Duration) -> Option<Trial> {
     in_child(limit, |answer| {
-        // SAFETY: system calls on the child's own state.
+        // SAFETY: the system calls concern the child's own state.
         unsafe {
             prepare();
             // The child never returns into this process's code, however `act` ends.
@@ -55,11 +55,11 @@ pub(super) fn attempt_here(act: impl FnOnce() -> bool, limit: Duration) -> Optio
 
 fn in_child(limit: Duration, act: impl FnOnce(i32)) -> Option<Trial> {
     let mut ends = [0; 2];
-    // SAFETY: writes two descriptors.
+    // SAFETY: the call writes two descriptors.
     if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } != 0 {
         return None;
     }
-    // SAFETY: two new descriptors without another owner.
+    // SAFETY: the two descriptors are new and have no other owner.
     let (reader, writer) =
         unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
     // SAFETY: the child makes only the calls that the module's documentation lists.
@@ -68,7 +68,7 @@ fn in_child(limit: Duration, act: impl FnOnce(i32)) -> Option<Trial> {
         -1 => None,
         0 => {
             act(writer.as_raw_fd());
-            // SAFETY: this is the child; nothing runs after it.
+            // SAFETY: this process is the child; nothing runs after the call.
             unsafe { libc::_exit(1) }
         }
         _ => {
@@ -84,12 +84,12 @@ fn in_child(limit: Duration, act: impl FnOnce(i32)) -> Option<Trial> {
     }
 }
 
-/// Kills a child and reaps it. Returns how it ended, unless the application reaps all children. `ending`: the child has closed its
-/// end of the pipe, which usually is the last action of an exiting process.
+/// Kills a child and reaps it. Returns how the child ended, unless the application reaps all children. `ending` states whether the
+/// child has closed its end of the pipe, which usually is the last action of an exiting process.
 fn collect(pid: libc::pid_t, ending: bool) -> Option<i32> {
     let until = Instant::now() + if ending { Duration::from_secs(1) } else { Duration::ZERO };
     let mut status = 0;
-    // SAFETY: our own child, and no other code kills it. If it has exited, it is a zombie until it is reaped.
+    // SAFETY: the child belongs to this code, and no other code kills it. If it has exited, it is a zombie until it is reaped.
     unsafe {
         loop {
             match libc::waitpid(pid, &raw mut status, libc::WNOHANG) {
@@ -111,7 +111,7 @@ fn wait(reader: OwnedFd, limit: Duration) -> Trial {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one record of a live descriptor.
+        // SAFETY: `poll` is one record of a live descriptor.
         let ready = unsafe { libc::poll(&raw mut poll, 1, left.as_millis() as libc::c_int) };
         if ready > 0 {
             break;
@@ -128,12 +128,12 @@ fn wait(reader: OwnedFd, limit: Duration) -> Trial {
     }
 }
 
-/// The first steps of the child: it ends with its parent, dumps no core and prints nothing, and none of the application's signal
-/// handlers run in it.
+/// Does the first steps of the child: it ends with its parent, dumps no core and prints nothing, and none of the application's
+/// signal handlers run in it.
 ///
 /// # Safety Called in a forked child.
 unsafe fn prepare() {
-    // SAFETY: system calls on this process's own state.
+    // SAFETY: the system calls concern this process's own state.
     unsafe {
         let _ = libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
         let no_core = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -145,7 +145,7 @@ unsafe fn prepare() {
         for signal in 1..=64 {
             let mut action: libc::sigaction = core::mem::zeroed();
             let code = libc::sigaction(signal, core::ptr::null(), &raw mut action);
-            // Keep ignored signals ignored: an early close of a socket must end neither process.
+            // Ignored signals stay ignored: an early close of a socket must end neither process.
             if code == 0 && action.sa_sigaction != libc::SIG_IGN {
                 let _ = libc::signal(signal, libc::SIG_DFL);
             }
@@ -158,8 +158,8 @@ unsafe fn prepare() {
 /// # Safety Called in a forked child.
 unsafe fn child(file: &CStr, answer: i32) -> ! {
     const ANSWER: i32 = 3;
-    // SAFETY: system calls on this process's own state, and the library's functions as the parent would call them. Any consequence
-    // ends with this process.
+    // SAFETY: the system calls concern this process's own state, and the library's functions are called as the parent would call
+    // them. Any consequence ends with this process.
     unsafe {
         if answer != ANSWER && libc::dup2(answer, ANSWER) < 0 {
             libc::_exit(1);
@@ -200,7 +200,7 @@ mod tests {
         // Rust programs ignore SIGPIPE, and have a handler for SIGSEGV.
         for (signal, ends) in [(libc::SIGPIPE, false), (libc::SIGSEGV, true)] {
             let raise = || {
-                // SAFETY: it ends the child at most.
+                // SAFETY: the signal ends the child at most.
                 unsafe { libc::raise(signal) == 0 }
             };
             let trial = attempt_here(raise, Duration::from_secs(20));

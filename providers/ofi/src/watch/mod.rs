@@ -1,10 +1,10 @@
 //! Detects whether the processes of peers are alive.
 //!
 //! libfabric does not report the death of an idle peer, and operations posted to a dead peer mostly return EAGAIN for ever. Kernels
-//! can detect it. An interface keeps one idle, authenticated TCP connection with every interface that its channels lead to or come
-//! from. While a process computes or is stopped, its kernel keeps the connection alive. If a process dies, its kernel closes the
-//! connection. If a host answers no probe within `TIELINE_FAILURE_TIMEOUT`, it is considered gone. The interface that connects a
-//! channel also dials the watch connection. An orderly close is announced with one byte.
+//! can detect the death. An interface keeps one idle, authenticated TCP connection with every interface that its channels lead to
+//! or come from. While a process computes or is stopped, its kernel keeps the connection alive. If a process dies, its kernel
+//! closes the connection. If a host answers no probe within `TIELINE_FAILURE_TIMEOUT`, it is considered dead. The interface that
+//! connects a channel also dials the watch connection. An orderly close is announced with one byte.
 
 #[cfg(test)]
 mod tests;
@@ -21,19 +21,19 @@ use tieline_net::{
 };
 use tieline_plugin_api::{Failure, NO_GOODBYE, Status};
 
-/// The purpose that a dialler states: to watch each other. The payload is the number of its interface.
+/// The purpose that a dialler states: to watch each other. The payload is the number of the dialler's interface.
 const PURPOSE: u8 = 1;
-/// Sent before a connection is closed: no channel needs it, or the interface ends.
+/// The byte that is sent before a connection is closed because no channel needs it, or the interface ends.
 const UNUSED: u8 = b'u';
 const CLOSING: u8 = b'c';
-/// Number of processes without channels whose connections are kept for a later channel.
+/// The number of processes without channels whose connections are kept for a later channel.
 const KEPT: usize = 64;
-/// Time that a peer has to accept the watch, if it is longer than the connect timeout: a peer that computes is alive and answers
-/// late.
+/// The time that a peer has to accept the watch, if this time is longer than the connect timeout: a peer that computes is alive and
+/// answers late.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Interval between dial attempts, and between checks for missing peers.
+/// The interval between dial attempts, and between checks for missing peers.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Most processes that have connected without having a channel.
+/// The maximum number of processes that have connected without having a channel.
 const UNHEARD: usize = 1024;
 
 const HUB: u64 = 0;
@@ -51,7 +51,7 @@ pub(crate) struct Settings {
 /// The end of an interface that channels lead to or come from.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
-    /// Its number.
+    /// The number of that interface.
     pub(crate) epoch: u64,
     pub(crate) status: Status,
     pub(crate) words: String,
@@ -64,11 +64,11 @@ pub(crate) struct Watch {
     poller: Poller,
     /// The number of the own interface.
     own: u64,
-    /// Keyed by the numbers of their interfaces.
+    /// The watched peers, keyed by the numbers of their interfaces.
     peers: HashMap<u64, Peer>,
     /// The interface to which a dial or a connection belongs.
     tokens: HashMap<u64, u64>,
-    /// Peers without channels, oldest first.
+    /// The peers without channels, oldest first.
     idle: VecDeque<u64>,
     next: u64,
     ready: Vec<Ready>,
@@ -84,15 +84,15 @@ struct Dialling {
 }
 
 struct Peer {
-    /// Number of channels to and from it.
+    /// The number of channels to and from the peer.
     channels: usize,
     contact: Option<Contact>,
     dial: Option<Dialling>,
     streams: Vec<(u64, TcpStream)>,
-    /// Since when there is no connection with it, and when the next one is tried.
+    /// The time since which there is no connection with the peer, and the time of the next attempt.
     since: Instant,
     again: Option<Instant>,
-    /// How it has ended; already reported.
+    /// The already reported end of the peer.
     over: Option<(Status, String)>,
 }
 
@@ -111,7 +111,7 @@ impl Peer {
 }
 
 impl Watch {
-    /// `own`: the random number by which peers identify this interface.
+    /// Makes a watch. `own` is the random number by which peers identify this interface.
     pub(crate) fn open(hub: &Arc<Hub>, settings: &Settings, own: u64) -> Result<Watch, Failure> {
         let failed = |why: String| Failure::new(Status::Io, format!("watching peers: {why}"));
         let mut target = [0; 16];
@@ -139,17 +139,17 @@ impl Watch {
         })
     }
 
-    /// The contact by which a peer watches this interface.
+    /// Returns the contact by which a peer watches this interface.
     pub(crate) fn contact(&self) -> Contact {
         self.mailbox.contact()
     }
 
-    /// Readable when [`Watch::turn`] has something to do.
+    /// Returns the descriptor that is readable when [`Watch::turn`] has work.
     pub(crate) fn fd(&self) -> RawFd {
         self.poller.as_fd().as_raw_fd()
     }
 
-    /// A channel to that interface begins, or one from it; the latter has no contact.
+    /// Records that a channel to or from that interface begins. A channel from that interface has no contact.
     pub(crate) fn join(&mut self, epoch: u64, contact: Option<&Contact>) {
         if epoch == self.own {
             return;
@@ -167,14 +167,14 @@ impl Watch {
         }
     }
 
-    /// The number of channels, keyed by the number of the other interface.
+    /// Returns the number of channels, keyed by the number of the other interface.
     #[cfg(test)]
     pub(crate) fn channels(&self) -> std::collections::BTreeMap<u64, usize> {
         let there = self.peers.iter().filter(|(_, peer)| peer.channels > 0);
         there.map(|(epoch, peer)| (*epoch, peer.channels)).collect()
     }
 
-    /// A channel has ended.
+    /// Records that a channel has ended.
     pub(crate) fn leave(&mut self, epoch: u64) {
         let Some(peer) = self.peers.get_mut(&epoch) else { return };
         peer.channels = peer.channels.saturating_sub(1);
@@ -191,12 +191,12 @@ impl Watch {
         }
     }
 
-    /// Whether a connection is being formed.
+    /// Checks whether a connection is being formed.
     pub(crate) fn is_dialling(&self) -> bool {
         self.tokens.len() > self.peers.values().map(|peer| peer.streams.len()).sum()
     }
 
-    /// When [`Watch::turn`] must be called even if nothing has arrived.
+    /// Returns the time at which [`Watch::turn`] must be called even if nothing has arrived.
     pub(crate) fn next_turn(&self) -> Option<Instant> {
         let patience = self.patience();
         let turn = |peer: &Peer| match &peer.dial {
@@ -213,7 +213,7 @@ impl Watch {
         self.settings.connect_timeout.max(PATIENCE)
     }
 
-    /// Handles what has happened; returns the interfaces that have ended.
+    /// Handles all pending events; returns the interfaces that have ended.
     pub(crate) fn turn(&mut self, now: Instant) -> Vec<Ended> {
         let mut ready = core::mem::take(&mut self.ready);
         // If the wait fails, the next call tries again.
@@ -337,7 +337,7 @@ impl Watch {
                 {
                     self.unreached(epoch, Status::Unreachable, why);
                 } else {
-                    // The peer may be computing, and therefore have left the dial unanswered.
+                    // The peer may be computing, and may therefore have left the dial unanswered.
                     peer.again = Some(now + PAUSE);
                 }
             }
@@ -345,7 +345,7 @@ impl Watch {
         }
     }
 
-    /// A peer has connected to this interface.
+    /// Handles a peer that has connected to this interface.
     fn welcome(&mut self, incoming: Incoming) {
         let Ok(epoch) = <[u8; 8]>::try_from(incoming.hello.payload()).map(u64::from_le_bytes)
         else {
@@ -353,7 +353,7 @@ impl Watch {
         };
         let unheard = || self.peers.values().filter(|peer| peer.channels == 0).count();
         if incoming.hello.purpose != PURPOSE || epoch == self.own {
-            return; // a member of the job with another purpose: close the socket
+            return; // the dialler is a member of the job with another purpose: close the socket
         }
         if self.peers.contains_key(&epoch) || unheard() < UNHEARD {
             let _ = self.peers.entry(epoch).or_insert_with(Peer::new);
@@ -403,7 +403,7 @@ impl Watch {
             (Some(UNUSED), _) if peer.channels == 0 && peer.streams.is_empty() => {
                 self.drop_idle(epoch)
             }
-            // The peer does not know of our channel yet.
+            // The peer does not know of the channel of this side yet.
             (Some(UNUSED), _) => self.reach(epoch),
             (Some(CLOSING), _) => {
                 self.end(epoch, Status::Closed, "the peer has closed its interface".into());
@@ -419,7 +419,7 @@ impl Watch {
     }
 
     fn unreached(&mut self, epoch: u64, status: Status, why: String) {
-        // The peer may have connected to us meanwhile.
+        // The peer may have connected to this side meanwhile.
         if self.peers.get(&epoch).is_some_and(|peer| peer.streams.is_empty()) {
             let text = format!(
                 "the process of this peer cannot be watched: {why} (TIELINE_TCP_INTERFACES; TIELINE_OFI_WATCH=off does without)"
@@ -458,7 +458,7 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// An orderly close; a killed process announces nothing.
+    /// Announces an orderly close to the peers; a killed process announces nothing.
     fn drop(&mut self) {
         for (_, stream) in self.peers.values_mut().flat_map(|peer| &mut peer.streams) {
             let _ = stream.write(&[CLOSING]);

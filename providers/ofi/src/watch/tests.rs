@@ -1,4 +1,4 @@
-//! Two interfaces watch each other over loopback, and one of them ends, orderly or not.
+//! Tests in which two interfaces watch each other over loopback, and one of them ends, orderly or not.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn opened(settings: &Settings, own: u64) -> Watch {
     Watch::open(&Hub::open(&settings.net).unwrap(), settings, own).unwrap()
 }
 
-/// Runs both sides until the condition holds; returns what each reported meanwhile.
+/// Runs both sides until the condition holds; returns the reports of each side.
 fn until(
     here: &mut Watch,
     there: &mut Watch,
@@ -41,7 +41,7 @@ impl Watch {
     }
 }
 
-/// Two sides, the first of which has a channel to the second.
+/// Makes two sides, the first of which has a channel to the second.
 fn connected() -> (Watch, Watch) {
     let (mut here, mut there) = (opened(&settings(), 1), opened(&settings(), 2));
     here.join(2, Some(&there.contact()));
@@ -155,7 +155,7 @@ fn an_interface_does_not_watch_itself() {
     here.leave(1);
 }
 
-/// No side dials: the peer should have.
+/// Neither side dials, although the peer should have.
 #[test]
 fn peer_that_never_connects_to_be_watched_times_out() {
     let mut here = opened(&settings(), 1);
@@ -193,7 +193,7 @@ fn missing_peer_times_out_and_failed_dial_is_retried_after_pause() {
                      (TIELINE_TCP_INTERFACES; TIELINE_OFI_WATCH=off does without)";
         let ended = Ended { epoch: 2, status: Status::PeerFailed, words: words.into() };
         assert_eq!((&here.ended[..], here.next_turn()), (&[ended][..], None));
-        // A channel that joins it later gets the same report.
+        // A channel that begins later gets the same report.
         here.join(2, None);
         assert_eq!((here.ended.len(), &here.ended[0]), (2, &here.ended[1]));
         assert_eq!(here.channels(), [(2, 2)].into());

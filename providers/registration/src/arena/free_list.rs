@@ -1,18 +1,18 @@
-//! The free parts of an area; pure data.
+//! The free parts of an area. This module is pure data.
 
 use std::collections::BTreeMap;
 
-/// Free parts by first byte, each with its end; no two of them are adjacent.
+/// The free parts by first byte, each with its end. No two of them are adjacent.
 #[derive(Debug)]
 pub(super) struct FreeList(BTreeMap<usize, usize>);
 
 impl FreeList {
-    /// Everything is free.
+    /// Makes a list in which everything is free.
     pub(super) fn new(len: usize) -> FreeList {
         FreeList(BTreeMap::from([(0, len)]))
     }
 
-    /// The first free part of this length that begins at a multiple of `align`.
+    /// Returns the first free part of this length that begins at a multiple of `align`.
     pub(super) fn take(&mut self, len: usize, align: usize) -> Option<usize> {
         let (start, end, at) = self.0.iter().find_map(|(&start, &end)| {
             let at = start.next_multiple_of(align);
@@ -27,7 +27,7 @@ impl FreeList {
         Some(at)
     }
 
-    /// Returns a part that was taken.
+    /// Takes back a part that was taken.
     pub(super) fn give(&mut self, at: usize, len: usize) {
         let (mut start, mut end) = (at, at + len);
         if let Some((&before, &until)) = self.0.range(..at).next_back() {

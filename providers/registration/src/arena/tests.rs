@@ -1,4 +1,4 @@
-//! The free list, compared with a table of bytes; the arena over a device that counts, and fails on demand.
+//! Tests of the free list, compared with a table of bytes, and of the arena over a device that counts, and fails on demand.
 
 use super::*;
 use crate::Limits;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Length of the area in the test of the free list.
+/// The length of the area in the test of the free list.
 const LEN: usize = 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -16,7 +16,7 @@ enum Step {
         len: usize,
         align: usize,
     },
-    /// Returns one of the taken parts.
+    /// The return of one of the taken parts.
     Give(usize),
 }
 
@@ -91,14 +91,14 @@ proptest! {
     }
 }
 
-/// Counts the registered bytes. Longer areas than this, and more bytes in total, are refused with `NoMemory`.
+/// A device that counts the registered bytes. It refuses longer areas, and more bytes in total, than its limits with `NoMemory`.
 #[derive(Clone)]
 struct Counting {
     bytes: Arc<AtomicUsize>,
     areas: Arc<AtomicUsize>,
     longest: usize,
     most: usize,
-    /// Called while an area of this many bytes is registered.
+    /// A function that is called while an area of this number of bytes is registered.
     slow: Option<Arc<dyn Fn(usize) + Send + Sync>>,
 }
 
@@ -240,7 +240,7 @@ fn concurrent_area_creation_does_not_inflate_area_sizes() {
     assert!(counting.bytes() <= used * 3 / 2, "{} for {used}", counting.bytes());
 }
 
-/// The kernel's flags for the mapping that contains an address (`proc_pid_smaps(5)`).
+/// Returns the kernel's flags for the mapping that contains an address (`proc_pid_smaps(5)`).
 fn flags(address: usize) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/smaps").ok()?;
     let mut inside = false;
@@ -262,7 +262,7 @@ fn a_forked_child_has_none_of_the_buffers() {
         let Some(flags) = flags(piece.address(len - 1, 1).addr()) else {
             return println!("skipped: the kernel has no flags of mappings");
         };
-        // "Do not copy this on fork."
+        // The flag `dc` means that the memory is not copied on fork.
         assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{len} bytes: {flags}");
     }
 }

@@ -1,4 +1,4 @@
-//! The cache, compared with a list that is searched from end to end.
+//! Tests of the cache, compared with a list that is searched from end to end.
 
 use super::*;
 use proptest::prelude::*;
@@ -145,7 +145,7 @@ proptest! {
     ) {
         let mut cache = Cache::new(Limits { keep, bytes, entries });
         let mut oracle: Vec<Held> = Vec::new();
-        // A ticket, its entry, and the memory that its operation covers.
+        // The list holds a ticket, its entry, and the memory that its operation covers.
         let mut tickets: Vec<(Ticket, u32, u64, u64)> = Vec::new();
         let mut destroyed = BTreeSet::new();
         for (name, step) in (0u32..).zip(steps) {

@@ -3,7 +3,7 @@ use crate::CmaDomain;
 use tieline_plugin_api::abi::{Iov, KeyParams, RegisterParams};
 use tieline_plugin_api::{Domain, Interface};
 
-/// This process as its own peer, with small limits per system call.
+/// Makes an endpoint to this process itself, with small limits per system call.
 fn endpoint(domain: &CmaDomain, limits: Limits) -> CmaEndpoint {
     let interface = domain.open_interface(crate::MODULE, [0; 16]).unwrap();
     CmaEndpoint { limits, ..interface.connect(&interface.address(), b"", 0).unwrap() }
@@ -17,7 +17,7 @@ fn key(domain: &CmaDomain, endpoint: &CmaEndpoint, region: &crate::Registration)
 
 const ALL: u64 = access::REMOTE_READ | access::REMOTE_WRITE;
 
-/// Splits `buffer` into pieces of the given lengths; the last one takes the rest.
+/// Splits `buffer` into pieces of the given lengths, and one piece with the rest.
 fn cut(buffer: &mut [u8], lengths: &[usize]) -> Vec<Iov> {
     let mut pieces = Vec::new();
     let mut rest = buffer;
@@ -113,7 +113,7 @@ fn memory_for_100000_short_lived_regions_is_bounded() {
     }
     let memory = interface.memory();
     assert_eq!((memory.peers, memory.peer_bytes), (1, 4096));
-    // 1000 entries of 64 bytes, and those of concurrent tests.
+    // The table holds 1000 entries of 64 bytes, and those of concurrent tests.
     let table = memory.base_bytes - 4096;
     assert!((64_000..1_000_000).contains(&table), "{memory:?}");
     drop(endpoint);
@@ -204,7 +204,7 @@ fn a_closed_domain_is_a_failed_peer() {
 fn faults_are_attributed_to_the_right_side() {
     let domain = CmaDomain::new(false).unwrap();
     let endpoint = endpoint(&domain, KERNEL);
-    // A registration of unmapped memory: the target violated its contract.
+    // The memory of this registration is unmapped, so the target violated its contract.
     let region = domain
         .register(&RegisterParams::new(core::ptr::without_provenance_mut(4096), 64, ALL))
         .unwrap();
@@ -213,7 +213,7 @@ fn faults_are_attributed_to_the_right_side() {
     let pieces = cut(&mut buffer, &[]);
     assert_eq!(endpoint.put(&unmapped, &op(&pieces, 0)), Err(Status::Permission));
     assert_eq!(endpoint.get(&unmapped, &op(&pieces, 0)), Err(Status::Permission));
-    // The same mistake on this side is the caller's.
+    // Unmapped local memory is an error of the caller.
     let mut target = [1u8; 64];
     let region = domain.register(&RegisterParams::new(target.as_mut_ptr(), 64, ALL)).unwrap();
     let good = key(&domain, &endpoint, &region);

@@ -10,16 +10,16 @@ pub enum Change {
 
 /// Waits until the child stops or ends. An ended child stays a zombie.
 pub fn wait_for(child: u32) -> Change {
-    // SAFETY: a plain record that waitid fills.
+    // SAFETY: the plain record is filled by waitid.
     let mut about: libc::siginfo_t = unsafe { std::mem::zeroed() };
     let what = libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT;
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     let done = unsafe { libc::waitid(libc::P_PID, child, &mut about, what) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     if about.si_code == libc::CLD_STOPPED { Change::Stopped } else { Change::Ended }
 }
 
 pub fn signal(child: u32, signal: i32) {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     assert_eq!(unsafe { libc::kill(child as i32, signal) }, 0);
 }

@@ -28,14 +28,14 @@ pub(crate) struct Played {
 struct State {
     regions: HashMap<Cookie, Region>,
     next: Cookie,
-    /// Results of the next copies, instead of copying.
+    /// The results of the next copies, which then copy nothing.
     misses: VecDeque<Option<Miss>>,
     calls: usize,
     /// The error of the next region.
     refusal: Option<Errno>,
     /// The error of the next hold.
     hold_refusal: Option<Errno>,
-    /// Number of ranges held.
+    /// The number of ranges held.
     holds: usize,
 }
 
@@ -44,42 +44,42 @@ impl Played {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Number of live regions.
+    /// Returns the number of live regions.
     pub(crate) fn regions(&self) -> usize {
         self.state().regions.len()
     }
 
-    /// Number of copies so far.
+    /// Returns the number of copies so far.
     pub(crate) fn calls(&self) -> usize {
         self.state().calls
     }
 
-    /// The next copy fails with `miss`.
+    /// Makes the next copy fail with `miss`.
     pub(crate) fn miss(&self, miss: Miss) {
         self.state().misses.push_back(Some(miss));
     }
 
-    /// The next copy succeeds. Later settings apply to the copies after it.
+    /// Makes the next copy succeed. Later settings apply to the copies after it.
     pub(crate) fn pass(&self) {
         self.state().misses.push_back(None);
     }
 
-    /// Every further region fails with `errno`.
+    /// Makes every further region fail with `errno`.
     pub(crate) fn refuse(&self, errno: Errno) {
         self.state().refusal = Some(errno);
     }
 
-    /// Every further hold fails with `errno`.
+    /// Makes every further hold fail with `errno`.
     pub(crate) fn refuse_to_hold(&self, errno: Errno) {
         self.state().hold_refusal = Some(errno);
     }
 
-    /// Number of ranges held.
+    /// Returns the number of ranges held.
     pub(crate) fn holds(&self) -> usize {
         self.state().holds
     }
 
-    /// The driver drops all regions, as at the exit of their owner.
+    /// Drops all regions, as the driver does at the exit of their owner.
     pub(crate) fn forget(&self) {
         self.state().regions.clear();
     }

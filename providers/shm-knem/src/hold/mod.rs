@@ -1,14 +1,14 @@
-//! Holds pages: they stay with their owner, whatever it writes and however often it forks.
+//! Holds pages: they stay with their owner, whatever the owner writes and however often it forks.
 //!
 //! The driver takes plain references to the pages that it finds when a region is made. Such a page can move away from its
 //! owner, while peers continue to use the old page:
 //!
-//! * Memory that was never written is the zero page, and a private file mapping is the file's page. The first store gives the
-//!   owner a page of its own.
+//! * Memory that was never written is the zero page, and a private file mapping is the file's page. The first store gives the owner
+//!   a page of its own.
 //! * After a fork, parent and child share every private page. The first of them to write gets another page. Gets then return
 //!   stale bytes of the owner, and puts reach the child.
 //!
-//! Each range is therefore *held* before the driver pins it. By default io_uring registers it as a buffer: the kernel then
+//! Each range is therefore *held* before the driver pins it. By default io_uring registers the range as a buffer: the kernel then
 //! gives the owner pages of its own, and a fork leaves those to the parent and gives copies to the child. No io_uring operation
 //! ever reads or writes them. An operator whose programs never fork can avoid io_uring (`TIELINE_SHM_KNEM_FORK=never`):
 //! `MADV_POPULATE_WRITE` gives the owner its own pages, which are not protected at a fork.
@@ -39,9 +39,9 @@ pub(crate) const VARIABLES: &[ConfigDoc] = &[ConfigDoc::text(
 /// Whether the process may fork while peers access its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Forks {
-    /// It may fork.
+    /// The process may fork.
     Allowed,
-    /// The operator guarantees that it does not fork.
+    /// The operator guarantees that the process does not fork.
     Never,
 }
 
@@ -54,27 +54,27 @@ impl Forks {
     }
 }
 
-/// Buffers of one ring.
+/// The number of buffers of one ring.
 const SLOTS: u32 = 1024;
-/// Each ring is a file descriptor.
+/// The maximum number of rings. Each ring is a file descriptor.
 const MOST_RINGS: u32 = 64;
-/// The longest buffer that io_uring accepts.
+/// The longest buffer that io_uring accepts, in bytes.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Holds pages for this process.
 pub(crate) struct Holder {
-    /// `None`: pages are not protected at a fork.
+    /// The table of held ranges; `None` if pages are not protected at a fork.
     table: Option<Mutex<Table>>,
     most_bytes: u64,
 }
 
-/// A held range. It stays held until [`Holder::release`].
+/// A held range, which stays held until [`Holder::release`].
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     slots: Vec<u32>,
 }
 
-/// Rings and their free slots.
+/// The rings and their free slots.
 struct Table {
     rings: Vec<sys::Ring>,
     free: Vec<u32>,
@@ -115,7 +115,7 @@ impl Holder {
         Ok(hold)
     }
 
-    /// Releases a range. Its pages are ordinary memory from here on.
+    /// Releases a range, whose pages are ordinary memory from here on.
     pub(crate) fn release(&self, hold: Hold) {
         if let Some(table) = &self.table {
             locked(table).clear(hold);
@@ -183,7 +183,7 @@ fn why_no_ring(errno: Errno) -> Failure {
     Failure::new(status, format!("{why}; {without}"))
 }
 
-/// The error for a range that is not held.
+/// Returns the error for a range that is not held.
 pub(crate) fn why_not_held(base: u64, len: u64, errno: Errno) -> Failure {
     let what = format!("shm-knem does not serve {len} bytes at {base:#x}");
     let (status, why) = match errno {

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// A system error number.
 pub(super) type Errno = i32;
 
-/// Same effect as a store to each page, without storing anything.
+/// The advice with the effect of a store to each page, without storing anything.
 const POPULATE_WRITE: libc::c_int = 23;
 const REGISTER_BUFFERS: libc::c_uint = 0;
 const REGISTER_BUFFERS_UPDATE: libc::c_uint = 16;
@@ -19,7 +19,7 @@ const REGISTER_BUFFERS_UPDATE: libc::c_uint = 16;
 #[repr(C, align(8))]
 struct Params([u8; 120]);
 
-/// New buffers for some slots.
+/// The record of new buffers for some slots.
 #[repr(C)]
 struct Update {
     offset: u32,
@@ -38,19 +38,19 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// Opens a ring with this many empty slots. It is closed on exec.
+    /// Opens a ring with this number of empty slots. The ring is closed on exec.
     pub(super) fn open(slots: u32) -> Result<Ring, Errno> {
         let mut params = Params([0; 120]);
-        // SAFETY: a record of the size that the kernel reads and writes.
+        // SAFETY: the record has the size that the kernel reads and writes.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, &raw mut params) };
         let fd = i32::try_from(answer(fd)?).map_err(|_| libc::EBADF)?;
-        // SAFETY: a descriptor that was just made, and that nothing else owns.
+        // SAFETY: the descriptor was just made, and nothing else owns it.
         let ring = Ring { fd: unsafe { OwnedFd::from_raw_fd(fd) } };
         let none = libc::iovec { iov_base: core::ptr::null_mut(), iov_len: 0 };
         let empty = vec![none; slots as usize];
-        // SAFETY: the kernel reads `slots` records, and the list has as many.
+        // SAFETY: the kernel reads `slots` records, which is the length of the list.
         let _ = unsafe { ring.register(REGISTER_BUFFERS, empty.as_ptr().cast(), slots) }?;
-        // A kernel that cannot update slots fails here.
+        // A kernel that cannot update slots fails at this call.
         ring.set(0, 0, 0)?;
         Ok(ring)
     }
@@ -68,8 +68,8 @@ impl Ring {
             reserved_too: 0,
         };
         let size = size_of::<Update>() as u32;
-        // SAFETY: a record of the stated size, and one buffer that lives through the call. The kernel checks that the range is
-        // mapped. It writes nothing into it, because no operation ever names the buffer.
+        // SAFETY: the record has the stated size, and its one buffer lives through the call. The kernel checks that the range is
+        // mapped. It writes nothing into the range, because no operation ever names the buffer.
         let set =
             unsafe { self.register(REGISTER_BUFFERS_UPDATE, (&raw const update).cast(), size) };
         // The kernel returns the number of slots that it changed.
@@ -86,7 +86,7 @@ impl Ring {
     ) -> Result<libc::c_long, Errno> {
         loop {
             let fd = self.fd.as_raw_fd();
-            // SAFETY: an open descriptor; the caller guarantees the argument.
+            // SAFETY: the descriptor is open; the caller guarantees the argument.
             let done = answer(unsafe {
                 libc::syscall(libc::SYS_io_uring_register, fd, operation, argument, number)
             });
@@ -122,6 +122,6 @@ pub(super) fn populate(base: u64, len: u64) -> Result<(), Errno> {
 }
 
 fn page_size() -> u64 {
-    // SAFETY: passes a number only.
+    // SAFETY: the call passes a number only.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }

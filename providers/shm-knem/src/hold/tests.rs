@@ -1,19 +1,19 @@
-//! Plain references to held pages, over the real kernel: they lead to the owner's current memory, whatever it writes and
-//! however often it forks.
+//! Tests of plain references to held pages, over the real kernel: they lead to the owner's current memory, whatever the owner
+//! writes and however often it forks.
 
 use super::*;
 use crate::double::plain::{Child, Kind, Memory, PAGE, Reference};
 
 const KINDS: [Kind; 3] = [Kind::Anonymous, Kind::PrivateFile, Kind::Shared];
 
-/// One test at a time: a fork in another test would also fork this test's memory.
+/// The lock that lets one test run at a time: a fork in another test would also fork this test's memory.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A holder, or `None` if the machine cannot have one.
+/// Returns a holder, or `None` if the machine cannot have one.
 fn holder(forks: Forks) -> Option<Holder> {
     let holder = Holder::open(forks);
     holder.inspect_err(|why| println!("skipped: {why}")).ok()
@@ -27,7 +27,7 @@ enum Fork {
     AfterTheReference,
 }
 
-/// Whether a reference that was taken in this way leads to the owner's latest stores.
+/// Checks whether a reference that was taken under these conditions leads to the owner's latest stores.
 fn leads_to_the_owner(holder: Option<&Holder>, kind: Kind, filled: bool, fork: Fork) -> bool {
     let memory = Memory::of(kind, 3);
     if filled {
@@ -62,7 +62,7 @@ fn reference_to_held_pages_sees_the_owners_stores() {
             }
         }
     }
-    // Otherwise this test would detect nothing: pages that are not held do move away.
+    // Without this check the test could detect nothing: pages that are not held do move away.
     assert!(astray >= 6, "{astray} references went astray without a holder");
 }
 
@@ -77,7 +77,7 @@ fn without_forks_populated_pages_are_enough() {
             }
         }
     }
-    // The limit of this setting: pages are not protected at a fork.
+    // This setting has a limit: pages are not protected at a fork.
     assert!(!leads_to_the_owner(Some(&holder), Kind::Anonymous, true, Fork::AfterTheReference));
 }
 
@@ -89,7 +89,7 @@ fn memory_that_its_owner_cannot_write_and_holes_are_not_held() {
         memory.make_read_only();
         let read_only = holder.hold(memory.base(), 100).unwrap_err();
         let base = memory.base();
-        // No mapping is that low.
+        // No mapping has an address that low.
         let hole = holder.hold(PAGE as u64, 100).unwrap_err();
         for errno in [read_only, hole] {
             let failure = why_not_held(base, 100, errno);
@@ -114,7 +114,7 @@ fn a_long_range_is_held_in_pieces_and_a_full_ring_is_followed_by_another() {
     holder.release(hold);
     let free = |holder: &Holder| locked(holder.table.as_ref().unwrap()).free.len();
     assert_eq!(free(&holder), SLOTS as usize);
-    // A hole in the middle: the part held before the hole is released.
+    // The range has a hole in the middle: the part held before the hole is released.
     holder.most_bytes = 2 * PAGE as u64;
     let beyond = u64::MAX - memory.base();
     assert!(holder.hold(memory.base(), beyond).is_err());
@@ -140,7 +140,7 @@ fn released_pages_are_ordinary_memory() {
     memory.fill(1);
     let hold = holder.hold(memory.base(), memory.len()).unwrap();
     holder.release(hold);
-    // The kernel releases them a moment later.
+    // The kernel releases the pages a moment later.
     let moves = || {
         let reference = Reference::to(&memory);
         let child = Child::fork();

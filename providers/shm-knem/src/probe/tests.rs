@@ -1,4 +1,4 @@
-//! The provider over the driver double: its guarantees hold for every result of the kernel.
+//! Tests of the provider over the driver double: its guarantees hold for every result of the kernel.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ fn puts_and_gets_of_many_pieces_move_their_bytes_in_order() {
     let mut pair = Pair::new(1000);
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 600];
-    // 200 pieces of 0 to 5 bytes: too many for one call.
+    // 200 pieces of 0 to 5 bytes are too many for one call.
     let mut pieces = Vec::new();
     let mut at = 0;
     for n in 0..200 {
@@ -202,7 +202,7 @@ fn memory_for_100000_short_lived_regions_is_bounded() {
     }
     let (owner, accessor) = memory[0];
     assert_eq!(accessor.peers, 1);
-    // 1000 entries of 32 bytes, and a page for announcements.
+    // The mappings are 1000 entries of 32 bytes, and a page for announcements.
     assert_eq!(accessor.peer_bytes, 9 * 4096);
     assert!(memory.iter().all(|later| *later == (owner, accessor)), "{:?}", memory.last());
     assert_eq!(pair.played.regions(), cards + 1, "the other domain's card");
@@ -320,7 +320,7 @@ fn memory_without_hold_gets_no_key_and_holds_outlive_regions() {
     assert_eq!((pair.played.regions(), pair.played.holds()), (regions + 1, holds + 1));
     pair.owner.deregister(region).unwrap();
     assert_eq!((pair.played.regions(), pair.played.holds()), (regions, holds));
-    // The driver would pin it, but its pages could move away from their owner.
+    // The driver would pin the range, but the range's pages could move away from their owner.
     pair.played.refuse_to_hold(libc::EFAULT);
     let region = pair.register(access::REMOTE_READ).unwrap();
     let failure = pair.refused(&region);

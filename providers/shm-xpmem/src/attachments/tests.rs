@@ -1,4 +1,4 @@
-//! The cache's contents, its evictions, and its calls of the kernel module.
+//! Tests of the cache's contents, its evictions, and its calls of the kernel module.
 
 use super::*;
 use crate::double::{Command, Played, There};
@@ -12,11 +12,11 @@ struct Table {
     played: Arc<Played>,
     attachments: Arc<Attachments>,
     segment: Segment,
-    /// Per owner: the segment of its card and that segment's memory.
+    /// The segment of each owner's card and the memory of that segment.
     cards: Vec<(Nonce, Segment, Vec<u8>)>,
 }
 
-/// Segments that exist independently of attachments: one of all memory, and two of cards.
+/// The number of segments that exist independently of attachments: one of all memory, and two of cards.
 const SEGMENTS: usize = 3;
 
 fn card(played: &Played, owner: Nonce) -> (Nonce, Segment, Vec<u8>) {
@@ -28,7 +28,7 @@ fn card(played: &Played, owner: Nonce) -> (Nonce, Segment, Vec<u8>) {
     (owner, played.make(start as u64, PAGE).unwrap(), memory)
 }
 
-/// A cache with windows of four pages over a segment of all memory, with these limits on attachments and bytes.
+/// Returns a cache with windows of four pages over a segment of all memory, with these limits on attachments and bytes.
 fn table(attachments: u64, cache: u64) -> Table {
     let played = Arc::new(Played::default());
     let (window, reach) = (WINDOW, Reach::Direct);
@@ -41,7 +41,7 @@ fn table(attachments: u64, cache: u64) -> Table {
 }
 
 impl Table {
-    /// A registration of this range.
+    /// Returns a registration of this range.
     fn place(&self, generation: u64, base: u64, len: u64) -> Where {
         let segment = self.segment;
         let (owner, segment_start, window) = (OWNER, 0, WINDOW);
@@ -53,7 +53,7 @@ impl Table {
         self.cards.iter().find(|card| card.0 == owner).unwrap().1
     }
 
-    /// The numbers of the attached windows.
+    /// Returns the numbers of the attached windows.
     fn windows(&self) -> Vec<u64> {
         self.played.ranges().iter().map(|range| range.0 / WINDOW).collect()
     }
@@ -71,7 +71,7 @@ fn a_window_is_cut_to_the_pages_of_its_registration_and_attached_once() {
     assert!(Arc::ptr_eq(&first, &again));
     let _ = table.attachments.attach(place, 3 * WINDOW).unwrap();
     let _ = table.attachments.attach(place, 4 * WINDOW + PAGE).unwrap();
-    // The last window has two pages: the registration ends 100 bytes after the first.
+    // The last window has two pages: the registration ends 100 bytes after the first page.
     let ranges = [(2 * WINDOW + PAGE, 3 * PAGE), (3 * WINDOW, WINDOW), (4 * WINDOW, 2 * PAGE)];
     assert_eq!(table.played.ranges(), ranges);
     assert_eq!(table.attachments.all(), Attached { count: 3, bytes: 9 * PAGE });
@@ -286,7 +286,7 @@ fn a_segment_is_its_owners_only_while_the_owners_card_is_there() {
     let table = table(10, u64::MAX);
     let place = table.place(1, WINDOW, WINDOW);
     assert_eq!(table.attachments.ask(place), Ok(()));
-    // The segment number belongs to another program by now, or the card does.
+    // The segment number may belong to another program since, or the card may.
     let stranger = Where { owner: [3; 16], ..place };
     assert_eq!(table.attachments.attach(stranger, WINDOW).err(), Some(libc::ENOENT));
     assert_eq!(table.attachments.ask(stranger), Err(libc::ENOENT));
@@ -337,7 +337,7 @@ fn registration_may_fill_the_cache_but_not_exceed_the_count() {
     let page = table.attachments.attach_whole(table.place(3, WINDOW, PAGE)).unwrap();
     let more = table.attachments.attach_whole(table.place(4, 8 * WINDOW, PAGE));
     assert_eq!(more.err(), Some(libc::ENOSPC));
-    // The window and the owner's card: the earlier permit was released.
+    // The calls attach the window and the owner's card: the earlier permit was released.
     assert_eq!(table.played.asked(Command::Attach), asked + 2);
     drop(page);
 }

@@ -37,18 +37,18 @@ pub(crate) struct Played {
 struct State {
     segments: HashMap<Segment, (u64, u64)>,
     permits: HashMap<Permit, Segment>,
-    /// Start, length and permit of each attachment.
+    /// The start, length and permit of each attachment.
     attached: Vec<(u64, u64, Permit)>,
-    /// Pages that are not mapped in their owner.
+    /// The pages that are not mapped in their owner.
     holes: BTreeSet<u64>,
     made: i64,
-    /// Results of the next commands; `None`: the command is executed.
+    /// The results of the next commands; for `None` the command is executed.
     answers: HashMap<Command, VecDeque<Option<Errno>>>,
     asked: HashMap<Command, usize>,
     closed: usize,
-    /// Another library has the device open.
+    /// Whether another library has the device open.
     open_elsewhere: bool,
-    /// The local side of a copy may be any address.
+    /// Whether the local side of a copy may be any address.
     any_address: bool,
 }
 
@@ -65,7 +65,7 @@ impl Played {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The objects that exist now.
+    /// Returns the objects that exist now.
     pub(crate) fn there(&self) -> There {
         let state = self.state();
         There {
@@ -75,12 +75,12 @@ impl Played {
         }
     }
 
-    /// Number of calls of a command.
+    /// Returns the number of calls of a command.
     pub(crate) fn asked(&self, command: Command) -> usize {
         self.state().asked.get(&command).copied().unwrap_or(0)
     }
 
-    /// Number of times the descriptor was closed.
+    /// Returns the number of times the descriptor was closed.
     pub(crate) fn closed(&self) -> usize {
         self.state().closed
     }
@@ -90,20 +90,21 @@ impl Played {
         self.state().open_elsewhere = open;
     }
 
-    /// The owner has called exec and made as many segments as before: their numbers are the same, and they lead to this memory.
+    /// Simulates an exec of the owner, which then makes the same number of segments: their numbers are the same, and they lead to
+    /// this memory.
     pub(crate) fn exec_the_owner(&self, start: u64, len: u64) {
         let mut state = self.state();
         state.segments.values_mut().for_each(|range| *range = (start, len));
-        // Existing attachments refer to the memory before exec, and its permits give no further attachments.
+        // Existing attachments refer to the memory before exec, and the old permits allow no further attachments.
         state.permits.clear();
     }
 
-    /// The next call of this command without a setting fails with `errno`.
+    /// Makes the next call of this command without a setting fail with `errno`.
     pub(crate) fn fail(&self, command: Command, errno: Errno) {
         self.state().answers.entry(command).or_default().push_back(Some(errno));
     }
 
-    /// The next call of this command is executed. Later settings apply to the calls after it.
+    /// Makes the next call of this command be executed. Later settings apply to the calls after it.
     pub(crate) fn pass(&self, command: Command) {
         self.state().answers.entry(command).or_default().push_back(None);
     }
@@ -113,7 +114,7 @@ impl Played {
         self.state().any_address = true;
     }
 
-    /// From here on every command is executed.
+    /// Makes every command be executed from here on.
     pub(crate) fn answer_truly(&self) {
         self.state().answers.clear();
     }
@@ -127,7 +128,7 @@ impl Played {
         };
     }
 
-    /// The owner has ended with everything that it made. Its attachments are inaccessible.
+    /// Ends the owner with everything that it made. Its attachments are inaccessible.
     pub(crate) fn end_the_owner(&self) {
         let mut state = self.state();
         state.segments.clear();
@@ -136,7 +137,7 @@ impl Played {
         }
     }
 
-    /// Start and length of each attachment, in order.
+    /// Returns the start and length of each attachment, in order.
     pub(crate) fn ranges(&self) -> Vec<(u64, u64)> {
         let mut ranges: Vec<_> = self.state().attached.iter().map(|one| (one.0, one.1)).collect();
         ranges.sort_unstable();

@@ -22,7 +22,7 @@ pub(crate) struct Pair {
     pub(crate) memory: Vec<u8>,
 }
 
-/// Windows of four pages, and two registrations with a segment of their own.
+/// Returns settings for windows of four pages, and two registrations with a segment of their own.
 pub(crate) fn settings() -> Settings {
     let (cache, attachments, window, segments) = (1 << 30, 100, 4 * PAGE as u64, 2);
     let (reach, declines, page) = (Reach::Copy, false, PAGE as u64);
@@ -30,7 +30,7 @@ pub(crate) fn settings() -> Settings {
 }
 
 impl Pair {
-    /// The owner has this many bytes, each with its own number as the value.
+    /// Makes a pair whose owner has `len` bytes, each with its own number as the value.
     pub(crate) fn new(len: usize) -> Pair {
         Pair::with(len, &settings())
     }
@@ -61,7 +61,7 @@ impl Pair {
         key
     }
 
-    /// A registration of all of them, and its key.
+    /// Returns a registration of all bytes of the owner, and its key.
     pub(crate) fn offered(&mut self, rights: u64) -> (Registration, RemoteKey) {
         let region = self.register(rights).unwrap();
         let key = self.endpoint.import_key(&self.packed(&region)).unwrap();

@@ -1,4 +1,4 @@
-//! Direct access: loads, stores, atomics, pointers, and declined accesses.
+//! Tests of direct access: loads, stores, atomics, pointers, and declined accesses.
 
 use tieline_plugin_api::abi::{Iov, ModuleAttr};
 use tieline_plugin_api::{Domain, Interface, Revoked, caps, cost_class};
@@ -154,7 +154,7 @@ fn cold_memory_is_declined_until_warming_pays_off() {
     let before = pair.attached();
     let mut local = vec![0u8; 20 * PAGE];
     let base = pair.memory.as_ptr().addr();
-    // Within one window.
+    // The range lies within one window.
     let inside = (base.next_multiple_of(4 * PAGE) - base) as u64;
     let piece = [Iov::new(local.as_mut_ptr(), 8)];
     for _ in 0..2 {
@@ -177,7 +177,7 @@ fn cold_memory_is_declined_until_warming_pays_off() {
             "nor is an atomic"
         );
     }
-    // So long that the kernel's copy is faster, even for warm memory.
+    // The access is long enough that the kernel's copy is faster, even for warm memory.
     pair.endpoint.set_costs(Costs { warm_byte: 1.0, ..costs });
     let long = [Iov::new(local.as_mut_ptr(), 3 * PAGE)];
     assert_eq!(pair.endpoint.get(&key, &op(&long, inside)), Err(Status::Declined));

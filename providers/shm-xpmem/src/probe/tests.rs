@@ -1,4 +1,4 @@
-//! The provider over the module double: its guarantees hold for every result of the kernel.
+//! Tests of the provider over the module double: its guarantees hold for every result of the kernel.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ fn puts_and_gets_of_many_pieces_move_their_bytes_in_order_across_windows() {
     let mut pair = Pair::new(20 * PAGE);
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 40_000];
-    // 200 pieces of 0 to 398 bytes: too many for one call, and longer than a window.
+    // 200 pieces of 0 to 398 bytes are too many for one call, and longer than a window.
     let mut pieces = Vec::new();
     let mut at = 0;
     for n in 0..200 {
@@ -143,7 +143,7 @@ fn kernel_errors_map_to_statuses() {
         (Command::Copy, libc::ENOSYS, Status::Unreachable),
         (Command::Copy, libc::ENOMEM, Status::NoMemory),
         (Command::Copy, libc::EBADF, Status::Io),
-        // The local memory is readable, and the owner still has its segment: it has unmapped the page.
+        // The local memory is readable, and the owner still has its segment: the owner has unmapped the page.
         (Command::Copy, libc::EFAULT, Status::Permission),
     ];
     let before = pair.attached();
@@ -159,7 +159,7 @@ fn kernel_errors_map_to_statuses() {
     let nowhere = [Iov::new(core::ptr::without_provenance_mut(8), 8)];
     pair.played.fail(Command::Copy, libc::EFAULT);
     assert_eq!(pair.endpoint.put(&key, &op(&nowhere, 0)), Err(Status::Invalid));
-    // Read-only memory: a get into it is the caller's mistake, a put from it is valid.
+    // A get into read-only memory is an error of the caller; a put from read-only memory is valid.
     static READ_ONLY: [u8; 8] = *b"constant";
     let constant = [Iov::new(READ_ONLY.as_ptr().cast_mut(), 8)];
     pair.played.fail(Command::Copy, libc::EFAULT);
@@ -174,7 +174,7 @@ fn attach_without_mappings_is_declined_unless_operation_has_begun() {
     let (_region, key) = pair.offered(BOTH);
     let mut local = vec![0u8; 16 * PAGE];
     let piece = [Iov::new(local.as_mut_ptr(), local.len())];
-    // EAGAIN: all memory is locked, up to its limit.
+    // EAGAIN means that all memory is locked, up to its limit.
     for want in [libc::ENOMEM, libc::EAGAIN] {
         let refuse = |pair: &Pair| {
             for _ in 0..2 {
@@ -183,7 +183,7 @@ fn attach_without_mappings_is_declined_unless_operation_has_begun() {
         };
         refuse(&pair);
         assert_eq!(pair.endpoint.get(&key, &op(&piece, 0)), Err(Status::Declined));
-        // The card, and the first window.
+        // The calls attach the card, and the first window.
         pair.played.pass(Command::Attach);
         pair.played.pass(Command::Attach);
         refuse(&pair);
@@ -213,7 +213,7 @@ fn hole_and_closed_device_have_different_statuses() {
 fn first_registrations_have_own_segments_and_others_share_one() {
     let mut pair = Pair::new(64);
     let before = pair.played.there().segments;
-    // Two of them have a segment of their own (`settings`).
+    // Two of the registrations have a segment of their own (`settings`).
     let mut all: Vec<_> = (0..10).map(|_| pair.offered(BOTH)).collect();
     assert_eq!(pair.played.there().segments, before + 3);
     let mut local = [0u8; 4];
@@ -283,7 +283,7 @@ fn hole_after_exec_of_the_owner_is_unreachable() {
 fn memory_that_the_kernel_cannot_copy_is_not_registered() {
     let mut pair = Pair::new(64);
     let before = pair.played.there();
-    // Ranges below every process's lowest mapping, and beyond the address space.
+    // The ranges are below every process's lowest mapping, and beyond the address space.
     let base = pair.memory.as_mut_ptr();
     let nowhere = core::ptr::without_provenance_mut(PAGE);
     for (base, len) in [(nowhere, 64), (nowhere, 1), (base, 1 << 62)] {
@@ -439,7 +439,7 @@ fn vanished_peer_is_distinguished_from_a_reused_number() {
     assert!(why_gone(&earlier, true).contains("its number was reused"));
 }
 
-/// The next result of a command; `None`: it is executed.
+/// The next result of a command; for `None` the command is executed.
 type Answer = (Command, Option<Errno>);
 
 #[test]

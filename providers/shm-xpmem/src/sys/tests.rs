@@ -1,4 +1,4 @@
-//! Copies of this process to itself, with and without its first thread.
+//! Tests of copies of this process to itself, with and without its first thread.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn can_copy() -> bool {
     let (mut from, mut to) = ([3u8; 4], [0u8; 4]);
     let (local, remote) = (iovec(to.as_mut_ptr(), 4), iovec(from.as_mut_ptr(), 4));
-    // SAFETY: one piece each; both are memory of this function with this length.
+    // SAFETY: each list has one piece; both pieces are memory of this function with this length.
     let copied = unsafe { copy_here(libc::process_vm_readv, local, &raw const remote, 1) };
     let at = from.as_ptr().expose_provenance() as u64;
     copied == Ok(4)
@@ -27,15 +27,15 @@ fn copies_work_and_end_of_first_thread_is_detected() {
                 std::thread::yield_now();
             }
             let code = if can_copy() { 7 } else { 8 };
-            // SAFETY: ends the child.
+            // SAFETY: the call ends the child.
             unsafe { libc::_exit(code) }
         }));
-        // SAFETY: ends only this thread; nothing that it owns is used any more.
+        // SAFETY: the call ends only this thread; nothing that the thread owns is used any more.
         let _ = unsafe { libc::syscall(libc::SYS_exit, 0) };
     }
     assert!(child > 0, "a child");
     let mut status = 0;
-    // SAFETY: writes one number.
+    // SAFETY: the call writes one number.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 7, "{status:#x}");
 }

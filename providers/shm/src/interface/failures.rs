@@ -1,23 +1,24 @@
-//! Failed endpoints, and the time at which the application is notified: after all data that peers had written to this side before.
+//! The failed endpoints, and the time at which the application is notified: after all data that peers had written to this side
+//! before.
 //!
 //! A peer that answers and then closes or dies has written before its socket ended, possibly to another channel. A sender that
 //! notices the end first must not consider the answer lost. The answer may be in a ring that is polled later, in a channel that the
-//! application does not know yet, or in one that is not admitted yet. Therefore all waiting peers are admitted first. Each ring
-//! then notes the position after which nothing can have been written by that time. The failures are reported when every ring is
-//! empty or has reached that position. The delay is bounded by the length of the rings, even if peers keep writing, and by the
+//! application does not know yet, or in a channel that is not admitted yet. Therefore all waiting peers are admitted first. Each
+//! ring then notes the position after which nothing can have been written at that time. The failures are reported when every ring
+//! is empty or has reached that position. The delay is bounded by the length of the rings, even if peers keep writing, and by the
 //! number of polls without progress.
 
 use super::handshakes::MOST_ACCEPTED;
 use super::*;
 use tieline_plugin_api::event_flags;
 
-/// Polls without progress for which failures wait, apart from those added for each channel.
+/// The number of polls without progress for which failures wait, apart from those added for each channel.
 const WITHOUT_PROGRESS: usize = 64;
-/// Most passes over the rings in one poll: a change of a channel's mode ends a pass.
+/// The maximum number of passes over the rings in one poll: a change of a channel's mode ends a pass.
 const LOOKS: u32 = 4;
 
 impl Telling {
-    /// Whether waiting has made no progress for too long.
+    /// Checks whether waiting has made no progress for too long.
     fn is_stuck(&mut self, left: u64, channels: usize) -> bool {
         if left < self.left {
             self.waited = 0;
@@ -56,7 +57,7 @@ impl State {
         while events.room() > 0 {
             let Some((index, notice)) = self.telling.notices.pop_front() else { break };
             if let Some(Some(channel)) = self.outbound.get(index) {
-                // NotReceived messages are sent by another route; until the application has them, this channel has no room.
+                // Unreceived messages are sent by another route. Until the application has them, this channel has no room.
                 let untaken = notice.event.kind == event::RETURNED
                     || notice.event.flags & event_flags::UNTAKEN != 0;
                 if channel.cookie == notice.event.cookie && !untaken {
@@ -68,7 +69,7 @@ impl State {
         }
     }
 
-    /// Admits the waiting peers, and returns whether that was all of them.
+    /// Admits the waiting peers, and returns whether all of them are admitted.
     fn everybody_is_in(&mut self, shared: &Shared, cookie: &Id) -> bool {
         if self.accept_paused || self.accept_some(shared, cookie) == MOST_ACCEPTED {
             return false;
@@ -77,8 +78,8 @@ impl State {
         !self.accept_paused
     }
 
-    /// Upper bound of the unread slots before the noted positions. Rings the bells of these channels, because a bell may have been
-    /// lost with its sender.
+    /// Returns an upper bound of the unread slots before the noted positions. Rings the bells of these channels, because a bell may
+    /// have been lost with its sender.
     fn unread(&mut self) -> u64 {
         let mut left = 0;
         for (index, slot) in self.inbound.iter_mut().enumerate() {
@@ -97,7 +98,7 @@ impl State {
 mod tests {
     use super::*;
 
-    /// Number of polls for which failures wait while this much is left each time.
+    /// Returns the number of polls for which failures wait if `left` slots remain at each poll.
     fn patience(telling: &mut Telling, left: u64, channels: usize) -> usize {
         (0..10_000).take_while(|_| !telling.is_stuck(left, channels)).count()
     }

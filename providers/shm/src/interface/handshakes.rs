@@ -1,17 +1,17 @@
-//! Handshakes of connecting peers: sockets are accepted, greetings are read, and invalid ones refused.
+//! The handshakes of connecting peers: sockets are accepted, greetings are read, and invalid greetings refused.
 //!
 //! A peer that greets immediately, as peers do, never enters the list of handshakes. The list is for connections on which nothing
-//! has arrived yet. If there are too many, the one that has been silent for longest is closed. Before it has had some time for its
-//! greeting, no further connection is accepted.
+//! has arrived yet. If there are too many, the connection that has been silent for longest is closed. Before that connection has
+//! had some time for its greeting, no further connection is accepted.
 
 use super::*;
 
-/// Most connections without a greeting, and the time limit for the greeting.
+/// The maximum number of connections without a greeting, and the time limit for the greeting.
 const MAX_HANDSHAKES: usize = 256;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time that a connection may be silent while others wait.
+/// The time that a connection may be silent while others wait.
 const GRACE: Duration = Duration::from_millis(100);
-/// Most connections that are accepted in a row.
+/// The maximum number of connections that are accepted in a row.
 pub(super) const MOST_ACCEPTED: u32 = 256;
 
 /// A connection whose greeting has not arrived yet.
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// Accepts waiting connections; returns their number.
+    /// Accepts waiting connections and returns their number.
     pub(super) fn accept_some(&mut self, shared: &Shared, cookie: &Id) -> u32 {
         for accepted in 0..MOST_ACCEPTED {
             if shared.closer.is_full() || !self.has_room(shared, cookie) {
@@ -54,7 +54,7 @@ impl State {
             match sys::accept(listener) {
                 Ok(socket) => self.begin_handshake(socket, shared, cookie),
                 Err(error) if sys::is_exhaustion(&error) && self.spare.is_some() => {
-                    // Use the descriptor that was kept free to send a refusal.
+                    // The descriptor that was kept free is used to send a refusal.
                     self.spare = None;
                     let waiting = sys::accept(listener);
                     let more = waiting.is_ok();
@@ -65,7 +65,7 @@ impl State {
                         turn_away(shared, socket, Refusal::Resources);
                     }
                     self.spare = sys::spare().ok();
-                    // Without a descriptor the kernel reports "full" before it checks whether a connection waits.
+                    // Without a free descriptor the kernel reports "full" before it checks whether a connection waits.
                     if !more {
                         return accepted;
                     }
@@ -80,7 +80,7 @@ impl State {
         MOST_ACCEPTED
     }
 
-    /// Refuses all peers that are not admitted yet: this interface closes, while the process may live on.
+    /// Refuses all peers that are not admitted yet, because this interface closes, while the process may live on.
     pub(super) fn turn_all_away(&mut self, shared: &Shared) {
         for handshake in self.handshakes.drain(..).flatten() {
             refuse(shared, &handshake.socket, Refusal::Closing);
@@ -98,17 +98,17 @@ impl State {
         }
     }
 
-    /// If the list is full: the handshake that has been silent for longest.
+    /// Returns the handshake that has been silent for longest, if the list is full.
     fn oldest_of_all(&self) -> Option<(Instant, usize)> {
         let taken = self.handshakes.iter().enumerate();
         let taken = taken.filter_map(|(index, slot)| Some((slot.as_ref()?.since, index)));
         if taken.clone().count() < MAX_HANDSHAKES { None } else { taken.min() }
     }
 
-    /// Whether there is room for another silent connection.
+    /// Checks whether the list can take another silent connection.
     fn has_room(&mut self, shared: &Shared, cookie: &Id) -> bool {
         let Some((since, oldest)) = self.oldest_of_all() else { return true };
-        // Its greeting may have arrived since this maintenance began.
+        // The greeting of the oldest connection may have arrived since this maintenance began.
         self.read_greeting(oldest, shared, cookie);
         if self.handshakes[oldest].is_some() && since.elapsed() > GRACE {
             expire(&mut self.handshakes[oldest], shared);
@@ -171,7 +171,7 @@ impl State {
                 Ok(_) => Refusal::Malformed,
                 Err(refusal) => refusal,
             },
-            _ => return, // already disconnected
+            _ => return, // the peer is already disconnected
         };
         refuse(shared, &socket, refusal);
     }
@@ -199,8 +199,8 @@ impl State {
             return refuse_for_want(shared, &channel.socket, &failure);
         }
         let ack = Record::Ack { asymmetric: sys::asymmetric(), bell: index as u32 };
-        // Without the page the peer continues without a bell. Without this record it would take a later refusal for one of the
-        // first contact.
+        // Without the page the peer continues without a bell. Without this record the peer would take a later refusal for a refusal
+        // of the first contact.
         let said = sys::send(&channel.socket, &ack.pack(), &[page.as_fd()])
             .or_else(|_| sys::send(&channel.socket, &ack.pack(), &[]));
         if let Err(error) = said {
@@ -233,7 +233,7 @@ impl State {
     }
 }
 
-/// This side cannot receive: refuses the peer, and reports the missing resource.
+/// Refuses the peer, because this side cannot receive, and reports the missing resource.
 #[cold]
 fn refuse_for_want(shared: &Shared, socket: &OwnedFd, what: &Failure) {
     shared.domain.lacks(what);
@@ -246,7 +246,7 @@ fn refuse(shared: &Shared, socket: &OwnedFd, refusal: Refusal) {
     let _ = sys::send(socket, &Record::Refused(refusal).pack(), &[]);
 }
 
-/// The same for a connection of possibly another user, which may have sent anything.
+/// Refuses a connection of possibly another user, which may have sent anything.
 fn turn_away(shared: &Shared, socket: OwnedFd, refusal: Refusal) {
     refuse(shared, &socket, refusal);
     if sys::peer_user(&socket) != Some(shared.user) {

@@ -4,10 +4,10 @@ use super::*;
 use crate::receiver::Drained;
 use tieline_plugin_api::NO_GOODBYE;
 
-/// Most channels that are ended in one poll.
+/// The maximum number of channels that are ended in one poll.
 const MOST_ENDED: usize = 64;
 
-/// The lowest bell of a word that was rung and is in the mask.
+/// Returns the lowest bell of a word that was rung and is in the mask.
 #[inline]
 fn lowest(rung: u64, mask: u64) -> Option<u32> {
     let there = rung & mask;
@@ -37,8 +37,9 @@ impl State {
         }
     }
 
-    /// Channel `at` of the direct list has more. The next poll begins with it. If it already was the first in this poll and had all
-    /// the room, the next poll begins with its successor, so that every channel comes first in turn.
+    /// Records that channel `at` of the direct list has more messages. The next poll begins with it. If the channel was the first
+    /// in this poll and had the whole event array, the next poll begins with its successor, so that every channel comes first in
+    /// turn.
     #[inline(never)]
     fn begin_elsewhere(&mut self, at: usize) {
         let first = if self.start < self.direct.len() { self.start } else { 0 };
@@ -93,8 +94,8 @@ impl State {
         self.bells_took_all = events.room() == 0;
     }
 
-    /// Drains one channel whose bell was rung. Any peer with the page can ring any bell. `false`: the channel has more, and others
-    /// come first.
+    /// Drains one channel whose bell was rung. Any peer with the page can ring any bell. Returns `false` if the channel has more
+    /// messages and other channels come first.
     fn answer(&mut self, index: u32, shared: &Shared, events: &mut Events<'_>) -> bool {
         let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return true };
         if !channel.bell || channel.fast {
@@ -122,7 +123,7 @@ impl State {
         }
     }
 
-    /// A channel has changed its mode. The slots that this poll delivered are not released here.
+    /// Handles a channel that has changed its mode. The slots that this poll delivered are not released here.
     #[cold]
     pub(super) fn changed(&mut self, index: u32, end: Drained, shared: &Shared) {
         let Some(Some(channel)) = self.inbound.get_mut(index as usize) else { return };
@@ -173,8 +174,8 @@ impl State {
         shared.notify(event, if died { NO_GOODBYE.as_bytes() } else { &[] });
     }
 
-    /// Ends channels whose sender is gone, when everything that it had published by then is delivered. They are drained in turn, as
-    /// before; a ring that keeps filling is not waited for.
+    /// Ends channels whose sender has disconnected, when everything that the sender had published before is delivered. They are
+    /// drained in turn, as before; a ring that keeps filling is not waited for.
     pub(super) fn end_drained(&mut self, shared: &Shared) {
         self.leaving.append(&mut shared.ended.borrow_mut());
         // The arrivals of these peers must be reported first.
@@ -207,7 +208,7 @@ impl State {
 mod tests {
     use super::lowest;
 
-    /// A loop over all bells would not end with a bell that was not rung.
+    /// A loop over all bells would not end if it took a bell that was not rung.
     #[test]
     fn only_a_bell_that_has_rung_and_whose_turn_it_is_is_answered() {
         assert_eq!(lowest(0b1010, u64::MAX), Some(1));

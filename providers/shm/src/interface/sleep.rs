@@ -1,4 +1,4 @@
-//! Going to sleep: notes what the peers must do to wake this interface.
+//! The sleep: notes what the peers must do to wake this interface.
 
 use super::*;
 
@@ -43,7 +43,7 @@ impl State {
         }
     }
 
-    /// Whether anything has arrived on any channel.
+    /// Checks whether anything has arrived on any channel.
     fn has_news(&self) -> bool {
         let rung = self.doorbell.as_ref().is_some_and(|(_, page)| {
             (0..self.rung.len())
@@ -54,7 +54,7 @@ impl State {
         rung || inbound || outbound
     }
 
-    /// Whether a poll would do something now.
+    /// Checks whether a poll would do any work.
     fn is_busy(&self, shared: &Shared) -> bool {
         // A sender may wait for room that only the next poll releases: the slots of the last poll are in use by the application
         // until then.
@@ -62,14 +62,14 @@ impl State {
             || !shared.notices.borrow().is_empty()
             || !shared.failures.borrow().is_empty()
             || !self.telling.notices.is_empty()
-            // Their senders wait for their memory.
+            // The senders of ended channels wait for their memory.
             || !self.ended_channels.is_empty()
             || !self.leaving.is_empty()
             || !shared.ended.borrow().is_empty()
             || self.rung.iter().any(|&word| word != 0)
     }
 
-    /// Whether something must be retried that no descriptor signals.
+    /// Checks whether there is work to retry that no descriptor signals.
     fn needs_ticks(&self) -> bool {
         self.outbound.iter().flatten().any(|c| c.is_connecting() || c.owes())
             || self.inbound.iter().flatten().any(RecvChannel::owes)

@@ -16,13 +16,13 @@ pub(crate) struct Word {
 }
 
 impl Word {
-    /// The word at `offset`, if the mapping contains one.
+    /// Returns the word at `offset`, if the mapping contains it.
     pub(crate) fn of(map: &Arc<Mapping>, offset: usize) -> Option<Word> {
         let at = NonNull::from(map.word(offset)?);
         Some(Word { at, _map: map.clone() })
     }
 
-    /// The word. If the mapping is read-only, only loads are allowed.
+    /// Returns the word. If the mapping is read-only, only loads are allowed.
     #[inline(always)]
     pub(crate) fn get(&self) -> &AtomicU64 {
         // SAFETY: `of` took the pointer from the mapping, which `_map` keeps alive at the same address.
@@ -33,14 +33,15 @@ impl Word {
 /// The first bytes of a mapping, for pieces of eight bytes.
 pub(crate) struct Words {
     at: NonNull<u8>,
-    /// A word may be read or written at offsets below this one. 0: at none.
+    /// The offset below which a word may be read or written; 0 if none may.
     readable: u64,
     writable: u64,
     _map: Arc<Mapping>,
 }
 
 impl Words {
-    /// The first `len` bytes, for the given access, as far as the mapping permits it. `None` if the mapping is shorter.
+    /// Returns the first `len` bytes, for the given access, as far as the mapping permits the access. Returns `None` if the mapping
+    /// is shorter.
     pub(crate) fn of(map: &Arc<Mapping>, len: u64, read: bool, write: bool) -> Option<Words> {
         if !map.holds(0, len) {
             return None;
@@ -54,7 +55,7 @@ impl Words {
         })
     }
 
-    /// Writes a piece of eight bytes at `offset`. `false` if nothing was done, because the piece has another length or may not be
+    /// Writes a piece of eight bytes at `offset`. Returns `false`, without effect, if the piece has another length or must not be
     /// written there.
     #[inline(always)]
     pub(crate) fn put(&self, offset: u64, piece: &Iov) -> bool {

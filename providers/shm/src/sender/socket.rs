@@ -1,4 +1,4 @@
-//! The socket of a sending channel: how it connects, the records of the receiver, and how it ends.
+//! The socket of a sending channel: its connection, the records of the receiver, and its end.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Instant;
@@ -14,7 +14,7 @@ use crate::shared::Returned;
 use crate::sys;
 
 impl SendChannel {
-    /// Continues to connect. `Ok(false)`: not connected yet.
+    /// Continues to connect. Returns `false` if the socket is not connected yet.
     pub(crate) fn advance(&self) -> Result<bool, Failure> {
         if self.stage.get() != Stage::Connecting {
             return Ok(true);
@@ -31,7 +31,8 @@ impl SendChannel {
                         "the socket at the peer's address belongs to another user",
                     ));
                 }
-                // Ask the kernel, not the address: a peer that claims our domain in its address must not reach our memory.
+                // The kernel is asked instead of the address: a peer that claims the domain of this process in its address must not
+                // reach the memory of this process.
                 self.leads_home.set(peer.map(|(_, pid)| pid) == Some(sys::own_pid()));
                 self.shared.epoll.add(&socket, crate::shared::token::outbound(self.index))?;
                 self.socket.get_or_init(|| socket)
@@ -45,7 +46,8 @@ impl SendChannel {
                     *self.greeting.borrow_mut() = Some((file, hello));
                     return Ok(false);
                 }
-                // Refused before the greeting was read: the refusal is on the socket, and is read as after a greeting.
+                // The connection was refused before the greeting was read: the refusal is on the socket, and is read as after a
+                // greeting.
                 Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(Failure::from_io("greeting the peer", &error)),
             }
@@ -55,7 +57,7 @@ impl SendChannel {
         Ok(true)
     }
 
-    /// One attempt with every name; `None`: the listener's queue is full.
+    /// Tries to connect once with every name. Returns `None` if the listener's queue is full.
     pub(super) fn dial(&self) -> Result<Option<OwnedFd>, Failure> {
         let mut failure = Failure::new(Status::Unreachable, "no socket name to connect to");
         for target in &self.targets {
@@ -76,7 +78,7 @@ impl SendChannel {
         self.stage.get() == Stage::Connecting
     }
 
-    /// Handles a record from the receiver; `Err`: the endpoint has failed, with the reason.
+    /// Handles a record from the receiver. With `Err` the endpoint has failed, for the reason given.
     pub(crate) fn handle(&self, record: Record, fds: &[OwnedFd], cut: bool) -> Result<(), String> {
         match record {
             Record::Ack { asymmetric, bell } => {
@@ -104,14 +106,15 @@ impl SendChannel {
         }
     }
 
-    /// A key of the peer, if its region is mapped here. `Err(Again)`: request it.
+    /// Returns a key of the peer, if the key's region is mapped in this process. `Err(Again)` means that the key must be requested.
     pub(crate) fn find_key(&self, key: Key) -> Result<ImportedKey, Failure> {
         let exports = &self.shared.domain.exports;
         let home = self.leads_home.get() && key.domain == self.shared.domain.id;
         self.asking.find(key, home.then_some(exports))
     }
 
-    /// Requests a region of the peer's domain, and checks for the answer, so that the initiator need not make progress for that.
+    /// Requests a region of the peer's domain, and checks for the answer, so that the initiator need not make progress for the
+    /// answer.
     pub(crate) fn request_key(&self, key: Key) -> Status {
         if let Err(failure) = self.advance() {
             self.fail(failure.status, &failure.text);
@@ -163,24 +166,24 @@ impl SendChannel {
         }
     }
 
-    /// The endpoint has failed. An event notifies the application, after the data that the peer had written; later sends return
-    /// `status`. Sends before that find no room, because the status would reveal the failure too early.
+    /// Handles the failure of the endpoint. An event notifies the application, after the data that the peer had written; later
+    /// sends return `status`. Sends before the event find no room, because the status would reveal the failure too early.
     pub(crate) fn fail(&self, status: Status, why: &str) {
         self.end(status, why, None);
     }
 
-    /// The peer has refused or abandoned this channel.
+    /// Handles the peer's refusal or abandonment of this channel.
     fn refused(&self, refusal: Refusal) {
         let returned = match refusal {
-            // The peer lacks a resource, or uses another version. If this process was refused for lack of permission, every route
-            // would be refused.
+            // The peer lacks a resource, or uses another version, so another route may work. If this process was refused for lack
+            // of permission, every route would be refused.
             Refusal::Resources | Refusal::Version => self.untaken(),
             _ => None,
         };
         self.end(status_of(refusal), refusal.text(), returned);
     }
 
-    /// `returned`: the messages sent to a peer that received none of them.
+    /// Ends the channel. `returned` has the messages sent to a peer that received none of them.
     fn end(&self, status: Status, why: &str, returned: Option<Vec<Returned>>) {
         if matches!(self.stage.get(), Stage::Over(_)) {
             return;
@@ -206,7 +209,7 @@ impl SendChannel {
         }
     }
 
-    /// The application has been notified of the endpoint's failure.
+    /// Records that the application has been notified of the endpoint's failure.
     pub(crate) fn told(&self) {
         let _ = self.enter(self.stage.get());
     }
@@ -217,7 +220,7 @@ impl SendChannel {
         }
     }
 
-    /// The receiver is gone, or has closed its end because it has finished reading: takes back its unread chunks.
+    /// Takes back the unread chunks of a receiver that has ended, or has closed its end because it has finished reading.
     pub(super) fn recover_chunks(&self) {
         for (_, chunk) in self.flight.borrow_mut().drain(..) {
             self.shared.pool.give(chunk);
@@ -230,19 +233,19 @@ impl SendChannel {
         self.status.get()
     }
 
-    /// The status, even if the application has not been notified yet.
+    /// Returns the status, even if the application has not been notified yet.
     pub(super) fn outcome(&self) -> Result<(), Status> {
         if let Stage::Over(status) = self.stage.get() { Err(status) } else { self.status() }
     }
 
-    /// The socket accepts nothing. Usually it was disconnected, which reading it reports.
+    /// Handles a socket that accepts nothing. Usually it was disconnected, which reading it reports.
     #[cold]
     pub(super) fn sending_failed(&self) -> Status {
         self.read_socket();
         self.status().err().unwrap_or(Status::PeerFailed)
     }
 
-    /// Enters a stage; returns the previous one.
+    /// Enters a stage and returns the previous stage.
     fn enter(&self, stage: Stage) -> Stage {
         self.status.set(match stage {
             Stage::Over(status) => Err(status),
@@ -252,35 +255,35 @@ impl SendChannel {
         self.stage.replace(stage)
     }
 
-    /// The application closes the endpoint: sent data stays until the receiver has drained it and disconnects.
+    /// Handles the application's close of the endpoint. Sent data stays until the receiver has drained it and disconnects.
     pub(crate) fn close(&self) {
         let was = self.enter(Stage::Closing);
         self.ring.shut();
         match (was, self.socket.get()) {
             (Stage::Open, Some(socket)) => self.say_bye(socket),
-            // It has already left with its interface.
+            // The endpoint has already left with its interface.
             (Stage::Closing, _) => {}
             _ => self.gone.set(true),
         }
     }
 
-    /// Closed, with nothing left to wait for.
+    /// Checks whether the channel is closed, with nothing remaining to wait for.
     pub(crate) fn is_done(&self) -> bool {
         self.stage.get() == Stage::Closing && self.gone.get()
     }
 
-    /// Whether a record is still to be sent that could not be sent before.
+    /// Checks whether a record that could not be sent before is still owed.
     pub(crate) fn owes(&self) -> bool {
         self.bye_due.get() && !self.gone.get()
     }
 
-    /// Sends a goodbye; if the socket is full, it is retried later.
+    /// Sends a goodbye. If the socket is full, the goodbye is retried later.
     pub(super) fn say_bye(&self, socket: &OwnedFd) {
         let sent = sys::send(socket, &Record::Bye.pack(), &[]);
         self.bye_due.set(sent.is_err_and(|error| sys::is_temporary(&error)));
     }
 
-    /// Waits for room for the goodbye: without it the receiver takes the end of the socket for a death.
+    /// Waits for room for the goodbye: without the goodbye, the receiver takes the end of the socket for a death.
     pub(crate) fn insist_on_bye(&self, until: Instant) {
         let Some(socket) = self.socket.get() else { return };
         while self.owes() && sys::wait_for_room(socket, until) {
@@ -293,7 +296,7 @@ impl SendChannel {
         &self.map
     }
 
-    /// Whether there is room again for a message that found none.
+    /// Checks whether a message that found no room would find room again.
     pub(crate) fn has_news(&self) -> bool {
         let moved = |since: u64| self.ring.tail_now() != since;
         match self.starved.get() {
@@ -309,7 +312,7 @@ impl SendChannel {
     }
 }
 
-/// The status with which an endpoint ends after a refusal.
+/// Returns the status with which an endpoint ends after a refusal.
 fn status_of(refusal: Refusal) -> Status {
     match refusal {
         Refusal::Cookie | Refusal::User => Status::Permission,

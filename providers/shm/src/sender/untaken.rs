@@ -8,11 +8,11 @@ use crate::ring::{INLINE, Peek, RecvRing};
 use crate::shared::Returned;
 use crate::sys::Mapping;
 
-/// Bytes of a mapping, from an offset that is a multiple of 8.
+/// Returns the bytes of a mapping, from an offset that is a multiple of 8.
 fn bytes(map: &Mapping, at: usize, len: usize) -> Option<Box<[u8]>> {
     let mut out = Vec::with_capacity(len.next_multiple_of(8));
     for offset in (0..len).step_by(8) {
-        // The memory is not written any more.
+        // The memory is not written any more, so a relaxed load suffices.
         let word = map.word(at + offset)?.load(std::sync::atomic::Ordering::Relaxed);
         out.extend(word.to_ne_bytes());
     }
@@ -21,7 +21,8 @@ fn bytes(map: &Mapping, at: usize, len: usize) -> Option<Box<[u8]>> {
 }
 
 impl SendChannel {
-    /// All sent messages, in order. `None` if the peer may have received some of them, or if they cannot be returned.
+    /// Returns all sent messages, in order. Returns `None` if the peer may have received some of them, or if they cannot be
+    /// returned.
     #[cold]
     pub(super) fn untaken(&self) -> Option<Vec<Returned>> {
         let taken = self.admitted.get() || self.fast.get() || self.ring.tail_now() != 0;
@@ -47,9 +48,9 @@ impl SendChannel {
                     let data = bytes(&map, usize::try_from(at).ok()?, len)?;
                     messages.push(Returned { id, header, data });
                 }
-                // A request about the channel itself.
+                // The slot is a request about the channel itself.
                 kind::WANT_FAST => {}
-                // The put may have landed, and its word cannot be delivered in another way.
+                // The put may have landed, and its word cannot be delivered by another route.
                 _ => return None,
             }
             ring.advance();
@@ -57,7 +58,7 @@ impl SendChannel {
         Some(messages)
     }
 
-    /// The memory of the message in this slot.
+    /// Returns the memory of the message in this slot.
     fn chunk_of(&self, slot: u64) -> Option<crate::pool::Chunk> {
         let flight = self.flight.borrow();
         flight.iter().find(|(position, _)| *position == slot).map(|(_, chunk)| *chunk)

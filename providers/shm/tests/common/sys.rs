@@ -29,7 +29,7 @@ impl Provider {
             config.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
         let host = Box::leak(Box::new(played_host(move |name| pairs.get(name).cloned())));
         let mut ops = ProviderOps::empty();
-        // SAFETY: a host table that is never freed, and a table to fill.
+        // SAFETY: the host table is never freed, and `ops` is a table to fill.
         let status = unsafe { shims::entry::<tieline_provider_shm::Shm>(host, &mut ops) };
         if status != 0 {
             return Err(Error { status: Status::from_code(status), text: String::new() });
@@ -39,7 +39,7 @@ impl Provider {
 
     fn error(&self, code: i64) -> Error {
         let mut text = vec![0u8; 512];
-        // SAFETY: the provider's function and our buffer.
+        // SAFETY: the provider's function fills the buffer of this call.
         let len =
             unsafe { self.ops.last_error.unwrap()(self.ops.state, text.as_mut_ptr(), text.len()) };
         text.truncate(len.max(0) as usize);
@@ -52,7 +52,7 @@ impl Provider {
     pub fn domain(&self) -> Domain<'_> {
         let params = DomainParams { name: "shm".as_ptr(), name_len: 3, ..DomainParams::empty() };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the provider's table.
+        // SAFETY: the provider's table is complete.
         let status = unsafe { self.ops.open_domain.unwrap()(self.ops.state, &params, &mut handle) };
         assert_eq!(status, 0);
         // SAFETY: the provider's tables live as long as the process.
@@ -66,9 +66,9 @@ pub struct Domain<'p> {
     ops: &'static DomainOps,
 }
 
-// SAFETY: domain functions may be called by any thread; the provider's table is constant.
+// SAFETY: any thread may call domain functions; the provider's table is constant.
 unsafe impl Send for Domain<'_> {}
-// SAFETY: as above.
+// SAFETY: as for the block above.
 unsafe impl Sync for Domain<'_> {}
 
 impl Domain<'_> {
@@ -76,7 +76,7 @@ impl Domain<'_> {
         let params =
             InterfaceParams { module: "ring".as_ptr(), module_len: 4, ..InterfaceParams::empty() };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the provider's table.
+        // SAFETY: the provider's table is complete.
         let status = unsafe { self.ops.open_interface.unwrap()(self.handle, &params, &mut handle) };
         if status != 0 {
             return Err(self.provider.error(i64::from(status)));
@@ -89,7 +89,7 @@ impl Domain<'_> {
 
     pub fn alloc(&self, len: usize, access: u64) -> Result<Memory, Error> {
         let mut region = MemoryRegion::empty();
-        // SAFETY: the provider's table.
+        // SAFETY: the provider's table is complete.
         let status = unsafe {
             self.ops.alloc.unwrap()(self.handle, &AllocParams::new(len, access), &mut region)
         };
@@ -100,14 +100,14 @@ impl Domain<'_> {
     }
 
     pub fn deregister(&self, memory: Memory) {
-        // SAFETY: a region of this domain, ended once.
+        // SAFETY: the region belongs to this domain and is ended once.
         let status = unsafe { self.ops.deregister.unwrap()(self.handle, memory.region.handle) };
         assert_eq!(status, 0);
     }
 
     pub fn key(&self, memory: &Memory) -> Vec<u8> {
         let mut key = vec![0u8; 128];
-        // SAFETY: a region of this domain and our buffer.
+        // SAFETY: the region belongs to this domain, and the buffer to this call.
         let len = unsafe {
             let whole = KeyParams { region: memory.region.handle, ..KeyParams::empty() };
             self.ops.pack_key.unwrap()(self.handle, &whole, key.as_mut_ptr(), key.len())
@@ -120,7 +120,7 @@ impl Domain<'_> {
 
 impl Drop for Domain<'_> {
     fn drop(&mut self) {
-        // SAFETY: everything opened from it is closed: their lifetimes say so.
+        // SAFETY: the lifetimes ensure that everything opened from the domain is closed.
         unsafe { self.ops.close.unwrap()(self.handle) }
     }
 }
@@ -132,12 +132,12 @@ pub struct Memory {
 impl Memory {
     pub fn load(&self, offset: usize) -> u64 {
         assert!(offset + 8 <= self.region.len);
-        // SAFETY: inside the region.
+        // SAFETY: the word is inside the region.
         unsafe { self.region.base.add(offset).cast::<u64>().read_volatile() }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
-        // SAFETY: the region's bytes; nobody writes in the tests that call this.
+        // SAFETY: the slice is the region; no thread writes to it in the tests that call this.
         unsafe { std::slice::from_raw_parts(self.region.base, self.region.len) }.to_vec()
     }
 }
@@ -152,7 +152,7 @@ pub struct Interface<'p> {
 impl<'p> Interface<'p> {
     pub fn address(&self) -> Vec<u8> {
         let mut out = vec![0u8; 512];
-        // SAFETY: our buffer.
+        // SAFETY: the buffer belongs to this call.
         let len = unsafe { self.ops.address.unwrap()(self.handle, out.as_mut_ptr(), out.len()) };
         out.truncate(len as usize);
         out
@@ -173,7 +173,7 @@ impl<'p> Interface<'p> {
             ..EndpointParams::empty()
         };
         let mut handle = std::ptr::null_mut();
-        // SAFETY: the provider's table.
+        // SAFETY: the provider's table is complete.
         let status = unsafe { self.ops.connect.unwrap()(self.handle, &params, &mut handle) };
         if status != 0 {
             return Err(self.provider.error(i64::from(status)));
@@ -182,7 +182,7 @@ impl<'p> Interface<'p> {
     }
 
     pub fn reachable(&self, address: &[u8]) -> Result<(), Error> {
-        // SAFETY: our bytes.
+        // SAFETY: the bytes belong to this call.
         let status =
             unsafe { self.ops.reachable.unwrap()(self.handle, address.as_ptr(), address.len()) };
         if status == 0 { Ok(()) } else { Err(self.provider.error(i64::from(status))) }
@@ -190,7 +190,7 @@ impl<'p> Interface<'p> {
 
     #[inline(always)]
     pub fn poll<'e>(&self, events: &'e mut [MaybeUninit<Event>]) -> &'e [Event] {
-        // SAFETY: our array; the provider initialises as many as it returns.
+        // SAFETY: the array belongs to this call; the provider initialises the number of events that it returns.
         unsafe {
             let n = self.ops.poll.unwrap()(
                 self.handle,
@@ -203,33 +203,33 @@ impl<'p> Interface<'p> {
     }
 
     pub fn arm(&self) -> i32 {
-        // SAFETY: the provider's table.
+        // SAFETY: the provider's table is complete.
         unsafe { self.ops.arm.unwrap()(self.handle) }
     }
 
     pub fn event_fd(&self) -> i32 {
-        // SAFETY: the provider's table.
+        // SAFETY: the provider's table is complete.
         unsafe { self.ops.event_fd.unwrap()(self.handle) }
     }
 
     pub fn memory(&self) -> MemoryUse {
         let mut out = MemoryUse::empty();
-        // SAFETY: the provider's table.
+        // SAFETY: the provider's table is complete.
         assert_eq!(unsafe { self.ops.memory.unwrap()(self.handle, &mut out) }, 0);
         out
     }
 
-    /// Waits until the descriptor is readable; `false` after `ms` milliseconds.
+    /// Waits until the descriptor is readable. Returns `false` after `ms` milliseconds.
     pub fn wait(&self, ms: i32) -> bool {
         let mut fd = libc::pollfd { fd: self.event_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one record.
+        // SAFETY: `fd` is one record.
         unsafe { libc::poll(&mut fd, 1, ms) == 1 }
     }
 }
 
 impl Drop for Interface<'_> {
     fn drop(&mut self) {
-        // SAFETY: its endpoints are closed: their lifetimes say so.
+        // SAFETY: the lifetimes ensure that the interface's endpoints are closed.
         unsafe { self.ops.close.unwrap()(self.handle) }
     }
 }
@@ -281,7 +281,7 @@ impl Endpoint<'_> {
         status(code)
     }
 
-    /// A packed message whose packer is a closure: it returns a length or a status.
+    /// Sends a packed message whose packer is a closure that returns a length or a status.
     pub fn packed_by<F: FnMut(usize) -> i64>(
         &self,
         id: u32,
@@ -294,7 +294,7 @@ impl Endpoint<'_> {
             at: *mut u8,
             capacity: usize,
         ) -> i64 {
-            // SAFETY: the argument is the closure, and the provider's room is that long.
+            // SAFETY: the argument is the closure, and the provider's buffer has this length.
             unsafe {
                 at.write_bytes(7, capacity);
                 (*argument.cast::<F>())(capacity)
@@ -334,7 +334,7 @@ impl Endpoint<'_> {
     }
 
     pub fn drop_key(&self, key: Key) {
-        // SAFETY: a key of this endpoint, dropped once.
+        // SAFETY: the key belongs to this endpoint and is dropped once.
         unsafe { self.ops.drop_key.unwrap()(self.handle, key.handle) }
     }
 
@@ -405,7 +405,7 @@ impl Endpoint<'_> {
 
 impl Drop for Endpoint<'_> {
     fn drop(&mut self) {
-        // SAFETY: closed once.
+        // SAFETY: the object is closed once.
         unsafe { self.ops.close.unwrap()(self.handle) }
     }
 }
@@ -414,23 +414,23 @@ pub struct Key {
     handle: *mut c_void,
 }
 
-/// Room for events.
+/// Returns an array for events.
 pub fn events<const N: usize>() -> [MaybeUninit<Event>; N] {
     [const { MaybeUninit::uninit() }; N]
 }
 
-/// The bytes that an event points to.
+/// Returns the bytes that an event points to.
 pub fn data(event: &Event) -> &[u8] {
     if event.data.is_null() || event.len == 0 {
         return &[];
     }
-    // SAFETY: valid until the next poll, which the callers await.
+    // SAFETY: the bytes are valid until the next poll, which the callers await.
     unsafe { std::slice::from_raw_parts(event.data, event.len) }
 }
 
 /// Puts this process on one CPU.
 pub fn pin(cpu: usize) {
-    // SAFETY: a plain record; all zero is an empty set.
+    // SAFETY: zeros are an empty set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -440,32 +440,32 @@ pub fn pin(cpu: usize) {
 
 /// Sends a signal to a process that the caller started.
 pub fn kill(pid: u32, signal: i32) {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     let _ = unsafe { libc::kill(pid as i32, signal) };
 }
 
-/// Becomes another user for good; needs root.
+/// Becomes another user permanently; needs root.
 pub fn become_user(uid: u32) -> bool {
-    // SAFETY: takes numbers only.
+    // SAFETY: the call takes numbers only.
     unsafe { libc::setgid(uid) == 0 && libc::setuid(uid) == 0 }
 }
 
 pub fn is_root() -> bool {
-    // SAFETY: has no preconditions.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::geteuid() == 0 }
 }
 
 /// Sets the limit on descriptors.
 pub fn limit_files(most: u64) {
     let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-    // SAFETY: an initialised record.
+    // SAFETY: the record is initialised.
     let _ = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
 }
 
-/// Why the system refuses to connect to the socket in an address; 0 when it does not.
+/// Returns the error with which the system refuses to connect to the socket in an address; 0 if it does not.
 pub fn connect_error(address: &[u8]) -> i32 {
     let name = &address[1 + 16 + 16 + 8 + 4 + 4 + 16 + 1..];
-    // SAFETY: plain records and our own buffers.
+    // SAFETY: the records are plain, and the buffers belong to this function.
     unsafe {
         let fd = libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0);
         let mut to: libc::sockaddr_un = std::mem::zeroed();

@@ -1,4 +1,4 @@
-//! Memory of a peer: keys, put, get and atomics.
+//! Tests of a peer's memory: keys, put, get and atomics.
 
 use super::*;
 use tieline_plugin_api::atomic_op;
@@ -48,7 +48,7 @@ fn memory_of_another_domain_is_reached_by_put_get_and_atomics() {
     }
 }
 
-/// In the cold ring and in the fast box, with bytes and without.
+/// The put is made in the cold ring and in the fast box, with bytes and without.
 #[test]
 fn put_word_follows_its_bytes_and_without_room_nothing_is_written() {
     let provider = Provider::open(&[]).unwrap();
@@ -66,7 +66,7 @@ fn put_word_follows_its_bytes_and_without_room_nothing_is_written() {
         assert_eq!(memory.bytes()[8..8 + bytes.len()], bytes);
         let _ = poll(&a);
     }
-    // Until there is no more room.
+    // The loop sends until there is no more room.
     let mut sent = 0u32;
     while endpoint.put_notify(&key, 0, &sent.to_ne_bytes(), sent) == Ok(0) {
         sent += 1;
@@ -90,7 +90,7 @@ fn put_word_follows_its_bytes_and_without_room_nothing_is_written() {
     endpoint.drop_key(key);
 }
 
-/// Replaces `old` by `new`.
+/// Returns `bytes` with `old` replaced by `new`.
 fn replaced(bytes: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
     let at = bytes.windows(old.len()).position(|window| window == old).unwrap();
     [&bytes[..at], new, &bytes[at + old.len()..]].concat()

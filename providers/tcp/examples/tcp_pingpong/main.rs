@@ -130,7 +130,7 @@ fn main() {
     }
     sys::pin(0);
     let desk = Desk::open();
-    // PINGPONG_RUN="ip netns exec there": this command runs the peer.
+    // With PINGPONG_RUN="ip netns exec there", this command runs the peer.
     let before = std::env::var("PINGPONG_RUN").unwrap_or_default();
     let program = std::env::current_exe().expect("this program");
     let mut words: Vec<OsString> = before.split_whitespace().map(OsString::from).collect();

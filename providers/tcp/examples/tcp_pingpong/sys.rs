@@ -8,7 +8,7 @@ use tieline_plugin_api::{Events, HostHandle, Interface};
 
 pub fn host() -> HostHandle {
     let host = Box::leak(Box::new(played_host(|name| std::env::var(name).ok())));
-    // SAFETY: a table that is never freed.
+    // SAFETY: the table is never freed.
     unsafe { HostHandle::new(host) }.expect("a whole table")
 }
 
@@ -17,7 +17,7 @@ pub fn poll<'a, I: Interface>(interface: &I, slots: &'a mut [MaybeUninit<Event>]
     let mut events = Events::new(slots);
     interface.poll(&mut events).expect("poll");
     let count = events.len();
-    // SAFETY: the poll has written this many slots.
+    // SAFETY: the poll has written `count` slots.
     unsafe { std::slice::from_raw_parts(slots.as_ptr().cast(), count) }
 }
 
@@ -25,12 +25,12 @@ pub fn payload(event: &Event) -> &[u8] {
     if event.len == 0 {
         return &[];
     }
-    // SAFETY: the event's payload, which stays until the next poll.
+    // SAFETY: the event's payload stays valid until the next poll.
     unsafe { std::slice::from_raw_parts(event.data, event.len) }
 }
 
 pub fn pin(cpu: usize) {
-    // SAFETY: a set of CPUs of the stated size.
+    // SAFETY: the set of CPUs has the stated size.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);

@@ -1,10 +1,10 @@
-//! Streams that break and stall, and peers that are killed.
+//! Tests of streams that break and stall, and of peers that are killed.
 
 use std::process::{Child, Command, Stdio};
 
 use super::*;
 
-/// Sends numbered messages and a large put while streams are cut; everything must arrive once.
+/// Sends numbered messages and a large put while streams are cut. Every message and the put must arrive once.
 fn survives_cuts(streams: &str, cuts: usize) {
     let domain = domain(&[("TIELINE_TCP_STREAMS", streams), ("TIELINE_TCP_RECONNECT", "on")]);
     let mut sides = pair_in([&domain, &domain]);
@@ -95,7 +95,7 @@ fn stalled_stream_is_closed_and_its_frames_arrive_on_the_other() {
     for n in 0..3000 {
         assert_eq!(receive(&mut sides), (7, n, pattern(30_000, n)));
     }
-    // Another connection takes its place.
+    // Another connection replaces the frozen one.
     let is_frozen = |side: &Side| {
         let inner = side.endpoint().conn().inner.borrow();
         inner.links[1].stream.as_ref().is_none_or(|stream| stream.frozen)
@@ -106,7 +106,7 @@ fn stalled_stream_is_closed_and_its_frames_arrive_on_the_other() {
     assert!(sides.iter().all(|side| side.failed.is_none()));
 }
 
-/// Nothing more arrives, and neither does an end: only its own send reports the failure.
+/// Neither data nor an end arrives any more: only the side's own send reports the failure.
 #[test]
 fn data_received_before_write_error_is_read_before_failure() {
     let mut sides = pair(&[]);
@@ -163,7 +163,7 @@ fn cut_without_reconnect_fails_endpoint_and_pending_operations() {
 
 const ROLE: &str = "TIELINE_TCP_TEST_PEER";
 
-/// The main function of the other process: connects, then sends for ever.
+/// Runs as the other process: connects, then sends for ever.
 #[test]
 fn the_peer_process() {
     let Ok(address) = std::env::var(ROLE) else { return };

@@ -1,4 +1,4 @@
-//! Connections that form, cross and end orderly.
+//! Tests of connections that form, cross and end orderly.
 
 use std::io::Write;
 
@@ -138,7 +138,7 @@ fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
     let mut others = pair(&[]);
     await_streams(&mut sides, 1);
     await_streams(&mut others, 1);
-    // To the listener.
+    // The first case is a connection to the listener.
     let place = address::parse(&sides[1].endpoint().address()).unwrap().0.addresses[0];
     for len in [1usize, 100, 100_000] {
         let mut intruder = std::net::TcpStream::connect((place.ip, place.port)).unwrap();
@@ -146,7 +146,7 @@ fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
     }
     send(&mut sides, 1, b"still here");
     assert_eq!(receive(&mut sides).2, b"still here");
-    // On an established connection.
+    // The second case is an established connection.
     let fd = streams_of(&sides[0])[0];
     assert_eq!(sys::send(fd, &pattern(500, 11)).unwrap(), 500);
     while sides[1].failed.is_none() {
@@ -162,7 +162,7 @@ fn garbage_ends_the_connection_it_came_on_and_nothing_else() {
 fn a_peer_that_never_connects_its_endpoint_is_given_up_in_words() {
     let domain = domain(&[("TIELINE_CONNECT_TIMEOUT", "200ms")]);
     let mut sides = [Side::new(&domain), Side::new(&domain)];
-    // The side with the lower address has a stream as soon as the peer's process answers; the other one waits for the endpoint.
+    // The side with the lower address has a stream as soon as the peer's process answers. The other side waits for the endpoint.
     if sides[0].endpoint().address() < sides[1].endpoint().address() {
         sides.reverse();
     }
@@ -193,7 +193,7 @@ fn invalid_address_and_second_connect_are_refused_with_text() {
         assert!(words.starts_with("no endpoint of tcp: "), "{words}");
     }
     let _ = refused(&[&good[..], &[0]].concat());
-    // The number of streams, and whether sent data is kept.
+    // The changed bytes are the number of streams, and whether sent data is kept.
     for (at, byte) in [(end - 2, 0), (end - 2, 9), (end - 1, 2)] {
         let mut bad = good.clone();
         bad[at] = byte;
@@ -205,7 +205,7 @@ fn invalid_address_and_second_connect_are_refused_with_text() {
     assert!(words.contains("connected already"), "{words}");
 }
 
-/// This side would consider the peer's frames damaged.
+/// Without the check, this side would consider the peer's frames damaged.
 #[test]
 fn a_peer_that_speaks_another_version_is_not_reachable_and_hears_of_both() {
     let domain = domain(&[]);

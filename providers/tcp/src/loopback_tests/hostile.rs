@@ -1,5 +1,5 @@
-//! A peer that has passed the handshake and lies in every field of the protocol. Its frames are refused or end that one connection,
-//! and no memory is accessed that it has no right to.
+//! Tests of a peer that has passed the handshake and lies in every field of the protocol. Its frames are refused or end that one
+//! connection, and no memory is accessed that the peer has no right to.
 
 use super::*;
 use crate::frame::{HEAD, Head, KeyPart, Kind, MAX_FRAGMENT};
@@ -10,7 +10,7 @@ use crate::window::WINDOW;
 use std::net::{TcpListener, TcpStream};
 use tieline_net::{Hello, Incoming};
 
-/// Side 1 sends side 0 a frame that it never queued, in the order of its stream.
+/// Sends side 0 a frame that side 1 never queued, in the order of its stream.
 fn forge(sides: &[Side; 2], mut head: Head, key: Option<&KeyPart>, payload: &[u8]) {
     let conn = sides[1].endpoint().conn();
     let mut inner = conn.inner.borrow_mut();
@@ -22,7 +22,7 @@ fn forge(sides: &[Side; 2], mut head: Head, key: Option<&KeyPart>, payload: &[u8
     say(sides, 0, head, key, payload);
 }
 
-/// The same with the numbers in the head, on one of the streams.
+/// Sends a frame like `forge`, with the numbers in the head, on one of the streams.
 fn say(sides: &[Side; 2], stream: usize, head: Head, key: Option<&KeyPart>, payload: &[u8]) {
     let head = key.map_or(head.pack().to_vec(), |key| head.pack_with(key).to_vec());
     let bytes = [&head, payload].concat();
@@ -30,7 +30,7 @@ fn say(sides: &[Side; 2], stream: usize, head: Head, key: Option<&KeyPart>, payl
     assert_eq!(sys::send(fd, &bytes).unwrap(), bytes.len());
 }
 
-/// Waits until side 0 ends its connection for invalid data; its pending operations complete once.
+/// Waits until side 0 ends its connection for invalid data. Its pending operations must complete once.
 fn is_refused(sides: &mut [Side; 2], cookies: &[u64]) -> String {
     while sides[0].failed.is_none() {
         sides[0].turn();
@@ -73,7 +73,7 @@ fn an_answer_to_what_was_never_asked_ends_the_connection() {
     }
 }
 
-/// A get of side 0 that side 1 has not answered: the memory around its pieces, and the pieces.
+/// Posts a get of side 0 that side 1 does not answer, with guard memory around its pieces, and returns its number.
 fn asking(sides: &mut [Side; 2], memory: &mut [u8]) -> u32 {
     let domain = domain(&[]);
     let (_region, packed) = key_of(&domain, &mut [0u8; 64]);
@@ -100,7 +100,7 @@ fn unrequested_get_data_is_not_written_and_ends_connection() {
         &[(u64::MAX, 1)],
         &[(u64::MAX - 5, 100)],
         &[(1 << 63, 10)],
-        &[(0, 400), (0, 400)], // twice
+        &[(0, 400), (0, 400)], // the data arrives twice
         &[(500, 500)],         // the first half is missing
         &[(0, 1000), (0, 1000)],
     ];
@@ -152,7 +152,7 @@ fn landing_data_of_get_ended_on_another_stream_is_discarded() {
     let mut memory = vec![0xaa; 2000];
     let number = asking(&mut sides, &mut memory);
     let seq = sides[1].endpoint().conn().inner.borrow_mut().outbox.take_seq();
-    // Half of the data, which is the second frame, and then the end, which is the first.
+    // The second frame has half of the data; the first frame is the end.
     let data = Head { seq: seq + 1, len: 1000, ..Head::bare(Kind::GetData, number, 0) };
     say(&sides, 0, data, None, &[0x55; 300]);
     let landed = |side: &Side| {
@@ -204,7 +204,7 @@ fn a_put_that_has_ended_is_not_read_from_its_memory_when_it_is_sent_again() {
     let key = sides[0].endpoint().import_key(&packed).unwrap();
     let mut source = pattern(target.len(), 3);
     rma(&mut sides, true, &key, &mut source, 0, 5);
-    // The kernel has all of it, and nothing is acknowledged when its end is reported.
+    // The kernel has all of the put's data, and nothing is acknowledged when its end is reported.
     forge(&sides, Head::bare(Kind::PutDone, 1, 0), None, &[]);
     assert_eq!(await_sender(&mut sides[0], 5), 0);
     let piece = sys::piece(&source);
@@ -309,7 +309,7 @@ fn peer_puts_and_gets_stay_within_region_and_key_rights() {
     assert!(memory[2000..].iter().all(|&byte| byte == 0xaa));
 }
 
-/// The next answer of side 0, read from the socket of side 1.
+/// Returns the next answer of side 0, read from the socket of side 1.
 fn answer(sides: &mut [Side; 2], kind: Kind) -> (u32, Result<(), Status>) {
     let fd = streams_of(&sides[1])[0];
     let mut bytes = [0; HEAD];
@@ -336,7 +336,7 @@ fn a_peer_that_asks_for_more_than_may_be_under_way_is_cut_off() {
         regions.register(memory.as_mut_ptr(), memory.len(), RIGHTS).unwrap()
     };
     let key = sides[0].interface.shared().regions.key(&region).part(memory.len() as u64);
-    // It reads none of the data that it requests.
+    // The peer reads none of the data that it requests.
     for n in 1..=3 * MAX_GETS as u32 {
         forge(&sides, Head::bare(Kind::Get, n, 0), Some(&key), &[]);
     }
@@ -399,14 +399,14 @@ fn frames_held_for_a_peer_are_bounded_by_window_and_reported() {
     assert!(sides[0].messages.is_empty(), "the first is missing");
     let memory = sides[0].interface.memory();
     assert!(memory.buffer_bytes >= u64::from(WINDOW - 1) * 1000, "{memory:?}");
-    // The first one arrives: all are delivered once, in order, and nothing is held any more.
+    // The first frame arrives: all frames are delivered once, in order, and none is held any more.
     say(&sides, 1, message(0, 10), None, &[1; 10]);
     while sides[0].messages.len() < WINDOW as usize {
         sides[0].turn();
     }
     assert!(sides[0].messages.iter().map(|m| m.1).eq(0..u64::from(WINDOW)));
     assert_eq!(held(&sides[0]), 0);
-    // One further than the window.
+    // The frame is one further than the window.
     say(&sides, 0, message(2 * WINDOW, 10), None, &[1; 10]);
     let words = is_refused(&mut sides, &[]);
     assert!(words.contains("far ahead of all others"), "{words}");
@@ -428,7 +428,7 @@ fn an_acknowledgement_of_what_was_never_sent_ends_the_connection() {
 
 #[test]
 fn one_poll_reads_a_bounded_number_of_frames_and_bytes_of_a_peer() {
-    // Frames without effect that need no room for events.
+    // These frames have no effect and need no room for events.
     let mut sides = stand();
     let flood = Head::bare(Kind::Ack, 0, 0).pack().repeat(4000);
     let fd = streams_of(&sides[1])[0];
@@ -443,7 +443,7 @@ fn one_poll_reads_a_bounded_number_of_frames_and_bytes_of_a_peer() {
         assert!(took(&sides[0]) <= 2 * crate::buffer::BUFFER, "{}", took(&sides[0]));
         received += took(&sides[0]);
     }
-    // Data of a put, which goes directly to its destination.
+    // Data of a put is read directly to its destination.
     let domain = domain(&[]);
     let mut sides = pair_in([&domain, &domain]);
     await_streams(&mut sides, 1);
@@ -460,13 +460,13 @@ fn one_poll_reads_a_bounded_number_of_frames_and_bytes_of_a_peer() {
     domain.deregister(region).unwrap();
 }
 
-/// From here on no data of this side reaches its socket.
+/// Keeps the later data of this side from its socket.
 pub(super) fn withhold(side: &Side) {
     let conn = side.endpoint().conn();
     conn.inner.borrow_mut().links[0].stream.as_mut().unwrap().blocked = true;
 }
 
-/// The data that it would have sent.
+/// Returns the data that the side would have sent.
 pub(super) fn withheld(side: &Side) -> Vec<u8> {
     let conn = side.endpoint().conn();
     let mut inner = conn.inner.borrow_mut();

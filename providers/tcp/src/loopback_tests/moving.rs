@@ -1,4 +1,4 @@
-//! Sending: room, memory and order.
+//! Tests of sending: room, memory and order.
 
 use super::*;
 use crate::frame::MAX_MESSAGE;
@@ -34,7 +34,7 @@ fn a_slow_receiver_stops_the_sender_with_bounded_memory_and_loses_nothing() {
     }
 }
 
-/// The kernel takes the message that fills its buffer in part; the rest is sent from a copy.
+/// The kernel takes a part of the message that fills its buffer; the rest is sent from a copy.
 #[test]
 fn in_place_send_arrives_complete_after_partial_kernel_write() {
     let mut sides = pair(&[]);
@@ -56,7 +56,7 @@ fn in_place_send_arrives_complete_after_partial_kernel_write() {
     }
 }
 
-/// Like any other message.
+/// A gathered message is treated like any other message.
 #[test]
 fn gathered_message_behind_queued_data_is_accepted_and_ordered() {
     let mut sides = pair(&[]);
@@ -119,7 +119,7 @@ fn a_gigabyte_crosses_three_streams_unharmed() {
     rma(&mut sides, true, &key, &mut source, 0, 9);
     let mut echoes = 0;
     while sides[0].completions.is_empty() {
-        // It does not delay messages.
+        // The gathering does not delay messages.
         if echoes < 20 {
             send(&mut sides, echoes, b"between");
             assert_eq!(receive(&mut sides).1, echoes);
@@ -177,7 +177,7 @@ fn a_fence_holds_a_message_back_until_the_gets_before_it_are_done() {
     domain.deregister(region).unwrap();
 }
 
-/// Messages take all the room that they are allowed, including that of pieces that have left.
+/// The messages take all the room that messages may take, including that of pieces that have left.
 #[test]
 fn messages_without_end_keep_no_large_put_or_get_out() {
     for (streams, buffer) in [("2", "256k"), ("1", "1m")] {
@@ -311,7 +311,7 @@ fn again_means_that_the_packer_did_not_run_whatever_it_sends_itself() {
             sides[1].messages.clear();
         }
     };
-    // Fills the kernel's buffer up to a limit: later data enters it in part, or not at all.
+    // Fills the kernel's buffer up to a limit: later data enters the buffer in part, or not at all.
     let fill = |sides: &mut [Side; 2], most: usize| {
         let sent = (0..most).take_while(|_| {
             is_idle(&sides[0]) && sides[0].endpoint().am_short(7, 1, &large[..1000]).is_ok()
@@ -345,7 +345,7 @@ fn a_reply_acknowledges_what_it_answers() {
     while sides[1].messages.is_empty() {
         sides[1].turn();
     }
-    // Before the poll that would acknowledge the question on its own.
+    // This happens before the poll that would acknowledge the question on its own.
     assert_eq!(sides[1].endpoint().am_short(7, 2, b"its answer"), Ok(Posting::Done));
     while sides[0].messages.is_empty() {
         sides[0].turn();
@@ -373,7 +373,7 @@ fn sixty_four_frames_or_kilobytes_are_acknowledged_in_the_same_poll() {
             // The length includes the head.
             send(&mut sides, 1, &[7; MAX_MESSAGE - crate::frame::HEAD]);
         }
-        // Until the peer's kernel has all of it, so that one poll finds it.
+        // The loop ends when the peer's kernel has all of the data, so that one poll finds it.
         while sys::unanswered(streams_of(&sides[0])[0]).unwrap().is_busy() {
             sides[0].turn();
         }
@@ -410,7 +410,7 @@ fn message_of_half_a_kilobyte_is_gathered_and_longer_is_sent_inline() {
     }
     (0..100).for_each(|_| sides[1].turn());
     assert_eq!(sides[1].messages.len(), 4);
-    // A message that is gathered from pieces goes after them; there is room for it.
+    // A message that is gathered from pieces follows them; there is room for it.
     let pieces = [iov(sys::piece(b"to")), iov(sys::piece(b"gether"))];
     assert_eq!(sides[0].endpoint().am_zcopy(7, 10, &pieces, 1), Ok(Posting::Done));
     sides[0].turn();
@@ -489,7 +489,7 @@ fn a_put_that_was_complete_here_and_is_refused_there_is_told_by_one_flush() {
         assert_eq!(await_completion(&mut sides, n), rejected, "flush first: {flush_first}");
         assert_eq!(sides[0].endpoint().flush(n), Ok(Posting::Done), "it was told");
     }
-    // A remote completion of the put itself reports the failure.
+    // With remote completion, the put itself reports the failure.
     let remote = op(op_flags::REMOTE_COMPLETION);
     assert_eq!(sides[0].endpoint().put(&key, &remote), Ok(Posting::Pending));
     assert_eq!(await_completion(&mut sides, 9), rejected);
@@ -535,7 +535,7 @@ fn memory_report_is_split_by_purpose() {
     let some = interface.memory();
     assert_eq!((some.peers, some.buffer_bytes), (100, 0));
     assert_eq!(some.peer_bytes, 100 * size_of::<Conn>() as u64);
-    // The tables of connections by index and by name.
+    // The base memory includes the tables of connections by index and by name.
     assert!(some.base_bytes >= none.base_bytes + 100 * (8 + 17), "{none:?}, {some:?}");
     drop(many);
 
@@ -544,7 +544,7 @@ fn memory_report_is_split_by_purpose() {
     let before = sides[0].interface.memory();
     let parts = size_of::<Conn>() + size_of::<Link>() + size_of::<Stream>();
     assert!(before.peer_bytes >= (parts + size_of::<crate::conn::Peer>()) as u64, "{before:?}");
-    // Data that waits for the kernel here, and a frame that waits for its end there.
+    // Data waits for the kernel at side 0, and a frame waits for its end at side 1.
     super::hostile::withhold(&sides[0]);
     send(&mut sides, 1, &vec![1; 60_000]);
     let waiting = sides[0].interface.memory();
@@ -560,7 +560,7 @@ fn memory_report_is_split_by_purpose() {
     }
     let buffer = crate::buffer::BUFFER as u64;
     assert!(sides[1].interface.memory().buffer_bytes >= buffer);
-    // While asleep it holds only as many bytes as arrived.
+    // A sleeping side holds only the bytes that have arrived.
     while sides[1].interface.arm().unwrap() == Armed::Ready {
         sides[1].turn();
     }

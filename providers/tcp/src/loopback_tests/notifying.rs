@@ -1,4 +1,4 @@
-//! Puts with notifications.
+//! Tests of puts with notifications.
 
 use super::*;
 use crate::shared::MOST_NOTICES;
@@ -34,7 +34,7 @@ fn a_notification_comes_behind_the_bytes_of_its_put_and_of_those_before() {
         let mut target = vec![0u8; 3 << 20];
         let (region, packed) = key_of(&domain, &mut target);
         let key = sides[0].endpoint().import_key(&packed).unwrap();
-        // In one frame, in many, in an empty one, and after another one that is under way.
+        // The puts are in one frame, in many frames, empty, and after another put that is under way.
         for (word, len) in [(1, 8), (u32::MAX, 3 << 20), (0, 0), (7, 100_000)] {
             let mut bytes = pattern(len, u64::from(word) + 5);
             let mut before = pattern(2 << 20, 3);
@@ -84,7 +84,7 @@ fn a_put_that_is_refused_tells_nobody_and_the_next_one_does() {
     domain.deregister(region).unwrap();
 }
 
-/// Also for a put that has completed locally and is still under way.
+/// The notification also arrives for a put that has completed locally and is still under way.
 #[test]
 fn closing_endpoint_delivers_accepted_notifications() {
     let domain = domain(&[]);

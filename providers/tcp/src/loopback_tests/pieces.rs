@@ -1,4 +1,4 @@
-//! Operations whose memory consists of several pieces.
+//! Tests of operations whose memory consists of several pieces.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! Many peers on one interface: floods, and fairness.
+//! Tests of many peers on one interface: floods, and fairness.
 
 use super::*;
 use tieline_plugin_api::Events;
 
-/// An interface that many peers send to; the cookie of each is its place in `senders`.
+/// An interface that many peers send to. The cookie of each peer is its index in `senders`.
 struct Crowd {
     receiver: StreamInterface,
     _ends: Vec<StreamEndpoint>,
@@ -36,7 +36,7 @@ impl Crowd {
         crowd
     }
 
-    /// Polls once; returns the senders of the received messages.
+    /// Polls once and returns the senders of the received messages.
     fn turn(&mut self) -> Vec<usize> {
         assert!(Instant::now() < self.until, "it hangs");
         let _ = sys::poll(&self.sender);
@@ -49,14 +49,14 @@ impl Crowd {
             .collect()
     }
 
-    /// Sends from this peer until no more is accepted.
+    /// Sends from this peer until no more messages are accepted.
     fn flood(&mut self, n: usize, payload: &[u8]) {
         while self.senders[n].am_short(7, 0, payload).is_ok() {}
     }
 }
 
-/// `flooders` peers send as much as is accepted, and one peer sends a message when its last one has arrived. Returns for each peer
-/// the number of polls that received its messages.
+/// Counts the polls that receive messages of each peer. `flooders` peers send all that is accepted, and one peer sends a message
+/// when its last one has arrived.
 fn polls_with_a_message(flooders: usize, payload: &[u8], polls: usize) -> Vec<usize> {
     let mut crowd = Crowd::new(&domain(&[]), flooders + 1);
     let (honest, mut waits) = (flooders, false);
@@ -82,7 +82,7 @@ fn a_peer_that_floods_does_not_keep_another_one_from_being_heard() {
     for flooders in [1, 2, 3] {
         let polls = 300;
         let shares = polls_with_a_message(flooders, &[1; 100], polls);
-        // Its message waits at most while one other peer fills the events of a poll.
+        // The message of that peer waits at most while one other peer fills the events of a poll.
         assert!(shares[flooders] >= polls / 4, "{shares:?} of {polls}");
     }
 }
@@ -91,7 +91,7 @@ fn a_peer_that_floods_does_not_keep_another_one_from_being_heard() {
 fn flooding_peers_and_a_quiet_peer_all_get_their_turns() {
     let (flooders, polls) = (24, 400);
     let shares = polls_with_a_message(flooders, &[1; 1000], polls);
-    // Four of them are served in a poll.
+    // One poll serves four peers.
     let turns = polls / (flooders + 1) * 4;
     for (n, share) in shares.iter().enumerate() {
         assert!(*share >= turns / 2, "peer {n}: {shares:?} of {polls}");
@@ -159,7 +159,7 @@ fn completions_and_messages_share_the_events_of_a_poll() {
     for cookie in 0..200 {
         rma(&mut sides, true, &key, &mut source, 0, cookie);
     }
-    // All of them have ended at the target before this side polls again.
+    // All puts have ended at the target before this side polls again.
     while sides[0].completions.is_empty() {
         (0..50).for_each(|_| sides[1].turn());
         sides[0].turn();
@@ -172,7 +172,7 @@ fn completions_and_messages_share_the_events_of_a_poll() {
     domain.deregister(region).unwrap();
 }
 
-/// Posts a put that completes when the kernel has read it, which a poll reports.
+/// Posts a put that completes when the kernel has read its data, which a poll reports.
 fn put_at_once(side: &Side, key: &Key, source: &mut [u8]) {
     let (len, pieces) = (source.len(), [iov(sys::piece_mut(source))]);
     let op = RmaOp { iov: &pieces, len, offset: 0, cookie: 5, flags: 0 };
@@ -189,7 +189,7 @@ fn completion_is_reported_despite_message_flood_and_before_sleep() {
     let (region, packed) = key_of(&domain, &mut target);
     let key = sides[0].endpoint().import_key(&packed).unwrap();
     let mut source = vec![7u8; target.len()];
-    // Nothing else is pending, and there is no room to report it.
+    // No other event is pending, and there is no room to report the completion.
     put_at_once(&sides[0], &key, &mut source);
     let poll_without_room = || sides[0].interface.poll(&mut Events::new(&mut [])).unwrap();
     let shared = sides[0].interface.shared();

@@ -1,5 +1,5 @@
-//! Timers: when each side dials, which connection is chosen, and how long a side waits. These tests do not sleep: they pass a later
-//! time to the tested functions.
+//! Tests of timers: when each side dials, which connection is chosen, and how long a side waits. These tests do not sleep: they
+//! pass a later time to the tested functions.
 
 use super::*;
 use crate::address;
@@ -14,14 +14,14 @@ use std::rc::Rc;
 use tieline_net::{Hello, Incoming};
 
 const MS: Duration = Duration::from_millis(1);
-/// The other end does not poll after a test.
+/// A short close timeout, because the other end does not poll after a test.
 const BRIEF: (&str, &str) = ("TIELINE_CLOSE_TIMEOUT", "1ms");
 
 fn inner(side: &Side) -> std::cell::RefMut<'_, ConnectionState> {
     side.endpoint().conn().inner.borrow_mut()
 }
 
-/// An endpoint whose peer listens at this port, and that peer's greeting.
+/// Returns an endpoint whose peer listens at this port, and that peer's greeting.
 fn towards(port: u16, is_lower: bool, variables: &[(&str, &str)]) -> (Side, Greeting) {
     let side = Side::new(&domain(variables));
     let address = side.endpoint().address();
@@ -44,14 +44,14 @@ fn knock(side: &Side, greeting: Greeting) -> TcpStream {
     theirs
 }
 
-/// A listener that accepts connections and sends nothing.
+/// Returns a listener that accepts connections and sends nothing.
 fn silent() -> (TcpListener, u16) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     (listener, port)
 }
 
-/// A port without a listener, reserved while the socket is held.
+/// Returns a port without a listener, reserved while the socket is held.
 fn nobody() -> (socket2::Socket, u16) {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
@@ -60,14 +60,14 @@ fn nobody() -> (socket2::Socket, u16) {
     (socket, port)
 }
 
-/// The next received frame.
+/// Returns the next received frame.
 fn hear(mut stream: &TcpStream) -> Head {
     let mut bytes = [0; HEAD];
     stream.read_exact(&mut bytes).unwrap();
     Head::parse(&bytes).unwrap()
 }
 
-/// Whether a stream is in use, and whether one is being dialled.
+/// Checks whether a stream is in use, and whether a stream is being dialled.
 fn has(side: &Side) -> (bool, bool) {
     let inner = inner(side);
     let link = &inner.links[0];
@@ -162,7 +162,8 @@ fn broken_connection_fails_failure_timeout_after_last_sign_of_life() {
         let mut sides = pair(&variables);
         await_streams(&mut sides, 1);
         let [side, _peer] = &mut sides;
-        // Another dial would be answered: all interfaces of a process share one listener, which other tests keep running.
+        // A dial to a listener of this process would be answered: all interfaces of a process share one listener, which other tests
+        // keep running.
         let (_listener, port) = silent();
         let mut again = inner(side);
         let contact = &mut again.peer.as_mut().unwrap().contact;
@@ -207,7 +208,7 @@ fn broken_connection_without_route_fails_with_that_text() {
     assert!(words.contains(" s: there is no route to the peer: "), "{words}");
 }
 
-/// A new connection proves that the peer is alive, even before any data arrives on it.
+/// A new connection proves that the peer is alive, even before any data arrives on the connection.
 #[test]
 fn new_connection_counts_as_sign_of_life() {
     let (_listener, port) = silent();
@@ -257,7 +258,7 @@ fn reserve_connection_is_used_only_when_own_dial_hangs() {
     assert_eq!(has(&side), (true, false));
     let head = hear(&theirs);
     assert_eq!((head.kind, head.word), (Kind::Start, 1), "the other side is told which one it is");
-    // A connection whose other end is gone does not count.
+    // A connection whose other end is closed does not count.
     let (side, greeting) = towards(port, true, &[]);
     let theirs = knock(&side, greeting);
     assert_eq!(inner(&side).links[0].standbys(), 1);
@@ -333,7 +334,7 @@ fn a_closed_endpoint_is_visited_until_nobody_answers_its_goodbye() {
     await_streams(&mut sides, 1);
     let conn = Rc::clone(sides[0].endpoint().conn());
     let phase = || conn.inner.borrow().phase;
-    // An open connection without pending work is visited no more.
+    // An open connection without pending work gets no further visits.
     let mut visits = 0;
     while conn.inner.borrow().timed.get() {
         visits += 1;
@@ -466,7 +467,7 @@ fn active_stream_is_read_directly_between_epoll_queries() {
 #[test]
 fn idle_hot_stream_keeps_its_buffer_for_bounded_polls() {
     let mut sides = pair(&[]);
-    // The second time, counting starts anew.
+    // In the second round, counting starts anew.
     for word in 0..2 {
         send(&mut sides, word, b"a word");
         let _ = receive(&mut sides);

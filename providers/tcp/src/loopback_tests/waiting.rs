@@ -1,10 +1,10 @@
-//! A requester waits as long as its peer's kernel answers, and is notified if a stream is damaged.
+//! Tests in which a requester waits as long as its peer's kernel answers, and is notified if a stream is damaged.
 
 use super::hostile::{withheld, withhold};
 use super::*;
 use crate::frame::HEAD;
 
-/// A request, and how many of its bytes are protected by sums.
+/// A request, and the number of its bytes that sums protect.
 #[derive(Clone, Copy, Debug)]
 enum Asked {
     Put,
@@ -70,7 +70,7 @@ fn a_peer_that_computes_and_does_not_poll_is_waited_for() {
     let mut memory = vec![0u8; target.len()];
     rma(&mut sides, false, &key, &mut memory, 0, 5);
     send(&mut sides, 1, b"meanwhile");
-    // Only the answers of its kernel matter; thirty times the limit.
+    // Only the answers of the peer's kernel matter. The wait is thirty times the limit.
     let until = Instant::now() + Duration::from_secs(3);
     while Instant::now() < until {
         sides[0].turn();

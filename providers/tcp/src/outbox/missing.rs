@@ -9,7 +9,7 @@ use crate::sys;
 /// An operation whose bytes are missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Missing {
-    /// `Put`, or `GetData` for a get of the peer.
+    /// The kind of the frame: `Put`, or `GetData` for a get of the peer.
     pub(crate) kind: Kind,
     pub(crate) number: u32,
     /// The offset of the first missing byte: in the put's region, or in the get.
@@ -17,8 +17,8 @@ pub(crate) struct Missing {
 }
 
 impl Outbox {
-    /// The kernel could not read all memory gathered for this stream: fails the frames that lack memory. If all of it has
-    /// reappeared, the first candidate fails, so each call removes at least one frame.
+    /// Handles a write in which the kernel could not read all memory gathered for this stream: fails the frames that lack memory.
+    /// If all of the memory has reappeared, the first candidate fails, so each call removes at least one frame.
     #[cold]
     pub(crate) fn forget_missing(&mut self, track: &Track, touch: &Touch) -> Vec<Missing> {
         let begun = (self.begun..self.frames.len()).map(|index| self.first + index as u64);
@@ -41,7 +41,7 @@ impl Outbox {
         all
     }
 
-    /// The same for one frame, of which `written` bytes are written.
+    /// Checks one frame, of which `written` bytes are written.
     fn forget_one(
         &mut self,
         number: u64,

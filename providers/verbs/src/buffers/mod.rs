@@ -31,7 +31,7 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// A pool of buffers of `size` bytes. It grows by `per_chunk` buffers (a power of two), up to about `most` buffers.
+    /// Makes a pool of buffers of `size` bytes. It grows by `per_chunk` buffers (a power of two), up to about `most` buffers.
     pub(crate) fn new(arena: &Arc<Arena>, size: usize, per_chunk: usize, most: usize) -> Pool {
         let size = size.next_multiple_of(64);
         let shift = per_chunk.next_power_of_two().trailing_zeros();
@@ -62,7 +62,7 @@ impl Pool {
     /// Takes a free buffer. If none is free, the pool grows within its bound.
     ///
     /// # Errors
-    /// [`Status::Again`]: all are in use.
+    /// [`Status::Again`]: all buffers are in use.
     pub(crate) fn take(&mut self) -> Result<u32, Status> {
         if self.free.is_empty() {
             // Without memory for more buffers, the caller retries when buffers in flight are returned.
@@ -85,12 +85,12 @@ impl Pool {
         self.free.push(buffer);
     }
 
-    /// Number of buffers, free or in use.
+    /// Returns the number of buffers, free or in use.
     pub(crate) fn total(&self) -> usize {
         self.chunks.len() << self.shift
     }
 
-    /// Total bytes of all buffers.
+    /// Returns the total bytes of all buffers.
     pub(crate) fn committed(&self) -> usize {
         self.total() * self.size
     }
@@ -101,7 +101,7 @@ impl Pool {
         (buffer as usize >> self.shift, slot * self.size)
     }
 
-    /// The first `len` bytes as a scatter/gather entry.
+    /// Returns the first `len` bytes as a scatter/gather entry.
     pub(crate) fn sge(&self, buffer: u32, len: usize) -> ibv_sge {
         let ((chunk, at), len) = (self.locate(buffer), len.min(self.size));
         let Chunk { piece, lkey } = &self.chunks[chunk];
@@ -109,25 +109,25 @@ impl Pool {
         ibv_sge { addr, length: len as u32, lkey: *lkey }
     }
 
-    /// The whole buffer as a scatter/gather entry.
+    /// Returns the whole buffer as a scatter/gather entry.
     pub(crate) fn whole(&self, buffer: u32) -> ibv_sge {
         self.sge(buffer, self.size)
     }
 
-    /// The first `len` bytes.
+    /// Returns the first `len` bytes.
     #[inline(always)]
     pub(crate) fn bytes(&self, buffer: u32, len: usize) -> &[u8] {
         let (chunk, at) = self.locate(buffer);
         self.chunks[chunk].piece.bytes(at, len.min(self.size))
     }
 
-    /// The whole buffer, writable.
+    /// Returns the whole buffer, writable.
     pub(crate) fn bytes_mut(&mut self, buffer: u32) -> &mut [u8] {
         let ((chunk, at), size) = (self.locate(buffer), self.size);
         self.chunks[chunk].piece.bytes_mut(at, size)
     }
 
-    /// The first eight bytes as a native-endian number.
+    /// Returns the first eight bytes as a native-endian number.
     pub(crate) fn word(&self, buffer: u32) -> u64 {
         let mut word = [0; 8];
         word.copy_from_slice(self.bytes(buffer, 8));

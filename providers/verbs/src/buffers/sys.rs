@@ -14,7 +14,8 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// `len` bytes after the first `skip` of a buffer. The buffer must be neither posted nor returned before they are packed.
+    /// Returns `len` bytes after the first `skip` of a buffer. The buffer must be neither posted nor returned before these bytes
+    /// are packed.
     pub(crate) fn of(pool: &mut Pool, buffer: u32, skip: usize, len: usize) -> Room {
         let room = &mut pool.bytes_mut(buffer)[skip..skip + len];
         Room { at: room.as_mut_ptr(), len }
@@ -22,8 +23,8 @@ impl Room {
 
     /// Runs the application's packer. No pool is borrowed meanwhile.
     pub(crate) fn pack(self, packer: Packer<'_>) -> Result<usize, Status> {
-        // SAFETY: inside the buffer, as the slice was. A pool keeps its memory as long as it lives; its owner is the interface
-        // of the endpoint in this call, which lives. No other reference to a taken buffer exists.
+        // SAFETY: the range is inside the buffer, as the slice was. A pool keeps its memory as long as it lives; its owner is the
+        // interface of the endpoint in this call, which lives. No other reference to a taken buffer exists.
         unsafe { packer.pack_at(self.at, self.len) }
     }
 }
@@ -34,8 +35,8 @@ impl Room {
 pub(crate) fn gather(iov: &[Iov], mut to: &mut [u8]) {
     for piece in iov.iter().filter(|piece| piece.len > 0) {
         let (here, rest) = to.split_at_mut(piece.len.min(to.len()));
-        // SAFETY: the application's piece is readable for its length; `here` is no longer than the piece and is exclusively
-        // ours.
+        // SAFETY: the application's piece is readable for its length; `here` is no longer than the piece, and only this function
+        // accesses it.
         unsafe { ptr::copy_nonoverlapping(piece.base, here.as_mut_ptr(), here.len()) };
         to = rest;
     }

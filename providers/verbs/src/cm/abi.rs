@@ -6,7 +6,7 @@
 use crate::abi::ibv_context;
 use core::ffi::{c_int, c_uint, c_void};
 
-/// Room for an address of any family, with the alignment of `struct sockaddr_storage`.
+/// A buffer for an address of any family, with the alignment of `struct sockaddr_storage`.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 pub(crate) struct sockaddr_room {
@@ -31,7 +31,7 @@ pub(crate) struct rdma_cm_id {
     pub(crate) ib_addr: [u64; 5],
     pub(crate) path_rec: *mut c_void,
     pub(crate) num_paths: c_int,
-    /// `route` is a record of its own and ends aligned.
+    /// The padding that ends `route`, which is a record of its own and ends aligned.
     pub(crate) route_end: u32,
     pub(crate) ps: c_uint,
     pub(crate) port_num: u8,
@@ -61,11 +61,11 @@ pub(crate) struct rdma_cm_event {
     pub(crate) conn: rdma_conn_param,
 }
 
-/// The constants of `rdma_cma.h` in use. Tests compare them with the header, like the layouts.
+/// Declares the constants of `rdma_cma.h` in use. Tests compare them with the header, like the layouts.
 macro_rules! numbers {
     ($( $name:ident = $value:expr; )*) => {
         $( pub(crate) const $name: c_uint = $value; )*
-        /// Name and value of each constant.
+        /// The name and value of each constant.
         #[cfg(test)]
         pub(crate) const NUMBERS: &[(&str, c_uint)] = &[ $( (stringify!($name), $value), )* ];
     };

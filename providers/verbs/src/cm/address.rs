@@ -6,17 +6,17 @@ use tieline_plugin_api::{Failure, Status};
 
 const MAGIC: [u8; 4] = *b"TLR\x01";
 
-/// The longest address.
+/// The longest address, in bytes.
 pub(super) const MAX_LEN: usize = MAGIC.len() + Contact::MAX_LEN;
 
 pub(super) fn pack(contact: &Contact) -> Vec<u8> {
     [&MAGIC[..], &contact.pack()].concat()
 }
 
-/// Parses an address from [`pack`]. The bytes come from a peer, so every one is checked.
+/// Parses an address from [`pack`]. A peer sent the bytes, so every byte is checked.
 ///
 /// # Errors
-/// The bytes are not a valid address; the text says why.
+/// The bytes are not a valid address; the text has the reason.
 pub(super) fn parse(bytes: &[u8]) -> Result<Contact, Failure> {
     let refuse = |why: String| Failure::new(Status::Invalid, why);
     let (magic, rest) = bytes

@@ -1,4 +1,4 @@
-//! Connectors that reach each other over the device double and the connection manager double.
+//! Tests of connectors that reach each other over the device double and the connection manager double.
 
 use super::abi::*;
 use super::double::sys::{asked, classes, fault, is_readable, remove_device};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use tieline_net::LocalAddress;
 use tieline_plugin_api::{Armed, Connector, Events, Status, address_hash, event};
 
-/// An address of this host.
+/// Returns an address of this host.
 fn local(ip: &str) -> LocalAddress {
     LocalAddress {
         interface: "eth0".into(),
@@ -29,7 +29,7 @@ fn local(ip: &str) -> LocalAddress {
     }
 }
 
-/// Connections with a listener at this address, with these settings.
+/// Returns the connections of a connector that listens at this address, with these settings.
 fn wires_at(ip: &str, settings: &[(&str, &str)]) -> Wires {
     let (domain, channel) = (domain(settings).unwrap(), Channel::new().unwrap());
     let here = vec![local(ip)];
@@ -48,7 +48,7 @@ enum Told {
     Left(u64, Status, String),
 }
 
-/// Polls once, with room for `most` events.
+/// Polls once for at most `most` events.
 fn poll(connector: &RdmaCm, most: usize) -> Vec<Told> {
     let mut room = [const { MaybeUninit::uninit() }; 64];
     let mut events = Events::new(&mut room[..most]);
@@ -87,7 +87,7 @@ fn poll_until(connectors: &[&RdmaCm], mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// The single event that the connectors report.
+/// Returns the single event that the connectors report.
 fn only(connectors: &[&RdmaCm]) -> Told {
     let mut told = told(connectors, 1);
     assert_eq!(told.len(), 1, "{told:?}");
@@ -168,12 +168,12 @@ fn proof_at_the_deadline_is_accepted_and_connection_stays() {
         assert!(Instant::now() < until, "it hangs");
         let _ = a.progress();
         if a.wires.values().any(|w| matches!(w.phase, Phase::Dialling { answered: true, .. })) {
-            // The proof has arrived: it is read before the deadline is checked.
+            // The proof has arrived: the connector reads it before it checks the deadline.
             b.wires.values_mut().for_each(|wire| wire.deadline = Some(Instant::now()));
         }
         let _ = b.progress();
     }
-    // Until the next timer check.
+    // The loop ends at the next timer check.
     while !b.progress() {
         let _ = a.progress();
         std::thread::yield_now();
@@ -263,7 +263,7 @@ fn unanswered_request_times_out() {
 fn unproven_connections_are_bounded_and_newcomers_still_connect() {
     let (a, b) = (connector("10.77.0.1", &[]), wires_at("10.77.0.2", &[]));
     let b = RdmaCm::new(b);
-    // Dialled and accepted, then silent.
+    // This peer has dialled and was accepted, and then stays silent.
     let mut silent = wires_at("10.77.0.3", &[]);
     for _ in 0..HALF_OPEN {
         let _ = super::peers::Net::dial(&mut silent, &b.address());
@@ -324,7 +324,7 @@ fn least_recently_used_connection_is_closed_above_the_limit() {
     }
     let all: Vec<&RdmaCm> = others.iter().chain([&a]).collect();
     poll_until(&all, || pairs().len() == 4);
-    // The first ones were closed and can be reached again.
+    // The connections to the first peers were closed; these peers can be reached again.
     a.send(&others[0].address(), b"again").unwrap();
     assert_eq!(only(&all), Told::Datagram(hash, b"again".to_vec()));
 }

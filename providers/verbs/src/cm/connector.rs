@@ -11,12 +11,12 @@ use tieline_net::routes;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, event, log_level};
 
-/// Time that closing waits for the peers' devices to acknowledge the goodbye.
+/// The time that closing waits for the peers' devices to acknowledge the goodbye.
 const GOODBYE: Duration = Duration::from_millis(50);
 
 /// The module `rdmacm`, opened for a worker.
 pub struct RdmaCm {
-    /// Borrowed by one call at a time. No code of the core runs meanwhile.
+    /// The state, borrowed by one call at a time. No code of the core runs during a borrow.
     inner: RefCell<ConnectorState>,
 }
 
@@ -24,7 +24,7 @@ struct ConnectorState {
     peers: Peers,
     wires: Wires,
     begun: Instant,
-    /// Count of unproven connections at the last warning to the operator.
+    /// The number of unproven connections at the last warning to the operator.
     warned_of: u64,
     /// The data to which events of the last poll point.
     handed_out: Vec<Vec<u8>>,
@@ -115,7 +115,7 @@ impl ConnectorState {
         }
     }
 
-    /// Warns the operator of unproven connections. If processes have different secrets, the listening side then reports the
+    /// Warns the operator of unproven connections. If processes have different secrets, the listening side thereby reports the
     /// reason, too.
     fn warn(&mut self) {
         let came = self.wires.unproven;
@@ -149,7 +149,7 @@ impl ConnectorState {
             };
             event.data = bytes.as_ptr();
             event.len = bytes.len();
-            self.handed_out.push(bytes); // moves the vector, not its heap bytes
+            self.handed_out.push(bytes); // moves the vector; its heap bytes stay in place
             let _ = events.push(event);
         }
     }

@@ -1,7 +1,7 @@
-//! Credits for frames: the other side has posted [`WINDOW`] buffers and reports when it has posted them again. A late poller
-//! therefore never makes its peer's queue pair meet a missing receive buffer. Pure.
+//! Credits for frames: the other side has posted [`WINDOW`] buffers and reports when it has posted them again. A peer that polls
+//! late therefore always has a receive buffer for arriving frames. This module is pure.
 //!
-//! Two credits are reserved: one for notes, and the last one for a frame with credits alone. Two sides that have used up their
+//! Two credits are reserved: one for notes, and the last one for a frame with credits only. Two sides that have used up their
 //! credits for data can therefore not deadlock.
 
 use super::WINDOW;
@@ -9,20 +9,20 @@ use super::WINDOW;
 /// The kind of a frame, which determines the credits that must remain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weight {
-    /// Datagrams and their parts.
+    /// Datagrams and parts of datagrams.
     Data,
-    /// Notes about the connection, and its handshake.
+    /// Notes about the connection, and handshake frames.
     Note,
-    /// Credits alone.
+    /// Frames with credits only.
     Credits,
 }
 
 /// The credits of one connection.
 #[derive(Debug)]
 pub(super) struct Credits {
-    /// Frames for which the other side has buffers.
+    /// The number of frames for which the other side has buffers.
     have: u8,
-    /// Reposted buffers that are not yet credited to the other side.
+    /// The number of reposted buffers that are not yet credited to the other side.
     owed: u8,
 }
 
@@ -33,7 +33,7 @@ impl Default for Credits {
 }
 
 impl Credits {
-    /// Whether a frame of that kind may be sent.
+    /// Checks whether a frame of this kind may be sent.
     pub(super) fn allows(&self, weight: Weight) -> bool {
         self.have
             > match weight {
@@ -43,16 +43,16 @@ impl Credits {
             }
     }
 
-    /// Counts a sent frame and returns the credits for it to carry.
+    /// Counts a sent frame and returns the credits that the frame carries.
     pub(super) fn send(&mut self) -> u8 {
         self.have = self.have.saturating_sub(1);
         std::mem::take(&mut self.owed)
     }
 
-    /// Counts an arrived frame with its credits. Its buffer is posted again.
+    /// Counts an arrived frame with its credits. The caller posts the frame's buffer again.
     ///
     /// # Errors
-    /// The credits exceed what this side has spent.
+    /// The frame returns more credits than this side has spent.
     pub(super) fn received(&mut self, credits: u8) -> Result<(), String> {
         let have = self.have.saturating_add(credits);
         if have > WINDOW || self.owed >= WINDOW {
@@ -63,7 +63,7 @@ impl Credits {
         Ok(())
     }
 
-    /// Whether a frame with credits alone is due.
+    /// Checks whether a frame with credits only is due.
     pub(super) fn is_due(&self) -> bool {
         self.owed >= WINDOW / 2
     }
@@ -120,7 +120,7 @@ mod tests {
             for (who, what) in steps {
                 step(&mut sides, who, what);
             }
-            // From any state: once both sides receive and return credits, both can send data again, and all notes leave.
+            // In any state, once both sides receive and return credits, both can send data again, and all notes are sent.
             for goal in [0, 1] {
                 let before = sides[goal].sent;
                 for round in 0.. {

@@ -1,4 +1,4 @@
-//! Outgoing connections: tries the routes to a peer one after the other.
+//! Outgoing connections. A dial tries the routes to a peer one after the other.
 
 use super::abi::*;
 use super::frame::Kind;
@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 use tieline_net::{Contact, Dialler, Hello, Key, Refusal, Route, routes};
 use tieline_plugin_api::{Failure, Status};
 
-/// Time limit for the kernel's address or route resolution.
+/// The time limit for the kernel's address or route resolution.
 const RESOLVE_MS: i32 = 2000;
-/// Retries of one route while the other host still holds an earlier connection.
+/// The number of retries of one route while the other host still holds an earlier connection.
 const STALE: usize = 3;
-/// Delay before the next request to a listener that had no room.
+/// The delay before the next request to a listener that refused one for lack of room.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// An outgoing connection attempt to a peer.
@@ -27,17 +27,17 @@ pub(super) struct Dial {
     peer: Vec<u8>,
     contact: Contact,
     routes: VecDeque<Route>,
-    /// The failures of the routes so far.
+    /// The failures of the routes tried so far.
     why: Vec<String>,
     status: Status,
     stale: usize,
-    /// Set if the listener had no room: the time of the next request.
+    /// The time of the next request; `Some` if the listener had no room.
     again_at: Option<Instant>,
     deadline: Instant,
 }
 
 impl Wires {
-    /// Starts an attempt and returns its number.
+    /// Starts a dial and returns its number.
     pub(super) fn begin(&mut self, peer: &[u8]) -> u64 {
         let number = self.number();
         let begun = address::parse(peer).and_then(|contact| match &self.broken {
@@ -92,7 +92,7 @@ impl Wires {
                 dial.why.push(format!("{}: {}", route.remote, failure.text));
             } else {
                 if let Some(dial) = self.dials.get_mut(&number) {
-                    dial.routes.push_front(route); // stays first while it is tried
+                    dial.routes.push_front(route); // the current route stays first while it is tried
                 }
                 return;
             }
@@ -153,7 +153,7 @@ impl Wires {
         wire.id.connect(qpn, &start)
     }
 
-    /// The other side has accepted: answers its challenge with the proof.
+    /// Handles an acceptance of the other side: answers its challenge with the proof.
     fn answered(&mut self, link: u64, private: &[u8]) -> Result<(), Failure> {
         let wire = self.wires.get_mut(&link).ok_or(Status::Invalid)?;
         wire.connect(&self.domain.settings)?;
@@ -169,7 +169,7 @@ impl Wires {
         Ok(())
     }
 
-    /// Retries the attempts whose listener had no room.
+    /// Retries the dials whose listener had no room.
     pub(super) fn try_again(&mut self, now: Instant) {
         let due = |dial: &Dial| dial.again_at.is_some_and(|at| at <= now);
         let due: Vec<(u64, bool)> = self
@@ -189,7 +189,7 @@ impl Wires {
         }
     }
 
-    /// Handles a rejection. The private data says whether the other side has no room or speaks another version.
+    /// Handles a rejection, whose private data says whether the other side has no room or speaks another version.
     pub(super) fn rejected(&mut self, link: u64, status: i32, private: &[u8]) {
         if let (true, Some(Phase::Dialling { dial, .. })) =
             (private.starts_with(FULL), self.wires.get(&link).map(|w| &w.phase))
@@ -213,7 +213,7 @@ impl Wires {
         self.lost(link, status, &words);
     }
 
-    /// Handles the other side's verdict on our proof.
+    /// Handles the other side's verdict on the proof of this side.
     pub(super) fn proven(&mut self, link: u64, bytes: &[u8]) {
         let Some(wire) = self.wires.get_mut(&link) else { return };
         let Phase::Dialling { dial, dialler, .. } = &mut wire.phase else { return };
@@ -236,7 +236,8 @@ impl Wires {
         }
     }
 
-    /// The current route has failed: retries it if the peer's host holds an earlier connection, otherwise tries the next one.
+    /// Handles the failure of the current route: retries the route if the peer's host holds an earlier connection, otherwise tries
+    /// the next route.
     pub(super) fn failed(&mut self, number: u64, status: Status, words: &str) {
         let Some(dial) = self.dials.get_mut(&number) else { return };
         if status == Status::Busy && dial.stale < STALE {
@@ -258,7 +259,7 @@ fn refused(refusal: Refusal) -> Failure {
     Failure::new(status, refusal.to_string())
 }
 
-/// The source address; it binds the id to this device.
+/// Returns the source address, which binds the id to this device.
 fn source(route: &Route) -> SocketAddr {
     match &route.local {
         Some(local) if local.scope_id != 0 => match local.ip {
@@ -266,7 +267,7 @@ fn source(route: &Route) -> SocketAddr {
             ip => SocketAddr::new(ip, 0),
         },
         Some(local) => SocketAddr::new(local.ip, 0),
-        // The remote address belongs to this host.
+        // A remote address that belongs to this host.
         None => SocketAddr::new(route.remote.ip(), 0),
     }
 }

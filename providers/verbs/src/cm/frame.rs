@@ -1,30 +1,30 @@
-//! The frame format, one frame per send: `kind: u8 | credits: u8 | payload`. Pure.
+//! The frame format, one frame per send: `kind: u8 | credits: u8 | payload`. This module is pure.
 //!
-//! Datagrams longer than a buffer are split into parts; all but the last are [`Kind::Part`].
+//! Datagrams longer than a buffer are split into parts; all parts but the last are [`Kind::Part`].
 
 use super::{BUFFER, MAX_DATAGRAM};
 
-/// Bytes before the payload.
+/// The number of bytes before the payload.
 pub(super) const HEAD: usize = 2;
-/// The longest payload.
+/// The longest payload, in bytes.
 pub(super) const MAX_PAYLOAD: usize = BUFFER - HEAD;
 
 /// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Bytes of the handshake.
+    /// The handshake.
     Handshake,
     /// A part of a datagram, except the last.
     Part,
-    /// A whole datagram, or its last part.
+    /// A whole datagram, or the last part of one.
     Datagram,
-    /// Credits alone.
+    /// A frame with credits only.
     Credits,
-    /// The sender will send no more over this connection, and asks the other side to do the same.
+    /// The request to close: the sender sends nothing more over this connection, and asks the other side to do the same.
     MayClose,
-    /// The answer to `MayClose`: nothing follows from this side either. The side that asked closes.
+    /// The answer to `MayClose`: this side sends nothing more either. The side that asked then closes.
     Bye,
-    /// The sender closes for good: its connector is gone.
+    /// The final notice: the sender's connector is closed.
     Gone,
 }
 
@@ -50,7 +50,7 @@ pub(super) fn write(buffer: &mut [u8], kind: Kind, credits: u8, payload: &[u8]) 
 /// Parses a frame into its kind, its credits and its payload.
 ///
 /// # Errors
-/// The bytes are no valid frame; the text says why.
+/// The bytes are not a valid frame; the text has the reason.
 pub(super) fn read(bytes: &[u8]) -> Result<(Kind, u8, &[u8]), String> {
     let (head, payload) = bytes
         .split_first_chunk::<HEAD>()
@@ -65,7 +65,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<(Kind, u8, &[u8]), String> {
     Ok((kind, head[1], payload))
 }
 
-/// Reassembles datagrams. Holds memory only between their parts.
+/// The state that reassembles datagrams. It holds memory only between the parts of a datagram.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     parts: Vec<u8>,

@@ -1,25 +1,26 @@
-//! Half-open connections: their peers have not yet proven that they belong to the job. Limits their number and selects the one
-//! to drop for a newcomer.
+//! Half-open connections, whose peers have not yet proven that they belong to the job. This module limits their number and selects
+//! the connection to drop for a new one.
 
 use std::time::{Duration, Instant};
 
-/// Limit on half-open connections; each holds a queue pair and buffers.
+/// The limit on half-open connections. Each of them holds a queue pair and buffers.
 pub(super) const HALF_OPEN: usize = 64;
-/// At the limit, a peer that has been silent for this long is dropped.
+/// The time after which, at the limit, a silent peer is dropped.
 const GRACE: Duration = Duration::from_secs(1);
-/// Start of a rejection's private data if there is no room. The rejected peer retries.
+/// The start of a rejection's private data if there is no room. The rejected peer retries.
 pub(super) const FULL: &[u8] = b"FULL";
 
-/// Whether there is room for another connection.
+/// Whether another connection fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Free,
-    /// After dropping this one.
+    /// Another connection fits after this one is dropped.
     Of(u64),
     Full,
 }
 
-/// Decides on room for another half-open connection. Each existing one is given by its number and the time it was last heard.
+/// Decides whether another half-open connection fits. Each existing connection is given by its number and the time at which its
+/// peer was last heard.
 pub(super) fn room(half_open: impl Iterator<Item = (u64, Instant)> + Clone, now: Instant) -> Room {
     if half_open.clone().count() < HALF_OPEN {
         return Room::Free;

@@ -10,13 +10,13 @@ use std::rc::Rc;
 use tieline_net::{Contact, Filter, ListenAddress, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
-/// Pending requests per listener.
+/// The maximum number of pending requests per listener.
 const BACKLOG: i32 = 1024;
 /// The hardware type of IP over InfiniBand.
 const INFINIBAND: &str = "32";
 
-/// The addresses of the port's network interfaces. IPv6 link-local addresses are omitted, because a peer cannot tell which of
-/// its links they are on.
+/// Returns the addresses of the port's network interfaces, without IPv6 link-local addresses, because a peer cannot find out on
+/// which of its links such an address is.
 ///
 /// # Errors
 /// The port has no address; the text says what to do.
@@ -42,7 +42,7 @@ fn is_of_one_link(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(ip) if ip.segments()[0] & 0xffc0 == 0xfe80)
 }
 
-/// The network interfaces of a port: on Ethernet those of its GIDs, otherwise IP over InfiniBand.
+/// Returns the network interfaces of a port. On Ethernet these are the interfaces of its GIDs, otherwise IP over InfiniBand.
 fn interfaces(class: &Path, port: &PortName) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = devices::gids(class, port)
         .into_iter()
@@ -63,7 +63,7 @@ fn interfaces(class: &Path, port: &PortName) -> BTreeSet<String> {
 /// Listens at each address.
 ///
 /// # Errors
-/// Listening fails at all of them.
+/// Listening fails at all addresses.
 pub(super) fn listen(
     channel: &Rc<Channel>,
     port: &PortName,

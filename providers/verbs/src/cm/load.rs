@@ -25,7 +25,7 @@ macro_rules! functions {
             fn bind(handle: *mut c_void) -> Result<Library, Failure> {
                 $(
                     let name = concat!(stringify!($name), "\0");
-                    // SAFETY: an open library's handle and a NUL-terminated name.
+                    // SAFETY: the handle is that of an open library, and the name is NUL-terminated.
                     let found = unsafe { libc::dlsym(handle, name.as_ptr().cast::<c_char>()) };
                     if found.is_null() {
                         let text = format!(
@@ -65,7 +65,7 @@ functions! {
     rdma_set_option: fn(*mut rdma_cm_id, c_int, c_int, *mut c_void, usize) -> c_int;
 }
 
-/// The loaded library. It stays loaded for the life of the process.
+/// Returns librdmacm, which stays loaded for the life of the process.
 ///
 /// # Errors
 /// The kernel module or the library is missing; the text says what to do.
@@ -88,7 +88,7 @@ pub(crate) fn library() -> Result<&'static Library, Failure> {
     LOADED.get_or_init(load).as_ref().map_err(Clone::clone)
 }
 
-/// Checks the kernel's device file. Without it, the library fails immediately with little explanation.
+/// Checks the kernel's device file. Without this file, the library fails immediately with little explanation.
 fn device(at: &Path) -> Result<(), Failure> {
     match std::fs::OpenOptions::new().read(true).write(true).open(at) {
         Ok(_) => Ok(()),
@@ -101,7 +101,7 @@ fn device(at: &Path) -> Result<(), Failure> {
 }
 
 fn load(name: &CStr) -> Result<Library, Failure> {
-    // SAFETY: a NUL-terminated name; the library's constructors only set up its own state. It is never closed.
+    // SAFETY: the name is NUL-terminated; the library's constructors only set up its own state. The library is never closed.
     let handle = unsafe {
         libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NODELETE)
     };

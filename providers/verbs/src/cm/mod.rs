@@ -14,25 +14,24 @@
 //!
 //! # Why connections
 //!
-//! The manager can carry datagrams without connections: a service resolution (SIDR) transports about 180 bytes there and 136
-//! back, with a new id for each. That would be more complicated. `rc` addresses with the identity of a worker are longer, so
+//! The manager can carry datagrams without connections, too: a service resolution (SIDR) transports about 180 bytes to the peer and
+//! 136 back, with a new id for each. That would be more complicated. `rc` addresses with the identity of a worker are longer, so
 //! they would need fragmentation, ordering and retransmission. The death of a peer would go unnoticed, and every datagram would
-//! cost the kernel an id on both hosts. A connection is reliable and ordered, and it stops a sender whose peer does not poll.
-//! If a process is killed, its kernel ends the connection, and the other side is notified immediately.
+//! cost the kernel an id on both hosts. A connection is reliable and ordered, and it stops a sender whose peer does not poll. If a
+//! process is killed, its kernel ends the connection, and the other side is notified immediately.
 //!
 //! # Authentication
 //!
-//! The handshake is that of connections over TCP (`net/src/auth.rs`). The request's private data starts it, and the answer's
-//! private data contains the challenge. The first frame in each direction proves knowledge of the address's random bytes and of
-//! `TIELINE_SECRET`. A request without a valid start is rejected before it gets a queue pair, and counted. A valid one has ten
-//! seconds for its proof. Under pressure this becomes one second: the unproven connection that has been silent longest is
-//! dropped for a newcomer (`half_open`).
+//! The handshake is that of connections over TCP (`net/src/auth.rs`). The request's private data starts the handshake, and the
+//! answer's private data contains the challenge. The first frame in each direction proves knowledge of the address's random bytes
+//! and of `TIELINE_SECRET`. A request without a valid start is rejected before it gets a queue pair, and counted. The peer of a
+//! valid request has ten seconds for its proof. At the limit of half-open connections (`half_open`) the time is one second: the
+//! unproven connection that has been silent longest is dropped for a new one.
 //!
 //! # Queue pairs
 //!
-//! librdmacm opens devices of its own. Its ids are used without queue pairs. The queue pairs are made on the domain's device,
-//! with the attributes from the manager. They therefore share buffers, completion handling and failure handling with the other
-//! modules.
+//! librdmacm opens devices of its own. Its ids are used without queue pairs. The queue pairs are made on the domain's device, with
+//! the attributes from the manager, so they share buffers, completion handling and failure handling with the other modules.
 //!
 //! # Structure
 //!
@@ -72,23 +71,24 @@ pub use connector::RdmaCm;
 use tieline_plugin_api::abi::{Cost, ModuleAttr, fixed};
 use tieline_plugin_api::{caps, connects, cost_class, role};
 
-/// Name of the module.
+/// The name of the module.
 pub const RDMACM: &str = "rdmacm";
 
-/// The longest datagram.
+/// The longest datagram, in bytes.
 const MAX_DATAGRAM: usize = 16 << 10;
-/// Bytes of a buffer, and therefore of the longest frame.
+/// The number of bytes of a buffer, and therefore of the longest frame.
 const BUFFER: usize = 4 << 10;
-/// Receive buffers of a connection. Both sides must have the same number, so it is part of the address's version.
+/// The number of receive buffers of a connection. Both sides must have the same number, so the number is part of the address's
+/// version.
 const WINDOW: u8 = 8;
-/// Outstanding sends of one connection.
+/// The maximum number of outstanding sends of one connection.
 const DEPTH: usize = 16;
-/// Completions of one connection that may remain in the queue.
+/// The maximum number of completions of one connection that may remain in the queue.
 const COMPLETIONS: usize = DEPTH + WINDOW as usize;
-/// The purpose in a dialler's hello: exchange of datagrams. The payload is its own address.
+/// The purpose in a dialler's hello: exchange of datagrams. The payload is the dialler's own address.
 const PURPOSE: u8 = 2;
 
-/// The module's attributes.
+/// Returns the module's attributes.
 pub(crate) fn attributes() -> ModuleAttr {
     let mut attr = ModuleAttr {
         name: fixed(RDMACM),

@@ -1,10 +1,10 @@
-//! Selects the connection to each peer. Pure: it makes and uses connections through [`Net`], receives their [`Event`]s, and is
-//! given the time.
+//! Selects the connection to each peer. This module is pure: it makes and uses connections through [`Net`], receives their
+//! [`Event`]s, and receives the time as a parameter.
 //!
-//! A peer is an address. The first datagram to it makes a connection, or uses the one that the peer has made. Two peers that
-//! dial each other simultaneously get one connection in each direction. Both connections stay. Each side sends over its first
-//! one for as long as that one lives, so datagrams stay in order. A connection is closed after both sides have announced the
-//! end of their data. Only then is another one used in its place.
+//! A peer is an address. The first datagram to a peer makes a connection, or uses the connection that the peer has made. Two peers
+//! that dial each other simultaneously get one connection in each direction, and both connections stay. Each side sends over its
+//! first connection for as long as that connection lives, so datagrams stay in order. A connection is closed after both sides have
+//! announced the end of their data. Only then is another connection used in its place.
 
 use super::MAX_DATAGRAM;
 use super::frame::Kind;
@@ -13,25 +13,25 @@ use std::rc::Rc;
 use std::time::Duration;
 use tieline_plugin_api::{Status, address_hash};
 
-/// Limit on queued bytes per peer. A datagram always fits into an empty queue.
+/// The limit on queued bytes per peer. A datagram always fits into an empty queue.
 const QUEUE: usize = 256 << 10;
 const _: () = assert!(MAX_DATAGRAM <= QUEUE);
-/// Limit on queued datagrams per peer, and on notices for the core before progress stops.
+/// The limit on queued datagrams per peer, and on notices for the core before progress stops.
 pub(super) const WAITING: usize = 1024;
 
-/// The transport under the peers.
+/// The transport below the peers.
 pub(super) trait Net {
-    /// Starts a connection to a peer. It ends in [`Event::Up`] or [`Event::DialFailed`] with the returned number.
+    /// Starts a connection to a peer. The dial ends in [`Event::Up`] or [`Event::DialFailed`] with the returned number.
     fn dial(&mut self, peer: &[u8]) -> u64;
-    /// Whether the next datagram could be posted immediately.
+    /// Checks whether the next datagram could be posted immediately.
     fn has_room(&self, link: u64) -> bool;
-    /// Sends a datagram. The link queues it if it cannot be posted immediately.
+    /// Sends a datagram. The link queues the datagram if it cannot be posted immediately.
     fn send(&mut self, link: u64, datagram: &[u8]);
-    /// Sends a note after everything sent before.
+    /// Sends a note after everything sent earlier.
     fn note(&mut self, link: u64, note: Kind);
-    /// Closes immediately.
+    /// Closes the link immediately.
     fn close(&mut self, link: u64);
-    /// Closes when the other side has received everything; ends in [`Event::Finished`].
+    /// Closes the link when the other side has received everything; the closing ends in [`Event::Finished`].
     fn finish(&mut self, link: u64);
 }
 
@@ -46,18 +46,18 @@ pub(super) enum Event {
     Datagram { link: u64, bytes: Vec<u8> },
     /// A note arrived.
     Note { link: u64, note: Kind },
-    /// There is room again.
+    /// The link can take more data.
     Room { link: u64 },
-    /// A connection broke, or the other side has closed it. All data from it was reported before.
+    /// A connection broke, or the other side has closed the connection. All data from the peer was reported before.
     Lost { link: u64, status: Status, words: String },
-    /// A connection that was finishing is closed.
+    /// A finishing connection is closed.
     Finished { link: u64 },
 }
 
 /// A notice for the core.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// The sender's address hash, known from its connection, and the datagram.
+    /// A datagram, with the hash of the sender's address, which is known from the connection.
     Datagram(u64, Vec<u8>),
     Left {
         hash: u64,
@@ -69,17 +69,17 @@ pub(super) enum Notice {
 /// The state of the closing handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Closing {
-    /// Not closing: in use or idle.
+    /// Not closing: the connection is in use or idle.
     No,
-    /// We have asked to close. The answer confirms that the peer has received everything from us.
+    /// This side has asked to close. The answer confirms that the peer has received everything from this side.
     Requested,
-    /// We have answered that nothing follows. The peer closes when it has received the answer.
+    /// This side has answered that nothing follows. The peer closes when it has received the answer.
     Answered,
-    /// Both sides have asked, and our last frames are in flight. It closes when they are acknowledged.
+    /// Both sides have asked, and the last frames of this side are in flight. The connection closes when they are acknowledged.
     Last,
 }
 
-/// A connection.
+/// A connection to a peer.
 #[derive(Debug)]
 struct Link {
     peer: Rc<[u8]>,
@@ -88,7 +88,7 @@ struct Link {
     used: Duration,
 }
 
-/// A peer address.
+/// A peer, identified by its address.
 #[derive(Debug, Default)]
 struct Peer {
     queue: VecDeque<Vec<u8>>,
@@ -112,7 +112,8 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// The peers of the connector at address `own`. Connections beyond `most`, and connections unused for `idle`, are closed.
+    /// Makes the peers of the connector at address `own`. Connections beyond the number `most`, and connections unused for the time
+    /// `idle`, are closed.
     pub(super) fn new(own: Vec<u8>, most: usize, idle: Duration) -> Peers {
         Peers {
             notices: VecDeque::new(),
@@ -178,7 +179,7 @@ impl Peers {
             Event::Note { link, note } => self.take_note(net, link, note),
             Event::Room { link } => self.flush(net, link),
             Event::Lost { link, status, words } => match self.links.get(&link).map(|l| l.closing) {
-                // The peer closes when it has received our answer, or when its own last frame has arrived.
+                // The peer closes when it has received the answer of this side, or when its own last frame has arrived.
                 Some(Closing::Answered | Closing::Last) => self.remove(net, link),
                 Some(Closing::No | Closing::Requested) => self.lost(net, link, status, &words),
                 None => {}
@@ -194,7 +195,7 @@ impl Peers {
             .links
             .iter()
             .filter(|(at, link)| {
-                // The dialled side waits longer. Two simultaneous requests would be correct but needless.
+                // The dialled side waits longer, because two simultaneous requests would be correct but needless.
                 let limit = if link.incoming { self.idle * 3 / 2 } else { self.idle };
                 self.now - link.used >= limit && self.is_unused(net, **at, link)
             })
@@ -205,7 +206,7 @@ impl Peers {
         }
     }
 
-    /// Whether there is a connection, so that timers must run.
+    /// Checks whether there is a connection, so that timers must run.
     pub(super) fn has_links(&self) -> bool {
         !self.links.is_empty()
     }
@@ -215,7 +216,7 @@ impl Peers {
         self.peers.len()
     }
 
-    /// All open connections, for a goodbye.
+    /// Returns all open connections, for a goodbye.
     pub(super) fn open_links(&self) -> Vec<u64> {
         self.links.iter().filter(|(_, l)| l.closing == Closing::No).map(|(at, _)| *at).collect()
     }
@@ -227,7 +228,7 @@ impl Peers {
         }
     }
 
-    /// An incoming connection replaces an earlier incoming one of the same peer: the earlier one has broken at the peer.
+    /// Replaces an earlier incoming connection of the same peer by a new one: the earlier connection has broken at the peer.
     fn welcome(&mut self, net: &mut impl Net, key: &Rc<[u8]>) {
         let links = self.peers.get(key).map(|peer| peer.links.clone()).unwrap_or_default();
         for link in links {
@@ -268,7 +269,7 @@ impl Peers {
         }
     }
 
-    /// Moves a peer's queued datagrams to its connection, as far as there is room.
+    /// Moves a peer's queued datagrams to its connection until the connection is full.
     fn flush(&mut self, net: &mut impl Net, link: u64) {
         let Some(at) = self.links.get_mut(&link) else { return };
         let Some(peer) = self.peers.get_mut(&at.peer) else { return };
@@ -322,7 +323,7 @@ impl Peers {
         self.lost(net, link, Status::BadData, &why);
     }
 
-    /// Stops sending on a connection. The queue gets another one when this one is closed.
+    /// Stops sending on a connection. The queue gets another connection when this one is closed.
     fn stop_sending(&mut self, net: &mut impl Net, link: u64) {
         let Some(at) = self.links.get(&link) else { return };
         let key = Rc::clone(&at.peer);
@@ -334,7 +335,7 @@ impl Peers {
         self.serve(net, &key);
     }
 
-    /// Handles a broken connection. The core is notified if it was in use or was the last one.
+    /// Handles a broken connection. The core is notified if the connection was in use or was the last one of its peer.
     fn lost(&mut self, net: &mut impl Net, link: u64, status: Status, why: &str) {
         let Some(at) = self.links.get(&link) else { return };
         let key = Rc::clone(&at.peer);
@@ -394,7 +395,7 @@ impl Peers {
         link.closing == Closing::No && net.has_room(at) && !busy
     }
 
-    /// Above the limit, asks to close the least recently used connection.
+    /// Asks to close the least recently used connection if the limit is exceeded.
     fn close_unused(&mut self, net: &mut impl Net, newest: u64) {
         if self.links.values().filter(|link| link.closing == Closing::No).count() <= self.most {
             return;
@@ -418,7 +419,8 @@ impl Peers {
     }
 }
 
-/// Whether one of a peer's connections is closing. Until it is closed, the peer may not have read all of its data.
+/// Checks whether one of a peer's connections is closing. Until that connection is closed, the peer may not have read all of its
+/// data.
 fn is_closing(peer: &Peer, links: &HashMap<u64, Link>) -> bool {
     peer.links.iter().any(|at| links.get(at).is_some_and(|link| link.closing != Closing::No))
 }

@@ -1,4 +1,4 @@
-//! Several connectors over an in-memory network, with connections opening, carrying and closing in any order.
+//! Tests of several connectors over an in-memory network. Connections open, carry data and close in any order.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,9 +6,9 @@ use proptest::prelude::*;
 /// The network: pending events of each member, in order, and the frames in each direction of a connection.
 #[derive(Default)]
 struct Network {
-    /// By member: its pending events, each with its connection.
+    /// The pending events of each member, each with its connection.
     inbox: Vec<VecDeque<Told>>,
-    /// By connection: its two ends, and whether each end has closed.
+    /// The two ends of each connection, and whether each end has closed.
     cables: HashMap<u64, Cable>,
     next: u64,
 }
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// Delivers one event to a member; `false`: there was none.
+    /// Delivers one event to a member. Returns `false` if there was none.
     fn step(&mut self, me: usize) -> bool {
         let Some(told) = self.network.inbox[me].pop_front() else { return false };
         let open = |network: &Network, link: u64| {
@@ -215,7 +215,7 @@ proptest! {
             }
         }
         world.deliver_all();
-        // An idle member must end up without a connection.
+        // An idle member must have no connection at the end.
         for _ in 0..4 {
             world.clock += Duration::from_secs(5);
             let now = world.clock;
@@ -241,7 +241,8 @@ fn simultaneous_dials_lose_nothing() {
     assert_eq!(world.connectors[0].links.len(), 2, "one each way");
 }
 
-/// The number of connections of each of two members, after the members in `who` have closed idle ones at this time.
+/// Returns the number of connections of each of two members, after the members in `who` have closed connections that are idle at
+/// this time.
 fn after_a_look(world: &mut World, ms: u64, who: &[usize]) -> [usize; 2] {
     for &me in who {
         world.with(me, |peers, net| peers.close_idle(net, Duration::from_millis(ms)));

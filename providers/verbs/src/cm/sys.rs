@@ -1,4 +1,4 @@
-//! Owned objects of the connection manager: event channels, and identifiers ("ids"), which are its sockets.
+//! Owned objects of the connection manager: event channels, and identifiers ("ids"), which correspond to sockets.
 //!
 //! No call blocks: the channel's descriptor is non-blocking, and longer operations end in an event.
 
@@ -18,7 +18,7 @@ fn check(code: c_int, what: impl FnOnce() -> String) -> Result<(), Failure> {
     if code == 0 { Ok(()) } else { Err(Failure::last_os_error(&what())) }
 }
 
-/// The event channel of its ids.
+/// The event channel of several ids.
 pub(super) struct Channel {
     api: &'static Library,
     raw: NonNull<rdma_event_channel>,
@@ -28,9 +28,9 @@ pub(super) struct Channel {
 pub(super) struct CmEvent {
     /// The id's [`Id::key`]; for a request, the listener's.
     pub(super) key: usize,
-    /// `RDMA_CM_EVENT_*`.
+    /// The kind of event, `RDMA_CM_EVENT_*`.
     pub(super) kind: c_uint,
-    /// An error number, or the reason of a rejection.
+    /// The error number of the event, or the reason of a rejection.
     pub(super) status: i32,
     /// The private data of the other side, padded with zeros to the maximum length.
     pub(super) private: Vec<u8>,
@@ -41,12 +41,12 @@ pub(super) struct CmEvent {
 impl Channel {
     pub(super) fn new() -> Result<Rc<Channel>, Failure> {
         let api = library()?;
-        // SAFETY: no argument; the library sets itself up at its first call.
+        // SAFETY: the function takes no argument; the library sets itself up at its first call.
         let raw = unsafe { (api.rdma_create_event_channel)() };
         let raw = NonNull::new(raw)
             .ok_or_else(|| Failure::last_os_error("an event channel of rdma_cm cannot be made"))?;
         let channel = Channel { api, raw };
-        // SAFETY: fcntl on a descriptor that this object owns.
+        // SAFETY: the channel owns the descriptor that fcntl changes.
         let code = unsafe {
             let flags = libc::fcntl(channel.fd(), libc::F_GETFL);
             libc::fcntl(channel.fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
@@ -55,19 +55,19 @@ impl Channel {
         Ok(Rc::new(channel))
     }
 
-    /// Readable when there is an event.
+    /// Returns the descriptor that is readable when there is an event.
     pub(super) fn fd(&self) -> c_int {
         // SAFETY: the channel is live.
         unsafe { self.raw.as_ref().fd }
     }
 
-    /// The next event, if any.
+    /// Returns the next event, if any.
     ///
     /// # Errors
     /// The channel cannot be used any more.
     pub(super) fn next(self: &Rc<Channel>) -> Result<Option<CmEvent>, Failure> {
         let mut raw: *mut rdma_cm_event = ptr::null_mut();
-        // SAFETY: a live channel and a place for the event.
+        // SAFETY: the channel is live, and `raw` takes the event.
         if unsafe { (self.api.rdma_get_cm_event)(self.raw.as_ptr(), &raw mut raw) } != 0 {
             let error = io::Error::last_os_error();
             return match error.kind() {
@@ -76,8 +76,8 @@ impl Channel {
             };
         }
         let Some(event) = NonNull::new(raw) else { return Ok(None) };
-        // SAFETY: the library filled the event and keeps it until the acknowledgement, which happens once, below. The private
-        // data has the stated length. The id of a request is ours from here on; other ids are only compared.
+        // SAFETY: the library filled the event and keeps it until the acknowledgement, which happens once, below. The private data
+        // has the stated length. The id of a request belongs to this code from here on; other ids are only compared.
         unsafe {
             let seen = event.as_ref();
             let is_request = seen.event == RDMA_CM_EVENT_CONNECT_REQUEST;
@@ -115,7 +115,7 @@ impl Drop for Channel {
     }
 }
 
-/// A listener, or one side of a connection.
+/// A connection manager id: a listener, or one side of a connection.
 pub(super) struct Id {
     channel: Rc<Channel>,
     raw: NonNull<rdma_cm_id>,
@@ -124,7 +124,7 @@ pub(super) struct Id {
 impl Id {
     pub(super) fn new(channel: &Rc<Channel>) -> Result<Id, Failure> {
         let mut raw = ptr::null_mut();
-        // SAFETY: a live channel, which the id holds, and a place for it.
+        // SAFETY: the channel is live, because the id holds it, and `raw` takes the new id.
         let code = unsafe {
             let create = channel.api.rdma_create_id;
             create(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), RDMA_PS_TCP)
@@ -138,34 +138,34 @@ impl Id {
         self.channel.api
     }
 
-    /// The id's key in events.
+    /// Returns the id's key in events.
     pub(super) fn key(&self) -> usize {
         self.raw.addr().get()
     }
 
     pub(super) fn bind(&self, to: SocketAddr) -> Result<(), Failure> {
         let mut room = pack(to);
-        // SAFETY: a live id and an address of its family.
+        // SAFETY: the id is live, and the address is of its family.
         let code = unsafe { (self.api().rdma_bind_addr)(self.raw.as_ptr(), &raw mut room) };
         check(code, || format!("binding to {to}"))
     }
 
     pub(super) fn listen(&self, backlog: i32) -> Result<(), Failure> {
-        // SAFETY: a live id.
+        // SAFETY: the id is live.
         check(unsafe { (self.api().rdma_listen)(self.raw.as_ptr(), backlog) }, || {
             "listening".into()
         })
     }
 
-    /// The local address of a bound id.
+    /// Returns the local address of a bound id.
     pub(super) fn local(&self) -> Option<SocketAddr> {
         // SAFETY: the id is live; the library writes its addresses only within calls on it.
         unpack(unsafe { &self.raw.as_ref().src_addr })
     }
 
-    /// The device and port to which the id is bound.
+    /// Returns the device and port to which the id is bound.
     pub(super) fn device(&self, name: impl Fn(*mut ibv_device) -> String) -> Option<(String, u8)> {
-        // SAFETY: the id is live, and with it the context that it names.
+        // SAFETY: the id is live, and so is the context that the id names.
         unsafe {
             let id = self.raw.as_ref();
             let device = id.verbs.as_ref()?.device;
@@ -180,7 +180,7 @@ impl Id {
         timeout_ms: i32,
     ) -> Result<(), Failure> {
         let (mut source, mut target) = (pack(from), pack(to));
-        // SAFETY: a live id and two addresses.
+        // SAFETY: the id is live, and both addresses are complete records.
         let code = unsafe {
             let resolve = self.api().rdma_resolve_addr;
             resolve(self.raw.as_ptr(), &raw mut source, &raw mut target, timeout_ms)
@@ -189,15 +189,15 @@ impl Id {
     }
 
     pub(super) fn resolve_route(&self, timeout_ms: i32) -> Result<(), Failure> {
-        // SAFETY: a live id.
+        // SAFETY: the id is live.
         let code = unsafe { (self.api().rdma_resolve_route)(self.raw.as_ptr(), timeout_ms) };
         check(code, || "resolving the route".into())
     }
 
-    /// Sets the type of service of subsequent operations.
+    /// Sets the type of service of later operations.
     pub(super) fn set_traffic_class(&self, class: u8) -> Result<(), Failure> {
         let mut value = class;
-        // SAFETY: a live id and one byte, as the option wants.
+        // SAFETY: the id is live, and the option takes one byte.
         let code = unsafe {
             (self.api().rdma_set_option)(
                 self.raw.as_ptr(),
@@ -210,11 +210,11 @@ impl Id {
         check(code, || "setting the traffic class".into())
     }
 
-    /// The queue pair attributes for a state (`IBV_QPS_*`), and the mask of valid ones.
+    /// Returns the queue pair attributes for a state (`IBV_QPS_*`), and the mask of valid ones.
     pub(super) fn qp_attributes(&self, state: c_uint) -> Result<(ibv_qp_attr, c_uint), Failure> {
         let mut attr = ibv_qp_attr { qp_state: state, ..ibv_qp_attr::default() };
         let mut mask: c_int = 0;
-        // SAFETY: a live id and room for the record; the library reads only its state.
+        // SAFETY: the id is live, and `attr` takes the record; the library reads only the state in it.
         let code = unsafe {
             (self.api().rdma_init_qp_attr)(self.raw.as_ptr(), &raw mut attr, &raw mut mask)
         };
@@ -225,14 +225,14 @@ impl Id {
 
     pub(super) fn connect(&self, qpn: u32, private: &[u8]) -> Result<(), Failure> {
         let mut param = param(qpn, private);
-        // SAFETY: a live id and a filled record, whose private data is borrowed for the call.
+        // SAFETY: the id is live, and the record is filled; its private data is borrowed for the call.
         let code = unsafe { (self.api().rdma_connect)(self.raw.as_ptr(), &raw mut param) };
         check(code, || "connecting".into())
     }
 
     /// Confirms the other side's response, which establishes the connection.
     pub(super) fn establish(&self) -> Result<(), Failure> {
-        // SAFETY: a live id.
+        // SAFETY: the id is live.
         let code = unsafe { (self.api().rdma_establish)(self.raw.as_ptr()) };
         check(code, || "establishing the connection".into())
     }
@@ -245,7 +245,7 @@ impl Id {
     }
 
     pub(super) fn reject(&self, private: &[u8]) {
-        // SAFETY: a live id and borrowed bytes.
+        // SAFETY: the id is live, and the bytes are borrowed for the call.
         let _ = unsafe {
             let reject = self.api().rdma_reject;
             reject(self.raw.as_ptr(), private.as_ptr().cast::<c_void>(), private.len() as u8)
@@ -253,14 +253,14 @@ impl Id {
     }
 
     pub(super) fn disconnect(&self) {
-        // SAFETY: a live id; in the wrong state the call fails without effect.
+        // SAFETY: the id is live; in the wrong state the call fails without effect.
         let _ = unsafe { (self.api().rdma_disconnect)(self.raw.as_ptr()) };
     }
 }
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: the id is live and dropped once; no event of it is held, so this does not wait for one.
+        // SAFETY: the id is live and dropped once; no event of the id is held, so the call does not wait for one.
         let _ = unsafe { (self.api().rdma_destroy_id)(self.raw.as_ptr()) };
     }
 }
@@ -269,7 +269,7 @@ fn param(qpn: u32, private: &[u8]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: private.as_ptr().cast::<c_void>(),
         private_data_len: private.len() as u8,
-        // No remote reads or atomics are used, but devices require at least one of each.
+        // The connection uses no remote reads or atomics, but devices require at least one of each.
         responder_resources: 1,
         initiator_depth: 1,
         flow_control: 0,
@@ -280,10 +280,10 @@ fn param(qpn: u32, private: &[u8]) -> rdma_conn_param {
     }
 }
 
-/// The name of a device.
+/// Returns the name of a device.
 pub(super) fn device_name(device: *mut ibv_device) -> String {
     let Ok(api) = crate::load::library() else { return String::new() };
-    // SAFETY: a device of an open context; its name is NUL-terminated.
+    // SAFETY: the device belongs to an open context; its name is NUL-terminated.
     unsafe {
         let name = (api.ibv_get_device_name)(device);
         if name.is_null() {

@@ -18,14 +18,14 @@ use tieline_plugin_api::{Failure, Status};
 
 /// The state of a connection.
 pub(super) enum Phase {
-    /// The address of one route is resolved, then the route, then the other side is asked. After its answer both sides
-    /// authenticate.
+    /// An outgoing connection. First the address of one route is resolved, then the route; then the other side receives the
+    /// request. After its answer both sides authenticate.
     Dialling { dial: u64, dialler: Dialler, answered: bool },
     /// An incoming connection whose peer has not yet proven that it belongs to the job.
     Accepting(Acceptor),
-    /// In use.
+    /// The connection is in use.
     Up,
-    /// Closed as soon as the other side has received everything.
+    /// The connection closes as soon as the other side has received everything.
     Finishing,
 }
 
@@ -33,11 +33,11 @@ pub(super) enum Phase {
 pub(super) struct Wire {
     pub(super) id: Id,
     pub(super) phase: Phase,
-    /// When an unproven incoming peer was last heard.
+    /// The time at which an unproven incoming peer was last heard.
     pub(super) silent_since: Option<Instant>,
     /// The time limit of a connection that is not in use.
     pub(super) deadline: Option<Instant>,
-    /// When the device last acknowledged a send, or was given the first one.
+    /// The time at which the device last acknowledged a send, or received the first one.
     pub(super) progress: Instant,
     /// Whether the sender waits for an [`Event::Room`](super::peers::Event::Room).
     pub(super) full: bool,
@@ -45,12 +45,12 @@ pub(super) struct Wire {
     pub(super) reader: Reader,
     qp: Option<Qp>,
     pending: VecDeque<(Kind, Vec<u8>)>,
-    /// Buffers in the device's hands: receives, then sends.
+    /// The buffers that the device holds: receives, then sends.
     posted: Vec<u32>,
     outstanding: Vec<u32>,
 }
 
-/// The id of a work request: its connection, buffer and direction.
+/// Returns the id of a work request: its connection, buffer and direction.
 fn number(wire: u64, buffer: u32, is_send: bool) -> u64 {
     wire << 33 | u64::from(buffer) << 1 | u64::from(is_send)
 }
@@ -111,7 +111,7 @@ impl Wire {
         Ok(number)
     }
 
-    /// Connects the queue pair to the other side's.
+    /// Connects the queue pair to that of the other side.
     pub(super) fn connect(&self, settings: &Settings) -> Result<(), Failure> {
         let qp = self.qp.as_ref().ok_or(Status::Invalid)?;
         let (mut attr, mask) = self.id.qp_attributes(IBV_QPS_RTR)?;
@@ -124,17 +124,17 @@ impl Wire {
         qp.modify(attr, mask, "starting a queue pair")
     }
 
-    /// Whether the next datagram could be posted immediately.
+    /// Checks whether the next datagram could be posted immediately.
     pub(super) fn has_room(&self) -> bool {
         matches!(self.phase, Phase::Up) && self.pending.is_empty()
     }
 
-    /// Whether the other side has received everything.
+    /// Checks whether the other side has received everything.
     pub(super) fn is_quiet(&self) -> bool {
         self.pending.is_empty() && self.outstanding.is_empty()
     }
 
-    /// Whether sends are outstanding.
+    /// Checks whether sends are outstanding.
     pub(super) fn has_outstanding(&self) -> bool {
         !self.outstanding.is_empty()
     }
@@ -143,7 +143,7 @@ impl Wire {
         self.pending.push_back((kind, payload.to_vec()));
     }
 
-    /// Posts pending frames as far as credits and buffers allow. `false`: frames or credits are still pending.
+    /// Posts pending frames as far as credits and buffers allow. Returns `false` if frames or credits are still pending.
     pub(super) fn pump(&mut self, wire: u64, sends: &mut Pool) -> Result<bool, Failure> {
         while let Some((kind, _)) = self.pending.front() {
             let weight = match kind {
@@ -188,7 +188,7 @@ impl Wire {
             .map_err(|errno| Failure::from_io("sending", &std::io::Error::from_raw_os_error(errno)))
     }
 
-    /// Handles the completion of a send: the other side's device has it.
+    /// Handles the completion of a send: the other side's device has received the frame.
     pub(super) fn sent(&mut self, buffer: u32, sends: &mut Pool) {
         if let Some(at) = self.outstanding.iter().position(|outstanding| *outstanding == buffer) {
             let _ = self.outstanding.swap_remove(at);
@@ -218,7 +218,7 @@ impl Wire {
     }
 }
 
-/// The status and text for a failed completion.
+/// Returns the status and text for a failed completion.
 pub(super) fn trouble(status: u32) -> (Status, String) {
     match status {
         IBV_WC_RETRY_EXC_ERR => {
@@ -229,9 +229,9 @@ pub(super) fn trouble(status: u32) -> (Status, String) {
     }
 }
 
-/// The status and text for a failed connection attempt.
+/// Returns the status and text for a failed connection attempt.
 pub(super) fn reason(kind: u32, status: i32) -> (Status, String) {
-    // From the InfiniBand specification, table "REJ reason codes".
+    // The codes come from the InfiniBand specification, table "REJ reason codes".
     const NO_SUCH_SERVICE: i32 = 8;
     const STALE: i32 = 10;
     const CONSUMER: i32 = 28;
@@ -242,7 +242,7 @@ pub(super) fn reason(kind: u32, status: i32) -> (Status, String) {
             (Status::PeerFailed, words.into())
         }
         (RDMA_CM_EVENT_REJECTED, STALE) => {
-            // Retried: see `Wires::failed`.
+            // The dial is retried: see `Wires::failed`.
             (Status::Busy, "the peer's host has not yet forgotten an earlier connection".into())
         }
         (RDMA_CM_EVENT_REJECTED, CONSUMER) => {

@@ -1,4 +1,4 @@
-//! All connections of a connector. Turns connection manager events and completions into [`Event`]s for `peers`.
+//! All connections of a connector. This module turns connection manager events and completions into [`Event`]s for `peers`.
 
 use super::abi::*;
 use super::credits::Weight;
@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use tieline_net::{Acceptor, Contact, Key, ListenAddress, LocalAddress};
 use tieline_plugin_api::{Failure, Status};
 
-/// Time limit for an incoming peer to prove that it belongs to the job.
+/// The time limit for an incoming peer to prove that it belongs to the job.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the other side's device to acknowledge the last frames of a closing connection.
+/// The time limit for the other side's device to acknowledge the last frames of a closing connection.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval of timer checks while a timer is active.
+/// The interval of timer checks while a timer is active.
 const TICK: Duration = Duration::from_millis(50);
-/// Limits on events and batches of completions per call, for fairness.
+/// The limits on events and on batches of completions per call, for fairness.
 const EVENTS: usize = 64;
 const BATCHES: usize = 16;
 
@@ -40,10 +40,10 @@ pub(super) struct Wires {
     pub(super) unproven: u64,
     pub(super) dials: HashMap<u64, Dial>,
     pub(super) wires: HashMap<u64, Wire>,
-    /// Connection numbers by the key of their id.
+    /// The connection numbers by the key of their id.
     pub(super) ids: HashMap<usize, u64>,
     listeners: Vec<Id>,
-    /// Connections with pending frames or credits.
+    /// The connections with pending frames or credits.
     waiting: BTreeSet<u64>,
     cleanup: Cleanup,
     cq: Cq,
@@ -55,7 +55,7 @@ pub(super) struct Wires {
     pub(super) local: Vec<LocalAddress>,
     pub(super) key: Key,
     pub(super) secret: Vec<u8>,
-    /// The reason why the connector is unusable, if it is.
+    /// The reason why the connector is unusable; `None` if it is usable.
     pub(super) broken: Option<String>,
     batch: Vec<Wc>,
     next: u64,
@@ -70,7 +70,7 @@ impl Wires {
         Wires::new(domain, channel, local, listening)
     }
 
-    /// Uses the given addresses of this host and the listeners at some of them.
+    /// Makes the state for the given addresses of this host and the listeners at some of them.
     pub(super) fn new(
         domain: Arc<DomainState>,
         channel: Rc<Channel>,
@@ -114,12 +114,12 @@ impl Wires {
         })
     }
 
-    /// Readable when [`Wires::progress`] has work, after [`Wires::arm`] returned `true`.
+    /// Returns the descriptor that is readable when [`Wires::progress`] has work, after [`Wires::arm`] returned `true`.
     pub(super) fn fd(&self) -> i32 {
         self.sleep.raw()
     }
 
-    /// Prepares to sleep; `false`: there is work to do first.
+    /// Prepares to sleep. Returns `false` if there is work to do first.
     pub(super) fn arm(&mut self, has_links: bool) -> bool {
         self.read_async_events(); // unread events keep the descriptor readable
         let urgent = !self.dials.is_empty() || self.wires.values().any(|w| w.deadline.is_some());
@@ -135,7 +135,7 @@ impl Wires {
         armed && self.events.is_empty()
     }
 
-    /// Returns `true` if a tick has passed.
+    /// Makes progress. Returns `true` if a tick has passed.
     pub(super) fn progress(&mut self) -> bool {
         for _ in 0..EVENTS {
             match self.channel.next() {
@@ -184,7 +184,7 @@ impl Wires {
 
     fn completed(&mut self, wc: &Wc) {
         let (number, buffer, is_send) = about(wc.wr_id);
-        let Some(wire) = self.wires.get_mut(&number) else { return }; // closed: its buffers are released
+        let Some(wire) = self.wires.get_mut(&number) else { return }; // the connection is closed, and its buffers are released
         if wc.status != IBV_WC_SUCCESS {
             let (status, words) = trouble(wc.status);
             return self.lost(number, status, &words);
@@ -289,7 +289,7 @@ impl Wires {
                 self.lost(number, status, &words);
             }
             RDMA_CM_EVENT_REJECTED => self.rejected(number, event.status, &event.private),
-            // Established: the first frame shows this, too. Timewait exit: no state depends on it.
+            // `RDMA_CM_EVENT_ESTABLISHED`: the first frame shows this, too. `RDMA_CM_EVENT_TIMEWAIT_EXIT`: no state depends on it.
             _ => {}
         }
     }
@@ -361,7 +361,7 @@ impl Wires {
             bytes = rest;
         }
         let hello = match hello {
-            Ok(None) => return, // the rest is in the next frame
+            Ok(None) => return, // the rest of the proof is in the next frame
             Ok(Some(hello)) => hello,
             Err(_) => {
                 let refusal = acceptor.output().to_vec();

@@ -1,4 +1,4 @@
-//! Single connections over the device double.
+//! Tests of single connections over the device double.
 
 use super::PURPOSE;
 use super::address::{self, tests::contact};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tieline_net::{Acceptor, Dialler, Hello, Key, LocalAddress};
 use tieline_plugin_api::{Connector, Events, Status, address_hash, event};
 
-/// An address in the same network as one of the contact's.
+/// Returns an address in the same network as one of the contact's.
 fn local(ip: &str) -> LocalAddress {
     LocalAddress {
         interface: "eth0".into(),
@@ -114,7 +114,7 @@ fn sleeper_wakes_often_during_wireup_and_rarely_afterwards() {
     manager::fault(|faults| faults.silent = true);
     let _ = wires.dial(&address::pack(&contact(1)));
     assert_eq!(armed(&mut wires, false), often);
-    // Each reason alone: a dial that waits for its retry, and a connection with a deadline.
+    // The loop tests each reason separately: a dial that waits for its retry, and a connection with a deadline.
     let attempts = core::mem::take(&mut wires.wires);
     assert_eq!((armed(&mut wires, true), wires.dials.len()), (often.to_string(), 1));
     (wires.wires, wires.dials) = (attempts, Default::default());
@@ -145,7 +145,7 @@ fn pending_dials_fail_when_the_connector_breaks() {
     assert!(words.ends_with("the completion queue cannot be polled any more"), "{words}");
 }
 
-/// A connector with a local address for each of the contact's addresses.
+/// Returns a connector with a local address for each of the contact's addresses.
 fn wires() -> Wires {
     let (domain, channel) = (domain(&[]).unwrap(), Channel::new().unwrap());
     let here = vec![local("10.77.0.2"), local("fd00::2")];
@@ -222,7 +222,7 @@ fn quiet_connection_finishes_immediately() {
     assert!(wires.events.is_empty());
 }
 
-/// An incoming connection to `wires` from a peer that uses this key and this target. Returns its number and the bytes of its
+/// Makes an incoming connection to `wires` from a peer that uses this key and this target. Returns its number and the bytes of its
 /// proof.
 fn newcomer(wires: &mut Wires, key: &Key, target: [u8; 16]) -> (u64, Vec<u8>) {
     let hello = Hello::new(PURPOSE, target, &address::pack(&contact(1))).unwrap();

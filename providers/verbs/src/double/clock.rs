@@ -1,4 +1,5 @@
-//! The clock of the device double. Every read advances it by one microsecond, so timing does not depend on the machine's load.
+//! The clock of the device double. Every read advances the clock by one microsecond, so timing does not depend on the machine's
+//! load.
 
 use core::cell::Cell;
 use core::ops::Add;
@@ -8,7 +9,7 @@ thread_local! {
     static NOW: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Replaces the standard library's `Instant`.
+/// A time of the double's clock. This type replaces the standard library's `Instant`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant(Duration);
 

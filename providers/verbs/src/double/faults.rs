@@ -5,56 +5,56 @@ use core::ffi::{c_int, c_uint};
 /// Injected faults of the device double.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Faults {
-    /// Posting a send fails with this error number.
+    /// The error number with which posting a send fails; 0 for no failure.
     pub(crate) refuse_sends: c_int,
-    /// Number of sends that succeed first.
+    /// The number of sends that succeed before `refuse_sends` applies.
     pub(crate) sends_before: usize,
-    /// After this many further sends, one fails with this status.
+    /// The number of further sends before one fails, and the status of its failure.
     pub(crate) fails_after: Option<(usize, c_uint)>,
-    /// Destroying a queue pair fails.
+    /// Whether destroying a queue pair fails.
     pub(crate) keeps_pairs: bool,
-    /// Sends neither complete nor fail.
+    /// Whether sends neither complete nor fail.
     pub(crate) stuck: bool,
-    /// The network is cut: sends fail after the last retry.
+    /// Whether the network is cut: sends fail after the last retry.
     pub(crate) cut: bool,
-    /// A queue pair in ERR flushes nothing and reports nothing.
+    /// Whether a queue pair in ERR flushes nothing and reports nothing.
     pub(crate) hung: bool,
-    /// A queue pair in ERR flushes after this many polls of a completion queue.
+    /// The number of polls of a completion queue after which a queue pair in ERR flushes.
     pub(crate) late: u32,
-    /// A queue pair in ERR does not report its last receive.
+    /// Whether a queue pair in ERR does not report its last receive.
     pub(crate) mute: bool,
-    /// Posting receives fails with this error number.
+    /// The error number with which posting receives fails; 0 for no failure.
     pub(crate) refuse_receives: c_int,
-    /// `refuse_receives` applies only to this queue pair, after this many receives.
+    /// The only queue pair to which `refuse_receives` applies, and the number of receives that succeed before.
     pub(crate) refuse_receives_of: Option<(u32, usize)>,
-    /// Creating this many queue pairs fails for lack of memory.
+    /// The number of queue pair creations that fail for lack of memory.
     pub(crate) refuse_pairs: usize,
-    /// Creating this many completion queues fails for lack of memory; below, the same for all shared receive queues.
+    /// The number of completion queue creations that fail for lack of memory; below, the same for all shared receive queues.
     pub(crate) refuse_completion_queues: usize,
     pub(crate) no_receive_queues: bool,
-    /// Limits on queue pairs and on completion queue entries.
+    /// The limits on queue pairs and on completion queue entries.
     pub(crate) most_pairs: Option<usize>,
     pub(crate) most_completions: Option<c_int>,
-    /// Arriving messages have no immediate value.
+    /// Whether arriving messages have no immediate value.
     pub(crate) no_number: bool,
-    /// Sending datagrams fails.
+    /// Whether sending datagrams fails.
     pub(crate) no_link: bool,
-    /// Creating address handles fails: no port is reachable.
+    /// Whether creating address handles fails: no port is reachable.
     pub(crate) no_way: bool,
-    /// Creating address handles with these GID indices fails.
+    /// The GID indices for which creating address handles fails.
     pub(crate) dead_gids: Vec<u8>,
-    /// Polling a completion queue fails.
+    /// Whether polling a completion queue fails.
     pub(crate) polls_fail: bool,
-    /// This many polls of a completion queue find an additional receive without payload.
+    /// The number of polls of a completion queue that find an additional receive without payload.
     pub(crate) chatter: u32,
-    /// Limit on registered bytes in total.
+    /// The limit on registered bytes in total.
     pub(crate) locked: Option<usize>,
-    /// Addresses of read-only mappings.
+    /// The addresses of read-only mappings.
     pub(crate) read_only: core::ops::Range<u64>,
 }
 
 impl Faults {
-    /// Whether the next send fails.
+    /// Checks whether the next send fails.
     pub(super) fn refuses_send(&mut self) -> bool {
         let refuses = self.sends_before == 0 && self.refuse_sends != 0;
         self.sends_before = self.sends_before.saturating_sub(1);

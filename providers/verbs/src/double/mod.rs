@@ -26,21 +26,21 @@ use tieline_plugin_api::{Domain, Endpoint, Events, Failure, Interface, Status, a
 /// The events of one or more polls.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// Header and payload of each message.
+    /// The header and payload of each message.
     pub(crate) messages: Vec<(u64, Vec<u8>)>,
-    /// Cookie and result of each completed operation; the value is an atomic's fetched value.
+    /// The cookie and result of each completed operation. The value is the fetched value of an atomic.
     pub(crate) ended: Vec<(u64, Result<u64, Status>)>,
-    /// Words of peers' puts with notification.
+    /// The words of peers' puts with notification.
     pub(crate) notified: Vec<u64>,
-    /// Identities of arrived peers.
+    /// The identities of arrived peers.
     pub(crate) arrived: Vec<Vec<u8>>,
-    /// Peers that left.
+    /// The number of peers that left.
     pub(crate) left: usize,
-    /// Failed endpoints: cookie, status, text.
+    /// The failed endpoints: cookie, status, text.
     pub(crate) failed: Vec<(u64, Status, String)>,
 }
 
-/// Polls once.
+/// Polls an interface once and appends its events to `told`.
 pub(crate) fn poll(interface: &VerbsInterface, told: &mut Told) -> usize {
     let mut room = [const { MaybeUninit::<Event>::uninit() }; 16];
     let mut events = Events::new(&mut room);
@@ -74,11 +74,11 @@ pub(crate) struct Side {
     pub(crate) domain: VerbsDomain,
     pub(crate) told: Told,
     until: Instant,
-    /// The advance of the clock double per poll, beyond its reads.
+    /// The time by which the clock double advances per poll, beyond its reads.
     pace: Duration,
 }
 
-/// Test timeout: only a hang takes this long.
+/// The time limit of a test, which only a hang reaches.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Side {
@@ -94,7 +94,7 @@ pub(crate) fn domain(settings: &[(&str, &str)]) -> Result<VerbsDomain, Failure> 
     domain_of(&class(), settings)
 }
 
-/// The kernel's description of the device double.
+/// Returns the kernel's description of the device double.
 pub(crate) fn class() -> FakeClass {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let class = FakeClass::new(&format!("double-{}", NUMBER.fetch_add(1, Ordering::Relaxed)));
@@ -170,17 +170,17 @@ pub(crate) fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (R
     (region, key)
 }
 
-/// Words as one I/O piece.
+/// Returns the words as one I/O piece.
 pub(crate) fn piece(words: &mut [u64]) -> Iov {
     Iov::new(words.as_mut_ptr().cast(), size_of_val(words))
 }
 
-/// Words as one I/O piece with a region handle.
+/// Returns the words as one I/O piece with a region handle.
 pub(crate) fn piece_in(region: &Region, words: &mut [u64]) -> Iov {
     Iov { region: core::ptr::from_ref(region).cast_mut().cast(), ..piece(words) }
 }
 
-/// The timer interval of a sleeper on this descriptor.
+/// Returns the timer interval of a sleeper on this descriptor.
 pub(crate) fn interval(epoll: i32) -> String {
     let info = |fd: &str| std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
     let sleep = info(&epoll.to_string());

@@ -1,8 +1,8 @@
 //! A single-threaded double of libibverbs. Requests are executed immediately between queue pairs of this process (`world.rs`).
 //!
-//! It follows the specification in the points on which the provider relies. These are queue pair states, keys, ranges and
-//! rights; in-order completions, only for signalled sends; and receivers without a buffer. A rejected access ends both queue
-//! pairs. Unread completions are lost with their queue pair.
+//! The double follows the specification in the points on which the provider relies. These are queue pair states, keys, ranges and
+//! rights; in-order completions, only for signalled sends; and receivers without a buffer. A rejected access ends both queue pairs.
+//! Unread completions are lost with their queue pair.
 
 #![allow(unsafe_code)]
 
@@ -19,10 +19,10 @@ use std::collections::VecDeque;
 
 /// The name of the only device.
 pub(crate) const NAME: &CStr = c"double0";
-/// The bytes of a registration or of an inline piece.
+/// Returns the bytes of a registration or of an inline piece.
 pub(super) fn bytes_at<'a>(address: u64, len: u32) -> &'a [u8] {
-    // SAFETY: the caller has found the range in a live registration, whose memory the registering side keeps mapped, or it is
-    // an inline piece, borrowed for the call; no other code runs meanwhile.
+    // SAFETY: the caller has found the range in a live registration, whose memory the registering side keeps mapped, or the range
+    // is an inline piece, borrowed for the call; no other code runs meanwhile.
     unsafe {
         core::slice::from_raw_parts(ptr::with_exposed_provenance(address as usize), len as usize)
     }
@@ -35,9 +35,9 @@ pub(crate) fn write_at(address: u64, bytes: &[u8]) {
     unsafe { ptr::copy(bytes.as_ptr(), to, bytes.len()) };
 }
 
-/// A dummy kernel descriptor for channels.
+/// Returns a dummy kernel descriptor for channels.
 pub(crate) fn descriptor() -> c_int {
-    // SAFETY: no memory is involved.
+    // SAFETY: the call involves no memory.
     unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }
 }
 
@@ -45,7 +45,7 @@ thread_local! {
     static OBJECTS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Number of live objects of this thread's devices.
+/// Returns the number of live objects of this thread's devices.
 pub(crate) fn objects() -> usize {
     OBJECTS.get()
 }
@@ -55,9 +55,9 @@ fn made<T>(object: T) -> *mut T {
     Box::into_raw(Box::new(object))
 }
 
-/// The result of a failed constructor with this error number.
+/// Returns the result of a failed constructor with this error number.
 fn refused<T>(errno: c_int) -> *mut T {
-    // SAFETY: the thread's own error number.
+    // SAFETY: the pointer leads to the thread's own error number.
     unsafe { *libc::__errno_location() = errno };
     ptr::null_mut()
 }
@@ -74,14 +74,14 @@ unsafe fn unmade<T>(object: *mut T) -> c_int {
 unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut ibv_device {
     let list = [NAME.as_ptr().cast_mut().cast::<ibv_device>(), ptr::null_mut()];
     if !count.is_null() {
-        // SAFETY: the caller's out-pointer.
+        // SAFETY: the caller guarantees the out-pointer.
         unsafe { *count = 1 };
     }
     made(list).cast()
 }
 
 unsafe extern "C" fn free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: it came from `get_device_list`.
+    // SAFETY: the pointer came from `get_device_list`.
     let _ = unsafe { unmade(list.cast::<[*mut ibv_device; 2]>()) };
 }
 
@@ -109,20 +109,20 @@ unsafe extern "C" fn open_device(device: *mut ibv_device) -> *mut ibv_context {
 
 unsafe extern "C" fn close_device(context: *mut ibv_context) -> c_int {
     let _ = world(|world| world.async_events.remove(&context.addr()));
-    // SAFETY: it came from `open_device`.
+    // SAFETY: the pointer came from `open_device`.
     unsafe {
         let _ = libc::close((*context).async_fd);
         unmade(context)
     }
 }
 
-/// Limit on completion queue entries.
+/// Returns the limit on completion queue entries.
 fn most_completions() -> c_int {
     world(|world| world.faults.most_completions).unwrap_or(1 << 20)
 }
 
 unsafe extern "C" fn query_device(_: *mut ibv_context, out: *mut ibv_device_attr) -> c_int {
-    // SAFETY: plain numbers, and the caller's record.
+    // SAFETY: the caller guarantees the record, and its fields are plain numbers.
     unsafe {
         *out = ibv_device_attr {
             max_sge: world(|world| world.nature.pieces),
@@ -164,7 +164,7 @@ unsafe extern "C" fn get_async_event(
 ) -> c_int {
     let next = world(|world| world.async_events.get_mut(&context.addr())?.pop_front());
     let Some((event_type, element)) = next else { return -1 };
-    // SAFETY: the caller's record.
+    // SAFETY: the caller guarantees the record.
     unsafe {
         *out = ibv_async_event { element: ptr::with_exposed_provenance_mut(element), event_type }
     };
@@ -178,7 +178,7 @@ unsafe extern "C" fn alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 }
 
 unsafe extern "C" fn dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: it came from `alloc_pd`.
+    // SAFETY: the pointer came from `alloc_pd`.
     unsafe { unmade(pd) }
 }
 
@@ -224,7 +224,7 @@ unsafe extern "C" fn reg_mr_iova2(
     unsafe { reg_mr(pd, addr, length, access as c_int) }
 }
 
-/// A DMA buffer is memory of this process at its stated address; only the device may access it.
+/// Registers a DMA buffer, which is memory of this process at its stated address; only the device may access that memory.
 unsafe extern "C" fn reg_dmabuf_mr(
     pd: *mut ibv_pd,
     offset: u64,
@@ -238,7 +238,7 @@ unsafe extern "C" fn reg_dmabuf_mr(
     }
     // SAFETY: as in `reg_mr`.
     let mr = unsafe { reg_mr(pd, ptr::with_exposed_provenance_mut(iova as usize), length, access) };
-    // SAFETY: null, or just made.
+    // SAFETY: the pointer is null, or was just made.
     let key = unsafe { mr.as_ref() }.map(|mr| mr.lkey);
     world(|world| {
         let area = key.and_then(|key| world.memory.get_mut(&key));
@@ -248,10 +248,10 @@ unsafe extern "C" fn reg_dmabuf_mr(
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: it came from `reg_mr`.
+    // SAFETY: the pointer came from `reg_mr`.
     let key = unsafe { (*mr).lkey };
     let _ = world(|world| world.memory.remove(&key));
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     unsafe { unmade(mr) }
 }
 
@@ -260,7 +260,7 @@ unsafe extern "C" fn create_comp_channel(context: *mut ibv_context) -> *mut ibv_
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: it came from `create_comp_channel`.
+    // SAFETY: the pointer came from `create_comp_channel`.
     unsafe {
         let _ = libc::close((*channel).fd);
         unmade(channel)
@@ -296,7 +296,7 @@ unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     if !(1..=most_completions()).contains(&cqe) {
         return libc::EINVAL;
     }
-    // SAFETY: it came from `create_cq`.
+    // SAFETY: the pointer came from `create_cq`.
     unsafe { (*cq).cqe = cqe };
     let _ = world(|world| world.room.insert(cq.addr(), cqe as usize));
     0
@@ -304,7 +304,7 @@ unsafe extern "C" fn resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 unsafe extern "C" fn destroy_cq(cq: *mut ibv_cq) -> c_int {
     let _ = world(|world| (world.done.remove(&cq.addr()), world.room.remove(&cq.addr())));
-    // SAFETY: it came from `create_cq`.
+    // SAFETY: the pointer came from `create_cq`.
     unsafe { unmade(cq) }
 }
 
@@ -331,7 +331,7 @@ unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -
     if world(|world| world.faults.no_receive_queues) {
         return refused(libc::ENOMEM);
     }
-    // SAFETY: a live protection domain and a filled record.
+    // SAFETY: the protection domain is live, and the record is filled.
     let (context, depth) = unsafe { ((*pd).context, (*init).max_wr as usize) };
     let srq = made(ibv_srq { context });
     let _ = world(|world| world.depths.insert(srq.addr(), depth));
@@ -340,12 +340,12 @@ unsafe extern "C" fn create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -
 
 unsafe extern "C" fn destroy_srq(srq: *mut ibv_srq) -> c_int {
     let _ = world(|world| (world.receives.remove(&srq.addr()), world.depths.remove(&srq.addr())));
-    // SAFETY: it came from `create_srq`.
+    // SAFETY: the pointer came from `create_srq`.
     unsafe { unmade(srq) }
 }
 
 unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: a filled record and a live protection domain.
+    // SAFETY: the record is filled, and the protection domain is live.
     let (init, context) = unsafe { (&mut *init, (*pd).context) };
     let nature = world(|world| world.nature);
     if init.cap.max_inline_data > nature.inline
@@ -400,7 +400,7 @@ unsafe extern "C" fn create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> 
     })
 }
 
-/// The attributes required for a state transition, beside the state; `None`: no such transition exists.
+/// Returns the attributes required for a state transition, besides the state. Returns `None` if there is no such transition.
 fn needed(from: c_uint, to: c_uint, datagrams: bool) -> Option<c_uint> {
     Some(match (from, to, datagrams) {
         (_, IBV_QPS_RESET | IBV_QPS_ERR, _)
@@ -431,7 +431,7 @@ fn needed(from: c_uint, to: c_uint, datagrams: bool) -> Option<c_uint> {
 }
 
 unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
-    // SAFETY: a live queue pair and a filled record.
+    // SAFETY: the queue pair is live, and the record is filled.
     let (qpn, new, mask) = unsafe { ((*qp).qp_num, *attr, mask as c_uint) };
     world(|world| {
         let Some(pair) = world.pairs.get_mut(&qpn) else { return libc::EINVAL };
@@ -452,7 +452,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
             (known.pkey_index, known.port_num) = (old.pkey_index, old.port_num);
         }
         if new.qp_state == IBV_QPS_RTS {
-            // Earlier attributes stay; this transition adds the sender's part.
+            // The earlier attributes stay; this transition adds the attributes of the sender.
             let sender = new;
             *known = old;
             known.qp_state = IBV_QPS_RTS;
@@ -470,7 +470,7 @@ unsafe extern "C" fn modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_
 }
 
 unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: it came from `create_qp`.
+    // SAFETY: the pointer came from `create_qp`.
     let qpn = unsafe { (*qp).qp_num };
     if world(|world| world.faults.keeps_pairs) {
         return libc::EBUSY;
@@ -484,7 +484,7 @@ unsafe extern "C" fn destroy_qp(qp: *mut ibv_qp) -> c_int {
             async_events.retain(|(_, element)| *element != qp.addr());
         }
     });
-    // SAFETY: as above.
+    // SAFETY: as for the block above.
     unsafe { unmade(qp) }
 }
 
@@ -498,12 +498,12 @@ unsafe extern "C" fn create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut 
     if refused {
         return ptr::null_mut();
     }
-    // SAFETY: a live protection domain.
+    // SAFETY: the protection domain is live.
     made(ibv_ah { context: unsafe { (*pd).context } })
 }
 
 unsafe extern "C" fn destroy_ah(ah: *mut ibv_ah) -> c_int {
-    // SAFETY: it came from `create_ah`.
+    // SAFETY: the pointer came from `create_ah`.
     unsafe { unmade(ah) }
 }
 
@@ -533,7 +533,7 @@ unsafe extern "C" fn req_notify_cq(_: *mut ibv_cq, _: c_int) -> c_int {
     0
 }
 
-/// The double's function table, in place of the real library.
+/// Returns the double's function table, in place of the real library.
 pub(crate) fn library() -> Library {
     Library {
         ibv_get_device_list: get_device_list,
@@ -568,7 +568,7 @@ pub(crate) fn library() -> Library {
     }
 }
 
-/// The events that a poll has pushed into `room`.
+/// Returns the events that a poll has pushed into `room`.
 pub(crate) fn pushed(
     room: &[core::mem::MaybeUninit<tieline_plugin_api::abi::Event>],
     len: usize,
@@ -577,7 +577,7 @@ pub(crate) fn pushed(
     room[..len].iter().map(|slot| unsafe { slot.assume_init_read() }).collect()
 }
 
-/// The bytes to which an event of the latest poll points.
+/// Returns the bytes to which an event of the latest poll points.
 pub(crate) fn payload(event: &tieline_plugin_api::abi::Event) -> Vec<u8> {
     if event.len == 0 {
         return Vec::new();

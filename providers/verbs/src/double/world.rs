@@ -9,27 +9,27 @@ use core::cell::RefCell;
 use core::ffi::{c_int, c_uint};
 use std::collections::{BTreeMap, VecDeque};
 
-/// A datagram queue pair after a send that failed: it still receives.
+/// The state of a datagram queue pair after a failed send: the queue pair still receives.
 pub(super) const IBV_QPS_SQE: c_uint = 5;
 
 /// Counters of device operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) sends: usize,
-    /// Calls that post sends.
+    /// The number of calls that post sends.
     pub(crate) send_calls: usize,
     pub(crate) signalled: usize,
     pub(crate) inline: usize,
-    /// Sends that wait for earlier reads and atomics.
+    /// The number of sends that wait for earlier reads and atomics.
     pub(crate) fenced: usize,
     pub(crate) receives: usize,
-    /// Calls that post receives.
+    /// The number of calls that post receives.
     pub(crate) receive_calls: usize,
     pub(crate) registrations: usize,
-    /// Polls of completion queues, and requests for a notification.
+    /// The number of polls of completion queues, and of requests for a notification.
     pub(crate) looks: usize,
     pub(crate) asks: usize,
-    /// Requested address handles.
+    /// The number of requested address handles.
     pub(crate) handles: usize,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Area {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) rights: c_uint,
-    /// Memory of another device, which the processor must not access.
+    /// Whether the registration is memory of another device, which the processor must not access.
     pub(super) foreign: bool,
 }
 
@@ -49,30 +49,30 @@ pub(super) struct Send {
     pub(super) pieces: Vec<ibv_sge>,
     /// The payload of an inline send.
     pub(super) copied: Option<Vec<u8>>,
-    /// Address and key, or the queue pair of a datagram.
+    /// The address and key, or the queue pair of a datagram.
     pub(super) target: (u64, u32),
     pub(super) operands: (u64, u64),
 }
 
 pub(super) struct Pair {
     pub(super) object: *mut ibv_qp,
-    /// Address of the open device's context.
+    /// The address of the open device's context.
     pub(super) context: usize,
     pub(super) datagrams: bool,
     pub(super) peer: u32,
-    /// Send queue depth, and maximum inline bytes.
+    /// The send queue depth, and the maximum number of inline bytes.
     pub(super) depth: usize,
     pub(super) inline: u32,
-    /// Maximum pieces of a request.
+    /// The maximum number of pieces of a request.
     pub(super) pieces: usize,
     pub(super) attr: ibv_qp_attr,
     pub(super) waiting: VecDeque<Send>,
-    /// The source of its receives and its completion queue: addresses of the objects.
+    /// The source of the queue pair's receives and its completion queue: the addresses of the objects.
     pub(super) receives: usize,
     pub(super) cq: usize,
-    /// Receives that it had prefetched when it entered ERR, and has not flushed.
+    /// The receives that the queue pair had prefetched when it entered ERR, and has not flushed.
     pub(super) taken: Vec<u64>,
-    /// It has not reported its last receive yet.
+    /// Whether the queue pair has not reported its last receive yet.
     pub(super) owes_last: bool,
 }
 
@@ -85,19 +85,19 @@ pub(super) struct World {
     pub(super) pairs: BTreeMap<u32, Pair>,
     pub(super) memory: BTreeMap<u32, Area>,
     pub(super) receives: BTreeMap<usize, VecDeque<(u64, ibv_sge)>>,
-    /// Capacity of each receive queue.
+    /// The capacity of each receive queue.
     pub(super) depths: BTreeMap<usize, usize>,
     pub(super) done: BTreeMap<usize, VecDeque<ibv_wc>>,
-    /// Capacity of each completion queue. A completion beyond it is lost, and the queue fails.
+    /// The capacity of each completion queue. A completion beyond the capacity is lost, and the queue fails.
     pub(super) room: BTreeMap<usize, usize>,
-    /// Notifications pending in a completion channel, and notifications read but not acknowledged.
+    /// The number of notifications pending in a completion channel, and of notifications read but not acknowledged.
     pub(super) wakes: u32,
     pub(super) taken: i64,
-    /// Pending asynchronous events per open device, by the address of its context.
+    /// The pending asynchronous events per open device, by the address of its context.
     pub(super) async_events: BTreeMap<usize, VecDeque<(c_uint, usize)>>,
-    /// Device events reported to the host.
+    /// The device events reported to the host.
     pub(super) reported: Vec<(u32, String)>,
-    /// Lines in the host's log.
+    /// The lines in the host's log.
     pub(super) logged: Vec<String>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn fault(change: impl FnOnce(&mut Faults)) {
     });
 }
 
-/// The remaining value of `chatter`.
+/// Returns the remaining value of `chatter`.
 pub(crate) fn chatter() -> u32 {
     world(|world| world.faults.chatter)
 }
@@ -126,37 +126,37 @@ pub(crate) fn counts() -> Counts {
     world(|world| world.counts)
 }
 
-/// Rights of all live registrations.
+/// Returns the rights of all live registrations.
 pub(crate) fn rights() -> Vec<c_uint> {
     world(|world| world.memory.values().map(|area| area.rights).collect())
 }
 
-/// Number of live registrations.
+/// Returns the number of live registrations.
 pub(crate) fn registrations() -> usize {
     world(|world| world.memory.len())
 }
 
-/// Registered bytes in total.
+/// Returns the total number of registered bytes.
 pub(crate) fn locked() -> usize {
     world(|world| world.memory.values().map(|area| area.len as usize).sum())
 }
 
-/// Device events reported to the host, with the domain's name.
+/// Returns the device events reported to the host, with the domain's name.
 pub(crate) fn reported() -> Vec<(u32, String)> {
     world(|world| world.reported.clone())
 }
 
-/// Lines of the host's log since the last call.
+/// Returns the lines of the host's log since the last call.
 pub(crate) fn logged() -> Vec<String> {
     world(|world| std::mem::take(&mut world.logged))
 }
 
-/// The device raises an event (`IBV_EVENT_*`) about itself or about port 1.
+/// Raises an event (`IBV_EVENT_*`) of the device about itself or about port 1.
 pub(crate) fn announce(kind: c_uint) {
     announce_of(1, kind);
 }
 
-/// The device raises an event about a port.
+/// Raises an event of the device about a port.
 pub(crate) fn announce_of(port: usize, kind: c_uint) {
     let said = |world: &mut World| {
         world.async_events.values_mut().for_each(|events| events.push_back((kind, port)));
@@ -164,8 +164,7 @@ pub(crate) fn announce_of(port: usize, kind: c_uint) {
     world(said);
 }
 
-/// A queue of this queue pair fails, as after an overrun: its completion queue, its source of receives, or the queue pair
-/// itself.
+/// Fails a queue of this queue pair, as after an overrun: its completion queue, its source of receives, or the queue pair itself.
 pub(crate) fn queue_fails(qpn: u32, kind: c_uint) {
     world(|world| {
         let pair = &world.pairs[&qpn];
@@ -180,7 +179,7 @@ pub(crate) fn queue_fails(qpn: u32, kind: c_uint) {
     });
 }
 
-/// This queue pair enters ERR without an event.
+/// Moves this queue pair to ERR without an event.
 pub(crate) fn errs(qpn: u32) {
     world(|world| world.enter_error(qpn, None));
 }
@@ -190,33 +189,33 @@ pub(crate) fn wake(times: u32) {
     world(|world| world.wakes = times);
 }
 
-/// Notifications that were not read, and notifications read but not acknowledged. A driver does not destroy a completion queue
-/// before they are acknowledged.
+/// Returns the number of notifications that were not read, and the number read but not acknowledged. A driver does not destroy a
+/// completion queue before all are acknowledged.
 pub(crate) fn wakes() -> (u32, i64) {
     world(|world| (world.wakes, world.taken))
 }
 
-/// The current attributes of a queue pair, by its number.
+/// Returns the current attributes of a queue pair, by its number.
 pub(crate) fn attributes(qpn: u32) -> ibv_qp_attr {
     world(|world| world.pairs[&qpn].attr)
 }
 
-/// Number of unread completions of a queue pair.
+/// Returns the number of unread completions of a queue pair.
 pub(crate) fn unread(qpn: u32) -> usize {
     world(|world| world.done.values().flatten().filter(|wc| wc.qp_num == qpn).count())
 }
 
-/// Number of posted receives in all queues.
+/// Returns the number of posted receives in all queues.
 pub(crate) fn receives() -> usize {
     world(|world| world.receives.values().map(VecDeque::len).sum())
 }
 
-/// Number of completion queues, and of receive queues.
+/// Returns the number of completion queues, and of receive queues.
 pub(crate) fn queues() -> (usize, usize) {
     world(|world| (world.room.len(), world.depths.len()))
 }
 
-/// The numbers of all queue pairs.
+/// Returns the numbers of all queue pairs.
 pub(crate) fn pairs() -> Vec<u32> {
     world(|world| world.pairs.keys().copied().collect())
 }
@@ -233,14 +232,14 @@ impl World {
         self.next
     }
 
-    /// Whether the processor may access the range.
+    /// Checks whether the processor may access the range.
     pub(super) fn touchable(&self, address: u64, len: u32) -> bool {
         let end = address + u64::from(len);
         let mut foreign = self.memory.values().filter(|area| area.foreign);
         !foreign.any(|area| address < area.start + area.len && area.start < end)
     }
 
-    /// The error number for posting a receive to this queue, or 0.
+    /// Returns the error number for posting a receive to this queue, or 0.
     pub(super) fn refuses_receive(&mut self, queue: usize) -> c_int {
         let named = self.faults.refuse_receives_of.and_then(|(qpn, _)| self.pairs.get(&qpn));
         if let (Some(pair), Some((_, left))) = (named, &mut self.faults.refuse_receives_of) {
@@ -267,7 +266,7 @@ impl World {
         })
     }
 
-    /// The payload of a send; `None` if a piece is not registered.
+    /// Returns the payload of a send; `None` if a piece is not registered.
     fn gather(&self, send: &Send) -> Option<Vec<u8>> {
         if let Some(copied) = &send.copied {
             return Some(copied.clone());
@@ -282,7 +281,7 @@ impl World {
         Some(all)
     }
 
-    /// Writes bytes into the pieces of a send; `false` if one is not writable.
+    /// Writes bytes into the pieces of a send. Returns `false` if a piece is not writable.
     fn scatter(&self, send: &Send, mut bytes: &[u8]) -> bool {
         for piece in &send.pieces {
             if !self.admits(piece.lkey, piece.addr, u64::from(piece.length), IBV_ACCESS_LOCAL_WRITE)
@@ -339,8 +338,8 @@ impl World {
         numbers.into_iter().for_each(|qpn| self.give_receives_back(qpn));
     }
 
-    /// A queue pair in ERR flushes the shared receives that it has prefetched, or all receives of its own queue, and reports
-    /// the last one.
+    /// Flushes the shared receives that a queue pair in ERR has prefetched, or all receives of its own queue, and reports the last
+    /// one.
     fn give_receives_back(&mut self, qpn: u32) {
         let waits = self.faults.hung || self.faults.late > 0;
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
@@ -398,7 +397,7 @@ impl World {
         true
     }
 
-    /// The peer of a connected queue pair.
+    /// Returns the peer of a connected queue pair.
     fn other(&self, qpn: u32) -> Option<u32> {
         let peer = self.pairs.get(&qpn)?.peer;
         let there = self.pairs.get(&peer)?;
@@ -441,7 +440,7 @@ impl World {
                     write_at(address, &payload);
                     return Outcome::Done;
                 }
-                // A receive is consumed, and its buffer stays untouched.
+                // The write consumes a receive, and the receive's buffer stays untouched.
                 let opcode = IBV_WC_RECV_RDMA_WITH_IMM;
                 let arrived = self.with_imm(send, opcode);
                 let arrived = self.arrive(peer, qpn, &[], arrived);
@@ -484,13 +483,13 @@ impl World {
         }
     }
 
-    /// A rejected key also fails the target's queue pair.
+    /// Handles a rejected key, which also fails the target's queue pair.
     fn refused(&mut self, peer: u32) -> Outcome {
         self.enter_error(peer, Some(IBV_EVENT_QP_ACCESS_ERR));
         Outcome::Failed(IBV_WC_REM_ACCESS_ERR)
     }
 
-    /// Any state to ERR, with an optional event. The queue pair has prefetched some shared receives.
+    /// Moves a queue pair from any state to ERR, with an optional event. The queue pair has prefetched some shared receives.
     pub(super) fn enter_error(&mut self, qpn: u32, why: Option<c_uint>) {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
         let element = pair.object.expose_provenance();
@@ -507,8 +506,8 @@ impl World {
         self.give_receives_back(qpn);
     }
 
-    /// A queue pair is reset or destroyed. Its prefetched and unflushed receives are lost; most drivers also discard its unread
-    /// completions.
+    /// Removes the state of a queue pair that is reset or destroyed. Its prefetched and unflushed receives are lost. Most drivers
+    /// also discard its unread completions.
     pub(super) fn purge(&mut self, qpn: u32) {
         let Some(pair) = self.pairs.get_mut(&qpn) else { return };
         pair.waiting.clear();
@@ -526,7 +525,7 @@ impl World {
         let pair = &self.pairs[&at];
         let (cq, queue) = (pair.cq, pair.receives);
         let Some((id, piece)) = self.receives.get_mut(&queue).and_then(VecDeque::pop_front) else {
-            // Receiver not ready: retried indefinitely.
+            // The receiver is not ready: the send is retried indefinitely.
             return Outcome::Wait;
         };
         let fits = payload.len() <= piece.length as usize
@@ -540,7 +539,7 @@ impl World {
         Outcome::Done
     }
 
-    /// Delivers a datagram. It is lost if the receiver has no room.
+    /// Delivers a datagram, which is lost if the receiver has no posted receive.
     fn datagram(&mut self, qpn: u32, send: &Send) -> Outcome {
         let Some(payload) = self.gather(send) else { return Outcome::Failed(IBV_WC_LOC_PROT_ERR) };
         if self.faults.no_link {
@@ -555,7 +554,7 @@ impl World {
         Outcome::Done
     }
 
-    /// The completion fields of a receive for a send with an immediate value.
+    /// Returns the completion fields of a receive for a send with an immediate value.
     fn with_imm(&self, send: &Send, opcode: c_uint) -> ibv_wc {
         let wc_flags = if self.faults.no_number { 0 } else { IBV_WC_WITH_IMM };
         ibv_wc { imm_data: send.imm, wc_flags, opcode, ..ibv_wc::default() }

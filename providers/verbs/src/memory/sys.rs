@@ -5,10 +5,10 @@
 use super::Region;
 use tieline_plugin_api::abi::Iov;
 
-/// The region in which the core says a piece lies.
+/// Returns the region in which the core says a piece lies.
 #[inline]
 pub(super) fn region(piece: &Iov) -> Option<&Region> {
-    // SAFETY: null, or by the ABI the handle of a region of this domain. `register` made the handle from a `Region`, which
+    // SAFETY: the handle is null, or by the ABI that of a region of this domain. `register` made the handle from a `Region`, which
     // stays until the operation has ended.
     unsafe { piece.region.cast::<Region>().as_ref() }
 }

@@ -6,11 +6,11 @@
 //! and can return to RTS. Connections of `rdmacm` go through the same states, with attributes from the connection manager
 //! (`cm/wire.rs`).
 //!
-//! Teardown has three steps ([`Cleanup`]). First, in ERR, the device flushes the posted requests; with shared receives it also
-//! reports the last receive that it has taken. Second, the completion queue is read as far as it was filled at that point.
-//! Third, the queue pair is reset or destroyed. After that the device no longer accesses anything posted to it. Its unread
-//! completions may have been removed from the queue (mlx5) or still be in it (soft RoCE). In the latter case they take queue
-//! entries until the queue has been read to its end.
+//! Teardown has three steps ([`Cleanup`]). First, in ERR, the device flushes the posted requests; with shared receives the device
+//! also reports the last receive that the queue pair has taken. Second, the completion queue is read up to its fill level at that
+//! point. Third, the queue pair is reset or destroyed. After that the device no longer accesses any posted memory. Unread
+//! completions of the queue pair may have been removed from the completion queue (mlx5) or still be there (soft RoCE). In the
+//! latter case they take queue entries until the queue has been read to its end.
 
 mod sys;
 #[cfg(test)]
@@ -35,12 +35,12 @@ pub(crate) struct Remote<'a> {
     pub(crate) qpn: u32,
     pub(crate) psn: u32,
     pub(crate) port: &'a Port,
-    /// Reads and atomics that the peer's device serves concurrently.
+    /// The number of reads and atomics that the peer's device serves concurrently.
     pub(crate) reads: u8,
 }
 
 impl Qp {
-    /// RESET to INIT, for a connection.
+    /// Moves the queue pair from RESET to INIT, for a connection.
     pub(crate) fn initialise(&self, local: &Local) -> Result<(), Failure> {
         let attr = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
@@ -55,7 +55,7 @@ impl Qp {
         self.modify(attr, mask, "preparing a queue pair")
     }
 
-    /// INIT to RTS, connected to a peer's queue pair. `psn` is the number of the first packet.
+    /// Moves the queue pair from INIT to RTS, connected to a peer's queue pair. `psn` is the number of the first packet.
     pub(crate) fn connect(
         &self,
         domain: &DomainState,
@@ -92,7 +92,7 @@ impl Qp {
             qp_state: IBV_QPS_RTS,
             timeout: settings.ack_timeout,
             retry_cnt: settings.retry_count,
-            // 7 means no limit: a live receiver that does not poll is retried indefinitely.
+            // 7 means no limit: a send to a live receiver that does not poll is retried indefinitely.
             rnr_retry: 7,
             sq_psn: psn,
             max_rd_atomic: domain.reads_asked.min(peer.reads).max(1),
@@ -107,7 +107,7 @@ impl Qp {
         self.modify(send, mask, "starting a queue pair")
     }
 
-    /// RESET to RTS, for datagrams with this queue key.
+    /// Moves the queue pair from RESET to RTS, for datagrams with this queue key.
     pub(crate) fn start_datagrams(&self, local: &Local, qkey: u32) -> Result<(), Failure> {
         let init = ibv_qp_attr {
             qp_state: IBV_QPS_INIT,
@@ -124,28 +124,28 @@ impl Qp {
         self.modify(send, IBV_QP_STATE | IBV_QP_SQ_PSN, "starting a datagram queue pair")
     }
 
-    /// SQE to RTS, after a datagram that could not be sent.
+    /// Moves the queue pair from SQE to RTS, after a datagram that could not be sent.
     #[cold]
     pub(crate) fn resume_datagrams(&self) {
         let send = ibv_qp_attr { qp_state: IBV_QPS_RTS, ..ibv_qp_attr::default() };
-        // In every other state the device refuses, which is harmless.
+        // In any state but SQE the device refuses the transition, which is harmless.
         let _ = self.modify(send, IBV_QP_STATE, "restarting a datagram queue pair");
     }
 
-    /// Any state to ERR: the device flushes the posted requests.
+    /// Moves the queue pair from any state to ERR: the device flushes the posted requests.
     pub(crate) fn to_error(&self) -> Result<(), Failure> {
         let error = ibv_qp_attr { qp_state: IBV_QPS_ERR, ..ibv_qp_attr::default() };
         self.modify(error, IBV_QP_STATE, "ending a queue pair")
     }
 
-    /// Any state to RESET: the device is done with everything that was posted.
+    /// Moves the queue pair from any state to RESET: the device is done with everything that was posted.
     pub(crate) fn reset(&self) -> Result<(), Failure> {
         let reset = ibv_qp_attr { qp_state: IBV_QPS_RESET, ..ibv_qp_attr::default() };
         self.modify(reset, IBV_QP_STATE, "resetting a queue pair")
     }
 }
 
-/// The errors that a failed completion causes: one for the operation, one for the connection.
+/// Returns the errors that a failed completion causes: one for the operation, one for the connection.
 pub(crate) fn completion_error(
     wc: &ibv_wc,
     domain: &DomainState,
@@ -200,7 +200,7 @@ pub(crate) fn completion_error(
         IBV_WC_REM_OP_ERR | IBV_WC_REM_INV_REQ_ERR => {
             both(Status::PeerFailed, format!("the peer's device{peer} refused an operation"))
         }
-        // The peer is alive: it sent a request.
+        // The peer is alive: its request caused the error.
         IBV_WC_WR_FLUSH_ERR => both(
             Status::Io,
             format!(
@@ -218,7 +218,7 @@ pub(crate) fn completion_error(
     }
 }
 
-/// The error that an asynchronous event of a queue pair causes for its connection.
+/// Returns the error that an asynchronous event of a queue pair causes for its connection.
 pub(crate) fn event_error(kind: c_uint) -> Failure {
     let (status, text) = match kind {
         IBV_EVENT_QP_ACCESS_ERR => (
@@ -233,27 +233,27 @@ pub(crate) fn event_error(kind: c_uint) -> Failure {
     Failure::new(status, text)
 }
 
-/// Time that a device has to flush a queue pair in ERR and to report its last receive. Most devices need microseconds; soft
-/// RoCE of older kernels never sends the report. Without it the receives that the device has taken are unknown: the shared
-/// queue serves all queue pairs, and devices take from it in an order of their own.
+/// The time limit for the device to flush a queue pair in ERR and to report its last receive. Most devices need microseconds; soft
+/// RoCE of older kernels never sends the report. Without the report, the receives that the device has taken are unknown: the shared
+/// queue serves all queue pairs, and devices take receives in an order of their own.
 pub(crate) const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// Minimum time for which a queue pair with a broken connection is kept before it is destroyed.
+/// The minimum time for which a queue pair with a broken connection is kept before it is destroyed.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Limit on retired queue pairs for the creation of another one. While the port is down, all retired queue pairs are kept, and
-/// at the limit no new one is created. Otherwise the oldest are destroyed to make room, because peers that reconnect repeatedly
-/// would exhaust the device.
+/// The limit on retired queue pairs above which no queue pair is created. While the port is down, all retired queue pairs are kept.
+/// Otherwise the oldest ones are destroyed to make room, because peers that reconnect repeatedly would exhaust the device.
 const KEPT: usize = 64;
 
 /// A retired queue pair that is not destroyed yet.
 struct Ending {
     qp: Qp,
     since: Instant,
-    /// Its connection broke, perhaps because its link did, or the link is down. While a packet is in the driver of a link that
-    /// is down, soft RoCE takes up to a minute to destroy the queue pair. The link event arrives slightly later.
+    /// Whether the connection of this queue pair broke, perhaps because the link went down. While a packet is in the driver of a
+    /// link that is down, soft RoCE takes up to a minute to destroy the queue pair. The link event arrives slightly later.
     broke: bool,
-    /// Its connection waits for the device to flush its sends.
+    /// Whether the connection of this queue pair waits for the device to flush its sends.
     waits: bool,
-    /// If set, it takes no further receives. After this many more completions have been read, all of its own have been read.
+    /// The number of completions to read until all completions of this queue pair have been read; `None` while the queue pair may
+    /// take further receives.
     unread: Option<usize>,
 }
 
@@ -261,9 +261,9 @@ struct Ending {
 #[derive(Default)]
 pub(crate) struct Cleanup {
     endings: Vec<Ending>,
-    /// Completion queue entries that unread completions of already destroyed queue pairs may still take.
+    /// The number of completion queue entries that unread completions of already destroyed queue pairs may still take.
     stale: usize,
-    /// Numbers of the queue pairs that have released all receives since the last query.
+    /// The numbers of the queue pairs that have released all receives since the last query.
     gone: Vec<u32>,
 }
 
@@ -274,8 +274,8 @@ impl Cleanup {
         drop(qp);
     }
 
-    /// Destroys a queue pair in ERR once its receives are accounted for; `unread` is 0 if it never had any. If `waits`, its
-    /// connection still waits for sends.
+    /// Destroys a queue pair in ERR once all its receives have completed or been reported. `unread` is `Some(0)` if the queue pair
+    /// never had receives. `waits` states whether the connection still waits for sends.
     pub(crate) fn drain(&mut self, qp: Qp, broke: bool, waits: bool, unread: Option<usize>) {
         if !broke && unread == Some(0) {
             return self.destroyed(qp);
@@ -290,22 +290,22 @@ impl Cleanup {
         }
     }
 
-    /// Records that a queue pair has taken its last receive, while at most `most` completions are unread. If the connection
-    /// broke first, this event may have come before the queue pair was retired. Such a queue pair is kept for as long as one
-    /// without this event.
+    /// Records that a queue pair has taken its last receive, while at most `most` completions are unread. If the connection broke
+    /// first, the device may have sent this event before the queue pair was retired. Such a queue pair is kept like one whose event
+    /// never comes.
     pub(crate) fn last_receive(&mut self, qp: Option<u32>, most: usize) {
         for ending in self.endings.iter_mut().filter(|ending| qp == Some(ending.qp.number())) {
             let _ = ending.unread.get_or_insert(most);
         }
     }
 
-    /// Nonzero if the teardown needs the count of completions read.
+    /// Returns a nonzero number if the teardown needs the count of completions read.
     #[inline(always)]
     pub(crate) fn waits(&self) -> usize {
         self.endings.len() | self.stale
     }
 
-    /// Records that `count` completions were read. `all`: the queue was then empty.
+    /// Records that `count` completions were read. `all` states whether the completion queue was then empty.
     #[inline]
     pub(crate) fn fetched(&mut self, count: usize, all: bool) {
         if all {
@@ -348,7 +348,7 @@ impl Cleanup {
         }
     }
 
-    /// Destroys one queue pair. If the device fails to do so, the posted buffers stay reserved.
+    /// Destroys one queue pair. If the device fails to destroy the queue pair, the posted buffers stay reserved.
     fn destroyed(&mut self, qp: Qp) {
         let qpn = qp.number();
         if qp.destroy().is_ok() {
@@ -356,7 +356,7 @@ impl Cleanup {
         }
     }
 
-    /// The queue pairs that have released all their receives since the last call.
+    /// Returns the queue pairs that have released all their receives since the last call.
     pub(crate) fn gone(&mut self) -> Vec<u32> {
         core::mem::take(&mut self.gone)
     }
@@ -388,7 +388,7 @@ impl Cleanup {
         self.destroy_those(goes);
     }
 
-    /// Whether the limit on retired queue pairs is reached.
+    /// Checks whether the limit on retired queue pairs is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.endings.len() >= KEPT
     }
@@ -397,7 +397,7 @@ impl Cleanup {
         self.endings.is_empty()
     }
 
-    /// Completion queue entries that retired queue pairs may take.
+    /// Returns the number of completion queue entries that retired queue pairs may take.
     pub(crate) fn stale(&self) -> usize {
         self.stale
     }

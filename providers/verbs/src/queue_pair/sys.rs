@@ -17,14 +17,14 @@ pub(crate) struct Srq {
     raw: NonNull<ibv_srq>,
 }
 
-/// A receive to post: its id and its target memory.
+/// A receive to post: the id and the target memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Receive {
     pub(crate) id: u64,
     pub(crate) sge: ibv_sge,
 }
 
-/// Number of receives per post call.
+/// The number of receives per post call.
 const RECEIVE_BATCH: usize = 32;
 
 /// The error of a partly accepted list of receives, and the number that the device accepted.
@@ -40,7 +40,8 @@ impl From<NotReceived> for Failure {
     }
 }
 
-/// Chains receives and passes each chain to `post`. `post` returns an error number and the first receive that was not accepted.
+/// Chains receives and passes each chain to `post`, which returns an error number and the first receive that the device did not
+/// accept.
 fn chain(
     list: &[Receive],
     mut post: impl FnMut(*mut ibv_recv_wr, *mut *mut ibv_recv_wr) -> c_int,
@@ -61,7 +62,7 @@ fn chain(
         }
         let mut bad = ptr::null_mut();
         if let Err(failure) = check(post(next, &raw mut bad), "posting receives") {
-            // If the driver names no request, it accepted none of the chain.
+            // If the driver names no request, the device accepted none of the chain.
             let here = wrs[..part.len()].iter().position(|wr| ptr::eq(wr.as_ptr(), bad));
             let taken = before * RECEIVE_BATCH + here.unwrap_or(0);
             return Err(NotReceived { taken, failure });
@@ -78,20 +79,20 @@ impl Srq {
             max_sge: 1,
             srq_limit: 0,
         };
-        // SAFETY: a live protection domain.
+        // SAFETY: the protection domain is live.
         let raw = unsafe { (pd.device.api.ibv_create_srq)(pd.raw.as_ptr(), &raw mut init) };
         let raw = made(raw, || format!("a shared receive queue of {depth} cannot be made"))?;
         Ok(Srq { pd: pd.clone(), raw })
     }
 
-    /// Whether an event is about this queue.
+    /// Checks whether `queue` in an event is this queue.
     pub(crate) fn is(&self, queue: Option<usize>) -> bool {
         queue == Some(self.raw.as_ptr().addr())
     }
 
     /// Posts receives in chains, with one doorbell per chain.
     pub(crate) fn post(&self, list: &[Receive]) -> Result<(), NotReceived> {
-        // SAFETY: a live queue; the chain lives on the stack for the call; the memory is registered and belongs to the receive
+        // SAFETY: the queue is live; the chain lives on the stack for the call; the memory is registered and belongs to the receive
         // pool, which outlives the queue.
         chain(list, |first, bad| unsafe {
             let post = (*self.raw.as_ref().context).ops.post_srq_recv;
@@ -102,12 +103,12 @@ impl Srq {
 
 impl Drop for Srq {
     fn drop(&mut self) {
-        // SAFETY: the queue pairs that used it have been destroyed.
+        // SAFETY: the queue pairs that used the queue have been destroyed.
         let _ = unsafe { (self.pd.device.api.ibv_destroy_srq)(self.raw.as_ptr()) };
     }
 }
 
-/// The route to a peer's port, for datagrams.
+/// The route to a peer's port, for datagrams: an address handle.
 pub(crate) struct AddressHandle {
     pd: Arc<Pd>,
     raw: NonNull<ibv_ah>,
@@ -115,7 +116,7 @@ pub(crate) struct AddressHandle {
 
 impl AddressHandle {
     pub(crate) fn new(pd: &Arc<Pd>, mut attr: ibv_ah_attr) -> Result<AddressHandle, Failure> {
-        // SAFETY: a live protection domain and a filled record.
+        // SAFETY: the protection domain is live, and the record is filled.
         let raw = unsafe { (pd.device.api.ibv_create_ah)(pd.raw.as_ptr(), &raw mut attr) };
         let raw = made(raw, || "an address handle cannot be made".to_string())?;
         Ok(AddressHandle { pd: pd.clone(), raw })
@@ -124,17 +125,17 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        // SAFETY: the requests posted with it have been sent, or their queue pair has been destroyed.
+        // SAFETY: the requests posted with the handle have been sent, or their queue pair has been destroyed.
         let _ = unsafe { (self.pd.device.api.ibv_destroy_ah)(self.raw.as_ptr()) };
     }
 }
 
 /// The parameters of a new queue pair.
 pub(crate) struct QpShape<'a> {
-    /// `IBV_QPT_*`.
+    /// The type of the queue pair, `IBV_QPT_*`.
     pub(crate) kind: c_uint,
     pub(crate) cq: &'a Cq,
-    /// The source of receives; without it the queue pair has a receive queue of its own.
+    /// The shared receive queue; `None` for a queue pair with a receive queue of its own.
     pub(crate) srq: Option<&'a Srq>,
     pub(crate) send_depth: usize,
     pub(crate) receive_depth: usize,
@@ -146,7 +147,7 @@ pub(crate) struct QpShape<'a> {
 pub(crate) struct Qp {
     pd: Arc<Pd>,
     raw: NonNull<ibv_qp>,
-    /// The longest payload that is copied during the post.
+    /// The longest payload that the device copies during the post.
     pub(crate) inline: usize,
 }
 
@@ -179,7 +180,7 @@ impl Qp {
             qp_type: shape.kind,
             sq_sig_all: 0,
         };
-        // SAFETY: a live protection domain and queues of the same device.
+        // SAFETY: the protection domain is live, and the queues belong to the same device.
         let raw = unsafe { (pd.device.api.ibv_create_qp)(pd.raw.as_ptr(), &raw mut init) };
         let raw =
             made(raw, || format!("a queue pair with {} sends cannot be made", shape.send_depth))?;
@@ -197,7 +198,7 @@ impl Qp {
         mask: c_uint,
         what: &str,
     ) -> Result<(), Failure> {
-        // SAFETY: a live queue pair and a filled record.
+        // SAFETY: the queue pair is live, and the record is filled.
         let code = unsafe {
             (self.pd.device.api.ibv_modify_qp)(self.raw.as_ptr(), &raw mut attr, mask as c_int)
         };
@@ -205,7 +206,7 @@ impl Qp {
     }
 
     /// Posts one send with `IBV_SEND_*` flags. The device reads (or writes) the memory of the pieces until the completion. With
-    /// `IBV_SEND_INLINE` it is read before this returns.
+    /// `IBV_SEND_INLINE` the device copies the memory before this call returns.
     #[inline(always)]
     pub(crate) fn post(
         &self,
@@ -260,7 +261,7 @@ impl Qp {
     #[inline(always)]
     fn hand_over(&self, first: *mut ibv_send_wr) -> Result<(), (i32, *mut ibv_send_wr)> {
         let mut bad = ptr::null_mut();
-        // SAFETY: a live queue pair, whose context has the function. The function only reads the requests and their lists of
+        // SAFETY: the queue pair is live, whose context has the function. The function only reads the requests and their lists of
         // pieces, which the caller owns. The pieces carry keys of live registrations (the device checks each), or are inline:
         // then they are bytes of the caller, or of an operation that has not ended.
         let code = unsafe {
@@ -280,7 +281,7 @@ impl Qp {
     }
 }
 
-/// Sends that are batched because more follow. All of them are posted with one call.
+/// Sends that are held back because more sends follow. One call posts them all.
 #[derive(Default)]
 pub(crate) struct Held {
     requests: Vec<ibv_send_wr>,
@@ -300,12 +301,12 @@ impl Held {
         self.sges.extend_from_slice(sges);
     }
 
-    /// Posts all of them. Requests that the device does not accept stay; the error is its error number.
+    /// Posts all held sends. Requests that the device does not accept stay held; the error is the device's error number.
     pub(crate) fn tell(&mut self, qp: &Qp) -> Result<(), i32> {
         let (first, mut pieces) = (self.requests.as_mut_ptr(), self.sges.as_mut_ptr());
         for at in 0..self.requests.len() {
             let last = at + 1 == self.requests.len();
-            // SAFETY: both lists are exclusively ours and have room for each request and all of its pieces.
+            // SAFETY: both lists belong to this object alone and have room for each request and all of its pieces.
             unsafe {
                 let request = first.add(at);
                 (*request).next = if last { ptr::null_mut() } else { first.add(at + 1) };
@@ -321,12 +322,12 @@ impl Held {
         told.map_err(|(errno, _)| errno)
     }
 
-    /// The index of a request; 0 if it is not one of these.
+    /// Returns the index of a request among the held sends; 0 if the request is not one of them.
     fn place(&self, request: *mut ibv_send_wr) -> usize {
         self.requests.iter().position(|held| ptr::eq(held, request)).unwrap_or(0)
     }
 
-    /// Removes the last request, which the device did not accept.
+    /// Removes the last held send, which the device did not accept.
     pub(crate) fn pop(&mut self) {
         if let Some(request) = self.requests.pop() {
             self.sges.truncate(self.sges.len() - request.num_sge as usize);
@@ -338,12 +339,12 @@ impl Qp {
     /// Destroys the queue pair. After success the device accesses nothing that was posted.
     ///
     /// # Errors
-    /// The device fails to destroy it. It may then access the posted memory for the life of the process, so that memory is
-    /// kept.
+    /// The device fails to destroy the queue pair. The device may then access the posted memory for the life of the process, so
+    /// that memory is kept.
     pub(crate) fn destroy(self) -> Result<(), Failure> {
         let mut this = core::mem::ManuallyDrop::new(self);
         let ended = this.end();
-        // SAFETY: no other part of it is dropped, and it is not used again.
+        // SAFETY: no other part of the object is dropped, and the object is not used again.
         unsafe { ptr::drop_in_place(&raw mut this.pd) };
         ended
     }
@@ -357,6 +358,6 @@ impl Qp {
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        let _ = self.end(); // a failure is recorded in its protection domain
+        let _ = self.end(); // a failure is recorded in the protection domain
     }
 }

@@ -1,4 +1,4 @@
-//! The texts of queue pair errors.
+//! Tests of the texts of queue pair errors.
 
 use super::*;
 use crate::double::domain;
@@ -30,7 +30,7 @@ fn send_errors_have_texts_for_operation_and_connection() {
         assert!(text.contains(words), "{text}");
         assert_eq!(text.contains(peer), own != Invalid, "whose fault it may be: {text}");
     }
-    // The cause that ends all connections is reported.
+    // The reported cause is the one that ends all connections.
     announce(IBV_EVENT_PORT_ERR);
     state.watch.read_events();
     let (own, all, text) = said(IBV_WC_RETRY_EXC_ERR);

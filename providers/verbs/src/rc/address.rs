@@ -1,12 +1,12 @@
-//! Addresses of `rc`.
+//! The addresses of `rc`: of an interface, and of an endpoint.
 
 use crate::keys::Seal;
 use crate::port::{PORT_LEN, Port};
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of a packed interface address.
+/// The length of a packed interface address.
 pub(crate) const INTERFACE_ADDRESS_LEN: usize = 8 + PORT_LEN;
-/// Length of a packed endpoint address.
+/// The length of a packed endpoint address.
 pub(crate) const ENDPOINT_ADDRESS_LEN: usize = 40 + PORT_LEN;
 
 const INTERFACE: [u8; 4] = *b"vrc\x02";
@@ -29,7 +29,7 @@ pub(crate) struct EndpointAddress {
     /// The immediate value of messages to this endpoint.
     pub(crate) slot: u32,
     pub(crate) window: u16,
-    /// Reads and atomics that may be outstanding towards this side.
+    /// The number of reads and atomics that may be outstanding towards this side.
     pub(crate) reads: u8,
     pub(crate) segment: u32,
     pub(crate) seal: Seal,
@@ -116,8 +116,8 @@ impl EndpointAddress {
         })
     }
 
-    /// Whether this end retransmits the hello until it is acknowledged. Exactly one end of a connection does so, and both ends
-    /// compute the same choice. An end that is connected to itself is both.
+    /// Checks whether this end retransmits the hello until the peer acknowledges it. Exactly one end of a connection does so, and
+    /// both ends compute the same choice. For an endpoint connected to itself the result is `true`.
     pub(crate) fn repeats_hello(&self, peer: &EndpointAddress) -> bool {
         let rank = |a: &EndpointAddress| (a.port.gid, a.port.lid, a.qpn, a.psn, a.slot);
         rank(self) >= rank(peer)

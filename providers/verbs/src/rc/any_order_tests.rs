@@ -1,5 +1,5 @@
-//! Random sequences of posts, polls, revocations and failures: every accepted operation ends exactly once, and the received
-//! messages are a gapless prefix of the sent ones.
+//! A test of random sequences of posts, polls, revocations and failures: every accepted operation ends exactly once, and the
+//! received messages are a gapless prefix of the sent ones.
 
 use crate::RC;
 use crate::double::world::{Faults, fault};

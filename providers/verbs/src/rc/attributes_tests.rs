@@ -1,4 +1,4 @@
-//! The attributes of the modules and their stated costs.
+//! Tests of the attributes of the modules and of their stated costs.
 
 use super::state::fits;
 use crate::double::{domain, side};
@@ -11,7 +11,7 @@ fn module(modules: &[ModuleAttr], name: &str) -> ModuleAttr {
     *modules.iter().find(|module| module.name == fixed(name)).unwrap()
 }
 
-/// The combined bits.
+/// Returns the bits that occur in any of the sets.
 fn all(caps: &[u64]) -> u64 {
     caps.iter().sum()
 }
@@ -65,7 +65,7 @@ fn module_capabilities_match_supported_operations() {
     assert_eq!((rc.atomic_post64, rc.atomic_fetch64), (atomics, atomics));
     assert_eq!((rc.role, ud.role, cm.role), (role::DATA, role::DATA, role::CONNECTION_ONLY));
     assert_eq!((rc.connects, ud.connects), (connects::TO_ENDPOINT, connects::TO_INTERFACE));
-    // One of the pieces is the header's.
+    // One of the pieces of a work request is the header.
     assert_eq!((rc.max_iov, rc.max_short, rc.max_short_put), (11, 8192, 188));
     assert_eq!((rc.max_put, rc.max_get), (1 << 30, 1 << 30));
     assert_eq!((ud.max_short, ud.max_packed, ud.max_identity_len), (4056, 4056, 4096));
@@ -82,7 +82,7 @@ fn each_class_that_a_module_serves_has_its_cost() {
     assert!([&classes[..], &[ATOMIC]].concat().iter().all(|class| costs(rc.cost[*class])));
     assert!(classes[..2].iter().all(|class| costs(ud.cost[*class])));
     assert!(costs(module(&modules, RDMACM).cost[SMALL_MESSAGE]));
-    // The bandwidth of a port that reports no rate.
+    // The bandwidth is the default for a port that reports no rate.
     let bandwidth = 2.5e9 / 8.0;
     assert_eq!(bandwidths(&rc, &classes), [bandwidth; 4]);
     assert_eq!(bandwidths(&ud, &classes[..2]), [bandwidth / 4.0; 2]);
@@ -105,7 +105,7 @@ fn connection_memory_is_that_of_its_queues() {
         assert_eq!(pieces_beside(inline), pieces, "{inline}");
     }
     let state = domain(&[]).unwrap().state.clone();
-    // A work request has 192 bytes, plus as many for inline data.
+    // A work request has 192 bytes, plus the inline data rounded up.
     for (sends, receives, bytes) in [
         (1, 0, 512),
         (85, 0, 32 << 10),

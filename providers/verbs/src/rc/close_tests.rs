@@ -1,4 +1,4 @@
-//! Endpoints that are closed, or cannot be made, while the device rejects requests.
+//! Tests of endpoints that are closed, or cannot be made, while the device rejects requests.
 
 use crate::abi::*;
 use crate::double::clock::pass;
@@ -15,7 +15,7 @@ fn arrived(at: &mut Side) -> Vec<u64> {
 
 #[test]
 fn earlier_sends_arrive_although_the_goodbye_had_no_room() {
-    // The interface stays open, or is closed as well.
+    // The interface stays open, or is closed, too.
     for lives in [true, false] {
         let settings = [("TIELINE_VERBS_WINDOW", "64")];
         let (mut a, mut b) = (side(&settings), side(&settings));
@@ -96,7 +96,7 @@ fn endpoint_attempts_on_a_down_port_do_not_accumulate() {
     assert!(a.interface.connect(&[], &[], 1).is_ok());
 }
 
-/// A device has few protection domains. Contexts that leaked them would exhaust it.
+/// A device has few protection domains. Contexts that leaked domains would exhaust them.
 #[test]
 fn device_objects_are_released_with_their_interfaces() {
     for module in [RC, UD] {

@@ -20,13 +20,13 @@ use tieline_plugin_api::{Failure, Status};
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// Created; the peer's address is unknown.
+    /// The connection is created; the peer's address is unknown.
     Unconnected,
-    /// The peer has neither sent a message nor acknowledged our hello.
+    /// The peer has neither sent a message nor acknowledged the hello of this side.
     Connecting,
     /// Both sides are connected.
     Established,
-    /// Ended. Data calls return this status once the application has received the reason.
+    /// The connection has ended. Data calls return this status once the application has received the reason.
     Failed(Status),
 }
 
@@ -34,46 +34,47 @@ pub(crate) enum Phase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Packed {
     Nothing,
-    /// The application is packing a message. Its send queue entry is reserved.
+    /// The application is packing a message, whose send queue entry is reserved.
     Packing,
     /// A packed message that the device has not accepted yet: its buffer and its length.
     Message(u32, usize),
 }
 
-/// Depth of a connection's own receive queue, for devices without shared receive queues.
+/// Returns the depth of a connection's own receive queue, for devices without shared receive queues.
 pub(crate) fn own_receives(settings: &Settings) -> usize {
     settings.window.max(settings.max_window) + CONTROL
 }
 
-/// A value that matches no connection's sends: sends of this connection need more than a completion event.
+/// A value of [`Connection::plain`] that matches no send: every completion on this connection then takes the slow path.
 pub(crate) const NOT_PLAIN: u32 = u32::MAX;
 
 /// One end of a connection.
 pub(crate) struct Connection {
     pub(crate) cookie: u64,
-    /// Distinguishes the completions of this connection from those of an earlier one in the same slot.
+    /// The number that distinguishes the completions of this connection from those of an earlier one in the same slot.
     pub(crate) generation: u8,
-    /// The [`whose`] of its sends until it closes or ends; from then on [`NOT_PLAIN`].
+    /// The [`whose`] of this connection's sends until the connection closes or ends; from then on [`NOT_PLAIN`].
     pub(crate) plain: u32,
     pub(crate) phase: Phase,
-    /// The application has closed it, and the goodbye is outstanding.
+    /// Whether the application has closed the endpoint, and the goodbye is outstanding.
     pub(crate) closing: bool,
-    /// `None` once the connection has broken: the queue pair is then draining in ERR.
+    /// The queue pair; `None` once the connection has broken and the queue pair is draining in ERR.
     pub(crate) qp: Option<Qp>,
     pub(crate) own: EndpointAddress,
     pub(crate) peer: Option<EndpointAddress>,
     pub(crate) queue: SendQueue,
     pub(crate) credits: Credits,
-    /// The next operation waits for all earlier gets and atomics.
+    /// Whether the next operation waits for all earlier gets and atomics.
     pub(crate) fence: bool,
-    /// The peer has shown activity since the last tick.
+    /// Whether the peer has shown activity since the last tick.
     pub(crate) active: bool,
     pub(crate) last_active: Instant,
     pub(crate) keepalive_pending: bool,
-    /// Start of the current stall: a signalled send or the goodbye is outstanding, and nothing has come back since.
+    /// The start of the current stall: a signalled send or the goodbye is outstanding, and nothing has come back from the peer
+    /// since then.
     pub(crate) stalled: Option<Instant>,
     pub(crate) deadline: Instant,
-    /// The hello is to be sent as soon as the peer has been heard.
+    /// Whether the hello is sent as soon as the peer has been heard.
     pub(crate) owes_hello: bool,
     /// A packed message, posted before anything else.
     pub(crate) packed: Packed,
@@ -143,7 +144,7 @@ impl Connection {
         })
     }
 
-    /// Connects the queue pair to the peer's.
+    /// Connects the queue pair to the peer's queue pair.
     pub(crate) fn ready(
         &self,
         domain: &DomainState,
@@ -154,10 +155,10 @@ impl Connection {
         qp.connect(domain, self.own.psn, &remote)
     }
 
-    /// Restarts the connection with the same numbers after the hello timed out. Nothing else was sent and nothing was received,
-    /// so for the peer the connection looks new. Returns whether to send the hello immediately; otherwise it is sent once the
-    /// peer has been heard. The hello is always the first packet: if the peer did receive the earlier one, its device drops
-    /// this one as a duplicate. The reset loses no unread completion, because no other operation was posted before the failure.
+    /// Restarts the connection with the same numbers after the hello timed out. Nothing else was sent and nothing was received, so
+    /// for the peer the connection looks new. Returns whether to send the hello immediately; otherwise the hello is sent once the
+    /// peer has been heard. The hello is always the first packet: if the peer did receive the earlier hello, its device drops this
+    /// one as a duplicate. The reset loses no unread completion, because no other operation was posted before the failure.
     pub(crate) fn start_again(&mut self, domain: &DomainState) -> Result<bool, Failure> {
         let peer = self.peer.ok_or(Status::Closed)?;
         let qp = self.qp.as_ref().ok_or(Status::Closed)?;
@@ -168,7 +169,7 @@ impl Connection {
         Ok(!self.owes_hello)
     }
 
-    /// Whether a time limit has expired: for the peer to connect, for a send to complete, or for the device to flush.
+    /// Checks whether a time limit has expired: for the peer to connect, for a send to complete, or for the device to flush.
     pub(crate) fn is_late(&self, now: Instant, limit: Duration) -> bool {
         match self.phase {
             Phase::Connecting => now >= self.deadline,
@@ -183,8 +184,8 @@ impl Connection {
         }
     }
 
-    /// The result of a data call before it posts; `Ok` if it may post. While the connection drains, the result is `Again`: the
-    /// application must receive the reason in an event first.
+    /// Checks whether a data call may post, and returns the call's status if not. While the connection drains, the status is
+    /// `Again`: the application must receive the reason in an event first.
     #[inline(always)]
     pub(crate) fn may_post(&self) -> Result<(), Status> {
         let stands = matches!(self.phase, Phase::Established);
@@ -203,7 +204,7 @@ impl Connection {
         }
     }
 
-    /// The error of a control call after the connection has ended.
+    /// Returns the error of a control call after the connection has ended.
     #[cold]
     pub(crate) fn over(&self, status: Status) -> Failure {
         let why = self.ending.as_ref().map_or(status.to_string(), |(why, _)| why.text.clone());
@@ -213,21 +214,21 @@ impl Connection {
         )
     }
 
-    /// Like [`Connection::may_post`], for a message: it also needs a credit.
+    /// Checks whether a message may be posted: like [`Connection::may_post`], and the message needs a credit.
     #[inline]
     pub(crate) fn may_send(&self) -> Result<(), Status> {
         self.may_post()?;
         if self.credits.may_send() { Ok(()) } else { Err(Status::Again) }
     }
 
-    /// Longest payload that goes inline together with the header.
+    /// Returns the longest payload that is copied during the post together with the header.
     #[inline]
     pub(crate) fn inline(&self) -> usize {
         self.qp.as_ref().map_or(0, |qp| qp.inline)
     }
 
-    /// Posts a send and records the resources to release at its completion. A send without a waiting application is signalled
-    /// only now and then. With [`HOLD`] the doorbell may wait for the next send.
+    /// Posts a send and records the resources to release at its completion. A send without a waiting application is signalled only
+    /// once in a while. With [`HOLD`] the doorbell may wait for the next send.
     #[inline(always)]
     pub(crate) fn post(
         &mut self,
@@ -259,7 +260,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Posts the held sends.
+    /// Posts the held sends of this connection.
     pub(crate) fn tell(&mut self) -> Result<(), NotPosted> {
         let told = match &self.qp {
             Some(qp) if !self.held.is_empty() => self.held.tell(qp),
@@ -268,7 +269,7 @@ impl Connection {
         told.map_err(|errno| NotPosted { errno, ends: Ends::default() })
     }
 
-    /// A send with the peer's slot as its immediate value.
+    /// Returns the send operation with the peer's slot as its immediate value.
     #[inline]
     pub(crate) fn to_peer(&self) -> Work<'static> {
         Work::Send { imm: self.peer.as_ref().map_or(0, |peer| peer.slot) }
@@ -278,8 +279,8 @@ impl Connection {
 /// A flag beside the device's send flags: another send follows immediately.
 pub(crate) const HOLD: c_uint = 1 << 31;
 
-/// Appends a send to the held ones. Without [`HOLD`] all of them are posted.
-#[inline(never)] // keeps this out of the path without held sends
+/// Appends a send to the held ones. Without [`HOLD`], posts all held sends.
+#[inline(never)] // keeps this function out of the path without held sends
 fn post_behind(
     held: &mut Held,
     qp: &Qp,
@@ -292,39 +293,39 @@ fn post_behind(
     if flags & HOLD != 0 {
         return Ok(());
     }
-    // The device rejects a tail of the list, and this send is its last.
+    // The device rejects the end of the list, and this send is the last one.
     held.tell(qp).inspect_err(|_| held.pop())
 }
 
-/// Marks completions of receives.
+/// The bit that marks the work request ids of receives.
 const RECEIVE: u64 = 1 << 63;
 
-/// The subject of a completion.
+/// The work request that a completion is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum About {
     Receive { buffer: u32, stamp: u32 },
     Send { slot: u32, generation: u8, number: u32 },
 }
 
-/// The work request id of a send.
+/// Returns the work request id of a send.
 #[inline]
 pub(crate) fn send_id(slot: u32, generation: u8, number: u32) -> u64 {
     (u64::from(slot & 0x7f_ffff) << 40) | (u64::from(generation) << 32) | u64::from(number)
 }
 
-/// The connection of a send id: its slot and generation in one number.
+/// Returns the connection of a send id: its slot and generation in one number.
 #[inline]
 pub(crate) fn whose(id: u64) -> u32 {
     (id >> 32) as u32
 }
 
-/// The work request id of a receive. The 31-bit stamp distinguishes successive postings of a buffer.
+/// Returns the work request id of a receive. The 31-bit stamp distinguishes successive postings of a buffer.
 #[inline]
 pub(crate) fn receive_id(buffer: u32, stamp: u32) -> u64 {
     RECEIVE | u64::from(stamp) << 32 | u64::from(buffer)
 }
 
-/// Decodes both kinds of id.
+/// Decodes a work request id of either kind.
 #[inline]
 pub(crate) fn about(id: u64) -> About {
     if id & RECEIVE != 0 {

@@ -1,43 +1,44 @@
 //! Credits: a limit on the messages in flight to one peer.
 //!
-//! Every side grants its peer a window. A message costs one credit. The receiver returns the credit when the application is
-//! done with the message. The next message in the other direction carries it; once half of the window is owed, a separate
+//! Every side grants its peer a window. A message costs one credit. The receiver returns the credit when the application is done
+//! with the message. The next message in the other direction carries the credit; once half of the window is owed, a separate
 //! message does. A receiver that does not poll therefore stops its senders before its receive queue runs dry. Puts and gets are
-//! then never stuck behind messages without a buffer, as long as all windows fit into the queue. Beyond that
-//! (`TIELINE_VERBS_RX_BUFFERS` by `TIELINE_VERBS_WINDOW`: 28 peers) simultaneous senders to a receiver that does not poll may
-//! be delayed by its device.
+//! then never stuck behind messages without a buffer, as long as all windows fit into the queue. They fit for
+//! `TIELINE_VERBS_RX_BUFFERS` / `TIELINE_VERBS_WINDOW` peers (28 by default). With more peers, a receiver that does not poll may
+//! delay simultaneous senders.
 //!
-//! A window starts small, because every message in it needs a buffer. If half of it is owed and no message could carry the
-//! credits, the peer is sending a stream. The window then doubles, as long as this leaves half of the queue to future peers.
+//! A window starts small, because every message in a window needs a buffer. If half of the window is owed and no message could
+//! carry the credits, the peer is sending a stream. The window then doubles, as long as this leaves half of the queue to future
+//! peers.
 
 use tieline_plugin_api::Status;
 
-/// Upper bound of a window.
+/// The upper bound of a window, in messages.
 pub(crate) const WIDEST: u32 = 1024;
 
 /// The update of the peer's window in a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grant {
-    /// Messages of the peer that have been released since the last update.
+    /// The number of the peer's messages that have been released since the last update.
     pub(crate) credits: u16,
-    /// Number of messages by which its window has grown.
+    /// The number of messages by which the peer's window has grown.
     pub(crate) growth: u8,
 }
 
 /// Both directions of one connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credits {
-    /// The window that we granted to the peer.
+    /// The window that this side granted to the peer.
     granted: u32,
-    /// The part of it that the peer does not know yet.
+    /// The part of `granted` that the peer does not know yet.
     growth: u32,
-    /// The peer's messages that have arrived and are not released yet.
+    /// The number of the peer's messages that have arrived and are not released yet.
     here: u32,
-    /// The peer's messages that are released but not yet credited to it.
+    /// The number of the peer's messages that are released but not yet credited to the peer.
     owed: u32,
-    /// The window that the peer granted to us.
+    /// The window that the peer granted to this side.
     window: u32,
-    /// Our messages that the peer has not credited yet.
+    /// The number of this side's messages that the peer has not credited yet.
     used: u32,
 }
 
@@ -61,14 +62,15 @@ impl Credits {
         self.used += 1;
     }
 
-    /// Counts an arrived message. More than the granted number is an error: such a peer would exhaust the shared receive queue.
+    /// Counts an arrived message. A message beyond the granted number is an error: such a peer would exhaust the shared receive
+    /// queue.
     #[inline]
     pub(crate) fn arrived(&mut self) -> Result<(), Status> {
         self.here += 1;
         if self.here + self.owed > self.granted { Err(Status::BadData) } else { Ok(()) }
     }
 
-    /// Counts an arrived message that also returns credits. `false`: the values are invalid, and nothing has changed.
+    /// Counts an arrived message that also returns credits. Returns `false`, without effect, if the values are invalid.
     #[inline(always)]
     pub(crate) fn message(&mut self, grant: Grant) -> bool {
         let (here, credits) = (self.here + 1, u32::from(grant.credits));
@@ -89,13 +91,13 @@ impl Credits {
         self.owed += 1;
     }
 
-    /// Whether the owed credits justify a message of their own: half of the window that the peer knows.
+    /// Checks whether the owed credits justify a message of their own: half of the window that the peer knows.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
         self.owed * 2 >= self.granted - self.growth
     }
 
-    /// The granted window, whether the peer knows it or not.
+    /// Returns the granted window, whether the peer knows it or not.
     pub(crate) fn granted(&self) -> u32 {
         self.granted
     }
@@ -106,7 +108,7 @@ impl Credits {
         self.growth += more;
     }
 
-    /// The update for the next header. [`Credits::grant_sent`] follows after the post.
+    /// Returns the update for the next header. The caller calls [`Credits::grant_sent`] after the post.
     #[inline]
     pub(crate) fn next_grant(&self) -> Grant {
         Grant {
@@ -121,7 +123,7 @@ impl Credits {
         self.growth -= u32::from(grant.growth);
     }
 
-    /// Applies the peer's update. More credits than used ones are an error.
+    /// Applies the peer's update. More credits than this side has used are an error.
     #[inline]
     pub(crate) fn grant_received(&mut self, grant: Grant) -> Result<(), Status> {
         self.used = self.used.checked_sub(u32::from(grant.credits)).ok_or(Status::BadData)?;

@@ -1,5 +1,5 @@
-//! Connections that end with unread completions: no other connection's receives are lost, and memory is not accessed after its
-//! operation has ended.
+//! Tests of connections that end with unread completions: no other connection's receives are lost, and memory is not accessed after
+//! its operation has ended.
 
 use crate::abi::{IBV_QPS_ERR, IBV_QPS_RESET};
 use crate::double::clock::pass;
@@ -9,10 +9,10 @@ use crate::{RemoteKey, VerbsEndpoint, VerbsInterface};
 use std::time::Duration;
 use tieline_plugin_api::{Endpoint, Failure, Interface, Posting, RmaOp, Status, op_flags};
 
-/// Longer than the limit on draining.
+/// A time longer than the limit on draining.
 const LONG: Duration = Duration::from_secs(2);
 
-/// A small window.
+/// The settings for a small window.
 const NARROW: [(&str, &str); 2] =
     [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
 
@@ -29,7 +29,7 @@ fn lie(side: &Side) {
     rc.state.borrow_mut().connections.iter_mut().flatten().for_each(|c| c.credits.open(100_000));
 }
 
-/// Sends many messages that stay unread.
+/// Sends many messages, which the receiver does not read.
 fn flood(at: &VerbsEndpoint) {
     for header in 0..100 {
         assert_eq!(at.am_short(7, header, b"short"), Ok(Posting::Done));
@@ -38,7 +38,7 @@ fn flood(at: &VerbsEndpoint) {
 
 #[test]
 fn prefetched_receives_of_ended_connection_are_reposted() {
-    // Cases: whether the device reports a queue pair's last receive, and which side ends the connection.
+    // The cases: whether the device reports a queue pair's last receive, and which side ends the connection.
     for (mute, closes) in [(false, false), (false, true), (true, false), (true, true)] {
         fault(|faults| *faults = Faults { mute, ..Faults::default() });
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
@@ -83,7 +83,7 @@ fn prefetched_receives_of_ended_connection_are_reposted() {
     }
 }
 
-/// The states of the retired queue pairs.
+/// Returns the states of the retired queue pairs.
 fn states() -> Vec<u32> {
     let all = pairs().into_iter().map(|qpn| attributes(qpn).qp_state);
     all.filter(|state| [IBV_QPS_ERR, IBV_QPS_RESET].contains(state)).collect()
@@ -100,7 +100,7 @@ fn operation_ends_only_after_its_memory_is_flushed_or_reset() {
         lie(&a);
         flood(&at_a);
         fault(|faults| faults.stuck = true);
-        // More than one poll of the completion queue returns.
+        // The number of puts exceeds the number of completions that one poll of the completion queue returns.
         (0..40).for_each(|cookie| put(&at_b, &key, &mut source, cookie));
         while states().is_empty() {
             b.poll();
@@ -144,7 +144,7 @@ fn closed_endpoint_never_touches_application_memory() {
     }
 }
 
-/// The device does not report the unsignalled send itself. The signalled send behind it marks the end.
+/// The device does not report the unsignalled send itself. The signalled send after it marks the end.
 #[test]
 fn connection_with_unsignalled_last_send_ends_without_timeout() {
     let (mut a, mut b) = (side(&NARROW), side(&NARROW));
@@ -189,7 +189,7 @@ fn calls_return_again_until_the_failure_event() {
 
 #[test]
 fn reconnecting_peers_exhaust_neither_queue_pairs_nor_receives() {
-    // Cases: whether the device reports a queue pair's last receive; if not, each one is kept for a second.
+    // The cases: whether the device reports a queue pair's last receive. If it does not, each queue pair is kept for a second.
     for mute in [false, true] {
         fault(|faults| *faults = Faults { mute, ..Faults::default() });
         let (mut a, mut b) = (side(&NARROW), side(&NARROW));
@@ -205,7 +205,7 @@ fn reconnecting_peers_exhaust_neither_queue_pairs_nor_receives() {
             assert_eq!(*posted.get_or_insert(receives()), receives(), "what brought its goodbye");
             most = most.max(pairs().len());
         }
-        // On each side: the limit on retired queue pairs, and the one in use.
+        // Each side may have the maximum number of retired queue pairs, and the queue pair in use.
         assert!(most <= 2 * (64 + 1), "mute: {mute}, {most} queue pairs");
         assert!(!mute || pairs().len() == 2 * 64, "{}: no more go than it takes", pairs().len());
         let rest = if mute { LONG } else { Duration::from_millis(100) };
@@ -227,7 +227,7 @@ fn useless_and_unclaimed_receives_are_reposted() {
     fault(|faults| faults.chatter = 40);
     (0..40).for_each(|_| b.poll());
     assert_eq!((chatter(), receives()), (0, before));
-    // Their endpoint is gone when they are read.
+    // The endpoint of the messages is closed when they are read.
     (0..10).for_each(|header| assert_eq!(at_a.am_short(7, header, b"x"), Ok(Posting::Done)));
     drop(at_b);
     (0..40).for_each(|_| {

@@ -20,7 +20,7 @@ use tieline_plugin_api::{
 
 /// A reliable connection to one peer.
 pub struct RcEndpoint {
-    /// Shared with the interface; see [`super::interface::RcInterface`].
+    /// The state shared with the interface; see [`super::interface::RcInterface`].
     state: Rc<RefCell<State>>,
     slot: u32,
 }
@@ -33,7 +33,7 @@ impl Drop for RcEndpoint {
     }
 }
 
-/// The connection of a slot, without borrowing the rest of the state.
+/// Returns the connection of a slot, without borrowing the rest of the state.
 macro_rules! connection {
     ($state:ident, $slot:expr) => {
         match $state.connections.get_mut($slot as usize).and_then(Option::as_deref_mut) {
@@ -145,8 +145,8 @@ impl RcEndpoint {
             connection.packed = Packed::Packing;
             (buffer, Room::of(&mut state.sends, buffer, HEADER_LEN, max))
         };
-        // Nothing is borrowed while the application packs: it may post on other connections and make progress. On this
-        // connection nothing is posted meanwhile, so its queue entry stays reserved.
+        // No borrow is held while the application packs: the packer may post on other connections and make progress. Nothing is
+        // posted on this connection meanwhile, so the queue entry stays reserved.
         let packed = room.pack(packer);
         let state = &mut *self.state.borrow_mut();
         let entry = state.connections.get_mut(self.slot as usize).and_then(Option::as_deref_mut);
@@ -165,13 +165,13 @@ impl RcEndpoint {
         let (head, credits) = head(connection, id, header);
         state.sends.bytes_mut(buffer)[..HEADER_LEN].copy_from_slice(&head);
         sent(connection, credits);
-        // A packed message is always sent. If the device has no memory for it, it is retried later.
+        // A packed message is always sent. If the device has no memory for the message, the post is retried later.
         connection.packed = Packed::Message(buffer, HEADER_LEN + len);
         state.post_packed_of(self.slot)?;
         Ok(len)
     }
 
-    /// The status for a message whose connection ended while it was packed.
+    /// Returns the status for a message whose connection ended while the message was packed.
     #[cold]
     fn ended(&self, state: &State) -> Status {
         let entry = state.connections.get(self.slot as usize).and_then(Option::as_deref);
@@ -206,7 +206,7 @@ impl RcEndpoint {
             return Err(Status::Invalid);
         }
         if !as_it_lies {
-            // Short or unregistered: one copy costs less than pinning pages.
+            // The message is short or its memory is unregistered: one copy costs less than pinning pages.
             gather(iov, &mut state.sends.bytes_mut(buffer)[HEADER_LEN..HEADER_LEN + len]);
             state.pieces = pieces;
             return self.send_buffer(state, buffer, HEADER_LEN + len, credits);
@@ -233,7 +233,7 @@ impl RcEndpoint {
         }
     }
 
-    #[inline(never)] // keeps this out of the path for short puts
+    #[inline(never)] // keeps this function out of the path for short puts
     fn put_long(&self, state: &mut State, key: &PackedKey, op: &RmaOp<'_>) -> Posted {
         let target = admit(state, key, op, access::REMOTE_WRITE)?;
         let connection = connection!(state, self.slot);
@@ -244,7 +244,7 @@ impl RcEndpoint {
         self.write(state, Work::Write { address: target, rkey: key.rkey }, op)
     }
 
-    /// Posts a write with notification. It consumes a receive at the target, like a message.
+    /// Posts a write with notification. The write consumes a receive at the target, like a message.
     pub(crate) fn put_notify(&self, key: &PackedKey, op: &RmaOp<'_>, word: u32) -> Posted {
         let state = &mut *self.state.borrow_mut();
         let address = admit(state, key, op, access::REMOTE_WRITE)?;
@@ -389,7 +389,7 @@ impl RcEndpoint {
         Ok(Posting::Pending)
     }
 
-    /// Returns the result of a data call. If the call posted nothing, the held sends are posted here.
+    /// Returns the result of a data call. If the call posted nothing, posts the held sends.
     #[inline(always)]
     pub(crate) fn told<T>(&self, posted: Result<T, Status>) -> Result<T, Status> {
         if posted.is_err() {
@@ -400,7 +400,7 @@ impl RcEndpoint {
 
     #[cold]
     fn tell(&self) {
-        // A connection failure is reported by an event.
+        // An event reports the failure of the connection.
         let _ = self.state.borrow_mut().tell(self.slot);
     }
 
@@ -450,7 +450,7 @@ impl RcEndpoint {
         if connection.queue.is_empty() {
             return Ok(Posting::Done);
         }
-        // A zero-byte write: the device acknowledges it after all earlier operations.
+        // The flush is a zero-byte write: the device acknowledges the write after all earlier operations.
         let ends = Ends { cookie: Some(cookie), ..Ends::default() };
         connection.fence = true;
         self.start(state, Work::Write { address: 0, rkey: 0 }, &[], ends, 0)
@@ -480,20 +480,20 @@ impl RcEndpoint {
     }
 }
 
-/// The completion record of a put, get or atomic.
+/// Returns the completion record of a put, get or atomic.
 #[inline]
 fn ends(cookie: u64, flags: u64) -> Ends {
     let silent = flags & op_flags::NO_EVENT != 0;
     Ends { cookie: Some(cookie), silent, ..Ends::default() }
 }
 
-/// The flags for a put, get or atomic: `HOLD` if another one follows immediately.
+/// Returns the flags for a put, get or atomic: `HOLD` if another one follows immediately.
 #[inline]
 fn hold(flags: u64) -> u32 {
     if flags & op_flags::MORE != 0 { HOLD } else { 0 }
 }
 
-/// The header of the next message, and the credits in it.
+/// Returns the header of the next message, and the credits in it.
 #[inline]
 fn head(connection: &Connection, id: u32, header: u64) -> ([u8; HEADER_LEN], Grant) {
     let grant = connection.credits.next_grant();
@@ -507,7 +507,7 @@ fn sent(connection: &mut Connection, grant: Grant) {
     connection.credits.sent();
 }
 
-/// The total length of the pieces.
+/// Returns the total length of the pieces.
 fn sum(iov: &[Iov]) -> Result<usize, Status> {
     iov.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.len)).ok_or(Status::Invalid)
 }

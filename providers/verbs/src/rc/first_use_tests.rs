@@ -1,4 +1,4 @@
-//! The device objects of an interface are made at the first connection, not earlier.
+//! Tests that the device objects of an interface are made at the first connection, not earlier.
 
 use crate::abi::*;
 use crate::double::nature::{ADAPTERS, play};
@@ -8,14 +8,14 @@ use crate::{RC, UD};
 use std::time::Duration;
 use tieline_plugin_api::{Armed, Domain, Endpoint, Interface, Posting, Status};
 
-/// Number of descriptors that wake a sleeper on this side.
+/// Returns the number of descriptors that wake a sleeper on this side.
 fn watched(side: &Side) -> usize {
     let fd = side.interface.event_fd().unwrap();
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
     info.lines().filter(|line| line.starts_with("tfd:")).count()
 }
 
-/// All objects that an interface makes at its first connection.
+/// Returns the numbers of all objects that an interface makes at its first connection.
 fn made() -> ((usize, usize), usize, usize) {
     (queues(), registrations(), pairs().len())
 }
@@ -41,14 +41,14 @@ fn no_device_objects_exist_before_the_first_connection() {
     assert_eq!(watched(&a), 4, "and the completions");
     let memory = a.interface.memory();
     assert!(memory.base_bytes > 64 << 10 && memory.buffer_bytes > 32 * 8192, "{memory:?}");
-    // A second connection shares them.
+    // A second connection shares the objects.
     let _more = connect(&mut a, &mut b);
     assert_eq!((queues(), watched(&a)), ((2, 2), 4));
     assert_eq!(at_a.am_short(1, 1, b"x"), Ok(Posting::Done));
     while b.told.messages.is_empty() {
         b.poll();
     }
-    // They stay after the last connection has ended, and are destroyed with the interface.
+    // The objects stay after the last connection has ended, and are destroyed with the interface.
     drop((at_a, _at_b, _more));
     (0..300).for_each(|_| {
         a.poll();
@@ -59,7 +59,7 @@ fn no_device_objects_exist_before_the_first_connection() {
     assert_eq!((made(), sys::objects()), (((0, 0), 0, 0), 0));
 }
 
-/// Another thread may already be asleep when the first connection is made. It could not arm a queue that did not exist.
+/// Another thread may already be asleep when the first connection is made. That thread could not arm a queue that did not exist.
 #[test]
 fn sleeper_during_first_connection_is_woken_by_its_arrivals() {
     let a = side(&[]);
@@ -71,7 +71,7 @@ fn sleeper_during_first_connection_is_woken_by_its_arrivals() {
     assert_eq!(counts().asks - before, 1);
 }
 
-/// Resources that the device can lack at a first connection, with the expected texts.
+/// Returns the resources that the device can lack at a first connection, with the expected texts.
 fn refusals() -> [(Faults, &'static str); 4] {
     let none = Faults::default;
     [

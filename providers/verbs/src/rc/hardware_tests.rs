@@ -25,7 +25,7 @@ fn error_among_unsignalled_sends_completes_the_earlier_ones() {
         let (at_a, _at_b) = connect(&mut a, &mut b);
         let mut target = vec![0u64; 16];
         let (_region, key) = share(&b, &mut target, &at_a);
-        // The sends are posted together, so that the error finds all of them posted.
+        // The sends are posted together, so that all of them are posted when the error occurs.
         let mut words: Vec<u64> = (1..=12).collect();
         for word in 0..12u64 {
             let iov = [piece(&mut words[word as usize..=word as usize])];
@@ -87,7 +87,7 @@ fn dma_buffer_is_registered_by_descriptor_and_never_touched() {
     let source = a.domain.register(&dmabuf(&mut ours, 3)).unwrap();
     let target = b.domain.register(&dmabuf(&mut theirs, 4)).unwrap();
     let key = key_of(&b, &target, &at_a);
-    // Lengths for inlining, for copying, and for neither, with a piece of processor memory beside it.
+    // The lengths are for inlining, for copying, and for neither, with a piece of processor memory beside the device memory.
     let mut host = [5u64; 2];
     for len in [1, 100, 4096] {
         ours.fill(len as u64);

@@ -11,8 +11,8 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status};
 
 /// The module `rc`, opened for one worker.
 pub struct RcInterface {
-    /// Borrowed by one call at a time. It is not borrowed while the application packs a message, because the packer may call in
-    /// again.
+    /// The state, borrowed by one call at a time. No borrow is held while the application packs a message, because the packer may
+    /// call the interface again.
     pub(crate) state: Rc<RefCell<State>>,
     address: InterfaceAddress,
 }

@@ -1,4 +1,4 @@
-//! Time without polls, and a peer that never pauses.
+//! Tests of time without polls, and of a peer that never pauses.
 
 use crate::abi::IBV_EVENT_PORT_ERR;
 use crate::double::clock::{self, pass};
@@ -10,7 +10,7 @@ use tieline_plugin_api::{Armed, Endpoint, Interface, Posting, Status};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A send may take three times this long while the port is up.
+/// A failure timeout of 100 ms. While the port is up, a send may take three times this time.
 const FAILURE: (&str, &str) = ("TIELINE_FAILURE_TIMEOUT", "100ms");
 
 #[test]
@@ -262,7 +262,7 @@ fn arm_is_refused_while_events_are_undelivered() {
     }
 }
 
-/// The device had no memory for the credits when the messages were released, and no later message carries them.
+/// The device had no memory for the credits when the messages were released, and no later message carries the credits.
 #[test]
 fn unsent_credits_are_sent_before_sleep() {
     let (mut a, mut b) = (side(&[]), side(&[]));

@@ -1,4 +1,4 @@
-//! Limits on numbers and lengths, and the release of resources.
+//! Tests of limits on numbers and lengths, and of the release of resources.
 
 use crate::double::nature::{MLX5, Nature, play};
 use crate::double::world::{counts, fault, locked, pairs, receives, registrations};
@@ -10,10 +10,10 @@ use tieline_plugin_api::{
     op_flags,
 };
 
-/// The minimum number of message buffers.
+/// The setting for the minimum number of message buffers.
 const FEW: (&str, &str) = ("TIELINE_VERBS_TX_BUFFERS", "32");
 
-/// Memory of `owner`, and a key to it for `user`.
+/// Registers memory of `owner` and returns it with a key for `user`.
 fn share(owner: &Side, words: &mut [u64], user: &VerbsEndpoint) -> (Region, RemoteKey) {
     let (piece, rights) = (piece(words), access::REMOTE_WRITE | access::REMOTE_ATOMIC);
     let region =
@@ -144,7 +144,7 @@ fn refused_post_releases_its_resources() {
     round(&mut a, &mut b);
     let before = registrations();
     fault(|faults| faults.refuse_sends = libc::ENOMEM);
-    // More attempts than result buffers.
+    // The number of attempts exceeds the number of result buffers.
     for _ in 0..1100 {
         assert_eq!(at_a.am_short(7, 1, &[1; 1000]), Err(Status::Again));
         assert_eq!(put(&at_a, &key, &copied, 800), Err(Status::Again));
@@ -165,7 +165,7 @@ fn buffer_memory_is_reported_as_it_is_allocated() {
     let mut target = vec![0u64; 8];
     let (_region, key) = share(&b, &mut target, &at_a);
     let taken = || a.interface.memory().buffer_bytes;
-    // Buffers for a segment with its header, in whole cache lines, allocated in chunks.
+    // The receive buffers hold a segment with its header, in whole cache lines, and are allocated in chunks.
     let receives = taken();
     assert_eq!((receives % (32 * 8256), receives > 0), (0, true));
     assert_eq!(at_a.am_short(7, 1, &[1; 1000]), Ok(Posting::Done));
@@ -317,7 +317,7 @@ fn get_into_many_pieces_has_room_in_a_shared_completion_queue() {
     }
 }
 
-/// Endpoints of two sides, made until one of them reports that there is no room for more.
+/// Makes endpoints of two sides until one side reports that its limit is reached.
 fn as_many_as_there_may_be(a: &mut Side, b: &mut Side) -> Vec<(VerbsEndpoint, VerbsEndpoint)> {
     let mut ends = Vec::new();
     loop {
@@ -381,7 +381,7 @@ fn a_completion_queue_grows_before_an_endpoint_is_refused() {
         regions.push(region);
         ends.push((at_a, at_b, key));
     }
-    // Every endpoint posts up to its limit, and none of these ends before others are made.
+    // Every endpoint posts up to its limit, and no endpoint ends before others are made.
     fault(|faults| faults.stuck = true);
     for (at_a, _, key) in &ends {
         while put(at_a, key, &[piece(&mut words)], 64).is_ok() {}
@@ -448,7 +448,7 @@ fn unsupported_or_misplaced_atomic_is_refused_before_posting() {
     let (at_a, _at_b) = connect(a, b);
     let mut words = [0u64; 4];
     let (_region, key) = share(b, &mut words, &at_a);
-    // A region that begins in the middle of a word.
+    // The region begins in the middle of a word.
     let base = words.as_mut_ptr().cast::<u8>().wrapping_add(4);
     let odd = |access| {
         let region = b.domain.register(&RegisterParams::new(base, 16, access)).unwrap();

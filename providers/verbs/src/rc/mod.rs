@@ -1,4 +1,4 @@
-//! Module `rc`: reliable connections. It connects to an endpoint and has messages, put, get and two atomics.
+//! Module `rc`: reliable connections. The module connects to an endpoint and offers messages, put, get and two atomics.
 
 mod address;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The port's address: selection of GID and partition, and the connections' fate when a published fact changes.
+//! Tests of the port's address: the selection of GID and partition, and the effect on connections when a published fact changes.
 
 use crate::abi::*;
 use crate::devices::tests::FakeClass;
@@ -101,7 +101,7 @@ fn briefly_absent_gid_does_not_count_as_changed() {
 #[test]
 fn unusable_gid_is_skipped() {
     let class = class();
-    // The second GID is the best, an IPv4 address. It may belong to another network namespace.
+    // The second GID is the best one, an IPv4 address. That address may belong to another network namespace.
     for (dead, taken) in [(&[][..], 1), (&[1][..], 0), (&[0, 1][..], 2), (&[0, 1, 2][..], 1)] {
         fault(|faults| *faults = Faults { dead_gids: dead.to_vec(), ..Faults::default() });
         assert_eq!(open(&class, &[]).state.local.gid_index, taken, "without {dead:?}");

@@ -1,4 +1,4 @@
-//! Puts with notification: writes with immediate value, which consume a receive at the target.
+//! Tests of puts with notification: writes with immediate value, which consume a receive at the target.
 
 use crate::double::world::fault;
 use crate::double::{Side, connect, piece, side};
@@ -28,7 +28,7 @@ fn notification_word_arrives_intact_after_its_puts_data() {
     let (at_a, _at_b) = connect(&mut a, &mut b);
     let mut target = vec![0u64; 2000];
     let (_region, key) = share(&b, &mut target, &at_a);
-    // Inline, from a provider buffer, and with zero bytes.
+    // The puts are inline, from a provider buffer, and of zero bytes.
     for (word, len) in [(0x0102_0304u32, 2), (u32::MAX, 2000), (0, 0)] {
         let mut source = vec![u64::from(word) + 1; len];
         assert_eq!(put_notify(&at_a, &key, &mut source, word), Ok(Posting::Pending));
@@ -93,7 +93,7 @@ fn refused_put_sends_no_notification() {
     assert!(b.told.notified.is_empty());
 }
 
-/// The immediate value identifies the connection of a message. An arrival without one is ignored.
+/// The immediate value identifies the connection of a message. An arrival without immediate value is ignored.
 #[test]
 fn arrival_without_immediate_is_ignored_and_receive_reposted() {
     let (mut a, mut b) = (side(&[]), side(&[]));

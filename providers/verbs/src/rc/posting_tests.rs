@@ -1,4 +1,4 @@
-//! Device requests per send, wake-up requests, and the scope of queue failures.
+//! Tests of device requests per send, wake-up requests, and the scope of queue failures.
 
 use super::wire::HEADER_LEN;
 use crate::abi::{IBV_EVENT_CQ_ERR, IBV_EVENT_QP_FATAL, IBV_EVENT_SRQ_ERR};
@@ -187,7 +187,7 @@ fn refused_receives_fail_every_endpoint_with_the_reason() {
 
 #[test]
 fn device_without_inline_sends_from_buffers_that_are_released() {
-    // An inline limit of a header, which covers messages without payload, and of nothing.
+    // The inline limit is the header, which covers messages without payload, or 0.
     for (inline, copies) in [("16", true), ("0", false)] {
         let settings = [("TIELINE_VERBS_INLINE", inline), ("TIELINE_VERBS_TX_BUFFERS", "32")];
         let (mut a, mut b) = (side(&settings), side(&settings));
@@ -260,12 +260,12 @@ fn device_grants_peers_only_the_requested_rights() {
     }
 }
 
-/// Words of a put that is inlined, and of one that is not.
+/// The number of words of a put that is inlined; below, of a put that is not.
 const SHORT: usize = 1;
 const LONG: usize = 60;
 
-/// Posts adjacent puts of `words` words each, filled with the put's number. All but the last have the hint `MORE`. Returns the
-/// result of each.
+/// Posts adjacent puts of `words` words each, filled with the put's number. All puts but the last have the hint `MORE`. Returns the
+/// result of each put.
 fn puts(at: &VerbsEndpoint, key: &RemoteKey, source: &mut [u64], words: usize) -> Vec<Posted> {
     let last = source.len() / words - 1;
     let post = |(n, part): (usize, &mut [u64])| {

@@ -5,20 +5,20 @@
 use crate::memory::Loan;
 use std::collections::VecDeque;
 
-/// The work at a send's completion.
+/// The work to do at a send's completion.
 #[derive(Default)]
 pub(crate) struct Ends {
-    /// The application waits for this completion.
+    /// The cookie of the operation, if the application waits for this completion.
     pub(crate) cookie: Option<u64>,
-    /// The application is notified only of a failure; success is implied by a later operation.
+    /// Whether the application is notified only of a failure; success is implied by a later operation.
     pub(crate) silent: bool,
-    /// A message buffer to release.
+    /// The message buffer to release.
     pub(crate) buffer: Option<u32>,
     /// The buffer for the fetched value of an atomic.
     pub(crate) result: Option<u32>,
-    /// Transient registrations of this operation. Few operations have any, and every record is moved, so this field is small.
+    /// The transient registrations of this operation. Few operations have any, and every record is moved, so this field is small.
     pub(crate) borrowed: Option<Box<[Loan]>>,
-    /// The device reads or writes memory of the application.
+    /// Whether the device reads or writes memory of the application.
     pub(crate) foreign: bool,
     pub(crate) role: Role,
 }
@@ -39,7 +39,7 @@ struct Sent {
     cookie: u64,
     buffer: u32,
     result: u32,
-    /// Flags for the fields in use and the other properties: `COOKIE` and so on.
+    /// The flags for the fields in use and the other properties: `COOKIE` and the constants after it.
     flags: u8,
     role: Role,
 }
@@ -52,28 +52,28 @@ const FOREIGN: u8 = 16;
 const BORROWED: u8 = 32;
 /// A send of the provider, not of the application.
 const CONTROL: u8 = 64;
-/// A send with one of these flags needs more than a completion event.
+/// The flags of sends that need more than a completion event.
 const NOT_PLAIN: u8 = BUFFER | RESULT | BORROWED | CONTROL;
 
 /// The outstanding sends, oldest first.
 pub(crate) struct SendQueue {
     /// A ring, indexed by the send's number. Its length is zero or a power of two.
     sends: Vec<Sent>,
-    /// Transient registrations of sends, oldest first. Few sends have any.
+    /// The transient registrations of sends, oldest first. Few sends have any.
     borrowed: VecDeque<Box<[Loan]>>,
-    /// Number of the oldest send, and the count of sends.
+    /// The number of the oldest send, and the count of sends.
     first: u32,
     len: u32,
-    /// Sends since the last signalled one.
+    /// The number of sends since the last signalled one.
     silent: u32,
-    /// Limit on sends of the application, now and at most.
+    /// The limit on sends of the application: the present one, and the maximum.
     depth: usize,
     made_for: usize,
 }
 
-/// Initial ring size.
+/// The initial length of the ring.
 const FIRST_ROOM: usize = 16;
-/// Entries beyond the depth, for control messages.
+/// The number of entries beyond the depth, for control messages.
 pub(crate) const RESERVE: usize = 8;
 
 impl SendQueue {
@@ -82,13 +82,13 @@ impl SendQueue {
         SendQueue { sends, borrowed, first: 0, len: 0, silent: 0, depth, made_for: depth }
     }
 
-    /// Whether there is room for an operation of the application.
+    /// Checks whether an operation of the application fits into the queue.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.len() < self.depth
     }
 
-    /// Number of operations for which there is room.
+    /// Returns the number of operations that fit into the queue.
     pub(crate) fn room(&self) -> usize {
         self.depth.saturating_sub(self.len())
     }
@@ -100,28 +100,28 @@ impl SendQueue {
         !self.has_room() && !self.awaits_completion()
     }
 
-    /// Completion queue entries that it may need: each send may fail.
+    /// Returns the number of completion queue entries that this queue may need: each send may fail.
     pub(crate) fn completions(&self) -> usize {
         self.len().max(self.depth) + RESERVE
     }
 
-    /// Whether there is room for a control message.
+    /// Checks whether a control message fits into the queue.
     pub(crate) fn has_reserve(&self) -> bool {
         self.len() < self.made_for + RESERVE - 1
     }
 
-    /// Whether a send must be signalled although the application does not wait for it.
+    /// Checks whether a send must be signalled although the application does not wait for it.
     #[inline]
     pub(crate) fn must_signal(&self) -> bool {
         self.silent as usize + 1 >= self.depth / 4
     }
 
-    /// Memory of a queue that has had `depth` sends outstanding.
+    /// Returns the memory of a queue that has had `depth` sends outstanding, in bytes.
     pub(crate) fn bytes(depth: usize) -> usize {
         (depth + RESERVE).next_power_of_two().max(FIRST_ROOM) * size_of::<Sent>()
     }
 
-    /// The number of the next send.
+    /// Returns the number of the next send.
     #[inline]
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.len)
@@ -162,7 +162,7 @@ impl SendQueue {
         self.len += 1;
     }
 
-    /// Ring index of a send.
+    /// Returns the ring index of a send.
     #[inline]
     fn place(&self, number: u32) -> usize {
         number as usize & self.sends.len().wrapping_sub(1)
@@ -183,8 +183,8 @@ impl SendQueue {
         }
     }
 
-    /// Retires plain sends up to `number`. A plain send ends with at most a completion event; `tell` delivers that event and
-    /// returns whether there was room. Returns whether all sends up to `number` are retired.
+    /// Retires plain sends up to `number`. A plain send ends with at most a completion event. `tell` delivers that event and
+    /// returns whether the event array had room. Returns whether all sends up to `number` are retired.
     #[inline(always)]
     pub(crate) fn retire_plain(&mut self, number: u32, mut tell: impl FnMut(u64) -> bool) -> bool {
         if !self.holds(number) {
@@ -232,13 +232,13 @@ impl SendQueue {
         })
     }
 
-    /// Whether `number` is outstanding.
+    /// Checks whether the send `number` is outstanding.
     #[inline]
     pub(crate) fn holds(&self, number: u32) -> bool {
         number.wrapping_sub(self.first) < self.len
     }
 
-    /// Whether a signalled send is outstanding. The device never reports success of the others.
+    /// Checks whether a signalled send is outstanding. The device never reports the success of unsignalled sends.
     pub(crate) fn awaits_completion(&self) -> bool {
         self.silent < self.len
     }
@@ -252,7 +252,7 @@ impl SendQueue {
         self.len as usize
     }
 
-    /// Whether the device may still touch memory of the application.
+    /// Checks whether the device may still touch memory of the application.
     pub(crate) fn touches_application(&self) -> bool {
         let numbers = (0..self.len).map(|ahead| self.first.wrapping_add(ahead));
         numbers.map(|number| self.place(number)).any(|place| self.sends[place].flags & FOREIGN != 0)

@@ -1,10 +1,10 @@
 //! The receives of an interface: in one queue that all endpoints share or, if the device has no shared receive queues, in a
 //! queue per connection.
 //!
-//! A buffer is posted, held by the application, or free. With a shared queue, the connection of a posted buffer is unknown
-//! until its completion. With a queue per connection, the queue pair of each buffer is recorded (its *owner*). When that queue
-//! pair is gone, all of its buffers are free again, whatever the device reported. The stamp of a posting identifies later
-//! completions as stale.
+//! A buffer is posted, held by the application, or free. With a shared queue, the connection of a posted buffer is unknown until
+//! its completion. With a queue per connection, the queue pair of each buffer is recorded (its *owner*). When that queue pair is
+//! destroyed, all of its buffers are free again, whatever the device reported. The stamp of a posting identifies later completions
+//! as stale.
 
 use super::connection::{Connection, receive_id};
 use crate::abi::ibv_sge;
@@ -14,12 +14,13 @@ use crate::shared::DomainState;
 use std::collections::HashMap;
 use tieline_plugin_api::{Failure, Status};
 
-/// Receives for control messages, which cost no credit: in a connection's own queue, or counted for it in the shared queue.
+/// The number of receives for control messages, which cost no credit: in a connection's own queue, or counted for the connection in
+/// the shared queue.
 pub(super) const CONTROL: usize = 4;
-/// The slot of free buffers.
+/// The slot number recorded for free buffers.
 pub(super) const NOBODY: u32 = u32::MAX;
 
-/// A device rejected receives: the slots of their connections, or `None` for the shared queue.
+/// The receives that a device rejected: the slots of their connections, or `None` for the shared queue.
 pub(super) struct Refused {
     pub(super) slots: Option<Vec<u32>>,
     pub(super) failure: Failure,
@@ -27,7 +28,7 @@ pub(super) struct Refused {
 
 /// The queues of an interface's receives.
 pub(super) enum Queues {
-    /// No queue yet, because no endpoint has connected.
+    /// No queue exists yet, because no endpoint has connected.
     Unmade,
     Shared(Srq),
     Own(Owners),
@@ -36,16 +37,16 @@ pub(super) enum Queues {
 /// The buffers in the queues of the connections.
 #[derive(Default)]
 pub(super) struct Owners {
-    /// Per buffer: the queue pair with the posted buffer, and the stamp of the posting.
+    /// The queue pair with the posted buffer and the stamp of the posting, for each buffer.
     of: Vec<Option<(u32, u32)>>,
-    /// Number of buffers posted per queue pair.
+    /// The number of buffers posted per queue pair.
     posted: HashMap<u32, usize>,
-    /// Buffers to post, each with the slot of its connection.
+    /// The buffers to post, each with the slot of its connection.
     to_post: Vec<(u32, u32)>,
     stamp: u32,
 }
 
-/// Queues and buffers. The queues are dropped first.
+/// The receive queues and their buffers. The queues are dropped first.
 pub(super) struct Receives {
     queues: Queues,
     pool: Pool,
@@ -53,20 +54,21 @@ pub(super) struct Receives {
 }
 
 impl Receives {
-    /// Starts without buffers and without a queue; [`Receives::open`] sets the queue. Buffers are made `chunk` at a time.
+    /// Makes the state without buffers and without a queue; [`Receives::open`] sets the queue. Buffers are allocated `chunk` at a
+    /// time.
     pub(super) fn new(domain: &DomainState, size: usize, chunk: usize) -> Receives {
         let most = domain.settings.rx_buffers;
         let pool = Pool::new(&domain.buffers, size, chunk, most);
         Receives { queues: Queues::Unmade, pool, to_post: Vec::new() }
     }
 
-    /// Makes the shared queue, or the record of the connections' own queues if the device has no shared ones.
+    /// Makes the shared queue. If the device has no shared queues, makes the record of the connections' own queues.
     pub(super) fn queue(domain: &DomainState, chunk: usize) -> Result<Queues, Failure> {
         let most = domain.settings.rx_buffers;
         match Srq::new(&domain.pd, most.next_multiple_of(chunk)) {
             Ok(srq) => Ok(Queues::Shared(srq)),
             Err(_) if !domain.shares_receives => Ok(Queues::Own(Owners::default())),
-            // The device supports shared queues but cannot make this one: the number or memory is exhausted.
+            // The device supports shared queues but cannot make this one: the limit on queues is reached, or memory is exhausted.
             Err(failure) => Err(failure),
         }
     }
@@ -79,7 +81,7 @@ impl Receives {
         self.queues = queues;
     }
 
-    /// The shared queue, if there is one.
+    /// Returns the shared queue, if there is one.
     pub(super) fn shared(&self) -> Option<&Srq> {
         match &self.queues {
             Queues::Shared(srq) => Some(srq),
@@ -87,7 +89,7 @@ impl Receives {
         }
     }
 
-    /// Whether an event is about the shared queue.
+    /// Checks whether `queue` in an event is the shared queue.
     pub(super) fn is(&self, queue: Option<usize>) -> bool {
         self.shared().is_some_and(|srq| srq.is(queue))
     }
@@ -105,8 +107,8 @@ impl Receives {
         self.pool.total()
     }
 
-    /// Shared queue: allocates up to `want` buffers and queues all free ones for posting. Own queues: queues `more` buffers for
-    /// this connection.
+    /// Queues buffers for posting. With a shared queue, allocates up to `want` buffers and queues all free ones. With own queues,
+    /// queues `more` buffers for this connection.
     pub(super) fn provide(&mut self, want: usize, more: usize, slot: u32) -> Result<(), Failure> {
         if let Queues::Own(owners) = &mut self.queues {
             for made in 0..more {
@@ -133,8 +135,8 @@ impl Receives {
         Ok(())
     }
 
-    /// Records a completion. Returns whether it belongs to the buffer's current posting, which is then over. Also returns the
-    /// queue pair if it has no posted buffer left.
+    /// Records a completion, and returns two facts: whether the completion belongs to the buffer's current posting, which then
+    /// ends; and the queue pair, if it has no posted buffer any more.
     #[inline]
     pub(super) fn came(&mut self, buffer: u32, stamp: u32) -> (bool, Option<u32>) {
         match &mut self.queues {
@@ -169,7 +171,7 @@ impl Receives {
     /// Posts the queued receives. Buffers for ended connections become free.
     ///
     /// # Errors
-    /// Some were rejected. Those of a shared queue stay queued; those of an own queue become free.
+    /// The device rejected some receives. Those of a shared queue stay queued; the buffers of an own queue become free.
     pub(super) fn post(&mut self, connections: &[Option<Box<Connection>>]) -> Result<(), Refused> {
         let owners = match &mut self.queues {
             Queues::Unmade => return Ok(()),
@@ -212,7 +214,7 @@ impl Receives {
         refused
     }
 
-    /// Number of buffers posted to a queue pair; `None` for a shared queue, which does not record this.
+    /// Returns the number of buffers posted to a queue pair; `None` with a shared queue, which does not record this number.
     pub(super) fn posted_to(&self, qpn: u32) -> Option<usize> {
         match &self.queues {
             Queues::Shared(_) | Queues::Unmade => None,
@@ -220,8 +222,8 @@ impl Receives {
         }
     }
 
-    /// Reclaims all buffers of a queue pair that has released them without completions. They are queued for the connection of
-    /// `slot`, if there is one.
+    /// Reclaims all buffers of a queue pair that has released them without completions. The buffers are queued for the connection
+    /// of `slot`, if there is one.
     pub(super) fn let_go(&mut self, qpn: u32, slot: Option<u32>) {
         let Queues::Own(owners) = &mut self.queues else { return };
         if owners.posted.remove(&qpn).is_none() {
@@ -254,7 +256,7 @@ impl Owners {
         }
     }
 
-    /// Records the end of a posting. Returns the queue pair if it has no posted buffer left.
+    /// Records the end of a posting. Returns the queue pair if it has no posted buffer any more.
     fn is_posted_no_more(&mut self, buffer: u32) -> Option<u32> {
         let (qpn, _) = self.of.get_mut(buffer as usize)?.take()?;
         let left = self.posted.get_mut(&qpn).map_or(0, |posted| {

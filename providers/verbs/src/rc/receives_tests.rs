@@ -1,4 +1,5 @@
-//! Receives with an owner: an ended connection, one whose queue pair accepts no receives, and one that was flushed.
+//! Tests of receives with an owner: an ended connection, a connection whose queue pair accepts no receives, and a flushed
+//! connection.
 
 use crate::VerbsInterface;
 use crate::double::nature::{ADAPTERS, Nature, play};
@@ -6,18 +7,18 @@ use crate::double::world::{counts, errs, fault, pairs, receives};
 use crate::double::{Side, connect, piece, share, side};
 use tieline_plugin_api::{Endpoint, Interface, Posting, RmaOp, Status, op_flags};
 
-/// A window, and the depth of a connection's own receive queue: the window and the control messages.
+/// The settings for a window, and the depth of a connection's own receive queue: the window and the control messages.
 const NARROW: [(&str, &str); 2] =
     [("TIELINE_VERBS_WINDOW", "16"), ("TIELINE_VERBS_MAX_WINDOW", "16")];
 const OWN: usize = 16 + 4;
 
-/// Subsequent devices have a receive queue per connection.
+/// Makes all later devices have a receive queue per connection.
 fn own_queues() {
     let own = |nature: &&Nature| !nature.shares_receives;
     play(*ADAPTERS.iter().find(own).unwrap());
 }
 
-/// The queue pairs of a side, by slot.
+/// Returns the queue pairs of a side, by slot.
 fn numbers(side: &Side) -> Vec<u32> {
     let VerbsInterface::Rc(rc) = &side.interface else { panic!("reliable") };
     rc.state.borrow().connections.iter().flatten().map(|c| c.own.qpn).collect()
@@ -73,7 +74,7 @@ fn refused_own_receives_fail_only_that_connection() {
     while b.told.messages.len() < 9 {
         b.poll();
     }
-    // The connection in the middle, which accepts one more receive only.
+    // The connection in the middle accepts one more receive only.
     fault(|faults| faults.refuse_receives_of = Some((all[1], 1)));
     (0..20).for_each(|_| b.poll());
     let [(_, Status::Io, words)] = &b.told.failed[..] else { panic!("{:?}", b.told.failed) };

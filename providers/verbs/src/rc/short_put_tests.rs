@@ -1,5 +1,5 @@
-//! Short puts, whose bytes are copied during the post. With local completion they cause no further event unless the connection
-//! fails.
+//! Tests of short puts, whose bytes are copied during the post. With local completion they cause no further event unless the
+//! connection fails.
 
 use super::queue::RESERVE;
 use crate::abi::*;
@@ -14,7 +14,7 @@ use tieline_plugin_api::{Domain, Endpoint, Posted, Posting, RmaOp, Status, op_fl
 
 const REMOTE: u64 = op_flags::REMOTE_COMPLETION;
 
-/// A put of words that are overwritten as soon as it returns.
+/// Puts words and overwrites them as soon as the call returns.
 fn put(at: &VerbsEndpoint, key: &RemoteKey, word: u64, words: usize, flags: u64) -> Posted {
     let mut source = vec![word; words];
     let op = RmaOp { iov: &[piece(&mut source)], len: words * 8, offset: 0, cookie: word, flags };
@@ -23,7 +23,7 @@ fn put(at: &VerbsEndpoint, key: &RemoteKey, word: u64, words: usize, flags: u64)
     posted
 }
 
-/// Bytes of the longest short put.
+/// Returns the length of the longest short put, in bytes.
 fn longest(side: &Side) -> usize {
     let modules = side.domain.modules();
     modules.iter().find(|m| m.name.starts_with(RC.as_bytes())).unwrap().max_short_put
@@ -132,7 +132,7 @@ fn failure_of_done_put_fails_endpoint_and_following_flush() {
     }
 }
 
-/// All lengths, from any address, for every inline limit.
+/// Checks all lengths, from any address, for every inline limit.
 #[test]
 fn puts_around_the_short_limit_arrive_in_order_on_every_adapter() {
     for nature in ADAPTERS {
@@ -163,7 +163,7 @@ fn puts_around_the_short_limit_arrive_in_order_on_every_adapter() {
                     cookies.push(cookie);
                 }
                 assert!(flags != 0 || posted == Posting::Done || len > most, "{len} bytes");
-                // A put longer than a short one reads its source until it has ended.
+                // A put beyond the short limit reads its source until it has ended.
                 while len > most && a.told.ended.len() < cookies.len() {
                     a.poll();
                 }
@@ -193,7 +193,7 @@ fn error_among_short_puts_fails_only_the_later_operations() {
         play(Nature { inline, ..MLX5 });
         let settings = [("TIELINE_VERBS_INLINE", "96"), ("TIELINE_VERBS_TX_BUFFERS", "64")];
         let (mut a, mut b) = (side(&settings), side(&settings));
-        // More rounds than buffers: each round releases its buffers.
+        // The number of rounds exceeds the number of buffers: each round releases its buffers.
         for _ in 0..12 {
             let (at_a, at_b) = connect(&mut a, &mut b);
             let mut target = vec![0u64; 8];

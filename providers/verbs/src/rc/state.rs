@@ -26,11 +26,11 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status, event};
 
-/// Number of receive buffers or send buffers per allocation.
+/// The number of receive buffers or send buffers per allocation.
 const CHUNK: usize = 32;
-/// Buffers for fetched values of atomics, allocated one page at a time.
+/// The number of buffers for fetched values of atomics, allocated one page at a time.
 const RESULTS: usize = 1024;
-/// Maximum number of polls between two clock reads (fewer if polls are rare), and the interval of slow progress.
+/// The maximum number of polls between two clock reads (fewer if polls are rare), and the interval of slow progress.
 const CLOCK_EVERY: u32 = 32;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
 
@@ -50,37 +50,37 @@ pub(crate) struct State {
     cleanup: Cleanup,
     receives: Receives,
     sleep: Sleep,
-    /// `None` before the first connection: a worker opens every device but uses few.
+    /// The completion queue; `None` before the first connection, because a worker opens every device but uses few.
     cq: Option<Cq>,
-    /// The completion queue can be resized.
+    /// Whether the completion queue can be resized.
     grows: bool,
-    /// The connections share its entries.
+    /// Whether the connections share the entries of the completion queue.
     shares: bool,
-    /// The shares must be computed again.
+    /// Whether the shares of the completion queue must be computed again.
     share_later: bool,
     pub(crate) sends: Pool,
     pub(crate) results: Pool,
-    /// Puts up to this length are short.
+    /// The maximum length of a short put.
     pub(crate) short_puts: usize,
     pub(crate) pieces: Vec<ibv_sge>,
     pub(crate) domain: Arc<DomainState>,
     generations: Vec<u8>,
-    /// Free slots, number of connections, and number of receives in their windows.
+    /// The free slots, the number of connections, and the number of receives in their windows.
     free: Vec<u32>,
     live: usize,
     windows: usize,
     notices: Notices<Delivered>,
-    /// Room for one batch of completions.
+    /// The array for one batch of completions.
     batch: Vec<Wc>,
-    /// Connections that owe credits but had no room to send them.
+    /// The connections that owe credits but could not send them, because their send queue was full.
     credits_due: Vec<u32>,
-    /// Connections with held sends, or with sends that the device has not accepted yet.
+    /// The connections with held sends, or with sends that the device has not accepted yet.
     pub(crate) unposted: Vec<u32>,
-    /// Closed connections that had no room for their goodbye, each with its generation.
+    /// The closed connections whose goodbye did not fit into the send queue, each with its generation.
     goodbyes: Vec<(u32, u8)>,
-    /// Slot of the last notification.
+    /// The slot of the last notification.
     notified_last: u32,
-    /// Polls until the clock is read, and whether the next poll must do more than read the completion queue.
+    /// The number of polls until the clock is read, and whether the next poll must do more than read the completion queue.
     countdown: u32,
     has_more_to_do: bool,
     clock_every: u32,
@@ -88,7 +88,7 @@ pub(crate) struct State {
     timeouts_checked: Instant,
 }
 
-/// Whether a peer with receive buffers of `theirs` bytes accepts the longest message of this side.
+/// Checks whether a peer with receive buffers of `theirs` bytes accepts the longest message of this side.
 pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
     if theirs >= ours {
         return Ok(());
@@ -101,8 +101,8 @@ pub(crate) fn fits(ours: u32, theirs: u32) -> Result<(), Failure> {
 }
 
 impl State {
-    /// Makes only the parts for the address and the wake-up. The device's queues are made at the first connection
-    /// ([`State::open_queues`]).
+    /// Makes only the parts for the address and the wake-up. [`State::open_queues`] makes the device's queues at the first
+    /// connection.
     pub(crate) fn new(domain: Arc<DomainState>) -> Result<State, Failure> {
         let settings = &domain.settings;
         let sleep = Sleep::new(&domain.watch, None)?;
@@ -144,13 +144,13 @@ impl State {
         self.sleep.raw()
     }
 
-    /// Receives that are posted to a queue pair's own queue.
+    /// Returns the number of receives that are posted to a queue pair's own queue.
     #[cfg(test)]
     pub(super) fn receives_of(&self, qpn: u32) -> Option<usize> {
         self.receives.posted_to(qpn)
     }
 
-    /// Whether the limit on connections allows another one.
+    /// Checks whether the limit on connections allows one more.
     fn has_room(&self) -> Result<(), Failure> {
         let most = self.domain.settings.connections;
         if self.live < most {
@@ -218,7 +218,8 @@ impl State {
         self.share_later |= self.shares;
     }
 
-    /// Posts a zero-byte write, which the peer's device acknowledges without involving the peer. Returns whether it was posted.
+    /// Posts a zero-byte write, which the peer's device acknowledges without the peer's processor. Returns whether the write was
+    /// posted.
     fn keepalive(&mut self, slot: u32) -> bool {
         let Some(connection) = self.connection(slot).filter(|c| c.queue.has_reserve()) else {
             return false;
@@ -230,8 +231,8 @@ impl State {
         posted
     }
 
-    /// Posts as many receives as the windows of all endpoints need, up to the limit. `more` of them are for the connection of
-    /// this slot.
+    /// Posts the receives that the windows of all endpoints need, up to the limit. `more` of them are for the connection of this
+    /// slot.
     fn provide_receives(&mut self, more: usize, slot: u32) -> Result<(), Failure> {
         let want = self.receives_wanted().min(self.domain.settings.rx_buffers);
         self.receives.provide(want, more, slot)?;
@@ -245,7 +246,7 @@ impl State {
         if took_its_own { Ok(()) } else { Err(failure) }
     }
 
-    /// Receive buffers that all windows need.
+    /// Returns the number of receive buffers that all windows need.
     fn receives_wanted(&self) -> usize {
         CHUNK + self.windows
     }
@@ -281,7 +282,7 @@ impl State {
     fn reclaim_receives(&mut self) {
         let gone = self.cleanup.gone();
         if self.receives.shared().is_some() {
-            return; // they are in the shared queue
+            return; // a shared queue holds these receives
         }
         for qpn in gone {
             self.receives.let_go(qpn, None);
@@ -303,7 +304,7 @@ impl State {
         }
     }
 
-    /// Returns owed credits in messages of their own.
+    /// Sends the owed credits in separate messages.
     fn return_credits(&mut self) {
         let mut credits_due = core::mem::take(&mut self.credits_due);
         credits_due.retain(|&slot| {
@@ -334,7 +335,7 @@ impl State {
     }
 }
 
-/// The connection in this slot, if its generation matches.
+/// Returns the connection in this slot, if its generation matches.
 #[inline]
 fn current(
     connections: &mut [Option<Box<Connection>>],
@@ -345,7 +346,7 @@ fn current(
     (connection.generation == generation).then_some(connection)
 }
 
-/// A scatter/gather entry for bytes that the device copies during the post.
+/// Returns a scatter/gather entry for bytes that the device copies during the post.
 #[inline]
 pub(crate) fn borrowed(bytes: &[u8]) -> ibv_sge {
     ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length: bytes.len() as u32, lkey: 0 }

@@ -1,4 +1,4 @@
-//! Two ends of reliable connections over the device double.
+//! Tests of two ends of reliable connections over the device double.
 
 use crate::abi::*;
 use crate::double::world::{self as device, fault};
@@ -231,7 +231,7 @@ fn operations_on_the_same_memory_share_a_registration_that_ends_with_them() {
     assert_eq!((a.told.ended.len(), device::registrations()), (8, before), "and none is left");
 }
 
-/// Registered as a region or not: a read-only mapping can be the target of a peer's get and the source of a put.
+/// A read-only mapping, registered as a region or not, can be the target of a peer's get and the source of a put.
 #[test]
 fn get_into_read_only_memory_is_refused_and_connection_survives() {
     let (mut a, mut b) = (side(&[("TIELINE_VERBS_CACHE", "keep")]), side(&[]));
@@ -381,7 +381,7 @@ fn vanished_idle_peer_is_detected_and_silent_live_peer_is_kept() {
     let (_at_a, _at_b) = connect(&mut a, &mut b);
     let begun = Instant::now();
     let before = device::counts().sends;
-    // Its device gets keepalives repeatedly, and acknowledges them.
+    // The peer's device gets keepalives repeatedly, and acknowledges them.
     while device::counts().sends < before + 3 {
         a.poll();
         assert!(begun.elapsed() < Duration::from_secs(60), "nobody asks for a sign of life");

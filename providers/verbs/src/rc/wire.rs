@@ -3,7 +3,7 @@
 use super::credits::Grant;
 use tieline_plugin_api::Status;
 
-/// Length of the header.
+/// The length of the header.
 pub(crate) const HEADER_LEN: usize = 16;
 
 /// The kind of a message.
@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Message = 1,
     /// A hello: its arrival shows that both sides are connected.
     Hello = 2,
-    /// Returns credits, nothing else.
+    /// A message that returns credits only.
     Credit = 3,
     /// The goodbye: the sender has closed its endpoint.
     Bye = 4,

@@ -3,7 +3,7 @@
 use crate::port::{PORT_LEN, Port};
 use tieline_plugin_api::{Failure, Status};
 
-/// Length of an address.
+/// The length of an address.
 pub(crate) const ADDRESS_LEN: usize = 20 + PORT_LEN;
 const MAGIC: [u8; 4] = *b"vud\x02";
 
@@ -12,7 +12,7 @@ const MAGIC: [u8; 4] = *b"vud\x02";
 pub(crate) struct Target {
     pub(crate) qpn: u32,
     pub(crate) qkey: u32,
-    /// Random; distinguishes this interface from an earlier one with the same queue pair number.
+    /// The random number that distinguishes this interface from an earlier one with the same queue pair number.
     pub(crate) cookie: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Two `ud` interfaces over the device double.
+//! Tests of two `ud` interfaces over the device double.
 
 use super::address::Address;
 use super::{MAX_IDENTITY, max_message};
@@ -163,7 +163,7 @@ fn unacknowledged_message_on_down_port_reports_the_port() {
     fault(|faults| faults.cut = false);
 }
 
-/// All of them are lost, and their buffers are released.
+/// All datagrams of the test are lost, and their buffers are released.
 #[test]
 fn datagrams_refused_by_the_device_are_sent_later() {
     let settings = [("TIELINE_FAILURE_TIMEOUT", "1h")];
@@ -196,7 +196,7 @@ fn datagrams_refused_by_the_device_are_sent_later() {
     }
 }
 
-/// Before the other side has answered the Hello, and while the network is cut.
+/// The channel closes before the other side has answered the Hello, and while the network is cut.
 #[test]
 fn closed_full_channel_delivers_everything_before_the_goodbye() {
     let (mut a, mut b) = (side_of(UD, &[]), side_of(UD, &[]));

@@ -7,7 +7,7 @@ use tieline_plugin_api::{Packer, Posted, Status};
 
 /// A channel to one peer.
 pub struct UdEndpoint {
-    /// Shared with the interface; see [`super::interface::UdInterface`].
+    /// The state shared with the interface; see [`super::interface::UdInterface`].
     state: Rc<RefCell<State>>,
     number: u32,
 }
@@ -37,8 +37,8 @@ impl UdEndpoint {
         max: usize,
     ) -> Result<usize, Status> {
         self.state.borrow_mut().begin_packing(self.number, max)?;
-        // Nothing is borrowed while the application packs: it may post on other channels and make progress. On this channel
-        // nothing is posted meanwhile, so its place in the window stays reserved.
+        // No borrow is held while the application packs: the packer may post on other channels and make progress. Nothing is posted
+        // on this channel meanwhile, so the place in the window stays reserved.
         let mut payload = vec![0; max];
         let packed = packer.pack(&mut payload);
         let bytes = packed.map(|len| &payload[..len]);

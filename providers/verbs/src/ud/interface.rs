@@ -11,7 +11,7 @@ use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Status};
 
 /// The module `ud`, opened for one worker.
 pub struct UdInterface {
-    /// Borrowed by one call at a time. No code of the application runs meanwhile.
+    /// The state, borrowed by one call at a time. No code of the application runs during a borrow.
     state: Rc<RefCell<State>>,
     address: Address,
 }
@@ -49,7 +49,7 @@ impl UdInterface {
         Ok(UdEndpoint::new(self.state.clone(), number))
     }
 
-    #[inline(never)] // keeps this out of the path for `rc`
+    #[inline(never)] // keeps this function out of the path for `rc`
     pub(crate) fn poll(&self, events: &mut Events<'_>) -> Result<(), Status> {
         self.state.borrow_mut().poll(events);
         Ok(())
@@ -63,7 +63,7 @@ impl UdInterface {
         self.state.borrow().event_fd()
     }
 
-    /// Receive buffers with early datagrams, and the limit on them.
+    /// Returns the number of receive buffers with early datagrams, and the limit on this number.
     #[cfg(test)]
     pub(crate) fn early(&self) -> (usize, usize) {
         self.state.borrow().early()

@@ -1,4 +1,4 @@
-//! Time without polls, and work that must not take time from a poll.
+//! Tests of time without polls, and of work that must not take time from a poll.
 
 use crate::UD;
 use crate::VerbsEndpoint;
@@ -8,7 +8,7 @@ use crate::double::{Side, side_of};
 use std::time::Duration;
 use tieline_plugin_api::{Endpoint, Interface, Posting};
 
-/// An established channel from one side to the other, with nothing outstanding.
+/// Returns an established channel from one side to the other, with nothing outstanding.
 fn channel(a: &mut Side, b: &mut Side) -> VerbsEndpoint {
     let to_b = a.interface.connect(&b.interface.address(), b"a", 1).unwrap();
     while b.told.arrived.is_empty() {
@@ -28,10 +28,10 @@ fn close(channel: VerbsEndpoint, a: &mut Side, b: &mut Side) {
     }
 }
 
-/// Closing must not wait for acknowledgements that silent peers never send.
+/// The setting for a short close timeout: closing must not wait for acknowledgements that silent peers never send.
 const BRIEF: (&str, &str) = ("TIELINE_CLOSE_TIMEOUT", "1ms");
 
-/// Longer than the default of `TIELINE_FAILURE_TIMEOUT`.
+/// A time longer than the default of `TIELINE_FAILURE_TIMEOUT`.
 const LONG: Duration = Duration::from_secs(21);
 
 #[test]
@@ -142,10 +142,10 @@ fn unresolvable_stranger_is_not_resolved_at_every_hello() {
     close(to_b, &mut a, &mut b);
 }
 
-/// More than the number of closed channels that still answer.
+/// A number of channels above the number of closed channels that still answer.
 const MANY: u64 = 100;
 
-/// The goodbye arrives, and its acknowledgement is lost.
+/// Closes a channel: the goodbye arrives, and its acknowledgement is lost.
 fn close_unheard(channel: VerbsEndpoint, b: &mut Side) {
     drop(channel);
     fault(|faults| faults.cut = true);
@@ -184,7 +184,7 @@ fn slot_of_unfinished_silent_peer_is_reused_before_a_new_one() {
     let (a, mut b) = (side_of(UD, &[BRIEF]), side_of(UD, &[]));
     let mut c = side_of(UD, &[BRIEF]);
     let address = b.interface.address();
-    // More than the number of slots that are never reused for unfinished peers.
+    // The number of channels exceeds the number of slots that are never reused for unfinished peers.
     let begun: Vec<VerbsEndpoint> = (0..130)
         .map(|n| {
             let to_b = a.interface.connect(&address, b"a", n).unwrap();

@@ -11,11 +11,11 @@ const MS: Duration = Duration::from_millis(1);
 const SENDER: End = End { number: 1, token: 11 };
 const RECEIVER: End = End { number: 2, token: 22 };
 
-/// The wire's treatment of each packet, from a list used cyclically: a delay in ms for every copy.
+/// A wire with a list, used cyclically, of the treatment of each packet: a delay in ms for every copy.
 struct Wire {
     fates: Vec<Vec<u64>>,
     at: usize,
-    /// Due time, order, direction (to the receiver), bytes.
+    /// The packets in flight: due time, order, direction (to the receiver), bytes.
     flying: Vec<(Duration, usize, bool, Vec<u8>)>,
 }
 
@@ -74,7 +74,7 @@ fn exchange(fates: Vec<Vec<u64>>, count: u64) -> Result<Vec<u64>, Status> {
                             delivered.push(packet.header);
                             delivered.extend(core::iter::from_fn(|| receiver.following()));
                         }
-                        // Now and then there is no buffer to keep it.
+                        // For every seventh packet there is no buffer to keep it.
                         Verdict::Early if wire.at % 7 != 0 => {
                             receiver.keep(packet.sequence, packet.header);
                         }
@@ -200,7 +200,7 @@ proptest! {
     }
 }
 
-/// Polls just before `at`, when nothing may be sent, and at `at`. Returns the number of packets then.
+/// Polls just before `at`, when nothing may be sent, and at `at`. Returns the number of packets sent at `at`.
 fn due_at(sender: &mut Sender, at: Duration) -> Result<usize, Status> {
     let mut sent = 0;
     assert!(!sender.is_due(at - MS) && sender.is_due(at), "{at:?}");

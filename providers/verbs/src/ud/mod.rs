@@ -1,4 +1,4 @@
-//! Module `ud`: datagrams. It connects to an interface and sends small messages, which this provider makes reliable.
+//! Module `ud`: datagrams. The module connects to an interface and sends small messages, which this provider makes reliable.
 //!
 //! Every endpoint is a one-way channel of its own. `packet.rs` defines the wire format. `sender.rs` and `receiver.rs` are the
 //! two ends of a channel. Neither uses a device, so tests connect them through a wire that loses, duplicates and reorders.
@@ -24,15 +24,15 @@ pub use interface::UdInterface;
 
 use crate::port::mtu_bytes;
 
-/// The longest message: a packet without 40 bytes. These are reserved even if a header needs fewer.
+/// Returns the longest message of one packet: the MTU less 40 bytes, which are reserved for the header.
 pub(crate) fn max_message(mtu: u8) -> usize {
     mtu_bytes(mtu) - 40
 }
 
-/// The code of the largest MTU; a peer's may be larger than ours.
+/// The code of the largest MTU. The MTU of a peer may be larger than that of this side.
 pub(crate) const WIDEST: u8 = 5;
 
-/// The longest identity. It travels in parts, ahead of the first message.
+/// The longest identity, in bytes. An identity travels in parts, ahead of the first message.
 pub(crate) const MAX_IDENTITY: usize = 4096;
 
 // All parts of an identity or message fit into the window, so connecting never waits for room. An introduction fits into the

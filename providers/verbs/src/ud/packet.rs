@@ -2,7 +2,7 @@
 
 use tieline_plugin_api::Status;
 
-/// Length of the header.
+/// The length of the header.
 pub(crate) const HEADER_LEN: usize = 32;
 const VERSION: u8 = 0xd1;
 
@@ -10,24 +10,23 @@ const VERSION: u8 = 0xd1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// Opens a channel: `header` is the receiver's cookie, the payload is the sender's address.
+    /// The packet that opens a channel: `header` is the receiver's cookie, the payload is the sender's address.
     Hello = 1,
-    /// Answers a Hello: `header` is the receiver's end of the channel.
+    /// The answer to a Hello: `header` is the receiver's end of the channel.
     Welcome = 2,
     /// A message.
     Message = 3,
     /// The last message of a channel, without payload.
     Bye = 4,
-    /// Acknowledgement: `sequence` is the number of the next expected message; `id` is 1 if a later one has arrived.
+    /// An acknowledgement: `sequence` is the number of the next expected message; `id` is 1 if a later message has arrived.
     Ack = 5,
     /// A part of the sender's identity, before all messages: `header` is its offset, `id` the total length.
     Identity = 6,
-    /// A part of a message that is longer than a packet, in front of its last part, which is the Message: `header` is its
-    /// offset.
+    /// A part of a message that is longer than a packet: `header` is its offset. The last part of the message is sent as a Message.
     Part = 7,
 }
 
-/// One end of a channel: its number there, and a random token that only the two sides know.
+/// One end of a channel: its number in its interface, and a random token that only the two sides know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct End {
     pub(crate) number: u32,
@@ -48,7 +47,7 @@ impl End {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Packet {
     pub(crate) kind: Kind,
-    /// The end to which it is addressed; in a Hello, the end that sends it.
+    /// The end to which the packet is addressed; in a Hello, the end that sends the packet.
     pub(crate) end: End,
     pub(crate) sequence: u32,
     pub(crate) id: u32,

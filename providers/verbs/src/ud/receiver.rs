@@ -6,22 +6,23 @@ use std::collections::BTreeMap;
 /// The treatment of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is the next one: deliver it, then call [`Receiver::following`].
+    /// The next message: the caller delivers it, then calls [`Receiver::following`].
     Deliver,
-    /// It is ahead of the next one: [`Receiver::keep`] it, or drop it; the peer retransmits it.
+    /// A message ahead of the next one: the caller may [`Receiver::keep`] or drop it, because the peer retransmits a dropped
+    /// message.
     Early,
-    /// It was already delivered or kept: its acknowledgement was lost.
+    /// A message that was already delivered or kept: its acknowledgement was lost.
     Duplicate,
-    /// It is beyond the window.
+    /// A message beyond the window.
     Gap,
 }
 
-/// The receiving end. A `T` holds an early message.
+/// The receiving end of a channel. A `T` holds an early message.
 #[derive(Debug)]
 pub(crate) struct Receiver<T> {
-    /// Number of the next message.
+    /// The number of the next message.
     pub(crate) next: u32,
-    /// Whether a later one has arrived.
+    /// Whether a message after the next one has arrived.
     pub(crate) gap: bool,
     early: BTreeMap<u32, T>,
 }

@@ -7,42 +7,42 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use tieline_plugin_api::Status;
 
-/// Maximum number of outstanding messages of one channel.
+/// The maximum number of outstanding messages of one channel.
 pub(crate) const WINDOW: usize = 32;
 /// Initial and maximum time to wait for an acknowledgement.
 const FIRST_WAIT: Duration = Duration::from_millis(20);
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
-/// Minimum number of retransmissions before the peer counts as failed, regardless of the elapsed time: this process may have
+/// The minimum number of retransmissions before the peer counts as failed, regardless of the elapsed time: this process may have
 /// been suspended.
 const RETRANSMISSIONS: u32 = 3;
 
 /// The function that transmits packets.
 pub(crate) type Wire<'a> = &'a mut dyn FnMut(&[u8]);
 
-/// The sending end.
+/// The sending end of a channel.
 pub(crate) struct Sender {
     own: End,
     peer: Option<End>,
     hello: Vec<u8>,
     /// Unacknowledged packets in wire format, oldest first.
     unacked: VecDeque<Vec<u8>>,
-    /// Number of the oldest one.
+    /// The number of the oldest unacknowledged packet.
     first: u32,
     wait: Duration,
-    /// Retransmissions since the peer's last progress.
+    /// The number of retransmissions since the peer's last progress.
     retransmissions: u32,
     retransmit_at: Option<Duration>,
-    /// Current limit on outstanding messages: the peer divides its buffers among all its senders.
+    /// The present limit on outstanding messages: the peer divides its buffers among all its senders.
     window: usize,
-    /// Time of the peer's last progress, or of the first unacknowledged packet.
+    /// The time of the peer's last progress, or of the first unacknowledged packet.
     since: Duration,
-    /// Number of the oldest message at the last gap report.
+    /// The number of the oldest message at the last gap report.
     repaired: Option<u32>,
     timeout: Duration,
 }
 
 impl Sender {
-    /// An end that will open its channel to the interface with this cookie. `introduction` travels with the first packet.
+    /// Makes an end that will open its channel to the interface with this cookie. `introduction` travels with the first packet.
     pub(crate) fn new(own: End, cookie: u64, introduction: &[u8], timeout: Duration) -> Sender {
         let head = Packet { kind: Kind::Hello, end: own, sequence: 0, id: 0, header: cookie };
         let mut hello = head.pack().to_vec();
@@ -78,39 +78,39 @@ impl Sender {
         self.unacked.len() < self.window
     }
 
-    /// Applies the peer's window for this channel. 0 and values beyond `WINDOW` are ignored.
+    /// Applies the window that the peer grants to this channel. 0 and values beyond `WINDOW` are ignored.
     pub(crate) fn allow(&mut self, messages: u64) {
         if (1..=WINDOW as u64).contains(&messages) {
             self.window = messages as usize;
         }
     }
 
-    /// Whether all messages have been acknowledged.
+    /// Checks whether all messages have been acknowledged.
     pub(crate) fn is_quiet(&self) -> bool {
         self.unacked.is_empty()
     }
 
-    /// Whether a timer is running, so that [`Sender::retransmit`] must be called regularly.
+    /// Checks whether a timer is running, so that [`Sender::retransmit`] must be called regularly.
     pub(crate) fn is_waiting(&self) -> bool {
         self.retransmit_at.is_some()
     }
 
-    /// Whether a retransmission or the failure is due.
+    /// Checks whether a retransmission or the failure is due.
     pub(crate) fn is_due(&self, now: Duration) -> bool {
         self.retransmit_at.is_some_and(|at| now >= at)
     }
 
-    /// The number of the next message.
+    /// Returns the number of the next message.
     pub(crate) fn next(&self) -> u32 {
         self.first.wrapping_add(self.unacked.len() as u32)
     }
 
-    /// Whether the message before this number has been acknowledged.
+    /// Checks whether all messages before `number` have been acknowledged.
     pub(crate) fn is_past(&self, number: u32) -> bool {
         self.first.wrapping_sub(number) < 1 << 31
     }
 
-    /// Sends a message. Without [`Sender::has_room`] the other end may drop it at first; it is then retransmitted.
+    /// Sends a message. If [`Sender::has_room`] is false, the other end may drop the message, which is then retransmitted.
     pub(crate) fn offer(
         &mut self,
         kind: Kind,
@@ -135,7 +135,7 @@ impl Sender {
         self.unacked.push_back(packet);
     }
 
-    /// Handles a Welcome: the peer has opened its end.
+    /// Handles a Welcome: the peer has opened its end of the channel.
     pub(crate) fn welcomed(&mut self, peer: End, now: Duration, wire: Wire<'_>) {
         if self.peer.is_some() {
             return;
@@ -163,7 +163,7 @@ impl Sender {
         self.retransmit_at = (!self.unacked.is_empty()).then_some(now + self.wait);
     }
 
-    /// Handles an acknowledgement. The peer expects message `next`; `gap` means that it has received later ones.
+    /// Handles an acknowledgement. The peer expects message `next`; `gap` means that the peer has received later messages.
     pub(crate) fn acked(&mut self, next: u32, gap: bool, now: Duration, wire: Wire<'_>) {
         let count = next.wrapping_sub(self.first) as usize;
         if self.peer.is_none() || count > self.unacked.len() {
@@ -175,18 +175,18 @@ impl Sender {
             self.progress(now);
         }
         if gap && !self.unacked.is_empty() && self.repaired != Some(self.first) {
-            // One repair per gap, of the missing message only: the receiver keeps early ones. If the repair is lost, too, the
-            // timer handles it.
+            // A gap causes one repair, of the missing message only: the receiver keeps early messages. If the repair is lost, too,
+            // the timer retransmits.
             self.repaired = Some(self.first);
             self.retransmit_at = Some(now + self.wait);
             wire(&self.unacked[0]);
         }
     }
 
-    /// Retransmits if the timer has expired.
+    /// Retransmits the unacknowledged packets if the timer has expired.
     ///
     /// # Errors
-    /// The peer has been silent for too long.
+    /// The peer has been silent longer than the timeout.
     pub(crate) fn retransmit(&mut self, now: Duration, wire: Wire<'_>) -> Result<(), Status> {
         if !self.is_due(now) {
             return Ok(());

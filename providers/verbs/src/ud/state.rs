@@ -28,33 +28,33 @@ use std::time::Instant;
 use tieline_plugin_api::abi::Event;
 use tieline_plugin_api::{Armed, Events, Failure, MemoryReport, Posted, Posting, Status, event};
 
-/// Number of posted receives, and limit on outstanding sends.
+/// The number of posted receives, and the limit on outstanding sends.
 const RECEIVES: usize = 256;
 const SENDS: usize = 256;
-/// Limit on receive buffers with early messages; the rest is for messages in order.
+/// The limit on receive buffers with early messages; the rest is for messages in order.
 const EARLY: usize = RECEIVES / 2;
-/// A channel is silent if nothing has arrived on it while this many eras began: at least two whole ones.
+/// The number of eras that have to begin without an arrival before a channel counts as silent: at least two whole eras.
 const SILENT: u64 = 3;
-/// Size of the global routing header, which the device puts in front of every datagram.
+/// The size of the global routing header, which the device puts in front of every datagram.
 const GRH: usize = 40;
-/// Limit on inbound channels, which any peer can open.
+/// The limit on inbound channels, which any peer can open.
 const MAX_INBOUND: usize = if cfg!(test) { KEPT_INBOUND + 16 } else { 1 << 16 };
-/// Above this number, slots of dead peers are reused.
+/// The number of inbound channels above which slots of dead peers are reused.
 const KEPT_INBOUND: usize = if cfg!(test) { 128 } else { 1 << 10 };
-/// Number of closed channels that still answer, in case their last acknowledgement was lost. Beyond it, a new channel replaces
-/// the oldest one.
+/// The number of closed channels that still answer, in case their last acknowledgement was lost. At this number, a new channel
+/// replaces the oldest one.
 const KEPT_CLOSED: usize = 64;
-/// Polls between two clock reads, with outstanding acknowledgements and without.
+/// The number of polls between two clock reads, with outstanding acknowledgements and without.
 const CLOCK_WAITING: u32 = 1;
 const CLOCK_IDLE: u32 = 16;
-/// After this many empty polls, the queue is polled only when the clock is read.
+/// The number of empty polls after which the queue is polled only when the clock is read.
 const QUIET_AFTER: u32 = 1024;
 const SLOW_PROGRESS_EVERY: Duration = Duration::from_millis(50);
-/// Maximum number of samples in a span, the unit of time for channel activity.
+/// The maximum number of samples in a span, the unit of time for channel activity.
 const SAMPLES: u32 = 20;
-/// Time for which an unresolvable port counts as unreachable. Resolving may take the kernel a second.
+/// The time for which an unresolvable port counts as unreachable. Resolving may take the kernel a second.
 const UNRESOLVED_FOR: Duration = Duration::from_secs(5);
-/// Wake-up interval of a sleeper with outstanding acknowledgements.
+/// The wake-up interval of a sleeper with outstanding acknowledgements.
 const WAKE_EVERY: Duration = Duration::from_millis(20);
 
 /// An outbound channel.
@@ -63,19 +63,19 @@ struct Outbound {
     sender: Sender,
     to: Target,
     handle: Rc<AddressHandle>,
-    /// Bytes of a message that fit into a packet, limited by the smaller MTU of the two sides.
+    /// The number of message bytes that fit into a packet, limited by the smaller MTU of the two sides.
     piece: usize,
-    /// It is in the `awaiting` list.
+    /// Whether the endpoint is in the `awaiting` list.
     listed: bool,
-    /// Pending flushes: the number up to which everything must be acknowledged, and the cookie.
+    /// The pending flushes: for each, the number up to which everything must be acknowledged, and the cookie.
     flushes: Vec<(u32, u64)>,
-    /// The application is packing a message. Its place in the window is reserved, and nothing else is posted meanwhile.
+    /// Whether the application is packing a message. Its place in the window is reserved, and nothing else is posted meanwhile.
     packing: bool,
     closing: bool,
     failed: Option<Status>,
 }
 
-/// An early message: its buffer and its length.
+/// An early message: the buffer and the length.
 struct Early {
     buffer: u32,
     len: usize,
@@ -88,28 +88,28 @@ struct Inbound {
     to: Target,
     handle: Rc<AddressHandle>,
     receiver: Receiver<Early>,
-    /// The part of the peer's identity that has arrived. The peer is reported when it is complete.
+    /// The part of the peer's identity that has arrived. The peer is reported when the identity is complete.
     identity: Vec<u8>,
     arrived: bool,
-    /// The parts so far of a message that is longer than a packet.
+    /// The parts that have arrived of a message that is longer than a packet.
     begun: Vec<u8>,
     peer: u64,
-    /// An acknowledgement is due.
+    /// Whether an acknowledgement is due.
     ack_due: bool,
     left: bool,
-    /// The last span in which it was active.
+    /// The last span in which the channel was active.
     active_in: u64,
-    /// The last era in which it was active.
+    /// The last era in which the channel was active.
     era: u64,
 }
 
 impl Inbound {
-    /// Whether nothing has arrived for two failure timeouts.
+    /// Checks whether nothing has arrived on the channel for two failure timeouts.
     fn is_silent(&self, era: u64) -> bool {
         era >= self.era + SILENT
     }
 
-    /// Whether its peer still has something to send: a live peer retransmits it.
+    /// Checks whether the peer still has data to send: a live peer retransmits that data.
     fn is_owed(&self) -> bool {
         !self.arrived || self.receiver.gap
     }
@@ -141,10 +141,10 @@ impl Inbound {
 struct Activity {
     /// The current span.
     span: u64,
-    /// Samples and arrived messages in the current span.
+    /// The numbers of samples and of arrived messages in the current span.
     samples: u32,
     messages: usize,
-    /// Channels active in the current span, and in the previous one.
+    /// The numbers of channels active in the current span and in the previous one.
     active: usize,
     before: usize,
 }
@@ -164,8 +164,8 @@ impl Activity {
         }
     }
 
-    /// Called regularly. The next span begins when enough messages have arrived to have heard every channel, or after `SAMPLES`
-    /// quiet samples.
+    /// Advances the activity measurement; called regularly. The next span begins when enough messages have arrived to have heard
+    /// every channel, or after `SAMPLES` quiet samples.
     fn sample(&mut self) {
         self.samples += 1;
         if self.messages >= 2 * RECEIVES || self.samples >= SAMPLES {
@@ -174,7 +174,7 @@ impl Activity {
         }
     }
 
-    /// Window of one channel: its share of the receives. Some receives are reserved for channels that become active.
+    /// Returns the window of one channel: its share of the receives. Some receives are reserved for channels that become active.
     fn share(&self) -> u64 {
         let channels = self.active.max(self.before).max(1);
         (RECEIVES * 3 / 4 / channels).clamp(1, WINDOW) as u64
@@ -185,45 +185,45 @@ impl Activity {
 pub(crate) struct State {
     qp: Qp,
     outbound: Vec<Option<Outbound>>,
-    /// Outbound channels that may have outstanding packets: only they have timers.
+    /// The outbound channels that may have outstanding packets: only these channels have timers.
     awaiting: Vec<u32>,
     inbound: Vec<Inbound>,
-    /// Slots of closed inbound channels, oldest first.
+    /// The slots of closed inbound channels, oldest first.
     closed: VecDeque<u32>,
     /// The channel that a Hello opened, for retransmitted Hellos.
     known: HashMap<(Target, End), u32>,
     handles: HashMap<[u8; crate::port::PORT_LEN], Rc<AddressHandle>>,
-    /// Unresolvable ports of unknown peers, with the time of the attempt.
+    /// The unresolvable ports of unknown peers, with the time of the attempt.
     unresolved: HashMap<[u8; crate::port::PORT_LEN], Duration>,
     sleep: Sleep,
     cq: Cq,
     receives: Pool,
     sends: Pool,
     domain: Arc<DomainState>,
-    /// Pending events; the messages among them are buffer numbers.
+    /// The pending events; the messages among them are buffer numbers.
     notices: Notices<u32>,
     to_post: Vec<Receive>,
-    /// Inbound channels that owe an acknowledgement.
+    /// The inbound channels that owe an acknowledgement.
     acks_due: Vec<u32>,
-    /// Number of buffers with early messages.
+    /// The number of buffers with early messages.
     early: usize,
     activity: Activity,
-    /// Time in units of the failure timeout, and the start of the current unit. Slow progress advances it, so a suspension of
-    /// this process makes no peer silent.
+    /// The time in units of the failure timeout (eras), and the start of the current era. Slow progress advances the era, so a
+    /// suspension of this process makes no peer silent.
     era: u64,
     era_began: Duration,
     batch: Vec<Wc>,
     pub(crate) own: Address,
     epoch: Instant,
     countdown: u32,
-    /// Consecutive empty polls.
+    /// The number of consecutive empty polls.
     idle: u32,
     slow_progress_at: Duration,
     next_peer: u64,
     dead: bool,
 }
 
-/// Marks the id of a receive; the id of a send is its buffer.
+/// The bit that marks the id of a receive. The id of a send is the number of its buffer.
 const RECEIVE: u64 = 1 << 63;
 
 fn number() -> Result<u32, Failure> {
@@ -232,7 +232,7 @@ fn number() -> Result<u32, Failure> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Copies a packet into a buffer and posts it. Without room the packet counts as lost.
+/// Copies a packet into a buffer and posts the send. If no buffer is free, the packet counts as lost.
 fn transmit(qp: &Qp, sends: &mut Pool, handle: &AddressHandle, to: Target, bytes: &[u8]) {
     let Ok(buffer) = sends.take() else { return };
     let room = sends.bytes_mut(buffer);
@@ -311,13 +311,13 @@ impl State {
         Ok(state)
     }
 
-    /// Receive buffers with early datagrams, and the limit on them.
+    /// Returns the number of receive buffers with early datagrams, and the limit on this number.
     #[cfg(test)]
     pub(crate) fn early(&self) -> (usize, usize) {
         (self.early, EARLY)
     }
 
-    /// Whether packets can reach a peer's port.
+    /// Checks whether packets can reach a peer's port.
     pub(crate) fn reaches(&self, peer: &Port) -> Result<(), Failure> {
         self.domain.reaches(peer)
     }
@@ -362,7 +362,7 @@ impl State {
         self.epoch.elapsed()
     }
 
-    /// The address handle of a port, shared by all channels to it.
+    /// Returns the address handle of a port, shared by all channels to it.
     fn handle(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
         let key = port.pack();
         if let Some(handle) = self.handles.get(&key) {
@@ -396,8 +396,8 @@ impl State {
         }
     }
 
-    /// Whether to poll the queue. While other modules carry the traffic, polls of this queue stay empty, so it is polled only
-    /// when the clock is read. An arrival still wakes a sleeper, and arming polls the queue itself.
+    /// Checks whether to poll the queue. While other modules carry the traffic, polls of this queue stay empty, so the queue is
+    /// polled only when the clock is read. An arrival still wakes a sleeper, and arming polls the queue itself.
     #[inline]
     fn is_worth_a_look(&self) -> bool {
         self.idle < QUIET_AFTER
@@ -406,7 +406,7 @@ impl State {
             || !self.to_post.is_empty()
     }
 
-    #[inline(never)] // keeps this out of the idle path
+    #[inline(never)] // keeps this function out of the idle path
     fn poll_all(&mut self, events: &mut Events<'_>) {
         self.notices.release_texts();
         while let Some(buffer) = self.notices.taken() {
@@ -473,7 +473,7 @@ impl State {
         if let Err(failure) = self.cq.arm() {
             self.fail_all(&failure, None);
         }
-        // Completions from before the request cause no wake-up.
+        // Completions from before the request cause no wake-up, so they are read now.
         let all = self.catch_up(None);
         self.idle = 0;
         self.sleep.wake_every(self.is_waiting().then_some(WAKE_EVERY));

@@ -27,8 +27,8 @@ pub(crate) struct Watch {
     inboxes: Mutex<Vec<Weak<Inbox>>>,
     gone: AtomicBool,
     port_down: AtomicBool,
-    /// The kernel's entry for access from processes. It vanishes immediately when the device is removed. Not every driver sends
-    /// an event then: soft RoCE silently waits until the last process has closed the device.
+    /// The kernel's entry for access from processes, which vanishes immediately when the device is removed. Not every driver sends
+    /// an event on removal: soft RoCE silently waits until the last process has closed the device.
     entry: Option<PathBuf>,
     published: Published,
     moved: Mutex<Option<String>>,
@@ -38,7 +38,7 @@ pub(crate) struct Watch {
     domain: String,
 }
 
-/// Interval between checks of the entry.
+/// The interval between checks of the entry.
 const ENTRY_EVERY: Duration = Duration::from_millis(500);
 
 /// Pending asynchronous events of one interface.
@@ -82,17 +82,17 @@ impl Watch {
         Ok(inbox)
     }
 
-    /// The device was removed or has failed permanently.
+    /// Checks whether the device was removed or has failed permanently.
     pub(crate) fn device_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// The port has no link.
+    /// Checks whether the port has no link.
     pub(crate) fn port_down(&self) -> bool {
         self.port_down.load(Ordering::Relaxed)
     }
 
-    /// The reason why peers cannot reach the port at the address they know, if that is the case.
+    /// Returns the reason why peers cannot reach the port at the address they know, or `None`.
     pub(crate) fn moved(&self) -> Option<String> {
         self.moved.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -127,8 +127,8 @@ impl Watch {
                 {
                     self.tell(async_kind::PORT_UP, "the port has its link again");
                 }
-                // A new subnet manager or a reregistration breaks nothing by itself. The address check finds the facts that it
-                // changes.
+                // A new subnet manager or a reregistration breaks nothing by itself. The address check finds the facts that have
+                // changed.
                 IBV_EVENT_LID_CHANGE
                 | IBV_EVENT_PKEY_CHANGE
                 | IBV_EVENT_SM_CHANGE
@@ -149,7 +149,7 @@ impl Watch {
         }
     }
 
-    /// Reports to the host, whose report operators read.
+    /// Reports a device event to the host, whose report operators read.
     fn tell(&self, kind: u32, words: &str) {
         let status = if kind == async_kind::DEVICE_GONE { Status::NoDevice as i32 } else { 0 };
         self.host.async_event(kind, status, &self.domain, words);
@@ -163,7 +163,7 @@ impl Watch {
         for inbox in inboxes.iter().filter_map(Weak::upgrade).filter(concerns) {
             let mut events = inbox.events.lock().unwrap_or_else(PoisonError::into_inner);
             events.push(event);
-            inbox.bell.ring(); // under the lock: the reader of the events also silences the bell
+            inbox.bell.ring(); // rung under the lock, because the reader of the events also silences the bell
         }
     }
 
@@ -198,8 +198,8 @@ impl Sleep {
         Ok(sleep)
     }
 
-    /// Also wakes a sleeper for this completion queue, and delivers the device events of its queue pairs. The queue must not
-    /// outlive this object.
+    /// Adds the completion queue: its events wake the sleeper, and the device events of its queue pairs are delivered here. The
+    /// queue must not outlive this object.
     pub(crate) fn watch(&self, cq: &Cq) -> Result<(), Failure> {
         self.epoll.add(cq.fd())?;
         self.inbox.cq.store(cq.raw.as_ptr().addr(), Ordering::Relaxed);
@@ -210,12 +210,13 @@ impl Sleep {
         self.epoll.raw()
     }
 
-    /// Also wakes a sleeper when `fd` is readable. The caller owns `fd` and keeps it open as long as this object lives.
+    /// Adds the descriptor `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open as long as this
+    /// object lives.
     pub(crate) fn also(&self, fd: i32) -> Result<(), Failure> {
         self.epoll.add(fd)
     }
 
-    /// Wakes a sleeper at every interval, for timers.
+    /// Wakes the sleeper at every interval, for timers.
     pub(crate) fn wake_every(&self, interval: Option<Duration>) {
         if self.interval.replace(interval) != interval {
             self.ticker.every(interval);
@@ -223,7 +224,7 @@ impl Sleep {
         self.ticker.silence();
     }
 
-    /// The device's events since the last call.
+    /// Returns the device's events since the last call.
     pub(crate) fn async_events(&self) -> Vec<AsyncEvent> {
         self.watch.read_events();
         let mut events = self.inbox.events.lock().unwrap_or_else(PoisonError::into_inner);

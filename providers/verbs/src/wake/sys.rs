@@ -15,19 +15,19 @@ fn owned(fd: i32, what: &str) -> Result<OwnedFd, Failure> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An epoll descriptor.
+/// An owned epoll descriptor.
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
     pub(crate) fn new() -> Result<Epoll, Failure> {
-        // SAFETY: no memory is involved.
+        // SAFETY: the call involves no memory.
         owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }, "epoll_create1").map(Epoll)
     }
 
-    /// Wakes when `fd` is readable. The caller owns `fd` and keeps it open as long as this object lives.
+    /// Adds `fd`, which wakes the sleeper when readable. The caller owns `fd` and keeps it open as long as this object lives.
     pub(crate) fn add(&self, fd: RawFd) -> Result<(), Failure> {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 0 };
-        // SAFETY: a live epoll descriptor and a filled record.
+        // SAFETY: the epoll descriptor is live, and the record is filled.
         let code =
             unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         if code < 0 { Err(Failure::last_os_error("epoll_ctl")) } else { Ok(()) }
@@ -38,7 +38,7 @@ impl Epoll {
     }
 }
 
-/// Resets an eventfd or a timer's expiry count.
+/// Resets the count of an eventfd or of a timer.
 fn take(fd: &OwnedFd) {
     let mut count = [0u8; 8];
     // SAFETY: the descriptor does not block; eight bytes of room.
@@ -50,7 +50,7 @@ pub(crate) struct Bell(OwnedFd);
 
 impl Bell {
     pub(crate) fn new() -> Result<Bell, Failure> {
-        // SAFETY: no memory is involved.
+        // SAFETY: the call involves no memory.
         owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }, "eventfd")
             .map(Bell)
     }
@@ -76,12 +76,12 @@ pub(crate) struct Ticker(OwnedFd);
 impl Ticker {
     pub(crate) fn new() -> Result<Ticker, Failure> {
         let flags = libc::TFD_CLOEXEC | libc::TFD_NONBLOCK;
-        // SAFETY: no memory is involved.
+        // SAFETY: the call involves no memory.
         owned(unsafe { libc::timerfd_create(libc::CLOCK_MONOTONIC, flags) }, "timerfd_create")
             .map(Ticker)
     }
 
-    /// Ticks every `interval`, or stops with `None`.
+    /// Sets the timer to tick every `interval`, or stops the timer with `None`.
     pub(crate) fn every(&self, interval: Option<Duration>) {
         let time =
             interval.map_or(libc::timespec { tv_sec: 0, tv_nsec: 0 }, |interval| libc::timespec {
@@ -89,7 +89,7 @@ impl Ticker {
                 tv_nsec: libc::c_long::from(interval.subsec_nanos()),
             });
         let spec = libc::itimerspec { it_interval: time, it_value: time };
-        // SAFETY: a live timer and a filled record; the old setting is not requested.
+        // SAFETY: the timer is live, and the record is filled; the old setting is not requested.
         let _ = unsafe {
             libc::timerfd_settime(self.0.as_raw_fd(), 0, &raw const spec, ptr::null_mut())
         };
@@ -106,7 +106,7 @@ impl Ticker {
 
 /// Fills `bytes` with random bytes.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Failure> {
-    // SAFETY: room for the requested number of bytes.
+    // SAFETY: the buffer has room for the requested number of bytes.
     let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if got == bytes.len() as isize {
         Ok(())

@@ -1,4 +1,4 @@
-//! Wake-ups: the interface concerned is woken, and no other.
+//! Tests of wake-ups: only the interface concerned is woken.
 
 use super::*;
 use crate::devices::Published;
@@ -10,13 +10,13 @@ use crate::double::world::{announce, announce_of, reported};
 use crate::queue_pair::{Qp, QpShape, Srq};
 use std::sync::atomic::AtomicUsize;
 
-/// A field of the kernel's description of a descriptor (`proc_pid_fdinfo(5)`).
+/// Returns a field of the kernel's description of a descriptor (`proc_pid_fdinfo(5)`).
 fn info(fd: i32, what: &str) -> String {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).unwrap();
     info.lines().find_map(|line| line.strip_prefix(what)).unwrap().trim().to_string()
 }
 
-/// Whether the bell would wake a sleeper.
+/// Checks whether the bell would wake a sleeper.
 fn rings(inbox: &Inbox) -> bool {
     info(inbox.bell.raw(), "eventfd-count:") != "0"
 }
@@ -35,7 +35,7 @@ fn expired_timer_wakes_a_sleeper_once_and_continues() {
     while !wakes() {
         std::thread::yield_now();
     }
-    // The timer keeps running: on a busy machine it may have expired again.
+    // The timer keeps running: on a busy machine the timer may have expired again.
     let silenced = || {
         sleep.wake_every(every);
         !wakes()

@@ -1,4 +1,4 @@
-//! Atomics of the simulated library.
+//! The atomics of the simulated library.
 
 #![allow(unsafe_code)]
 
@@ -35,7 +35,7 @@ pub(in crate::double) fn table_of() -> *mut fi_ops_atomic {
 }
 
 unsafe extern "C" fn valid(_: *mut fid_ep, kind: c_int, _: c_int, count: *mut usize) -> c_int {
-    // SAFETY: room for one number.
+    // SAFETY: `count` has room for one number.
     unsafe { *count = if [FI_UINT32, FI_UINT64].contains(&kind) { 1 } else { 0 } };
     0
 }
@@ -82,14 +82,14 @@ unsafe extern "C" fn compwritemsg(
     post(ep, message, Form::Compare, &[(compare, compare_desc), (result, desc)])
 }
 
-/// A local piece and its descriptor.
+/// Returns a local piece and its descriptor.
 fn local(
     world: &mut World,
     ioc: *const fi_ioc,
     desc: *mut *mut c_void,
     width: usize,
 ) -> (usize, usize) {
-    // SAFETY: a filled record.
+    // SAFETY: the record is filled.
     let ioc = unsafe { &*ioc };
     assert_eq!(ioc.count, 1);
     let iov = libc::iovec { iov_base: ioc.addr, iov_len: width };
@@ -104,7 +104,7 @@ fn post(
 ) -> isize {
     let from = number(ep) as usize;
     world(|world| {
-        // SAFETY: filled records.
+        // SAFETY: both records are filled.
         let (message, there) = unsafe { (&*message, &*(*message).rma_iov) };
         let (to, context) = (message.addr as usize, message.context.expose_provenance());
         if world.refuses(to) || !world.ends.get(to).is_some_and(|end| end.open) {
@@ -139,7 +139,7 @@ fn post(
 }
 
 fn load(at: usize, width: u32) -> u64 {
-    // SAFETY: posted or registered memory, whose posting or registration was looked up.
+    // SAFETY: the memory is posted or registered; its posting or registration was looked up.
     unsafe {
         match width {
             4 => u64::from(ptr::with_exposed_provenance::<u32>(at).read()),

@@ -1,4 +1,4 @@
-//! A host that records the messages to it.
+//! A host double that records the messages to it.
 
 #![allow(unsafe_code)]
 
@@ -7,7 +7,7 @@ use core::ffi::c_void;
 use tieline_plugin_api::HostHandle;
 use tieline_plugin_api::abi::{AsyncEvent, Host};
 
-/// It has no other function.
+/// Returns a host whose only function records messages.
 pub(crate) fn host() -> HostHandle {
     let table = Box::leak(Box::new(Host { async_event: Some(report), ..Host::empty() }));
     // SAFETY: the table is never freed.
@@ -15,7 +15,7 @@ pub(crate) fn host() -> HostHandle {
 }
 
 unsafe extern "C" fn report(_: *mut c_void, event: *const AsyncEvent) {
-    // SAFETY: the provider's record and its text, lent for the call.
+    // SAFETY: the record and its text belong to the provider and are borrowed for the call.
     let text = unsafe { core::slice::from_raw_parts((*event).text, (*event).text_len) };
     world(|world| world.told.push(String::from_utf8_lossy(text).into_owned()));
 }

@@ -1,4 +1,4 @@
-//! Registrations of the simulated library, and its keys that must be mapped.
+//! The registrations of the simulated library, and its keys that must be mapped.
 
 #![allow(unsafe_code)]
 
@@ -8,13 +8,13 @@ use crate::double::world::{Memory, world};
 use core::ffi::{c_int, c_void};
 use core::ptr;
 
-/// Size of a key that must be mapped; the address that comes with the key is 0 (fi_mr(3), fi_mr_raw_attr).
+/// The size of a key that must be mapped; the address that comes with the key is 0 (fi_mr(3), fi_mr_raw_attr).
 const RAW: usize = 24;
 const BASE: u64 = 0x5a00_0000;
-/// The room was too small (fi_errno.h).
+/// The error for a buffer that is too small (fi_errno.h).
 const FI_ETOOSMALL: c_int = 257;
 
-/// The bytes of a key.
+/// Returns the bytes of a key.
 fn raw(key: u64) -> [u8; RAW] {
     let mut bytes = [0xee; RAW];
     bytes[..8].copy_from_slice(&key.to_le_bytes());
@@ -27,7 +27,7 @@ unsafe extern "C" fn show_key(fid: *mut fid, command: c_int, record: *mut c_void
         return 0;
     }
     let key = number(fid.cast::<fid_mr>());
-    // SAFETY: a filled record of this command, with the stated room.
+    // SAFETY: the record of this command is filled, with the stated room.
     unsafe {
         let attr = &mut *record.cast::<fi_mr_raw_attr>();
         let room = core::mem::replace(&mut *attr.key_size, RAW);
@@ -62,7 +62,7 @@ pub(in crate::double) unsafe extern "C" fn map_key(
         });
     }
     assert_eq!(command, FI_MAP_RAW_MR);
-    // SAFETY: a filled record of this command, with the stated number of bytes.
+    // SAFETY: the record of this command is filled, with the stated number of bytes.
     unsafe {
         let map = &*record.cast::<fi_mr_map_raw>();
         let bytes = core::slice::from_raw_parts(map.raw_key, map.key_size);
@@ -80,7 +80,7 @@ pub(in crate::double) unsafe extern "C" fn map_key(
     0
 }
 
-/// All keys must be unmapped before (fi_mr(3), fi_mr_unmap_key).
+/// Closes a domain. All keys must be unmapped before (fi_mr(3), fi_mr_unmap_key).
 pub(in crate::double) unsafe extern "C" fn close_domain(fid: *mut fid) -> c_int {
     let owner = fid.addr();
     world(|world| {
@@ -88,7 +88,7 @@ pub(in crate::double) unsafe extern "C" fn close_domain(fid: *mut fid) -> c_int 
             world.complaints.push("a domain was closed before its keys were taken back".into());
         }
     });
-    // SAFETY: closed once.
+    // SAFETY: the object is closed once.
     unsafe { close::<fid_domain>(fid) }
 }
 
@@ -98,7 +98,7 @@ unsafe extern "C" fn close_memory(fid: *mut fid) -> c_int {
         return -error;
     }
     let _ = world(|world| world.memory.remove(&key));
-    // SAFETY: closed once.
+    // SAFETY: the object is closed once.
     unsafe { close::<fid_mr>(fid) }
 }
 
@@ -140,10 +140,10 @@ pub(in crate::double) unsafe extern "C" fn reg(
         fi_ops { close: close_memory, bind: bind_memory, control: show_key, ..ops::<fid_mr>() };
     // The descriptor identifies the registration that a piece claims to be in.
     let mem_desc = ptr::without_provenance_mut(key as usize);
-    // A registration whose key must be mapped has no number (fi_mr(3): FI_KEY_NOTAVAIL).
+    // A registration whose key must be mapped has no key number (fi_mr(3): FI_KEY_NOTAVAIL).
     let raw = world(|world| world.manners.mr_mode & FI_MR_RAW != 0);
     let mr = fid_mr { fid: head(table_of), mem_desc, key: if raw { u64::MAX } else { key } };
-    // SAFETY: room for one pointer.
+    // SAFETY: the target has room for one pointer.
     unsafe { *out = new(mr, key) };
     0
 }

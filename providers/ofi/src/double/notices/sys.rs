@@ -9,7 +9,7 @@ use crate::double::world::world;
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
-/// The class of such a queue.
+/// The class of such an event queue.
 pub(in crate::double) const EQ: usize = 7;
 
 pub(in crate::double) unsafe extern "C" fn eq_open(
@@ -32,7 +32,7 @@ pub(in crate::double) unsafe extern "C" fn eq_open(
             strerror: name_trouble,
         }),
     };
-    // SAFETY: room for one pointer.
+    // SAFETY: `out` has room for one pointer.
     unsafe { *out = new(eq, 0) };
     0
 }
@@ -53,7 +53,7 @@ unsafe extern "C" fn read_notice(
 
 unsafe extern "C" fn read_trouble(_: *mut fid_eq, out: *mut fi_eq_err_entry, _: u64) -> isize {
     let Some(error) = world(|world| world.manners.trouble.take()) else { return 0 };
-    // SAFETY: a complete record.
+    // SAFETY: the record is complete.
     unsafe { (*out).err = error };
     1
 }

@@ -9,7 +9,7 @@ use core::ffi::{c_char, c_int};
 use core::ptr;
 
 pub(in crate::double) unsafe extern "C" fn dupinfo(_: *const fi_info) -> *mut fi_info {
-    // SAFETY: records of integers and pointers, all zero.
+    // SAFETY: the records consist of integers and pointers, for which zero is valid.
     unsafe {
         let mut info: fi_info = core::mem::zeroed();
         info.tx_attr = table(core::mem::zeroed());
@@ -42,11 +42,11 @@ pub(in crate::double) unsafe extern "C" fn getinfo(
     let manners = world(|world| world.manners.clone());
     assert_eq!(version, manners.api);
     let mut wants = false;
-    // SAFETY: hints that `dupinfo` made, and a record of the same kind.
+    // SAFETY: `dupinfo` made the hints, and the other record is of the same kind.
     unsafe {
         if let Some(hints) = hints.as_ref() {
             let offered = (*hints.domain_attr).mr_mode;
-            // The features that this provider relies on: without them in the hints, the library may choose otherwise.
+            // This provider relies on these features: without them in the hints, the library may choose otherwise.
             assert_eq!(
                 hints.caps & (FI_MSG | FI_RMA | FI_MULTI_RECV),
                 FI_MSG | FI_RMA | FI_MULTI_RECV

@@ -6,7 +6,8 @@ use crate::abi::*;
 use crate::double::sys::{number, pieces, progress};
 use crate::double::world::{Entry, Way, World, world};
 
-/// The memory of an endpoint that an address and a key designate, checked as software providers do: when the operation is posted.
+/// Returns the memory of an endpoint that an address and a key designate. The check happens when the operation is posted, as in
+/// software providers.
 pub(in crate::double) fn reached(
     world: &World,
     to: usize,
@@ -27,7 +28,7 @@ pub(in crate::double) fn reached(
 fn transfer(ep: *mut fid_ep, message: *const fi_msg_rma, flags: u64, put: bool) -> isize {
     let from = number(ep) as usize;
     world(|world| {
-        // SAFETY: filled records.
+        // SAFETY: both records are filled.
         let (message, there) = unsafe { (&*message, &*(*message).rma_iov) };
         assert!(!put || flags & FI_DELIVERY_COMPLETE != 0, "a put completes at its target");
         let (to, context) = (message.addr as usize, message.context.expose_provenance());

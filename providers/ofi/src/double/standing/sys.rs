@@ -1,4 +1,4 @@
-//! Dependencies between objects of the simulated library: no object may be closed on which another one depends.
+//! Dependencies between objects of the simulated library: an object on which another one depends must not be closed.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +9,7 @@ use crate::double::sys::{close, number};
 use crate::double::world::{World, world};
 use core::ffi::c_int;
 
-/// Closes a queue or a table, on which its endpoint depends.
+/// Closes a queue or a table, on which an endpoint depends.
 pub(in crate::double) unsafe extern "C" fn close_below<T>(fid: *mut fid) -> c_int {
     world(|world| {
         let Some((at, serial)) = world.bound.remove(&fid.addr()) else { return };
@@ -17,11 +17,11 @@ pub(in crate::double) unsafe extern "C" fn close_below<T>(fid: *mut fid) -> c_in
             world.complaints.push("a queue or a table was closed before its endpoint".into());
         }
     });
-    // SAFETY: closed once.
+    // SAFETY: the object is closed once.
     unsafe { close::<T>(fid) }
 }
 
-/// Records that a domain depends on that fabric.
+/// Records that a domain depends on a fabric.
 pub(in crate::double) fn stands(
     world: &mut World,
     domain: *mut fid_domain,
@@ -32,7 +32,8 @@ pub(in crate::double) fn stands(
 
 pub(in crate::double) unsafe extern "C" fn close_domain_below(fid: *mut fid) -> c_int {
     let busy = world(|world| {
-        // A domain with an endpoint returns EBUSY (fi_close(3)); closing its fabric nevertheless would do harm.
+        // Closing a domain with an endpoint returns EBUSY (fi_close(3)). A caller that closes the domain's fabric nevertheless
+        // would do harm.
         let busy = world.ends.iter().any(|end| end.open && end.domain == fid.addr());
         if busy {
             world.complaints.push("a domain was closed before its endpoints".into());
@@ -41,7 +42,7 @@ pub(in crate::double) unsafe extern "C" fn close_domain_below(fid: *mut fid) -> 
         }
         busy
     });
-    // SAFETY: closed once.
+    // SAFETY: the object is closed once.
     if busy { -libc::EBUSY } else { unsafe { close_domain(fid) } }
 }
 
@@ -51,7 +52,7 @@ pub(in crate::double) unsafe extern "C" fn close_fabric(fid: *mut fid) -> c_int 
             world.complaints.push("a fabric was closed before its domains".into());
         }
     });
-    // SAFETY: closed once.
+    // SAFETY: the object is closed once.
     unsafe { close::<fid_fabric>(fid) }
 }
 
@@ -62,7 +63,7 @@ pub(in crate::double) unsafe extern "C" fn bind_end(
     flags: u64,
 ) -> c_int {
     let at = number(fid.cast::<fid_ep>()) as usize;
-    // SAFETY: an object, whose head holds its class.
+    // SAFETY: `other` is an object, and its first record holds the class.
     let is_events = unsafe { (*other).fclass } == EQ;
     world(|world| {
         if let Some(left) = &mut world.manners.bindings {
@@ -78,7 +79,7 @@ pub(in crate::double) unsafe extern "C" fn bind_end(
         } else if flags == 0 {
             world.ends[at].has_table = true;
         } else {
-            // SAFETY: with flags it is a queue; it gets the number of this endpoint.
+            // SAFETY: an object that is bound with flags is a queue; it gets the number of this endpoint.
             unsafe { crate::double::sys::name_queue(other, at) };
             world.ends[at].room = world.rooms.remove(&other.addr()).unwrap_or(0);
         }

@@ -35,7 +35,7 @@ impl Memory {
         };
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let fd = fd.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-        // SAFETY: a new mapping at an address of the system's choice.
+        // SAFETY: the call makes a new mapping at an address of the system's choice.
         let base = unsafe { libc::mmap(core::ptr::null_mut(), len, rights, flags, fd, 0) };
         assert!(base != libc::MAP_FAILED, "mmap: {}", Error::last_os_error());
         Memory { base: base.cast(), len }
@@ -49,7 +49,7 @@ impl Memory {
         self.len as u64
     }
 
-    /// Stores this byte everywhere.
+    /// Stores `byte` in every byte of the memory.
     pub(crate) fn fill(&self, byte: u8) {
         // SAFETY: the mapping has this length, is writable, and no reference into it exists.
         unsafe { core::ptr::write_bytes(self.base, byte, self.len) };
@@ -57,7 +57,7 @@ impl Memory {
 
     /// Makes the memory read-only.
     pub(crate) fn make_read_only(&self) {
-        // SAFETY: a mapping that this test owns.
+        // SAFETY: the mapping belongs to this test.
         let done = unsafe { libc::mprotect(self.base.cast(), self.len, libc::PROT_READ) };
         assert_eq!(done, 0, "mprotect: {}", Error::last_os_error());
     }
@@ -65,13 +65,13 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped by `of`, and no reference into it exists.
+        // SAFETY: `of` made the mapping, and no reference into it exists.
         let _ = unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }
 
 fn memory_file(len: usize) -> OwnedFd {
-    // SAFETY: a NUL-terminated name; nothing else owns the descriptor.
+    // SAFETY: the name is NUL-terminated; nothing else owns the descriptor.
     unsafe {
         let fd = libc::memfd_create(c"memory".as_ptr(), libc::MFD_CLOEXEC);
         assert!(fd >= 0, "memfd_create: {}", Error::last_os_error());
@@ -89,8 +89,8 @@ pub(crate) struct Reference {
 impl Reference {
     pub(crate) fn to(memory: &Memory) -> Reference {
         let mut ends = [0; 2];
-        // SAFETY: room for two descriptors, which nothing else owns. The pages stay with the pipe as long as it references
-        // them.
+        // SAFETY: the array has room for two descriptors, which nothing else owns. The pages stay with the pipe as long as the pipe
+        // references them.
         unsafe {
             assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0, "a pipe");
             let (pages, end) = (File::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]));
@@ -101,7 +101,7 @@ impl Reference {
         }
     }
 
-    /// The bytes of the referenced pages.
+    /// Returns the bytes of the referenced pages.
     pub(crate) fn bytes(mut self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.pages.read_exact(&mut bytes).unwrap();
@@ -132,7 +132,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: a child of this test that nothing else reaps.
+        // SAFETY: the child belongs to this test, and nothing else reaps it.
         unsafe {
             let _ = libc::kill(self.0, libc::SIGKILL);
             let _ = libc::waitpid(self.0, core::ptr::null_mut(), 0);

@@ -1,8 +1,8 @@
 //! A single-threaded double of librdmacm. Requests take effect immediately between the ids of the current thread and produce
-//! events. It connects queue pairs of the device double.
+//! events. The double connects queue pairs of the device double.
 //!
-//! It reproduces the behaviour on which the provider relies. Private data is padded with zeros. Destroying an id discards its
-//! events. The other side is notified of every disconnect.
+//! The double reproduces the behaviour on which the provider relies. Private data is padded with zeros. Destroying an id discards
+//! its events. The other side is notified of every disconnect.
 
 #![allow(unsafe_code)]
 
@@ -15,24 +15,24 @@ use core::ptr;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 
-/// Bytes of private data in a request, an answer and a rejection.
+/// The number of bytes of private data in a request, an answer and a rejection.
 const REQUEST: usize = 56;
 const ANSWER: usize = 196;
 const REJECTION: usize = 148;
-/// Reasons of a rejection: no listener, and a refusal by the listener.
+/// The reasons of a rejection: no listener, and a refusal by the listener.
 const NO_SUCH_SERVICE: c_int = 8;
 const CONSUMER: c_int = 28;
 
-/// Injected faults.
+/// The injected faults of the connection manager.
 #[derive(Default)]
 pub(in crate::cm) struct Faults {
     /// The manager refuses every request on existing connections.
     pub(in crate::cm) refuses: bool,
-    /// Results of the next address resolutions: events with error numbers.
+    /// The results of the next address resolutions: events with error numbers.
     pub(in crate::cm) addresses: VecDeque<(c_uint, c_int)>,
-    /// Results of the next route resolutions.
+    /// The results of the next route resolutions.
     pub(in crate::cm) routes: VecDeque<(c_uint, c_int)>,
-    /// Reasons for which the next requests are rejected.
+    /// The reasons for which the next requests are rejected.
     pub(in crate::cm) rejections: VecDeque<c_int>,
     /// The device port to which addresses resolve; `None`: port 1.
     pub(in crate::cm) port: Option<u8>,
@@ -42,7 +42,7 @@ pub(in crate::cm) struct Faults {
     pub(in crate::cm) deaf: bool,
 }
 
-/// An event in the form in which the library keeps it until the acknowledgement.
+/// An event that the library keeps until its acknowledgement.
 #[repr(C)]
 struct Kept {
     event: rdma_cm_event,
@@ -80,12 +80,12 @@ fn manager<R>(act: impl FnOnce(&mut Manager) -> R) -> R {
     MANAGER.with_borrow_mut(act)
 }
 
-/// The manager calls of this thread on existing connections since the last call of this function.
+/// Returns the connection manager calls of this thread on existing connections since the last call of this function.
 pub(in crate::cm) fn asked() -> Vec<&'static str> {
     manager(|manager| std::mem::take(&mut manager.asked))
 }
 
-/// The types of service that were set on ids.
+/// Returns the types of service that were set on ids.
 pub(in crate::cm) fn classes() -> Vec<u8> {
     manager(|manager| manager.classes.clone())
 }
@@ -156,17 +156,17 @@ impl Manager {
         Some((peer, joined))
     }
 
-    /// The device context that ids refer to.
+    /// Returns the device context that ids refer to.
     fn device(&mut self) -> *mut ibv_context {
         *self.device.get_or_insert_with(|| {
             let api = crate::load::library().expect("it is played");
-            // SAFETY: the device double; it stays open for the life of the thread.
+            // SAFETY: the device is the double, which stays open for the life of the thread.
             unsafe { (api.ibv_open_device)(NAME.as_ptr().cast_mut().cast()) }
         })
     }
 
     fn made(&mut self, channel: usize) -> *mut rdma_cm_id {
-        // SAFETY: a record of numbers and pointers, for which zero is valid.
+        // SAFETY: the record consists of numbers and pointers, for which zero is valid.
         let id = Box::into_raw(Box::new(unsafe { core::mem::zeroed::<rdma_cm_id>() }));
         let state = State { channel, listens: false, peer: None, joined: false, remote: 0, qpn: 0 };
         let _ = self.ids.insert(id.expose_provenance(), state);
@@ -175,7 +175,7 @@ impl Manager {
 }
 
 fn errno(code: c_int) -> c_int {
-    // SAFETY: the thread's own error number.
+    // SAFETY: the pointer leads to the thread's own error number.
     unsafe { *libc::__errno_location() = code };
     -1
 }
@@ -183,16 +183,16 @@ fn errno(code: c_int) -> c_int {
 /// Makes the channel's descriptor readable.
 fn wake(channel: usize) {
     let channel = ptr::with_exposed_provenance::<rdma_event_channel>(channel);
-    // SAFETY: a channel outlives its ids, and the event is for one of them; eight bytes.
+    // SAFETY: a channel outlives its ids, and the event is for one of these ids; eight bytes are written.
     let _ = unsafe { libc::write((*channel).fd, (&raw const ONE).cast(), 8) };
 }
 
 static ONE: u64 = 1;
 
-/// Whether a descriptor is readable, so that it wakes a sleeper.
+/// Checks whether a descriptor is readable, so that it wakes a sleeper.
 pub(in crate::cm) fn is_readable(fd: c_int) -> bool {
     let mut asked = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record.
+    // SAFETY: `asked` is one record.
     unsafe { libc::poll(&raw mut asked, 1, 0) == 1 }
 }
 
@@ -204,7 +204,7 @@ unsafe extern "C" fn create_event_channel() -> *mut rdma_event_channel {
 
 unsafe extern "C" fn destroy_event_channel(channel: *mut rdma_event_channel) {
     let _ = manager(|manager| manager.channels.remove(&channel.addr()));
-    // SAFETY: it came from `create_event_channel`, and ends once.
+    // SAFETY: the pointer came from `create_event_channel`, and ends once.
     let _ = unsafe { libc::close(Box::from_raw(channel).fd) };
 }
 
@@ -221,13 +221,13 @@ unsafe extern "C" fn get_cm_event(
     });
     match next {
         Ok(kept) => {
-            // SAFETY: the caller's out-pointer.
+            // SAFETY: the caller guarantees the out-pointer.
             unsafe { *out = kept.cast() };
             0
         }
         Err(code) => {
             let mut count = 0u64;
-            // SAFETY: a live channel, and eight bytes.
+            // SAFETY: the channel is live, and `count` has eight bytes.
             let _ = unsafe { libc::read((*channel).fd, (&raw mut count).cast(), 8) };
             errno(code)
         }
@@ -235,7 +235,7 @@ unsafe extern "C" fn get_cm_event(
 }
 
 unsafe extern "C" fn ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    // SAFETY: it came from `get_cm_event`, and is acknowledged once.
+    // SAFETY: the pointer came from `get_cm_event`, and is acknowledged once.
     drop(unsafe { Box::from_raw(event.cast::<Kept>()) });
     0
 }
@@ -247,7 +247,7 @@ unsafe extern "C" fn create_id(
     _: c_uint,
 ) -> c_int {
     let id = manager(|manager| manager.made(channel.addr()));
-    // SAFETY: the caller's out-pointer.
+    // SAFETY: the caller guarantees the out-pointer.
     unsafe { *out = id };
     0
 }
@@ -258,7 +258,7 @@ unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
             Some((peer, true)) => {
                 manager.tell(peer, None, RDMA_CM_EVENT_DISCONNECTED, 0, Vec::new());
             }
-            // A request without an answer.
+            // The connection request has no answer yet.
             Some((peer, false)) => {
                 manager.tell(peer, None, RDMA_CM_EVENT_REJECTED, CONSUMER, vec![0; REJECTION]);
             }
@@ -273,7 +273,7 @@ unsafe extern "C" fn destroy_id(id: *mut rdma_cm_id) -> c_int {
         let _ = manager.channels.insert(channel, stay);
         lost
     });
-    // SAFETY: events that can no longer be fetched; the id came from `made`, and ends once.
+    // SAFETY: the removed events can no longer be fetched; the id came from `made`, and is destroyed once.
     unsafe {
         lost.into_iter().for_each(|kept| drop(Box::from_raw(kept)));
         drop(Box::from_raw(id));
@@ -288,7 +288,7 @@ fn port(room: &sockaddr_room) -> u16 {
 unsafe extern "C" fn bind_addr(id: *mut rdma_cm_id, to: *mut sockaddr_room) -> c_int {
     manager(|manager| {
         manager.ports += 1;
-        // SAFETY: a live id and the caller's address.
+        // SAFETY: the id is live, and the caller guarantees the address.
         unsafe {
             let id = &mut *id;
             id.src_addr = *to;
@@ -318,7 +318,7 @@ unsafe extern "C" fn resolve_addr(
     manager(|manager| {
         let (kind, status) =
             manager.faults.addresses.pop_front().unwrap_or((RDMA_CM_EVENT_ADDR_RESOLVED, 0));
-        // SAFETY: a live id and the caller's addresses.
+        // SAFETY: the id is live, and the caller guarantees the addresses.
         unsafe {
             ((*id).src_addr, (*id).dst_addr) = (*from, *to);
             (*id).verbs = manager.device();
@@ -343,7 +343,7 @@ unsafe extern "C" fn init_qp_attr(
     attr: *mut ibv_qp_attr,
     mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: a live id, and the caller's records.
+    // SAFETY: the id is live, and the caller guarantees the records.
     let (attr, mask, bound) = unsafe { (&mut *attr, &mut *mask, !(*id).verbs.is_null()) };
     let remote = manager(|manager| manager.ids.get(&id.addr()).map_or(0, |state| state.remote));
     if !bound {
@@ -373,7 +373,7 @@ unsafe extern "C" fn init_qp_attr(
     0
 }
 
-/// A side's queue pair number and its private data, padded with zeros.
+/// Returns the queue pair number and the private data of one side, padded with zeros to `room` bytes.
 ///
 /// # Safety
 /// `param` is a filled record.
@@ -424,7 +424,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
             return 0;
         };
         let child = manager.made(channel);
-        // SAFETY: an id that was just made.
+        // SAFETY: the id was just made.
         unsafe { ((*child).verbs, (*child).port_num) = (manager.device(), 1) };
         for (one, other) in [(child.addr(), id.addr()), (id.addr(), child.addr())] {
             if let Some(state) = manager.ids.get_mut(&one) {
@@ -440,7 +440,7 @@ unsafe extern "C" fn connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -
 }
 
 unsafe extern "C" fn accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller's record.
+    // SAFETY: the caller guarantees the record.
     let (qpn, data) = unsafe { said(param, ANSWER) };
     manager(|manager| {
         if manager.ask("accept") != 0 {
@@ -499,7 +499,7 @@ unsafe extern "C" fn set_option(
     })
 }
 
-/// The double's function table, in place of the real library.
+/// Returns the double's function table, in place of the real library.
 pub(in crate::cm) fn library() -> Library {
     Library {
         rdma_create_event_channel: create_event_channel,

@@ -1,4 +1,4 @@
-//! Posting to the device double.
+//! The double's functions for posting.
 
 #![allow(unsafe_code)]
 
@@ -8,7 +8,7 @@ use crate::double::world::{Send, world};
 use core::ffi::c_int;
 
 /// # Safety
-/// `wr` is a chain of filled records, and `bad` a place for the first request that is not accepted.
+/// `wr` is a chain of filled records, and `bad` takes the first request that is not accepted.
 unsafe fn post_receives(
     queue: usize,
     mut wr: *mut ibv_recv_wr,
@@ -19,7 +19,7 @@ unsafe fn post_receives(
         while !wr.is_null() {
             let refused = world.refuses_receive(queue);
             if refused != 0 {
-                // SAFETY: the caller's out-pointer.
+                // SAFETY: the caller guarantees the out-pointer.
                 unsafe { *bad = wr };
                 return refused;
             }
@@ -39,7 +39,7 @@ pub(in crate::double) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's chain.
+    // SAFETY: the caller guarantees the chain.
     unsafe { post_receives(srq.addr(), wr, bad) }
 }
 
@@ -48,7 +48,7 @@ pub(in crate::double) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller's chain.
+    // SAFETY: the caller guarantees the chain.
     unsafe { post_receives(qp.addr(), wr, bad) }
 }
 
@@ -58,7 +58,7 @@ pub(in crate::double) unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     world(|world| world.counts.send_calls += 1);
-    // SAFETY: null, or a filled record; of a live queue pair, and with a place for the first request that is not accepted.
+    // SAFETY: `wr` is null or a filled record; the queue pair is live, and `bad` takes the first request that is not accepted.
     unsafe {
         while let Some(next) = wr.as_ref() {
             let code = post_one((*qp).qp_num, next);
@@ -104,7 +104,7 @@ fn post_one(qpn: u32, wr: &ibv_send_wr) -> c_int {
         if inline && pieces.iter().map(|piece| piece.length).sum::<u32>() > pair.inline {
             return libc::EINVAL;
         }
-        // SAFETY: the opcode selects the valid variant of the three; all are plain numbers.
+        // SAFETY: the opcode selects the valid variant of the three, and all variants are plain numbers.
         let (target, operands) = unsafe {
             match wr.opcode {
                 IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {

@@ -3,8 +3,8 @@
 use super::*;
 
 impl RcEndpoint {
-    /// Posts one read per group of pieces. Each group has as many pieces as the device accepts, and the last read completes the
-    /// operation.
+    /// Posts one read per group of pieces. Each group has the number of pieces that the device accepts, and the last read completes
+    /// the operation.
     pub(super) fn read_in_parts(
         &self,
         state: &mut State,
@@ -25,16 +25,16 @@ impl RcEndpoint {
             let last = at + 1 == parts;
             let ends = if last { core::mem::take(&mut ends) } else { Ends::default() };
             let ends = Ends { foreign: true, ..ends };
-            // The parts are never rejected one by one: the last part holds the registrations of all of them.
+            // The device never rejects single parts: the last part holds the registrations of all parts.
             if connection.post(Work::Read { address, rkey }, part, ends, HOLD).is_err() {
-                break; // the queue pair is gone
+                break; // the queue pair no longer exists
             }
             address += part.iter().map(|piece| u64::from(piece.length)).sum::<u64>();
         }
         state.pieces = pieces;
         match flags & HOLD != 0 {
             true => state.post_later(self.slot),
-            // If the device rejects them permanently, the connection fails, and this operation with it.
+            // If the device rejects the parts permanently, the connection fails, and this operation with it.
             false => drop(state.tell(self.slot)),
         }
         Ok(Posting::Pending)

@@ -1,9 +1,9 @@
-//! Short puts (`max_short_put`), whose data is copied during the post. The device copies it inline, or a buffer takes it if the
-//! queue pair inlines less.
+//! Short puts (`max_short_put`), whose data is copied during the post. The device copies the data inline, or a buffer takes the
+//! data if the queue pair inlines less.
 
 use super::*;
 
-/// Whether a put is short: one piece, copied during the post.
+/// Checks whether a put is short: one piece, copied during the post.
 #[inline]
 pub(super) fn is_short(state: &State, op: &RmaOp<'_>, piece: &Iov) -> bool {
     op.len.wrapping_sub(1) < state.short_puts
@@ -13,8 +13,8 @@ pub(super) fn is_short(state: &State, op: &RmaOp<'_>, piece: &Iov) -> bool {
 }
 
 impl RcEndpoint {
-    /// Posts a short put. With local completion it is done immediately: its end is not reported, and a failure fails the
-    /// connection.
+    /// Posts a short put. With local completion the put is complete on return: no completion event follows, and a later failure
+    /// fails the connection.
     #[inline(always)]
     pub(super) fn put_short(
         &self,

@@ -3,10 +3,10 @@
 use super::*;
 use crate::rc::connection::{NOT_PLAIN, Packed};
 
-/// Time that closing an endpoint waits for the device to flush sends with application memory. Most devices need microseconds.
+/// The time limit for the device to flush sends with application memory when an endpoint is closed. Most devices need microseconds.
 const MOMENT: Duration = Duration::from_micros(500);
 
-/// Whether the device may accept the send later after this error number.
+/// Checks whether a send that failed with this error number may succeed later.
 fn is_transient(errno: i32) -> bool {
     errno == libc::ENOMEM || errno == libc::EAGAIN
 }
@@ -14,7 +14,7 @@ fn is_transient(errno: i32) -> bool {
 impl State {
     pub(crate) fn new_connection(&mut self, cookie: u64) -> Result<u32, Failure> {
         if self.cq.is_none() {
-            let _ = self.read_async_events(None); // without connections, no poll has read them
+            let _ = self.read_async_events(None); // while there was no connection, no poll has read the device's events
         }
         if self.domain.watch.device_gone() {
             let text = format!("the device {} was removed", self.domain.name.device);
@@ -54,8 +54,8 @@ impl State {
             Connection::new(&state.domain, cq, srq, own, cookie, generation)
         };
         let made = match make(self) {
-            // Devices report exhaustion with different errors. Destroying retired queue pairs frees resources, so one retry
-            // follows.
+            // Devices report exhaustion with different errors. Destroying retired queue pairs frees resources, so the creation is
+            // retried once.
             Err(_) if !self.cleanup.is_empty() => {
                 self.finish_endings(true);
                 make(self)
@@ -91,8 +91,8 @@ impl State {
         self.connections.len() - 1
     }
 
-    /// Destroys retired queue pairs to make room for another one, see [`Cleanup::make_room`]. The device's events and the
-    /// unread completions are read first.
+    /// Destroys retired queue pairs to make room for another one, see [`Cleanup::make_room`]. Before that, reads the device's
+    /// events and the unread completions.
     #[cold]
     fn finish_endings(&mut self, all: bool) {
         self.has_more_to_do = true;
@@ -109,7 +109,7 @@ impl State {
     /// Sends a control message.
     ///
     /// # Errors
-    /// `Again` if there is no room now, `Io` if the device rejects it.
+    /// `Again` if the send queue is full, `Io` if the device rejects the message.
     pub(super) fn control(&mut self, slot: u32, kind: Kind, role: Role) -> Result<(), Status> {
         let Some(connection) =
             self.connections.get_mut(slot as usize).and_then(Option::as_deref_mut)
@@ -146,7 +146,7 @@ impl State {
         }
     }
 
-    /// Posts the held sends of a connection. If the device is out of memory, they are retried later.
+    /// Posts the held sends of a connection. If the device is out of memory, the sends are retried later.
     #[cold]
     pub(crate) fn tell(&mut self, slot: u32) -> Result<(), Status> {
         let Some(Err(refused)) = self.connection(slot).map(Connection::tell) else { return Ok(()) };
@@ -165,7 +165,7 @@ impl State {
         }
     }
 
-    /// Posts the packed message of a connection. If the device is out of memory, it is retried later.
+    /// Posts the packed message of a connection. If the device is out of memory, the post is retried later.
     #[inline]
     pub(crate) fn post_packed_of(&mut self, slot: u32) -> Result<(), Status> {
         let Some(connection) =
@@ -196,7 +196,7 @@ impl State {
         }
     }
 
-    /// The status of a data call whose send the device rejected.
+    /// Returns the status of a data call whose send the device rejected.
     #[cold]
     pub(crate) fn refused(&mut self, slot: u32, refused: NotPosted) -> Status {
         let errno = refused.errno;
@@ -211,7 +211,7 @@ impl State {
         self.connection(slot).and_then(|c| c.may_post().err()).unwrap_or(Status::Io)
     }
 
-    /// Connects an endpoint to its peer's.
+    /// Connects an endpoint to the endpoint of the peer.
     pub(crate) fn connect(&mut self, slot: u32, address: &[u8]) -> Result<(), Failure> {
         let peer = EndpointAddress::unpack(address)?;
         let domain = self.domain.clone();
@@ -228,8 +228,8 @@ impl State {
         connection.credits.open(u32::from(peer.window));
         connection.phase = Phase::Connecting;
         connection.deadline = Instant::now() + domain.settings.connect;
-        // Both sides send a hello, and the one of the side that connects last arrives immediately. Only one side retransmits
-        // it. The other side is then connected when the hello arrives, no matter which of the two polls.
+        // Both sides send a hello. The hello of the side that connects last arrives immediately. Only one side retransmits its
+        // hello. The other side is connected when that hello arrives, no matter which side polls.
         if self.control(slot, Kind::Hello, Role::Hello).is_err() {
             return Err(Failure::new(
                 Status::Io,
@@ -243,13 +243,13 @@ impl State {
     pub(crate) fn close(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         (connection.closing, connection.plain) = (true, NOT_PLAIN);
-        let _ = self.post_packed_of(slot); // if the device accepts it later, it still precedes the goodbye
+        let _ = self.post_packed_of(slot); // if the device accepts the packed message later, the message still precedes the goodbye
         let Some(connection) = self.connection(slot) else { return };
         let touches = |c: &mut Connection| c.queue.touches_application();
         if connection.phase != Phase::Established || touches(connection) {
             self.destroy(slot);
-            // After this call the device must not access that memory. A device that flushes in time also returns its shared
-            // receives.
+            // After this call the device must not access the application's memory. A device that flushes in time also returns its
+            // shared receives.
             let until = Instant::now() + MOMENT;
             while self.connection(slot).is_some_and(touches) {
                 let late = Instant::now() >= until;
@@ -263,7 +263,7 @@ impl State {
         self.send_goodbye(slot);
     }
 
-    /// Sends the goodbye of a connection after all other sends. Without room it is retried later.
+    /// Sends the goodbye of a connection after all other sends. If the send queue is full, the goodbye is retried later.
     fn send_goodbye(&mut self, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         let (generation, waits) = (connection.generation, connection.packed != Packed::Nothing);
@@ -278,7 +278,7 @@ impl State {
         }
     }
 
-    /// Retries the goodbyes that had no room.
+    /// Retries the goodbyes that did not fit into the send queue.
     #[cold]
     pub(super) fn retry_goodbyes(&mut self) {
         for (slot, generation) in core::mem::take(&mut self.goodbyes) {
@@ -310,19 +310,19 @@ impl State {
         }
     }
 
-    /// Retires the queue pair. When the application is notified, the device must no longer access its memory. The notification
-    /// therefore comes in [`State::ended`], after the device has flushed the last send.
+    /// Retires the queue pair of a failed connection. When the application is notified, the device must no longer access the
+    /// application's memory. The notification therefore comes in [`State::ended`], after the device has flushed the last send.
     #[cold]
     fn end(&mut self, slot: u32, failure: Failure, events: Option<&mut Events<'_>>) {
         self.has_more_to_do = true;
         let Some(connection) = self.connection(slot).filter(|c| c.ending.is_none()) else { return };
-        // As an operation's status, `KeyRejected` means that the endpoint stays usable. It applies to one operation only, so
-        // the connection gets `Io`.
+        // As an operation's status, `KeyRejected` means that the endpoint stays usable. That status applies to one operation only,
+        // so the connection gets `Io`.
         connection.phase = Phase::Failed(match failure.status {
             Status::KeyRejected => Status::Io,
             other => other,
         });
-        // With these errors the link may be down. If either side ended the connection, it is not.
+        // After these errors the link may be down, unless either side ended the connection.
         let lost =
             matches!(failure.status, Status::TimedOut | Status::Unreachable | Status::NoDevice);
         connection.ending = Some((failure, Instant::now()));
@@ -332,14 +332,14 @@ impl State {
         let drains = connection.peer.is_some()
             && connection.qp.as_ref().is_some_and(|qp| qp.to_error().is_ok());
         if drains && waits {
-            // Earlier sends may have ended without a completion; this signalled one completes when it is flushed. Some devices
-            // accept no send in ERR. Then the last outstanding send marks the end.
+            // Earlier sends may have ended without a completion; this signalled send completes when the device flushes it. Some
+            // devices accept no send in ERR. Then the last outstanding send marks the end of the flush.
             let work = Work::Write { address: 0, rkey: 0 };
             let _ = connection.post(work, &[], Ends::default(), IBV_SEND_SIGNALED);
         }
         if let Some(qp) = connection.qp.take() {
             let broke = lost || self.domain.watch.port_down();
-            // All receives in a queue pair's own queue are flushed. With none posted, no flush is pending.
+            // The device flushes all receives in a queue pair's own queue. If none is posted, no flush is pending.
             let none_left = !drains || self.receives.posted_to(qp.number()) == Some(0);
             self.cleanup.drain(qp, broke, waits, none_left.then_some(0));
             self.reclaim_receives();
@@ -363,7 +363,7 @@ impl State {
         self.ended(slot, events);
     }
 
-    /// The device has flushed the queue pair: fails all outstanding operations and notifies the application.
+    /// Handles the end of the flush: fails all outstanding operations and notifies the application.
     #[cold]
     pub(super) fn ended(&mut self, slot: u32, mut events: Option<&mut Events<'_>>) {
         self.has_more_to_do = true;

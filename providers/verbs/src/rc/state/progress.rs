@@ -23,7 +23,7 @@ impl State {
         self.has_more_to_do = waits != 0;
     }
 
-    #[inline(never)] // keeps this out of an empty poll's path
+    #[inline(never)] // keeps this function out of an empty poll's path
     fn poll_all(&mut self, events: &mut Events<'_>) {
         if self.notices.are_out() {
             self.release();
@@ -65,7 +65,7 @@ impl State {
     /// Fetches a batch of completions. Returns whether there was any.
     pub(super) fn fetch(&mut self, events: Option<&mut Events<'_>>) -> bool {
         if self.batch.is_empty() {
-            // A batch is being processed. Its caller reports the earlier completions.
+            // This call is nested in the processing of a batch. The outer call reports the earlier completions.
             return false;
         }
         // Before the first connection, nothing is posted to the device.
@@ -85,7 +85,7 @@ impl State {
     }
 
     /// Processes `count` completions of the batch.
-    #[inline(never)] // keeps this out of an empty poll's path
+    #[inline(never)] // keeps this function out of an empty poll's path
     fn fetched(&mut self, count: usize, mut events: Option<&mut Events<'_>>) {
         self.cleanup.fetched(count, false);
         let batch = core::mem::take(&mut self.batch);
@@ -114,8 +114,8 @@ impl State {
         self.look_for_more_to_do();
     }
 
-    /// Processes a completion of the common kind. `false`: it is of another kind or there is no room, and [`State::completed`]
-    /// must process it.
+    /// Processes a completion of the common kind. Returns `false` if the completion is of another kind or the event array is full;
+    /// [`State::completed`] must then process it.
     #[inline(always)]
     fn completed_simply(&mut self, wc: &Wc, events: &mut Events<'_>) -> bool {
         if wc.status != IBV_WC_SUCCESS {
@@ -132,7 +132,7 @@ impl State {
         }
     }
 
-    #[inline(never)] // keeps this out of the simple completions' path
+    #[inline(never)] // keeps this function out of the simple completions' path
     fn completed(&mut self, wc: &Wc, events: Option<&mut Events<'_>>) {
         match about(wc.wr_id) {
             About::Receive { buffer, stamp } => {
@@ -156,20 +156,20 @@ impl State {
     #[cold]
     fn cannot_be_polled(&mut self, events: Option<&mut Events<'_>>) {
         let failure = Cq::not_polled();
-        // An empty batch prevents fetches meanwhile.
+        // An empty batch prevents nested fetches.
         let batch = core::mem::take(&mut self.batch);
         self.fail_all(failure.status, &failure.text, events);
         self.batch = batch;
     }
 
-    /// Fetches every completion from before the call, limited to the capacity of the queue: a peer may send as fast as this
-    /// side reads. Returns whether nothing was left.
+    /// Fetches every completion from before the call, limited to the capacity of the queue: a peer may send as fast as this side
+    /// reads. Returns whether the queue was then empty.
     pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let batches = self.places().div_ceil(WC_BATCH);
         batches == 0 || !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
     }
 
-    /// The slot of a queue pair's connection. A shared queue does not need it.
+    /// Returns the slot of a queue pair's connection. A shared queue does not need it.
     #[cold]
     fn slot_of(&self, qpn: u32) -> u32 {
         let mut all = self.connections.iter().flatten();
@@ -180,8 +180,8 @@ impl State {
         owner.map_or(u32::MAX, |connection| connection.own.slot)
     }
 
-    /// Delivers a message of an established connection, by far the most frequent arrival. `false`: it is something else or
-    /// there is no room, and nothing has happened.
+    /// Delivers a message of an established connection, by far the most frequent arrival. Returns `false`, without effect, if the
+    /// arrival is of another kind or the event array is full.
     #[inline(always)]
     fn message_arrived(&mut self, buffer: u32, wc: &Wc, events: &mut Events<'_>) -> bool {
         if wc.wc_flags & IBV_WC_WITH_IMM == 0 || wc.opcode == IBV_WC_RECV_RDMA_WITH_IMM {
@@ -216,7 +216,7 @@ impl State {
     }
 
     /// Processes all other arrivals, and failed receives.
-    #[inline(never)] // keeps this out of the messages' path
+    #[inline(never)] // keeps this function out of the messages' path
     pub(super) fn receive_completed(
         &mut self,
         buffer: u32,
@@ -224,7 +224,7 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         if wc.status != IBV_WC_SUCCESS {
-            // The queue pair accepts no more receives; its own queue would flush this one again.
+            // The queue pair accepts no more receives; its own queue would flush this receive again.
             return self.receives.again(buffer, NOBODY);
         }
         if wc.wc_flags & IBV_WC_WITH_IMM == 0 {
@@ -265,8 +265,8 @@ impl State {
         let mut hello_lost = false;
         if connection.phase == Phase::Connecting {
             connection.phase = Phase::Established;
-            // The peer connected after our hello was lost. Another hello makes it ask for the missing packet, sooner than our
-            // device would retransmit by itself.
+            // The peer connected after the hello of this side was lost. Another hello makes the peer ask for the missing packet,
+            // sooner than the device's own retransmission.
             hello_lost = !connection.queue.is_empty() || connection.owes_hello;
         }
         match head.kind {
@@ -297,8 +297,9 @@ impl State {
         }
     }
 
-    /// Reports a peer's put with notification. It has consumed a receive, like a message, but the receive buffer holds no data.
-    #[inline(never)] // keeps this out of the messages' path
+    /// Reports a peer's put with notification. The put has consumed a receive, like a message, but the receive buffer holds no
+    /// data.
+    #[inline(never)] // keeps this function out of the messages' path
     fn notified(&mut self, buffer: u32, wc: &Wc, events: Option<&mut Events<'_>>) {
         // The immediate value is the notification word. The queue pair identifies the connection.
         let is_it = |c: &Connection| {
@@ -334,7 +335,8 @@ impl State {
         self.notices.message(event, Delivered { buffer, slot, generation }, events);
     }
 
-    /// Work outside the completion queue: asynchronous events, timeouts, and goodbyes and credits without room so far.
+    /// Does the work outside the completion queue: asynchronous events, timeouts, and the goodbyes and credits that have not fitted
+    /// into their send queues.
     #[cold]
     pub(super) fn slow_progress(
         &mut self,
@@ -347,7 +349,7 @@ impl State {
         }
         let now = Instant::now();
         let since = now.duration_since(self.slow_progress_at);
-        // A busy poller reads the clock only now and then; a rare poller reads it at every poll.
+        // A busy poller reads the clock only at every `CLOCK_EVERY`th poll; a rare poller reads the clock at every poll.
         self.clock_every = match since > SLOW_PROGRESS_EVERY * 2 {
             true => 1,
             false => (self.clock_every * 2).min(CLOCK_EVERY),
@@ -403,7 +405,7 @@ impl State {
         port_changed
     }
 
-    /// Whether an event is about a shared queue of this interface.
+    /// Checks whether an event is about a shared queue of this interface.
     fn is_ours(&self, queue: Option<usize>) -> bool {
         self.cq.as_ref().is_some_and(|cq| cq.is(queue)) || self.receives.is(queue)
     }
@@ -427,7 +429,7 @@ impl State {
         self.fail_connection(slot, &failure, events);
     }
 
-    /// The error of a connection with a send that did not end within `limit`.
+    /// Returns the error of a connection with a send that did not end within `limit`.
     fn stalled(&self, down: bool, limit: Duration) -> Failure {
         let port = self.domain.name.words();
         if down {
@@ -437,7 +439,7 @@ impl State {
         Failure::new(Status::TimedOut, text)
     }
 
-    /// The error of a connection whose peer never connected.
+    /// Returns the error of a connection whose peer never connected.
     fn connect_timed_out(&self) -> Failure {
         let text = format!(
             "the peer did not connect within {:?} (TIELINE_CONNECT_TIMEOUT)",
@@ -454,9 +456,8 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         let quiet = self.domain.settings.failure / 4;
-        // Most devices fail an unacknowledged send, but not all do so while their port is down (soft RoCE retries
-        // indefinitely). While the port is up, a receiver may have no buffer posted for a while, and the sender's device waits
-        // for it.
+        // Most devices fail an unacknowledged send, but some do not while their port is down (soft RoCE retries indefinitely).
+        // While the port is up, a receiver may have no buffer posted for a while, and the sender's device waits for a buffer.
         let down = self.domain.watch.port_down();
         let limit = self.domain.settings.failure * if down { 1 } else { 3 };
         self.cleanup.destroy_drained(now, down, self.places());
@@ -487,7 +488,7 @@ impl State {
                 _ => {}
             }
         }
-        // The time without polls counts, too: the acknowledgement may be in the queue, unread.
+        // Time without polls counts, too: the acknowledgement may be in the queue, unread.
         if late.is_empty() || self.batch.is_empty() {
             return;
         }
@@ -518,7 +519,7 @@ impl State {
         if let Err(failure) = cq.arm() {
             self.fail_all(failure.status, &failure.text, None);
         }
-        // Completions from before the request cause no wake-up.
+        // Completions from before the request cause no wake-up, so they are read now.
         let all = self.catch_up(None);
         if all && self.notices.is_empty() { Armed::Sleep } else { Armed::Ready }
     }

@@ -2,23 +2,23 @@
 
 use super::*;
 
-/// A completion queue that cannot grow has entries for this many endpoints at full send depth. More endpoints get smaller
-/// shares. A share is never below [`FEWEST_SENDS`] nor below the sends that a get with the most pieces needs
-/// ([`fewest_sends`]).
+/// The number of endpoints at full send depth for which a completion queue that cannot grow has entries. With more endpoints, each
+/// gets a smaller share. A share is never below [`FEWEST_SENDS`] nor below the sends that a get with the maximum number of pieces
+/// needs ([`fewest_sends`]).
 const FIXED_FOR: usize = 64;
-/// A resizable queue has entries for all sends up to this size (8 MiB). Beyond it, each endpoint gets entries for
+/// The size up to which a resizable queue has entries for all sends (8 MiB). Beyond this size, each endpoint gets entries for
 /// `SHARED_SENDS`.
 const WIDE: usize = 1 << 17;
 const SHARED_SENDS: usize = 16;
 const FEWEST_SENDS: usize = 4;
 
-/// The smallest useful share. A get with more pieces than one read accepts takes several sends.
+/// Returns the smallest useful share of a completion queue. A get with more pieces than one read accepts takes several sends.
 fn fewest_sends(domain: &DomainState) -> usize {
     FEWEST_SENDS.max(domain.max_iov.div_ceil(domain.max_read_pieces.max(1)))
 }
 
-/// Makes a completion queue with this many entries. Returns whether it can be resized; if not, it is made with the largest size
-/// needed.
+/// Makes a completion queue with this number of entries. Returns whether the queue can be resized; if not, the queue has the
+/// largest size needed.
 fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), Failure> {
     let make = |entries: usize| Cq::new(&domain.device, entries.min(domain.max_cqe));
     let cq = make(entries)?;
@@ -27,7 +27,7 @@ fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), 
     }
     drop(cq);
     let settings = &domain.settings;
-    // Enough for `FIXED_FOR` endpoints at full depth, or for the maximum number of endpoints at the smallest share.
+    // The entries suffice for `FIXED_FOR` endpoints at full depth, or for the maximum number of endpoints at the smallest share.
     let all = FIXED_FOR * (settings.tx_depth + RESERVE);
     let own = if domain.shares_receives { 0 } else { settings.window + CONTROL };
     let few = settings.connections.saturating_mul(fewest_sends(domain) + RESERVE + own);
@@ -37,11 +37,11 @@ fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), 
 }
 
 impl State {
-    /// Makes the device's queues, unless they exist. A worker opens every device and uses few, and an unused device costs
-    /// neither memory nor polls.
+    /// Makes the device's queues, unless they exist. A worker opens every device and uses few, and an unused device costs neither
+    /// memory nor polls.
     ///
     /// # Errors
-    /// The device cannot make them. Nothing remains of the attempt, and the next connection tries again.
+    /// The device cannot make the queues. Nothing remains of the attempt, and the next connection tries again.
     pub(super) fn open_queues(&mut self) -> Result<(), Failure> {
         if self.cq.is_some() {
             return Ok(());
@@ -68,7 +68,7 @@ impl State {
         })
     }
 
-    /// Capacity of the completion queue.
+    /// Returns the capacity of the completion queue.
     pub(super) fn places(&self) -> usize {
         self.cq.as_ref().map_or(0, Cq::capacity)
     }
@@ -78,8 +78,8 @@ impl State {
         self.cq.as_ref().map_or(Ok(()), |cq| cq.resize(entries))
     }
 
-    /// Provides completion queue entries for everything that can be outstanding with one more connection. Returns the send
-    /// limit of that connection.
+    /// Provides completion queue entries for everything that can be outstanding with one more connection. Returns the send limit of
+    /// that connection.
     pub(super) fn provide_completions(&mut self) -> Result<usize, Failure> {
         let settings = &self.domain.settings;
         let depth = settings.tx_depth;
@@ -97,7 +97,7 @@ impl State {
             let entries = need.next_power_of_two().min(self.domain.max_cqe);
             return self.resize(entries).map(|()| depth);
         }
-        // Among so many endpoints few send much at the same time, so they share the entries.
+        // Among this number of endpoints few send at the same time, so the endpoints share the entries.
         let each = RESERVE + depth.min(SHARED_SENDS);
         let entries = (receives + connections * each).next_power_of_two().max(WIDE);
         let entries = entries.min(self.domain.max_cqe);
@@ -107,7 +107,7 @@ impl State {
         self.shares = true;
         loop {
             let shared = self.share_completions(1);
-            // The existing connections still have more sends outstanding than their new share.
+            // The existing connections may still have more sends outstanding than their new share.
             let (had, most) = (self.places(), self.domain.max_cqe);
             if shared.is_ok() || had >= most || self.resize((had * 2).min(most)).is_err() {
                 return shared;
@@ -118,13 +118,13 @@ impl State {
         }
     }
 
-    /// Receives that can be outstanding, with `more` future connections.
+    /// Returns the number of receives that can be outstanding, with `more` future connections.
     fn receives_at_most(&self, more: usize) -> usize {
         let settings = &self.domain.settings;
         let there = settings.rx_buffers.next_multiple_of(CHUNK).max(self.receives.total());
         match self.receives.shared() {
             Some(_) => there,
-            // Its buffers are allocated in whole chunks.
+            // The buffers of a connection are allocated in whole chunks.
             None => there + more * (settings.window + CONTROL + CHUNK),
         }
     }
@@ -132,7 +132,7 @@ impl State {
     /// Divides the entries of a completion queue that cannot grow among all connections, as their send limits. Returns the
     /// share of one of `more` future connections.
     pub(super) fn share_completions(&mut self, more: usize) -> Result<usize, Failure> {
-        // Sends with a read completion need no entry.
+        // Sends whose completion has been read need no entry.
         let _ = self.catch_up(None);
         let receives = self.receives_at_most(more);
         let room = self.places().saturating_sub(receives + self.cleanup.stale());
@@ -148,7 +148,8 @@ impl State {
             taken += connection.queue.completions();
         }
         for slot in silent {
-            // Its queue is full of unsignalled sends. A keepalive is signalled, so the device reports their end.
+            // The queue of this connection is full of unsignalled sends. A keepalive is signalled, so the device reports the end of
+            // these sends.
             let _ = self.keepalive(slot);
         }
         let left = room.saturating_sub(taken).saturating_sub(RESERVE);
@@ -156,9 +157,9 @@ impl State {
             depth if depth >= fewest => Ok(depth.min(self.domain.settings.tx_depth)),
             _ if more == 0 => Ok(0),
             _ => {
-                // The other connections get back the share that they gave up for it.
+                // The other connections get back the share that they gave up for the failed connection.
                 self.share_later = true;
-                // If the queue could be longer, its length is what the buffers need. With own receive queues there are more
+                // If the completion queue could be longer, the number of buffers limits it. With own receive queues there are more
                 // buffers than the setting says.
                 let shared = self.receives.shared().is_some();
                 let lower = match shared && self.places() >= self.domain.max_cqe {

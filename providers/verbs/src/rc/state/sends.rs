@@ -3,8 +3,8 @@
 use super::*;
 
 impl State {
-    /// Retires a completed send and all before it; most end with at most a completion event. `false`: one needs more work,
-    /// there is no room, or its connection is closing or ending.
+    /// Retires a completed send and all sends before it, if each ends with at most a completion event. Returns `false` if a send
+    /// needs more work, the event array is full, or the connection is closing or ending.
     #[inline(always)]
     pub(super) fn plain_sends_completed(
         &mut self,
@@ -20,7 +20,7 @@ impl State {
     }
 
     /// Retires sends with any work at their completion.
-    #[inline(never)] // keeps this out of the plain sends' path
+    #[inline(never)] // keeps this function out of the plain sends' path
     pub(super) fn sends_completed(
         &mut self,
         slot: u32,
@@ -74,7 +74,7 @@ impl State {
     ) {
         if let Some(connection) = self.current(slot, generation) {
             if connection.ending.is_some() {
-                // A flushed send. The last one marks the end of the flush.
+                // The failed send was flushed. The last flushed send marks the end of the flush.
                 if number == connection.queue.next().wrapping_sub(1) {
                     self.ended(slot, events);
                 }
@@ -85,7 +85,7 @@ impl State {
         if self.current(slot, generation).is_some_and(|c| c.queue.holds(before)) {
             let active = self.current(slot, generation).is_some_and(|c| c.active);
             self.sends_completed(slot, generation, before, events.as_deref_mut());
-            // A local completion is no sign of life from the peer.
+            // A local completion does not prove that the peer is alive.
             if let Some(connection) = self.current(slot, generation) {
                 connection.active = active;
             }
@@ -95,7 +95,7 @@ impl State {
         }
     }
 
-    /// Completes an operation that failed with its connection: the text says why, `vendor` is the vendor's error number.
+    /// Completes an operation that failed with its connection. The text has the reason, and `vendor` is the vendor's error number.
     #[cold]
     pub(super) fn complete_failed(
         &mut self,
@@ -122,7 +122,7 @@ impl State {
         mut events: Option<&mut Events<'_>>,
     ) {
         let domain = self.domain.clone();
-        // An asynchronous event with the reason may have just arrived. It then fails the connection.
+        // An asynchronous event with the reason may have just arrived. That event then fails the connection.
         if self.read_async_events(events.as_deref_mut()) {
             self.check_timeouts(Instant::now(), true, events.as_deref_mut());
         }

@@ -1,4 +1,4 @@
-//! The division of the receives among the active channels.
+//! Tests of the division of the receives among the active channels.
 
 use super::*;
 

@@ -32,8 +32,8 @@ impl State {
         count > 0
     }
 
-    /// Fetches every completion from before the call, limited to the capacity of the queue: a peer may send as fast as this
-    /// side reads. Returns whether nothing was left.
+    /// Fetches every completion from before the call, limited to the capacity of the queue: a peer may send as fast as this side
+    /// reads. Returns whether the queue was then empty.
     pub(super) fn catch_up(&mut self, mut events: Option<&mut Events<'_>>) -> bool {
         let batches = self.cq.capacity().div_ceil(WC_BATCH);
         !(0..batches).all(|_| self.fetch(events.as_deref_mut()))
@@ -165,7 +165,7 @@ impl State {
         false
     }
 
-    /// The address handle of an unknown peer. A failure is cached, because the peer retransmits its Hello.
+    /// Returns the address handle of an unknown peer. A failure is cached, because the peer retransmits its Hello.
     fn handle_back(&mut self, port: &Port) -> Result<Rc<AddressHandle>, Failure> {
         let (key, now) = (port.pack(), self.now());
         self.unresolved.retain(|_, since| now.saturating_sub(*since) < UNRESOLVED_FOR);
@@ -179,7 +179,7 @@ impl State {
         handle
     }
 
-    /// Handles a Hello: opens a channel, or repeats the Welcome if that was lost.
+    /// Handles a Hello: opens a channel, or repeats a Welcome that was lost.
     pub(super) fn hello(&mut self, packet: &Packet, peer: &Address) {
         if packet.header != self.own.target.cookie {
             return;
@@ -272,7 +272,7 @@ impl State {
         self.notices.push(event, Attached::Text(text.into_bytes().into()), None);
     }
 
-    /// Called regularly. Releases the early messages of silent peers. A live peer retransmits them.
+    /// Releases the early messages of silent peers; called regularly. A live peer retransmits them.
     pub(super) fn drop_silent(&mut self, now: Duration, events: Option<&mut Events<'_>>) {
         if now - self.era_began < self.domain.settings.failure {
             return;

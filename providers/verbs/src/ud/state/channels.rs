@@ -42,7 +42,7 @@ impl State {
         self.outbound[slot] = Some(outbound);
         self.awaiting.push(slot as u32);
         self.countdown = 1;
-        // The identity travels in parts, at least one. The last part introduces this side to the peer.
+        // The identity travels in one or more parts. The last part introduces this side to the peer.
         let len = identity.len();
         for at in (0..len.max(1)).step_by(piece) {
             let bytes = &identity[at..len.min(at + piece)];
@@ -59,7 +59,7 @@ impl State {
         }
     }
 
-    /// Reserves room while the application packs a message of at most `max` bytes.
+    /// Reserves room in the window while the application packs a message of at most `max` bytes.
     pub(crate) fn begin_packing(&mut self, number: u32, max: usize) -> Result<(), Status> {
         self.healthy(number)?;
         if max > crate::ud::max_message(self.own.port.mtu) {
@@ -72,7 +72,7 @@ impl State {
         Ok(())
     }
 
-    /// Ends the packing. A packed message is queued regardless of the current room.
+    /// Ends the packing. A packed message is queued even if the window is full.
     pub(crate) fn end_packing(
         &mut self,
         number: u32,
@@ -83,7 +83,7 @@ impl State {
         if let Some(channel) = self.outbound.get_mut(number as usize).and_then(Option::as_mut) {
             channel.packing = false;
         }
-        // If the channel failed meanwhile, its status is the result.
+        // If the channel failed while the application packed, the channel's status is the result.
         self.healthy(number)?;
         let payload = packed?;
         self.queue_message(number, id, header, payload)
@@ -99,7 +99,8 @@ impl State {
         Ok(Posting::Done)
     }
 
-    /// Queues a message. If it exceeds the peer's packets, it is split into parts, for which one place is enough.
+    /// Queues a message. A message that exceeds the peer's packets is split into parts, for which one place in the window is
+    /// enough.
     fn queue_message(
         &mut self,
         number: u32,
@@ -160,12 +161,12 @@ impl State {
         }
     }
 
-    /// Closes a channel. The goodbye is retransmitted until it is acknowledged, as long as the interface lives.
+    /// Closes a channel. The goodbye is retransmitted until the peer acknowledges it, as long as the interface lives.
     pub(crate) fn close(&mut self, number: u32) {
         let Some(Some(outbound)) = self.outbound.get_mut(number as usize) else { return };
         outbound.closing = true;
         outbound.flushes.clear();
-        // The goodbye follows all queued messages, however many. It is queued like every unacknowledged packet.
+        // The goodbye follows all queued messages. It is queued like every unacknowledged packet.
         if outbound.failed.is_some() || self.queue(number, Kind::Bye, 0, 0, &[]).is_err() {
             self.outbound[number as usize] = None;
         }
@@ -173,7 +174,7 @@ impl State {
 
     /// Retransmits expired packets, and fails channels that have been silent for too long.
     pub(super) fn check_timeouts(&mut self, now: Duration, mut events: Option<&mut Events<'_>>) {
-        // The time without polls counts, too: the acknowledgement may be in the queue, unread.
+        // Time without polls counts, too: the acknowledgement may be in the queue, unread.
         let due = |number: &u32| {
             let outbound = self.outbound.get(*number as usize).and_then(Option::as_ref);
             outbound.is_some_and(|o| o.failed.is_none() && o.sender.is_due(now))
