@@ -393,7 +393,7 @@ struct tieline_key_info {
     size_t size;
     /* The region's length. */
     uint64_t len;
-    /* Not 0: puts and gets complete while the target computes. */
+    /* Not 0: puts and gets complete while the target computes. Final when `is_settling` is 0. */
     uint32_t reaches_passive_target;
     /* Not 0: a better path may still become available. */
     uint32_t is_settling;
@@ -543,7 +543,8 @@ int32_t tieline_worker_open(const struct tieline_context *context, struct tielin
 /*
  * Delivers everything that is pending and everything that peers are owed, at most `timeout_ns` (below 0: without limit), and
  * closes the worker. Its handle ends even if something could not be delivered; the returned status and the thread's last error
- * report that. Only TIELINE_BUSY (in a handler, or another thread is in a call) and TIELINE_INVALID leave it unchanged.
+ * report that. Each interface may then take TIELINE_CLOSE_TIMEOUT on top. Only TIELINE_BUSY (in a handler, or another thread is in a
+ * call) and TIELINE_INVALID leave it unchanged.
  */
 int32_t tieline_worker_close(struct tieline_worker *worker,
                              int64_t timeout_ns);
@@ -660,7 +661,8 @@ int32_t tieline_endpoint_error(const struct tieline_endpoint *endpoint,
 
 /*
  * Registers the handler for failed endpoints. It runs once per failed endpoint, with the reason, inside a call that makes
- * progress. The endpoint's operations have ended by then.
+ * progress. The endpoint's operations have ended by then. It does not run if the peer has left in good order: then the handler of
+ * tieline_worker_on_peer_left runs, and the endpoint ends with TIELINE_CLOSED.
  */
 int32_t tieline_worker_on_endpoint_failure(const struct tieline_worker *worker,
                                            tieline_endpoint_failure_fn handler,
@@ -731,7 +733,7 @@ int32_t tieline_worker_on_peer_failure(const struct tieline_worker *worker,
                                        tieline_peer_failure_fn handler,
                                        void *user);
 
-/* Registers the handler for peers that left in good order. */
+/* Registers the handler for peers that left in good order. It also runs if only an endpoint leads to the peer. */
 int32_t tieline_worker_on_peer_left(const struct tieline_worker *worker,
                                     tieline_peer_left_fn handler,
                                     void *user);
@@ -938,7 +940,8 @@ int32_t tieline_worker_ask_name(const struct tieline_worker *worker,
 
 /*
  * Advances a query; no other call does. TIELINE_PENDING: call again, with progress in between. TIELINE_OK: `endpoint` is set. A
- * failure states why the name was not resolved. Either result is reported once; the handle stays valid until it is dropped.
+ * failure states why the name was not resolved. Either result is reported once; the handle stays valid until it is dropped. While a
+ * query is open, the worker's descriptor becomes readable every millisecond: call this after each sleep.
  */
 int32_t tieline_name_call_test(const struct tieline_name_call *call,
                                struct tieline_endpoint **endpoint);

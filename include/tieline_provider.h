@@ -304,108 +304,108 @@ extern "C" {
 
 /* The content of the ELF note: a provider's identity, read from the file before any of its code runs. */
 struct tieline_note_desc {
-    /* Size of this record as the provider compiled it. */
+    /* The size of this record as the provider compiled it. */
     uint16_t desc_len;
-    /* Revision of the record: 1. */
+    /* The revision of the record: 1. */
     uint16_t note_rev;
-    /* ABI major that the provider was built for. */
+    /* The ABI major that the provider was built for. */
     uint16_t abi_major;
-    /* ABI minor that the provider was built for. */
+    /* The ABI minor that the provider was built for. */
     uint16_t abi_minor;
-    /* The least minor of the core that it can work with. */
+    /* The least minor of the core that the provider can work with. */
     uint16_t min_core_minor;
-    /* `TIELINE_NOTE_*`. */
+    /* The flags, `TIELINE_NOTE_*`. */
     uint16_t flags;
-    /* Provider name, zero-padded: `verbs`. */
+    /* The provider's name, zero-padded: `verbs`. */
     uint8_t name[32];
-    /* Provider version, zero-padded, semver: `1.2.0`. */
+    /* The provider's version, zero-padded, semver: `1.2.0`. */
     uint8_t version[32];
 };
 
 /* One configuration variable of a provider: the rules for its value, and its description in reports. */
 struct tieline_config_var {
-    /* Size of this record; it is the same in every record of a list. */
+    /* The size of this record, which is the same in every record of a list. */
     size_t size;
     /*
-     * `TIELINE_SHM_FASTBOX_SIZE`. A provider's own ones are named `TIELINE_<PROVIDER>_...`. If it reads one of the
-     * core's, it declares that too, and the core's own declaration applies.
+     * The variable's name: `TIELINE_SHM_FASTBOX_SIZE`. A provider's own variables are named `TIELINE_<PROVIDER>_...`. If the
+     * provider reads a variable of the core, it declares that too, and the core's own declaration applies.
      */
     const uint8_t *name;
-    /* Its length. */
+    /* The length of `name`, in bytes. */
     size_t name_len;
     /* The default, as a user would write it: `4k`. A variable whose default is empty may be empty. */
     const uint8_t *default_value;
-    /* Its length. */
+    /* The length of `default_value`, in bytes. */
     size_t default_value_len;
-    /* Its effect, in one sentence. */
+    /* The variable's effect, in one sentence. */
     const uint8_t *doc;
-    /* Its length. */
+    /* The length of `doc`, in bytes. */
     size_t doc_len;
-    /* `TIELINE_CONFIG_*`. */
+    /* The kind of the value, `TIELINE_CONFIG_*`. */
     uint32_t kind;
-    /* Zero. */
+    /* Zero, reserved. */
     uint32_t reserved;
-    /* Sizes, counts and durations: the least number. */
+    /* The least number of a size, count or duration. */
     uint64_t least;
-    /* Sizes, counts and durations: the greatest number; 0: any. */
+    /* The greatest number of a size, count or duration; 0 for any. */
     uint64_t most;
     /*
-     * Words, separated by bars (`auto|on|off`). A text must be one of them; a value of another kind may be one
-     * instead of a number. Empty: any text, numbers only.
+     * The words, separated by bars (`auto|on|off`). A text must be one of the words; a value of another kind may be a word instead
+     * of a number. If empty, any text is allowed, and only numbers.
      */
     const uint8_t *words;
-    /* Its length. */
+    /* The length of `words`, in bytes. */
     size_t words_len;
 };
 
 /* The value of a configuration variable. */
 struct tieline_config_value {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* Bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words. */
+    /* The number: bytes, a count, nanoseconds, or 0 and 1 for no and yes; `inf` is the largest number; 0 for texts and words. */
     uint64_t number;
-    /* The place among the variable's words, starting at 1; 0: none of them. */
+    /* The place among the variable's words, starting at 1; 0 if the value is no word. */
     uint32_t word;
-    /* 1: it was not set. */
+    /* 1 if the variable was not set. */
     uint32_t is_default;
     /*
-     * The text as it was written, without blanks around it. A word has the spelling of its declaration, in whatever case it
-     * was written.
+     * The text as it was written, without blanks around it. A word has the spelling of its declaration, regardless of the case in
+     * which it was written.
      */
     const uint8_t *text;
-    /* Its length. */
+    /* The length of `text`, in bytes. */
     size_t text_len;
-    /* Its origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`. */
+    /* The value's origin, in words: `environment`, `/etc/tieline/tieline.toml:3`, `default`. */
     const uint8_t *origin;
-    /* Its length. */
+    /* The length of `origin`, in bytes. */
     size_t origin_len;
 };
 
 /* An asynchronous report of a provider. */
 struct tieline_async_event {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* `TIELINE_ASYNC_*`. The host treats an unknown kind as a message. */
+    /* The kind of report, `TIELINE_ASYNC_*`. The host treats an unknown kind as a message. */
     uint32_t kind;
-    /* A status, or 0 if it is no failure. */
+    /* A status, or 0 if the report is no failure. */
     int32_t status;
-    /* The affected domain; empty: none. */
+    /* The affected domain; empty if there is none. */
     const uint8_t *domain;
-    /* Its length. */
+    /* The length of `domain`, in bytes. */
     size_t domain_len;
-    /* The affected module; empty: all modules of the domain. */
+    /* The affected module; empty for all modules of the domain. */
     const uint8_t *module;
-    /* Its length. */
+    /* The length of `module`, in bytes. */
     size_t module_len;
-    /* The event, in words. */
+    /* The report, in words. */
     const uint8_t *text;
-    /* Its length. */
+    /* The length of `text`, in bytes. */
     size_t text_len;
 };
 
 /* The host's services for a provider. The table stays valid for the life of the process. */
 struct tieline_host {
-    /* Size of this table as the core compiled it. */
+    /* The size of this table as the core compiled it. */
     size_t size;
     /* The core's ABI major. */
     uint32_t abi_major;
@@ -416,70 +416,69 @@ struct tieline_host {
     /* Logs one line: `(context, TIELINE_LOG_*, text, length)`. */
     void (*log)(void *context, uint32_t level, const uint8_t *text, size_t text_len);
     /*
-     * Declares the configuration variables that the provider reads: `(context, list, count)`. The first
-     * record's size is the distance between records. The entry function calls it before anything else. The records
-     * and their texts are borrowed for the call. `INVALID`: a variable is set to a value that it does not accept. The host
-     * keeps the error text, with the place of the setting, and the entry function returns that status. `PROVIDER_FAILED`: the
-     * list is malformed or contradicts itself. `UNSUPPORTED_PARAM`: it has something that only a newer host knows.
+     * Declares the configuration variables that the provider reads: `(context, list, count)`. The first record's size is the
+     * distance between records. The entry function calls it before any other function of the host. The records and their texts are
+     * borrowed for the call. `INVALID`: a variable is set to a value that it does not accept. The host keeps the error text, with
+     * the place of the setting, and the entry function returns that status. `PROVIDER_FAILED`: the list is malformed or
+     * contradicts itself. `UNSUPPORTED_PARAM`: the list has a kind or field that only a newer host knows.
      */
     int32_t (*config_declare)(void *context, const struct tieline_config_var *vars, size_t count);
     /*
-     * The value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: it was not declared.
-     * A value does not change. Its texts stay valid until `quiesce` has returned, or the entry function has
-     * failed.
+     * Writes the value of a declared variable: `(context, name, name length, out)`. `NO_DEVICE`: the variable was not declared. A
+     * value does not change. Its texts stay valid until `quiesce` has returned, or the entry function has failed.
      */
     int32_t (*config_get)(void *context,
                           const uint8_t *name,
                           size_t name_len,
                           struct tieline_config_value *out);
-    /* Nanoseconds of a clock that never goes backwards. */
+    /* Returns the nanoseconds of a clock that never goes backwards. */
     uint64_t (*clock_ns)(void *context);
     /* Reports an event that no call waits for. The record and its texts are borrowed for the call. */
     void (*async_event)(void *context, const struct tieline_async_event *event);
     /*
-     * Page-aligned zeroed memory, for buffers of a provider that should be accounted to the context:
-     * `(context, length)`; null if there is none.
+     * Returns page-aligned zeroed memory, for buffers of a provider that should be accounted to the context: `(context, length)`;
+     * null if there is none.
      */
     void *(*pages_alloc)(void *context, size_t len);
-    /* Returns memory of `pages_alloc`: `(context, pointer, length)`. */
+    /* Frees memory of `pages_alloc`: `(context, pointer, length)`. */
     void (*pages_free)(void *context, void *pages, size_t len);
 };
 
 /*
- * A provider's state. To the core it is an address, like each of the handles below; only the provider knows its content.
- * In C each kind is a struct of its own, which the provider may define, so that the compiler tells the kinds apart.
+ * A provider's state. To the core the state is an address, like each of the handles below; only the provider knows its content. In
+ * C each kind of handle is a struct of its own, which the provider may define, so that the compiler distinguishes the kinds.
  */
 struct tieline_state;
 
 /* The attributes of a domain. */
 struct tieline_domain_attr {
-    /* Size of this record, set by the caller. */
+    /* The size of this record, set by the caller. */
     size_t size;
     /* The domain's full name, zero-padded: `shm`, `verbs:mlx5_0`. */
     uint8_t name[64];
-    /* `TIELINE_MEMORY_CAP_*`. */
+    /* The memory capabilities, `TIELINE_MEMORY_CAP_*`. */
     uint64_t caps;
-    /* The longest packed key. */
+    /* The length of the longest packed key, in bytes. */
     uint32_t max_key_len;
-    /* Zero. */
+    /* Zero, reserved. */
     uint32_t reserved;
-    /* Fixed cost of registering memory, ns. */
+    /* The fixed cost of registering memory, in ns. */
     double register_ns;
-    /* Cost of registering per byte, ns. */
+    /* The cost of registering per byte, in ns. */
     double register_ns_per_byte;
 };
 
 /* The parameters for opening a domain. */
 struct tieline_domain_params {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* Name, as `query_domains` gave it. */
+    /* The domain's name, as `query_domains` returned it. */
     const uint8_t *name;
-    /* Its length. */
+    /* The length of `name`, in bytes. */
     size_t name_len;
-    /* A number that is different for every context on the machine. A context that is opened again has another one. */
+    /* A number that is different for every context on the machine. A context that is opened again has a new number. */
     uint8_t context_id[16];
-    /* None yet. */
+    /* The flags; none are defined yet. */
     uint64_t flags;
 };
 
@@ -488,92 +487,98 @@ struct tieline_domain;
 
 /* The abi_stable layouts of a provider in Rust. The core compares them only if `abi_stable` is its own version. */
 struct tieline_layouts {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
     /* The version of abi_stable, zero-padded text: `0.11`. */
     uint8_t abi_stable[16];
-    /* Array of `count` pointers to `abi_stable::type_layout::TypeLayout`. */
+    /* An array of `count` pointers to `abi_stable::type_layout::TypeLayout`. */
     const void *const *layouts;
-    /* Length of the array. */
+    /* The length of the array. */
     size_t count;
 };
 
-/* Overhead, latency and bandwidth of one class of operation. */
+/* The overhead, latency and bandwidth of one class of operation. */
 struct tieline_cost {
-    /* Time of the calling CPU, ns. */
+    /* The time of the calling CPU, in ns. */
     double overhead_ns;
-    /* Transit time, ns. */
+    /* The transit time, in ns. */
     double latency_ns;
-    /* Bytes per second; 0 if the cost does not depend on the size. */
+    /* The bytes per second; 0 if the cost does not depend on the size. */
     double bytes_per_second;
 };
 
 /* The attributes of a module. */
 struct tieline_module_attr {
-    /* Size of this record, set by the caller. */
+    /* The size of this record, set by the caller. */
     size_t size;
-    /* Name within its domain, zero-padded: `rc`. */
+    /* The module's name within its domain, zero-padded: `rc`. */
     uint8_t name[32];
-    /* `TIELINE_ROLE_*`. */
+    /* The purpose of the module, `TIELINE_ROLE_*`. */
     uint32_t role;
-    /* `TIELINE_CONNECTS_*`. */
+    /* The target of the module's connections, `TIELINE_CONNECTS_*`. */
     uint32_t connects;
-    /* `TIELINE_CAP_*`. */
+    /* The capabilities, `TIELINE_CAP_*`. */
     uint64_t caps;
-    /* Rank among the modules with the same capabilities. Higher comes first; a negative one is used only on request. */
+    /*
+     * The rank among the modules with the same capabilities. Higher ranks come first; a module with a negative rank is used only
+     * on request.
+     */
     int32_t priority;
-    /* Most entries of an iov. */
+    /* The maximum number of entries of an iov. */
     uint32_t max_iov;
-    /* Longest payload of am_short, at least 8. */
+    /* The longest payload of am_short in bytes, at least 8. */
     size_t max_short;
-    /* Longest payload of am_packed, at least 64. */
+    /* The longest payload of am_packed in bytes, at least 64. */
     size_t max_packed;
-    /* Longest payload of am_zcopy. */
+    /* The longest payload of am_zcopy, in bytes. */
     size_t max_zcopy;
-    /* Longest put; 0: no limit. */
+    /* The longest put in bytes; 0 for no limit. */
     size_t max_put;
-    /* Longest get; 0: no limit. */
+    /* The longest get in bytes; 0 for no limit. */
     size_t max_get;
-    /* Masks of `1 << TIELINE_ATOMIC_*` without a result: 32 bit. */
+    /* The mask of atomics of 32 bits without a result: `1 << TIELINE_ATOMIC_*`. */
     uint32_t atomic_post32;
-    /* 64 bit, without a result. */
+    /* The mask of atomics of 64 bits without a result. */
     uint32_t atomic_post64;
-    /* 32 bit, with the previous value. */
+    /* The mask of atomics of 32 bits with the previous value. */
     uint32_t atomic_fetch32;
-    /* 64 bit, with the previous value. */
+    /* The mask of atomics of 64 bits with the previous value. */
     uint32_t atomic_fetch64;
-    /* Cost by class: `TIELINE_COST_*`. */
+    /* The cost by class: `TIELINE_COST_*`. */
     struct tieline_cost cost[8];
-    /* Longest interface (or connector) address. */
+    /* The longest interface (or connector) address, in bytes. */
     uint32_t max_address_len;
-    /* Longest endpoint address; connect-to-endpoint only. */
+    /* The longest endpoint address in bytes, for connect-to-endpoint modules. */
     uint32_t max_endpoint_address_len;
-    /* Longest identity that connect can carry: at least 4096 if peers connect to the interface and it has messages. */
+    /*
+     * The longest identity that connect can carry, in bytes: at least 4096 if peers connect to the interface and the module has
+     * messages.
+     */
     uint32_t max_identity_len;
-    /* Connectors: longest datagram, at least 1024. */
+    /* The longest datagram of a connector in bytes, at least 1024. */
     uint32_t max_datagram;
-    /* Connectors: 1 if datagrams arrive exactly once and in order while the peer lives, else 0. */
+    /* 1 if the datagrams of a connector arrive exactly once and in order while the peer lives, else 0. */
     uint32_t reliable;
     /* The number of low bits of a word that `put_notify` carries, 1 to 32; 0 without CAP_PUT_NOTIFY. */
     uint32_t notify_bits;
     /*
-     * Longest put whose bytes are copied before `put` returns. It applies to one piece of host memory without OP_MORE. Without
-     * OP_REMOTE_COMPLETION such a put returns 0, never 1. 0: none.
+     * The longest put in bytes whose data is copied before `put` returns. The limit applies to one piece of host memory without
+     * OP_MORE. Without OP_REMOTE_COMPLETION such a put returns 0, never 1. 0 for none.
      */
     size_t max_short_put;
 };
 
 /* The parameters for opening an interface or a connector. */
 struct tieline_interface_params {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* Module name within the domain. */
+    /* The module's name within the domain. */
     const uint8_t *module;
-    /* Its length. */
+    /* The length of `module`, in bytes. */
     size_t module_len;
-    /* The worker's number. It is different for every worker of every context, on all hosts. */
+    /* The worker's number, which is different for every worker of every context, on all hosts. */
     uint8_t worker_id[16];
-    /* None yet. */
+    /* The flags; none are defined yet. */
     uint64_t flags;
 };
 
@@ -585,17 +590,17 @@ struct tieline_connector;
 
 /* A request for memory. */
 struct tieline_alloc_params {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* Length in bytes, never 0. The provided memory may be longer. */
+    /* The length in bytes, never 0. The provided memory may be longer. */
     size_t len;
-    /* `TIELINE_ACCESS_*`. */
+    /* The access rights, `TIELINE_ACCESS_*`. */
     uint64_t access;
-    /* `TIELINE_ALLOC_*`; none yet. */
+    /* The flags, `TIELINE_ALLOC_*`; none are defined yet. */
     uint64_t flags;
-    /* `TIELINE_MEMORY_KIND_*`. */
+    /* The kind of memory, `TIELINE_MEMORY_KIND_*`. */
     uint32_t kind;
-    /* Zero. */
+    /* Zero, reserved. */
     uint32_t reserved;
 };
 
@@ -604,61 +609,64 @@ struct tieline_region;
 
 /* A piece of memory of a domain. */
 struct tieline_memory_region {
-    /* Size of this record, set by the caller. */
+    /* The size of this record, set by the caller. */
     size_t size;
-    /* The domain's handle, never null. */
+    /* The domain's handle of the region, never null. */
     struct tieline_region *handle;
-    /* First byte. */
+    /* The address of the first byte. */
     uint8_t *base;
-    /* Length in bytes. */
+    /* The length in bytes. */
     size_t len;
 };
 
 /* Memory to register. */
 struct tieline_register_params {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* First byte. With REGISTER_DMABUF the processor must not access this address; pieces are still addressed relative to it. */
+    /*
+     * The address of the first byte. With REGISTER_DMABUF the processor must not access this address; pieces are still addressed
+     * relative to it.
+     */
     uint8_t *base;
-    /* Length in bytes. */
+    /* The length in bytes. */
     size_t len;
-    /* `TIELINE_ACCESS_*`; 0: only for local pieces. */
+    /* The access rights, `TIELINE_ACCESS_*`; 0 for local pieces only. */
     uint64_t access;
-    /* `TIELINE_REGISTER_*`. */
+    /* The flags, `TIELINE_REGISTER_*`. */
     uint64_t flags;
-    /* `TIELINE_MEMORY_KIND_*`. */
+    /* The kind of memory, `TIELINE_MEMORY_KIND_*`. */
     uint32_t kind;
-    /* REGISTER_DMABUF: the descriptor, borrowed for the call; else 0, and not looked at. */
+    /* The descriptor of the DMA buffer with REGISTER_DMABUF, borrowed for the call; otherwise 0, and ignored. */
     int32_t dmabuf;
-    /* REGISTER_DMABUF: the offset of `base` in it. */
+    /* The offset of `base` in the DMA buffer, with REGISTER_DMABUF. */
     uint64_t dmabuf_offset;
 };
 
 /* A remote key to pack. If every field but the region is zero, the key covers the whole region with all of its rights. */
 struct tieline_key_params {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* The region. */
+    /* The region that the key is for. */
     struct tieline_region *region;
     /*
-     * First byte of the region that the key covers. It is offset 0 of put, get and atomics with this key. A provider whose keys
-     * cover whole regions refuses others with `UNSUPPORTED`.
+     * The offset of the first byte of the region that the key covers. This byte is offset 0 of put, get and atomics with this key.
+     * A provider whose keys cover whole regions refuses other offsets with `UNSUPPORTED`.
      */
     uint64_t offset;
     /*
-     * Bytes that the key covers; 0: up to the region's end. A part that exceeds the region is `OUT_OF_RANGE`, and so is an
-     * operation with the key outside of the part.
+     * The number of bytes that the key covers; 0 for all up to the region's end. A part that exceeds the region is `OUT_OF_RANGE`,
+     * and so is an operation with the key outside of the part.
      */
     uint64_t len;
-    /* The rights of the region that the key grants; 0: all of them. A right that the region does not have is `INVALID`. */
+    /* The rights of the region that the key grants; 0 for all of them. A right that the region does not have is `INVALID`. */
     uint64_t access;
-    /* None yet. */
+    /* The flags; none are defined yet. */
     uint64_t flags;
 };
 
-/* Functions of a domain. Any thread. */
+/* The functions of a domain. Any thread may call them. */
 struct tieline_domain_ops {
-    /* Size of this table as the provider compiled it. */
+    /* The size of this table as the provider compiled it. */
     size_t size;
     /* Closes the domain; everything opened from it was closed before. */
     void (*close)(struct tieline_domain *domain);
@@ -675,7 +683,7 @@ struct tieline_domain_ops {
     int32_t (*open_connector)(struct tieline_domain *domain,
                               const struct tieline_interface_params *params,
                               struct tieline_connector **out);
-    /* Provides memory that this domain's peers reach best: zeroed, and it begins with a page. */
+    /* Provides memory that this domain's peers reach best: zeroed, and page-aligned. */
     int32_t (*alloc)(struct tieline_domain *domain,
                      const struct tieline_alloc_params *params,
                      struct tieline_memory_region *out);
@@ -694,94 +702,94 @@ struct tieline_domain_ops {
                         uint8_t *buffer,
                         size_t capacity);
     /*
-     * Refuses every new access by a key of this region, as far as possible while the process itself still uses
-     * the registration. Returns 0, or `AGAIN` if an access that began before is not complete. The region stays, and
-     * `deregister` follows. The core may call this several times.
+     * Refuses every new access by a key of this region, as far as possible while the process itself still uses the registration.
+     * Returns 0, or `AGAIN` if an access that began before is not complete. The region stays, and `deregister` follows. The core
+     * may call this function several times.
      */
     int32_t (*revoke)(struct tieline_domain *domain, struct tieline_region *region);
 };
 
 /* An event that `poll` writes: 64 bytes, frozen. The meaningful fields depend on `kind`. */
 struct tieline_event {
-    /* `TIELINE_EVENT_*`. */
+    /* The kind of event, `TIELINE_EVENT_*`. */
     uint32_t kind;
-    /* Message id. */
+    /* The message id. */
     uint32_t id;
-    /* 0 or a negative status. */
+    /* The status: 0 or negative. */
     int32_t status;
-    /* `TIELINE_EVENT_FLAG_*`. */
+    /* The flags, `TIELINE_EVENT_FLAG_*`. */
     uint32_t flags;
     /* The sender's number on this interface. */
     uint64_t peer;
-    /* Message header, or fetched value. In a failed completion: the device's own number of the reason, or 0. */
+    /* The message header, or the fetched value. In a failed completion: the device's own number of the reason, or 0. */
     uint64_t header;
-    /* Payload, or words: valid until the next poll or close of this interface. */
+    /* The payload, or words, valid until the next poll or close of this interface. */
     const uint8_t *data;
-    /* Its length. */
+    /* The length of `data`, in bytes. */
     size_t len;
     /* The operation's or endpoint's cookie, or the number that releases a lent buffer. */
     uint64_t cookie;
-    /* Zero. */
+    /* Zero, reserved. */
     uint64_t reserved;
 };
 
 /* The parameters for making an endpoint. */
 struct tieline_endpoint_params {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* Connect-to-interface: the peer's interface address; connect-to-endpoint: null. */
+    /* The peer's interface address for connect-to-interface modules; null for connect-to-endpoint modules. */
     const uint8_t *address;
-    /* Its length. */
+    /* The length of `address`, in bytes. */
     size_t address_len;
     /* The local identity, which the peer gets in EVENT_PEER_ARRIVED. */
     const uint8_t *identity;
-    /* Its length. */
+    /* The length of `identity`, in bytes. */
     size_t identity_len;
-    /* Comes back in EVENT_ENDPOINT_FAILED. */
+    /* The cookie of the endpoint's EVENT_ENDPOINT_FAILED. */
     uint64_t cookie;
-    /* None yet. */
+    /* The flags; none are defined yet. */
     uint64_t flags;
 };
 
 /* An endpoint. */
 struct tieline_endpoint;
 
-/* Memory that an interface uses. */
+/* The memory that an interface uses. */
 struct tieline_memory_use {
-    /* Size of this record, set by the caller. */
+    /* The size of this record, set by the caller. */
     size_t size;
-    /* Bytes that do not depend on the number of peers. */
+    /* The number of bytes that do not depend on the number of peers. */
     uint64_t base_bytes;
-    /* Bytes for all peers together. */
+    /* The number of bytes for all peers together. */
     uint64_t peer_bytes;
     /* The number of peers that these bytes are for. */
     uint64_t peers;
-    /* Bytes of message buffers that have been committed. */
+    /* The number of bytes of message buffers that have been committed. */
     uint64_t buffer_bytes;
 };
 
 /* A packed key to import. */
 struct tieline_import_params {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* The output of `pack_key` of the peer's domain. The bytes come from the peer: check every one. */
+    /* The output of `pack_key` of the peer's domain. The bytes come from the peer, so the callee checks every byte. */
     const uint8_t *bytes;
-    /* Their number. */
+    /* The number of bytes. */
     size_t len;
-    /* None yet. */
+    /* The flags; none are defined yet. */
     uint64_t flags;
 };
 
 /* A remote key that was imported. */
 struct tieline_key;
 
-/* Functions of an interface. One thread at a time. */
+/* The functions of an interface. One thread at a time may call them. */
 struct tieline_interface_ops {
-    /* Size of this table as the provider compiled it. */
+    /* The size of this table as the provider compiled it. */
     size_t size;
     /*
-     * Progress: writes up to `capacity` events and returns their number, or a negative status. This call releases
-     * the data of the previous call's events.
+     * Makes progress: writes up to `capacity` events and returns their number, or a negative status. This call releases the data
+     * of the previous call's events.
      */
     int64_t (*poll)(struct tieline_interface *interface, struct tieline_event *events, uint32_t capacity);
     /* Closes the interface; its endpoints were closed before. */
@@ -791,30 +799,31 @@ struct tieline_interface_ops {
     /* Whether a peer with this address can be reached: 0, or a negative status with the reason in `last_error`. */
     int32_t (*reachable)(struct tieline_interface *interface, const uint8_t *address, size_t address_len);
     /*
-     * Makes an endpoint. Connect-to-interface: it is usable immediately, or `am_*` returns AGAIN until it is.
-     * Connect-to-endpoint: no address and no identity; `peer` of every message that arrives on it is its cookie.
+     * Makes an endpoint. Connect-to-interface modules: the endpoint is usable immediately, or `am_*` returns AGAIN until it is.
+     * Connect-to-endpoint modules: there is no address and no identity, and `peer` of every message that arrives on the endpoint
+     * is its cookie.
      */
     int32_t (*connect)(struct tieline_interface *interface,
                        const struct tieline_endpoint_params *params,
                        struct tieline_endpoint **out);
     /*
-     * Prepares to sleep. 0: `event_fd` becomes readable on the next event. 1: there is something to poll.
-     * It may be called at any time, also after a poll that returned events.
+     * Prepares to sleep. 0: `event_fd` becomes readable on the next event. 1: there is an event to poll. The core may call this
+     * function at any time, also after a poll that returned events.
      */
     int32_t (*arm)(struct tieline_interface *interface);
     /*
-     * A descriptor for poll(2) or epoll (level-triggered), or a negative status. It is the same for the interface's life, and
-     * belongs to the provider. The core neither reads nor closes it.
+     * Returns a descriptor for poll(2) or epoll (level-triggered), or a negative status. The descriptor is the same for the
+     * interface's life, and belongs to the provider. The core neither reads nor closes it.
      */
     int32_t (*event_fd)(struct tieline_interface *interface);
     /* Returns a lent payload, by the cookie of its event. */
     void (*release)(struct tieline_interface *interface, uint64_t cookie);
-    /* Memory of this process that the interface and its endpoints use. */
+    /* Writes the memory of this process that the interface and its endpoints use. */
     int32_t (*memory)(struct tieline_interface *interface, struct tieline_memory_use *out);
     /*
-     * Disconnects the peer whose messages carry this number. Nothing more of it arrives, its endpoint fails, and a later
-     * endpoint of the same peer is a new connection. The core calls it if it cannot answer a peer that would otherwise wait
-     * without end. For modules that connect to an endpoint, the core closes the endpoint instead.
+     * Disconnects the peer whose messages carry this number. No message of the peer arrives any more, the peer's endpoint fails,
+     * and a later endpoint of the same peer is a new connection. The core calls this function if it cannot answer a peer that
+     * would otherwise wait without end. For modules that connect to an endpoint, the core closes the endpoint instead.
      */
     int32_t (*hang_up)(struct tieline_interface *interface, uint64_t peer);
     /*
@@ -828,113 +837,115 @@ struct tieline_interface_ops {
     void (*drop_key)(struct tieline_interface *interface, struct tieline_key *key);
     /*
      * CAP_FLUSH_ALL: completes when everything posted before on any endpoint of this interface is complete at its target, like
-     * `flush` of every endpoint. A failed endpoint does not fail it: the endpoint's own events report the failure.
+     * `flush` of every endpoint. A failed endpoint does not fail this flush: the endpoint's own events report the failure.
      */
     int32_t (*flush)(struct tieline_interface *interface, uint64_t cookie);
     /*
-     * Since minor 1. The worker has closed. Notifies every connected peer that this side has left in good order, delivers
-     * everything accepted before, and accepts no new peer. Endpoints, keys and lent payloads may still exist and are released
-     * afterwards. Nothing is posted or polled after this call. Without the slot, peers are notified by `close`.
+     * Since minor 1. Ends the interface's service, because the worker has closed. Notifies every connected peer that this side has
+     * left in good order, delivers everything accepted before, and accepts no new peer. Endpoints, keys and lent payloads may
+     * still exist and are released afterwards. Nothing is posted or polled after this call. Without the slot, peers are notified
+     * by `close`.
      */
     void (*leave)(struct tieline_interface *interface);
 };
 
 /*
- * Packs a message: returns the number of bytes written, or a negative status.
- * The buffer is initialised memory (its content does not matter), and belongs to the callback during the call.
+ * Packs a message. Returns the number of bytes written, or a negative status. The buffer is initialised memory (its content does
+ * not matter), and belongs to the callback during the call.
  */
 typedef int64_t (*tieline_pack_fn)(void *argument, uint8_t *buffer, size_t capacity);
 
-/* One piece of a gathered buffer: frozen. */
+/* One piece of a gathered buffer. This record is frozen. */
 struct tieline_iov {
-    /* First byte. */
+    /* The address of the first byte. */
     uint8_t *base;
-    /* Length in bytes. */
+    /* The length in bytes. */
     size_t len;
     /*
-     * The region of the interface's domain that the piece lies in, or null: it lies anywhere. It is always null without
-     * TAKES_REGIONS of the module, and for operations of SYNCHRONOUS modules. A piece with a null region is host memory.
+     * The region of the interface's domain that contains the piece, or null if the piece may be any memory. The field is always
+     * null without TAKES_REGIONS of the module, and for operations of SYNCHRONOUS modules. A piece with a null region is host
+     * memory.
      */
     struct tieline_region *region;
 };
 
-/* A put or get: frozen. */
+/* A put or get. This record is frozen. */
 struct tieline_rma {
-    /* Local pieces: read by put, written by get. */
+    /* The local pieces, read by put and written by get. */
     const struct tieline_iov *iov;
     /* The number of pieces. */
     size_t iov_count;
-    /* Sum of their lengths. */
+    /* The sum of the pieces' lengths, in bytes. */
     size_t len;
     /* The key, from `import_key` on the same endpoint or on its interface. */
     struct tieline_key *key;
-    /* Offset into the range that the key covers. */
+    /* The offset into the range that the key covers. */
     uint64_t offset;
-    /* Comes back in EVENT_COMPLETION if the call returned PENDING. */
+    /* The cookie of the EVENT_COMPLETION that follows if the call returned PENDING. */
     uint64_t cookie;
-    /* `TIELINE_OP_*`. */
+    /* The flags, `TIELINE_OP_*`. */
     uint64_t flags;
-    /* Zero. */
+    /* Zero, reserved. */
     uint64_t reserved;
 };
 
-/* A remote atomic: frozen. */
+/* A remote atomic. This record is frozen. */
 struct tieline_atomic {
-    /* `TIELINE_ATOMIC_*`. */
+    /* The operation, `TIELINE_ATOMIC_*`. */
     uint32_t op;
-    /* 4 or 8 bytes. */
+    /* The width of the word: 4 or 8 bytes. */
     uint32_t width;
     /* The key, from `import_key` on the same endpoint or on its interface. */
     struct tieline_key *key;
-    /* Offset into the range that the key covers, a multiple of the width. */
+    /* The offset into the range that the key covers, a multiple of the width. */
     uint64_t offset;
     /* The operand. */
     uint64_t operand;
-    /* The value that COMPARE_SWAP compares with. */
+    /* The value that COMPARE_SWAP compares with the word. */
     uint64_t compare;
-    /* Receives the previous value if the call returns 0 and FETCH is set. A pending operation has it in the event. */
+    /* The place for the previous value if the call returns 0 and FETCH is set. For a pending operation the event has the value. */
     uint64_t *result;
-    /* Comes back in EVENT_COMPLETION if the call returned PENDING. */
+    /* The cookie of the EVENT_COMPLETION that follows if the call returned PENDING. */
     uint64_t cookie;
-    /* `TIELINE_OP_*`. */
+    /* The flags, `TIELINE_OP_*`. */
     uint64_t flags;
 };
 
 /* The peer's endpoint, for a connect-to-endpoint module. */
 struct tieline_connect_params {
-    /* Size of this record. */
+    /* The size of this record. */
     size_t size;
-    /* The peer's endpoint address. The bytes come from the peer: check every one. */
+    /* The peer's endpoint address. The bytes come from the peer, so the callee checks every byte. */
     const uint8_t *address;
-    /* Its length. */
+    /* The length of `address`, in bytes. */
     size_t address_len;
-    /* None yet. */
+    /* The flags; none are defined yet. */
     uint64_t flags;
 };
 
-/* The limits of one endpoint, if they are lower than its module's; 0: the module's limit. */
+/* The limits of one endpoint, if they are lower than those of its module. 0 means the module's limit. */
 struct tieline_endpoint_limits {
-    /* Size of this record, set by the caller. */
+    /* The size of this record, set by the caller. */
     size_t size;
-    /* Longest payload of am_short. */
+    /* The longest payload of am_short, in bytes. */
     size_t max_short;
-    /* Longest payload of am_packed. */
+    /* The longest payload of am_packed, in bytes. */
     size_t max_packed;
-    /* Longest payload of am_zcopy. */
+    /* The longest payload of am_zcopy, in bytes. */
     size_t max_zcopy;
-    /* Longest put, and put_notify. */
+    /* The longest put, and put_notify, in bytes. */
     size_t max_put;
-    /* Longest get. */
+    /* The longest get, in bytes. */
     size_t max_get;
 };
 
 /*
- * Functions of an endpoint. One thread at a time, the same as for its interface.
+ * The functions of an endpoint. One thread at a time may call them: the thread of its interface.
  *
  * Data calls return 0 (done), 1 (pending: an EVENT_COMPLETION with the cookie follows) or a negative status.
  */
 struct tieline_endpoint_ops {
-    /* Size of this table as the provider compiled it. */
+    /* The size of this table as the provider compiled it. */
     size_t size;
     /* Sends a message of at most `max_short` bytes, which are copied before the call returns. */
     int32_t (*am_short)(struct tieline_endpoint *endpoint,
@@ -942,7 +953,7 @@ struct tieline_endpoint_ops {
                         uint64_t header,
                         const uint8_t *payload,
                         size_t len);
-    /* Sends a message that `pack` writes, of at most `most` bytes: returns its length or a negative status. */
+    /* Sends a message that `pack` writes, of at most `most` bytes. Returns the message's length or a negative status. */
     int64_t (*am_packed)(struct tieline_endpoint *endpoint,
                          uint32_t id,
                          uint64_t header,
@@ -958,19 +969,19 @@ struct tieline_endpoint_ops {
                         uint64_t cookie);
     /* Writes remote memory. The record and the array are borrowed for the call, the bytes until the completion. */
     int32_t (*put)(struct tieline_endpoint *endpoint, const struct tieline_rma *op);
-    /* Reads remote memory, in the same way. */
+    /* Reads remote memory. The borrowing rules are those of `put`. */
     int32_t (*get)(struct tieline_endpoint *endpoint, const struct tieline_rma *op);
     /* Executes a remote atomic. */
     int32_t (*atomic)(struct tieline_endpoint *endpoint, const struct tieline_atomic *op);
     /*
      * Completes when puts, gets and atomics that were posted before are complete at the target, and messages are in a place where
-     * nothing that happens to their sender can lose them. A module of messages alone may return UNSUPPORTED if that is already
-     * true of every accepted message.
+     * no event at their sender can lose them. A module that only has messages may return UNSUPPORTED if every accepted message
+     * already is in such a place.
      */
     int32_t (*flush)(struct tieline_endpoint *endpoint, uint64_t cookie);
     /*
      * Orders everything posted before on this endpoint, including messages, ahead of everything posted after. It does not wait.
-     * UNSUPPORTED: this lane cannot keep order. AGAIN: it cannot at the moment. The core then waits for a flush.
+     * UNSUPPORTED: this lane cannot keep order. AGAIN: the lane cannot keep order at the moment. The core then waits for a flush.
      */
     int32_t (*fence)(struct tieline_endpoint *endpoint);
     /* Closes the endpoint. Pending operations are dropped without an event. */
@@ -982,25 +993,25 @@ struct tieline_endpoint_ops {
     /* Releases an imported key. */
     void (*drop_key)(struct tieline_endpoint *endpoint, struct tieline_key *key);
     /*
-     * Connect-to-endpoint: writes this endpoint's address, and returns its length. The peer may use it before
-     * `connect` is called here; its messages are kept until that call.
+     * Connect-to-endpoint modules: writes this endpoint's address, and returns its length. The peer may use the address before
+     * `connect` is called on this endpoint; the peer's messages are kept until that call.
      */
     int64_t (*address)(struct tieline_endpoint *endpoint, uint8_t *buffer, size_t capacity);
     /*
-     * Connect-to-endpoint: connects to the peer's endpoint address. Does not wait: data calls return AGAIN until the
-     * connection is established. A connection that cannot be established ends in EVENT_ENDPOINT_FAILED.
+     * Connect-to-endpoint modules: connects to the peer's endpoint address. The function does not wait: data calls return AGAIN
+     * until the connection is established. A connection that cannot be established ends in EVENT_ENDPOINT_FAILED.
      */
     int32_t (*connect)(struct tieline_endpoint *endpoint, const struct tieline_connect_params *params);
     /*
      * CAP_PUT_NOTIFY: a put with a notification. The target gets EVENT_NOTIFIED with the low `notify_bits` of `word`. The event
-     * comes once, when all bytes of this put are there, and those of every put that this endpoint has posted before it. The put
+     * comes once, when all bytes of this put have arrived, and those of every put that this endpoint has posted before it. The put
      * may be empty: length 0 only notifies, and its key is still not null.
      */
     int32_t (*put_notify)(struct tieline_endpoint *endpoint, const struct tieline_rma *op, uint32_t word);
     /*
-     * CAP_KEY_POINTER: the address at which `len` bytes from `offset` on are mapped in this process. Loads and stores there access
-     * the peer's memory. The mapping stays until the key is dropped. After the owner has ended its region, the mapping leads to
-     * memory without an owner, where loads and stores have no meaning.
+     * CAP_KEY_POINTER: returns the address at which `len` bytes from `offset` on are mapped in this process. Loads and stores at
+     * this address access the peer's memory. The mapping stays until the key is dropped. After the owner has ended its region, the
+     * mapping leads to memory without an owner, where loads and stores have no meaning.
      */
     int32_t (*key_pointer)(struct tieline_endpoint *endpoint,
                            struct tieline_key *key,
@@ -1013,29 +1024,32 @@ struct tieline_endpoint_ops {
      */
     int32_t (*cancel)(struct tieline_endpoint *endpoint, uint64_t cookie);
     /*
-     * The limits of this endpoint. The core calls it after `connect`, and again when a connection that was still being formed is
-     * established.
+     * Writes the limits of this endpoint. The core calls it after `connect`, and again when a connection that was still being
+     * formed is established.
      */
     int32_t (*limits)(struct tieline_endpoint *endpoint, struct tieline_endpoint_limits *out);
 };
 
-/* Functions of a connector: datagrams that form connections, and nothing else. One thread at a time. */
+/*
+ * The functions of a connector, which carries datagrams that form connections, and nothing else. One thread at a time may call
+ * them.
+ */
 struct tieline_connector_ops {
-    /* Size of this table as the provider compiled it. */
+    /* The size of this table as the provider compiled it. */
     size_t size;
     /*
-     * Progress: EVENT_DATAGRAM, and EVENT_PEER_LEFT if an address given to `send` cannot be reached or the
-     * connection to it broke. Its `header` is the address's FNV-1a hash (64 bit), data the reason in words. Datagrams sent
-     * before may be lost; a new `send` starts a new attempt. See `tieline_interface_ops.poll`.
+     * Makes progress: writes EVENT_DATAGRAM, and EVENT_PEER_LEFT if an address passed to `send` cannot be reached or the
+     * connection to it broke. The `header` of EVENT_PEER_LEFT is the address's FNV-1a hash (64 bit), and its data the reason in
+     * words. Datagrams sent before may be lost; a new `send` starts a new attempt. See `tieline_interface_ops.poll`.
      */
     int64_t (*poll)(struct tieline_connector *connector, struct tieline_event *events, uint32_t capacity);
     /* Closes the connector. */
     void (*close)(struct tieline_connector *connector);
     /* Writes the connector's address and returns its length. */
     int64_t (*address)(struct tieline_connector *connector, uint8_t *buffer, size_t capacity);
-    /* Whether that address can be reached, like `tieline_interface_ops.reachable`. */
+    /* Checks whether a connector with that address can be reached, like `tieline_interface_ops.reachable`. */
     int32_t (*reachable)(struct tieline_connector *connector, const uint8_t *address, size_t address_len);
-    /* Sends one datagram: 0, AGAIN or another negative status. */
+    /* Sends one datagram. Returns 0, AGAIN or another negative status. */
     int32_t (*send)(struct tieline_connector *connector,
                     const uint8_t *address,
                     size_t address_len,
@@ -1043,17 +1057,17 @@ struct tieline_connector_ops {
                     size_t len);
     /* Prepares to sleep, like `tieline_interface_ops.arm`. */
     int32_t (*arm)(struct tieline_connector *connector);
-    /* A descriptor to wait on, or a negative status. */
+    /* Returns a descriptor to wait on, or a negative status. */
     int32_t (*event_fd)(struct tieline_connector *connector);
 };
 
 /* The provider's table, written by the entry function. */
 struct tieline_provider_ops {
-    /* In: the core's size. Out: the size as the provider compiled it. */
+    /* The size of this table. In: the core's size. Out: the size as the provider compiled it. */
     size_t size;
     /* The minor that the provider was compiled for. */
     uint32_t abi_minor;
-    /* Zero. */
+    /* Zero, reserved. */
     uint32_t reserved;
     /* The first argument of the functions below. */
     struct tieline_state *state;
@@ -1069,25 +1083,28 @@ struct tieline_provider_ops {
     int32_t (*open_domain)(struct tieline_state *state,
                            const struct tieline_domain_params *params,
                            struct tieline_domain **out);
-    /* The calling thread's last error in words: `(state, buffer, capacity)` returns the length. */
+    /* Writes the calling thread's last error in words: `(state, buffer, capacity)` returns the length. */
     int64_t (*last_error)(struct tieline_state *state, uint8_t *buffer, size_t capacity);
     /* Stops threads and releases system resources. No other call follows. The code stays mapped. */
     void (*quiesce)(struct tieline_state *state);
-    /* Providers built from the Rust traits: the layouts of the ABI's types as the provider compiled them; otherwise null. */
+    /*
+     * Writes the layouts of the ABI's types as the provider compiled them. Null for providers that are not built from the Rust
+     * traits.
+     */
     int32_t (*layouts)(struct tieline_state *state, struct tieline_layouts *out);
     /* The domain functions. */
     const struct tieline_domain_ops *domain;
-    /* The interface functions; null when the provider has no data-path module. */
+    /* The interface functions; null if the provider has no data-path module. */
     const struct tieline_interface_ops *interface;
-    /* The endpoint functions; null when the provider has no data-path module. */
+    /* The endpoint functions; null if the provider has no data-path module. */
     const struct tieline_endpoint_ops *endpoint;
-    /* The connector functions; null when the provider has no connection-only module. */
+    /* The connector functions; null if the provider has no connection-only module. */
     const struct tieline_connector_ops *connector;
 };
 
 /*
- * The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set; 0 or a negative status.
- * On failure the text goes to `host->async_event`.
+ * The type of `tieline_provider_v1`: fills `out`, whose `size` the core has set. Returns 0 or a negative status. On failure the
+ * text is reported through `host->async_event`.
  */
 typedef int32_t (*tieline_entry_fn)(const struct tieline_host *host,
                                     struct tieline_provider_ops *out);
