@@ -60,7 +60,7 @@ impl OfiDomain {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.offer.info.address_format())
     }
 
-    /// Lower than the native transports, also for devices that both drive.
+    /// Lower than the native transports, also for devices that both drive. All are below 65, the lowest one within a host.
     fn priority(&self) -> u32 {
         match core_name(&self.offer.provider) {
             "cxi" | "efa" | "opx" => 55,
