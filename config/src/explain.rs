@@ -69,7 +69,7 @@ pub enum Verdict {
     OutrankedBy {
         /// The preferred one.
         winner: String,
-        /// The rule: `priority 50 over 30`, `cost`, `first of its name`.
+        /// The rule: `priority 80 over 60`, `cost`, `first of its name`.
         rule: String,
     },
     /// Cannot reach that peer.

@@ -31,14 +31,14 @@ fn data(provider: &str, domain: &str, module: &str, caps: u64, priority: i32) ->
 
 /// Describes RC: all capabilities, but another module must carry its address.
 fn rc() -> FoundModule {
-    let mut rc = data("verbs", "verbs:mlx5_0", "rc", MESSAGES | RMA | caps::ATOMICS, 50);
+    let mut rc = data("verbs", "verbs:mlx5_0", "rc", MESSAGES | RMA | caps::ATOMICS, 60);
     rc.facts.connects_to_endpoint = true;
     rc
 }
 
 /// Describes UD: messages to any peer.
 fn ud() -> FoundModule {
-    data("verbs", "verbs:mlx5_0", "ud", MESSAGES, 30)
+    data("verbs", "verbs:mlx5_0", "ud", MESSAGES, 10)
 }
 
 fn connector(provider: &str, domain: &str, module: &str) -> FoundModule {
@@ -56,11 +56,11 @@ fn rdmacm() -> FoundModule {
 }
 
 fn shm() -> FoundModule {
-    data("shm", "shm", "mem", MESSAGES | RMA | caps::ATOMICS | caps::OWN_MEMORY_ONLY, 50)
+    data("shm", "shm", "mem", MESSAGES | RMA | caps::ATOMICS | caps::OWN_MEMORY_ONLY, 80)
 }
 
 fn cma() -> FoundModule {
-    data("shm-cma", "shm-cma", "copy", RMA, 40)
+    data("shm-cma", "shm-cma", "copy", RMA, 70)
 }
 
 /// Reads preferences from variables: `[("TIELINE_CONNECT_POLICY", "prefer")]`.
@@ -150,7 +150,7 @@ fn paths_follow_the_rules() {
         ),
         row(
             "of two that need no connection themselves the better one",
-            vec![rc(), data("verbs", "verbs:mlx5_0", "dc", MESSAGES, 20), ud()],
+            vec![rc(), data("verbs", "verbs:mlx5_0", "dc", MESSAGES, 5), ud()],
             &[],
             &["verbs:mlx5_0: rc rc rc ud"],
         ),
@@ -251,7 +251,7 @@ fn a_choice_says_by_which_rule() {
     assert_eq!(
         verdicts(&composition, "verbs:mlx5_0/rc"),
         [
-            "used for message, RMA, atomic: message: before ud: priority 50 over 30; RMA: priority 50, alone in its domain; atomic: priority 50, alone in its domain"
+            "used for message, RMA, atomic: message: before ud: priority 60 over 10; RMA: priority 60, alone in its domain; atomic: priority 60, alone in its domain"
         ]
     );
     assert_eq!(
@@ -278,7 +278,7 @@ fn the_policy_is_said_openly() {
     assert_eq!(
         verdicts(&prefer, "verbs:mlx5_0/ud"),
         [
-            "outranked by verbs:mlx5_0/rc: priority 50 over 30",
+            "outranked by verbs:mlx5_0/rc: priority 60 over 10",
             "outranked by tcp-connect/tcp-connect: for connection: first available of TIELINE_CONNECT=tcp-connect,oob,rdmacm, by TIELINE_CONNECT_POLICY=prefer"
         ]
     );
@@ -325,7 +325,7 @@ fn a_priority_of_the_user_overrides_the_modules_own() {
     assert_eq!(shape(&composition), ["verbs:mlx5_0: ud rc rc ud"]);
     let verdict = &verdicts(&composition, "verbs:mlx5_0/ud")[0];
     assert!(
-        verdict.contains("priority 99 by TIELINE_PRIORITY_VERBS_UD=99 (environment) over 50"),
+        verdict.contains("priority 99 by TIELINE_PRIORITY_VERBS_UD=99 (environment) over 60"),
         "{verdict}"
     );
 }

@@ -1,3 +1,5 @@
+mod one_host;
+
 use super::*;
 use crate::compose::{FoundModule, Preferences, compose};
 use crate::config::Config;
@@ -26,14 +28,14 @@ const RMA: u64 = caps::PUT | caps::GET | caps::REMOTE_COMPLETION;
 
 fn shm() -> FoundModule {
     let caps = caps::AM_SHORT | RMA | caps::ATOMICS | caps::OWN_MEMORY_ONLY;
-    module("shm", "mem", caps, 50)
+    module("shm", "mem", caps, 80)
 }
 
 fn single_copy() -> Vec<FoundModule> {
     vec![
-        module("shm-knem", "copy", RMA, 38),
-        module("shm-cma", "copy", RMA, 39),
-        module("shm-xpmem", "map", RMA, 40),
+        module("shm-knem", "copy", RMA, 65),
+        module("shm-cma", "copy", RMA, 70),
+        module("shm-xpmem", "map", RMA, 75),
     ]
 }
 
@@ -70,7 +72,7 @@ fn lanes_stand_by_rank_and_emulation_comes_last() {
     assert_eq!(row(&lanes.atomic), "shm/mem* ~");
     assert_eq!(
         lanes.rma[1].because,
-        "any registered memory; before shm-cma/copy: priority 40 over 39"
+        "any registered memory; before shm-cma/copy: priority 75 over 70"
     );
 }
 
@@ -115,8 +117,8 @@ fn a_reserve_stands_behind_its_like_of_all_domains() {
 
 #[test]
 fn a_priority_of_the_user_moves_a_lane_to_the_front() {
-    let mut cma = module("shm-cma", "copy", RMA, 39);
-    cma.priority = Some((60, "TIELINE_PRIORITY_SHM_CMA=60 (environment)".into()));
+    let mut cma = module("shm-cma", "copy", RMA, 70);
+    cma.priority = Some((90, "TIELINE_PRIORITY_SHM_CMA=90 (environment)".into()));
     let all = [shm(), cma];
     let lanes = lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
     assert_eq!(row(&lanes.rma), "shm-cma/copy shm/mem* ~");
@@ -124,7 +126,7 @@ fn a_priority_of_the_user_moves_a_lane_to_the_front() {
 
 #[test]
 fn a_mechanism_that_one_peer_refuses_costs_that_pair_that_lane() {
-    let all = [shm(), module("shm-cma", "copy", RMA, 39)];
+    let all = [shm(), module("shm-cma", "copy", RMA, 70)];
     let refused = |at: &ModuleRef, _: &PeerModule| match at.provider.as_str() {
         "shm-cma" => Err("process_vm_readv: operation not permitted (ptrace_scope is 2)".into()),
         _ => Ok(()),
@@ -137,7 +139,7 @@ fn a_mechanism_that_one_peer_refuses_costs_that_pair_that_lane() {
         texts,
         [
             "shm-cma/copy to p1 unreachable: process_vm_readv: operation not permitted (ptrace_scope is 2)",
-            "shm/mem to p1 used for message, RMA, atomic: priority 50; memory from alloc; priority 50",
+            "shm/mem to p1 used for message, RMA, atomic: priority 80; memory from alloc; priority 80",
         ]
     );
 }
@@ -151,7 +153,7 @@ fn composed_lanes_of_peer_omit_standby_modules() {
     let near = &mut lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
     assert_eq!(
         near.compose("p1", &wired),
-        "RMA verbs/rc, atomic shm/mem or emulated, connect ud/m"
+        "RMA shm/mem or verbs/rc, atomic shm/mem or emulated, connect ud/m"
     );
     let far = &mut lanes("p2", &composed(&all[1..]), &peers(&all), |_, _| Ok(()));
     assert_eq!(far.compose("p2", &wired), "RMA verbs/rc, atomic emulated, connect ud/m");
@@ -182,9 +184,9 @@ fn a_peer_on_another_host_is_served_by_what_reaches_it() {
 
 #[test]
 fn network_lane_to_local_memory_requires_passive_target() {
-    let local = module("shm", "ring", caps::AM_SHORT | caps::LOCAL_ONLY, 50);
+    let local = module("shm", "ring", caps::AM_SHORT | caps::LOCAL_ONLY, 80);
     let stream = module("tcp", "stream", caps::AM_SHORT | RMA, 10);
-    let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 30);
+    let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 60);
     let all = [local, stream, rc];
     let lanes = lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
     assert_eq!(row(&lanes.message), "shm/ring verbs/rc tcp/stream");
@@ -209,7 +211,7 @@ fn a_module_that_the_peer_does_not_have_says_so() {
 
 #[test]
 fn without_a_message_lane_nothing_is_emulated() {
-    let all = [module("shm-cma", "copy", RMA, 39)];
+    let all = [module("shm-cma", "copy", RMA, 70)];
     let lanes = lanes("p4", &composed(&all), &peers(&all), |_, _| Ok(()));
     assert!(lanes.message.is_empty() && lanes.atomic.is_empty());
     assert_eq!(row(&lanes.rma), "shm-cma/copy");
@@ -272,9 +274,9 @@ fn told(lanes: &Lanes) -> Vec<String> {
 
 #[test]
 fn network_outranked_on_this_host_is_recorded_once_and_reserve_is_unused() {
-    let local = module("shm", "ring", caps::AM_SHORT | caps::LOCAL_ONLY, 50);
+    let local = module("shm", "ring", caps::AM_SHORT | caps::LOCAL_ONLY, 80);
     let stream = module("tcp", "stream", caps::AM_SHORT | RMA | caps::ATOMICS, 10);
-    let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 30);
+    let rc = module("verbs", "rc", caps::AM_SHORT | RMA | caps::PASSIVE_TARGET, 60);
     let all = [local, stream, rc];
     let lanes = lanes("p1", &composed(&all), &peers(&all), |_, _| Ok(()));
     assert_eq!((row(&lanes.rma), row(&lanes.atomic)), ("verbs/rc ~".into(), "~".into()));
@@ -282,15 +284,15 @@ fn network_outranked_on_this_host_is_recorded_once_and_reserve_is_unused() {
         told(&lanes),
         [
             "tcp/stream to p1: outranked by emulation over shm/ring: both need the target's progress, and emulation stays on this host",
-            "shm/ring to p1: used for message: before verbs/rc: priority 50 over 30",
-            "verbs/rc to p1: used for RMA: any registered memory; priority 30",
+            "shm/ring to p1: used for message: before verbs/rc: priority 80 over 60",
+            "verbs/rc to p1: used for RMA: any registered memory; priority 60",
         ]
     );
 }
 
 #[test]
 fn small_rma_goes_by_messages_if_synchronous_module_is_clearly_slower() {
-    let mut ring = module("shm", "ring", caps::AM_SHORT, 50);
+    let mut ring = module("shm", "ring", caps::AM_SHORT, 80);
     let cost = |overhead_ns, latency_ns, bytes_per_second| Cost {
         overhead_ns,
         latency_ns,
@@ -298,7 +300,7 @@ fn small_rma_goes_by_messages_if_synchronous_module_is_clearly_slower() {
     };
     ring.facts.cost[cost_class::SMALL_MESSAGE] = cost(10.0, 60.0, 5e9);
     ring.facts.cost[cost_class::BULK_MESSAGE] = cost(60.0, 100.0, 30e9);
-    let mut copy = module("shm-cma", "copy", RMA | caps::LOCAL_ONLY | caps::SYNCHRONOUS, 39);
+    let mut copy = module("shm-cma", "copy", RMA | caps::LOCAL_ONLY | caps::SYNCHRONOUS, 70);
     copy.facts.cost[cost_class::SMALL_RMA] = cost(1000.0, 0.0, 12e9);
     let mut later = copy.clone();
     later.at = ModuleRef::new("ofi", "ofi", "rdm");

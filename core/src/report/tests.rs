@@ -54,9 +54,9 @@ fn sample() -> Report {
                 "mem",
                 &["messages", "put", "get", "atomics", "own memory only", "local"],
                 &["message", "RMA"],
-                50,
+                80,
             ),
-            module("shm-cma", "copy", &["put", "get", "local"], &["RMA"], 40),
+            module("shm-cma", "copy", &["put", "get", "local"], &["RMA"], 70),
         ],
         paths: vec![
             path("shm", Some("shm/mem"), Some("shm/mem")),
@@ -66,7 +66,7 @@ fn sample() -> Report {
             role: "message".into(),
             via: "shm/mem".into(),
             memory: None,
-            because: "priority 50".into(),
+            because: "priority 80".into(),
         }],
         waits: "spin for 100µs, then yield their processor, then sleep: 1 process of the job on this host, 2 processors".into(),
         records: vec![
@@ -126,7 +126,7 @@ fn the_table_fits_a_terminal_and_shows_warnings() {
     let text = sample().table();
     assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     for part in [
-        "shm-cma/copy  40",
+        "shm-cma/copy  70",
         "WARNINGS",
         "did you mean TIELINE_PROVIDERS?",
         "shm-cam is not found",
@@ -244,9 +244,9 @@ fn the_table_is_this_word_for_word() {
          shm-cma   0.1.0    not used: no device\n\
          \n\
          MODULE        PRIORITY  USED FOR      CONNECTS TO  CAN\n\
-         shm/mem       50        message, RMA  interface    messages, put, get, atomics, own memory only,\n\
+         shm/mem       80        message, RMA  interface    messages, put, get, atomics, own memory only,\n\
          \x20                                                  local\n\
-         shm-cma/copy  40        -             interface    connect\n\
+         shm-cma/copy  70        -             interface    connect\n\
          \n\
          PATH     MESSAGE  RMA   ATOMIC    CONNECTION          PASSIVE TARGET\n\
          shm      mem      mem   emulated  tcp-connect/stream  RMA\n\
@@ -285,7 +285,7 @@ fn why_is_this_word_for_word() {
          \x20          disabled: nobody forms its connections\n\
          \n\
          ORDER, FOR A PEER THAT EVERY MODULE REACHES\n\
-         \x20 message  shm/mem     priority 50\n\
+         \x20 message  shm/mem     priority 80\n\
          \x20          tcp/stream  priority 10\n\
          \x20 RMA      emulated    no other\n\
          \n\
@@ -327,7 +327,7 @@ fn short_report_names_folder_once_and_omits_normal_reasons() {
         role: "RMA".into(),
         via: via.into(),
         memory: memory.map(str::to_owned),
-        because: "priority 40".into(),
+        because: "priority 70".into(),
     };
     report.lanes = vec![lane("shm-cma/copy", Some("any")), lane("emulated", Some("any"))];
     let info = |text: &str| LogView {
@@ -356,7 +356,7 @@ fn short_report_names_folder_once_and_omits_normal_reasons() {
          \x20          disabled: nobody forms its connections\n\
          \n\
          ORDER, FOR A PEER THAT EVERY MODULE REACHES\n\
-         \x20 RMA  shm-cma/copy  priority 40\n\
+         \x20 RMA  shm-cma/copy  priority 70\n\
          \n\
          `tieline info --why --all` shows the rest\n"
     );

@@ -67,7 +67,8 @@ impl Domain for CmaDomain {
                 | caps::LOCAL_ONLY
                 | caps::CHECKS_KEYS
                 | caps::ANY_THREAD,
-            priority: 40,
+            // Above every network module, and below shm, which needs no system call.
+            priority: 70,
             max_iov: endpoint::MAX_IOV,
             max_address_len: ADDRESS_LEN as u32,
             ..ModuleAttr::empty()

@@ -104,6 +104,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn module_ranks_below_shm_and_above_network_modules() {
+        use tieline_plugin_api::Domain;
+        let modules = CmaDomain::new(false).unwrap().modules();
+        let priorities: Vec<i32> = modules.iter().map(|module| module.priority).collect();
+        // shm has 80, and verbs/rc, the highest network module, 60.
+        assert_eq!(priorities, [70]);
+    }
+
+    #[test]
     fn ptracer_is_not_set_when_off_in_any_letter_case() {
         let may = |text| may_set_ptracer(&PTRACER.read(text).unwrap());
         assert_eq!(["auto", "off", "OFF", " Off "].map(may), [true, false, false, false]);

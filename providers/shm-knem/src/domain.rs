@@ -57,8 +57,8 @@ impl Domain for KnemDomain {
                 | caps::LOCAL_ONLY
                 | caps::CHECKS_KEYS
                 | caps::ANY_THREAD,
-            // The priority is below that of shm-cma, which needs no registration.
-            priority: 35,
+            // The priority is below that of shm-cma, which needs no registration, and above that of every network module.
+            priority: 65,
             max_iov: endpoint::MAX_IOV,
             max_address_len: ADDRESS_LEN as u32,
             ..ModuleAttr::empty()
@@ -134,6 +134,8 @@ mod tests {
         assert_eq!(claimed.iter().fold(module.caps, |left, one| left & !one), 0);
         assert!(claimed.iter().all(|one| module.caps & one == *one));
         assert_eq!((module.role, module.connects), (role::DATA, connects::TO_INTERFACE));
+        // shm-cma has 70, and verbs/rc, the highest network module, 60.
+        assert_eq!(module.priority, 65);
         // Every copy is one system call, whatever its size.
         for class in [cost_class::SMALL_RMA, cost_class::BULK_RMA] {
             let cost = module.cost[class];

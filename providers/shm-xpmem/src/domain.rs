@@ -73,11 +73,11 @@ impl Domain for XpmemDomain {
             Reach::Copy => {
                 // A copy takes one system call, which looks up the local pages, and one liveness check of the peer; shm-cma has the
                 // same cost. The first access to a window also attaches it and faults its pages in. The priority is therefore below
-                // that of shm-cma, and above that of shm-knem, which pins all registered memory.
+                // that of shm-cma, and above that of shm-knem, which pins all registered memory. It is above that of every network module.
                 let rma = Cost { overhead_ns: 1200.0, latency_ns: 0.0, bytes_per_second: 11e9 };
                 attr.cost[cost_class::SMALL_RMA] = rma;
                 attr.cost[cost_class::BULK_RMA] = rma;
-                attr.priority = 38;
+                attr.priority = 68;
             }
             Reach::Direct => {
                 attr.caps |= caps::ATOMICS | caps::KEY_POINTER | caps::DIES_WITH_OWNER;
@@ -92,7 +92,7 @@ impl Domain for XpmemDomain {
                 attr.cost[cost_class::SMALL_RMA] = cost(30.0, 12e9);
                 attr.cost[cost_class::BULK_RMA] = cost(100.0, 12e9);
                 attr.cost[cost_class::ATOMIC] = cost(40.0, 0.0);
-                attr.priority = 45;
+                attr.priority = 75;
             }
         }
         vec![attr]

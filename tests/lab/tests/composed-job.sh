@@ -1,4 +1,4 @@
-about="two examples, unchanged, as jobs of 8 processes on 2 hosts: every pair inside a host over shm, every other over rc"
+about="two examples, unchanged, as jobs of 8 processes on 2 hosts: by default every pair inside a host runs over shm, every other over rc"
 timeout=240
 
 # job EXAMPLE PORT: four of the eight ranks; the output of each is in words.RANK.
@@ -20,7 +20,8 @@ says() { grep -qF -- "$2" "words.$1" || fail "rank $1 does not say: $2"; }
 every() {
     built libtieline_verbs.so examples/hello examples/halo
     export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_SECRET=lab TIELINE_SIZE=8
-    export TIELINE_PROVIDERS=shm,verbs TIELINE_VERBS_ACK_TIMEOUT=1s TIELINE_VERBS_RX_BUFFERS=256
+    # A list of providers to use would also set the order of preference.
+    export TIELINE_PROVIDERS=^tcp,tcp-connect,ofi TIELINE_VERBS_ACK_TIMEOUT=1s TIELINE_VERBS_RX_BUFFERS=256
     first=$((4 * ${HOST#h}))
     last=$((first + 3))
     mine="$first $((first + 1)) $((first + 2)) $last"

@@ -62,8 +62,8 @@ fn direct_access_has_capabilities_that_copies_lack() {
     let cost = |attr: &ModuleAttr| attr.cost[cost_class::SMALL_RMA].overhead_ns;
     assert!(cost(&direct) < cost(&copy) / 10.0, "a call is dear");
     assert!(
-        direct.priority > 40 && (35..40).contains(&copy.priority),
-        "shm-cma has 40, shm-knem 35"
+        (71..80).contains(&direct.priority) && (66..70).contains(&copy.priority),
+        "shm has 80, shm-cma 70, shm-knem 65"
     );
 
     let mut pair = Pair::new(64);

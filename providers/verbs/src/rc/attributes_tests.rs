@@ -69,6 +69,8 @@ fn module_capabilities_match_supported_operations() {
     assert_eq!((rc.max_iov, rc.max_short, rc.max_short_put), (11, 8192, 188));
     assert_eq!((rc.max_put, rc.max_get), (1 << 30, 1 << 30));
     assert_eq!((ud.max_short, ud.max_packed, ud.max_identity_len), (4056, 4056, 4096));
+    // Within one host every module of shared memory comes first: the lowest, shm-knem, has 65.
+    assert_eq!((rc.priority, ud.priority, cm.priority), (60, 10, 5));
 }
 
 /// The core selects modules by cost: a class without a cost would be free, and always be selected.
