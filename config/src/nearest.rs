@@ -1,6 +1,6 @@
 //! The nearest known spelling of an unknown name.
 
-/// The candidate that is nearest to `name`, or none if more than a third of the letters would have to change.
+/// Returns the candidate that is nearest to `name`, or `None` if more than a third of the letters would have to change.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (name.chars().count() / 3).max(1);
     candidates
@@ -12,7 +12,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The number of letters to add, drop, change or swap with their neighbour (optimal string alignment).
+/// Returns the number of letters to add, drop, change or swap with a neighbour (optimal string alignment).
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().flat_map(char::to_lowercase).collect();
     let b: Vec<char> = b.chars().flat_map(char::to_lowercase).collect();

@@ -1,4 +1,5 @@
-//! The protocol between processes and the server of their exchange: a length, a kind, a body, each length checked.
+//! The protocol between processes and the server of their exchange. A frame has a length, a kind and a body, and every length is
+//! checked.
 //!
 //! ```text
 //! u32 length of what follows, little endian | u8 kind | body
@@ -10,41 +11,41 @@
 //! ```
 //!
 //! Versions: a connection begins with the client's `VERSION`, which applies to the whole connection. A field appended to the hello
-//! needs no new version: an older server ignores it. Every other change raises `VERSION`. A server refuses every version but its
-//! own, older and newer alike, with both numbers in the reason. The kind and position of the version, and of `Refused`, never
-//! change, so that each side can report the mismatch.
+//! needs no new version: an older server ignores it. Every other change raises `VERSION`. A server refuses every other version,
+//! older or newer, with both numbers in the reason. The kind and position of the version, and of `Refused`, never change, so that
+//! each side can report the mismatch.
 
-/// The most bytes of one process's contribution to one exchange.
+/// The maximum number of bytes in one process's contribution to one exchange.
 pub const MAX_CONTRIBUTION: usize = 1 << 20;
 
-/// The most bytes that one process can publish in a job's life; [`MAX_KEYS`] bounds their keys.
+/// The maximum number of bytes that one process can publish during a job; [`MAX_KEYS`] limits the number of keys.
 pub const MAX_PUBLISHED: usize = MAX_CONTRIBUTION;
-/// The most keys that one process can publish in a job's life.
+/// The maximum number of keys that one process can publish during a job.
 pub const MAX_KEYS: usize = 1024;
 
-/// The most lookups of one process that can be pending at a time.
+/// The maximum number of pending lookups of one process.
 pub const MAX_LOOKUPS: usize = 1024;
 
-/// The most processes that a job can have.
+/// The maximum number of processes in a job.
 pub const MAX_RANKS: usize = 1 << 20;
 
-/// The longest identity of a job, in bytes.
+/// The maximum length of a job's identity, in bytes.
 pub const MAX_JOB: usize = 1024;
 
-/// The longest frame that a server accepts before the hello.
+/// The maximum length of a frame that a server accepts before the hello.
 pub const HELLO_LIMIT: usize = 4096;
 
-/// The longest frame that a server accepts: one contribution.
+/// The maximum length of a frame that a server accepts: one contribution.
 pub const CONTRIBUTION_LIMIT: usize = MAX_CONTRIBUTION + 64;
 
 /// The present version of this protocol.
 const VERSION: u8 = 4;
 
-/// The most characters that are kept of a host's name, and of an error text.
+/// The maximum number of characters that are kept of a host's name.
 const MAX_HOST: usize = 64;
 const MAX_TEXT: usize = 4096;
 
-/// The longest frame that a process of a job of `size` accepts: the contributions of all.
+/// Returns the maximum length of a frame that a process in a job of `size` accepts: the contributions of all ranks.
 #[must_use]
 pub fn gathered_limit(size: usize) -> usize {
     size.saturating_mul(MAX_CONTRIBUTION + 4).saturating_add(4096).min(u32::MAX as usize)
@@ -53,40 +54,40 @@ pub fn gathered_limit(size: usize) -> usize {
 /// The hello of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// Its rank.
+    /// The rank of the process.
     pub rank: u32,
-    /// The size of the job, as it knows it.
+    /// The size of the job, as the process knows it.
     pub size: u32,
-    /// Its process number on its host, for error texts.
+    /// The process number on its host, for error texts.
     pub pid: u32,
-    /// The name of its host, for error texts.
+    /// The name of the process's host, for error texts.
     pub host: String,
-    /// The job's identity, TIELINE_JOB or the numbers of Slurm's job and step: the same in all processes of a job.
+    /// The job's identity, which is the same in all processes of a job: TIELINE_JOB, or the numbers of Slurm's job and step.
     pub job: String,
 }
 
-/// One frame.
+/// A frame of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A process joins.
+    /// The frame by which a process joins.
     Hello(Hello),
     /// The contribution of a process to exchange number `round`.
     Contribute {
-        /// Counted from 0.
+        /// The number of the exchange, counted from 0.
         round: u64,
-        /// Its bytes.
+        /// The contributed bytes.
         bytes: Vec<u8>,
     },
-    /// A process has waited this long and gives up.
+    /// The frame of a process that has waited until its deadline and gives up.
     GiveUp {
-        /// Its deadline in milliseconds.
+        /// The length of the deadline, in milliseconds.
         waited_ms: u64,
     },
-    /// The answer to all processes.
+    /// The answer to an exchange, for all processes.
     Gathered {
-        /// Counted from 0.
+        /// The number of the exchange, counted from 0.
         round: u64,
-        /// One part per rank.
+        /// The contributions, one per rank.
         parts: Vec<Vec<u8>>,
     },
     /// A final frame: the reason why no exchange will complete any more.

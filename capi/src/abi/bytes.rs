@@ -1,4 +1,4 @@
-//! Bytes and strings, from and to the caller.
+//! Conversion of bytes and strings between the caller and the library.
 
 use super::error::Fault;
 use super::records::{Out, null, out};
@@ -18,7 +18,7 @@ pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fa
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
-/// The same for the fast path: `None` for a null address or an impossible length.
+/// Returns the caller's bytes as [`bytes`] does, for the fast path: `None` for a null address or an impossible length.
 #[inline(always)]
 pub(crate) fn some_bytes<'a>(start: *const c_void, len: usize) -> Option<&'a [u8]> {
     if start.is_null() || len > isize::MAX as usize {
@@ -47,7 +47,7 @@ pub(crate) fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fau
         .map_err(|_| Fault::new(Status::Invalid, what, "it is not UTF-8", "pass text in UTF-8"))
 }
 
-/// The caller's buffer for bytes of a length that it does not know, and the place for the actual length.
+/// The caller's buffer, and the place for the actual length. The caller does not know the length in advance.
 pub(crate) struct Room {
     to: *mut u8,
     room: usize,
@@ -55,7 +55,7 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// `len` holds the size of the buffer, and receives the actual length.
+    /// Checks the caller's buffer. `len` holds the size of the buffer, and receives the actual length.
     pub(crate) fn new(to: *mut c_void, len: *mut usize) -> Result<Room, Fault> {
         if len.is_null() {
             return Err(null("where the number of bytes goes"));
@@ -66,7 +66,7 @@ impl Room {
         Ok(Room { to: to.cast(), room, len: out(len, 0)? })
     }
 
-    /// Copies the bytes out. If they do not fit, only their number is written.
+    /// Copies the bytes to the caller's buffer. If the buffer is too small, only the number of bytes is written.
     pub(crate) fn fill(&self, bytes: &[u8]) -> Result<(), Fault> {
         self.len.set(bytes.len());
         if bytes.len() > self.room {
@@ -77,7 +77,7 @@ impl Room {
         Ok(())
     }
 
-    /// Copies a string out with its zero; the reported length does not count the zero.
+    /// Copies a string and its terminating zero to the caller's buffer; the reported length does not count the zero.
     pub(crate) fn write(&self, text: &str) -> Result<(), Fault> {
         self.len.set(text.len());
         if text.len() >= self.room {
