@@ -90,38 +90,38 @@ pub enum Frame {
         /// The contributions, one per rank.
         parts: Vec<Vec<u8>>,
     },
-    /// A final frame: the reason why no exchange will complete any more.
+    /// A final frame with the reason why all later exchanges fail.
     Lost {
-        /// Error text.
+        /// The text of the error.
         text: String,
     },
-    /// A final frame: the ranks that did not arrive in time.
+    /// A final frame that names the ranks that did not arrive before the deadline.
     Late {
-        /// Error text.
+        /// The text of the error.
         text: String,
     },
-    /// A final frame: the reason of a refusal, by the receiver's or the job's fault.
+    /// A final frame with the reason of a refusal, caused by the receiver or by the job.
     Refused {
-        /// Error text.
+        /// The text of the error.
         text: String,
     },
     /// Bytes that a process publishes for lookups.
     Publish {
-        /// Their key.
+        /// The key of the published bytes.
         key: u32,
-        /// Its bytes.
+        /// The published bytes.
         bytes: Vec<u8>,
     },
     /// A request for bytes that another process has published, or will publish.
     Lookup {
-        /// The requester's number of the lookup.
+        /// The number that the requester gave to the lookup.
         id: u64,
         /// The rank that publishes the bytes.
         rank: u32,
-        /// Their key.
+        /// The key of the published bytes.
         key: u32,
     },
-    /// The requester ends a lookup.
+    /// A frame by which the requester ends a lookup.
     Forget {
         /// The number of the lookup.
         id: u64,
@@ -133,16 +133,17 @@ pub enum Frame {
         /// The published bytes.
         bytes: Vec<u8>,
     },
-    /// The answer to a lookup without a result, or to one that was forgotten before it had a result.
+    /// The answer to a lookup that has failed, or that was forgotten before the key was published.
     Unknown {
         /// The number of the lookup.
         id: u64,
-        /// Error text.
+        /// The text of the error.
         text: String,
     },
 }
 
-/// The first bytes of a [`Frame::Found`] with `len` bytes: the server does not copy the payload for each requester.
+/// Makes the first bytes of a [`Frame::Found`] with `len` bytes. The server sends the payload separately, so that it need not copy
+/// the payload for each requester.
 pub(super) fn found_head(id: u64, len: usize) -> [u8; 13] {
     let mut head = [0; 13];
     head[..4].copy_from_slice(&((len + 9) as u32).to_le_bytes());
@@ -152,7 +153,7 @@ pub(super) fn found_head(id: u64, len: usize) -> [u8; 13] {
 }
 
 impl Frame {
-    /// The frame as bytes.
+    /// Encodes the frame.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; 4];
@@ -281,7 +282,7 @@ impl Hello {
     }
 }
 
-/// Text of another process in a form that may be shown: at most so many characters, without characters that a terminal interprets
+/// Makes text of another process safe to show: keeps at most `most` characters, and removes characters that a terminal interprets
 /// or that change the direction of the text.
 #[must_use]
 pub fn plain(text: &str, most: usize) -> String {
@@ -311,31 +312,31 @@ fn take<const N: usize>(body: &mut &[u8]) -> Option<[u8; N]> {
     head.try_into().ok()
 }
 
-/// Cuts a stream of bytes into frames.
+/// A decoder that splits a stream of bytes into frames.
 #[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
-    /// The number of consumed bytes.
+    /// The number of bytes that were consumed.
     at: usize,
     limit: usize,
 }
 
-/// A decoder without pending bytes keeps no more room than this.
+/// The capacity up to which a decoder without pending bytes keeps its buffer, in bytes.
 const ROOM: usize = 64 << 10;
 
 impl Decoder {
-    /// A decoder that refuses frames longer than `limit`.
+    /// Makes a decoder that refuses frames longer than `limit`.
     #[must_use]
     pub fn new(limit: usize) -> Decoder {
         Decoder { bytes: Vec::new(), at: 0, limit }
     }
 
-    /// Sets a new limit of frames.
+    /// Sets a new limit for the length of frames.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Adds what was read.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         let _ = self.bytes.drain(..std::mem::take(&mut self.at));
         if self.bytes.is_empty() {
@@ -344,16 +345,15 @@ impl Decoder {
         self.bytes.extend(bytes);
     }
 
-    /// The next complete frame, `None` while it has not fully arrived.
+    /// Returns the next complete frame; `None` while the frame has not fully arrived.
     ///
-    /// # Errors
-    /// The text of the error in the bytes.
+    /// # Errors Returns a description of the error in the bytes.
     #[allow(clippy::should_implement_trait)] // an iterator would end at None, and this continues after it
     pub fn next(&mut self) -> Result<Option<Frame>, String> {
         let bytes = &self.bytes[self.at..];
         let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head) as usize;
-        // For another version the length is ignored: its hello may be longer than the limit here.
+        // For a hello of another version the length is ignored, because such a hello may be longer than the limit.
         if let Some([1, version]) = bytes[4..].first_chunk::<2>() {
             if length > 1 && *version != VERSION {
                 return Err(format!(
@@ -476,7 +476,7 @@ mod tests {
             assert!(said.contains(&format!("version {version} ")), "{said}");
             assert!(said.contains(&format!("version {VERSION}:")), "{said}");
         }
-        // Its hello may be longer than the limit, and need not have arrived.
+        // A hello of another version may be longer than the limit, and need not have arrived completely.
         for length in [3, HELLO_LIMIT as u32 + 1, u32::MAX] {
             let mut decoder = Decoder::new(HELLO_LIMIT);
             decoder.push(&[&length.to_le_bytes()[..], &[1, 9]].concat());
@@ -519,7 +519,7 @@ mod tests {
         assert_eq!(gathered_limit(usize::MAX), u32::MAX as usize);
     }
 
-    /// The byte after such a hello belongs to the next frame.
+    /// The byte after a hello of one byte belongs to the next frame.
     #[test]
     fn hello_of_one_byte_has_no_version() {
         let mut decoder = Decoder::new(1024);

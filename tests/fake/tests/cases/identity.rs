@@ -1,4 +1,4 @@
-//! Identities of endpoints and peers: numbers, user data, the sender of a message, the endpoint that failed.
+//! Tests of the identities of endpoints and peers: numbers, user data, the sender of a message, the endpoint that failed.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Endpoint, PeerId, Status, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// The senders of messages with id 5 as `b` sees them: the peer's number, and the user data of the endpoint to it.
+/// The senders of messages with id 5, as `b` receives them: the peer's number, and the user data of the endpoint to it.
 type Senders = Log<(PeerId, Option<u64>)>;
 type Log<T> = Rc<RefCell<Vec<T>>>;
 
