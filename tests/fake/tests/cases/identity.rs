@@ -39,7 +39,7 @@ fn broken(stage: &Stage) {
     stage.settle();
 }
 
-/// Registers another handler when it is dropped.
+/// A value that registers another handler when it is dropped.
 struct Again(Weak<Worker>, Rc<Cell<u32>>);
 
 impl Drop for Again {
@@ -90,7 +90,7 @@ cases! {
         assert_eq!(*seen.borrow(), [(number, Some(2))]);
         drop(later);
         log.borrow_mut().clear();
-        // The endpoint that answers go through belongs to the library.
+        // The endpoint that carries the answers belongs to the library.
         let met = ab.flush_messages().unwrap();
         let _ = ab.send(5, 0, b"").unwrap();
         (0..200).for_each(|_| turn());
@@ -110,7 +110,7 @@ cases! {
         assert_eq!(again.peer(), number);
     }
 
-    /// Two thousand other peers come and go, of whom a thousand are remembered.
+    /// Two thousand other peers connect and leave, and the worker remembers a thousand of them.
     fn peer_with_endpoint_keeps_its_number_among_many_peers() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let third = crate::stage::context(stage.world, &[]);
@@ -151,7 +151,7 @@ cases! {
         assert_eq!(told.borrow().len(), 2);
     }
 
-    /// The user data may be an address whose object is gone with the endpoint.
+    /// The user data may be an address whose object was freed together with the endpoint.
     fn dropped_endpoint_with_queue_is_neither_named_nor_reported() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (from, to) = (stage.world.interface(1, "all"), stage.world.interface(0, "all"));
