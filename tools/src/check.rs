@@ -1,4 +1,5 @@
-//! `tieline check`: does a provider file do what it claims? Without one: does this machine's set-up do what it should?
+//! `tieline check`: checks whether a provider file conforms to the provider ABI. Without a file, checks whether messages and puts
+//! work on this machine.
 
 use crate::info::print;
 use crate::{misuse, say, system_error};
@@ -49,11 +50,11 @@ pub(crate) struct Args {
     until_failure: bool,
 }
 
-/// The time limit of one route. It exceeds the time limit of a connection, so that the connection's own error is reported.
+/// The time limit of one route. The limit exceeds that of a connection, so that the connection's own error is reported.
 const WAY_LIMIT: Duration = Duration::from_secs(60);
-/// Checks that are impossible for every provider.
+/// The exit status if no provider can be checked because of the settings, the file or the command line.
 const UNUSABLE: u8 = 2;
-/// Checks that are impossible on this machine.
+/// The exit status if nothing was checked because the provider finds no device on this machine.
 const NO_DEVICE: u8 = 3;
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
@@ -113,7 +114,7 @@ fn checked(args: &Args) -> Result<ExitCode, Error> {
 struct Report<'a> {
     provider: &'a str,
     version: &'a str,
-    /// Why there was nothing to check on this machine.
+    /// The reason why there was nothing to check on this machine.
     no_device: Option<&'a str>,
     passed: usize,
     failed: usize,

@@ -1,4 +1,4 @@
-//! `tieline config`: every variable with its value, where that comes from, its default and its meaning.
+//! `tieline config`: prints every variable with its value, the origin of the value, its default and its meaning.
 
 use crate::info::print;
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
         let text = if args.file { configuration_file } else { configuration_markdown };
         return print(&text(&report.config));
     }
-    // A value that cannot be read stops the search for providers, but not this list: it shows where it is.
+    // A value that cannot be read stops the search for providers, but not this list, which shows the origin of the value.
     let (mut values, files, failure) = match Context::builder().report() {
         Ok((report, _)) => (report.config, report.files, None),
         Err(error) => {

@@ -1,5 +1,5 @@
-//! `tieline info`: the devices and providers found here, the ones in use, the reason for each that is not used, and the state of a
-//! running process.
+//! `tieline info`: prints the devices and providers that were found, those in use, the reason for each that is not used, and the
+//! state of a running process.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     }
     let mut builder = Context::builder();
     if args.all && std::env::var_os("TIELINE_LOG").is_none() {
-        // The report includes the reasons that providers give for devices they left out.
+        // The report includes the reasons that providers give for devices they do not use.
         builder = builder.set("TIELINE_LOG", "info");
     }
     let (report, unusable) = builder.report()?;
@@ -49,7 +49,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     }
 }
 
-/// Every context of a running process.
+/// Describes every context of a running process.
 fn running(pid: u32, json: bool) -> Result<String, Error> {
     let contexts = tieline::live::status_of(pid)?;
     if json {
@@ -60,12 +60,12 @@ fn running(pid: u32, json: bool) -> Result<String, Error> {
     Ok(all.join("\n"))
 }
 
-/// The error without the reasons, which stand above it already.
+/// Returns the error without the reasons, which the output above already contains.
 fn brief(error: &Error) -> Error {
     Error::new(error.status(), error.what(), "see above", error.fix())
 }
 
-/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
+/// Writes to standard output. If the reader closes the pipe (`| head`), the call succeeds.
 pub(crate) fn print(text: &str) -> Result<ExitCode, Error> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -174,8 +174,7 @@ impl Node {
 
 /// Compares the resources of processes early and late.
 ///
-/// # Panics
-/// If they hold more now.
+/// # Panics Panics if the processes hold more resources at the end.
 pub fn nothing_leaks(early: &[(u64, u64)], late: &[(u64, u64)]) {
     assert_eq!(early.len(), late.len(), "both were measured");
     for (early, late) in early.iter().zip(late) {
@@ -184,13 +183,13 @@ pub fn nothing_leaks(early: &[(u64, u64)], late: &[(u64, u64)]) {
     }
 }
 
-/// Milliseconds between two times.
+/// Returns the milliseconds between two times.
 #[must_use]
 pub fn milliseconds(from: u64, to: u64) -> f64 {
     to.saturating_sub(from) as f64 / 1e6
 }
 
-/// Milliseconds since a time.
+/// Returns the milliseconds since a time.
 #[must_use]
 pub fn milliseconds_since(from: u64) -> f64 {
     milliseconds(from, sys::now_ns())

@@ -17,7 +17,7 @@ macro_rules! template {
 
 const MAKEFILE_TAIL: &str = template!("common/Makefile.tail");
 
-/// The texts of the licences of what is written, as they are.
+/// The texts of the licences that the written files have.
 const LICENCES: [(&str, &str); 2] = [
     ("LICENSE-MIT", include_str!("../../LICENSE-MIT")),
     ("LICENSE-APACHE", include_str!("../../LICENSE-APACHE")),
@@ -29,7 +29,7 @@ pkg-config and libtieline-dev (libtieline-devel), which has the crate `tieline-p
 crates.io: `cargo vendor` it where a package is built without a network. For packages debhelper or rpm-build. With rustup no package
 has cargo, and Debian's build asks for one: `make deb DEB_FLAGS=--no-check-builddeps`.";
 
-/// The files of a provider of this name, by [`author`] or another.
+/// Returns the files of a provider of this name, with [`author`] or another author.
 pub(super) fn of(name: &str, language: Language, api: &str, author: &str) -> Vec<Written> {
     let date = Date::today();
     let rust = language == Language::Rust;
