@@ -1,7 +1,8 @@
-//! Provider files with changed bytes: the trial in a child process finds what would end the process that loads them, its end included.
-//! Code that the trial does not run may be damaged as well: of the 10 000 files 12 end a process, and one makes it wait for ever.
+//! Tests of provider files with changed bytes: the trial in a child process detects files that would end the process that loads
+//! them, including at the process's exit. Code that the trial does not run may also be damaged: of the 10 000 files, 12 end a
+//! process, and one makes a process wait forever.
 //!
-//! `TESTS_WHOLE=1` tries 10 000 files; otherwise the first ones of the same row are tried, as many as there is time for.
+//! `TESTS_WHOLE=1` tries 10 000 files; otherwise the test tries the first files of the same sequence, until its time is used up.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A file of a compiler's; `None` where there is no compiler.
+/// Compiles an undamaged file; returns `None` if there is no compiler.
 fn whole_file(place: &Path) -> Option<Vec<u8>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (extra, file) = (place.join("ends.c"), place.join("whole.so"));
@@ -32,7 +33,7 @@ fn whole_file(place: &Path) -> Option<Vec<u8>> {
     Some(std::fs::read(file).unwrap())
 }
 
-/// The file offset of the dynamic section.
+/// Returns the file offsets of the dynamic section.
 fn dynamic_section(file: &[u8]) -> std::ops::Range<usize> {
     let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
     let (headers, count) = (word(32), usize::from(file[56]));
@@ -40,7 +41,7 @@ fn dynamic_section(file: &[u8]) -> std::ops::Range<usize> {
     word(found + 8)..word(found + 8) + word(found + 32)
 }
 
-/// The same numbers for the same seed.
+/// A random number generator that is determined by its seed.
 struct Random(u64);
 
 impl Random {
@@ -52,7 +53,7 @@ impl Random {
     }
 }
 
-/// File number `seed`: one to four bytes are others, half of them in the headers and the dynamic section.
+/// Returns file number `seed`: one to four bytes are changed, half of them in the headers and the dynamic section.
 fn damaged(whole: &[u8], seed: u64) -> Vec<u8> {
     let mut random = Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut file = whole.to_vec();
@@ -72,9 +73,9 @@ fn damaged(whole: &[u8], seed: u64) -> Vec<u8> {
     file
 }
 
-/// A process that opens a context with this folder's file, and ends.
+/// Runs a process that opens a context with this directory's file, and ends.
 fn opened(place: &Path) -> ExitStatus {
-    // A process that is ended here ends with status 124; one that a signal ends, ends `timeout` likewise.
+    // If the time limit ends the process, the status is 124. If a signal ends the process, it also ends `timeout`.
     let mut command = Command::new("timeout");
     let _ = command.args(["60", env!("CARGO_BIN_EXE_tieline")]);
     let _ = command.arg("info").env("TIELINE_PROVIDER_PATH", place);
@@ -110,7 +111,7 @@ fn a_damaged_provider_file_ends_no_process_that_opens_a_context() {
                     if seed >= count {
                         return;
                     }
-                    // A new file each time: one that a process runs is not written.
+                    // Each file is new, because a file that a process executes cannot be written.
                     let file = place.join("libtieline_rings.so");
                     let _ = std::fs::remove_file(&file);
                     std::fs::write(&file, damaged(whole, seed as u64)).unwrap();
@@ -126,6 +127,6 @@ fn a_damaged_provider_file_ends_no_process_that_opens_a_context() {
     std::fs::remove_dir_all(&base).unwrap();
     let (tried, killed) = (tried.into_inner(), killed.into_inner().unwrap());
     println!("{tried} damaged files; number and signal of those that ended a process: {killed:?}");
-    // Changed code may still end a process: one file in 500.
+    // Changed code may still end a process: the limit is one file in 500.
     assert!(tried > 0 && killed.len() <= tried.div_ceil(500), "{killed:?}");
 }

@@ -1,4 +1,4 @@
-//! `tieline new-provider NAME --lang c|rust`: a provider that builds, passes `tieline check` and makes its own packages.
+//! `tieline new-provider NAME --lang c|rust` writes a provider that builds, passes `tieline check` and makes its own packages.
 
 mod date;
 mod files;
@@ -64,7 +64,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     ))
 }
 
-/// How `Cargo.toml` names the crate.
+/// Returns the dependency on the crate in the form of `Cargo.toml`.
 fn api(given: Option<PathBuf>) -> String {
     let installed = || Some(PathBuf::from(INSTALLED_API)).filter(|path| path.exists());
     match given.or_else(installed) {
@@ -76,7 +76,7 @@ fn api(given: Option<PathBuf>) -> String {
     }
 }
 
-/// A string as TOML writes it, whatever is in it.
+/// Returns a string in TOML syntax, for any content.
 fn quoted(text: &str) -> String {
     let mut whole = String::from('"');
     for c in text.chars() {
@@ -97,8 +97,8 @@ fn check_name(name: &str) -> Result<(), Error> {
     if !first || !rest || name.len() > 31 || name.ends_with('-') {
         return Err(misuse(format!("`{name}` is no name for a provider"), RULE, "choose another"));
     }
-    // `core` and `oob` are nobody's, `TIELINE_CONNECT_...` and `TIELINE_PRIORITY_...` are the core's, and two providers of one
-    // name are one too many.
+    // The names that a provider must not have: `core` and `oob` have another meaning, `TIELINE_CONNECT_...` and
+    // `TIELINE_PRIORITY_...` belong to the core, and two providers must not have the same name.
     const TAKEN: [&str; 13] = [
         "connect",
         "core",
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn the_crate_is_named_by_where_it_is_and_else_by_its_version() {
         assert_eq!(api(Some("/nowhere/api".into())), "{ path = \"/nowhere/api\" }");
-        // A path may hold a quote, a backslash, a combining accent or a line break.
+        // A path may contain a quote, a backslash, a combining accent or a line break.
         let odd = "/a \"b\"\\c/e\u{301}\n\u{7f}";
         let said = "{ path = \"/a \\\"b\\\"\\\\c/e\u{301}\\u000a\\u007f\" }";
         assert_eq!(api(Some(odd.into())), said);

@@ -88,7 +88,7 @@ pub(crate) struct Tests(pub(crate) Vec<Test>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
 
-/// One test.
+/// A test of `tieline perf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Test {
@@ -102,9 +102,9 @@ pub(crate) enum Test {
     FaddLat,
     SwapLat,
     CswapLat,
-    /// A limit of the machine: one thread copies.
+    /// A limit of the machine: the rate at which one thread copies.
     Memcpy,
-    /// A limit of the machine: a cache line goes to another processor.
+    /// A limit of the machine: the time in which a cache line moves to another processor.
     Crossing,
 }
 
@@ -117,14 +117,14 @@ pub(crate) enum Memory {
     Alloc,
 }
 
-/// When a measurement ends.
+/// The condition that ends a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limit {
     Iterations(u64),
     Time(Duration),
 }
 
-/// Every test with its name; those after the tenth measure the machine alone and are not part of `all`.
+/// The names of all tests. The tests after the tenth measure only the machine, and are not part of `all`.
 const NAMES: [(&str, Test); 12] = [
     ("am_lat", Test::AmLat),
     ("am_bw", Test::AmBw),
@@ -145,7 +145,7 @@ impl Test {
         NAMES.iter().find(|(_, test)| *test == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether it moves 8 bytes whatever the size asked for.
+    /// Checks whether the test always moves 8 bytes, for any requested size.
     pub(crate) fn has_fixed_size(self) -> bool {
         matches!(
             self,
@@ -153,23 +153,23 @@ impl Test {
         )
     }
 
-    /// Whether it is about messages: put, get and atomics need a remote key.
+    /// Checks whether the test measures messages: put, get and atomics need a remote key.
     pub(crate) fn is_message(self) -> bool {
         matches!(self, Test::AmLat | Test::AmBw)
     }
 
-    /// Whether it measures the machine alone, without a peer.
+    /// Checks whether the test measures only the machine, without a peer.
     pub(crate) fn is_limit(self) -> bool {
         matches!(self, Test::Memcpy | Test::Crossing)
     }
 
-    /// Whether the time of one operation is what it is about.
+    /// Checks whether the test measures the time of one operation.
     pub(crate) fn is_latency(self) -> bool {
         !matches!(self, Test::AmBw | Test::PutBw | Test::GetBw | Test::Memcpy)
     }
 }
 
-/// The longest measurement of one test and size.
+/// The maximum duration of the measurement of one test and size, in seconds.
 const A_DAY: f64 = 86_400.0;
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -221,7 +221,7 @@ impl Args {
         self.iterations.map_or(Limit::Time(self.seconds), Limit::Iterations)
     }
 
-    /// Every test with every size that makes sense for it.
+    /// Returns every test with every size that the test supports.
     pub(crate) fn runs(&self) -> Vec<(Test, usize)> {
         let mut runs = Vec::new();
         for &test in &self.test.0 {
@@ -233,13 +233,12 @@ impl Args {
     }
 }
 
-/// Buffers of one size that the two sides of a test hold at most, together.
+/// The maximum number of buffers of one size that the two sides of a test hold together.
 const BUFFERS: usize = 10;
 
-/// Whether the memory of this host holds the buffers of a test.
+/// Checks whether the memory of this host suffices for the buffers of a test.
 ///
-/// # Errors
-/// It does not, in words.
+/// # Errors Returns an error with the reason if the memory does not suffice.
 pub(crate) fn check_size(size: usize) -> Result<(), Error> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

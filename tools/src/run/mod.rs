@@ -1,5 +1,4 @@
-//! `tieline run`: starts N processes of a program, here or on other hosts, and gives them a way to find each
-//! other.
+//! `tieline run`: starts N processes of a program, on this host or on other hosts, and serves the exchange by which they connect.
 
 mod hosts;
 mod launch;

@@ -1,4 +1,4 @@
-//! The source of a figure: our own command, a rival's, or a program of a few lines.
+//! The source of a figure: a command of Tieline, a command of a rival, or a small program.
 
 use super::groups::Unit;
 use crate::sh::{Outcome, capture, command, is_root, listened, make_folder, root, target};
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 /// A variable and its value.
 pub(crate) type Setting = (&'static str, &'static str);
 
-/// `tcp;ofi_rxm` on loopback.
+/// The settings for `tcp;ofi_rxm` on loopback.
 pub(crate) const OVER_LIBFABRIC: &[Setting] = &[
     ("TIELINE_OFI_PROVIDERS", "tcp"),
     ("TIELINE_OFI_INTERFACES", "lo"),
     ("TIELINE_PROVIDERS", "ofi"),
 ];
 
-/// Measures once, in this unit; with less if it is to be quick.
+/// A function that measures once, in this unit; the flag requests a shorter measurement.
 type Measure = Box<dyn Fn(Unit, bool) -> Outcome<f64>>;
 
 pub(crate) struct Source {
-    /// The program that has to be there.
+    /// The program that must be installed.
     pub(crate) needs: Option<&'static str>,
     pub(crate) measure: Measure,
 }
@@ -40,7 +40,7 @@ fn program() -> std::path::PathBuf {
     target().join("release/tieline")
 }
 
-/// `tieline perf`: a test, a size, more words, and settings.
+/// Makes a source from `tieline perf`: a test, a size, further words, and settings.
 pub(crate) fn tieline(
     [test, size, more]: [&str; 3],
     settings: &[Setting],
@@ -55,7 +55,7 @@ pub(crate) fn tieline(
     number(out.lines().last().ok_or("tieline perf printed nothing")?, unit.field())
 }
 
-/// `tieline` with settings: where its rival has a loopback of its own, it has one too.
+/// Returns the command `tieline` of this build with settings. If its rival runs on a separate loopback, the command does too.
 fn built_here(settings: &[Setting]) -> Command {
     let over_libfabric = settings.contains(&OVER_LIBFABRIC[0]);
     let mut tieline =
@@ -64,9 +64,9 @@ fn built_here(settings: &[Setting]) -> Command {
     tieline
 }
 
-/// In a network of its own, whose TCP paces nothing. The machine's default may be BBR, which paces a loopback by an estimate of its
-/// rate. With BBR, programs that take equally long for a megabyte differed by half, and one program differed by as much from run to
-/// run. If no network namespace can be made, the machine's network is used.
+/// Runs a program in a separate network namespace, whose TCP does not pace packets. The machine's default may be BBR, which paces a
+/// loopback by an estimate of its rate. With BBR, the times of equally fast programs for a megabyte differed by half, and so did
+/// the runs of one program. If no network namespace can be made, the machine's network is used.
 fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     const ALONE: &str =
         "ip link set lo up && echo reno > /proc/sys/net/ipv4/tcp_congestion_control && exec \"$@\"";
@@ -82,7 +82,8 @@ fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     alone
 }
 
-/// The example of `tests/runtime` under `tieline run`, a rank on each processor: a test, bytes and messages.
+/// Makes a source from the example of `tests/runtime` under `tieline run`, with a rank on each processor. The parameters are a
+/// test, a number of bytes and a number of messages.
 pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f64> {
     let tags = target().join("release/examples/tags");
     let on_its_own = "exec taskset -c $TIELINE_RANK \"$@\"";
@@ -93,13 +94,14 @@ pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f6
     number(line.ok_or("tags printed nothing")?, unit.field())
 }
 
-/// `tieline footprint`, with settings.
+/// Makes a source from `tieline footprint`, with settings.
 pub(crate) fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
     let out = capture(built_here(settings).arg("footprint"))?;
     number(out.trim(), field)
 }
 
-/// The time of a command that shows what is here, from its start to its end: `tieline` of this build, or a rival in PATH.
+/// Measures the time of a command that lists devices and providers, from its start to its end: `tieline` of this build, or a rival
+/// in PATH.
 pub(crate) fn shows(name: &str, args: &[&str]) -> Outcome<f64> {
     let built_here = name == "tieline";
     let program = if built_here { program() } else { PathBuf::from(name) };
@@ -118,7 +120,7 @@ pub(crate) fn number(json: &str, name: &str) -> Outcome<f64> {
     value[name].as_f64().ok_or_else(|| format!("`{json}` has no {name}"))
 }
 
-/// Each pair has a port of its own, so that one that closes does not stand in the way of the next.
+/// The next port. Each pair has a separate port, so that a closing pair does not block the port of the next one.
 static PORT: AtomicU16 = AtomicU16::new(21_000);
 
 /// `ucx_perftest`, server on processor 0 and client on processor 1: a transport, a test, and iterations.
