@@ -36,7 +36,7 @@ static void on_line(void *user, const struct tieline_message *message)
     state->heard++;
 }
 
-/* Reads a line from the application's own descriptor, and forwards the line to the other rank.
+/* Reads a line from the application's own descriptor, and forwards the line to the other rank. */
 static void pass_on(struct state *state, struct tieline_worker *worker)
 {
     char line[16];

@@ -25,7 +25,7 @@ static void on_greeting(void *user, const struct tieline_message *message)
 }
 
 /* Returns non-zero if the greeting has arrived or the endpoint to the next rank has failed: that rank then never gets its greeting,
-   and the failure must end this wait.
+   and the failure must end this wait. */
 static int32_t is_greeted(void *user)
 {
     struct greeting *greeting = (struct greeting *)user;

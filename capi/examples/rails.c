@@ -149,7 +149,7 @@ int main(int argc, char **argv)
         check(tieline_worker_wait_until(me.worker, is_over, &heard, TIELINE_FOREVER));
         printf("%" PRIu64 " rounds heard of\n", heard.rounds);
     }
-    /* During the barrier, this rank serves the other rank's remaining operations.
+    /* During the barrier, this rank serves the other rank's remaining operations. */
     check(tieline_job_barrier(me.job, me.worker));
     check(tieline_worker_close_region(me.worker, memory, PATIENCE));
     leave(&me);

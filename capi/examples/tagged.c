@@ -10,7 +10,7 @@
 #include "job.h"
 
 /* A HELLO message carries the sender's rank: other messages identify their sender only by the peer number that the receiver's
-   worker has assigned.
+   worker has assigned. */
 enum { HELLO = 1, MESSAGE = 2, MOST_RANKS = 64, MOST_PEERS = 1024 };
 enum { SMALL = 100, LARGE = 3 << 20, ROUNDS = 20, ANY = MOST_RANKS };
 

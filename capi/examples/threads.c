@@ -19,7 +19,7 @@ struct shared {
 };
 
 /* Posts one message; if the queue is full, makes progress on the endpoint's worker and posts again. The thread holds the lock
-   during each call, but not while it waits.
+   during each call, but not while it waits. */
 static void send_one(struct tieline_worker *worker, struct tieline_endpoint *there, uint64_t header, pthread_mutex_t *lock)
 {
     int32_t sent;

@@ -82,8 +82,9 @@ impl ConfigBuilder {
 
     /// Reads the files and sorts all values by precedence.
     ///
-    /// # Errors Returns an error for a malformed file, for an unreadable file that `TIELINE_CONFIG` names, and for a name from the
-    /// program that does not begin with `TIELINE_`.
+    /// # Errors
+    /// Returns an error for a malformed file, for an unreadable file that `TIELINE_CONFIG` names, and for a name from the program
+    /// that does not begin with `TIELINE_`.
     pub fn build(mut self) -> Result<Config, Error> {
         let is_foreign = |(name, _): &(&String, &String)| !name.starts_with("TIELINE_");
         if let Some((name, value)) = self.program.iter().find(is_foreign) {

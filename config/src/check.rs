@@ -13,7 +13,8 @@ impl Config {
     /// found but not loaded. The variables of these providers are not known, so names with their prefix are accepted. Returns the
     /// new warnings. Each name causes at most one warning.
     ///
-    /// # Errors Returns an error for a value that its variable does not accept and, with `TIELINE_STRICT`, for an unknown name.
+    /// # Errors
+    /// Returns an error for a value that its variable does not accept and, with `TIELINE_STRICT`, for an unknown name.
     pub fn check(&self, idle: &[&str]) -> Result<Vec<String>, Error> {
         let strict = self.bool(vars::STRICT)?;
         let mut news = Vec::new();

@@ -204,8 +204,9 @@ impl Config {
 
     /// Returns a number of bytes; `inf` is `usize::MAX`.
     ///
-    /// # Errors Returns an error that contains the variable, its value, its origin, and the accepted values. The other typed
-    /// getters return the same kind of error.
+    /// # Errors
+    /// Returns an error that contains the variable, its value, its origin, and the accepted values. The other typed getters return
+    /// the same kind of error.
     pub fn size(&self, name: &str) -> Result<usize, Error> {
         tieline_plugin_api::units::size(&self.text(name))
             .ok_or_else(|| self.not_a(name, &Kind::SIZE.accepted()))
@@ -232,8 +233,9 @@ impl Config {
 
     /// Returns the destination of the context's report, if one is set.
     ///
-    /// # Errors Returns an error for a word that is neither `stderr` nor a path. The word would otherwise become a file of that
-    /// name in the current directory.
+    /// # Errors
+    /// Returns an error for a word that is neither `stderr` nor a path. The word would otherwise become a file of that name in the
+    /// current directory.
     pub fn report_to(&self) -> Result<Option<ReportTo>, Error> {
         let text = self.text(vars::REPORT);
         match ReportTo::read(&text) {
@@ -247,7 +249,8 @@ impl Config {
 
     /// Returns the job's secret, from `TIELINE_SECRET`, else from the file that `TIELINE_SECRET_FILE` names.
     ///
-    /// # Errors Returns an error for a file that cannot be read, is empty, or can be read by users other than its owner.
+    /// # Errors
+    /// Returns an error for a file that cannot be read, is empty, or can be read by users other than its owner.
     pub fn secret(&self) -> Result<Option<String>, Error> {
         if let Some(setting) = self.setting(vars::SECRET) {
             return Ok(Some(setting.value.clone()));
@@ -335,7 +338,8 @@ impl Config {
 
     /// Returns the list that replaces `TIELINE_CONNECT` in a domain: the list that was set for the domain, else for its provider.
     ///
-    /// # Errors Returns the errors of [`Config::selection`].
+    /// # Errors
+    /// Returns the errors of [`Config::selection`].
     pub fn connect_of(&self, provider: &str, domain: &str) -> Result<Option<Selection>, Error> {
         let names = [domain, provider].map(|name| format!("{}{}", vars::CONNECT_OF, upper(name)));
         // If a provider's name equals the suffix of another core variable, the variable's name refers to that core variable.

@@ -53,7 +53,7 @@ static int insert(struct fid_av *fid, const void *addr, size_t count, fi_addr_t 
         struct address *place = &av->addresses[av->count];
         memcpy(place, bytes + i * sizeof *place, sizeof *place);
         bool is_good = is_address(place);
-        /* A malformed address also gets a number.
+        /* A malformed address also gets a number. */
         if (!is_good)
             place->len = 0;
         if (fi_addr)

@@ -1,5 +1,5 @@
 /* Completion queues. A queue holds completions in order, grows as needed, and
-   drops none.
+   drops none. */
 #include "fi.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -63,7 +63,7 @@ static size_t size_of(enum fi_cq_format format) {
     }
 }
 
-/* The entry of every format is a prefix of the error entry.
+/* The entry of every format is a prefix of the error entry. */
 static ssize_t take(struct cq *cq, void *buf, size_t count, fi_addr_t *src) {
     size_t taken = 0, size = size_of(cq->format);
     while (taken < count && cq->count) {

@@ -54,7 +54,7 @@ int key_of(struct ep *ep, struct peer *peer, fi_addr_t addr, uint64_t number, st
     if (!known)
         return -FI_ENOMEM;
     if (known->state != KEY_EMPTY && known->number != number) {
-        /* The place in the cache holds another key: replace that key unless its query is in progress.
+        /* The place in the cache holds another key: replace that key unless its query is in progress. */
         if (known->state == KEY_ASKED || known->state == KEY_LOOKED_UP)
             return -FI_EINPROGRESS;
         forget(known);
@@ -115,7 +115,7 @@ void keys_close(struct peer *peer) {
 }
 
 /* Sends the owner's reply: the handle's bytes, or none. The reply is sent outside the handler, where a connection to the requester
-   may be opened.
+   may be opened. */
 int32_t keys_answer(struct op *op) {
     struct tieline_endpoint *to;
     int32_t status = tieline_worker_endpoint_to(op->ep->worker, op->number, &to);

@@ -38,7 +38,8 @@ impl Handshake {
 
     /// Processes received bytes. Once the handshake is complete, returns the bytes that followed the handshake.
     ///
-    /// # Errors Returns the reason why the peer does not belong to the job.
+    /// # Errors
+    /// Returns the reason why the peer does not belong to the job.
     pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(self.acceptor.expects().min(bytes.len()));

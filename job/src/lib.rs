@@ -124,8 +124,9 @@ impl Deadline {
 impl Job {
     /// Joins the job that the environment describes. Without such a description, the process is rank 0 of 1.
     ///
-    /// # Errors Returns `Invalid` if the variables contradict each other or those of another rank, `PeerFailed` if the launcher
-    /// cannot be reached, `TimedOut` with the ranks that have not joined, `Permission` for a wrong secret.
+    /// # Errors
+    /// Returns `Invalid` if the variables contradict each other or those of another rank, `PeerFailed` if the launcher cannot be
+    /// reached, `TimedOut` with the ranks that have not joined, `Permission` for a wrong secret.
     pub fn from_env() -> Result<Job, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let job = Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()), raised_rights())?;
@@ -261,9 +262,9 @@ impl Job {
     /// Passes `mine` to every process and returns the bytes of all processes, in rank order. The call is collective: every process
     /// makes the same number of calls. `mine` has at most [`wire::MAX_CONTRIBUTION`] bytes.
     ///
-    /// # Errors Returns `TooLarge`; `PeerFailed` with the rank that ended and the way in which it ended; `TimedOut` after the
-    /// deadline, with the ranks that have not joined or contributed. After any of these errors except `TooLarge`, the exchange is
-    /// unusable.
+    /// # Errors
+    /// Returns `TooLarge`; `PeerFailed` with the rank that ended and the way in which it ended; `TimedOut` after the deadline, with
+    /// the ranks that have not joined or contributed. After any of these errors except `TooLarge`, the exchange is unusable.
     pub fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         if mine.len() > wire::MAX_CONTRIBUTION {
             return Err(Error::new(
@@ -291,8 +292,9 @@ impl Job {
     /// # Ok(()) }
     /// ```
     ///
-    /// # Errors Returns `Invalid` for a key that this process has published before; `TooLarge` if the total exceeds
-    /// [`wire::MAX_PUBLISHED`] bytes or [`wire::MAX_KEYS`] keys; `PeerFailed` if the server of the exchange is gone.
+    /// # Errors
+    /// Returns `Invalid` for a key that this process has published before; `TooLarge` if the total exceeds [`wire::MAX_PUBLISHED`]
+    /// bytes or [`wire::MAX_KEYS`] keys; `PeerFailed` if the server of the exchange is gone.
     pub fn publish(&self, key: u32, bytes: &[u8]) -> Result<(), Error> {
         let refuse = |status, why, fix| Err(Error::new(status, "cannot publish", why, fix));
         let mut published = self.published.lock().unwrap_or_else(PoisonError::into_inner);
@@ -341,7 +343,8 @@ impl Job {
 
     /// Returns when every process has called `barrier`.
     ///
-    /// # Errors Returns the errors of [`Job::exchange`].
+    /// # Errors
+    /// Returns the errors of [`Job::exchange`].
     pub fn barrier(&self) -> Result<(), Error> {
         self.exchange(&[]).map(drop)
     }
@@ -361,8 +364,9 @@ impl Job {
     /// # Ok(()) }
     /// ```
     ///
-    /// # Errors Returns the errors of [`Job::exchange`], and the error of `progress`. After an error `progress` is not called
-    /// again. The call still waits for the end of the barrier, and a panic of `progress` continues only then.
+    /// # Errors
+    /// Returns the errors of [`Job::exchange`], and the error of `progress`. After an error `progress` is not called again. The
+    /// call still waits for the end of the barrier, and a panic of `progress` continues only then.
     pub fn barrier_while(
         &self,
         mut progress: impl FnMut() -> Result<(), Error>,
@@ -380,8 +384,9 @@ impl Job {
     /// function that returns whether the barrier is over. Calls `wake` in the waiting thread when the barrier is over. If `wake`
     /// ends the wait, the wait needs no timeout.
     ///
-    /// # Errors Returns the errors of [`Job::exchange`], and the error of `wait`. After an error the call still waits for the end
-    /// of the barrier, and a panic of `wait` continues only then.
+    /// # Errors
+    /// Returns the errors of [`Job::exchange`], and the error of `wait`. After an error the call still waits for the end of the
+    /// barrier, and a panic of `wait` continues only then.
     pub fn barrier_woken(
         &self,
         wake: impl FnOnce() + Send + 'static,
@@ -431,7 +436,8 @@ impl fmt::Debug for Job {
 /// Returns the job's secret from `TIELINE_SECRET`, `TIELINE_SECRET_FILE` or a settings file; empty if there is none. The function
 /// is for launchers, which must not show the secret.
 ///
-/// # Errors Returns an error if a file cannot be read.
+/// # Errors
+/// Returns an error if a file cannot be read.
 pub fn secret() -> Result<String, Error> {
     let config = Config::builder().process_environment().build()?;
     Ok(config.secret()?.unwrap_or_default())

@@ -76,7 +76,8 @@ enum Listener {
 impl Server {
     /// Makes a server for a job of `size` processes that know the job's identity.
     ///
-    /// # Errors Returns an error if there is no descriptor or memory for the poller.
+    /// # Errors
+    /// Returns an error if there is no descriptor or memory for the poller.
     pub fn new(size: usize, job: &str) -> Result<Server, Error> {
         Ok(Server {
             gather: Gather::new(size, job),
@@ -102,7 +103,8 @@ impl Server {
     /// Listens on a socket with a random abstract name, for processes of the same user in the same network namespace. Returns the
     /// value that these processes need in `TIELINE_EXCHANGE`.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     pub fn listen_unix(&mut self) -> Result<String, Error> {
         let mut id = [0; 16];
         tieline_net::random(&mut id).map_err(|e| cannot_listen(&e))?;
@@ -122,7 +124,8 @@ impl Server {
 
     /// Listens on this socket, for processes that know the secret.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     pub fn listen_tcp(&mut self, listener: TcpListener, secret: &[u8]) -> Result<(), Error> {
         let ready = listener.set_nonblocking(true).and_then(|()| sys::deepen(&listener));
         ready.map_err(|e| cannot_listen(&e))?;
@@ -144,7 +147,8 @@ impl Server {
 
     /// Waits until there is input, one of the `others` is readable or the timeout has passed, and then handles all input.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     pub fn turn(&mut self, others: &[RawFd], timeout: Option<Duration>) -> Result<(), Error> {
         let cannot = |e: std::io::Error| {
             Error::new(Status::Io, "cannot wait for the job's processes", e.to_string(), "")

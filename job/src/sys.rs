@@ -14,7 +14,8 @@ const BACKLOG: i32 = 4096;
 
 /// Waits until one of the descriptors is readable or the timeout has passed. `None` means no timeout.
 ///
-/// # Errors Returns the system's error.
+/// # Errors
+/// Returns the system's error.
 pub(super) fn wait_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<()> {
     let polled = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled: Vec<libc::pollfd> = fds.iter().map(polled).collect();

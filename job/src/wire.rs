@@ -347,7 +347,8 @@ impl Decoder {
 
     /// Returns the next complete frame; `None` while the frame has not fully arrived.
     ///
-    /// # Errors Returns a description of the error in the bytes.
+    /// # Errors
+    /// Returns a description of the error in the bytes.
     #[allow(clippy::should_implement_trait)] // an iterator would end at None, and this continues after it
     pub fn next(&mut self) -> Result<Option<Frame>, String> {
         let bytes = &self.bytes[self.at..];

@@ -1,5 +1,4 @@
-# A C program compiles against the files of libtieline-dev and depends on the right library. Two processes of the program
-# exchange data.
+# A C program compiles against the files of libtieline-dev and depends on the right library. Two processes of the program exchange data.
 pkg-config --exists tieline || { echo 'there is no tieline.pc'; exit 1; }
 cp -r /usr/share/doc/libtieline-dev/examples c
 cd c

@@ -1,5 +1,4 @@
-# The provider of the preceding test also builds as an rpm, whose dependency
-# comes from the provider's note.
+# The provider of the preceding test also builds as an rpm, whose dependency comes from the provider's note.
 command -v rpmbuild > /dev/null || { echo 'skipped: there is no rpmbuild here'; exit 1; }
 cd /scratch/tieline-provider-vendor-net
 make clean

@@ -1,5 +1,4 @@
-# A provider that needs a later core, and a provider of another ABI major, are refused at installation with a reason. A provider
-# without a note fails the build of its package.
+# A provider that needs a later core, and a provider of another ABI major, are refused at installation with a reason. A provider without a note fails the build of its package.
 cd /scratch
 tieline new-provider later-net --lang c
 cd tieline-provider-later-net

@@ -1,5 +1,4 @@
-# An upgrade does not disturb a running measurement: the measurement keeps the old files, and new processes use
-# the new files.
+# An upgrade does not disturb a running measurement: the measurement keeps the old files, and new processes use the new files.
 tieline perf --test am_lat --size 8 --seconds 20 --path tcp,tcp-connect --verify > measured 2>&1 &
 running=$!
 # The measurement has begun when its processes have loaded their providers.

@@ -38,7 +38,7 @@
 #define QUIET 5    /* looks without a packet, once there was one */
 #define PATIENCE 50 /* looks for the first */
 
-/* The address range of a file's mapped code.
+/* The address range of a file's mapped code. */
 struct code {
     uint64_t from, to;
 };
@@ -55,7 +55,7 @@ static void die(const char *what)
     exit(1);
 }
 
-/* Lets the program continue, and waits until it stops again. Other signals of the program are delivered to it.
+/* Lets the program continue, and waits until it stops again. Other signals of the program are delivered to it. */
 static void on(int request)
 {
     int status, signal = 0;
@@ -89,13 +89,13 @@ static struct user_regs_struct registers(void)
     return now;
 }
 
-/* Checks whether the system call that is about to be made is a doorbell.
+/* Checks whether the system call that is about to be made is a doorbell. */
 static int is_doorbell(const struct user_regs_struct *at, uint64_t number)
 {
     return number == SYS_write && at->rdx >= 8 && at->rdi > 2 && (uint32_t)word(at->rsi) == IB_USER_VERBS_CMD_POST_SEND;
 }
 
-/* Checks whether the instruction at this address is `syscall` (0f 05).
+/* Checks whether the instruction at this address is `syscall` (0f 05). */
 static int is_syscall(uint64_t address)
 {
     return (word(address) & 0xffff) == 0x050f;
@@ -112,7 +112,7 @@ static long packets(void)
     return count;
 }
 
-/* Holds the program until its packets are answered. `seen` is the number of packets that had arrived before they were sent.
+/* Holds the program until its packets are answered. `seen` is the number of packets that had arrived before they were sent. */
 static void hold(long seen)
 {
     int came = 0;
@@ -127,7 +127,7 @@ static void hold(long seen)
     }
 }
 
-/* Finds the executable mapping of the first file whose path contains this name.
+/* Finds the executable mapping of the first file whose path contains this name. */
 static struct code mapped(const char *file_name)
 {
     char name[64], line[512];
@@ -153,7 +153,7 @@ static int is_in(uint64_t address, struct code code)
     return address >= code.from && address < code.to;
 }
 
-/* Single-steps from the end of one doorbell to the end of the next.
+/* Single-steps from the end of one doorbell to the end of the next. */
 static void interval(long *steps, long *driver, long *entries)
 {
     struct user_regs_struct at = registers();
@@ -168,7 +168,7 @@ static void interval(long *steps, long *driver, long *entries)
         int was = inside;
         inside = is_in(at.rip, driver_code);
         /* A call stores the return address below the previous top of the stack; after a return, the instruction pointer equals the
-           value that was just popped.
+           value that was just popped. */
         if (inside && !was && word(at.rsp - 8) != at.rip) {
             ++*entries;
         }
@@ -216,7 +216,7 @@ int main(int argc, char **argv)
         printf("steps %ld %ld %ld\n", steps, driver, entries);
         fflush(stdout);
     }
-    /* The rest of the program runs normally, so that the other side receives its end.
+    /* The rest of the program runs normally, so that the other side receives its end. */
     ptrace(PTRACE_DETACH, child, 0, 0);
     if (waitpid(child, &status, 0) < 0) {
         die("wait");

@@ -1,5 +1,5 @@
 /* Measures the nanoseconds of ucp_init and ucp_worker_create, for `cargo xtask
-   bench`.
+   bench`. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

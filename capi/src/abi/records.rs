@@ -9,7 +9,8 @@ const LONGEST: usize = 4096;
 
 /// A parameter record. It begins with a `usize` that holds its size. A field that is zero selects the default.
 ///
-/// # Safety The type consists of numbers and addresses only, so every bit pattern is valid.
+/// # Safety
+/// The type consists of numbers and addresses only, so every bit pattern is valid.
 pub(crate) unsafe trait Params: Copy {}
 
 #[cold]

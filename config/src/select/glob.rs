@@ -15,7 +15,8 @@ enum Piece {
 impl Glob {
     /// Parses a pattern.
     ///
-    /// # Errors Returns the reason why the pattern is invalid.
+    /// # Errors
+    /// Returns the reason why the pattern is invalid.
     pub(super) fn parse(pattern: &str) -> Result<Glob, &'static str> {
         let mut pieces = Vec::new();
         let mut chars = pattern.chars();

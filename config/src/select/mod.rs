@@ -103,7 +103,8 @@ impl Selection {
     /// Returns the preference of an admitted name, 0 first, or the reason why the name is not admitted. `version` applies only to
     /// providers.
     ///
-    /// # Errors Returns [`Verdict::Filtered`] with the variable that excludes the name.
+    /// # Errors
+    /// Returns [`Verdict::Filtered`] with the variable that excludes the name.
     pub fn admits(&self, name: &str, version: Option<&Version>) -> Result<usize, Verdict> {
         let filtered = |why: &str| Err(Verdict::Filtered { by: format!("{}{why}", self.cite()) });
         if self.entries.is_empty() {
@@ -151,7 +152,8 @@ impl Selection {
 
     /// Checks that every `required:` entry matches one of `usable`. `reason` returns the reason why a name is missing.
     ///
-    /// # Errors Returns the missing name and the reason.
+    /// # Errors
+    /// Returns the missing name and the reason.
     pub fn check_required(
         &self,
         usable: &[&str],

@@ -9,7 +9,8 @@ use crate::{Error, Setting, shown, vars};
 impl Selection {
     /// Parses the value of a variable.
     ///
-    /// # Errors Returns the part that is not understood, the reason, and the correct form.
+    /// # Errors
+    /// Returns the part that is not understood, the reason, and the correct form.
     #[cfg(test)]
     pub fn parse(variable: &str, value: &str) -> Result<Selection, Error> {
         let setting = Setting { value: value.to_owned(), origin: crate::Origin::Default };

@@ -1,5 +1,4 @@
-# The solver installs all rpms into a separate root, refuses a provider alone and the removal of the core, and finds no changed
-# file.
+# The solver installs all rpms into a separate root, refuses a provider alone and the removal of the core, and finds no changed file.
 command -v dnf > /dev/null || { echo 'skipped: there is no dnf'; exit 1; }
 # An rpm root on this system has no C library, so a stand-in provides the base packages of an rpm system.
 cat "$PACKAGING"/test/rpm/stand-in.spec > stand-in.spec

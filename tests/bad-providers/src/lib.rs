@@ -20,7 +20,8 @@ pub struct Directory {
 impl Directory {
     /// Makes an empty directory that only this user can write.
     ///
-    /// # Panics Panics if the directory cannot be made.
+    /// # Panics
+    /// Panics if the directory cannot be made.
     #[must_use]
     pub fn new() -> Directory {
         use std::os::unix::fs::DirBuilderExt;
@@ -46,14 +47,16 @@ impl Directory {
 
     /// Compiles `fixtures/provider.c` into the provider `name`, with the given `-D` switches.
     ///
-    /// # Panics Panics if the provider does not compile.
+    /// # Panics
+    /// Panics if the provider does not compile.
     pub fn compile(&self, name: &str, switches: &[&str]) -> PathBuf {
         self.compile_with(name, switches, &[])
     }
 
     /// Compiles `fixtures/provider.c` as [`Directory::compile`] does, with further arguments for the compiler.
     ///
-    /// # Panics Panics if the provider does not compile.
+    /// # Panics
+    /// Panics if the provider does not compile.
     pub fn compile_with(&self, name: &str, switches: &[&str], arguments: &[&str]) -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let out = self.file(name);
@@ -75,7 +78,8 @@ impl Directory {
 
     /// Copies the shared object that Cargo built from the example `example` into this directory, as the provider `name`.
     ///
-    /// # Panics Panics if the example was not built: `cargo test -p tieline-bad-providers` builds it, `--test` alone does not.
+    /// # Panics
+    /// Panics if the example was not built: `cargo test -p tieline-bad-providers` builds it, `--test` alone does not.
     pub fn copy_example(&self, example: &str, name: &str) -> PathBuf {
         let program = std::env::current_exe().expect("the running program");
         let target = program.parent().and_then(Path::parent).expect("target/debug/deps/program");
@@ -88,7 +92,8 @@ impl Directory {
 
     /// Returns the path of the program that Cargo built from the example `example`.
     ///
-    /// # Panics Panics if the example was not built, as [`Directory::copy_example`] does.
+    /// # Panics
+    /// Panics if the example was not built, as [`Directory::copy_example`] does.
     #[must_use]
     pub fn example_program(example: &str) -> PathBuf {
         let program = std::env::current_exe().expect("the running program");
@@ -100,7 +105,8 @@ impl Directory {
 
     /// Writes a file as the provider `name`.
     ///
-    /// # Panics Panics if the file cannot be written.
+    /// # Panics
+    /// Panics if the file cannot be written.
     pub fn write(&self, name: &str, content: &[u8]) -> PathBuf {
         let out = self.file(name);
         fs::write(&out, content).expect("a file in our own directory");
@@ -109,7 +115,8 @@ impl Directory {
 
     /// Makes a subdirectory.
     ///
-    /// # Panics Panics if the subdirectory cannot be made.
+    /// # Panics
+    /// Panics if the subdirectory cannot be made.
     pub fn inner(&self, name: &str) -> Directory {
         let path = self.path.join(name);
         fs::create_dir(&path).expect("a directory in our own");

@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 /// Returns a directory that contains the two files under their providers' names and no other file. The directory is never removed.
 ///
-/// # Panics Panics if the files were not built: `cargo test -p tieline-fake` builds them, `--test` alone does not.
+/// # Panics
+/// Panics if the files were not built: `cargo test -p tieline-fake` builds them, `--test` alone does not.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(link)

@@ -310,7 +310,8 @@ impl World {
 
     /// Returns the number of the interface of the `nth` worker (in the order of opening) on a lane.
     ///
-    /// # Panics Panics if there is no such interface.
+    /// # Panics
+    /// Panics if there is no such interface.
     #[must_use]
     pub fn interface(&self, nth: usize, lane: &str) -> usize {
         let state = self.state();
@@ -329,7 +330,8 @@ impl World {
 
     /// Delivers a forged message at interface `at`, which appears to come from the peer whose interface is `from`.
     ///
-    /// # Panics Panics if that peer never connected there.
+    /// # Panics
+    /// Panics if that peer never connected there.
     pub fn forge(&self, from: usize, at: usize, id: u32, header: u64, payload: &[u8]) {
         assert!(self.try_forge(from, at, id, header, payload), "that peer never connected");
     }
@@ -404,7 +406,8 @@ impl World {
 
     /// Reports to interface `at` that the peer whose interface is `from` has left.
     ///
-    /// # Panics Panics if that peer never connected there.
+    /// # Panics
+    /// Panics if that peer never connected there.
     pub fn leave(&self, from: usize, at: usize, status: i32, words: &str) {
         let mut state = self.state();
         let peer = state.peer_number(from, at).expect("a peer that has connected");

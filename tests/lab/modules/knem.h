@@ -75,7 +75,7 @@ extern atomic64_t copies, created, destroyed;
 extern unsigned int delay_ms;
 extern bool dma;
 
-/* The functions of knem_copy.c.
+/* The functions of knem_copy.c. */
 long memory_pin(struct memory *memory, const struct piece __user *list, u32 count, bool writable);
 void memory_unpin(struct memory *memory);
 void region_put(struct region *region);

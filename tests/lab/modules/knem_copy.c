@@ -53,7 +53,7 @@ static long piece_pin(struct pinned *piece, struct piece asked, bool writable)
 	if (!piece->pages)
 		return -ENOMEM;
 	while (piece->count < count) {
-		/* The function does not use pin_user_pages: as in the real module, a fork ignores these pages.
+		/* The function does not use pin_user_pages: as in the real module, a fork ignores these pages. */
 		got = get_user_pages_fast(start + (piece->count << PAGE_SHIFT), min(count - piece->count, 1024UL),
 					  writable ? FOLL_WRITE : 0, piece->pages + piece->count);
 		if (got <= 0) {
@@ -106,7 +106,7 @@ void region_put(struct region *region)
 }
 
 /* Maps the page at that offset, and writes the number of bytes from the offset to the end of the page. The
-   caller unmaps the page.
+   caller unmaps the page. */
 static u8 *window(const struct memory *memory, u64 at, u64 *left)
 {
 	u32 i;
@@ -128,7 +128,7 @@ static u8 *window(const struct memory *memory, u64 at, u64 *left)
 
 /* ---- Copies ---- */
 
-/* Returns the length of a copy, which ends without an error at the end of the shorter side.
+/* Returns the length of a copy, which ends without an error at the end of the shorter side. */
 static u64 bounded(u64 most, u64 one, u64 one_at, u64 other, u64 other_at)
 {
 	most = min(most, one > one_at ? one - one_at : 0);
@@ -177,7 +177,7 @@ static void copy_now(struct work_struct *work)
 	if (later->to)
 		region_put(later->to);
 	memory_unpin(&later->local);
-	/* A reader that loads the slot with acquire reads the copied bytes.
+	/* A reader that loads the slot with acquire reads the copied bytes. */
 	smp_store_release(&later->context->slots[later->slot], (u8)SUCCESS);
 	kfree(later);
 }
@@ -189,7 +189,7 @@ static bool has_slot(struct context *context, u32 slot)
 
 static bool is_later(u32 flags)
 {
-	/* Without an engine, the DMA flag has no effect.
+	/* Without an engine, the DMA flag has no effect. */
 	return flags & FLAG_COPY_THREAD || (dma && flags & FLAG_DMA && flags & FLAGS_LATER);
 }
 

@@ -21,7 +21,7 @@
 #define CMD_COPY_BOUNDED 0x80384b34
 #define CMD_INLINE_BOUNDED 0x80384b35
 
-/* The maximum size of a mapping of slots, in bytes.
+/* The maximum size of a mapping of slots, in bytes. */
 #define MOST_SLOTS (1UL << 20)
 
 struct info_args { u32 abi, features, ignored, forced; };
@@ -39,9 +39,9 @@ atomic64_t copies, created, destroyed;
 unsigned int delay_ms;
 bool dma;
 
-/* The contexts by id; the lowest free id is assigned next.
+/* The contexts by id; the lowest free id is assigned next. */
 static DEFINE_IDR(contexts);
-/* The lock of the table of contexts and of every context's regions.
+/* The lock of the table of contexts and of every context's regions. */
 static DEFINE_SPINLOCK(registry);
 
 /* ---- Regions ---- */
@@ -80,7 +80,7 @@ static long numbered(struct idr *idr, void *it, u32 *id)
 	return 0;
 }
 
-/* Finds a region, and returns it with a reference if the caller may use the region with this protection.
+/* Finds a region, and returns it with a reference if the caller may use the region with this protection. */
 static struct region *region_use(u64 cookie, u32 protection)
 {
 	struct region *region;
@@ -150,7 +150,7 @@ static long destroy(struct context *context, u64 __user *from)
 	if (get_user(cookie, from))
 		return -EFAULT;
 	spin_lock(&registry);
-	/* The upper bits of the cookie's other half are ignored.
+	/* The upper bits of the cookie's other half are ignored. */
 	region = idr_find(&context->regions, cookie >> 32);
 	if (region)
 		region_drop(region);
@@ -262,7 +262,7 @@ static long info(struct info_args __user *to)
 	return copy_to_user(to, &args, sizeof(args)) ? -EFAULT : 0;
 }
 
-/* Does nothing, because a context has no thread that could be bound.
+/* Does nothing, because a context has no thread that could be bound. */
 static long bind(struct context *context, struct bind_args __user *from)
 {
 	struct bind_args args;
@@ -279,7 +279,7 @@ static long knem_ioctl(struct file *file, unsigned int command, unsigned long ar
 	void __user *from = (void __user *)argument;
 	struct context *context = file->private_data;
 
-	/* A descriptor that was opened for reading only provides statistics.
+	/* A descriptor that was opened for reading only provides statistics. */
 	if (!context)
 		return -EBADF;
 	switch (command) {
@@ -295,7 +295,7 @@ static long knem_ioctl(struct file *file, unsigned int command, unsigned long ar
 	}
 }
 
-/* Maps the slots: a byte for each copy in the background.
+/* Maps the slots: a byte for each copy in the background. */
 static int knem_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct context *context = file->private_data;
@@ -362,7 +362,7 @@ static int knem_open(struct inode *inode, struct file *file)
 	return error;
 }
 
-/* Releases a context when its last descriptor, in any process, and the mapping of its slots are gone.
+/* Releases a context when its last descriptor, in any process, and the mapping of its slots are gone. */
 static int knem_release(struct inode *inode, struct file *file)
 {
 	struct context *context = file->private_data;
@@ -371,7 +371,7 @@ static int knem_release(struct inode *inode, struct file *file)
 
 	if (!context)
 		return 0;
-	/* After this block the context's regions cannot be looked up.
+	/* After this block the context's regions cannot be looked up. */
 	spin_lock(&registry);
 	idr_remove(&contexts, context->id);
 	spin_unlock(&registry);

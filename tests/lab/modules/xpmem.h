@@ -77,7 +77,7 @@ struct attachment {
 	bool detaching;
 };
 
-/* The present action of a process, which the module's callbacks read: mmap has no argument for it.
+/* The present action of a process, which the module's callbacks read: mmap has no argument for it. */
 enum doing { ATTACHING, DETACHING, ZAPPING };
 
 struct intent {
@@ -92,7 +92,7 @@ extern struct file *shared;
 extern struct workqueue_struct *endings;
 extern atomic64_t faults, zaps, attached, detached, stale;
 
-/* The functions of xpmem_objects.c.
+/* The functions of xpmem_objects.c. */
 struct party *caller(void);
 void party_put(struct party *party);
 void party_end(struct party *party);
@@ -103,10 +103,10 @@ void permit_drop(struct permit *permit);
 void permit_detach(struct permit *permit);
 void attachment_put(struct attachment *attachment);
 
-/* The functions of xpmem_commands.c.
+/* The functions of xpmem_commands.c. */
 long xpmem_ioctl(struct file *file, unsigned int command, unsigned long argument);
 
-/* The functions of xpmem_map.c.
+/* The functions of xpmem_map.c. */
 extern const struct mmu_interval_notifier_ops party_notifier;
 int xpmem_mmap(struct file *file, struct vm_area_struct *vma);
 long map_attachment(struct file *file, struct attachment *attachment, unsigned long address);

@@ -12,7 +12,7 @@
 
 #define VERSION 0x00027004
 /* The errno of a process that inherited the descriptor and did not open the device itself. No libc defines
-   this errno.
+   this errno. */
 #define NOT_OPENED 2004
 
 #define CMD_VERSION 0x7800
@@ -118,13 +118,13 @@ static long remove(struct party *party, s64 __user *from)
 	spin_unlock(&registry);
 	if (error)
 		return error;
-	/* The call also removes entries of the party's other segments; later faults restore these entries.
+	/* The call also removes entries of the party's other segments; later faults restore these entries. */
 	zap(party, segment->start, segment->start + segment->size);
 	segment_put(segment);
 	return 0;
 }
 
-/* Checks the access rights by the rules of System V shared memory.
+/* Checks the access rights by the rules of System V shared memory. */
 static bool allowed(const struct segment *segment, bool writes)
 {
 	unsigned int asked = writes ? 6 : 4, granted = segment->mode;
@@ -188,7 +188,7 @@ static long get(struct party *party, struct get_args __user *from)
 }
 
 /* Finds a permit of the calling process, and returns it with a reference; with `drop`, the registry's own
-   reference.
+   reference. */
 static struct permit *own_permit(struct party *party, s64 id, bool drop)
 {
 	struct permit *permit;

@@ -84,7 +84,7 @@ void attachment_put(struct attachment *attachment)
 /* ---- Parties ---- */
 
 /* Returns the party of the calling process, with a reference, if the process has opened the device. After exec, the
-   process is another party.
+   process is another party. */
 struct party *caller(void)
 {
 	struct party *party, *found = NULL;
@@ -101,7 +101,7 @@ struct party *caller(void)
 	return found;
 }
 
-/* Runs the end of a party in a work item, because the notifier cannot be removed inside its own callback.
+/* Runs the end of a party in a work item, because the notifier cannot be removed inside its own callback. */
 static void party_ending(struct work_struct *work)
 {
 	struct party *party = container_of(work, struct party, ending);
@@ -147,7 +147,7 @@ void permit_detach(struct permit *permit)
 }
 
 /* Ends all objects that this party made. The party's own attachments are unmapped here if their memory is that of
- * the caller; otherwise they are unmapped together with that memory.
+ * the caller; otherwise they are unmapped together with that memory. */
 void party_end(struct party *party)
 {
 	struct segment *segment;
@@ -193,7 +193,7 @@ static int xpmem_open(struct inode *inode, struct file *file)
 	struct party *party;
 	int slot, error = 0;
 
-	/* All mappings belong to one inode, for any node that was opened.
+	/* All mappings belong to one inode, for any node that was opened. */
 	file->f_mapping = shared->f_mapping;
 	mutex_lock(&opening);
 	party = caller();
@@ -233,7 +233,7 @@ out:
 }
 
 /* Handles every close of a descriptor. If a process closes its copy of another process's descriptor table, a fork
-   has failed.
+   has failed. */
 static int xpmem_flush(struct file *file, fl_owner_t owner)
 {
 	struct party *party, *found = NULL;
@@ -280,7 +280,7 @@ static int __init xpmem_start(void)
 	endings = alloc_workqueue("lab-xpmem", WQ_UNBOUND, 0);
 	if (!endings)
 		return error;
-	/* The file stays empty, and provides the inode to which all mappings belong.
+	/* The file stays empty, and provides the inode to which all mappings belong. */
 	shared = shmem_file_setup("lab-xpmem", PAGE_SIZE, 0);
 	if (IS_ERR(shared)) {
 		destroy_workqueue(endings);
@@ -298,10 +298,10 @@ static void __exit xpmem_stop(void)
 {
 	misc_deregister(&device);
 	/* No descriptor and no mapping exists here, because they would keep the module loaded. A party whose open has
-	   failed midway may remain.
+	   failed midway may remain. */
 	while (!list_empty(&parties))
 		party_end(list_first_entry(&parties, struct party, all));
-	/* The call waits for parties that are still ending.
+	/* The call waits for parties that are still ending. */
 	destroy_workqueue(endings);
 	fput(shared);
 	ida_destroy(&slots);

@@ -63,7 +63,8 @@ pub fn worker(address: &[u8]) -> Range<usize> {
 
 /// Returns the range of one provider's interface in a worker's address.
 ///
-/// # Panics Panics if the address has no candidate of that provider.
+/// # Panics
+/// Panics if the address has no candidate of that provider.
 #[must_use]
 pub fn candidate(address: &[u8], provider: &[u8]) -> Range<usize> {
     let candidates = worker(address).end;
@@ -86,7 +87,8 @@ pub fn candidate(address: &[u8], provider: &[u8]) -> Range<usize> {
 
 /// Returns the range of shm's secret in a worker's address.
 ///
-/// # Panics Panics if the address has no candidate of shm.
+/// # Panics
+/// Panics if the address has no candidate of shm.
 #[must_use]
 pub fn secret(address: &[u8]) -> Range<usize> {
     let shm = candidate(address, b"shm");

@@ -135,21 +135,24 @@ fn sweep() {
 impl Hosts {
     /// Makes two hosts with one link between them.
     ///
-    /// # Errors Returns the reason why hosts are not available on this machine.
+    /// # Errors
+    /// Returns the reason why hosts are not available on this machine.
     pub fn two() -> Result<Hosts, String> {
         Hosts::new(2, 1)
     }
 
     /// Makes two hosts with `rails` links between them.
     ///
-    /// # Errors Returns the errors of [`Hosts::two`].
+    /// # Errors
+    /// Returns the errors of [`Hosts::two`].
     pub fn with_rails(rails: usize) -> Result<Hosts, String> {
         Hosts::new(2, rails)
     }
 
     /// Makes `count` hosts at one switch.
     ///
-    /// # Errors Returns the errors of [`Hosts::two`].
+    /// # Errors
+    /// Returns the errors of [`Hosts::two`].
     pub fn many(count: usize) -> Result<Hosts, String> {
         Hosts::new(count, 1)
     }
@@ -240,7 +243,8 @@ impl Host {
 
     /// Runs a command on the host.
     ///
-    /// # Errors Returns the command's error output if the command failed.
+    /// # Errors
+    /// Returns the command's error output if the command failed.
     pub fn run(&self, command: &[&str]) -> Result<String, String> {
         let output = Command::new("ip")
             .args(["netns", "exec", &self.namespace])
@@ -256,7 +260,8 @@ impl Host {
 
     /// Returns the launch of a process on the host, with the network providers.
     ///
-    /// # Panics Panics if the network providers are not built; hosts are then not available.
+    /// # Panics
+    /// Panics if the network providers are not built; hosts are then not available.
     #[must_use]
     pub fn launch(&self, name: &str) -> Launch {
         let providers = plugins::folder().expect("hosts come after the providers");
@@ -304,28 +309,32 @@ impl Host {
 
     /// Drops the first packet of each connection from this host. Other hosts can still connect to this host.
     ///
-    /// # Errors Returns an error without `nft`.
+    /// # Errors
+    /// Returns an error without `nft`.
     pub fn drop_outgoing_calls(&self) -> Result<(), String> {
         self.filter("output", "tcp flags & (syn | ack) == syn drop")
     }
 
     /// Drops the first packet of each connection to this host.
     ///
-    /// # Errors Returns an error without `nft`.
+    /// # Errors
+    /// Returns an error without `nft`.
     pub fn drop_incoming_calls(&self) -> Result<(), String> {
         self.filter("input", "tcp flags & (syn | ack) == syn drop")
     }
 
     /// Rejects connections to this host, as a firewall that sends a reset.
     ///
-    /// # Errors Returns an error without `nft`.
+    /// # Errors
+    /// Returns an error without `nft`.
     pub fn refuse_incoming_calls(&self) -> Result<(), String> {
         self.filter("input", "tcp flags & (syn | ack) == syn reject with tcp reset")
     }
 
     /// Silently drops incoming packets of more than `bytes` bytes, as a link does whose MTU is smaller than its ends assume.
     ///
-    /// # Errors Returns an error without `nft`.
+    /// # Errors
+    /// Returns an error without `nft`.
     pub fn drop_incoming_longer_than(&self, bytes: usize) -> Result<(), String> {
         self.filter("input", &format!("meta length > {bytes} drop"))
     }

@@ -44,7 +44,8 @@ impl Before {
 
     /// Panics if something is left. Processes that were told to end, or were killed, get a short time to do so.
     ///
-    /// # Panics Panics if something is left.
+    /// # Panics
+    /// Panics if something is left.
     pub fn check(self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut left = processes(&self.mark);

@@ -53,7 +53,8 @@ const EVENTS: [Event; 7] = [
 
 /// Tests every row.
 ///
-/// # Panics Panics if a byte is wrong, or if a key has another path.
+/// # Panics
+/// Panics if a byte is wrong, or if a key has another path.
 pub fn every_kind_is_right(over: &Over<'_>) {
     let mut pair = Pair::start(over);
     let mut tried = 0;

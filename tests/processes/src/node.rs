@@ -49,7 +49,8 @@ impl Node {
 
     /// Starts a node by a given launch.
     ///
-    /// # Panics Panics if the context does not open.
+    /// # Panics
+    /// Panics if the context does not open.
     #[must_use]
     pub fn open(launch: Launch, settings: &[&str]) -> Node {
         let mut node = Node::bare(launch);
@@ -66,7 +67,8 @@ impl Node {
 
     /// Gives an order and waits for the result.
     ///
-    /// # Errors Returns an error if the order failed.
+    /// # Errors
+    /// Returns an error if the order failed.
     pub fn try_ask(&mut self, order: &str) -> Result<Done, Failed> {
         self.peer.tell(order);
         self.answer()
@@ -74,14 +76,16 @@ impl Node {
 
     /// Gives an order and returns the text of its result.
     ///
-    /// # Errors Returns an error if the order failed.
+    /// # Errors
+    /// Returns an error if the order failed.
     pub fn ask(&mut self, order: &str) -> Result<String, Failed> {
         self.try_ask(order).map(|done| done.text)
     }
 
     /// Gives an order that has to succeed.
     ///
-    /// # Panics Panics if the order failed.
+    /// # Panics
+    /// Panics if the order failed.
     pub fn must(&mut self, order: &str) -> String {
         match self.ask(order) {
             Ok(text) => text,
@@ -91,9 +95,11 @@ impl Node {
 
     /// Waits for the result of the last order.
     ///
-    /// # Errors Returns an error if the order failed.
+    /// # Errors
+    /// Returns an error if the order failed.
     ///
-    /// # Panics Panics if the report is no result.
+    /// # Panics
+    /// Panics if the report is no result.
     pub fn answer(&mut self) -> Result<Done, Failed> {
         loop {
             let line = self.peer.hear();
@@ -116,7 +122,8 @@ impl Node {
 
     /// Stops a stream and returns the stream's result.
     ///
-    /// # Errors Returns an error if the stream had failed.
+    /// # Errors
+    /// Returns an error if the stream had failed.
     pub fn stop(&mut self) -> Result<Done, Failed> {
         self.peer.tell("stop");
         let ended = self.answer();
@@ -143,7 +150,8 @@ impl Node {
 
     /// Checks that the received messages were in order and complete.
     ///
-    /// # Panics Panics if they were not.
+    /// # Panics
+    /// Panics if they were not.
     pub fn nothing_was_wrong(&mut self) {
         assert_eq!(self.must("wrong"), "", "at {}", self.peer.name);
     }
@@ -174,7 +182,8 @@ impl Node {
 
 /// Compares the resources of processes early and late.
 ///
-/// # Panics Panics if the processes hold more resources at the end.
+/// # Panics
+/// Panics if the processes hold more resources at the end.
 pub fn nothing_leaks(early: &[(u64, u64)], late: &[(u64, u64)]) {
     assert_eq!(early.len(), late.len(), "both were measured");
     for (early, late) in early.iter().zip(late) {

@@ -22,7 +22,8 @@ pub const STDIN: i32 = 0;
 impl Parent {
     /// Sends a report.
     ///
-    /// # Panics Panics if the test is gone.
+    /// # Panics
+    /// Panics if the test is gone.
     pub fn say(&self, line: &str) {
         let line = line.replace('\n', " / ") + "\n";
         std::io::stdout().lock().write_all(line.as_bytes()).expect("the test reads");
@@ -56,7 +57,8 @@ impl Parent {
     /// Returns the next order. Makes progress until the order arrives, and sleeps when there is nothing to do. Datagrams are passed
     /// to the worker.
     ///
-    /// # Panics Panics if the worker does not support waiting.
+    /// # Panics
+    /// Panics if the worker does not support waiting.
     pub fn serve(&self, worker: &Worker) -> Option<String> {
         loop {
             self.look();
@@ -73,7 +75,8 @@ impl Parent {
     /// Makes progress and passes datagrams to the worker. If there is no progress, sleeps until an event of the worker or a line of
     /// the test.
     ///
-    /// # Panics Panics if the worker does not support waiting.
+    /// # Panics
+    /// Panics if the worker does not support waiting.
     pub fn pause(&self, worker: &Worker) {
         while let Some(datagram) = self.datagram() {
             if let Err(e) = worker.deliver_out_of_band(&crate::interpreter::unhex(&datagram)) {

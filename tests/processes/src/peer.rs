@@ -73,7 +73,8 @@ impl Launch {
 
     /// Starts the process.
     ///
-    /// # Panics Panics if the process cannot be started.
+    /// # Panics
+    /// Panics if the process cannot be started.
     #[must_use]
     pub fn start(self) -> Peer {
         let (mark, folder) = leftovers::current();
@@ -162,7 +163,8 @@ impl Peer {
 
     /// Waits for the next report.
     ///
-    /// # Panics Panics after the deadline, and if the process has ended.
+    /// # Panics
+    /// Panics after the deadline, and if the process has ended.
     pub fn hear(&mut self) -> String {
         match self.hear_or_end() {
             Some(line) => line,
@@ -175,7 +177,8 @@ impl Peer {
 
     /// Waits for the next report; returns `None` if the process has ended instead.
     ///
-    /// # Panics Panics after the deadline.
+    /// # Panics
+    /// Panics after the deadline.
     pub fn hear_or_end(&mut self) -> Option<String> {
         match self.lines.recv_timeout(DEADLINE) {
             Ok(line) => Some(line),
@@ -188,7 +191,8 @@ impl Peer {
 
     /// Waits for an end that was not ordered.
     ///
-    /// # Panics Panics as [`Peer::hear_or_end`] does.
+    /// # Panics
+    /// Panics as [`Peer::hear_or_end`] does.
     pub fn ended(&mut self) -> ExitStatus {
         while self.hear_or_end().is_some() {}
         self.child.wait().expect("collecting a peer")
@@ -196,7 +200,8 @@ impl Peer {
 
     /// Waits for the next report, which has to begin with `word`; returns the rest of the report.
     ///
-    /// # Panics Panics as [`Peer::hear`] does, and if the report begins with another word.
+    /// # Panics
+    /// Panics as [`Peer::hear`] does, and if the report begins with another word.
     pub fn expect(&mut self, word: &str) -> String {
         let line = self.hear();
         match line.strip_prefix(word) {
@@ -217,7 +222,8 @@ impl Peer {
 
     /// Kills the process with SIGKILL; returns the time just before the kill, in nanoseconds.
     ///
-    /// # Panics Panics if the process cannot be killed.
+    /// # Panics
+    /// Panics if the process cannot be killed.
     pub fn kill(&mut self) -> u64 {
         let at = sys::now_ns();
         self.child.kill().expect("killing a peer");
@@ -227,7 +233,8 @@ impl Peer {
 
     /// Lets the process end by itself.
     ///
-    /// # Panics Panics if the process does not end, or fails.
+    /// # Panics
+    /// Panics if the process does not end, or fails.
     pub fn end(mut self) {
         let status = self.leave();
         assert!(status.success(), "{} ended with {status}", self.name);

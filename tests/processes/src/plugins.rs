@@ -11,9 +11,11 @@ const GIVEN: &str = "PROCESSES_PROVIDERS";
 
 /// Returns the directory, or the reason why there is none.
 ///
-/// # Errors Returns an error without cargo.
+/// # Errors
+/// Returns an error without cargo.
 ///
-/// # Panics Panics if the providers do not compile.
+/// # Panics
+/// Panics if the providers do not compile.
 pub fn folder() -> Result<&'static Path, String> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| match std::env::var_os(GIVEN) {
@@ -25,9 +27,11 @@ pub fn folder() -> Result<&'static Path, String> {
 
 /// Returns a directory that contains only the provider over libfabric.
 ///
-/// # Errors Returns an error without cargo, or without libfabric.
+/// # Errors
+/// Returns an error without cargo, or without libfabric.
 ///
-/// # Panics Panics if the provider does not compile.
+/// # Panics
+/// Panics if the provider does not compile.
 pub fn libfabric() -> Result<&'static Path, String> {
     const FILES: [built::Made<'static>; 1] = [("tieline-provider-ofi-plugin", "libtieline_ofi.so")];
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
@@ -48,9 +52,11 @@ pub fn libfabric() -> Result<&'static Path, String> {
 
 /// Returns a directory with the provider over libfabric and the network providers.
 ///
-/// # Errors Returns the errors of [`libfabric`].
+/// # Errors
+/// Returns the errors of [`libfabric`].
 ///
-/// # Panics Panics as [`libfabric`] does.
+/// # Panics
+/// Panics as [`libfabric`] does.
 pub fn libfabric_and_network() -> Result<PathBuf, String> {
     let _ = libfabric()?;
     let [tcp, connect] = built::TCP;

@@ -161,7 +161,8 @@ pub fn first_processor() -> usize {
 
 /// Runs `child` in a forked child of this single-threaded process and returns its exit code; `None` if a signal ended it.
 ///
-/// # Panics Panics if the fork fails.
+/// # Panics
+/// Panics if the fork fails.
 #[must_use]
 pub fn in_forked_child(child: impl FnOnce() -> u8) -> Option<u8> {
     // SAFETY: the callers are processes with one thread, so the child is a whole process.
@@ -184,7 +185,8 @@ pub struct Epoll(i32);
 impl Epoll {
     /// Makes an epoll descriptor that watches one descriptor.
     ///
-    /// # Panics Panics if the system refuses.
+    /// # Panics
+    /// Panics if the system refuses.
     #[must_use]
     pub fn over(watched: i32) -> Epoll {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
@@ -226,7 +228,8 @@ fn owned(result: i32) -> io::Result<OwnedFd> {
 
 /// Connects to a Unix socket of records; a leading zero byte makes the name abstract.
 ///
-/// # Errors Returns the system's error; [`io::ErrorKind::InvalidInput`] if the name is too long.
+/// # Errors
+/// Returns the system's error; [`io::ErrorKind::InvalidInput`] if the name is too long.
 pub fn connect_unix(name: &[u8]) -> io::Result<OwnedFd> {
     let (socket, to, len) = unix_socket(name)?;
     // SAFETY: the pointer is that of a filled address of this length.
@@ -236,7 +239,8 @@ pub fn connect_unix(name: &[u8]) -> io::Result<OwnedFd> {
 
 /// Makes a non-blocking socket of records that listens under that name.
 ///
-/// # Errors Returns the system's error.
+/// # Errors
+/// Returns the system's error.
 pub fn listen_unix(name: &[u8]) -> io::Result<UnixListener> {
     let (socket, to, len) = unix_socket(name)?;
     // SAFETY: the pointer is that of a filled address of this length, and the descriptor is open.
@@ -270,7 +274,8 @@ fn unix_socket(name: &[u8]) -> io::Result<(OwnedFd, libc::sockaddr_un, libc::soc
 
 /// Sends a record with descriptors, without waiting.
 ///
-/// # Errors Returns the system's error.
+/// # Errors
+/// Returns the system's error.
 pub fn send_record(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut piece =
         libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -317,7 +322,8 @@ pub fn is_open(socket: &OwnedFd) -> bool {
 
 /// Makes a TCP socket with unread data, and its other end. The close of the socket's last copy blocks for `seconds` seconds.
 ///
-/// # Errors Returns the system's error.
+/// # Errors
+/// Returns the system's error.
 pub fn lingering(seconds: i32) -> io::Result<(OwnedFd, TcpListener)> {
     let unread = TcpListener::bind("127.0.0.1:0")?;
     let mut stream = TcpStream::connect(unread.local_addr()?)?;
@@ -342,7 +348,8 @@ pub const ODD_KINDS: usize = 8;
 
 /// Makes descriptors that a receiver does not expect: one, or many of one kind.
 ///
-/// # Errors Returns the system's error.
+/// # Errors
+/// Returns the system's error.
 pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
     let open = |path: &str| std::fs::File::open(path).map(OwnedFd::from);
     Ok(match kind {
@@ -386,21 +393,24 @@ pub struct Memory {
 impl Memory {
     /// Maps a memory file whose size is sealed.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     pub fn sealed(len: usize) -> io::Result<Memory> {
         Memory::sealed_of(0, len)
     }
 
     /// Maps a memory file of two megabytes in one huge page, if the system has a huge page available.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     pub fn with_huge_pages() -> io::Result<Memory> {
         Memory::sealed_of(libc::MFD_HUGETLB, 2 << 20)
     }
 
     /// Removes all pages from the memory file.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     pub fn punch_hole(&self) -> io::Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: the descriptor is open, and the other arguments are numbers.
@@ -424,7 +434,8 @@ impl Memory {
 
     /// Maps `len` bytes of a file that has at least this length.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     pub fn over(file: OwnedFd, len: usize) -> io::Result<Memory> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let fd = file.as_raw_fd();
@@ -458,7 +469,8 @@ impl Memory {
 
     /// Loads the word at an offset.
     ///
-    /// # Panics Panics if the word is outside of the memory.
+    /// # Panics
+    /// Panics if the word is outside of the memory.
     #[must_use]
     pub fn load(&self, at: usize) -> u64 {
         self.word(at).load(std::sync::atomic::Ordering::Acquire)
@@ -466,7 +478,8 @@ impl Memory {
 
     /// Stores the word at an offset.
     ///
-    /// # Panics Panics if the word is outside of the memory.
+    /// # Panics
+    /// Panics if the word is outside of the memory.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, std::sync::atomic::Ordering::Release);
     }
@@ -489,7 +502,8 @@ pub struct Pages {
 impl Pages {
     /// Maps pages.
     ///
-    /// # Panics Panics if the mapping fails.
+    /// # Panics
+    /// Panics if the mapping fails.
     #[must_use]
     pub fn map(len: usize) -> Pages {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -515,7 +529,8 @@ impl Pages {
 
     /// Registers the pages.
     ///
-    /// # Errors Returns the library's error.
+    /// # Errors
+    /// Returns the library's error.
     pub fn register(
         &self,
         context: &tieline::Context,

@@ -7,7 +7,8 @@ use tieline_tag::Pattern;
 impl Runtime {
     /// Returns when every rank has called `barrier`.
     ///
-    /// # Errors Returns an error if a peer has died.
+    /// # Errors
+    /// Returns an error if a peer has died.
     pub fn barrier(&self) -> Result<(), Error> {
         let (rank, size, tag) = (self.rank(), self.size(), self.collective());
         let mut distance = 1;
@@ -23,7 +24,8 @@ impl Runtime {
 
     /// Combines the words of all ranks, one by one, by a commutative and associative operation.
     ///
-    /// # Errors Returns an error if a peer has died.
+    /// # Errors
+    /// Returns an error if a peer has died.
     pub fn allreduce(&self, words: &mut [u64], op: fn(u64, u64) -> u64) -> Result<(), Error> {
         let (rank, size, tag) = (self.rank(), self.size(), self.collective());
         // The ranks below the largest power of two exchange their words. Each of the other ranks passes its words to one of these,
@@ -54,9 +56,11 @@ impl Runtime {
 
     /// Passes every rank its part, and returns the parts that the ranks have sent to this rank.
     ///
-    /// # Errors Returns an error if a peer has died.
+    /// # Errors
+    /// Returns an error if a peer has died.
     ///
-    /// # Panics Panics unless there is a part for every rank.
+    /// # Panics
+    /// Panics unless there is a part for every rank.
     pub fn alltoall(&self, parts: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> {
         let (rank, size, tag) = (self.rank(), self.size(), self.collective());
         assert_eq!(parts.len(), size);
@@ -73,7 +77,8 @@ impl Runtime {
 
     /// Returns the bytes of all ranks.
     ///
-    /// # Errors Returns an error if a peer has died.
+    /// # Errors
+    /// Returns an error if a peer has died.
     pub fn allgather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.alltoall(&vec![mine.to_vec(); self.size()])
     }

@@ -125,7 +125,8 @@ pub struct Runtime {
 impl Runtime {
     /// Joins the job of the environment.
     ///
-    /// # Errors Returns the errors of the job, and of opening a context and a worker.
+    /// # Errors
+    /// Returns the errors of the job, and of opening a context and a worker.
     pub fn start() -> Result<Runtime, Error> {
         let job = Job::from_env()?;
         let context = Context::open()?;
@@ -154,14 +155,16 @@ impl Runtime {
 
     /// Returns the lane that carries messages to a rank.
     ///
-    /// # Errors Returns an error if the rank cannot be reached.
+    /// # Errors
+    /// Returns an error if the rank cannot be reached.
     pub fn path(&self, rank: usize) -> Result<String, Error> {
         Ok(self.peer(rank)?.0.path())
     }
 
     /// Returns the length of the longest inline message to this rank. Longer messages are rendezvous messages.
     ///
-    /// # Errors Returns an error if the rank cannot be reached.
+    /// # Errors
+    /// Returns an error if the rank cannot be reached.
     pub fn eager(&self, rank: usize) -> Result<usize, Error> {
         let _ = self.peer(rank)?;
         self.eager_now(rank)
@@ -169,8 +172,8 @@ impl Runtime {
 
     /// Sends bytes, which are copied. The call waits at most until the message is accepted.
     ///
-    /// # Errors Returns `Invalid` for a tag of the runtime's own messages, and an error if the peer cannot be reached or any peer
-    /// has died.
+    /// # Errors
+    /// Returns `Invalid` for a tag of the runtime's own messages, and an error if the peer cannot be reached or any peer has died.
     pub fn send(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
         check_tag(tag)?;
         self.send_any(to, tag, bytes)
@@ -178,21 +181,24 @@ impl Runtime {
 
     /// Allocates memory of the library to send from and to receive into, which peers of this host can map.
     ///
-    /// # Errors Returns the library's error.
+    /// # Errors
+    /// Returns the library's error.
     pub fn alloc(&self, len: usize) -> Result<Rc<Region>, Error> {
         Ok(Rc::new(self.context.alloc(len)?))
     }
 
     /// Registers memory to send from and to receive into; [`Region::into_buffer`] returns the memory.
     ///
-    /// # Errors Returns the library's error.
+    /// # Errors
+    /// Returns the library's error.
     pub fn lend(&self, bytes: Vec<u8>) -> Result<Rc<Region>, Error> {
         Ok(Rc::new(self.context.register_transient(bytes)?))
     }
 
     /// Sends bytes without a copy: the bytes must not change until [`Runtime::wait_sent`] has returned.
     ///
-    /// # Errors Returns the errors of [`Runtime::send`], and `OutOfRange`.
+    /// # Errors
+    /// Returns the errors of [`Runtime::send`], and `OutOfRange`.
     pub fn send_lent(&self, to: usize, tag: u64, lent: Part<'_>) -> Result<Sending, Error> {
         check_tag(tag)?;
         self.send_part(&self.peer(to)?.0, tag, lent)
@@ -232,15 +238,16 @@ impl Runtime {
     /// Waits until the memory of a message can be reused: for a short message, when it was sent; for a long message, when it was
     /// received.
     ///
-    /// # Errors Returns an error if a peer has died.
+    /// # Errors
+    /// Returns an error if a peer has died.
     pub fn wait_sent(&self, sending: Sending) -> Result<(), Error> {
         sending.0.map_or(Ok(()), |number| self.waited(number).map(drop))
     }
 
     /// Posts a receive from one rank or from any rank. The tag must match except for the ignored bits.
     ///
-    /// # Errors Returns `Invalid` for a tag of the runtime's own messages, and an error if the sender of a long message cannot be
-    /// reached.
+    /// # Errors
+    /// Returns `Invalid` for a tag of the runtime's own messages, and an error if the sender of a long message cannot be reached.
     pub fn receive(
         &self,
         source: Option<usize>,
@@ -253,7 +260,8 @@ impl Runtime {
 
     /// Posts a receive into registered memory. A message that is longer than the memory is an error that ends the runtime.
     ///
-    /// # Errors Returns the errors of [`Runtime::receive`].
+    /// # Errors
+    /// Returns the errors of [`Runtime::receive`].
     pub fn receive_lent(
         &self,
         source: Option<usize>,
@@ -293,7 +301,8 @@ impl Runtime {
 
     /// Waits for the message of a receive.
     ///
-    /// # Errors Returns an error if a peer has died, or if a long message could not be received.
+    /// # Errors
+    /// Returns an error if a peer has died, or if a long message could not be received.
     pub fn wait(&self, receiving: Receiving) -> Result<Received, Error> {
         self.waited(receiving.0)
     }
@@ -316,7 +325,8 @@ impl Runtime {
 
     /// Cancels a receive that has no message. If the receive has a message, returns the receive as the error.
     ///
-    /// # Errors Returns the receive, for which the caller must wait.
+    /// # Errors
+    /// Returns the receive, for which the caller must wait.
     pub fn cancel(&self, receiving: Receiving) -> Result<(), Receiving> {
         let Ok(Some(id)) = self.state.transfer(receiving.0).map(|transfer| transfer.id) else {
             return Err(receiving);
@@ -328,7 +338,8 @@ impl Runtime {
 
     /// Makes some progress, and returns the source and tag of the message that a receive would match.
     ///
-    /// # Errors Returns an error if a peer has died.
+    /// # Errors
+    /// Returns an error if a peer has died.
     pub fn probe(
         &self,
         source: Option<usize>,
@@ -344,7 +355,8 @@ impl Runtime {
 
     /// Waits for all ranks, and leaves the job. The caller must have waited for all sent messages.
     ///
-    /// # Errors Returns an error if a peer has died, or has not received its messages in time.
+    /// # Errors
+    /// Returns an error if a peer has died, or has not received its messages in time.
     pub fn finish(self) -> Result<(), Error> {
         self.barrier()?;
         self.worker.close(CLOSING).map_err(|undelivered| undelivered.error)

@@ -20,7 +20,8 @@ pub struct Window<'a> {
 impl Runtime {
     /// Opens a window of `len` bytes on every rank. The call is collective.
     ///
-    /// # Errors Returns an error if there is no memory, or if a peer has died.
+    /// # Errors
+    /// Returns an error if there is no memory, or if a peer has died.
     pub fn window(&self, len: usize) -> Result<Window<'_>, Error> {
         let mine = self.context.alloc(LOCK + len)?;
         let keys = self.allgather(&mine.remote_key()?)?;
@@ -37,7 +38,8 @@ impl Runtime {
 impl Window<'_> {
     /// Writes to a rank's memory. The bytes are in place after [`Window::flush`], [`Window::unlock`] or [`Window::fence`].
     ///
-    /// # Errors Returns an error for a range beyond the window, or if the peer has died.
+    /// # Errors
+    /// Returns an error for a range beyond the window, or if the peer has died.
     pub fn put(&self, rank: usize, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let (peer, key) = &self.ranks[rank];
         let _ = self.runtime.posted(|| peer.put_bytes(bytes, key, (LOCK + offset) as u64))?;
@@ -46,7 +48,8 @@ impl Window<'_> {
 
     /// Reads a rank's memory. No other rank may write the range at the same time.
     ///
-    /// # Errors Returns an error for a range beyond the window, or if the peer has died.
+    /// # Errors
+    /// Returns an error for a range beyond the window, or if the peer has died.
     pub fn get(&self, rank: usize, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let (peer, key) = &self.ranks[rank];
         let local = self.runtime.context.register_transient(vec![0; range.len()])?;
@@ -58,7 +61,8 @@ impl Window<'_> {
 
     /// Combines words with those of a rank's memory, each word atomically. The operation completes as a put does.
     ///
-    /// # Errors Returns an error for a range beyond the window, for an offset that is no multiple of 8, or if the peer has died.
+    /// # Errors
+    /// Returns an error for a range beyond the window, for an offset that is no multiple of 8, or if the peer has died.
     pub fn accumulate(
         &self,
         rank: usize,
@@ -76,7 +80,8 @@ impl Window<'_> {
 
     /// Waits for the lock of a rank's memory, and takes the lock.
     ///
-    /// # Errors Returns an error if a peer has died.
+    /// # Errors
+    /// Returns an error if a peer has died.
     pub fn lock(&self, rank: usize) -> Result<(), Error> {
         let (peer, key) = &self.ranks[rank];
         let own = self.runtime.rank() as u64 + 1;
@@ -97,7 +102,8 @@ impl Window<'_> {
 
     /// Waits until all operations under the lock have completed, and releases the lock.
     ///
-    /// # Errors Returns an error if a peer has died, or the errors of the operations.
+    /// # Errors
+    /// Returns an error if a peer has died, or the errors of the operations.
     pub fn unlock(&self, rank: usize) -> Result<(), Error> {
         self.flush(rank)?;
         let (peer, key) = &self.ranks[rank];
@@ -109,7 +115,8 @@ impl Window<'_> {
 
     /// Waits until all operations on a rank's memory have completed.
     ///
-    /// # Errors Returns an error if the peer has died, or the errors of the operations.
+    /// # Errors
+    /// Returns an error if the peer has died, or the errors of the operations.
     pub fn flush(&self, rank: usize) -> Result<(), Error> {
         let flush = self.runtime.posted(|| self.ranks[rank].0.flush())?;
         self.finish(flush).map(|_| ())
@@ -117,7 +124,8 @@ impl Window<'_> {
 
     /// Waits until all operations of all ranks have completed. The call is collective.
     ///
-    /// # Errors Returns an error if a peer has died, or the errors of the operations.
+    /// # Errors
+    /// Returns an error if a peer has died, or the errors of the operations.
     pub fn fence(&self) -> Result<(), Error> {
         self.runtime.worker.flush()?;
         self.runtime.barrier()
@@ -125,21 +133,24 @@ impl Window<'_> {
 
     /// Reads this rank's own memory.
     ///
-    /// # Errors Returns an error for a range beyond the window.
+    /// # Errors
+    /// Returns an error for a range beyond the window.
     pub fn read(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         self.mine.to_vec(LOCK + range.start..LOCK + range.end)
     }
 
     /// Writes this rank's own memory.
     ///
-    /// # Errors Returns an error for a range beyond the window.
+    /// # Errors
+    /// Returns an error for a range beyond the window.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.mine.write(LOCK + offset, bytes)
     }
 
     /// Closes the window. The call is collective.
     ///
-    /// # Errors Returns an error if a peer has died.
+    /// # Errors
+    /// Returns an error if a peer has died.
     pub fn close(self) -> Result<(), Error> {
         self.fence()
     }

@@ -18,9 +18,11 @@ pub const TCP: [Made<'static>; 2] = [
 /// Returns the directory with these files, built by cargo with the profile of the calling program, unless [`GIVEN`] names a
 /// directory that contains the files.
 ///
-/// # Errors Returns the reason why the files cannot be built on this machine; the caller then skips its test.
+/// # Errors
+/// Returns the reason why the files cannot be built on this machine; the caller then skips its test.
 ///
-/// # Panics Panics if the files do not compile, or if the directory of [`GIVEN`] lacks one.
+/// # Panics
+/// Panics if the files do not compile, or if the directory of [`GIVEN`] lacks one.
 pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     if let Some(given) = std::env::var_os(GIVEN) {
         let given = PathBuf::from(given);
@@ -51,7 +53,8 @@ pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
 
 /// Returns the directory with the provider over libfabric.
 ///
-/// # Errors Returns the reason why the provider cannot run on this machine; the caller then skips its test.
+/// # Errors
+/// Returns the reason why the provider cannot run on this machine; the caller then skips its test.
 pub fn libfabric() -> Result<PathBuf, String> {
     let listed = Command::new("ldconfig").arg("-p").output();
     let is_there = |list: &[u8]| String::from_utf8_lossy(list).contains("libfabric.so.1");
@@ -63,7 +66,8 @@ pub fn libfabric() -> Result<PathBuf, String> {
 
 /// Returns cargo's target directory, which contains the calling program.
 ///
-/// # Errors Returns an error if the program is elsewhere.
+/// # Errors
+/// Returns an error if the program is elsewhere.
 pub fn target() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
     let target = profile(&program).and_then(Path::parent);

@@ -26,7 +26,8 @@ const FETCH: &str = r#"
 /// Returns the file of libfabric 2.5, for `TIELINE_OFI_LIBRARY`. The first test that needs the file fetches it with pip. The file
 /// is kept below cargo's target directory.
 ///
-/// # Errors Returns the reason why the file is not available on this machine; the caller then skips its test.
+/// # Errors
+/// Returns the reason why the file is not available on this machine; the caller then skips its test.
 pub fn newer() -> Result<PathBuf, String> {
     if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
         return Err("no package with libfabric 2.5 is known for this processor".into());

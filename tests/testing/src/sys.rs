@@ -13,7 +13,8 @@ unsafe extern "C" {
 
 /// Calls `asked` in a forked child, whose only thread is the calling thread. Returns whether `asked` returned true within 20 s.
 ///
-/// # Panics Panics if the fork fails.
+/// # Panics
+/// Panics if the fork fails.
 #[must_use]
 pub fn holds_in_child(asked: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child makes only calls that are allowed in a forked child of a threaded program, which the test checks.

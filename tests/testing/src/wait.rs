@@ -20,7 +20,8 @@ impl Wait {
 
     /// Checks the limit; each round of the loop calls this function.
     ///
-    /// # Panics Panics if the limit has passed.
+    /// # Panics
+    /// Panics if the limit has passed.
     #[track_caller]
     pub fn goes_on(&self) {
         assert!(Instant::now() < self.until, "{} did not come in {PATIENCE:?}", self.what);

@@ -17,7 +17,8 @@ pub struct Comparison {
 
 /// Fails if a value does not fit, and names all such values.
 ///
-/// # Panics Panics if a value does not fit, or if there is no comparison.
+/// # Panics
+/// Panics if a value does not fit, or if there is no comparison.
 pub fn assert_fit(comparisons: &[Comparison]) {
     assert!(!comparisons.is_empty());
     let wrong: Vec<_> = comparisons.iter().filter(|comparison| !comparison.fits).collect();

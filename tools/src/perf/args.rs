@@ -238,7 +238,8 @@ const BUFFERS: usize = 10;
 
 /// Checks whether the memory of this host suffices for the buffers of a test.
 ///
-/// # Errors Returns an error with the reason if the memory does not suffice.
+/// # Errors
+/// Returns an error with the reason if the memory does not suffice.
 pub(crate) fn check_size(size: usize) -> Result<(), Error> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -12,7 +12,8 @@ const FROZEN: &[(u16, u16, u64)] = &[(1, 0, 0xf567_5691_8415_1703)];
 
 /// Compares the current header with that of each frozen minor of its major.
 ///
-/// # Errors Returns the change and the remedy.
+/// # Errors
+/// Returns the change and the remedy.
 pub(super) fn check(today: &str) -> Result<(), String> {
     for (major, minor, sum) in FROZEN.iter().filter(|frozen| frozen.0 == ABI_MAJOR) {
         let file = format!("tests/old-providers/{major}.{minor}/tieline_provider.h");

@@ -23,7 +23,8 @@ const HEADERS: [Header; 2] = [
 
 /// Writes the headers.
 ///
-/// # Errors Returns the system's error.
+/// # Errors
+/// Returns the system's error.
 pub fn write() -> std::io::Result<()> {
     for (file, generate) in HEADERS {
         std::fs::write(root().join(file), generate())?;
@@ -33,7 +34,8 @@ pub fn write() -> std::io::Result<()> {
 
 /// Checks that the committed headers are up to date, and that the ABI keeps the promises of frozen headers.
 ///
-/// # Errors Returns the problem and the remedy.
+/// # Errors
+/// Returns the problem and the remedy.
 pub fn check() -> Result<(), String> {
     HEADERS.iter().try_for_each(|(file, generate)| {
         let committed = std::fs::read_to_string(root().join(file))

@@ -16,7 +16,7 @@
 
 enum { SLOTS = 64, TOLD_EVERY = 16, AT_ONCE = 16, TURNS = 400000, MESSAGES = 8000000 };
 
-/* A slot of the ring. The payload is written before the number, so the number implies that the payload is complete.
+/* A slot of the ring. The payload is written before the number, so the number implies that the payload is complete. */
 struct slot {
     alignas(64) _Atomic uint32_t number;
     uint16_t id, len;

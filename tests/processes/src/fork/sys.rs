@@ -17,7 +17,8 @@ pub struct Aside {
 impl Aside {
     /// Forks a child off this single-threaded process. When the child is released, it runs `then` and exits with the returned code.
     ///
-    /// # Panics Panics if the fork fails.
+    /// # Panics
+    /// Panics if the fork fails.
     #[must_use]
     pub fn fork(then: impl FnOnce() -> u8) -> Aside {
         let mut ends = [0; 2];
@@ -73,7 +74,8 @@ impl Child {
     /// Forks a child, from any thread. The child runs `then` with its own end of the connection. The kernel ends the child after a
     /// minute.
     ///
-    /// # Panics Panics if the fork fails.
+    /// # Panics
+    /// Panics if the fork fails.
     #[must_use]
     pub fn fork(end: End, then: impl FnOnce(&UnixStream) -> u8) -> Child {
         let (line, childs) = UnixStream::pair().expect("a pair of sockets");

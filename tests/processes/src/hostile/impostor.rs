@@ -30,9 +30,11 @@ pub(super) struct Impostor {
 impl Impostor {
     /// Impersonates the worker with this address, for the worker's memory with this key.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     ///
-    /// # Panics Panics if the key has no part of shm, or if the worker's socket has no directory.
+    /// # Panics
+    /// Panics if the key has no part of shm, or if the worker's socket has no directory.
     pub(super) fn of(address: &[u8], key: &[u8]) -> io::Result<Impostor> {
         let target = Target::of(address);
         assert!(!target.is_abstract(), "its name would be taken");

@@ -59,7 +59,8 @@ pub struct Target {
 impl Target {
     /// Parses the description of the interface in a worker's address.
     ///
-    /// # Panics Panics if the address has no candidate of shm.
+    /// # Panics
+    /// Panics if the address has no candidate of shm.
     #[must_use]
     pub fn of(address: &[u8]) -> Target {
         let shm = &address[forge::candidate(address, b"shm")];
@@ -76,7 +77,8 @@ impl Target {
 
     /// Makes a connection without a greeting.
     ///
-    /// # Errors Returns an error if the connection is not accepted.
+    /// # Errors
+    /// Returns an error if the connection is not accepted.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         sys::connect_unix(&self.socket)
     }
@@ -95,7 +97,8 @@ impl Target {
 
     /// Sends a greeting of the next version, and returns the owner's answers until the owner disconnects.
     ///
-    /// # Errors Returns an error if the connection is not accepted, or not answered.
+    /// # Errors
+    /// Returns an error if the connection is not accepted, or not answered.
     pub fn greet_in_the_next_version(&self) -> io::Result<Vec<u8>> {
         let memory = Memory::sealed(PAGE + FAST_BOX)?;
         let socket = self.connect()?;
@@ -110,7 +113,8 @@ impl Target {
 
     /// Makes a channel with a correct greeting.
     ///
-    /// # Errors Returns an error if the connection is not accepted.
+    /// # Errors
+    /// Returns an error if the connection is not accepted.
     pub fn greet(&self, identity: &[u8]) -> io::Result<Channel> {
         let memory = Memory::sealed(PAGE + FAST_BOX)?;
         let socket = self.connect()?;
@@ -144,7 +148,8 @@ impl Channel {
 
     /// Sends a record over the socket.
     ///
-    /// # Errors Returns an error if the socket is full, or closed on either side.
+    /// # Errors
+    /// Returns an error if the socket is full, or closed on either side.
     pub fn say(&self, record: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         sys::send_record(socket, record, descriptors)

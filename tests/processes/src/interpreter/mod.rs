@@ -153,7 +153,8 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// Converts hexadecimal text to bytes.
 ///
-/// # Panics Panics if the text is not hexadecimal.
+/// # Panics
+/// Panics if the text is not hexadecimal.
 #[must_use]
 pub fn unhex(text: &str) -> Vec<u8> {
     let byte = |pair: &[u8]| {

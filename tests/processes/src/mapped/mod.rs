@@ -14,7 +14,8 @@ pub struct Started(Child);
 impl Started {
     /// Starts a process, by fork and exec or without a copy of this process.
     ///
-    /// # Panics Panics if the process does not start.
+    /// # Panics
+    /// Panics if the process does not start.
     #[must_use]
     pub fn new(by_fork: bool) -> Started {
         let mut sleep = Command::new("sleep");

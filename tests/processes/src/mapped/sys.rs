@@ -35,7 +35,8 @@ pub const KINDS: [(&str, Kind); 6] = [
 impl Kind {
     /// Returns the kind of that name.
     ///
-    /// # Panics Panics if there is no such kind.
+    /// # Panics
+    /// Panics if there is no such kind.
     #[must_use]
     pub fn named(name: &str) -> Kind {
         let kind = KINDS.iter().find(|(known, _)| *known == name);
@@ -63,7 +64,8 @@ pub struct Mapped {
 impl Mapped {
     /// Maps memory without writing to it.
     ///
-    /// # Errors Returns the system's error.
+    /// # Errors
+    /// Returns the system's error.
     pub fn new(kind: Kind, len: usize) -> io::Result<Mapped> {
         let map = |len: usize, flags: libc::c_int, file: Option<&OwnedFd>| {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -113,7 +115,8 @@ impl Mapped {
 
     /// Registers the memory.
     ///
-    /// # Errors Returns the library's error.
+    /// # Errors
+    /// Returns the library's error.
     pub fn register(
         &self,
         context: &tieline::Context,

@@ -19,7 +19,8 @@ pub struct Spoiled {
 impl Spoiled {
     /// Maps `len` bytes. `kind` is `file` (shared), `read-only`, `nowhere` (no access rights), or another word for private memory.
     ///
-    /// # Panics Panics if the mapping fails.
+    /// # Panics
+    /// Panics if the mapping fails.
     #[must_use]
     pub fn map(len: usize, kind: &str) -> Spoiled {
         let rights = match kind {
@@ -47,7 +48,8 @@ impl Spoiled {
 
     /// Registers the pages.
     ///
-    /// # Errors Returns the library's error.
+    /// # Errors
+    /// Returns the library's error.
     pub fn register(&self, context: &Context, access: Access) -> Result<Region, OpenError> {
         // SAFETY: only the library accesses these bytes in this process, and the tests check the effect of their loss.
         unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
@@ -55,7 +57,8 @@ impl Spoiled {
 
     /// Applies a change to all pages from an offset on: `unmap`, `nowhere`, `read-only`, `usable`, or `cut` (their file).
     ///
-    /// # Panics Panics if the system refuses the change.
+    /// # Panics
+    /// Panics if the system refuses the change.
     pub fn change(&self, how: &str, from: usize) {
         let (at, len) = ((self.base + from) as *mut libc::c_void, self.len - from);
         let rights = match how {

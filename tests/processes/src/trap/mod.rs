@@ -20,7 +20,8 @@ impl Trap {
     /// Sets a trap in the middle of `pages`, whose bytes there are lost. An access stops at the trap, and `sprung` is called on
     /// another thread. When the process `until` has ended, the access continues and reads zeros.
     ///
-    /// # Errors Returns an error if the kernel has no userfaultfd, or does not allow it to this user.
+    /// # Errors
+    /// Returns an error if the kernel has no userfaultfd, or does not allow it to this user.
     pub fn set(pages: &Pages, until: u32, sprung: fn()) -> io::Result<Trap> {
         let hole = (pages.base() + pages.len() / 2) & !(sys::PAGE - 1);
         let (faults, process) = (sys::Faults::new()?, sys::process(until)?);

@@ -1,5 +1,5 @@
 /* core/examples/halo.rs as an MPI program: the same line of cells, one cell to each neighbour in every step.
- * Prints the time of a step.
+ * Prints the time of a step. */
 
 #include <mpi.h>
 #include <stdint.h>

@@ -55,7 +55,7 @@ static double now(void)
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-/* Returns the memory of this process without program files that was written, as `tieline footprint` counts it.
+/* Returns the memory of this process without program files that was written, as `tieline footprint` counts it. */
 static long written(void)
 {
     FILE *file = fopen("/proc/self/smaps_rollup", "r");
@@ -145,7 +145,7 @@ static void turn(const char *test, int first, long bytes, long n)
                     look();
             }
         } else if (mine) {
-            /* The last byte identifies the turn.
+            /* The last byte identifies the turn. */
             long before = ended;
             local[bytes - 1] = (char)(n + 1);
             transfer(1, local, bytes, 0);
@@ -236,11 +236,11 @@ int main(int argc, char **argv)
     key = 7;
 
     int turns = strstr(test, "_lat") && strcmp(test, "get_lat");
-    /* The first batch of a stream forms the connection, and is not counted.
+    /* The first batch of a stream forms the connection, and is not counted. */
     long n = 0, warm = strstr(test, "_bw") ? 256 : 50;
     if (!turns && !first) {
         /* The target sleeps while there is nothing to do, as Tieline does, because the kernel's side of the connection
-           runs on the same processor.
+           runs on the same processor. */
         int fd;
         must("FI_GETWAIT", fi_control(&cq->fid, FI_GETWAIT, &fd));
         while (!arrived) {
@@ -287,7 +287,7 @@ int main(int argc, char **argv)
             all += took;
             total += done;
         }
-        /* Both sides stop at the same turn: the first side announces the end after each batch.
+        /* Both sides stop at the same turn: the first side announces the end after each batch. */
         char more = now() - begin < seconds * 1e9;
         if (turns && n % 64 == 0) {
             if (first ? write(to[1], &more, 1) != 1 : read(to[0], &more, 1) != 1)
@@ -310,7 +310,7 @@ int main(int argc, char **argv)
                rate * bytes * (turns ? 2 : 1));
     }
     fflush(stdout);
-    /* The last message arrives while a side still polls.
+    /* The last message arrives while a side still polls. */
     double until = now() + 2e9;
     while (waitpid(child, NULL, WNOHANG) == 0 && now() < until)
         look();
