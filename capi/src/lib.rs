@@ -6,7 +6,7 @@
 //! if (status < 0) fprintf(stderr, "%s\n", tieline_error_text());
 //! ```
 //!
-//! It uses the public interface of the crate `tieline`, plus calls of that crate that cannot panic
+//! This crate uses the public interface of the crate `tieline`, plus calls of that crate that cannot panic
 //! (`core/src/endpoint/at_once.rs`), and adds handles, error records and panic guards for C. [docs/c.md](../../../docs/c.md) states
 //! the rules for the C programmer. These rules are implemented as follows:
 //!
@@ -19,7 +19,7 @@
 //! * **No panic unwinds into C.** Every entry point catches panics, except around code that cannot panic (`Mark::at_once`). A panic
 //!   ends the object in which it happened (its mark stays `BROKEN`), and the call returns `ProviderFailed` with the panic's text.
 //! * **Records grow at their ends** (`abi/records.rs`), by the rules of the provider ABI.
-//! * **Errors stay in the thread** (`abi/error.rs`) until the thread's next error. They are stored as values; their C strings are
+//! * **Errors stay in the thread** (`abi/error.rs`) until the thread's next error. Errors are stored as values; their C strings are
 //!   made on request.
 //!
 //! `unsafe` code is confined to the folder `abi`. Every exported function there takes addresses from the caller, who guarantees the

@@ -144,7 +144,7 @@ impl Record {
 }
 
 impl Verdict {
-    /// Returns the decision in a word or two: `used`, `left out`, `refused`.
+    /// Returns the decision in a word or two: `used`, `left out` (excluded), `refused`.
     #[must_use]
     pub fn state(&self) -> &'static str {
         match self {

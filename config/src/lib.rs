@@ -137,7 +137,8 @@ pub struct FileView {
     pub state: String,
 }
 
-/// All settings and all variables. Its users share one object; `declare` adds variables while providers are loaded.
+/// All settings and all variables. The users of a configuration share one object; `declare` adds variables while providers are
+/// loaded.
 #[derive(Debug)]
 pub struct Config {
     /// The settings of each name, strongest first.

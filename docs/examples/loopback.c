@@ -368,8 +368,8 @@ static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capa
     return (int64_t)len;
 }
 
-/* The variables that an operator may set. They take effect in contexts that are opened afterwards. `tieline config` lists
-   them. */
+/* The variables that an operator may set. The variables take effect in contexts that are opened afterwards. `tieline
+   config` lists them. */
 #define TEXT(field, text) .field = (const uint8_t *)text, .field##_len = sizeof text - 1
 static const char room_name[] = "TIELINE_LOOPBACK_ROOM";
 static const struct tieline_config_var variables[] = {

@@ -92,7 +92,7 @@ fn ask(stream: &mut UnixStream, rank: usize, len: usize) -> Result<(), Box<dyn s
     loop {
         match decoder.next()? {
             Some(Frame::Found { bytes, .. }) if bytes == vec![rank as u8; len] => return Ok(()),
-            // The server reports that a rank has left, which ends exchanges. Its published bytes stay.
+            // The server reports that a rank has left, which ends exchanges. The rank's published bytes remain available.
             Some(Frame::Lost { .. }) => {}
             Some(other) => return Err(format!("{other:?}").into()),
             None => {

@@ -107,7 +107,7 @@ impl Directory {
         names.into_iter().flat_map(|of| self.answer_all(of, &Err(why.to_owned()))).collect()
     }
 
-    /// Records that a process will publish and request nothing more. Its published bytes remain available.
+    /// Records that a process will publish and request nothing more. The process's published bytes remain available.
     pub(super) fn gone(&mut self, rank: usize, why: &str) -> Vec<Answer> {
         let asked = self.members.get_mut(&rank).map(|member| std::mem::take(&mut member.asked));
         for (id, of) in asked.into_iter().flatten() {

@@ -1,5 +1,5 @@
-//! The exchange as a state machine without I/O or a clock. Its input are frames from processes, and its output are frames for
-//! processes.
+//! The exchange as a state machine without I/O or a clock. The input of the machine consists of frames from processes, and its
+//! output of frames for processes.
 
 use super::wire::{Frame, Hello};
 use std::collections::BTreeMap;

@@ -12,7 +12,7 @@
 //! }
 //! ```
 //!
-//! Job::from_env uses the first match in the environment:
+//! [`Job::from_env`] uses the first match in the environment:
 //!
 //! 1. `TIELINE_RANK` and `TIELINE_SIZE` with `TIELINE_EXCHANGE`, which `tieline run` sets: the launcher's own socket;
 //! 2. `TIELINE_BOOTSTRAP=host:port`: a bootstrap over TCP, where rank 0 listens. Rank and size are TIELINE_RANK and TIELINE_SIZE,

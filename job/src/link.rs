@@ -17,7 +17,7 @@ const LAST_WORD: Duration = Duration::from_secs(2);
 /// A connection to the server. Any thread may use it: one waiting thread reads for all waiting threads.
 pub(super) struct Link {
     stream: Stream,
-    /// The lock that a thread holds while it writes a frame. It contains the rest of a frame whose write timed out; that rest
+    /// The lock that a thread holds while it writes a frame. The lock contains the rest of a frame whose write timed out; that rest
     /// precedes all later frames.
     writing: Mutex<Vec<u8>>,
     state: Mutex<State>,

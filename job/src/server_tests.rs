@@ -137,7 +137,8 @@ fn lookup_of_ended_rank_has_reason_after_its_last_frames() {
     let text = "rank 2 was ended by signal 9".to_owned();
     let unknown = |id| Frame::Unknown { id, text: text.clone() };
     assert_eq!(told(&mut asking), [unknown(2), unknown(3)]);
-    // The server first handles frames that a rank sent before its end. It does not wait for a process that shares the connection.
+    // The server first handles frames that a rank sent before its end. The server does not wait for a process that shares the
+    // connection.
     let mut server = Server::new(3, "j").expect("a poller");
     let mut asking = process(&mut server, 0, &[lookup(4, 1, 1), lookup(5, 1, 2)]);
     let mut last = process(&mut server, 1, &[]);

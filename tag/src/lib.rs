@@ -20,8 +20,8 @@
 //!
 //! The crate is for a runtime with tagged messages on top of a transport without tags: an MPI's point-to-point layer, the tagged
 //! interface of libfabric, or `tests/runtime` of this workspace. The runtime has one [`Matcher`] for all receives and messages that
-//! may match each other. It reports each arrival and each posted receive, in the order in which they must match, and moves all data
-//! itself. This crate has no I/O, no thread, no lock and no clock, and it does not depend on Tieline.
+//! may match each other. The runtime reports each arrival and each posted receive, in the order in which they must match, and moves
+//! all data itself. This crate has no I/O, no thread, no lock and no clock, and it does not depend on Tieline.
 //!
 //! # Guarantees
 //!
@@ -52,7 +52,7 @@
 //!   call, while messages wait that receives of the four shapes have passed.
 //! * A table doubles when it is full, and shrinks to a quarter when only an eighth of its entries is left. Each change of the size
 //!   visits the whole table.
-//! * Claims and receives are found by their word in a walk along all claims or receives. They are found by id in constant time.
+//! * Claims and receives are found by their word in a walk along all claims or receives. Both are found by id in constant time.
 //!
 //! A waiting message takes 80 bytes in addition to its payload, and a receive takes 72. Passed entries take up to 16 more bytes in
 //! each table. Memory is freed when entries are removed. The matcher keeps about twice the required memory, plus about ten

@@ -163,7 +163,7 @@ pub(crate) struct Signal {
     pub(crate) from_terminal: bool,
 }
 
-/// Signals that are read from a descriptor. They are blocked for this thread and for the threads that it starts.
+/// Signals that are read from a descriptor. The signals are blocked for this thread and for the threads that it starts.
 pub(crate) struct Signals(OwnedFd);
 
 impl Signals {

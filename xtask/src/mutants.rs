@@ -29,7 +29,7 @@ const NEAR: &[(&str, &[&str])] = &[
 ];
 const SHM: &str = "tieline-provider-shm";
 const ABOVE: &str = "tieline-tools tieline-runtime tieline-capi tieline-provider-verbs";
-/// The packages that are tested last. They have their own runners, and their tests start processes and need seconds each.
+/// The packages that are tested last. These packages have their own runners, and their tests start processes and need seconds each.
 const LAST: &str = "tieline-conformance tieline-processes";
 /// The packages whose tests end a process in the middle of a call, with the feature of the hooks.
 const HOOKS: [&str; 3] = [SHM, "tieline-provider-shm-cma", "tieline-processes"];

@@ -14,7 +14,7 @@ pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fa
     if start.is_null() || len > isize::MAX as usize {
         return Err(no_bytes(start, len));
     }
-    // SAFETY: the caller's bytes, which no thread changes during the call.
+    // SAFETY: the caller guarantees that the bytes are readable, and that no thread changes them during the call.
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
@@ -24,7 +24,7 @@ pub(crate) fn some_bytes<'a>(start: *const c_void, len: usize) -> Option<&'a [u8
     if start.is_null() || len > isize::MAX as usize {
         return None;
     }
-    // SAFETY: as above.
+    // SAFETY: the reason is the same as for the preceding `unsafe` block.
     Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
@@ -41,7 +41,7 @@ pub(crate) fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fau
     if text.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the caller's string, which ends with a zero.
+    // SAFETY: the caller guarantees that the string is readable and ends with a zero.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map_err(|_| Fault::new(Status::Invalid, what, "it is not UTF-8", "pass text in UTF-8"))
@@ -60,7 +60,7 @@ impl Room {
         if len.is_null() {
             return Err(null("where the number of bytes goes"));
         }
-        // SAFETY: the caller's `len`.
+        // SAFETY: the caller guarantees that `len` is null or valid; the code has checked that it is not null.
         let given = unsafe { len.read() };
         let room = if to.is_null() { 0 } else { given };
         Ok(Room { to: to.cast(), room, len: out(len, 0)? })

@@ -116,7 +116,7 @@ pub(crate) fn try_take<T: Object, C, R>(
             Ok(result)
         }
         Err((object, fault)) => {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             unsafe { place.write(object) };
             table::restore(handle);
             Err(fault)

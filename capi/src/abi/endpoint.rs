@@ -23,7 +23,7 @@ pub struct EndpointHandle(());
 
 /// The state of an endpoint, shared by the handle and by the keys of the endpoint.
 pub(crate) struct EndpointState {
-    /// The endpoint of the core. Its user word is the C handle, so that an endpoint from the core leads to this state.
+    /// The endpoint of the core. The endpoint's user word is the C handle, so that an endpoint from the core leads to this state.
     endpoint: UnsafeCell<Option<Endpoint>>,
     pub(crate) worker: Arc<WorkerState>,
     user: Cell<u64>,
@@ -78,7 +78,7 @@ impl EndpointState {
     #[inline(always)]
     pub(crate) fn at_once<T>(&self, body: impl FnOnce(&Endpoint) -> AtOnce<T>) -> AtOnce<T> {
         let tried = self.worker.mark.at_once(|| {
-            // SAFETY: as in `get`.
+            // SAFETY: the reason is the same as in `get`.
             unsafe { &*self.endpoint.get() }.as_ref().map_or(AtOnce::NotTried, body)
         });
         tried.unwrap_or(AtOnce::NotTried)
@@ -365,7 +365,7 @@ pub unsafe extern "C" fn tieline_endpoint_error(
         None => Ok(()),
     }));
     if !why.is_null() {
-        // SAFETY: the caller's record.
+        // SAFETY: the caller guarantees that its record is valid during this call.
         let written = unsafe { super::error::tieline_last_error(why) };
         return if ended == 0 { clear(why) } else { ended.min(written) };
     }
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn tieline_endpoint_error(
 fn clear(why: *mut Failure) -> i32 {
     // SAFETY: a record of numbers and addresses may be all zeros.
     let none: Failure = unsafe { std::mem::zeroed() };
-    // SAFETY: the caller's record.
+    // SAFETY: the caller guarantees that its record is valid during this call.
     done(unsafe { records::write(why, &none) })
 }
 
@@ -385,7 +385,7 @@ pub type EndpointFailureFn = Option<
     unsafe extern "C" fn(user: *mut c_void, endpoint: *mut EndpointHandle, why: *const Failure),
 >;
 
-/// Registers the handler for failed endpoints. It runs once per failed endpoint, with the reason, inside a call that makes
+/// Registers the handler for failed endpoints. The handler runs once per failed endpoint, with the reason, inside a call that makes
 /// progress. The endpoint's operations have ended before the handler runs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
@@ -403,7 +403,7 @@ pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
                 let Ok(bits) = state.endpoint(endpoint.clone()) else { return };
                 let handle = Handle::<EndpointState>::from_bits(bits).to_c();
                 let fault = Fault::gone(error.clone());
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 shown(&fault, |why| unsafe { handler(user, handle, why) });
             });
             Ok(())

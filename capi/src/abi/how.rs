@@ -151,7 +151,7 @@ pub(crate) fn is_usual(how: *const How, request: *mut u64) -> bool {
 #[inline]
 pub(crate) fn no_number(request: *mut u64) {
     if !request.is_null() {
-        // SAFETY: the caller's `request`.
+        // SAFETY: the caller guarantees that `request` is null or valid; the code has checked that it is not null.
         unsafe { request.write(0) };
     }
 }
@@ -185,7 +185,7 @@ fn tell(
         object::<CounterObject, _>(told.counter)?.count(state, &outcome)?;
     } else if let (Outcome::Pending(pending), false) = (outcome, request.is_null()) {
         let number = state.requests.borrow_mut().add(pending);
-        // SAFETY: the caller's `request`.
+        // SAFETY: the caller guarantees that `request` is null or valid; the code has checked that it is not null.
         unsafe { request.write(number) };
     }
     Ok(code)

@@ -183,7 +183,8 @@ impl Exchange {
     fn all(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let allgather = self.allgather.ok_or_else(|| lacks("an exchange"))?;
         let (start, len) = (mine.as_ptr().cast(), mine.len());
-        // SAFETY: the caller's function. Its calls of `collect` write only through the handle `to`.
+        // SAFETY: the caller guarantees that its function may be called with these arguments. The function's calls of `collect`
+        // write only through the handle `to`.
         let call = |to| unsafe { allgather(self.user, start, len, Some(collect), to) };
         collected("an exchange", 0, self.ranks, call)
     }
@@ -199,7 +200,7 @@ impl Exchange {
                 "ranks run from 0",
             ));
         }
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         let call = |to| unsafe { lookup(self.user, rank, key, Some(collect), to) };
         Ok(collected("a lookup", rank, 1, call)?.swap_remove(0))
     }
@@ -222,7 +223,7 @@ impl Source {
         match self {
             Source::Launcher(job) => job.barrier(),
             Source::Callers(Exchange { barrier: Some(barrier), user, .. }) => {
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 failed("a barrier", unsafe { barrier(*user) })
             }
             Source::Callers(own) => own.all(&[]).map(drop),
@@ -324,7 +325,7 @@ pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut Jo
                 local_ranks: own.local_ranks.max(1),
             },
         };
-        // SAFETY: the caller's record.
+        // SAFETY: the caller guarantees that its record is valid during this call.
         unsafe { records::write(place, &found) }
     }))
 }
@@ -364,7 +365,7 @@ pub unsafe extern "C" fn tieline_job_publish(
             Source::Launcher(job) => job.publish(key, data),
             Source::Callers(own) => {
                 let publish = own.publish.ok_or_else(|| lacks("publishing"))?;
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 let said = unsafe { publish(own.user, key, data.as_ptr().cast(), len) };
                 failed("publishing", said)
             }
@@ -406,7 +407,7 @@ pub unsafe extern "C" fn tieline_job_exchange(
         let take = take.ok_or_else(|| null("what takes the bytes"))?;
         let all = source_of(job)?.exchange(bytes(mine, len)?)?;
         for (rank, bytes) in all.iter().enumerate() {
-            // SAFETY: the caller's function.
+            // SAFETY: the caller guarantees that its function may be called with these arguments.
             unsafe { take(to, rank, bytes.as_ptr().cast(), bytes.len()) };
         }
         Ok(())

@@ -70,8 +70,8 @@ pub const TIELINE_DO_RELEASE: u32 = 5;
 pub const TIELINE_DO_REOPEN: u32 = 6;
 /// Kind of a failed operation: the operation was refused, the target's memory is unchanged, and the connection remains open.
 pub const TIELINE_OP_REFUSED: u32 = 7;
-/// Kind of a failed operation: the operation was lost with its connection. It may have happened, may not have happened, or may
-/// still happen.
+/// Kind of a failed operation: the operation was lost with its connection. The operation may have happened, may not have happened,
+/// or may still happen.
 pub const TIELINE_OP_UNKNOWN: u32 = 8;
 /// Kind of a failed operation: this process canceled the operation.
 pub const TIELINE_OP_CANCELED: u32 = 9;

@@ -19,8 +19,8 @@ pub type PeerFailureFn =
 /// A function that the library calls when a peer has left.
 pub type PeerLeftFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32)>;
 
-/// Registers the handler for puts with TIELINE_HOW_NOTIFY. When it runs, the bytes of that put and of the peer's earlier puts are
-/// visible.
+/// Registers the handler for puts with TIELINE_HOW_NOTIFY. When the handler runs, the bytes of that put and of the peer's earlier
+/// puts are visible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_notification(
     worker: *const WorkerHandle,
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn tieline_worker_on_notification(
                 if own.has_ended() {
                     return;
                 }
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 unsafe { handler(user, peer.get(), word) };
             })?;
             Ok(())
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
                     return;
                 }
                 let fault = Fault::gone(error.clone());
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 shown(&fault, |why| unsafe { handler(user, peer.get(), why) });
             });
             Ok(())
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn tieline_worker_on_peer_left(
                 if own.has_ended() {
                     return;
                 }
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 unsafe { handler(user, peer.get()) };
             });
             Ok(())

@@ -7,7 +7,7 @@ use tieline::Status;
 /// The largest plausible size of a record. A larger value means that its first word is not a size.
 const LONGEST: usize = 4096;
 
-/// A parameter record. It begins with a `usize` that holds its size. A field that is zero selects the default.
+/// A parameter record. The record begins with a `usize` that holds its size. A field that is zero selects the default.
 ///
 /// # Safety
 /// The type consists of numbers and addresses only, so every bit pattern is valid.
@@ -81,7 +81,7 @@ pub(crate) fn out<T>(place: *mut T, zero: T) -> Result<Out<T>, Fault> {
     if place.is_null() {
         return Err(null("where the result goes"));
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees that the place is writable.
     unsafe { place.write(zero) };
     Ok(Out(place))
 }
@@ -92,7 +92,7 @@ pub(crate) struct Out<T>(*mut T);
 impl<T> Out<T> {
     #[inline]
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: the caller's place, which [`out`] has checked.
+        // SAFETY: the caller guarantees that the place is writable, and [`out`] has checked that it is not null.
         unsafe { self.0.write(value) };
     }
 }

@@ -177,7 +177,7 @@ impl Table {
         }
     }
 
-    /// Doubles the number of places, unless another thread has done so meanwhile.
+    /// Doubles the number of places, unless another thread has done so at the same time.
     #[cold]
     fn grow(&self) {
         let now = self.list();
@@ -213,7 +213,7 @@ fn longer(before: *const List) -> (*mut List, *mut [Place]) {
     let words: Box<[*const ()]> = vec![null(); words_of(&head)].into();
     let list = Box::into_raw(words).cast::<List>();
     let last = head.last;
-    // SAFETY: the allocation holds the header and the places. All of them are initialized, with places that are never freed once
+    // SAFETY: the allocation holds the header and the places. All places are initialized, with places that are never freed once
     // other threads have seen this list.
     unsafe {
         list.write(head);

@@ -53,7 +53,7 @@ pub unsafe extern "C" fn tieline_workers_wait(
             let fix = "pass an array of workers and its length";
             return Err(Fault::new(Status::Invalid, "a wait for several workers", why, fix));
         }
-        // SAFETY: the caller's array of `count` elements.
+        // SAFETY: the caller guarantees that the array has `count` elements.
         let workers = unsafe { std::slice::from_raw_parts(workers, count) };
         within(workers, &mut WaitSet::new()?, timeout(timeout_ns))
     }))
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
         // A handler may drop the region's handle during the wait.
         let region = object::<RegionObject, _>(region)?.region.clone();
         drive(worker, |_, worker| {
-            // SAFETY: the caller's function.
+            // SAFETY: the caller guarantees that its function may be called with these arguments.
             let holds = |word| unsafe { holds(user, word) } != 0;
             let found = worker.wait_word(&region, offset, holds, timeout(timeout_ns))?;
             let found = found.ok_or_else(|| time_is_up(worker))?;

@@ -7,8 +7,8 @@ use super::records::null;
 use super::worker::{WorkerHandle, WorkerState};
 use std::ffi::c_void;
 
-/// A function that carries a datagram to the worker whose own name is `to`. It returns non-zero if it accepted the datagram. Any
-/// call of the worker may run the function. The function must not call the library.
+/// A function that carries a datagram to the worker whose own name is `to`. The function returns non-zero if it accepted the
+/// datagram. Any call of the worker may run the function. The function must not call the library.
 pub type DatagramFn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn tieline_worker_set_out_of_band(
                     return false;
                 }
                 let (to, to_len) = (to.as_ptr().cast(), to.len());
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 unsafe { send(user, to, to_len, datagram.as_ptr().cast(), datagram.len()) != 0 }
             };
             Ok(worker.set_out_of_band(address, send)?)

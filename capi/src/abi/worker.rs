@@ -22,8 +22,8 @@ pub struct WorkerHandle(());
 
 pub(crate) struct WorkerState {
     pub(crate) mark: Mark,
-    /// The worker of the core. It is dropped together with the handle, even if other objects still own this state; if a handler
-    /// ends the handle, it is dropped when the outermost call returns.
+    /// The worker of the core. The worker is dropped together with the handle, even if other objects still own this state; if a
+    /// handler ends the handle, the worker is dropped when the outermost call returns.
     worker: UnsafeCell<Option<Worker>>,
     pub(crate) requests: RefCell<Requests>,
     /// Whether a handler has dropped the worker, or the worker is gone: the library then runs no function of the caller for this
@@ -305,8 +305,8 @@ pub unsafe extern "C" fn tieline_worker_progress(worker: *const WorkerHandle) ->
 }
 
 /// Makes progress until `condition` returns non-zero, for at most `timeout_ns` (below 0: without limit). Returns TIELINE_TIMED_OUT
-/// when the time limit has passed. The condition runs between events. It may read any memory and post operations, but must not call
-/// a function that waits.
+/// when the time limit has passed. The condition runs between events. The condition may read any memory and post operations, but
+/// must not call a function that waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait_until(
     worker: *const WorkerHandle,
@@ -317,7 +317,7 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
     done(guarded(|| {
         drive(worker, |_, worker| {
             let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
-            // SAFETY: the caller's function.
+            // SAFETY: the caller guarantees that its function may be called with these arguments.
             let holds = || unsafe { condition(user) } != 0;
             match worker.wait_until(holds, timeout(timeout_ns))? {
                 true => Ok(()),
@@ -365,11 +365,11 @@ mod tests {
     extern "C" fn keeps(user: *mut c_void, message: *const ArrivedMessage) {
         // SAFETY: the memory belongs to the test, and the test is in a call that makes progress.
         let seen = unsafe { &mut *user.cast::<(*mut KeptHandle, *mut AnnouncementHandle)>() };
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         let status = match unsafe { (*message).is_announced } {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             0 => unsafe { tieline_message_keep(message, &raw mut seen.0, &mut null()) },
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             _ => unsafe { tieline_message_announcement(message, &raw mut seen.1) },
         };
         assert_eq!(status, 0);
@@ -381,7 +381,7 @@ mod tests {
         let mut address = [0_u8; 4096];
         let start = address.as_mut_ptr().cast::<c_void>();
         let mut len = address.len();
-        // SAFETY: places in this function.
+        // SAFETY: the places are local variables of this function.
         unsafe {
             assert_eq!(tieline_context_open(null(), &raw mut context), 0);
             assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
@@ -400,7 +400,7 @@ mod tests {
         let (mut bytes, long) = (vec![0_u8; 16384], vec![0_u8; 1 << 20]);
         let start = bytes.as_mut_ptr().cast::<c_void>();
         let mut len = bytes.len();
-        // SAFETY: places in this test.
+        // SAFETY: the places are local variables of this test.
         unsafe {
             assert_eq!(tieline_context_alloc(context, 64, 7, &raw mut region), 0);
             assert_eq!(tieline_region_key(region, start, &raw mut len), 0);
@@ -417,17 +417,17 @@ mod tests {
         }
         let (mut mapped, mut room) = (null_mut(), 0);
         loop {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             assert!(unsafe { tieline_worker_progress(worker) } >= 0);
             let (pointer, mapped) = (&raw mut pointer, &raw mut mapped);
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             let is_mapped =
                 unsafe { tieline_key_pointer(key, pointer, mapped, &raw mut room) } == 0;
             if is_mapped && !seen.0.is_null() && !seen.1.is_null() {
                 break;
             }
             if is_mapped {
-                // SAFETY: as above.
+                // SAFETY: the reason is the same as for the preceding `unsafe` block.
                 assert_eq!(unsafe { tieline_pointer_drop(*pointer) }, 0);
             }
         }
@@ -457,13 +457,13 @@ mod tests {
         let (worker, endpoint) =
             unsafe { *user.cast::<(*mut WorkerHandle, *mut EndpointHandle)>() };
         let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert!(unsafe { &*state.worker.get() }.is_some(), "its progress is still in it");
         assert_eq!(state.worker().err().unwrap().error.status(), Status::Closed);
         let mut peer = 7;
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { crate::abi::message::tieline_message_peer(message, &raw mut peer) }, 0);
     }
 
@@ -473,24 +473,24 @@ mod tests {
         let start = (&raw const context).cast();
         let mut both = (worker, endpoint);
         let (user, handler) = ((&raw mut both).cast(), Some(drops_its_worker as _));
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_worker_on_message(worker, 1, handler, user) }, 0);
         for _ in 0..2 {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             assert_eq!(unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) }, 0);
         }
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         while unsafe { tieline_worker_progress(worker) } >= 0 {}
         let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert!(unsafe { &*state.worker.get() }.is_none());
         assert_eq!(Arc::strong_count(&state), 2, "the endpoint's and this one");
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         let late = unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) };
         assert_eq!(late, Status::Closed as i32);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_endpoint_drop(endpoint) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_context_close(context) }, 0);
     }
 
@@ -499,7 +499,7 @@ mod tests {
         let (mut context, mut worker) = (null_mut(), null_mut());
         // SAFETY: all places are local variables of this test.
         assert_eq!(unsafe { tieline_context_open(null(), &raw mut context) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_worker_open(context, &raw mut worker) }, 0);
         let (bits, is_over) = (worker as usize, AtomicBool::new(false));
         let is_in = &Barrier::new(2);
@@ -510,7 +510,7 @@ mod tests {
                 let _ = is_in.wait();
                 let mut busy = 0_u64;
                 while !is_over.load(Ordering::Relaxed) {
-                    // SAFETY: as above.
+                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
                     let status =
                         unsafe { tieline_worker_known_endpoint(handle, 0, &raw mut endpoint) };
                     busy += u64::from(status == Status::Busy as i32);
@@ -521,9 +521,9 @@ mod tests {
                 let _ = is_in.wait();
                 for _ in 0..50_000 {
                     let mut counter = null_mut();
-                    // SAFETY: as above.
+                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
                     assert_eq!(unsafe { tieline_worker_counter(worker, &raw mut counter) }, 0);
-                    // SAFETY: as above.
+                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
                     assert_eq!(unsafe { tieline_counter_drop(counter) }, 0);
                 }
                 is_over.store(true, Ordering::Relaxed);
@@ -534,9 +534,9 @@ mod tests {
         let state = state_of(worker).ok().unwrap();
         assert_eq!(Arc::strong_count(&state), 2, "after {told_busy} calls that were told so");
         drop(state);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_context_close(context) }, 0);
     }
 }

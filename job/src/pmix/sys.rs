@@ -134,7 +134,7 @@ impl Proc {
 }
 
 impl Library {
-    /// Loads the library. It is never unloaded, because it runs a thread.
+    /// Loads the library. The library is never unloaded, because it runs a thread.
     pub(super) fn load() -> Result<Library, String> {
         if tieline_plugin_api::is_static_program() {
             return Err(format!("this program is linked statically and cannot load {LIBRARY}"));
@@ -374,10 +374,10 @@ fn read(value: &RawValue) -> Value {
     match value.kind {
         // SAFETY: the kind states which member of the union is valid.
         TYPE_UINT16 => Value::Number(unsafe { value.data.uint16 }.into()),
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         TYPE_UINT32 => Value::Number(unsafe { value.data.uint32 }.into()),
         TYPE_BYTE_OBJECT => {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             let bo = unsafe { value.data.bo };
             if bo.bytes.is_null() {
                 return Value::Bytes(Vec::new());

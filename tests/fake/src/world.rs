@@ -65,7 +65,8 @@ pub struct Lane {
     pub to_endpoint: bool,
     /// Whether the lane carries only the addresses of such endpoints.
     pub connects: bool,
-    /// Whether `arm` reports that there is nothing to poll. Otherwise `arm` reports that the interface does not support sleeping.
+    /// Whether `arm` reports that there is nothing to poll. If this is false, `arm` reports that the interface does not support
+    /// sleeping.
     pub sleeps: bool,
 }
 

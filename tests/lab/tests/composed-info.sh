@@ -42,7 +42,7 @@ h0() {
     says "tcp-connect is left out by TIELINE_CONNECT_VERBS=^*"
     says "tcp {message stream, RMA stream, atomic emulated, connect tcp-connect ("
 
-    # No module at all can be used.
+    # This case disables all modules.
     if TIELINE_PROVIDERS=verbs TIELINE_MODULES='^*/ud' TIELINE_CONNECT='^*' tieline info > report 2>&1; then fail "this is no error"; fi
     tail -3 report
     says "no module that carries messages is usable"

@@ -1,4 +1,4 @@
-//! The system calls of the tests, each behind a safe function.
+//! The system calls of the tests, each inside a safe function.
 
 #![allow(unsafe_code)]
 

@@ -2,7 +2,7 @@
 //! prints a line of JSON.
 //!
 //! `lat` is a ping-pong, one message at a time, and reports the median of half the round trip. `rate` and `bandwidth` send in one
-//! direction, and end when the receiver has confirmed all messages. They keep `OUTSTANDING` messages in flight, as the compared
+//! direction, and end when the receiver has confirmed all messages. Both keep `OUTSTANDING` messages in flight, as the compared
 //! programs do. The library allocates the memory, as in the compared programs.
 
 use std::collections::VecDeque;

@@ -1,8 +1,8 @@
 //! A message-passing runtime on Tieline's public interface: tagged messages, collectives, memory windows.
 //!
-//! The runtime tests this interface, and shows the amount of code that a runtime on top of it needs. It uses only the public calls
-//! of `tieline` and of `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread; all of its calls that wait make
-//! progress.
+//! The runtime tests this interface, and shows the amount of code that a runtime on top of it needs. The runtime uses only the
+//! public calls of `tieline` and of `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread; all of its calls that
+//! wait make progress.
 //!
 //! * A message's tag is in the header. A message of at most [`Runtime::eager`] bytes is sent inline. A longer message becomes a
 //!   rendezvous message from transiently registered memory. When a receive matches, the message is received into a buffer of that

@@ -1,6 +1,6 @@
-//! Copies the output of processes, with their rank in front of each line if `--tag` is set. Output is written in whole lines, so
-//! that lines of several processes do not mix. An incomplete line (a prompt, a growing bar) is written after a short time, or when
-//! it becomes long.
+//! Copies the output of processes, with their rank before each line if `--tag` is set. Output is written in whole lines, so that
+//! lines of several processes do not mix. An incomplete line (a prompt, a growing bar) is written after a short time, or when it
+//! becomes long.
 
 use crate::sys;
 use std::io::{Read, Write};

@@ -90,7 +90,7 @@ mod tests {
         ("tieline_exchange", "user allgather publish lookup barrier", Rule::Callers),
     ];
 
-    /// The reason why an address in a record is never followed too late.
+    /// The reason why the library never follows an address in a record after the address has become invalid.
     #[derive(Clone, Copy)]
     enum Rule {
         /// The library never reads the address: it wrote the address for the caller, and its documentation states how long the

@@ -61,7 +61,7 @@ fn example(source: &Path, program: Outcome<PathBuf>) -> Outcome<Count> {
     Ok(total)
 }
 
-/// Runs an example that is compiled as C++. It runs once, since the library is the same.
+/// Runs an example that is compiled as C++. The example runs once, since the library is the same.
 fn example_as_cxx(source: &Path) -> Outcome<Count> {
     let program = c_programs::compiled(source, true, &[])?;
     let mut launch = suite::tieline(&["run", "-n", &processes_of(source)?, "--"]);

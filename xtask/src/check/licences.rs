@@ -1,8 +1,8 @@
 //! Checks the crates that are compiled: each has a licence that deny.toml allows, comes from crates.io, and supports the oldest
 //! Rust of this project.
 //!
-//! cargo-deny reads the same file and also checks advisories. It is not required, because a new machine needs minutes to compile
-//! it.
+//! cargo-deny reads the same file and also checks advisories. cargo-deny is not required, because a new machine needs minutes to
+//! compile it.
 
 use super::{Count, quiet};
 use crate::sh::{Outcome, capture, cargo, packages, read, root, which};

@@ -1,5 +1,5 @@
-//! A test is a shell file. Its first lines describe the requirements of the test. The ends of the test's parts determine the
-//! verdict.
+//! A test is a shell file. The first lines of the file describe the requirements of the test. The ends of the test's parts
+//! determine the verdict.
 
 use super::machine::{RESULTS, SCRIPTS};
 use super::scripts;

@@ -18,8 +18,8 @@ pub(crate) fn piece(piece: &Iov) -> &[u8] {
 /// Copies the local pieces to `remote`.
 pub(crate) fn scatter(op: &RmaOp<'_>, mut remote: *mut u8) {
     for piece in op.iov {
-        // SAFETY: the table has checked that `op.len` bytes from `remote` lie in a live region, which its
-        // owner keeps mapped. The pieces belong to the poster, and add up to `op.len`. They may overlap.
+        // SAFETY: the table has checked that `op.len` bytes from `remote` lie in a live region, which its owner keeps mapped. The
+        // pieces belong to the poster, and add up to `op.len`. The pieces may overlap.
         unsafe {
             ptr::copy(piece.base, remote, piece.len);
             remote = remote.add(piece.len);

@@ -275,7 +275,7 @@ impl State {
         }
     }
 
-    /// Delivers the notification of a put. It is not ordered with messages; it follows earlier notifications.
+    /// Delivers the notification of a put. The notification is not ordered with messages, but follows earlier notifications.
     fn notify(&mut self, endpoint: usize, word: u32) {
         self.send(endpoint, event::NOTIFIED, 0, u64::from(word), &[]);
         let message = |parcel: &Parcel| parcel.kind == event::MESSAGE;

@@ -87,7 +87,8 @@ cases! {
             static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
             static HANDLED: Cell<bool> = const { Cell::new(false) };
         }
-        /// Delivers a message after the lanes were asked to confirm delivery. They confirm once it has been handled.
+        /// Delivers a message after the lanes were asked to confirm delivery. The lanes confirm delivery when the message has been
+        /// handled.
         fn comes_late() {
             let Some(world) = WORLD.get().filter(|world| !world.calls(Slot::Flush).is_empty()) else { return };
             if HANDLED.get() {

@@ -234,8 +234,8 @@ cases! {
         std::thread::scope(|scope| scope.spawn(|| region.close()).join().unwrap()).unwrap();
     }
 
-    /// A lane that completes inline keeps no memory. Its puts and gets need no local registration, so they succeed with a region of
-    /// another context.
+    /// A lane that completes inline keeps no memory. The lane's puts and gets need no local registration, so they succeed with a
+    /// region of another context.
     fn local_region_of_other_context_is_refused_by_deferring_or_split_posts() {
         let at_once = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let telling = vec![Lane::whole("all").late(3).telling(32)];

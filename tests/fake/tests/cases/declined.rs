@@ -139,7 +139,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A fence applies to the lane that carries all operations, whatever another lane declines before it.
+    /// A fence applies to the lane that carries all operations, and does not depend on operations that another lane has declined.
     fn a_fence_knows_nothing_of_a_lane_that_has_declined() {
         let stage = two(late);
         stage.world.change("a", |lane| lane.declines_from = 0);

@@ -551,7 +551,7 @@ cases! {
         assert_eq!(asked.world.faults(), Vec::<String>::new());
     }
 
-    /// The peer states the place to which the helper copies, and the sum of the peer's numbers may overflow.
+    /// The peer states the place to which the helper copies, and the sum of these numbers may overflow.
     fn help_request_beyond_end_of_memory_is_ignored() {
         let asked = Asked::new();
         asked.target.write(0, &vec![5; LEN]).unwrap();

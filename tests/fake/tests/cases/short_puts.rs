@@ -104,8 +104,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A short put that the module refuses waits in the queue, keeps its order behind a fence, and fails with the same errors as
-    /// any other put.
+    /// A short put that the module refuses waits in the queue, keeps its order after a fence, and fails with the same errors as any
+    /// other put.
     fn short_put_that_cannot_be_inline_behaves_as_long_one() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);

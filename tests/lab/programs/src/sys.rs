@@ -238,7 +238,7 @@ pub fn write_process(pid: i32, local: usize, remote: usize, len: usize) -> Answe
 
 /// Copies `len` bytes by loads and stores.
 pub fn copy(from: usize, to: usize, len: usize) {
-    // SAFETY: both ranges have this length and belong to the program or are attached to it. They do not overlap.
+    // SAFETY: both ranges have this length and belong to the program or are attached to it. The ranges do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct SingleCopy {
     module: Option<Module>,
 }
 
-/// A kernel module that counts the objects it has made and ended. Its device has the module's name.
+/// A kernel module that counts the objects it has made and ended. The device of a module has the module's name.
 struct Module {
     name: &'static str,
     made: &'static str,

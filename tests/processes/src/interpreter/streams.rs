@@ -38,8 +38,8 @@ impl Node {
                 let lengths: Vec<usize> = lengths.iter().map(|len| number(len)).collect();
                 self.exact(name, limit(count), &lengths)
             }
-            // `mixed` makes in turn a message, a put, a get of the same bytes, and an atomic. It waits for each and checks each
-            // result.
+            // `mixed` makes in turn a message, a put, a get of the same bytes, and an atomic. The order waits for each operation,
+            // and checks each result.
             ["mixed", name, region, count] => self.mixed(name, region, limit(count)),
             // `many` connects `count` endpoints to one address at the same time, and sends a message on each.
             ["many", name, address, count] => self.many(name, address, number(count)),
