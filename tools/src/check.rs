@@ -10,42 +10,42 @@ use std::time::Duration;
 use tieline::Error;
 use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, contents, run};
 
-/// Check that messages and puts come through with today's settings, or that a provider file keeps the contract of the provider ABI.
+/// Check that messages and puts arrive with the present settings, or that a provider file conforms to the provider ABI.
 ///
-/// Without a file it opens a worker as a program would. It then sends messages and puts to itself and to another process. It does
-/// so over the providers that the settings choose ("as set"), and over each provider alone with the providers that it needs,
-/// whatever TIELINE_PROVIDERS lists. A line for each: ok, or FAILED with the reason.
+/// Without a file, the command opens a worker as a program would. It then sends messages and puts to itself and to another process:
+/// over the providers that the settings choose ("as set"), and over each provider alone with the providers that it needs,
+/// regardless of TIELINE_PROVIDERS. It prints a line for each: ok, or FAILED with the reason.
 ///
-/// With a file: runs every check against every module of the file, each in a process of its own, and prints a line for each:
-/// ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
+/// With a file, the command runs every check against every module of the file, each in a separate process, and prints a line for
+/// each: ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
 ///
 /// Exit status: 0 if all checks passed or were skipped, 1 if a check or a route failed. 2 means that the settings, the file or the
-/// command line cannot be used; 3 means that nothing was checked, because the provider finds no device here.
+/// command line cannot be used; 3 means that nothing was checked, because the provider finds no device on this machine.
 #[derive(clap::Args)]
 #[command(
     allow_negative_numbers = true,
     after_help = "Examples:\n  tieline check\n  tieline check ./libtieline_mine.so --module first --filter message"
 )]
 pub(crate) struct Args {
-    /// The provider file
+    /// The provider file to check
     #[arg(value_name = "PROVIDER.so")]
     file: Option<PathBuf>,
-    /// Only this module: MODULE or DOMAIN/MODULE
+    /// Check only this module: MODULE or DOMAIN/MODULE
     #[arg(long, value_name = "MODULE", requires = "file")]
     module: Option<String>,
-    /// Only checks whose name contains this
+    /// Run only checks whose name contains this text
     #[arg(long, value_name = "TEXT", requires = "file")]
     filter: Option<String>,
     /// Print the modules of the file and the checks that they are for, and run nothing
     #[arg(long, requires = "file")]
     list: bool,
-    /// Print one JSON object with every check, its verdict, words and duration
+    /// Print one JSON object with every check, its verdict, text and duration
     #[arg(long, conflicts_with = "list")]
     json: bool,
-    /// Seconds after which a check is said to hang [default: 10], or, without a file, after which a way has failed [default: 60]
+    /// Time limit of a check in seconds [default: 10], or, without a file, of a route [default: 60]
     #[arg(long, value_name = "SECONDS")]
     limit: Option<u64>,
-    /// End with the first check that fails
+    /// End after the first check that fails
     #[arg(long, requires = "file")]
     until_failure: bool,
 }

@@ -10,7 +10,7 @@ use tieline::Error;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The directory for the files
+    /// The directory to which the files are written
     directory: PathBuf,
 }
 

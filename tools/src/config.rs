@@ -9,12 +9,12 @@ use tieline::{Context, Error, configuration_file, configuration_markdown};
 #[derive(clap::Args)]
 #[command(after_help = "Example: tieline config fastbox")]
 pub(crate) struct Args {
-    /// Show only this variable, or those with this in their name.
+    /// Show only this variable, or the variables whose names contain this text.
     name: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print docs/configuration.md: the variables, with those of the providers that are found, without this process's values.
+    /// Print docs/configuration.md: the variables of the core and of the providers that are found, without this process's values.
     #[arg(long, conflicts_with_all = ["json", "name"])]
     markdown: bool,
     /// Print the file of settings that packages install, each variable set to its default behind a `#`.

@@ -5,20 +5,20 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use tieline::{Context, Error};
 
-/// Show providers, domains, modules and paths, or what a running process does.
+/// Show providers, domains, modules and paths, or the state of a running process.
 #[derive(clap::Args)]
 #[command(after_help = "Example: TIELINE_PROVIDERS=^shm-cma tieline info --why")]
 pub(crate) struct Args {
-    /// Say for everything that is used, and everything that is not, why.
+    /// Print the reason why each provider and module is used or not.
     #[arg(long)]
     why: bool,
-    /// With --why: also what goes without saying, such as how waits spend their time, and what providers log
+    /// With --why: print all details, such as how waits spend their time, and what providers log
     #[arg(long, requires = "why")]
     all: bool,
     /// Print the whole report as JSON.
     #[arg(long, conflicts_with = "why")]
     json: bool,
-    /// Show what this running process does and what it waits for; yours, or anybody's as root.
+    /// Show the state and the waits of this running process; root may show processes of other users.
     #[arg(long, value_name = "PROCESS", conflicts_with = "why")]
     pid: Option<u32>,
 }

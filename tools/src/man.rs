@@ -9,7 +9,7 @@ use tieline::Error;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The directory for the pages
+    /// The directory to which the pages are written
     directory: PathBuf,
 }
 

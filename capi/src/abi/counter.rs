@@ -103,7 +103,7 @@ pub unsafe extern "C" fn tieline_counter_read(
                 first_kind: failure.as_ref().map_or(0, |fault| fault.kind as u32),
             })
         })?;
-        // SAFETY: the caller guarantees that its record is valid during this call.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(counted, &counted_now) }
     }))
 }

@@ -365,7 +365,7 @@ pub unsafe extern "C" fn tieline_endpoint_error(
         None => Ok(()),
     }));
     if !why.is_null() {
-        // SAFETY: the caller guarantees that its record is valid during this call.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         let written = unsafe { super::error::tieline_last_error(why) };
         return if ended == 0 { clear(why) } else { ended.min(written) };
     }
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn tieline_endpoint_error(
 fn clear(why: *mut Failure) -> i32 {
     // SAFETY: a record of numbers and addresses may be all zeros.
     let none: Failure = unsafe { std::mem::zeroed() };
-    // SAFETY: the caller guarantees that its record is valid during this call.
+    // SAFETY: the caller guarantees that its record is null or valid during this call.
     done(unsafe { records::write(why, &none) })
 }
 

@@ -274,7 +274,7 @@ pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
         let fault = fault.as_ref()?;
         Some(words.get_or_insert_with(|| Words::of(&fault.error)).record(fault))
     });
-    // SAFETY: the caller guarantees that its record is valid during this call.
+    // SAFETY: the caller guarantees that its record is null or valid during this call.
     match unsafe { records::write(out, &record.ok().flatten().unwrap_or(none)) } {
         Ok(()) => 0,
         Err(fault) => fault.status(),

@@ -325,7 +325,7 @@ pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut Jo
                 local_ranks: own.local_ranks.max(1),
             },
         };
-        // SAFETY: the caller guarantees that its record is valid during this call.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(place, &found) }
     }))
 }

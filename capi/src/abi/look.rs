@@ -86,7 +86,7 @@ pub unsafe extern "C" fn tieline_worker_counters(
             wireup_retransmissions: found.wireup_retransmissions,
             wireup_rejections: found.wireup_rejections,
         };
-        // SAFETY: the caller guarantees that its record is valid during this call.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(counters, &found) }
     }))
 }

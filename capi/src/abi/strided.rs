@@ -108,7 +108,7 @@ pub unsafe extern "C" fn tieline_endpoint_limits(
             max_pending: found.max_pending,
             max_queued_bytes: found.max_queued_bytes,
         };
-        // SAFETY: the caller guarantees that its record is valid during this call.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(limits, &found) }
     }))
 }
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn tieline_key_info(key: *const KeyHandle, info: *mut KeyI
                 max_pieces: limits.max_pieces,
             })
         })?;
-        // SAFETY: the caller guarantees that its record is valid during this call.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(info, &found) }
     }))
 }

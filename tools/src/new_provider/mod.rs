@@ -11,22 +11,23 @@ use tieline::Error;
 
 /// Write a new provider: source, packages, man page
 ///
-/// The new provider builds unchanged, passes `tieline check`, and makes a Debian package and an rpm. Their dependency on the
-/// interface is read from the file itself. It moves data from an interface to itself: change it from there.
+/// The new provider builds unchanged, passes `tieline check`, and makes a Debian package and an rpm. The packages' dependency on
+/// the ABI is read from the provider file. The new provider moves data from an interface to itself: replace this with your
+/// transport.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: tieline new-provider mynet --lang c && make -C tieline-provider-mynet check"
 )]
 pub(crate) struct Args {
-    /// Its name, as in TIELINE_PROVIDERS: a-z, 0-9 and `-`, at most 31
+    /// The name of the provider, as in TIELINE_PROVIDERS: a-z, 0-9 and `-`, at most 31
     name: String,
-    /// In which language
+    /// The language of the provider
     #[arg(long, value_enum)]
     lang: Language,
     /// The directory to create; it must not exist. Default: tieline-provider-NAME
     #[arg(long)]
     directory: Option<PathBuf>,
-    /// Rust: where the source of the crate tieline-plugin-api is; else where libtieline-dev has it, or the registry
+    /// For Rust, the directory of the crate tieline-plugin-api [default: that of libtieline-dev, else the registry]
     #[arg(long)]
     plugin_api: Option<PathBuf>,
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tieline::Error;
 
-/// Measure latency and bandwidth between two processes, here or on two hosts
+/// Measure latency and bandwidth between two processes, on this host or on two hosts
 ///
 /// Starts a peer process of its own, or connects to one that was started with --listen. A latency is measured in batches long enough (5 us and more) that reading
 /// the clock does not count; p50 and p99 are over the batches, mean is the whole time over all operations.
@@ -28,23 +28,23 @@ use tieline::Error;
                   --test all --path tcp       on the other\n  tieline run -n 4 --hosts nodea,nodeb -- tieline perf --all-pairs --size 8"
 )]
 pub(crate) struct Args {
-    /// Serve `--connect` of other hosts, one after another: `ADDRESS:PORT`, `PORT` (0: any free one), or every
-    /// address at the usual port. Prints where, and a secret for the other side unless TIELINE_SECRET is set
+    /// Serve `--connect` of other hosts, one after another: `ADDRESS:PORT`, `PORT` (0: any free one), or every address at the usual
+    /// port. Prints the address, and a secret for the other side unless TIELINE_SECRET is set
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "", conflicts_with = "connect")]
     pub(crate) listen: Option<String>,
     /// End after the first client
     #[arg(long, requires = "listen")]
     pub(crate) once: bool,
-    /// How long a client may give no sign of life before the next one is served
+    /// Time without a sign of life from a client after which the next client is served
     #[arg(long, value_name = "SECONDS", requires = "listen", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
-    /// Measure between this process and one that listens
+    /// Measure between this process and a process that listens
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) connect: Option<String>,
     /// Measure messages between each two ranks of a job, one pair after the other: under `tieline run -n N`, or another launcher
     #[arg(long, conflicts_with_all = ["listen", "connect", "cpus", "plot"])]
     pub(crate) all_pairs: bool,
-    /// Tests, or `all`
+    /// Tests to run, or `all`
     #[arg(long, value_name = "LIST", default_value = "am_lat,am_bw", value_parser = Tests::parse)]
     pub(crate) test: Tests,
     /// Sizes `8,4k,1m`, or a sweep `1:4m` in powers of two
@@ -53,13 +53,13 @@ pub(crate) struct Args {
     /// Processors of the measuring process and of its peer
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) cpus: Vec<usize>,
-    /// Operations for each test and size
+    /// Number of operations for each test and size
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
     /// Seconds for each test and size
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     seconds: Duration,
-    /// Puts or gets under way in a stream, where they end later
+    /// Number of puts or gets in flight in a stream, if they complete later
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = window)]
     pub(crate) window: usize,
     /// Force a path: names of providers, such as `shm` or `shm-cma`, or `emulated` for put, get and atomics by
@@ -69,13 +69,13 @@ pub(crate) struct Args {
     /// Target memory of put, get and atomics: the program's own, or from the library's `alloc`
     #[arg(long, value_enum, default_value_t)]
     pub(crate) memory: Memory,
-    /// Check the payload of every operation (the times then include the checks)
+    /// Check the payload of every operation; the times then include the checks
     #[arg(long)]
     pub(crate) verify: bool,
     /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draw latency and bandwidth over size
+    /// Draw latency and bandwidth over size to this SVG file
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
 }
