@@ -8,17 +8,17 @@ use tieline::Error;
 
 /// Measure latency and bandwidth between two processes, on this host or on two hosts
 ///
-/// Starts a peer process of its own, or connects to one that was started with --listen. A latency is measured in batches long enough (5 us and more) that reading
-/// the clock does not count; p50 and p99 are over the batches, mean is the whole time over all operations.
+/// Starts a peer process, or connects to a process that was started with --listen. A latency is measured in batches of at least
+/// 5 us; p50 and p99 are those of the batches, and mean is the total time divided by the number of operations.
 ///
-///   am_lat    one way of a message: half of ping and pong
+///   am_lat    the latency of a message: half of a ping and its pong
 ///   am_bw     a stream of messages, until the receiver has acknowledged the last one
-///   put_lat   as am_lat, by put: the receiver polls its memory (put_bytes where that ends at once)
-///   put_bw    a stream of puts, until the last one is visible at the target: --window of them are under way; of up to 256 bytes
-///             as many as there is room for, since those complete locally
-///   get_lat, get_bw   a get that is waited for; a stream of gets, --window under way
-///   add_lat   posted 8-byte adds: the time from one to the next
-///   fadd_lat, swap_lat, cswap_lat   8-byte fetching atomics, each waited for
+///   put_lat   as am_lat, by put: the receiver polls its memory (put_bytes if it completes inline)
+///   put_bw    a stream of puts, until the last one is visible at the target: --window puts are in flight; of puts of up to 256
+///             bytes, the number is only limited by the queue, since they complete locally
+///   get_lat, get_bw   a single get; a stream of gets, of which --window are in flight
+///   add_lat   posted 8-byte adds: the time between two of them
+///   fadd_lat, swap_lat, cswap_lat   single 8-byte fetching atomics
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
