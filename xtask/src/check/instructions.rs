@@ -261,7 +261,7 @@ impl Accepted {
     fn write(&self) -> Outcome {
         let mut text = String::from(
             "# Accepted instructions per operation, release build, counted by callgrind.\n\
-             # Written by `cargo xtask instructions --accept`; say in the commit why a count grew.\n",
+             # `cargo xtask instructions --accept` writes this file; a commit that raises a count states the reason.\n",
         );
         let _ = writeln!(text, "tolerance_percent = {}", self.tolerance_percent);
         for (case, count) in &self.counts {

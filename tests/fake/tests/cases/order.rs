@@ -7,8 +7,8 @@ use tieline::{Completion, Endpoint, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
-/// Makes a lane for messages, and two lanes to memory whose operations complete later. The first is better, the second accepts
-/// short puts.
+/// Makes a lane for messages, and two lanes to memory whose operations complete later. The first lane to memory is better, and the
+/// second accepts short puts.
 fn two_memories() -> Stage {
     let a = Lane { priority: 9, ..Lane::memory("a") };
     let b = Lane { max_put: 100, ..Lane::memory("b") };

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 const PAGE: usize = 4096;
 /// The size in bytes of the fast box of the peer's channels.
 const FAST_BOX: usize = 4096;
-/// The length of a slot; the constants after it are the offsets of the first slots of the cold ring and of the fast box.
+/// The length of a slot. The constants after this one are the offsets of the first slots of the cold ring and of the fast box.
 const SLOT: usize = 64;
 const COLD: (usize, usize) = (512, 32);
 const FAST: (usize, usize) = (PAGE, FAST_BOX / SLOT);

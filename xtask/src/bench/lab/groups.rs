@@ -120,7 +120,7 @@ pub(super) fn instructions() -> Vec<Kind> {
 pub(super) struct Kind {
     pub(super) turn: Measured,
     pub(super) post: Measured,
-    /// The label of the difference.
+    /// The label of the row with the difference between a turn and a post.
     pub(super) rest: &'static str,
 }
 
