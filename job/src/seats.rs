@@ -20,7 +20,7 @@ pub(super) struct Seats {
 }
 
 impl Seats {
-    /// Adds a connection without a rank. Returns its seat.
+    /// Adds a connection without a rank. Returns the connection's seat.
     pub(super) fn insert(&mut self, connection: Connection) -> usize {
         let seat = self.free.pop().unwrap_or(self.connections.len());
         self.note(seat, &connection);

@@ -43,6 +43,7 @@ const VERSION: u8 = 4;
 
 /// The maximum number of characters that are kept of a host's name.
 const MAX_HOST: usize = 64;
+/// The maximum number of characters that are kept of an error text.
 const MAX_TEXT: usize = 4096;
 
 /// Returns the maximum length of a frame that a process in a job of `size` accepts: the contributions of all ranks.

@@ -25,6 +25,7 @@ struct Chunk<E> {
     used: u32,
     /// The preceding chunk in the list of chunks with free slots.
     before: u32,
+    /// The following chunk in the list of chunks with free slots, or in the list of chunks without memory.
     after: u32,
 }
 

@@ -150,7 +150,7 @@ static long destroy(struct context *context, u64 __user *from)
 	if (get_user(cookie, from))
 		return -EFAULT;
 	spin_lock(&registry);
-	/* The upper bits of the cookie's other half are ignored. */
+	/* The lower half of the cookie, the context's number, is ignored: the region must belong to this context. */
 	region = idr_find(&context->regions, cookie >> 32);
 	if (region)
 		region_drop(region);

@@ -24,9 +24,9 @@ struct Footprint {
     open_ns: u64,
     /// The growth of the process's memory by the context and the worker.
     idle_bytes: u64,
-    /// The memory that the worker reports for one peer with an open lane. The field after it is the memory after many messages,
-    /// including committed message buffers.
+    /// The memory that the worker reports for one peer with an open lane.
     quiet_peer_bytes: u64,
+    /// The memory that the worker reports for one peer after many messages, including committed message buffers.
     talking_peer_bytes: u64,
     buffer_bytes: u64,
     /// The growth of the process's memory by that peer, including the memory of other libraries.

@@ -13,9 +13,9 @@ use tieline_net::{Dialler, Hello, Hub, Key, Listen, Mailbox, Ports, Refusal, Set
 /// The default port of `--listen`.
 pub(super) const PORT: u16 = 21_811;
 
-/// The purpose that a connection states; the constant after it is the listener's cookie, which is fixed, because the listener's
-/// address is known beforehand.
+/// The purpose that a connection states.
 const PURPOSE: u8 = 17;
+/// The listener's cookie, which is fixed, because the listener's address is known beforehand.
 const COOKIE: [u8; 16] = *b"tieline perf 1  ";
 
 /// The time limit of a handshake.

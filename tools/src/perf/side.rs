@@ -21,8 +21,9 @@ pub(crate) mod id {
     pub(crate) const STOP: u16 = 6;
 }
 
-/// The interval at which a wait checks the peer process; the constant after it is the number of progress calls between two checks.
+/// The interval at which a wait checks the peer process.
 const LOOK: Duration = Duration::from_millis(100);
+/// The number of progress calls between two checks of the peer process.
 const STEPS: u32 = 1 << 16;
 
 /// The messages that handlers have received since the beginning of the test.

@@ -28,9 +28,9 @@ pub(super) struct Launch {
     pub(super) copying: Copying,
     out: Sink,
     err: Sink,
-    /// The time at which remaining processes are killed; the field after it is the time at which connections to other hosts are
-    /// cut.
+    /// The time at which remaining processes are killed.
     pub(super) kill_at: Option<Instant>,
+    /// The time at which connections to other hosts are cut.
     pub(super) cut_at: Option<Instant>,
     /// The time between SIGTERM to this process and the kill of remaining processes.
     pub(super) kill_after: Duration,

@@ -70,8 +70,8 @@ impl Launch {
             if !from_terminal {
                 self.terminate(signal);
             }
-            // The program also receives Ctrl-C from the terminal and reacts to it; only a second Ctrl-C ends the job. A second
-            // SIGTERM also ends the job.
+            // The program receives Ctrl-C from the terminal and may handle it. After SIGTERM, processes that do not end are killed
+            // when `kill_after` has passed. A second signal of either kind kills all processes.
             if signal == libc::SIGTERM {
                 self.kill_in(self.kill_after);
             }

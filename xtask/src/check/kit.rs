@@ -8,9 +8,11 @@ use crate::{install, package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The name of the provider that the check writes; the constants after it are its file and a variable that it declares.
+/// The name of the provider that the check writes.
 const NAME: &str = "vendor-net";
+/// The file of the provider that the check writes.
 const FILE: &str = "libtieline_vendor_net.so";
+/// A variable that the provider declares.
 const VARIABLE: &str = "TIELINE_VENDOR_NET_ROOM";
 
 /// The variables that state cargo's directories.

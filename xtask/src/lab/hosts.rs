@@ -11,9 +11,11 @@ use std::time::Duration;
 pub(crate) struct Hosts {
     kernel: Kernel,
     folder: PathBuf,
-    /// The number of hosts; the fields after it are the number of processors and of devices of each host.
+    /// The number of hosts.
     count: usize,
+    /// The number of processors of each host.
     cpus: usize,
+    /// The number of RDMA devices of each host.
     devices: usize,
     lab: Option<Lab>,
 }
