@@ -52,7 +52,8 @@ mod tests {
         assert_eq!(nearest("x", []), None);
     }
 
-    /// A third of the letters may change, at least one. Among equally near candidates the first by name wins.
+    /// At most a third of the letters may change, but one letter may always change. Among equally near candidates, the first by
+    /// name is chosen.
     #[test]
     fn nearness_is_counted_in_letters() {
         assert_eq!(nearest("abcdef", ["abcdxy"]), Some("abcdxy"));

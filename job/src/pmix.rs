@@ -57,7 +57,8 @@ struct Rounds {
 impl Pmix {
     /// Joins the job; the server assigns the rank.
     ///
-    /// With raised rights the function refuses: libpmix loads code from places that the environment names (`PMIX_MCA_*`).
+    /// The function refuses to join with raised rights, because libpmix loads code from places that the environment names
+    /// (`PMIX_MCA_*`).
     pub(super) fn join(
         deadline: &Deadline,
         raised_rights: bool,

@@ -134,7 +134,7 @@ pub unsafe extern "C" fn tieline_fetch(
     fetch_further(key, call, value, how, request, Tried::NOT)
 }
 
-/// The slow path of `tieline_fetch`, which handles every case.
+/// Fetches as `tieline_fetch` does, on the slow path, which handles every case.
 #[cold]
 #[inline(never)]
 fn fetch_further(

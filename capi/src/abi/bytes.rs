@@ -5,7 +5,7 @@ use super::records::{Out, null, out};
 use std::ffi::{CStr, c_char, c_void};
 use tieline::Status;
 
-/// The caller's bytes, valid during the call.
+/// Returns the caller's bytes, which are valid during the call.
 #[inline]
 pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fault> {
     if len == 0 {
@@ -36,7 +36,7 @@ fn no_bytes(start: *const c_void, len: usize) -> Fault {
     Fault::new(Status::Invalid, "too many bytes", format!("len is {len}"), "pass their number")
 }
 
-/// The caller's string.
+/// Returns the caller's string.
 pub(crate) fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault> {
     if text.is_null() {
         return Err(null(what));

@@ -51,7 +51,7 @@ impl EndpointState {
         Ok(handle.bits())
     }
 
-    /// The endpoint, unless its handle was dropped. The caller must hold the worker's mark.
+    /// Returns the endpoint, unless its handle was dropped. The caller must hold the worker's mark.
     #[inline]
     pub(crate) fn get(&self) -> Result<&Endpoint, Fault> {
         // SAFETY: the endpoint is taken out only under the worker's mark, and not while a call that posts is in progress:
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn tieline_send(
     send(endpoint, id, header, payload, len, how, request)
 }
 
-/// The slow path of `tieline_send`, which handles every case.
+/// Sends as `tieline_send` does, on the slow path, which handles every case.
 #[cold]
 #[inline(never)]
 fn send(

@@ -393,8 +393,8 @@ pub unsafe extern "C" fn tieline_job_lookup(
     }))
 }
 
-/// All-gather: sends `mine` to every process, and calls `take` with the bytes of each rank, in rank order. Every process must make
-/// the same number of calls.
+/// Sends `mine` to every process (an all-gather), and calls `take` with the bytes of each rank, in rank order. Every process must
+/// make the same number of calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_exchange(
     job: *const JobHandle,

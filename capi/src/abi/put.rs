@@ -100,7 +100,7 @@ pub unsafe extern "C" fn tieline_put_bytes(
     put_bytes(key, offset, data, len, how, request)
 }
 
-/// The slow path of `tieline_put_bytes`, which handles every case.
+/// Puts as `tieline_put_bytes` does, on the slow path, which handles every case.
 #[cold]
 #[inline(never)]
 fn put_bytes(

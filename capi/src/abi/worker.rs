@@ -137,7 +137,7 @@ impl WorkerState {
 pub(crate) struct Watch(*const WorkerState);
 
 impl Watch {
-    /// Whether a handler has dropped the worker, and with it the caller's handlers.
+    /// Checks whether a handler has dropped the worker, and with it the caller's handlers.
     #[inline]
     pub(crate) fn has_ended(self) -> bool {
         // SAFETY: the core runs the function in a call of the worker, which keeps the state alive. Only such a call writes

@@ -36,7 +36,7 @@ macro_rules! named {
     ($($function:ident),* $(,)?) => { &[$((stringify!($function), $function)),*] };
 }
 
-/// The `main` of a test program, which understands the arguments that cargo and nextest pass.
+/// Runs a test program as its `main`; understands the arguments that cargo and nextest pass.
 #[must_use]
 pub fn main(tests: &[&[Test]], roles: &[&[Role]]) -> ExitCode {
     if let Ok(name) = std::env::var(ROLE) {

@@ -61,7 +61,7 @@ fn allowed<'a>(rules: &'a str, name: &str) -> Vec<&'a str> {
     for_all.into_iter().chain(own).flat_map(quoted).collect()
 }
 
-/// Whether an SPDX expression is fulfilled: one side of an OR, both sides of an AND. An AND binds more closely; the
+/// Checks whether an SPDX expression is fulfilled: one side of an OR, both sides of an AND. An AND binds more closely; the
 /// parentheses that crates have enclose licences of which each is allowed.
 fn is_fulfilled(expression: &str, allowed: &[&str]) -> bool {
     let expression = expression.replace(['(', ')'], " ").replace('/', " OR ");

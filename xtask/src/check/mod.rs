@@ -170,7 +170,7 @@ const CHECKS: &[Check] = &[
     ),
 ];
 
-/// A check that `--selection` runs for every fourth commit.
+/// Runs a check if it is the turn of its part at this commit. `--selection` runs each part for every fourth commit.
 fn in_turn(part: usize, check: fn() -> Count) -> Count {
     match lab::turn() {
         turn if turn == part => check(),

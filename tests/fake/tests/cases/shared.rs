@@ -34,8 +34,9 @@ const TRIES: usize = 3;
 /// A number of round trips that is larger than both sides need to learn which memory a key names.
 const ROUND_TRIPS: usize = 100;
 
-/// The offset of the transfer in the local region; the constant after it is the offset in the target, which is longer.
+/// The offset of the transfer in the local region.
 const FROM: usize = 192;
+/// The offset of the transfer in the target, which is longer than the local region.
 const TO: usize = 4160;
 
 /// Returns bytes in which no two pieces are equal.

@@ -510,7 +510,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// If the lane itself delivers bytes only when the target polls, the cost of polls counts on both sides of the comparison.
+    /// A lane that delivers bytes only when the target polls is compared with messages by cost, like any other lane.
     fn a_lane_that_needs_the_targets_progress_itself_is_compared_like_others() {
         let stage = with(Lane { caps: slow().caps & !PASSIVE_TARGET, ..slow() });
         let (target, key) = stage.target(vec![0; 64]);

@@ -9,9 +9,11 @@ use std::os::unix::net::UnixStream;
 const PAGE: usize = 4096;
 /// The size in bytes of the fast box of the peer's channels.
 const FAST_BOX: usize = 4096;
-/// The length of a slot. The constants after this one are the offsets of the first slots of the cold ring and of the fast box.
+/// The length of a slot in bytes.
 const SLOT: usize = 64;
+/// The offset of the first slot of the cold ring, and the number of slots.
 const COLD: (usize, usize) = (512, 32);
+/// The offset of the first slot of the fast box, and the number of slots.
 const FAST: (usize, usize) = (PAGE, FAST_BOX / SLOT);
 /// The offset of the word in which the receiver reports the number of consumed slots.
 const TAIL: usize = 128;

@@ -116,7 +116,7 @@ cases! {
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
 
-    /// The destination stays in one processor's cache, and both ends have other work.
+    /// Several messages wait, so both ends have other work. The destination stays in the cache of one processor.
     fn while_others_wait_a_shorter_message_is_copied_by_its_receiver_alone() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, ab, came, .. } = &copying;
