@@ -53,7 +53,7 @@ fn provider_built_for_an_earlier_minor_loads_and_passes_every_check() {
         return println!("skipped: the files are for x86-64");
     }
     let files = files();
-    // Of the providers of 1.0, two are in C and one is in Rust.
+    // Two providers of 1.0 are in C, and one is in Rust.
     assert!(files.len() >= 3, "{files:?}");
     let check = |file: &Path| {
         // The files stay in the repository permanently, so they must be small.

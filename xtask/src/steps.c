@@ -4,8 +4,8 @@
  *     steps FROM COUNT PROGRAM ARGUMENTS...
  *
  * Soft RoCE's doorbell is a write() of the command POST_SEND. The program runs normally until it has rung FROM doorbells; then it
- * is single-stepped until COUNT more. For each of these a line gives three counts: the instructions between the previous doorbell
- * and this one, those of them in the driver's library, and the entries into that library (the send itself is one):
+ * is single-stepped until COUNT more. For each of these a line gives three counts: the instructions between two doorbells, the
+ * instructions in the driver's library, and the entries into that library (including the send):
  *
  *     steps 511 172 3
  *

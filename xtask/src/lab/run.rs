@@ -31,7 +31,7 @@ impl Run {
         for like in tests.chunk_by(|a, b| a.boot() == b.boot()) {
             let (mut alone, mut together): (Vec<Test>, Vec<Test>) =
                 like.iter().cloned().partition(|test| test.hosts == 1);
-            // Tests without a device run first, and tests that change their host run last. Of the other tests, the longest runs
+            // Tests without a device run first, and tests that change their host run last. The longest of the other tests runs
             // first, so that no long test remains at the end.
             alone.sort_by_key(|test| (test.last, test.devices, std::cmp::Reverse(test.timeout)));
             together.sort_by_key(|test| test.last);

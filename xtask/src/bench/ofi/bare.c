@@ -2,11 +2,11 @@
  *
  *     bare PROVIDER TEST BYTES SECONDS
  *
- * send_lat   one way of a message: half of ping and pong
- * put_lat    as send_lat, by writes that complete at the target, which looks at its memory
- * get_lat    a read that is waited for
- * put_bw     a stream of writes, 16 under way
- * memory     what this process grows by for an endpoint, and for a peer that messages go to and come from
+ * send_lat   the latency of a message: half of a ping and its pong
+ * put_lat    as send_lat, by writes that complete at the target, which polls its memory
+ * get_lat    a single read
+ * put_bw     a stream of writes, of which 16 are in flight
+ * memory     the growth of this process's memory by an endpoint, and by a peer that sends and receives messages
  *
  * The output is the nanoseconds of one operation (the median over batches) for latency tests, and bytes per second for
  * streams.

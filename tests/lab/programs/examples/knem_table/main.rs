@@ -1,5 +1,5 @@
-//! The table of /dev/knem, row by row: the result of each command, the end of copies, and the events that a region outlives. A row
-//! that holds only for the lab's double of the module says so.
+//! The table of /dev/knem, row by row: the result of each command, the end of copies, and the events that a region outlives. The
+//! names of rows that hold only for the lab's double of the module begin with "the double".
 
 mod lives;
 
