@@ -72,7 +72,7 @@ int main(void)
             seen = before;
         }
     }
-    /* Rank 0 serves the other ranks' remaining operations meanwhile. */
+    /* During the barrier, rank 0 serves the other ranks' remaining operations. */
     check(tieline_job_barrier(me.job, me.worker));
     check(tieline_job_exchange(me.job, &token, sizeof token, add_token, &held));
     if (rank == 0) {

@@ -11,7 +11,7 @@
 
 #include "job.h"
 
-/* More than the longest datagram of wire-up. */
+/* The size of a receive buffer: more than the longest datagram of the library. */
 enum { GREETING = 1, ROOM = 16 << 10 };
 
 static struct rank me;
@@ -32,7 +32,7 @@ static struct sockaddr_in open_socket(void)
     return at;
 }
 
-/* It may lose datagrams: the library retransmits. */
+/* Sends a datagram through the socket. The socket may lose datagrams: the library retransmits. */
 static int32_t carry(void *user, const void *to, size_t to_len, const void *datagram, size_t len)
 {
     struct sockaddr_in there;
@@ -50,7 +50,7 @@ static void turn(void)
     unsigned char datagram[ROOM];
     ssize_t len;
     while ((len = recv(udp, datagram, sizeof datagram, 0)) > 0) {
-        /* Any process may send to a socket: the library rejects datagrams that are not its own. */
+        /* Any process may send to a socket: the library rejects datagrams that no peer sent. */
         (void)tieline_worker_deliver(me.worker, datagram, (size_t)len);
     }
     check(tieline_worker_progress(me.worker));
@@ -62,7 +62,7 @@ static void on_greeting(void *user, const struct tieline_message *message)
     *(int *)user = 1;
 }
 
-/* A rank that is done reports it, and goes on carrying datagrams until all ranks are done. */
+/* Waits in the barrier. A rank that is done continues to carry datagrams until all ranks are done. */
 static void *waits_for_all(void *is_over)
 {
     check(tieline_job_barrier(me.job, NULL));

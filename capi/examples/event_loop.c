@@ -1,11 +1,12 @@
-/* One epoll loop for a worker's descriptor and a socket of the application's own. It neither polls nor reacts late.
+/* One epoll loop for a worker's descriptor and a socket of the application's own. The loop sleeps while there is nothing to do, and
+   wakes for every event.
  *
  * tieline run -n 2 -- ./event_loop
  *
  * cc event_loop.c $(pkg-config --cflags --libs tieline)
  *
  * Each rank sends itself lines through a socket, as a client of the application would, and forwards each line to the other rank as
- * a message. It ends when it has read all lines and received all messages.
+ * a message. The program ends when it has read all lines and received all messages.
  *
  * The worker's descriptor is level-triggered and belongs to the library: register it once, with EPOLLIN and without EPOLLET.
  * Arming holds for one sleep: call tieline_worker_arm before each epoll_wait. TIELINE_OK: sleep. TIELINE_PENDING: there is something
@@ -35,7 +36,7 @@ static void on_line(void *user, const struct tieline_message *message)
     state->heard++;
 }
 
-/* The application's own descriptor: a line has arrived; forward it to the other rank. */
+/* Reads a line from the application's own descriptor, and forwards the line to the other rank. */
 static void pass_on(struct state *state, struct tieline_worker *worker)
 {
     char line[16];

@@ -31,7 +31,7 @@ static struct neighbour neighbour(size_t rank, size_t ghost, size_t counter)
     return found;
 }
 
-/* Posts again until there is room. */
+/* Posts again while the post returns TIELINE_AGAIN. */
 static int32_t accepted(int32_t posted)
 {
     if (posted == TIELINE_AGAIN) {

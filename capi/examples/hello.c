@@ -24,7 +24,8 @@ static void on_greeting(void *user, const struct tieline_message *message)
     greeting->is_here = 1;
 }
 
-/* Also true if the endpoint to the next rank has failed: that rank then never gets its greeting, and the failure must end this wait. */
+/* Returns non-zero if the greeting has arrived or the endpoint to the next rank has failed: that rank then never gets its greeting,
+   and the failure must end this wait. */
 static int32_t is_greeted(void *user)
 {
     struct greeting *greeting = (struct greeting *)user;

@@ -1,4 +1,4 @@
-/* Shared by the examples: a job, a context, a worker, and endpoints to other ranks. */
+/* Code that the examples share: a job, a context, a worker, and endpoints to other ranks. */
 #ifndef JOB_H
 #define JOB_H
 
@@ -15,7 +15,7 @@ struct rank {
     struct tieline_worker *worker;
 };
 
-/* `flags` are TIELINE_CONTEXT_*. */
+/* Opens the objects of a rank; `flags` are TIELINE_CONTEXT_*. */
 static inline void join(struct rank *me, uint64_t flags)
 {
     struct tieline_context_params params;

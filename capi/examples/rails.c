@@ -1,4 +1,5 @@
-/* Large puts and gets from rank 0 to rank 1, each verified. They show what several devices of a host achieve, and what the loss of one does.
+/* Large puts and gets from rank 0 to rank 1, each verified. The program shows the bandwidth of several devices together, and the
+   effect of losing a device.
  *
  * tieline run -n 2 -- ./rails [ROUNDS]
  *
@@ -58,7 +59,7 @@ static int32_t tell(struct way *way, uint16_t id, uint64_t header)
     return ended(sent, &request);
 }
 
-/* Puts a pattern, gets it back, and notifies the peer: TIELINE_OK, or the failure. */
+/* Puts a pattern, gets it back, and notifies the peer. Returns TIELINE_OK or the status of the failure. */
 static int32_t round_trip(struct way *way, uint64_t number, struct tieline_region *source, struct tieline_region *back)
 {
     uint64_t request;
@@ -148,7 +149,7 @@ int main(int argc, char **argv)
         check(tieline_worker_wait_until(me.worker, is_over, &heard, TIELINE_FOREVER));
         printf("%" PRIu64 " rounds heard of\n", heard.rounds);
     }
-    /* The other rank's remaining operations are served meanwhile. */
+    /* During the barrier, this rank serves the other rank's remaining operations. */
     check(tieline_job_barrier(me.job, me.worker));
     check(tieline_worker_close_region(me.worker, memory, PATIENCE));
     leave(&me);

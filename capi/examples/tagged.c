@@ -9,7 +9,8 @@
 
 #include "job.h"
 
-/* HELLO carries the sender's rank: messages identify their sender by a number that the receiver's worker has assigned. */
+/* A HELLO message carries the sender's rank: other messages identify their sender only by the peer number that the receiver's
+   worker has assigned. */
 enum { HELLO = 1, MESSAGE = 2, MOST_RANKS = 64, MOST_PEERS = 1024 };
 enum { SMALL = 100, LARGE = 3 << 20, ROUNDS = 20, ANY = MOST_RANKS };
 
@@ -60,7 +61,7 @@ static void on_message(void *user, const struct tieline_message *message)
     last = &arrival->next;
 }
 
-/* A send in progress; its memory belongs to the library until it was waited for. */
+/* A send in progress; its memory belongs to the library until the send has completed. */
 struct sending {
     uint64_t request;
     struct tieline_region *lent;
@@ -125,7 +126,8 @@ static int32_t matches(void *user)
     return 0;
 }
 
-/* Receives the first message that matches, which must fit; returns its length, and writes its sender. */
+/* Receives the first matching message into a buffer that must be large enough. Returns the message's length, and writes its sender.
+   */
 static size_t receive(size_t source, uint64_t tag, void *bytes, size_t room, size_t *from)
 {
     struct pattern pattern = {source, tag, NULL};

@@ -1,4 +1,5 @@
-/* Sending threads: each with a worker of its own, then all through one worker behind a lock. Rank 1 receives, and nothing is lost.
+/* Threads that send: first, each thread has a worker of its own; then all threads share one worker and a lock. Rank 1 receives,
+   and checks that no message is lost.
  *
  * tieline run -n 2 -- ./threads
  */
@@ -17,7 +18,8 @@ struct shared {
     pthread_mutex_t lock;
 };
 
-/* Posts one message; the endpoint's worker makes room for it. The lock is held for each call, but not while waiting. */
+/* Posts one message; if the queue is full, makes progress on the endpoint's worker and posts again. The thread holds the lock
+   during each call, but not while it waits. */
 static void send_one(struct tieline_worker *worker, struct tieline_endpoint *there, uint64_t header, pthread_mutex_t *lock)
 {
     int32_t sent;

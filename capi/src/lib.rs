@@ -1,4 +1,4 @@
-//! The C library. `tieline.h` is generated from this crate; `libtieline.so.0` and `libtieline.a` are linked from it.
+//! The C library. `tieline.h` is generated from this crate; `libtieline.so.0` and `libtieline.a` contain this crate.
 //!
 //! ```c
 //! struct tieline_worker *worker;
@@ -6,22 +6,23 @@
 //! if (status < 0) fprintf(stderr, "%s\n", tieline_error_text());
 //! ```
 //!
-//! It uses the public interface of the crate `tieline`, plus calls of that crate that cannot panic
-//! (`core/src/endpoint/at_once.rs`), and adds what C lacks. [docs/c.md](../../../docs/c.md) states the rules for the C programmer.
-//! They are implemented as follows:
+//! This crate uses the public interface of the crate `tieline`, plus calls of that crate that cannot panic
+//! (`core/src/endpoint/at_once.rs`), and adds handles, error records and panic guards for C. [docs/c.md](../../../docs/c.md) states
+//! the rules for the C programmer. These rules are implemented as follows:
 //!
 //! * **A handle is not an address.** Its bits are a place in a table, the kind of the object, and a use count of the place
 //!   (`abi/table.rs`). A handle is followed only if the place holds the same three values. A closed handle, a handle of another
 //!   kind, or arbitrary bits are therefore an error and never an access to freed memory.
-//! * **A worker has a mark** (`abi/enter.rs`) that records which thread is in a call of it. The mark is a word that is read and
-//!   written without a locked instruction. Another thread that calls meanwhile gets `Busy`; a nested call from a handler is
-//!   admitted.
+//! * **A worker has a mark** (`abi/enter.rs`) that records which thread is in a call of the worker. The mark is a word that is read
+//!   and written without a locked instruction. Another thread that calls at the same time gets `Busy`; a nested call from a handler
+//!   is admitted.
 //! * **No panic unwinds into C.** Every entry point catches panics, except around code that cannot panic (`Mark::at_once`). A panic
-//!   ends the object it happened in (its mark stays `BROKEN`), and the call returns `ProviderFailed` with the panic's text.
+//!   ends the object in which it happened (its mark stays `BROKEN`), and the call returns `ProviderFailed` with the panic's text.
 //! * **Records grow at their ends** (`abi/records.rs`), by the rules of the provider ABI.
-//! * **Errors stay in the thread** (`abi/error.rs`) until the next one, as values; their C strings are made on request.
+//! * **Errors stay in the thread** (`abi/error.rs`) until the thread's next error. Errors are stored as values; their C strings are
+//!   made on request.
 //!
-//! `unsafe` code is confined to the folder `abi`. Every exported function there takes addresses from the caller, who guarantees
-//! what the header says about them.
+//! `unsafe` code is confined to the folder `abi`. Every exported function there takes addresses from the caller, who guarantees the
+//! conditions that the header states for these addresses.
 
 pub mod abi;

@@ -1,4 +1,4 @@
-/* Contexts that are opened and closed repeatedly leak nothing: no memory, descriptor, mapping or thread.
+/* Contexts that are opened and closed repeatedly leak no memory, descriptor, mapping or thread.
  *
  * ./again ROUNDS
  */
@@ -38,7 +38,7 @@ static int mappings(void)
     return count;
 }
 
-/* Bytes of the heap in use; 0 if they cannot be counted. */
+/* Returns the number of bytes in use on the heap; 0 if they cannot be counted. */
 static size_t heap(void)
 {
 #ifdef __GLIBC__
@@ -131,7 +131,7 @@ int main(int count, char **words)
            after, descriptors, entries("/proc/self/fd"), maps, mappings(), threads, entries("/proc/self/task"));
     expect(after <= before + (size_t)rounds * MOST);
     expect(entries("/proc/self/fd") == descriptors && entries("/proc/self/task") == threads);
-    /* The heap itself may have taken more pages. */
+    /* The allocator itself may have mapped more pages. */
     expect(mappings() <= maps + 4);
     return 0;
 }

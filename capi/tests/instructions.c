@@ -70,7 +70,7 @@ int main(int argc, char **argv)
     len = sizeof bytes;
     check(tieline_region_key(memory, bytes, &len));
     check(tieline_endpoint_import_key(me, bytes, len, &key));
-    /* Past the threshold of fast boxes, and until the key's mapping exists. */
+    /* Runs the case until its cost is stable: past the threshold of fast boxes, and until the key's mapping exists. */
     for (n = 0; n < WARM_UP; n++) {
         uint64_t request;
         if (check(tieline_send(me, 1, 0, "warm up!", 8, NULL, &request)) == TIELINE_PENDING) {

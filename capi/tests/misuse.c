@@ -1,4 +1,4 @@
-/* Every detectable error of a caller: each is reported with a text, and has no other effect.
+/* Every detectable error of a caller: each is reported with a text. The failed call has no other effect.
  *
  * ./misuse
  */
@@ -14,7 +14,7 @@
 
 #define refused(call, status_, words) refuse(call, status_, words, __LINE__)
 
-/* The call has failed with this status, and its text contains `words`. */
+/* Checks that the call has failed with this status, and that the error text contains `words`. */
 static void refuse(int32_t is, int32_t status, const char *words, int line)
 {
     struct tieline_error error = {sizeof error, 0, 0, NULL, NULL, NULL, NULL};
@@ -129,11 +129,11 @@ static void handles_of_another_kind_and_those_that_are_over(void)
     refused(tieline_region_drop(f.memory), TIELINE_INVALID, "closed");
     check(tieline_context_close(f.context));
     refused(tieline_context_close(f.context), TIELINE_INVALID, "closed");
-    /* Other objects reuse their places, but not their handles. */
+    /* New objects reuse the places of the dropped objects, but not their handles. */
     set_up(&f);
     refused(tieline_worker_progress(before.worker), TIELINE_INVALID, "closed");
     refused(tieline_send(before.me, 1, 0, NULL, 0, NULL, NULL), TIELINE_INVALID, "closed");
-    /* Objects of a worker outlive it, and are unusable. */
+    /* Objects of a worker outlive the worker, and are unusable. */
     check(tieline_worker_drop(f.worker));
     refused(tieline_send(f.me, 1, 0, "x", 1, NULL, NULL), TIELINE_CLOSED, "");
     check(tieline_key_drop(f.key));
@@ -173,7 +173,8 @@ static void records(void)
     check(tieline_worker_counter(f.worker, &counter));
     how.counter = counter;
     check(tieline_put_bytes(f.key, 0, "x", 1, &how, NULL));
-    /* An older caller's record is shorter: the rest is taken as zeros, so it is tracked with the word 0. */
+    /* An older caller's record is shorter: missing fields count as zero, so the operation is tracked with the word 0.
+       */
     how.size = offsetof(struct tieline_how, user);
     how.tell = TIELINE_TELL_TRACKED;
     how.user = 99;
@@ -220,7 +221,7 @@ static void message_is_refused_after_handler(void)
 
 static struct tieline_message copies[2];
 
-/* Every function that takes a record refuses this one. */
+/* Checks that every function that takes a record refuses this record. */
 static void is_refused(const struct tieline_message *record)
 {
     struct tieline_announcement *late;
@@ -384,7 +385,7 @@ static void threads(void)
     check(tieline_worker_wait_until(f.worker, is_handled, &f, PATIENCE));
     message_is_refused_after_handler();
     expect(memory_of(&f)[0] == 5);
-    /* Any thread may call, one at a time. */
+    /* Any thread may call, but only one thread at a time. */
     expect(pthread_create(&other, NULL, uses_it_alone, &f) == 0 && pthread_join(other, NULL) == 0);
     check(tieline_job_barrier(job, f.worker));
     check(tieline_job_close(job));
@@ -441,7 +442,7 @@ static void replaces_itself(void *user, const struct tieline_message *message)
 {
     struct fixture *f = (struct fixture *)user;
     uint32_t peer;
-    /* The first of these two never runs. */
+    /* The first of these two handlers never runs. */
     check(tieline_worker_on_message(f->worker, 1, is_the_last, f));
     check(tieline_worker_on_message(f->worker, 1, is_the_next, f));
     check(tieline_message_peer(message, &peer));
@@ -470,7 +471,7 @@ static void a_handler_may_replace_itself(void)
     tear_down(&f);
 }
 
-/* The objects that a handler uses may be freed together with the worker: they are not accessed after that. */
+/* The objects that a handler uses may be freed together with the worker: the library does not access them afterwards. */
 static void handler_that_drops_worker_is_the_last(void)
 {
     struct fixture f;
@@ -514,7 +515,7 @@ static void a_region_in_use_is_not_closed(void)
     refused(tieline_region_close(lent), TIELINE_BUSY, "in use");
     piece.len = LEN + 1;
     refused(tieline_send_pieces(f.me, 9, 0, &piece, 1, NULL, NULL), TIELINE_OUT_OF_RANGE, "");
-    /* It has no handler, so it is refused, and the sender learns that. */
+    /* The message has no handler, so it is refused, and the sender is notified. */
     refused(tieline_worker_finish(f.worker, request, PATIENCE, NULL), TIELINE_UNSUPPORTED, "");
     refused(tieline_worker_finish(f.worker, request, 0, NULL), TIELINE_INVALID, "none with the number");
     check(tieline_worker_close_region(f.worker, lent, PATIENCE));
@@ -689,7 +690,7 @@ static void a_thread_that_is_canceled_in_a_wait(void)
 
 static sem_t is_closed;
 
-/* Other objects reuse the places of the released ones. */
+/* New objects reuse the places of the released objects. */
 static void close_job(void)
 {
     size_t len;
@@ -744,7 +745,7 @@ static void a_job_may_be_closed_inside_of_a_call(void)
     memset(&own, 0, sizeof own);
     own.size = sizeof own;
     own.ranks = 1;
-    /* A host has no more ranks than the job, and no rank beyond its own count. */
+    /* A host has at most the ranks of the job, and the local rank is below the number of local ranks. */
     own.local_ranks = 2;
     refused(tieline_job_open(&own, &job), TIELINE_INVALID, "rank 0 of 2 of its host, in a job of 1");
     own.local_ranks = own.local_rank = 1;
@@ -974,7 +975,8 @@ static void a_signal_handler_may_wake(void)
     } while (waited >= 0);
     refused(waited, TIELINE_TIMED_OUT, "time is up");
     check(tieline_waker_drop(waker));
-    /* A dropped waker stores no error text: that would allocate, and a signal handler may call late. */
+    /* A dropped waker stores no error text: that would allocate, and a signal handler may call tieline_waker_wake
+       after the waker was dropped. */
     expect(tieline_waker_wake(waker) == TIELINE_INVALID && tieline_waker_wake(NULL) == TIELINE_INVALID);
     expect(tieline_waker_wake((struct tieline_waker *)f.worker) == TIELINE_INVALID);
     refused(waited, TIELINE_TIMED_OUT, "time is up");

@@ -63,7 +63,7 @@ static int32_t allgather(void *user, const void *mine, size_t len, tieline_take_
     struct own *own = (struct own *)user;
     size_t rank;
     int32_t status = TIELINE_OK;
-    /* A rank does not overwrite bytes that another has not read. */
+    /* A rank does not overwrite bytes that another rank has not read. */
     for (rank = 0; rank < RANKS && status == TIELINE_OK; rank++) {
         status = until_at_least(&own->page->read[rank], own->round);
     }

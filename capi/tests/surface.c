@@ -350,7 +350,7 @@ static void by_name(void)
     check(tieline_worker_connect_by_name(worker, name, len, &there));
     ended(tieline_endpoint_flush_messages(there, NULL, &request), &request);
     check(tieline_endpoint_drop(there));
-    /* An abandoned query, and a malformed name. */
+    /* A query that is abandoned, and a malformed name. */
     check(tieline_worker_ask_name(worker, name, len, &call));
     check(tieline_name_call_drop(call));
     expect(tieline_worker_ask_name(worker, name, 3, &call) < 0 && call == NULL);

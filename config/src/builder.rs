@@ -1,4 +1,4 @@
-//! Reading the values: program, environment, files.
+//! Reading the values of settings from the program, the environment and files.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -10,25 +10,25 @@ use tieline_plugin_api::{Status, raised_rights};
 use super::{Config, FileView, Known, Origin, ReportTo, Setting, files, vars};
 use crate::Error;
 
-/// Collects values. A new builder reads neither the environment nor any file.
+/// A builder that collects values. A new builder reads neither the environment nor any file.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigBuilder {
     program: BTreeMap<String, String>,
     environment: BTreeMap<String, String>,
     system_file: Option<PathBuf>,
     raised_rights: bool,
-    /// Misspelt names of the environment, with the probable `TIELINE_` name.
+    /// Misspelt names in the environment, with the probable `TIELINE_` name.
     misspelt: Vec<(String, String)>,
 }
 
 impl ConfigBuilder {
-    /// A value from the program, which overrides the environment.
+    /// Sets a value from the program. The value overrides the environment.
     pub fn set(mut self, name: &str, value: &str) -> ConfigBuilder {
         let _ = self.program.insert(name.to_owned(), value.to_owned());
         self
     }
 
-    /// Uses the environment, the system's file and the rights of this process.
+    /// Reads the environment of this process, the system's file, and whether the process has raised rights.
     pub fn process_environment(self) -> ConfigBuilder {
         let text = |s: std::ffi::OsString| s.to_string_lossy().into_owned();
         self.environment(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
@@ -36,7 +36,7 @@ impl ConfigBuilder {
             .raised_rights(raised_rights())
     }
 
-    /// Uses an environment.
+    /// Reads the given environment instead of that of the process.
     pub fn environment(
         mut self,
         variables: impl IntoIterator<Item = (String, String)>,
@@ -55,20 +55,20 @@ impl ConfigBuilder {
         self
     }
 
-    /// The path of the system's settings.
+    /// Sets the path of the system's settings file.
     pub fn system_file(mut self, path: &Path) -> ConfigBuilder {
         self.system_file = Some(path.to_owned());
         self
     }
 
-    /// Whether the process has more rights than its user. The user must then not choose files.
+    /// Sets whether the process has more rights than its user. If it has, the user's environment must not choose files.
     pub fn raised_rights(mut self, raised: bool) -> ConfigBuilder {
         self.raised_rights = raised;
         self
     }
 
-    /// The destination of the report, from the program and the environment only. It serves errors that keep the files from being
-    /// read.
+    /// Returns the destination of the report, from the program and the environment only. Errors that keep the files from being read
+    /// need this destination.
     pub fn report_to(&self) -> Option<ReportTo> {
         let in_environment = || {
             let value = self.environment.get(vars::REPORT)?;
@@ -83,8 +83,8 @@ impl ConfigBuilder {
     /// Reads the files and sorts all values by precedence.
     ///
     /// # Errors
-    /// A malformed file, an unreadable file that `TIELINE_CONFIG` names, or a name from
-    /// the program that does not begin with `TIELINE_`.
+    /// Returns an error for a malformed file, for an unreadable file that `TIELINE_CONFIG` names, and for a name from the program
+    /// that does not begin with `TIELINE_`.
     pub fn build(mut self) -> Result<Config, Error> {
         let is_foreign = |(name, _): &(&String, &String)| !name.starts_with("TIELINE_");
         if let Some((name, value)) = self.program.iter().find(is_foreign) {
@@ -164,7 +164,7 @@ impl ConfigBuilder {
         Ok(Config { set, files: views, known })
     }
 
-    /// The files, strongest first, and whether `TIELINE_CONFIG` names each.
+    /// Returns the files, strongest first, each with whether `TIELINE_CONFIG` names it.
     fn files(&self) -> Vec<(PathBuf, bool)> {
         let mut files = Vec::new();
         if let Some(path) = self.program.get(vars::CONFIG).or(self.environment.get(vars::CONFIG)) {

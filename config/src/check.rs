@@ -5,16 +5,16 @@ use tieline_plugin_api::Status;
 use super::{Config, HIDDEN, Origin, Setting, nearest, upper, vars};
 use crate::Error;
 
-/// The number of unknown names that are reported one by one.
+/// The maximum number of unknown names that are reported one by one.
 const MOST_NAMES: usize = 32;
 
 impl Config {
-    /// Checks every value against its variable's kind, and every name against the known ones.
-    /// `idle` are providers that were found but not loaded. Their variables are not known, so names with their prefix
-    /// are accepted. Returns the new warnings; each name has at most one.
+    /// Checks every value against its variable's kind, and every name against the known ones. `idle` lists the providers that were
+    /// found but not loaded. The variables of these providers are not known, so names with their prefix are accepted. Returns the
+    /// new warnings. Each name causes at most one warning.
     ///
     /// # Errors
-    /// A value that its variable does not accept; with `TIELINE_STRICT`, an unknown name.
+    /// Returns an error for a value that its variable does not accept and, with `TIELINE_STRICT`, for an unknown name.
     pub fn check(&self, idle: &[&str]) -> Result<Vec<String>, Error> {
         let strict = self.bool(vars::STRICT)?;
         let mut news = Vec::new();
@@ -76,8 +76,8 @@ impl Config {
         Ok(news)
     }
 
-    /// Variables of a launcher are read only from the environment, before there is a configuration. Set elsewhere they have no
-    /// effect.
+    /// Describes a variable that would have no effect here. Variables of a launcher are read only from the environment, before the
+    /// configuration exists.
     fn swallowed(&self, name: &str) -> Option<String> {
         let elsewhere =
             self.set.get(name)?.iter().find(|said| said.origin != Origin::Environment)?;

@@ -4,20 +4,22 @@ use crate::Setting;
 use std::fmt;
 use tieline_plugin_api::{Failure, Status};
 
-/// The object that a failure has ended. The same status may mean one refused call, or the end of everything on a connection.
+/// The extent of a failure: the object that has ended. The same status may mean one refused call, or the end of everything on a
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Scope {
-    /// This call, or this operation.
+    /// Only this call, or this operation.
     Call,
-    /// A connection, and all operations on it.
+    /// The connection and all operations on it.
     Connection,
-    /// The worker: this process closed it.
+    /// The worker, because this process closed it.
     Worker,
-    /// The context: its progress thread has stopped, or this is a forked child, which cannot use it.
+    /// The context, because its progress thread has stopped, or because this process is a forked child, which cannot use the
+    /// context.
     Context,
 }
 
-/// A failure with its three facts: event, reason and remedy. It is cheap if there is only a status.
+/// A failure with its three facts: event, reason and remedy. An error with only a status needs no allocation.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error {
     status: Status,
@@ -34,7 +36,7 @@ struct Facts {
 }
 
 impl Error {
-    /// An error with its three facts.
+    /// Makes an error from its three facts.
     #[must_use]
     pub fn new(
         status: Status,
@@ -47,14 +49,14 @@ impl Error {
         Error { status, facts: Some(Box::new(facts)) }
     }
 
-    /// An error with only a status, whose text is the reason.
+    /// Makes an error with only a status, whose text is the reason.
     #[inline]
     #[must_use]
     pub const fn from_status(status: Status) -> Error {
         Error { status, facts: None }
     }
 
-    /// The same failure with this scope. The scope never becomes narrower.
+    /// Returns the same error with this scope, unless the present scope is wider.
     #[must_use]
     pub fn of(mut self, scope: Scope) -> Error {
         let facts = self.facts.get_or_insert_with(|| {
@@ -70,7 +72,7 @@ impl Error {
         self
     }
 
-    /// The same failure, with the setting that caused it.
+    /// Returns the same error, with the setting that caused it.
     #[must_use]
     pub fn about(mut self, name: &str, setting: Setting) -> Error {
         if let Some(facts) = &mut self.facts {
@@ -79,39 +81,40 @@ impl Error {
         self
     }
 
-    /// The status, the same one that crosses the provider ABI.
+    /// Returns the status of the failure, as it crosses the provider ABI.
     #[inline]
     #[must_use]
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// The object that it has ended.
+    /// Returns the object that the failure has ended.
     #[must_use]
     pub fn scope(&self) -> Scope {
         self.facts.as_ref().map_or(Scope::Call, |f| f.scope)
     }
 
-    /// The setting that caused the failure, with its name, if there is one. The name is empty for a malformed line of a file.
+    /// Returns the setting that caused the failure, with its name, if there is one. The name is empty for a malformed line of a
+    /// file.
     #[must_use]
     pub fn setting(&self) -> Option<(&str, &Setting)> {
         let (name, setting) = self.facts.as_ref()?.setting.as_ref()?;
         Some((name, setting))
     }
 
-    /// The event.
+    /// Returns the text of the event.
     #[must_use]
     pub fn what(&self) -> &str {
         self.facts.as_ref().map_or(self.status.text(), |f| &f.what)
     }
 
-    /// The reason; empty if the status is sufficient.
+    /// Returns the text of the reason; empty if the status is sufficient.
     #[must_use]
     pub fn why(&self) -> &str {
         self.facts.as_ref().map_or("", |f| &f.why)
     }
 
-    /// The remedy; empty if there is none.
+    /// Returns the text of the remedy; empty if there is none.
     #[must_use]
     pub fn fix(&self) -> &str {
         self.facts.as_ref().map_or("", |f| &f.fix)

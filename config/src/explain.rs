@@ -1,23 +1,22 @@
 //! The record of every decision about providers, domains, modules and peers, with its reason.
 //!
-//! A [`Record`] names its subject (`provider`, and if they apply `domain`, `module`, `peer`) and holds
-//! one [`Verdict`]. `tieline info --why`, the text of "no usable path" and the JSON are three views of the
-//! same list.
+//! A [`Record`] names its subject (`provider`, and, if the decision is about one, `domain`, `module` and `peer`) and holds one
+//! [`Verdict`]. `tieline info --why`, the text of "no usable path" and the JSON are made from the same list of records.
 
 use serde::Serialize;
 
 /// One decision about one subject.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Record {
-    /// Provider name.
+    /// The name of the provider.
     pub provider: String,
-    /// Domain, if the decision is about one.
+    /// The name of the domain, if the decision is about a domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Module, if the decision is about one.
+    /// The name of the module, if the decision is about a module.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// Peer, if the decision is about one.
+    /// The name of the peer, if the decision is about a peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
     /// The decision.
@@ -29,72 +28,72 @@ pub struct Record {
 #[serde(rename_all = "snake_case", tag = "is")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It was found.
+    /// The subject was found.
     Found {
-        /// A file's path, or `built in`.
+        /// The path of a file, or `built in`.
         origin: String,
-        /// Its version.
+        /// The version of the subject.
         version: String,
     },
-    /// Requested by name, and not found.
+    /// The subject was requested by name, and was not found.
     NotFound {
         /// The places that were searched.
         looked: String,
         /// The nearest existing name.
         nearest: Option<String>,
     },
-    /// Found, but not usable.
+    /// The subject was found, but is not usable.
     Refused {
-        /// The step: `search`, `permissions`, `elf`, `note`, `abi`, `probe`, `dlopen`, `symbol`, `init`, `value` (a setting that
-        /// the provider refuses), `layout`, `tables`, `open`.
+        /// The step that failed: `search`, `permissions`, `elf`, `note`, `abi`, `probe`, `dlopen`, `symbol`, `init`, `value` (a
+        /// setting that the provider refuses), `layout`, `tables`, `open`.
         phase: String,
         /// The expected value.
         expected: String,
         /// The found value.
         found: String,
     },
-    /// Left out by a variable.
+    /// A variable excludes the subject.
     Filtered {
         /// The variable, with its value.
         by: String,
     },
-    /// Lacks a capability of the role.
+    /// The subject lacks a capability of the role.
     LacksCapability {
-        /// The capability.
+        /// The missing capability.
         capability: String,
-        /// The role it was considered for.
+        /// The role for which the subject was considered.
         role: String,
     },
-    /// Another one was preferred.
+    /// Another subject was preferred.
     OutrankedBy {
-        /// The preferred one.
+        /// The preferred subject.
         winner: String,
         /// The rule: `priority 80 over 60`, `cost`, `first of its name`.
         rule: String,
     },
-    /// Cannot reach that peer.
+    /// The subject cannot reach the peer.
     Unreachable {
         /// The reason.
         because: String,
     },
-    /// Usable, but there is nothing here to use it for.
+    /// The subject is usable, but this host lacks something that it needs.
     NotUsed {
         /// The missing part: `no device in /sys/class/infiniband`.
         because: String,
     },
-    /// Not needed by any path, and closed again.
+    /// No path needs the subject, which was closed again.
     NotNeeded {
         /// The reason.
         because: String,
     },
-    /// Disabled, with the reason.
+    /// The subject is disabled.
     Disabled {
         /// The reason.
         because: String,
     },
-    /// In use.
+    /// The subject is in use.
     ChosenFor {
-        /// Roles: `message`, `RMA`, `atomic`, `connection`.
+        /// The roles of the subject: `message`, `RMA`, `atomic`, `connection`.
         roles: Vec<String>,
         /// The reason why it was chosen.
         because: String,
@@ -102,13 +101,13 @@ pub enum Verdict {
 }
 
 impl Record {
-    /// A record about a provider as a whole.
+    /// Makes a record about a provider as a whole.
     #[must_use]
     pub fn provider(provider: impl Into<String>, verdict: Verdict) -> Record {
         Record { provider: provider.into(), domain: None, module: None, peer: None, verdict }
     }
 
-    /// A record about one module of one domain.
+    /// Makes a record about one module of one domain.
     #[must_use]
     pub fn module(
         provider: impl Into<String>,
@@ -127,7 +126,8 @@ impl Record {
 }
 
 impl Record {
-    /// Its subject: `shm`, `verbs:mlx5_0`, `verbs:mlx5_0/rc`, and the peer if it is about one.
+    /// Returns the name of the subject: `shm`, `verbs:mlx5_0`, `verbs:mlx5_0/rc`, followed by the peer if the record is about a
+    /// peer.
     #[must_use]
     pub fn subject(&self) -> String {
         let mut subject = match (&self.domain, &self.module) {
@@ -144,7 +144,7 @@ impl Record {
 }
 
 impl Verdict {
-    /// The decision in a word or two: `used`, `left out`, `refused`.
+    /// Returns the decision in a word or two: `used`, `left out` (excluded), `refused`.
     #[must_use]
     pub fn state(&self) -> &'static str {
         match self {
@@ -162,7 +162,7 @@ impl Verdict {
         }
     }
 
-    /// The facts of the decision, in one line.
+    /// Returns the facts of the decision, in one line.
     #[must_use]
     pub fn detail(&self) -> String {
         match self {
@@ -187,7 +187,7 @@ impl Verdict {
         }
     }
 
-    /// Whether its subject is in use.
+    /// Checks whether the subject is in use.
     #[must_use]
     pub fn is_used(&self) -> bool {
         matches!(self, Verdict::ChosenFor { .. })

@@ -20,7 +20,7 @@ use toml::Spanned;
 
 use crate::{Error, Origin, Setting, vars};
 
-/// One `name = value` of a file.
+/// A `name = value` line of a settings file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -28,11 +28,11 @@ pub(super) struct Line {
     pub(super) line: usize,
 }
 
-/// The most that a file of settings may hold.
+/// The maximum size of a settings file, in bytes.
 pub(super) const MOST_BYTES: u64 = 1 << 20;
 
-/// The text of a regular file of at most that many bytes. Other kinds of files are refused without waiting: a FIFO would block the
-/// thread that opens a context, and a device might never end.
+/// Reads the text of a regular file of at most `most` bytes. Other kinds of files are refused before they are opened for reading: a
+/// FIFO would block the thread that opens a context, and a device might have no end.
 pub(super) fn read_text(path: &Path, most: u64) -> io::Result<(String, Metadata)> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
@@ -51,7 +51,8 @@ pub(super) fn read_text(path: &Path, most: u64) -> io::Result<(String, Metadata)
     Ok((text, meta))
 }
 
-/// The beginnings of the lines of a text. They are found once per text: a search per key would cost the square of its length.
+/// The beginnings of the lines of a text. The positions are found once per text: one search per key would cost the square of the
+/// text's length.
 struct LineStarts(Vec<usize>);
 
 #[cfg(test)]
@@ -68,7 +69,7 @@ impl LineStarts {
         LineStarts(std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect())
     }
 
-    /// The number of the byte's line, starting at 1.
+    /// Returns the line number of the byte at `at`, starting at 1.
     fn line_of(&self, at: usize) -> usize {
         self.0.partition_point(|start| *start <= at)
     }
@@ -127,7 +128,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Result<Vec<Line>, Error> {
     Ok(lines)
 }
 
-/// `[shm] fastbox-size` is `TIELINE_SHM_FASTBOX_SIZE`; a key that is a full name stays the same.
+/// Makes a variable's name: `[shm] fastbox-size` is `TIELINE_SHM_FASTBOX_SIZE`; a key that is a full name stays the same.
 fn variable_name(prefix: &str, key: &str) -> Option<String> {
     let upper = key.to_ascii_uppercase().replace('-', "_");
     let sound = !upper.is_empty() && upper.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -140,8 +141,8 @@ fn variable_name(prefix: &str, key: &str) -> Option<String> {
     }
 }
 
-/// The path of the user's file of settings. `environment` returns `XDG_CONFIG_HOME` and `HOME`. Relative ones are ignored, so
-/// that the current directory has no effect.
+/// Returns the path of the user's settings file. `environment` returns the values of `XDG_CONFIG_HOME` and `HOME`. Relative values
+/// are ignored, so that the current directory has no effect.
 pub(super) fn user_file(environment: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     let absolute = |name: &str| environment(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let directory = absolute("XDG_CONFIG_HOME")
@@ -149,12 +150,12 @@ pub(super) fn user_file(environment: impl Fn(&str) -> Option<String>) -> Option<
     Some(directory.join("tieline").join("tieline.toml"))
 }
 
-/// A table in the order of the file, each key with its position.
+/// A TOML table in the order of the file, with the position of each key.
 struct Table(Vec<(Spanned<String>, Node)>);
 
 enum Node {
     Table(Table),
-    /// The value as text, and its kind if it is no text.
+    /// The value as text, and its kind if it is not a string.
     Value(String, Option<&'static str>),
 }
 
@@ -283,7 +284,7 @@ mod tests {
         }
     }
 
-    /// As many keys as there is room for. The test counts the bytes that were scanned for the keys' lines, not the time.
+    /// The largest accepted file is full of keys. The test counts the bytes that were scanned for the keys' lines, not the time.
     #[test]
     fn lines_of_largest_file_are_scanned_once_for_all_keys() {
         let mut text = String::new();
@@ -313,14 +314,14 @@ mod tests {
             let error = read_text(Path::new(odd), 4).unwrap_err();
             assert!(error.to_string().contains("not a regular file"), "{odd}: {error}");
         }
-        // A file that does not state its length.
+        // `/proc/self/maps` is a file that reports the length 0.
         assert!(read_text(Path::new("/proc/self/maps"), 16).is_err());
         assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
         let (said, hears) = std::sync::mpsc::channel();
         let fifo = path.clone();
         let reader = std::thread::spawn(move || said.send(read_text(&fifo, 4).map(drop)));
         let heard = hears.recv_timeout(std::time::Duration::from_secs(20));
-        // A reader that waits for a writer gets one, so that the test ends.
+        // If a reader waits for a writer, this open ends its wait, so that the test ends.
         let _ = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&path);
         std::fs::remove_file(&path).unwrap();
         reader.join().unwrap().unwrap();

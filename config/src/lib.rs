@@ -1,10 +1,10 @@
 //! Configuration: all settings, their origins, and the effective values.
 //!
-//! A value comes from the program (`Context::builder().set(..)`), else the environment, else a file, else
-//! the variable's default, and it records its origin. Files are `/etc/tieline/tieline.toml`, the user's
-//! `tieline/tieline.toml` under `$XDG_CONFIG_HOME` or `~/.config`, and the one named by `TIELINE_CONFIG`;
-//! a later one overrides an earlier one. An empty value counts as not set. A process that runs with raised
-//! rights reads no file of the user, and ignores every variable of the environment that names a file or a directory.
+//! A value comes from the program (`Context::builder().set(..)`), else the environment, else a file, else the variable's default;
+//! every value records its origin. Files are `/etc/tieline/tieline.toml`, the user's `tieline/tieline.toml` under
+//! `$XDG_CONFIG_HOME` or `~/.config`, and the file that `TIELINE_CONFIG` names; a later file overrides an earlier one. An empty
+//! value counts as not set. A process that runs with raised rights reads no file of the user, and ignores every environment
+//! variable that names a file or a directory.
 //!
 //! ```text
 //! let config = Config::builder().process_environment().set("TIELINE_QUEUE_BYTES", "1m").build()?;
@@ -52,13 +52,13 @@ pub use sys::effective_uid;
 /// The origin of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The program, through the builder.
+    /// The program, which set the value through the builder.
     Program,
     /// An environment variable.
     Environment,
-    /// A line of a file.
+    /// A file, and the number of the line in it.
     File(PathBuf, usize),
-    /// It is the default.
+    /// The default of the variable.
     Default,
 }
 
@@ -79,17 +79,17 @@ impl Serialize for Origin {
     }
 }
 
-/// The destination of the report while it is written.
+/// The destination of the report of a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReportTo {
-    /// The process's stderr.
+    /// The stderr of the process.
     Stderr,
-    /// A file's path, as it was set: `%p` stands for the process's number, `%h` for its host's name.
+    /// The path of a file, as it was set: `%p` is replaced by the process's number, `%h` by the host's name.
     File(String),
 }
 
 impl ReportTo {
-    /// Reads a value; none if it is empty or neither `stderr` nor a path.
+    /// Reads a value; returns `None` if the value is empty, or neither `stderr` nor a path.
     fn read(text: &str) -> Option<ReportTo> {
         match text {
             vars::STDERR => Some(ReportTo::Stderr),
@@ -98,49 +98,50 @@ impl ReportTo {
     }
 }
 
-/// One value with its origin.
+/// A value with its origin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Setting {
-    /// The text as it was written.
+    /// The text of the value, as it was written.
     pub value: String,
-    /// Its origin.
+    /// The origin of the value.
     pub origin: Origin,
 }
 
-/// One variable with everything known about it: a line of `tieline config`.
+/// A variable with its value, kind and description: a line of `tieline config`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ValueView {
-    /// Its name.
+    /// The name of the variable.
     pub name: String,
-    /// The effective value; empty if it is not set and has no default.
+    /// The effective value; empty if the variable is not set and has no default.
     pub value: String,
-    /// Its origin.
+    /// The origin of the effective value.
     pub origin: Origin,
-    /// The value if it were not set.
+    /// The default of the variable.
     pub default: String,
-    /// The kind: `size`, `count`, `duration`, `bool`, `text`, `list`, or the accepted words.
+    /// The kind of the value: `size`, `count`, `duration`, `bool`, `text`, `list`, or the accepted words.
     pub kind: String,
-    /// `core`, or the provider that reads it; `unknown` for a name that was not declared.
+    /// The owner: `core`, or the provider that reads the variable; `unknown` for a name that was not declared.
     pub owner: String,
-    /// Its effect.
+    /// The description of the variable's effect.
     pub doc: String,
-    /// Other values that were set and overridden, strongest first.
+    /// Other settings of the variable that were overridden, strongest first.
     pub overridden: Vec<Setting>,
 }
 
-/// A file of settings that was searched for.
+/// A settings file that was searched for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FileView {
-    /// Its path.
+    /// The path of the file.
     pub path: PathBuf,
-    /// `read`, `not there`, or the reason why it was not read.
+    /// The state of the file: `read`, `not there`, or the reason why it was not read.
     pub state: String,
 }
 
-/// All settings and all variables. It is shared by its users; `declare` is called while providers are loaded.
+/// All settings and all variables. The users of a configuration share one object; `declare` adds variables while providers are
+/// loaded.
 #[derive(Debug)]
 pub struct Config {
-    /// By name, strongest first.
+    /// The settings of each name, strongest first.
     set: BTreeMap<String, Vec<Setting>>,
     files: Vec<FileView>,
     known: RwLock<Known>,
@@ -149,24 +150,24 @@ pub struct Config {
 /// State that is added after the values were read.
 #[derive(Debug, Default)]
 struct Known {
-    /// By name: the provider and its declaration.
+    /// The declaration of each name, with its provider.
     declared: BTreeMap<String, (String, Declared)>,
-    /// Providers that are in use.
+    /// The providers that are in use.
     providers: BTreeSet<String>,
-    /// Names of families (priorities, connection lists) that were looked up.
+    /// The names of families (priorities, connection lists) that were looked up.
     asked: BTreeSet<String>,
-    /// Names with a warning.
+    /// The names for which a warning was reported.
     reported: BTreeSet<String>,
     warnings: Vec<String>,
 }
 
 impl Config {
-    /// An empty builder.
+    /// Returns an empty builder.
     pub fn builder() -> ConfigBuilder {
         ConfigBuilder::default()
     }
 
-    /// The effective value, including the default; none if it is not set and has no default.
+    /// Returns the effective value, including the default; `None` if the variable is not set and has no default.
     pub fn get(&self, name: &str) -> Option<String> {
         let value = match self.setting(name) {
             Some(setting) => setting.value.clone(),
@@ -177,7 +178,7 @@ impl Config {
         Some(value).filter(|value| !value.is_empty())
     }
 
-    /// The origin of the effective value.
+    /// Returns the origin of the effective value.
     pub fn origin(&self, name: &str) -> Origin {
         match self.setting(name) {
             Some(setting) => setting.origin.clone(),
@@ -186,54 +187,56 @@ impl Config {
         }
     }
 
-    /// The origin in words; none for a default.
+    /// Returns a description of the origin; `None` for a default.
     pub fn origin_text(&self, name: &str) -> Option<String> {
         Some(self.origin(name)).filter(|it| *it != Origin::Default).map(|it| it.to_string())
     }
 
-    /// `TIELINE_QUEUE_BYTES=1m (environment)`, for messages.
+    /// Returns a citation for messages: `TIELINE_QUEUE_BYTES=1m (environment)`.
     pub fn cite(&self, name: &str) -> String {
         let value = self.get(name).unwrap_or_default();
         format!("{name}={} ({})", shown(name, &value), self.origin(name))
     }
 
-    /// Text; empty if it is not set and has no default.
+    /// Returns a text; empty if the variable is not set and has no default.
     pub fn text(&self, name: &str) -> String {
         self.get(name).unwrap_or_default()
     }
 
-    /// Bytes; `inf` is `usize::MAX`.
+    /// Returns a number of bytes; `inf` is `usize::MAX`.
     ///
     /// # Errors
-    /// An error with the variable, its value, its origin, and the accepted values. The other typed getters return the same.
+    /// Returns an error that contains the variable, its value, its origin, and the accepted values. The other typed getters return
+    /// the same kind of error.
     pub fn size(&self, name: &str) -> Result<usize, Error> {
         tieline_plugin_api::units::size(&self.text(name))
             .ok_or_else(|| self.not_a(name, &Kind::SIZE.accepted()))
     }
 
-    /// A number; `inf` is `usize::MAX`.
+    /// Returns a number; `inf` is `usize::MAX`.
     pub fn count(&self, name: &str) -> Result<usize, Error> {
         let count = tieline_plugin_api::units::count(&self.text(name));
         let count = count.ok_or_else(|| self.not_a(name, &Kind::COUNT.accepted()))?;
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
 
-    /// Yes or no.
+    /// Returns whether the variable is on.
     pub fn bool(&self, name: &str) -> Result<bool, Error> {
         tieline_plugin_api::units::boolean(&self.text(name))
             .ok_or_else(|| self.not_a(name, &Kind::BOOL.accepted()))
     }
 
-    /// A time; `inf` is [`Duration::MAX`].
+    /// Returns a duration; `inf` is [`Duration::MAX`].
     pub fn duration(&self, name: &str) -> Result<Duration, Error> {
         tieline_plugin_api::units::duration(&self.text(name))
             .ok_or_else(|| self.not_a(name, &Kind::DURATION.accepted()))
     }
 
-    /// The destination of the report while it is written, if there is one.
+    /// Returns the destination of the context's report, if one is set.
     ///
     /// # Errors
-    /// A word that is neither `stderr` nor a path. It would otherwise become a file of that name in the current directory.
+    /// Returns an error for a word that is neither `stderr` nor a path. The word would otherwise become a file of that name in the
+    /// current directory.
     pub fn report_to(&self) -> Result<Option<ReportTo>, Error> {
         let text = self.text(vars::REPORT);
         match ReportTo::read(&text) {
@@ -245,10 +248,10 @@ impl Config {
         }
     }
 
-    /// The job's secret, from its variable, else from the file of `TIELINE_SECRET_FILE`.
+    /// Returns the job's secret, from `TIELINE_SECRET`, else from the file that `TIELINE_SECRET_FILE` names.
     ///
     /// # Errors
-    /// A file that cannot be read, is empty, or that others than its owner can read.
+    /// Returns an error for a file that cannot be read, is empty, or can be read by users other than its owner.
     pub fn secret(&self) -> Result<Option<String>, Error> {
         if let Some(setting) = self.setting(vars::SECRET) {
             return Ok(Some(setting.value.clone()));
@@ -271,14 +274,14 @@ impl Config {
         }
     }
 
-    /// Every variable that has a value, with the result of [`Config::get`].
+    /// Returns every variable that has a value, with the result of [`Config::get`].
     pub fn all(&self) -> Vec<(String, String)> {
         let core = vars::CORE.iter().filter(|var| !var.is_family()).map(|var| var.name);
         let names: BTreeSet<&str> = core.chain(self.set.keys().map(String::as_str)).collect();
         names.into_iter().filter_map(|name| Some((name.to_owned(), self.get(name)?))).collect()
     }
 
-    /// The error of a value that a provider refuses, if the provider's words name a variable that is set.
+    /// Makes the error for a value that a provider refuses, if the provider's text names a variable that is set.
     pub fn refused_by(&self, provider: &str, words: &str) -> Option<Error> {
         let mut names = words.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
         let name = names.find(|name| self.setting(name).is_some())?;
@@ -298,7 +301,7 @@ impl Config {
         Some(self.blamed(name, error))
     }
 
-    /// One of the words that the variable's declaration lists, in lower case.
+    /// Returns one of the words that the variable's declaration lists, in lower case.
     pub fn word(&self, name: &str) -> Result<String, Error> {
         match self.refused(name) {
             None => Ok(self.text(name).to_ascii_lowercase()),
@@ -306,7 +309,7 @@ impl Config {
         }
     }
 
-    /// A selection. A default one does not warn about missing names.
+    /// Returns a selection. A default selection causes no warnings about missing names.
     pub fn selection(&self, name: &str) -> Result<Selection, Error> {
         let setting = Setting { value: self.text(name), origin: self.origin(name) };
         let selection = Selection::parse_from(name, setting)?;
@@ -314,7 +317,7 @@ impl Config {
         Ok(if asked { selection } else { selection.quiet() })
     }
 
-    /// The priority that was set for a module, else for its provider, and a citation of the variable.
+    /// Returns the priority that was set for a module, else for its provider, with a citation of the variable.
     pub fn priority(&self, provider: &str, module: &str) -> Result<Option<(i32, String)>, Error> {
         let of_provider = format!("{}{}", vars::PRIORITY, upper(provider));
         let of_module = format!("{of_provider}_{}", upper(module));
@@ -334,13 +337,13 @@ impl Config {
         Ok(None)
     }
 
-    /// The list that replaces `TIELINE_CONNECT` in a domain: the one that was set for it, else for its provider.
+    /// Returns the list that replaces `TIELINE_CONNECT` in a domain: the list that was set for the domain, else for its provider.
     ///
     /// # Errors
-    /// As [`Config::selection`].
+    /// Returns the errors of [`Config::selection`].
     pub fn connect_of(&self, provider: &str, domain: &str) -> Result<Option<Selection>, Error> {
         let names = [domain, provider].map(|name| format!("{}{}", vars::CONNECT_OF, upper(name)));
-        // If a provider has the name of another variable's suffix, the name means that variable.
+        // If a provider's name equals the suffix of another core variable, the variable's name refers to that core variable.
         let free = |name: &&String| vars::CORE.iter().all(|var| var.name != **name);
         let names: Vec<&String> = names.iter().filter(free).collect();
         self.known_mut().asked.extend(names.iter().map(|name| (*name).clone()));
@@ -348,25 +351,25 @@ impl Config {
         set.map(|name| self.selection(name)).transpose()
     }
 
-    /// The core's declaration of a variable of its own, which overrides a provider's; none for any other variable.
+    /// Returns the core's declaration of a core variable, which overrides a provider's declaration; `None` for any other variable.
     pub fn core_declaration(&self, name: &str) -> Option<Declared> {
         let exact = vars::CORE.iter().find(|var| var.name == name);
         let mut families = vars::CORE.iter().filter(|var| var.is_family());
         let var = exact.or_else(|| families.find(|var| name.starts_with(var.name)))?;
         let accepts = match var.kind {
             Kind::Value(accepts) => accepts,
-            // A provider gets these as texts: the core checks them itself.
+            // A provider gets the values of these kinds as texts: the core checks the values itself.
             Kind::Integer | Kind::Selection | Kind::Path => Accepts::any(config_kind::TEXT),
         };
         Some(Declared::new(name, var.default, var.doc, accepts))
     }
 
-    /// Marks a provider as in use: a name with its prefix that it has not declared is then a misspelling.
+    /// Records that a provider is in use: an undeclared name with the provider's prefix is then a misspelling.
     pub fn uses(&self, provider: &str) {
         let _ = self.known_mut().providers.insert(provider.to_owned());
     }
 
-    /// Adds variables of a provider that is in use, or that is not in use only because of a refused value.
+    /// Adds the variables of a provider that is in use, or whose only obstacle is a refused value.
     pub fn declare(&self, provider: &str, variables: impl IntoIterator<Item = Declared>) {
         let mut known = self.known_mut();
         for variable in variables {
@@ -380,8 +383,8 @@ impl Config {
         }
     }
 
-    /// Every variable: the core's in the order of the documentation, priorities that were set, the
-    /// providers', and unknown names that are set.
+    /// Returns every variable: the core's in the order of the documentation, priorities that were set, the providers' variables,
+    /// and unknown names that are set.
     pub fn views(&self) -> Vec<ValueView> {
         let mut views = Vec::new();
         for core in vars::CORE {
@@ -422,12 +425,12 @@ impl Config {
         views
     }
 
-    /// The files that were searched for.
+    /// Returns the settings files that were searched for.
     pub fn files(&self) -> Vec<FileView> {
         self.files.clone()
     }
 
-    /// All warnings so far.
+    /// Returns all warnings that were reported.
     pub fn warnings(&self) -> Vec<String> {
         self.known().warnings.clone()
     }
@@ -465,12 +468,12 @@ impl Config {
         }
     }
 
-    /// Whether a variable's value is a selection, whose parser checks it.
+    /// Checks whether a variable's value is a selection, which has its own parser.
     fn is_selection(&self, name: &str) -> bool {
         self.with_kind(name, |kind| kind == Kind::Selection)
     }
 
-    /// The error of a value that its variable does not accept.
+    /// Returns the error for a value that its variable does not accept.
     fn refused(&self, name: &str) -> Option<Error> {
         let text = self.text(name);
         let accepted = |kind: Kind| (!kind.admits(&text)).then(|| kind.accepted());
@@ -519,7 +522,8 @@ impl Config {
     }
 }
 
-/// A value that is safe to show. The value of a variable whose name contains `SECRET` is hidden, unless it is the path of a file.
+/// Returns a value in a form that may be shown. The value of a variable whose name contains `SECRET` is hidden, unless the value is
+/// the path of a file.
 fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
     let is_secret = name.contains("SECRET") && !name.ends_with("_FILE") && !value.is_empty();
     if is_secret { HIDDEN.into() } else { config::shown(name, value) }
@@ -528,7 +532,7 @@ fn shown<'a>(name: &str, value: &'a str) -> Cow<'a, str> {
 /// The placeholder of a hidden value.
 const HIDDEN: &str = "(set)";
 
-/// `shm-cma` in the spelling of a variable's name: `SHM_CMA`.
+/// Converts a name to the spelling in variables: `shm-cma` becomes `SHM_CMA`.
 pub fn upper(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })

@@ -1,11 +1,11 @@
-//! `docs/configuration.md`, and the file of settings that packages install, generated from the tables of variables.
+//! `docs/configuration.md`, and the settings file that packages install, generated from the tables of variables.
 
 use std::fmt::Write as _;
 
 use crate::{Config, Declared, ValueView};
 
-/// The text of `docs/configuration.md`: every variable of the core and of these providers, followed by those of other
-/// providers that are among `loaded`. Settings of this process have no effect on it.
+/// Returns the text of `docs/configuration.md`: every variable of the core and of these providers, followed by the variables of
+/// other providers in `loaded`. Settings of this process have no effect on the text.
 #[must_use]
 pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) -> String {
     let views = views(providers, loaded);
@@ -29,7 +29,8 @@ pub fn markdown(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueVi
     text
 }
 
-/// The text of the installed `/etc/tieline/tieline.toml`: the same variables, each set to its default behind a `#`.
+/// Returns the text of the installed `/etc/tieline/tieline.toml`: the same variables, each set to its default in a line that begins
+/// with `#`.
 #[must_use]
 pub fn settings_file(
     providers: Vec<(&'static str, Vec<Declared>)>,
@@ -50,7 +51,7 @@ pub fn settings_file(
         for line in wrapped(&format!("{} ({})", view.doc, view.kind), 96) {
             let _ = writeln!(text, "# {line}");
         }
-        // A name with `<...>` stands for many names and is no key, so a space keeps it a comment.
+        // A name with `<...>` is a pattern and not a key, so a space after the `#` marks the line as a comment.
         let sign = if view.name.contains('<') { "# " } else { "#" };
         let value = view.default.replace('\\', "\\\\").replace('"', "\\\"");
         let _ = writeln!(text, "{sign}{} = \"{value}\"", view.name);
@@ -58,7 +59,7 @@ pub fn settings_file(
     text
 }
 
-/// The declarations of these providers, and of others that are among `loaded`.
+/// Returns the declarations of these providers, and of other providers in `loaded`.
 fn views(providers: Vec<(&'static str, Vec<Declared>)>, loaded: &[ValueView]) -> Vec<ValueView> {
     let Ok(config) = Config::builder().build() else { return Vec::new() };
     for (provider, variables) in providers {
@@ -90,7 +91,8 @@ fn wrapped(text: &str, most: usize) -> Vec<String> {
     lines
 }
 
-/// Variables that the file omits: it cannot name further files, and every user can read it, so it must not hold the secret.
+/// Variables that the settings file omits: `TIELINE_CONFIG`, because a settings file cannot name further files, and
+/// `TIELINE_SECRET`, because every user can read the file.
 const FILES_CANNOT: [&str; 2] = ["TIELINE_CONFIG", "TIELINE_SECRET"];
 
 const FILE_INTRODUCTION: &str = r##"# Settings of Tieline for every user of this machine. Each line shows a default: to change it, remove the # and edit the value.

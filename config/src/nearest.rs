@@ -1,6 +1,6 @@
 //! The nearest known spelling of an unknown name.
 
-/// The candidate that is nearest to `name`, or none if more than a third of the letters would have to change.
+/// Returns the candidate that is nearest to `name`, or `None` if more than a third of the letters would have to change.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (name.chars().count() / 3).max(1);
     candidates
@@ -12,7 +12,7 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The number of letters to add, drop, change or swap with their neighbour (optimal string alignment).
+/// Returns the number of letters to add, drop, change or swap with a neighbour (optimal string alignment).
 pub(crate) fn distance(a: &str, b: &str) -> usize {
     let a: Vec<char> = a.chars().flat_map(char::to_lowercase).collect();
     let b: Vec<char> = b.chars().flat_map(char::to_lowercase).collect();
@@ -52,7 +52,8 @@ mod tests {
         assert_eq!(nearest("x", []), None);
     }
 
-    /// A third of the letters may change, at least one. Among equally near candidates the first by name wins.
+    /// At most a third of the letters may change, but one letter may always change. Among equally near candidates, the first by
+    /// name is chosen.
     #[test]
     fn nearness_is_counted_in_letters() {
         assert_eq!(nearest("abcdef", ["abcdxy"]), Some("abcdxy"));

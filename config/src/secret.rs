@@ -7,10 +7,10 @@ use std::path::Path;
 use super::files;
 use super::sys::effective_uid;
 
-/// A longer file is a mistake: the variable names another file.
+/// The maximum size of a secret file, in bytes. A longer file is taken for a mistake in the variable.
 pub(super) const MOST_BYTES: u64 = 64 * 1024;
 
-/// The secret of a file, with a warning if there is one; or the reason of a failure, with its remedy.
+/// Reads the secret from a file. Returns the secret, with a warning if there is one, or the reason of the failure and the remedy.
 pub(super) fn read(path: &Path) -> Result<(String, Option<String>), (String, String)> {
     let fix = "name a readable file that holds the secret, the same for all processes";
     let unusable = |why: String| (why, fix.to_owned());
@@ -23,9 +23,9 @@ pub(super) fn read(path: &Path) -> Result<(String, Option<String>), (String, Str
     }
 }
 
-/// Checks that other users cannot know or change the secret. A file of the user must not be readable or writable for others,
-/// because the user can ensure that. A file of root for other users must not be writable for them. A group may read it; if all
-/// users can read it, there is a warning.
+/// Checks that other users cannot read or change the secret. If the file belongs to the user of the process, others must have no
+/// access to it. If the file belongs to root, others must not be able to write it. A group may read such a file; if all users can
+/// read it, there is a warning.
 fn guarded(path: &Path, meta: &Metadata, user: u32) -> Result<Option<String>, (String, String)> {
     let (owner, mode) = (meta.uid(), meta.mode() & 0o7777);
     let path = path.display();
@@ -56,7 +56,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::path::PathBuf;
 
-    /// A new file with that mode.
+    /// Runs `test` with a new file of this mode.
     fn with_mode<R>(mode: u32, test: impl FnOnce(&Path, &Metadata) -> R) -> R {
         let place = |n| std::env::temp_dir().join(format!("tieline-mode-{mode:o}-{n}"));
         let new = |path: &PathBuf| {

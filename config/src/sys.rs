@@ -1,9 +1,9 @@
-//! The one system call of this crate: the user of the process.
+//! The system call of this crate: the user of the process.
 
 #![allow(unsafe_code)]
 
-/// The effective user.
+/// Returns the effective user of the process.
 pub fn effective_uid() -> u32 {
-    // SAFETY: cannot fail.
+    // SAFETY: `geteuid` has no preconditions and cannot fail.
     unsafe { libc::geteuid() }
 }

@@ -368,7 +368,7 @@ fn a_value_that_a_provider_refuses_is_cited_when_somebody_set_it() {
     assert_eq!((error.status(), error.what()), (Status::Invalid, what.as_str()));
     assert!(error.why().contains(words), "{error}");
     assert!(error.why().starts_with("provider shm: "), "{error}");
-    // A variable that several providers read is not blamed on the first reader.
+    // A refused variable that several providers read is not attributed to the first reader.
     let error = config.refused_by("ofi", words).unwrap();
     assert_eq!(error.why(), words);
     // The user cannot correct a value that is not set.
@@ -395,7 +395,7 @@ fn names_of_providers_that_were_not_loaded_pass() {
     let config = env(&set).build().unwrap();
     config.uses("shm");
     assert!(config.check(&["verbs", "shm-cma"]).unwrap().is_empty());
-    // shm-cma is loaded and has no such variable. It is unknown although shm is not loaded.
+    // The provider shm-cma is loaded and has no such variable. The variable is unknown although shm is not loaded.
     let config = env(&set).build().unwrap();
     config.declare("shm-cma", vec![size("TIELINE_SHM_CMA_CHUNKS", "1k")]);
     config.uses("shm-cma");

@@ -6,36 +6,36 @@ use tieline_plugin_api::config_kind;
 /// The kind of a variable's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind<'a> {
-    /// A kind that providers may declare too.
+    /// A kind that providers may also declare.
     Value(Accepts<'a>),
     /// A number that may be negative.
     Integer,
-    /// The selection grammar.
+    /// A list in the selection grammar.
     Selection,
-    /// Absolute directories separated by colons.
+    /// A list of absolute directories, separated by colons.
     Path,
 }
 
 impl<'a> Kind<'a> {
-    /// Bytes: `64k`, `2GiB`, `inf`.
+    /// The kind of a number of bytes: `64k`, `2GiB`, `inf`.
     pub const SIZE: Kind<'a> = Kind::Value(Accepts::any(config_kind::SIZE));
-    /// `16`, `inf`.
+    /// The kind of a number: `16`, `inf`.
     pub const COUNT: Kind<'a> = Kind::Value(Accepts::any(config_kind::COUNT));
-    /// `10ms`, `1s`, `inf`.
+    /// The kind of a duration: `10ms`, `1s`, `inf`.
     pub const DURATION: Kind<'a> = Kind::Value(Accepts::any(config_kind::DURATION));
-    /// `on`, `off` and their usual spellings.
+    /// The kind of a switch: `on`, `off` and their usual spellings.
     pub const BOOL: Kind<'a> = Kind::Value(Accepts::any(config_kind::BOOL));
-    /// Anything.
+    /// The kind of any text.
     pub const TEXT: Kind<'a> = Kind::Value(Accepts::any(config_kind::TEXT));
-    /// Names separated by commas.
+    /// The kind of a list of names, separated by commas.
     pub const LIST: Kind<'a> = Kind::Value(Accepts::any(config_kind::LIST));
 
-    /// One of these words, which are separated by bars.
+    /// Makes the kind of a word out of `words`, which are separated by bars.
     pub const fn one_of(words: &'a str) -> Kind<'a> {
         Kind::Value(Accepts { words, ..Accepts::any(config_kind::TEXT) })
     }
 
-    /// Its name in reports: `size`, or the words, separated by bars.
+    /// Returns the name of the kind in reports: `size`, or the words, separated by bars.
     pub fn name(self) -> String {
         match self {
             Kind::Value(accepts) => accepts.name(),
@@ -45,7 +45,7 @@ impl<'a> Kind<'a> {
         }
     }
 
-    /// The accepted values, for the error of a refused value.
+    /// Describes the accepted values, for the error about a refused value.
     pub fn accepted(self) -> String {
         match self {
             Kind::Value(accepts) => accepts.accepted(),
@@ -55,7 +55,7 @@ impl<'a> Kind<'a> {
         }
     }
 
-    /// Whether `text` is a value of this kind. The parser of selections checks those.
+    /// Checks whether `text` is a value of this kind. The check accepts every selection, because a selection has its own parser.
     pub fn admits(self, text: &str) -> bool {
         match self {
             Kind::Value(accepts) => accepts.read(text).is_some(),

@@ -1,18 +1,18 @@
-//! The core's own variables: one table that the code, `tieline config` and `docs/configuration.md` read.
+//! The core's variables: one table that the code, `tieline config` and `docs/configuration.md` read.
 
 use super::nearest::distance;
 use super::units::Kind;
 
-/// One variable of the core.
+/// A variable of the core.
 #[derive(Clone, Copy, Debug)]
 pub struct CoreVar {
-    /// Its name. One that ends in `_` stands for every name with this prefix.
+    /// The name of the variable. A name that ends in `_` is a prefix and includes every name that begins with it.
     pub name: &'static str,
-    /// The value if it is not set; empty: none.
+    /// The value if the variable is not set; empty if there is no default.
     pub default: &'static str,
-    /// Its accepted values.
+    /// The kind of the accepted values.
     pub kind: Kind<'static>,
-    /// Its effect.
+    /// The description of the variable's effect.
     pub doc: &'static str,
 }
 
@@ -92,28 +92,29 @@ core_vars! {
 }
 
 impl CoreVar {
-    /// Whether it stands for every name with this prefix.
+    /// Checks whether the name is a prefix that includes many names.
     pub fn is_family(&self) -> bool {
         self.name.ends_with('_')
     }
 }
 
-/// Whether a variable holds the path of code, files or sockets, the core's or a provider's. Under raised rights such a variable of
-/// the environment is ignored. A provider's variable is recognized by its name, because nothing else is known before its code runs.
+/// Checks whether a variable, of the core or a provider, holds the path of code, files or sockets. Under raised rights such an
+/// environment variable is ignored. A provider's variable is recognized by its name, because nothing else is known before the
+/// provider's code runs.
 pub fn names_a_place(name: &str) -> bool {
     name == CONFIG || ["_PATH", "_DIR", "_FILE"].iter().any(|end| name.ends_with(end))
 }
 
-/// Like [`names_a_place`], for a variable with its value: a report to stderr writes to no path.
+/// Checks a variable with its value, as [`names_a_place`] does for a name: a report to stderr writes to no path.
 pub fn chooses_a_place(name: &str, value: &str) -> bool {
     names_a_place(name) || name == REPORT && value.trim() != STDERR
 }
 
-/// The value of `TIELINE_REPORT` that names no file.
+/// The value of `TIELINE_REPORT` that selects stderr.
 pub const STDERR: &str = "stderr";
 
-/// The intended variable of a name whose prefix is close to `TIELINE_`: `TIELNE_PROVIDERS`. If the prefix is another word, one
-/// letter away, the name is a misspelling only if its rest is that of a variable.
+/// Returns the intended variable if the prefix of a name is close to `TIELINE_`: `TIELNE_PROVIDERS`. If the prefix is another word,
+/// one letter away, the name is a misspelling only if the rest is that of a variable.
 pub fn misspelt(name: &str) -> Option<String> {
     const OTHER_WORDS: &[&str] = &["TIMELINE", "TIELINES"];
     let (stem, rest) = name.split_once('_')?;
@@ -125,7 +126,7 @@ pub fn misspelt(name: &str) -> Option<String> {
     (is_known || !OTHER_WORDS.contains(&stem)).then_some(meant)
 }
 
-/// Whether a variable of the core holds names or paths, which are text.
+/// Checks whether a variable of the core holds names or paths, which are text.
 pub fn holds_names(name: &str) -> bool {
     let exact = CORE.iter().find(|var| var.name == name);
     let mut families = CORE.iter().filter(|var| var.is_family() && name.starts_with(var.name));
@@ -133,7 +134,7 @@ pub fn holds_names(name: &str) -> bool {
     var.is_some_and(|var| matches!(var.kind, Kind::Selection | Kind::Path))
 }
 
-/// Whether a launcher sets this variable for the processes that it starts; it is no setting of the user.
+/// Checks whether a launcher sets this variable for the processes that it starts. Such a variable is not a setting of the user.
 pub fn is_of_the_launcher(name: &str) -> bool {
     LAUNCHER.contains(&name)
 }
@@ -148,10 +149,10 @@ const LAUNCHER: &[&str] = &[
     "TIELINE_BOOTSTRAP",
     "TIELINE_BOOTSTRAP_PORT",
     "TIELINE_BOOTSTRAP_TIMEOUT",
-    // The names of these before.
+    // The former names of the bootstrap variables.
     "TIELINE_RENDEZVOUS",
     "TIELINE_RENDEZVOUS_PORT",
     "TIELINE_RENDEZVOUS_TIMEOUT",
-    // The library's path for the Python module.
+    // The path of the library, for the Python module.
     "TIELINE_LIBRARY",
 ];

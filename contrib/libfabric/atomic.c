@@ -1,4 +1,5 @@
-/* Atomics of one 32-bit or 64-bit integer. For other atomics, a consumer queries first and uses messages. */
+/* Atomics on one 32-bit or 64-bit integer. Consumers query whether an atomic is supported, and use messages
+   for the others. */
 #include "fi.h"
 #include <string.h>
 
@@ -19,7 +20,7 @@ static bool is_unsigned(enum fi_datatype type) {
     return type == FI_UINT32 || type == FI_UINT64;
 }
 
-/* Tieline's operation; false if there is none. A read is an OR with zero. */
+/* Finds Tieline's operation; returns false if there is none. A read is an OR with zero. */
 static bool code_of(enum fi_datatype type, enum fi_op op, uint32_t *code) {
     if (!width_of(type))
         return false;
@@ -72,7 +73,7 @@ static uint64_t value_of(const void *from, uint32_t width) {
     return width == 4 ? narrow : wide;
 }
 
-/* The common form of all atomic calls. */
+/* The parameters of an atomic, in a form that all atomic calls share. */
 struct atomic {
     enum call call;
     const void *operand, *compare;

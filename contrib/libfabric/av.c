@@ -1,4 +1,5 @@
-/* Address vectors: lists of names. Both types number them 0, 1, 2; a name is resolved at the first send to it. */
+/* Address vectors: lists of names. Both types of vector number the names 0, 1, 2. A name is resolved at the first send
+   to it. */
 #include "fi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -52,7 +53,7 @@ static int insert(struct fid_av *fid, const void *addr, size_t count, fi_addr_t 
         struct address *place = &av->addresses[av->count];
         memcpy(place, bytes + i * sizeof *place, sizeof *place);
         bool is_good = is_address(place);
-        /* A malformed address gets a number as well. */
+        /* A malformed address also gets a number. */
         if (!is_good)
             place->len = 0;
         if (fi_addr)

@@ -1,5 +1,6 @@
 /*
- * An MPI program that verifies every byte: a ring, the collectives, puts and gets. It does not depend on Tieline.
+ * An MPI program that verifies every byte: a ring, the collectives, puts and gets. The program does not depend on
+ * Tieline.
  *
  *     mpicc -O2 -o check check.c && mpirun -n 4 ./check ring collectives rma
  */
@@ -27,7 +28,7 @@ static void *room(size_t bytes) {
     return made;
 }
 
-/* The byte at a position, as one rank writes it in one round. */
+/* Returns the byte at a position, as one rank writes it in one round. */
 static uint8_t byte_of(int from, int round, size_t at) {
     return (uint8_t)((size_t)from * 131 + (size_t)round * 31 + at * 7 + (at >> 8));
 }
@@ -145,7 +146,7 @@ static void collectives(void) {
         collectives_of(counts[n]);
 }
 
-/* Every rank's window has a part for each rank, and a part that stays unwritten. */
+/* Every rank's window has a part for each rank, and a part that no rank writes. */
 static void puts_and_gets(size_t len) {
     size_t parts = (size_t)ranks + 1;
     uint8_t *window = room(len * parts), *mine = room(len), *theirs = room(len);
@@ -202,7 +203,7 @@ static void strided(void) {
     MPI_Type_free(&type);
 }
 
-/* Counters that all ranks increment: each number is given out once. */
+/* Counters that all ranks increment: every fetched number must be unique. */
 static void atomics(void) {
     enum { EACH = 100 };
     uint64_t words[2] = {0, 0}, one = 1, before, last = 0;

@@ -1,4 +1,5 @@
-/* Completion queues: completions in order. They grow, and drop nothing. */
+/* Completion queues. A queue holds completions in order, grows as needed, and
+   drops none. */
 #include "fi.h"
 #include <sched.h>
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static size_t size_of(enum fi_cq_format format) {
     }
 }
 
-/* Every format is a prefix of that of an error. */
+/* The entry of every format is a prefix of the error entry. */
 static ssize_t take(struct cq *cq, void *buf, size_t count, fi_addr_t *src) {
     size_t taken = 0, size = size_of(cq->format);
     while (taken < count && cq->count) {

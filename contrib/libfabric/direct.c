@@ -1,6 +1,6 @@
 /*
- * Features that Open MPI does not use, tested directly through libfabric by one process that is its own peer. They are keys chosen by
- * the caller, a reused key number, unknown keys, atomics checked by value, messages of any length, and truncation.
+ * Features that Open MPI does not use, tested directly through libfabric by one process that is its own peer. The features are keys
+ * chosen by the caller, a reused key number, unknown keys, atomics checked by value, messages of any length, and truncation.
  */
 #include "opened.h"
 
@@ -12,7 +12,7 @@ static void puts_gets_and_keys(fi_addr_t self) {
     EXPECT(fi_mr_reg(domain, second, sizeof second, access, 0, 7, 0, &other, NULL) == -FI_ENOKEY);
     for (size_t i = 0; i < sizeof mine; i++)
         mine[i] = (uint8_t)(i * 7 + 1);
-    /* Copied, in place, and injected. */
+    /* A put with a copy, a put without a copy, and an injected put. */
     DONE(fi_write(ep, mine, 100, NULL, self, 5, 7, &mr));
     EXPECT(memcmp(first + 5, mine, 100) == 0 && first[4] == 0 && first[105] == 0);
     DONE(fi_write(ep, mine, sizeof mine, NULL, self, 0, 7, &mr));
@@ -24,16 +24,16 @@ static void puts_gets_and_keys(fi_addr_t self) {
     memset(mine, 0, sizeof mine);
     DONE(fi_read(ep, mine, sizeof mine, NULL, self, 0, 7, NULL));
     EXPECT(memcmp(first, mine, sizeof mine) == 0 && mine[0] == 1 && mine[7] == 50);
-    /* Beyond the end of the region nothing is written, and the connection stays up. */
+    /* A put beyond the end of the region writes nothing, and the connection stays up. */
     ssize_t said = POSTED(fi_write(ep, mine, 100, NULL, self, sizeof first - 99, 7, NULL));
     EXPECT(said < 0 || next().err != 0);
 
-    /* The same number for other memory: the cached key is resolved again. */
+    /* The same key number refers to other memory: the cached key is resolved again. */
     EXPECT(fi_close(&mr->fid) == 0);
     EXPECT(fi_mr_reg(domain, second, sizeof second, access, 0, 7, 0, &mr, NULL) == 0);
     DONE(fi_write(ep, mine, 100, NULL, self, 0, 7, NULL));
     EXPECT(memcmp(second, mine, 100) == 0);
-    /* An unknown number. */
+    /* A put with an unknown key number. */
     said = POSTED(fi_write(ep, mine, 100, NULL, self, 0, 8, NULL));
     EXPECT(said == -FI_EKEYREJECTED || (said == 0 && next().err == FI_EKEYREJECTED));
     EXPECT(fi_close(&mr->fid) == 0);
@@ -70,7 +70,7 @@ static void messages(fi_addr_t self) {
     static const size_t lens[] = {0, 1, 5000, 9000, 65536, 200000, 5 << 20};
     static uint8_t from[5 << 20], to[5 << 20];
     for (size_t n = 0; n < sizeof lens / sizeof *lens; n++) {
-        /* The receive is posted before the send, and after it. */
+        /* The receive is posted before the send in the first round, and after the send in the second. */
         for (int is_early = 0; is_early < 2; is_early++) {
             size_t len = lens[n];
             for (size_t i = 0; i < len; i++)
@@ -92,7 +92,7 @@ static void messages(fi_addr_t self) {
             }
             EXPECT(memcmp(from, to, len) == 0);
         }
-        /* Into a buffer that is too short: it is filled, and an error reports the missing length. */
+        /* A receive into a buffer that is too short: the buffer is filled, and an error reports the missing length. */
         if (lens[n] > 1) {
             EXPECT(fi_recv(ep, to, lens[n] / 2, NULL, FI_ADDR_UNSPEC, to) == 0);
             EXPECT(POSTED(fi_send(ep, from, lens[n], NULL, self, from)) == 0);

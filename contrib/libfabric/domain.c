@@ -197,7 +197,7 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
     struct domain *made = calloc(1, sizeof *made);
     if (!made)
         return -FI_ENOMEM;
-    /* Avoid Tieline over libfabric over Tieline. The user's own setting of providers takes precedence. */
+    /* Prevents Tieline over libfabric over Tieline. The user's own setting of providers takes precedence. */
     struct tieline_setting settings[] = {{"TIELINE_PROVIDERS", "^ofi"}};
     struct tieline_context_params params = {
         .size = sizeof params, .settings = settings, .settings_count = getenv("TIELINE_PROVIDERS") ? 0 : 1};

@@ -1,9 +1,9 @@
 /*
  * A libfabric provider over Tieline's C library: declarations shared by its files.
  *
- * A domain is a Tieline context, an endpoint a worker, and a peer of an endpoint (an address of its vector) an endpoint of that worker.
- * Every libfabric operation is a `struct op`, whose address is the word that Tieline reports with its completion. One lock per domain
- * allows calls from any thread; its holder may use the worker.
+ * A domain is a Tieline context, an endpoint a worker, and a peer of an endpoint (an address of its vector) an endpoint of that
+ * worker. Every libfabric operation is a `struct op`, whose address is the word that Tieline reports with its completion. One lock
+ * per domain allows calls from any thread; the holder of the lock may use the domain's workers.
  */
 #ifndef TIELINE_FI_H
 #define TIELINE_FI_H
@@ -28,7 +28,7 @@
 
 /* The largest size for fi_inject and its variants. */
 #define MAX_INJECT 4096
-/* Up to this size Tieline copies sends and puts; above it, the buffer stays in use until the operation completes. */
+/* The size up to which Tieline copies sends and puts. The buffer of a longer operation stays in use until the operation completes. */
 #define MAX_COPIED 8192
 #define MAX_MESSAGE ((size_t)1 << 30)
 
@@ -37,7 +37,7 @@
 #define ID_KEY_ASKED 2
 #define ID_KEY_TOLD 3
 
-/* An address: a worker's name, preceded by its length. It fits the 64 bytes that Open MPI 4.1 provides. */
+/* An address: a worker's name, preceded by its length. An address fits into the 64 bytes that Open MPI 4.1 provides. */
 struct address {
     uint8_t len;
     uint8_t name[55];
@@ -48,7 +48,7 @@ struct fabric {
     size_t users;
 };
 
-/* Registered memory. */
+/* A registered memory region. */
 struct mr {
     struct fid_mr fid;
     struct mr *next;
@@ -65,7 +65,7 @@ struct domain {
     struct fabric *fabric;
     struct tieline_context *context;
     pthread_mutex_t lock;
-    /* The provider chooses keys (FI_MR_PROV_KEY): they are Tieline's handles. */
+    /* Whether the provider chooses keys (FI_MR_PROV_KEY). Such keys are Tieline's handles. */
     bool own_keys;
     struct ep *eps;
     struct mr *mrs;
@@ -80,7 +80,7 @@ struct av {
     size_t users;
 };
 
-/* A completion, or an error. */
+/* An entry of a completion queue: a completion or an error. */
 struct event {
     struct fi_cq_err_entry entry;
     struct ep *ep;
@@ -96,13 +96,13 @@ struct cq {
     size_t users;
 };
 
-/* A peer's key, by the number that the libfabric user has for it. */
+/* A peer's key, and the number by which the libfabric user refers to it. */
 struct known_key {
     enum { KEY_EMPTY, KEY_ASKED, KEY_TOLD, KEY_LOOKED_UP, KEY_READY, KEY_REFUSED } state;
     uint64_t number;
     uint64_t handle;
     struct tieline_key *key;
-    /* An operation was posted with it. */
+    /* Whether an operation was posted with the key. */
     bool was_used;
 };
 #define KNOWN_KEYS 256
@@ -113,7 +113,7 @@ struct queue {
     struct op *first, **last;
 };
 
-/* An address of the vector, as used by an endpoint. */
+/* A peer: an address of the vector, as used by an endpoint. */
 struct peer {
     enum { PEER_NEW, PEER_ASKED, PEER_READY, PEER_FAILED } state;
     struct tieline_name_call *call;
@@ -124,7 +124,8 @@ struct peer {
     struct queue waiting;
     size_t waiting_count;
 };
-/* The limit before -FI_EAGAIN: a consumer retries only when a completion arrives. */
+/* The number of waiting operations at which posts return -FI_EAGAIN. The number is large, because a consumer retries only when a
+   completion arrives. */
 #define MAX_WAITING 1024
 
 enum kind { OP_SEND, OP_RECV, OP_WRITE, OP_READ, OP_ATOMIC, OP_FETCH, OP_KEY, OP_ANSWER };
@@ -133,20 +134,20 @@ struct op {
     struct op *next;
     struct ep *ep;
     enum kind kind;
-    /* The number of parts that have not completed. */
+    /* The number of parts of the operation that have not completed. */
     int parts;
-    /* FI_*, of the first failed part. */
+    /* The error of the first failed part: FI_*. */
     int error;
     int status;
     bool is_used;
-    /* Its completion is reported. */
+    /* Whether the operation's completion is reported. */
     bool is_told;
     bool was_tried;
     uint64_t flags;
     void *context;
     uint8_t *buf;
     size_t len;
-    /* For a receive: the length of the message, and its sender. */
+    /* The length of the received message and its sender, for a receive. */
     size_t arrived;
     uint32_t number;
     struct tieline_announcement *announced;
@@ -154,13 +155,13 @@ struct op {
     struct tieline_region *lent;
     struct tieline_region *local;
     size_t local_offset;
-    /* For a put, get or atomic. */
+    /* The target, for a put, get or atomic. */
     fi_addr_t to;
     uint64_t remote, key;
     uint32_t code, width;
     uint64_t operand, compare;
     void *result;
-    /* The bytes of an injected put. */
+    /* A copy of the bytes of an injected put. */
     uint8_t *copy;
     void *desc;
 };
@@ -196,7 +197,7 @@ struct ep {
     struct tieline_worker *worker;
     struct peer *peers;
     size_t peer_count;
-    /* Receives that wait for a message, operations to be retried, and those whose transient registration is still open. */
+    /* Receives that wait for a message, operations to be retried, and operations whose transient registration is still open. */
     struct queue posted, again, closing;
     /* The number of messages in all peers' queues. */
     size_t waiting;
@@ -208,43 +209,43 @@ struct ep {
 
 extern struct fi_provider provider;
 
-/* info.c */
+/* Declarations of info.c. */
 int fabric_open(struct fi_fabric_attr *attr, struct fid_fabric **fabric, void *context);
 int get_info(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints,
              struct fi_info **info);
-/* domain.c */
+/* Declarations of domain.c. */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **domain, void *context);
 void domain_progress(struct domain *domain);
 /* Finds an operation's local memory: a region that the caller has registered, or a transient registration. */
 int32_t lend(struct op *op, void *desc);
-/* mr.c */
+/* Declarations of mr.c. */
 extern struct fi_ops_mr mr_ops;
-/* av.c */
+/* Declarations of av.c. */
 int av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **av, void *context);
-/* cq.c */
+/* Declarations of cq.c. */
 int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **cq, void *context);
 void cq_tell(struct cq *cq, const struct event *event);
-/* ep.c */
+/* Declarations of ep.c. */
 int ep_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **ep, void *context);
-/* Makes progress, and takes completions. */
+/* Makes progress, and takes completions of the endpoint's worker. */
 void ep_progress(struct ep *ep);
-/* The endpoint for an address: 0, -FI_EINPROGRESS while it is being resolved, or the error. */
+/* Finds the endpoint for an address. Returns 0, -FI_EINPROGRESS while the address is being resolved, or the error. */
 int peer_of(struct ep *ep, fi_addr_t addr, struct peer **peer);
 struct peer *peer_by_number(struct ep *ep, uint32_t number, fi_addr_t *addr);
-/* ops.c */
+/* Declarations of ops.c. */
 struct op *op_new(struct ep *ep, enum kind kind, uint64_t flags, void *context);
 void op_free(struct op *op);
 void ops_close(struct ep *ep);
-/* A part of it has completed; or nothing of it was started, and `status` is the reason. */
+/* Ends a part of an operation. If no part was started, `status` is the reason. */
 void op_ended(struct op *op, int32_t status, uint64_t value);
 void op_retry(struct op *op);
 void op_close(struct op *op);
 struct tieline_how how_of(const struct op *op);
 void push(struct queue *queue, struct op *op);
 struct op *pop(struct queue *queue);
-/* The libfabric error for a status below 0. */
+/* Returns the libfabric error for a status below 0. */
 int fi_error(int32_t status);
-/* msg.c */
+/* Declarations of msg.c. */
 extern struct fi_ops_msg msg_ops;
 int32_t msg_open(struct ep *ep);
 int msg_cancel(struct ep *ep, void *context);
@@ -252,24 +253,24 @@ int32_t msg_flush(struct op *op);
 int32_t msg_take(struct op *op);
 void msg_progress(struct ep *ep);
 void msg_close(struct ep *ep);
-/* rma.c */
+/* Declarations of rma.c. */
 extern struct fi_ops_rma rma_ops;
 extern struct fi_ops_atomic atomic_ops;
-/* Posts a put, get or atomic: 0, -FI_EINPROGRESS while its endpoint or key is being resolved, or -FI_*. */
+/* Posts a put, get or atomic. Returns 0, -FI_EINPROGRESS while the endpoint or key is being resolved, or -FI_*. */
 int rma_post(struct op *op);
-/* The same; while something is being resolved, the operation waits, and not the caller. */
+/* Starts a put, get or atomic. If the endpoint or key is still being resolved, queues the operation and returns. */
 int rma_start(struct op *op);
 int atomic_query(struct fid_domain *domain, enum fi_datatype type, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
-/* keys.c */
+/* Declarations of keys.c. */
 int32_t keys_open(struct ep *ep);
 void keys_ended(struct op *op, int32_t status);
-/* The operation was refused. Returns whether the reason may be that its number refers to other memory by now. */
+/* Handles the refusal of an operation. Returns whether the reason may be that the key number refers to other memory than before. */
 bool keys_forget(const struct op *op);
 void keys_used(const struct op *op);
 void keys_close(struct peer *peer);
 int32_t keys_answer(struct op *op);
 int key_of(struct ep *ep, struct peer *peer, fi_addr_t addr, uint64_t number, struct tieline_key **key);
-/* stubs.c: what is not offered. */
+/* Declarations of stubs.c: tables of unsupported functions. */
 extern struct fi_ops_tagged no_tagged;
 extern struct fi_ops_collective no_collective;
 

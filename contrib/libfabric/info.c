@@ -1,6 +1,6 @@
 /*
- * The provider's offer: one entry of type RDM, or nothing. It opens nothing of Tieline, since every process that is linked with
- * libfabric gets this far.
+ * The provider's offer: one entry of type RDM, or nothing. This file opens no Tieline object, because every process that is
+ * linked with libfabric runs this code.
  */
 #include "fi.h"
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 struct fi_provider provider;
 
-/* Adds the modifiers of a capability that was requested without any: all of them. */
+/* Returns the modifiers of a capability that was requested without any: all of them. */
 static uint64_t modifiers(uint64_t caps) {
     if ((caps & (FI_RMA | FI_ATOMIC)) && !(caps & (FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE)))
         caps |= FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
@@ -108,10 +108,10 @@ int get_info(uint32_t version, const char *node, const char *service, uint64_t f
              struct fi_info **info) {
     (void)version;
     *info = NULL;
-    /* Layered providers request MSG and DGRAM to stack on top: refused first. */
+    /* Layered providers request MSG and DGRAM for their own use, so these types are refused first. */
     if (hints && hints->ep_attr && hints->ep_attr->type != FI_EP_UNSPEC && hints->ep_attr->type != FI_EP_RDM)
         return -FI_ENODATA;
-    /* There are no host and service names here; a service alone is only a hint. */
+    /* The provider has no host and service names; a service without a node is only a hint. */
     if (node && !(flags & FI_SOURCE))
         return -FI_ENODATA;
     (void)service;

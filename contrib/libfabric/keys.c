@@ -1,8 +1,8 @@
 /*
- * Keys of peers, by the number that libfabric's user has for them.
+ * The keys of peers, and the numbers by which the libfabric user refers to them.
  *
- * If the provider chooses keys, the number is Tieline's handle, and the library queries its owner. If the caller chooses, the owner is
- * first queried for the handle of a number. That reply needs the owner's progress, and so does Tieline's.
+ * If the provider chooses keys, the number is Tieline's handle, and the library queries its owner. If the caller chooses, the owner
+ * is first queried for the handle of a number. Both replies need the owner's progress.
  */
 #include "fi.h"
 #include <stdlib.h>
@@ -54,7 +54,7 @@ int key_of(struct ep *ep, struct peer *peer, fi_addr_t addr, uint64_t number, st
     if (!known)
         return -FI_ENOMEM;
     if (known->state != KEY_EMPTY && known->number != number) {
-        /* The place holds another key: replace it unless its query is in progress. */
+        /* The place in the cache holds another key: replace that key unless its query is in progress. */
         if (known->state == KEY_ASKED || known->state == KEY_LOOKED_UP)
             return -FI_EINPROGRESS;
         forget(known);
@@ -114,7 +114,8 @@ void keys_close(struct peer *peer) {
     free(peer->keys);
 }
 
-/* The owner's reply: the handle's bytes, or none. It is sent outside the handler, where a connection to the requester may be opened. */
+/* Sends the owner's reply: the handle's bytes, or none. The reply is sent outside the handler, where a connection to the requester
+   may be opened. */
 int32_t keys_answer(struct op *op) {
     struct tieline_endpoint *to;
     int32_t status = tieline_worker_endpoint_to(op->ep->worker, op->number, &to);

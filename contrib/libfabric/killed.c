@@ -1,4 +1,5 @@
-/* A stopped peer, and a killed one: nothing ends early, everything ends once, and posts do not return -FI_EAGAIN forever. */
+/* A stopped peer, and a killed peer: no operation ends early, every operation ends once, and posts do not return -FI_EAGAIN
+   forever. */
 #include "opened.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -14,7 +15,7 @@ static void be_the_peer(int to) {
     uint8_t name[64];
     size_t len = sizeof name;
     struct fid_mr *mr;
-    /* It ends together with its parent, even if the parent fails. */
+    /* The peer ends together with its parent, even if the parent fails. */
     EXPECT(prctl(PR_SET_PDEATHSIG, SIGKILL) == 0);
     open_all();
     EXPECT(fi_mr_reg(domain, memory, sizeof memory, access, 0, KEY, 0, &mr, NULL) == 0);
@@ -42,7 +43,7 @@ int main(void) {
         DONE(fi_send(ep, word, sizeof word, NULL, 0, word));
     DONE(fi_write(ep, bytes, sizeof bytes, NULL, 0, 0, KEY, bytes));
 
-    /* Stopped: a message is not delivered. The number of polls is bounded, rather than a time. */
+    /* While the peer is stopped, a message is not delivered. The test bounds the number of polls rather than the time. */
     int status;
     EXPECT(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer && WIFSTOPPED(status));
     EXPECT(POSTED(fi_send(ep, word, sizeof word, NULL, 0, word)) == 0);
@@ -52,7 +53,8 @@ int main(void) {
     }
     EXPECT(kill(peer, SIGCONT) == 0 && next().err == 0);
 
-    /* Killed with messages and puts in flight: each accepted one ends, the first failure is reported, and then posts fail. */
+    /* The peer is killed while messages and puts are in flight: each accepted operation ends, the first failure is reported,
+       and then posts fail. */
     EXPECT(kill(peer, SIGSTOP) == 0 && waitpid(peer, &status, WUNTRACED) == peer);
     int posted = 0, ended = 0, failed = 0;
     for (; posted < MANY; posted++)

@@ -1,4 +1,5 @@
-/* Registered memory. Its key is Tieline's handle if the provider may choose it, otherwise the number that the caller requests. */
+/* Registered memory. If the provider may choose the key, it is Tieline's handle; otherwise it is the number that the caller
+   requests. */
 #include "fi.h"
 #include <stdlib.h>
 #include <time.h>
@@ -15,7 +16,7 @@ static int mr_close(struct fid *fid) {
     pthread_mutex_lock(&domain->lock);
     int32_t status;
     double until = 0;
-    /* An operation or a peer may still use it, and finishes while progress is made. */
+    /* An operation or a peer may still use the region. Progress completes such accesses. */
     while ((status = tieline_region_close(mr->region)) == TIELINE_BUSY) {
         domain_progress(domain);
         if (until == 0)
@@ -55,7 +56,7 @@ static int mr_ops_open(struct fid *fid, const char *name, uint64_t flags, void *
 static struct fi_ops mr_fid_ops = {
     .size = sizeof(struct fi_ops), .close = mr_close, .bind = mr_bind, .control = mr_control, .ops_open = mr_ops_open};
 
-/* The rights of peers. Atomics are allowed wherever peers may write. */
+/* Returns the rights of peers. Peers that may write may also do atomics. */
 static uint64_t rights(uint64_t access) {
     return (access & FI_REMOTE_READ ? TIELINE_READ : 0) | (access & FI_REMOTE_WRITE ? TIELINE_WRITE | TIELINE_ATOMIC : 0);
 }

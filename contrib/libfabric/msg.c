@@ -1,6 +1,6 @@
 /*
- * Messages, matched in order of arrival with receives in the order in which they were posted. A long one is a rendezvous message of
- * Tieline: it keeps its place, and its receiver takes it into the buffer of the matching receive.
+ * Messages, matched in order of arrival with receives in the order in which they were posted. A long message is a rendezvous
+ * message of Tieline: it keeps its position in this order, and is received into the buffer of the matching receive.
  */
 #include "fi.h"
 #include <stdlib.h>
@@ -46,7 +46,7 @@ static void keep_early(struct ep *ep, uint32_t number, const struct tieline_mess
     size_t kept = announced ? 0 : message->len;
     struct early *early = malloc(sizeof *early + kept);
     if (!early) {
-        /* A silently lost message would be awaited forever, so abort. */
+        /* The receiver would wait forever for a lost message, so abort. */
         fprintf(stderr, "tieline-fi: no memory for a message of %zu bytes\n", kept);
         abort();
     }
@@ -139,7 +139,7 @@ int msg_cancel(struct ep *ep, void *context) {
 
 /* ---- Sending ---- */
 
-/* DELIVERY_COMPLETE: the peer has the message when a later round trip has completed. */
+/* Flushes the endpoint's messages, for DELIVERY_COMPLETE: the peer has received the message when a later round trip has completed. */
 int32_t msg_flush(struct op *op) {
     struct peer *peer = &op->ep->peers[op->to];
     struct tieline_how how = how_of(op);
@@ -168,7 +168,7 @@ static int32_t start(struct op *op) {
     return status;
 }
 
-/* Messages that were sent before the peer was resolved, in order. */
+/* Sends the messages that were posted before the peer was resolved, in order. */
 void msg_progress(struct ep *ep) {
     for (size_t i = 0; ep->waiting && i < ep->peer_count; i++) {
         struct peer *peer = &ep->peers[i];

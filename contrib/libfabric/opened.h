@@ -1,4 +1,5 @@
-/* Shared by programs that use libfabric directly: a Tieline endpoint with a queue, and checks of its completions. */
+/* Code that programs for direct use of libfabric share: a Tieline endpoint with a queue, and checks of its
+   completions. */
 #ifndef OPENED_H
 #define OPENED_H
 
@@ -25,7 +26,7 @@
 static struct fid_cq *cq;
 static struct fid_ep *ep;
 
-/* The next completion, or the number of an error. */
+/* Waits for the next completion, and returns it or the number of an error. */
 static struct fi_cq_err_entry next(void) {
     struct fi_cq_err_entry entry = {0};
     ssize_t taken;
@@ -39,7 +40,7 @@ static struct fi_cq_err_entry next(void) {
     return entry;
 }
 
-/* Posts until accepted: an address or a key is resolved first. */
+/* Posts until the call is accepted: an address or a key is resolved first. */
 #define POSTED(call)                                                                                                 \
     ({                                                                                                               \
         ssize_t said;                                                                                                \
@@ -59,7 +60,7 @@ static struct fid_fabric *fabric;
 static struct fid_domain *domain;
 static struct fid_av *av;
 
-/* Opens everything: the caller chooses keys, addresses are offsets, and a send completes at its target. */
+/* Opens all objects: the caller chooses keys, addresses are offsets, and a send completes at its target. */
 static void open_all(void) {
     struct fi_info *hints = fi_allocinfo(), *none;
     hints->fabric_attr->prov_name = strdup("tieline");
@@ -69,7 +70,7 @@ static void open_all(void) {
     hints->domain_attr->mr_mode = 0;
     EXPECT(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &info) == 0 && !info->next);
     EXPECT(info->domain_attr->mr_mode == 0 && strcmp(info->fabric_attr->prov_name, "tieline") == 0);
-    /* Not offered: other types of endpoint, and tags. */
+    /* Other types of endpoint, and tags, are not offered. */
     hints->ep_attr->type = FI_EP_DGRAM;
     EXPECT(fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &none) == -FI_ENODATA);
     hints->ep_attr->type = FI_EP_RDM;
@@ -89,7 +90,7 @@ static void open_all(void) {
 }
 
 static void close_all(void) {
-    /* Objects in use cannot be closed; the others are closed in this order. */
+    /* An object in use cannot be closed; the objects are closed in this order. */
     EXPECT(fi_close(&domain->fid) == -FI_EBUSY && fi_close(&cq->fid) == -FI_EBUSY && fi_close(&av->fid) == -FI_EBUSY);
     EXPECT(fi_close(&ep->fid) == 0 && fi_close(&cq->fid) == 0 && fi_close(&av->fid) == 0);
     EXPECT(fi_close(&domain->fid) == 0 && fi_close(&fabric->fid) == 0);

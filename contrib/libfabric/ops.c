@@ -96,7 +96,7 @@ void op_free(struct op *op) {
     op->ep->spare = op;
 }
 
-/* The worker is closed: its pending operations are not reported. */
+/* Closes all operations of an endpoint whose worker is closed: pending operations are not reported. */
 void ops_close(struct ep *ep) {
     struct slab *next;
     for (struct slab *slab = ep->slabs; slab; slab = next) {
@@ -163,7 +163,8 @@ static void tell(struct op *op) {
         cq_tell(cq, &event);
 }
 
-/* Reports the end when nothing accesses the operation's memory any more: the caller may then free it. */
+/* Reports the end of an operation after the last access to its memory, so that the caller may free the
+   memory. */
 void op_close(struct op *op) {
     if (op->lent) {
         int32_t status = tieline_region_close(op->lent);
@@ -214,7 +215,8 @@ void op_ended(struct op *op, int32_t status, uint64_t value) {
         return;
     }
     if (status == TIELINE_KEY_REJECTED && op->kind != OP_SEND && op->kind != OP_RECV) {
-        /* A number chosen by a caller may refer to another region by now: resolve it once more. */
+        /* A number chosen by a caller may refer to another region than before: resolve the number once
+           more. */
         if (keys_forget(op) && !op->was_tried) {
             op->was_tried = true;
             op->parts = 0;
@@ -237,7 +239,7 @@ void op_ended(struct op *op, int32_t status, uint64_t value) {
     op_close(op);
 }
 
-/* Operations that could not start, for lack of room or of a key. */
+/* Retries operations that could not start because the queue was full or a key was missing. */
 void op_retry(struct op *op) {
     int32_t status;
     switch (op->kind) {

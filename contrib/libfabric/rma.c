@@ -1,4 +1,5 @@
-/* Puts and gets. A put completes as in Tieline: its bytes are at the target, as DELIVERY_COMPLETE requires. */
+/* Puts and gets. A put completes as in Tieline: when its bytes are at the target, as DELIVERY_COMPLETE
+   requires. */
 #include "fi.h"
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static int32_t start(struct op *op, struct tieline_key *key) {
     case OP_ATOMIC:
         return tieline_atomic(key, op->code, op->width, op->remote, op->operand, &how, NULL);
     default:
-        /* The value is reported with the completion, even if the operation is done immediately. */
+        /* The value is reported with the completion, even if the operation completes immediately. */
         return tieline_fetch(key, op->code, op->width, op->remote, op->operand, op->compare, &before, &how, NULL);
     }
 }
@@ -71,7 +72,8 @@ static ssize_t post(struct ep *ep, enum kind kind, const void *buf, size_t len, 
         op->remote = remote;
         op->key = key;
         op->is_told = is_told;
-        /* Injected bytes belong to the caller again when this returns, and may have to be put later. */
+        /* Injected bytes belong to the caller again when the call returns, but the put may have to be posted
+           later. */
         bool is_copied = (flags & FI_INJECT) && len;
         if (is_copied && (op->copy = malloc(len)))
             memcpy(op->copy, buf, len);

@@ -65,13 +65,13 @@ static ssize_t c_broadcast(struct fid_ep *ep, void *buf, size_t count, void *des
     return -FI_ENOSYS;
 }
 
-/* alltoall and allgather */
+/* The type of alltoall and allgather. */
 static ssize_t c_all(struct fid_ep *ep, const void *buf, size_t count, void *desc, void *result, void *result_desc,
                      fi_addr_t coll, enum fi_datatype type, uint64_t flags, void *context) {
     return -FI_ENOSYS;
 }
 
-/* allreduce and reduce_scatter */
+/* The type of allreduce and reduce_scatter. */
 static ssize_t c_all_op(struct fid_ep *ep, const void *buf, size_t count, void *desc, void *result, void *result_desc,
                         fi_addr_t coll, enum fi_datatype type, enum fi_op op, uint64_t flags, void *context) {
     return -FI_ENOSYS;
@@ -82,7 +82,7 @@ static ssize_t c_reduce(struct fid_ep *ep, const void *buf, size_t count, void *
     return -FI_ENOSYS;
 }
 
-/* scatter and gather */
+/* The type of scatter and gather. */
 static ssize_t c_root(struct fid_ep *ep, const void *buf, size_t count, void *desc, void *result, void *result_desc,
                       fi_addr_t coll, fi_addr_t root, enum fi_datatype type, uint64_t flags, void *context) {
     return -FI_ENOSYS;

@@ -52,7 +52,7 @@ static int32_t unknown(int32_t status) /* refuses fields of a record that this f
     return fail(status ? status : TIELINE_UNSUPPORTED_PARAM, "a parameter or a flag that loopback does not know");
 }
 
-/* ---- messages ---- */
+/* ---- Messages ---- */
 
 static int is_full(const struct tieline_interface *i) { return i->tail + i->reserved - i->head >= i->room; }
 
@@ -122,7 +122,7 @@ static int64_t poll_interface(struct tieline_interface *i, struct tieline_event 
     return (int64_t)i->shown;
 }
 
-/* ---- put and get ---- */
+/* ---- Put and get ---- */
 
 static struct tieline_region *find(struct tieline_domain *d, const struct tieline_key *k) /* with the lock held */
 {
@@ -188,7 +188,7 @@ static int32_t import_key(struct tieline_endpoint *e, const struct tieline_impor
 
 static void drop_key(struct tieline_endpoint *e, struct tieline_key *k) { (void)e; free(k); }
 
-/* ---- the domain ---- */
+/* ---- The domain ---- */
 
 static int32_t register_memory(struct tieline_domain *d, const struct tieline_register_params *in,
                                struct tieline_memory_region *out)
@@ -266,7 +266,7 @@ static int32_t query_modules(struct tieline_domain *domain, struct tieline_modul
 
 static void close_domain(struct tieline_domain *d) { free(d); }
 
-/* ---- interface and endpoint ---- */
+/* ---- Interface and endpoint ---- */
 
 static int32_t open_interface(struct tieline_domain *domain, const struct tieline_interface_params *in,
                               struct tieline_interface **out)
@@ -332,7 +332,7 @@ static const struct tieline_endpoint_ops endpoint_ops = {
     .get = get, .flush = flush, .fence = fence, .close = close_endpoint, .import_key = import_key,
     .drop_key = drop_key };
 
-/* ---- the provider ---- */
+/* ---- The provider ---- */
 
 static int32_t query_domains(struct tieline_state *state, struct tieline_domain_attr *out, size_t capacity, size_t *count)
 {
@@ -368,7 +368,8 @@ static int64_t last_error(struct tieline_state *state, uint8_t *out, size_t capa
     return (int64_t)len;
 }
 
-/* The variables that an operator may set, effective in contexts that are opened with them. `tieline config` lists them. */
+/* The variables that an operator may set. The variables take effect in contexts that are opened afterwards. `tieline
+   config` lists them. */
 #define TEXT(field, text) .field = (const uint8_t *)text, .field##_len = sizeof text - 1
 static const char room_name[] = "TIELINE_LOOPBACK_ROOM";
 static const struct tieline_config_var variables[] = {

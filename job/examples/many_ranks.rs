@@ -1,13 +1,13 @@
-//! The time and the memory of starting a job of very many ranks, each of which communicates with a few others:
+//! The time and the memory of starting a job with a large number of ranks, each of which communicates with a few other ranks:
 //!
 //! ```sh
 //! cargo run --release -p tieline-job --example many_ranks -- 100000 48
 //! ```
 //!
 //! The ranks are simulated by connections of one process that send the same frames as [`tieline_job::Job`]; the server is that of
-//! `tieline run` and of rank 0 in a bootstrap over TCP. Each rank publishes so many bytes: 48 for a worker's name, 660 for an
-//! address of shm and tcp. If the limit of descriptors does not allow all connections at the same time, the first ones leave after
-//! they have published. Their bytes can still be looked up.
+//! `tieline run` and of rank 0 in a bootstrap over TCP. Each rank publishes the given number of bytes, for instance 48 for a
+//! worker's name or 660 for an address of shm and tcp. If the limit of descriptors does not allow all connections at the same time,
+//! the first ranks leave after they have published. Their bytes can still be looked up.
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use tieline_job::server::Server;
 use tieline_job::wire::{Decoder, Frame, Hello};
 
 const LOOKUPS: usize = 8;
-/// Descriptors that are not used for ranks.
+/// The number of descriptors that are not used for ranks.
 const OTHERS: usize = 64;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let joined = timed(|| {
         for rank in 0..size {
             if ranks.len() == room {
-                // Its bytes are published before it leaves.
+                // The answer shows that the rank's bytes are published before the rank leaves.
                 ranks.pop_front().map_or(Ok(()), |mut first| ask(&mut first, rank - room, len))?;
             }
             let mut stream = UnixStream::connect_addr(&name)?;
@@ -84,7 +84,7 @@ fn hello_bytes(hello: Hello) -> Vec<u8> {
     Frame::Hello(hello).encode()
 }
 
-/// Looks up the bytes of one rank.
+/// Looks up the bytes of one rank, and checks the answer.
 fn ask(stream: &mut UnixStream, rank: usize, len: usize) -> Result<(), Box<dyn std::error::Error>> {
     let rank = u32::try_from(rank)?;
     stream.write_all(&Frame::Lookup { id: u64::from(rank), rank, key: 1 }.encode())?;
@@ -92,7 +92,7 @@ fn ask(stream: &mut UnixStream, rank: usize, len: usize) -> Result<(), Box<dyn s
     loop {
         match decoder.next()? {
             Some(Frame::Found { bytes, .. }) if bytes == vec![rank as u8; len] => return Ok(()),
-            // A rank that has left takes part in no exchange. Its published bytes stay.
+            // The server reports that a rank has left, which ends exchanges. The rank's published bytes remain available.
             Some(Frame::Lost { .. }) => {}
             Some(other) => return Err(format!("{other:?}").into()),
             None => {
@@ -111,14 +111,14 @@ fn timed(
     Ok(began.elapsed())
 }
 
-/// The limit of descriptors of this process.
+/// Returns the limit of descriptors of this process.
 fn descriptors() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     line.and_then(|l| l.split_whitespace().next()?.parse().ok()).unwrap_or(1024)
 }
 
-/// The resident memory of this process, in bytes.
+/// Returns the resident memory of this process, in bytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -6,7 +6,7 @@ use crate::Error;
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// A job of one process.
+/// The exchange of a job of one process.
 #[derive(Default)]
 pub(super) struct Alone {
     published: Mutex<HashMap<u32, Vec<u8>>>,

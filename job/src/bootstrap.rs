@@ -1,5 +1,4 @@
-//! The bootstrap over TCP (bootstrap): rank 0 listens at an address that all ranks know beforehand, and the others connect in any
-//! order.
+//! The bootstrap over TCP: rank 0 listens at an address that all ranks know beforehand, and the others connect in any order.
 //!
 //! ```sh
 //! export TIELINE_BOOTSTRAP=nodea:29400 TIELINE_SIZE=2 TIELINE_SECRET_FILE=~/.job-secret
@@ -7,8 +6,9 @@
 //! TIELINE_RANK=1 ./program        # anywhere
 //! ```
 //!
-//! With a secret both ends prove that they know it. Without a secret only a loopback address is accepted. The ranks then meet at a
-//! local socket with that address in its name, whose ends check each other's user by the kernel; a TCP port does not allow that.
+//! If the job has a secret, both ends prove that they know the secret. Without a secret only a loopback address is accepted. The
+//! ranks then meet at a local socket with that address in its name, whose ends ask the kernel for each other's user; for a TCP port
+//! the kernel does not report the user.
 //!
 //! Rank 0 serves from a thread named `tieline-bootstrap`, which lives as long as its [`Job`](super::Job): the other ranks must not
 //! wait until rank 0 has finished a computation. The thread sleeps except during an exchange, and ends with the Job.
@@ -31,10 +31,10 @@ use tieline_plugin_api::process::Mark;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The time limit of one attempt to connect.
+/// The time limit for one attempt to connect.
 const ONE_TRY: Duration = Duration::from_secs(3);
 
-/// The time limit for passing the thread's final frames to the system.
+/// The time limit for writing the thread's final frames.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The time after which the kernel ends a dead connection.
@@ -42,17 +42,17 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// The address of the bootstrap, and its credentials.
 pub(super) struct Bootstrap {
-    /// One or more of `host:port`, the same on all ranks.
+    /// One or more addresses `host:port`, the same on all ranks.
     addresses: String,
     secret: Vec<u8>,
-    /// The variable with the addresses.
+    /// The name of the variable that contains the addresses.
     variable: &'static str,
-    /// The local socket, if all ranks are on one host.
+    /// The name of the local socket, if all ranks are on one host.
     local: Option<String>,
 }
 
 impl Bootstrap {
-    /// From the value of `variable` and the job's secret.
+    /// Makes a bootstrap from the value of `variable` and the job's secret.
     pub(super) fn new(
         addresses: String,
         variable: &'static str,
@@ -74,7 +74,7 @@ impl Bootstrap {
         Ok(Bootstrap { addresses, secret: secret()?, variable, local: None })
     }
 
-    /// For a job on one host: a local socket; `variable` and `addresses` are for error texts.
+    /// Makes a bootstrap over a local socket, for a job on one host; `variable` and `addresses` are for error texts.
     pub(super) fn on_this_host(addresses: String, variable: &'static str, name: &str) -> Bootstrap {
         Bootstrap {
             addresses,
@@ -84,7 +84,7 @@ impl Bootstrap {
         }
     }
 
-    /// Joins the bootstrap, and waits for it if it does not exist yet.
+    /// Joins the bootstrap, and retries while rank 0 does not listen yet.
     pub(super) fn join(&self, hello: Hello, deadline: &Deadline) -> Result<Link, Error> {
         let server = match self.variable {
             "TIELINE_EXCHANGE" => "the launcher",
@@ -133,7 +133,7 @@ impl Bootstrap {
                     match handshake::enter(&stream, &self.secret, deadline) {
                         Ok(()) => return Ok(Stream::Tcp(stream)),
                         Err(NotYet::Later(text)) => why = text,
-                        // With several addresses, one may lead to another host from here.
+                        // If there are several addresses, one of them may lead to another host from here.
                         Err(NotYet::Never(error)) if self.addresses.contains(',') => {
                             why = format!("{address}: {}", error.why());
                         }
@@ -174,7 +174,7 @@ impl Bootstrap {
         if all.is_empty() { Err(why) } else { Ok(all) }
     }
 
-    /// Without a secret only loopback addresses are accepted.
+    /// Checks that an address is a loopback address if there is no secret.
     fn check_reach(&self, ip: IpAddr) -> Result<(), NotYet> {
         if !self.secret.is_empty() || ip.is_loopback() {
             return Ok(());
@@ -195,7 +195,7 @@ impl Bootstrap {
         )
     }
 
-    /// Serves the exchange, and joins it as rank 0.
+    /// Starts the server of the exchange, and joins it as rank 0.
     pub(super) fn serve(&self, hello: Hello, deadline: &Deadline) -> Result<Hosted, Error> {
         let failed = |e: std::io::Error| {
             Error::new(Status::Io, "cannot serve the bootstrap", e.to_string(), "")
@@ -228,7 +228,8 @@ impl Bootstrap {
         let (host, port) = self.addresses.rsplit_once(':').unwrap_or_default();
         let literal = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
         let mut wanted = found;
-        // A name may resolve to another address here than on other hosts (127.0.1.1 in /etc/hosts): listen on all addresses.
+        // A name may resolve to another address on this host than on other hosts (127.0.1.1 in /etc/hosts): listen on all
+        // addresses.
         if !literal && host != "localhost" {
             let port = port.parse().unwrap_or(0);
             wanted = vec![
@@ -256,7 +257,7 @@ impl Bootstrap {
         Err(cannot(format!("{address}: {e}"), fix))
     }
 
-    /// One socket for every address of the name: `localhost` has two.
+    /// Listens on one local socket for every address of the name: `localhost` has two.
     fn listen_local(
         &self,
         server: &mut Server,
@@ -277,13 +278,13 @@ fn cannot(why: String, fix: &str) -> Error {
     Error::new(Status::Io, "rank 0 cannot open the bootstrap", why, fix)
 }
 
-/// The name of the local socket for an address of this host.
+/// Returns the name of the local socket for an address of this host.
 fn at(address: SocketAddr) -> String {
-    // Processes of earlier versions meet there.
+    // Processes of earlier versions use this name.
     local::name("rendezvous", &address.to_string())
 }
 
-/// A connection to a free port of this host can connect to itself.
+/// Checks whether a connection is connected to itself, which can happen for a free port of this host.
 fn is_own_echo(stream: &TcpStream) -> bool {
     matches!((stream.local_addr(), stream.peer_addr()), (Ok(a), Ok(b)) if a == b)
 }
@@ -352,7 +353,7 @@ impl Drop for Hosted {
     }
 }
 
-/// As [`refuse`], for a job with an unknown kind of exchange.
+/// Makes the error of [`refuse`] for a job with an unknown kind of exchange.
 pub(super) fn unknown_exchange(spoken: &str) -> Error {
     refuse(format!(
         "TIELINE_EXCHANGE is `{spoken}` and TIELINE_BOOTSTRAP is not set: there is no route to the other ranks"

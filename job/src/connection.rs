@@ -10,28 +10,28 @@ use std::time::Instant;
 use tieline_net::Interest;
 use tieline_net::admission::Source;
 
-/// The server reads no requests of a connection while this many bytes of answers are pending.
+/// The number of pending answer bytes above which the server reads no requests of a connection.
 const BACKLOG: usize = 1 << 20;
 
 pub(super) struct Connection {
     pub(super) stream: Stream,
     pub(super) source: Source,
-    /// The handshake in progress; none for local sockets, where the kernel reports the peer's user.
+    /// The handshake in progress; `None` for local sockets, where the kernel reports the peer's user.
     pub(super) handshake: Option<Handshake>,
     pub(super) decoder: Decoder,
     pub(super) out: Outbox,
     pub(super) rank: Option<usize>,
     pub(super) since: Instant,
-    /// Some received frames were not processed: there was no room for the answers, or other connections had their turn.
+    /// Whether received frames remain unprocessed, because the answers would exceed the limit or other connections had their turn.
     pub(super) paused: bool,
     /// The events that the poller watches.
     pub(super) watched: Option<Interest>,
-    /// Closed once `out` is written.
+    /// Whether the connection closes once `out` is written.
     pub(super) closing: bool,
     pub(super) open: bool,
 }
 
-/// The encoded frame, which several connections can share.
+/// Encodes a frame. Several connections can share the result.
 pub(super) fn encoded(frame: &Frame) -> Arc<[u8]> {
     frame.encode().into()
 }
@@ -40,11 +40,11 @@ pub(super) fn encoded(frame: &Frame) -> Arc<[u8]> {
 #[derive(Default)]
 pub(super) struct Outbox {
     parts: VecDeque<Part>,
-    /// The bytes of the first part that were sent.
+    /// The number of bytes of the first part that were sent.
     sent: usize,
-    /// The pending bytes of answers to requests.
+    /// The number of pending bytes in answers to requests.
     asked: usize,
-    /// The pending answers to exchanges.
+    /// The number of pending answers to exchanges.
     rounds: usize,
 }
 
@@ -56,11 +56,11 @@ struct Part {
 /// The kind of a pending part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum What {
-    /// An answer to a request; its size is up to the requester.
+    /// An answer to a request. The requester determines the size of the answer.
     Asked,
-    /// The answer to an exchange, which precedes the next contribution.
+    /// The answer to an exchange. The rank receives it before it sends the next contribution.
     Round,
-    /// A final frame, or one of a handshake.
+    /// A final frame, or a frame of a handshake.
     Word,
 }
 
@@ -80,7 +80,7 @@ impl Outbox {
         }
     }
 
-    /// Whether an answer to an exchange is not completely sent.
+    /// Checks whether an answer to an exchange is not completely sent.
     pub(super) fn has_round(&self) -> bool {
         self.rounds > 0
     }
@@ -99,14 +99,14 @@ impl Outbox {
         self.parts.len()
     }
 
-    /// Writes as much as the system accepts.
+    /// Writes pending output until the system accepts no more.
     fn write(&mut self, mut to: impl Write) {
         while let Some(part) = self.parts.front() {
             match to.write(&part.bytes[self.sent..]) {
                 Ok(n) => self.sent += n,
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
-                // A read detects the end of the connection; the pending output has no receiver any more.
+                // A read will detect the end of the connection; the pending output is discarded.
                 Err(_) => {
                     *self = Outbox::default();
                     return;
@@ -139,17 +139,18 @@ impl Connection {
         }
     }
 
-    /// Whether input is processed. Input of a connection that only waits for a final frame is discarded.
+    /// Checks whether the server processes input of this connection. If the connection only waits for a final frame, input is
+    /// discarded.
     pub(super) fn is_heard(&self) -> bool {
         self.open && !self.closing && self.out.asked < BACKLOG
     }
 
-    /// The events that the poller should watch.
+    /// Returns the events that the poller should watch.
     pub(super) fn wants(&self) -> Interest {
         Interest { readable: self.is_heard(), writable: !self.out.is_empty() || self.paused }
     }
 
-    /// Queues the output of the handshake.
+    /// Moves the output of the handshake to the pending output.
     pub(super) fn answer(&mut self) {
         if let Some(handshake) = &mut self.handshake {
             self.out.push(&handshake.take_output().into(), What::Word);

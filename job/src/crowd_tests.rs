@@ -1,4 +1,4 @@
-//! Ranks that join while very many foreign clients connect to the same port.
+//! Tests of ranks that join while a large number of foreign clients connect to the same port.
 
 use super::server::Server;
 use super::{Deadline, Exchange, bootstrap::Bootstrap, host, sys};
@@ -39,7 +39,7 @@ fn ranks_join_despite_slow_reconnecting_crowd() {
                 let place = Bootstrap::new(at, "TIELINE_BOOTSTRAP", &secret).unwrap();
                 let hello = host::hello(rank, honest, "j");
                 let deadline = Deadline::new(PATIENCE);
-                // The rank has joined when it gets an answer.
+                // The answer to the join shows that the rank has joined.
                 let joined = place.join(hello, &deadline).and_then(|link| {
                     link.publish(1, b"here", &deadline)?;
                     let _ = link.lookup(rank, 1, &deadline)?;
@@ -64,7 +64,7 @@ fn ranks_join_despite_slow_reconnecting_crowd() {
     }
 }
 
-/// So many processes of one host, on one processor.
+/// Six hundred processes of one host join on one processor.
 #[test]
 fn six_hundred_ranks_join_together_from_one_address() {
     const SIZE: usize = 600;

@@ -1,4 +1,4 @@
-//! The published bytes of all processes, as a state machine without I/O and clock.
+//! The published bytes of all processes. The module is a state machine without I/O or a clock.
 //!
 //! Bytes are sent only in answer to a lookup. A lookup of a missing key waits until the key is published, its owner leaves, or the
 //! requester forgets the lookup.
@@ -13,9 +13,9 @@ type Name = (usize, u32);
 /// An answer to a lookup.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// The requester.
+    /// The rank that made the lookup.
     pub(super) to: usize,
-    /// The requester's number of the lookup.
+    /// The number that the requester gave to the lookup.
     pub(super) id: u64,
     /// The published bytes, or the reason why there are none.
     pub(super) found: Result<Arc<[u8]>, String>,
@@ -26,9 +26,9 @@ pub(super) struct Directory {
     values: HashMap<Name, Arc<[u8]>>,
     /// The processes that have published or requested something.
     members: HashMap<usize, Member>,
-    /// Pending lookups: the requester and its number.
+    /// The pending lookups of each name: the requester and its number of the lookup.
     waiting: HashMap<Name, HashSet<(usize, u64)>>,
-    /// The processes that will publish nothing more, and the reason.
+    /// The processes that will publish nothing more, and the reason for each.
     gone: HashMap<usize, String>,
 }
 
@@ -40,13 +40,13 @@ struct Member {
 }
 
 impl Directory {
-    /// The number of pending lookups.
+    /// Returns the number of pending lookups.
     #[cfg(test)]
     pub(super) fn waits(&self) -> usize {
         self.waiting.values().map(HashSet::len).sum()
     }
 
-    /// Publishes bytes of a process. `Err` says why the request is invalid.
+    /// Publishes bytes of a process. Returns `Err` with the reason if the request is invalid.
     pub(super) fn publish(
         &mut self,
         rank: usize,
@@ -67,7 +67,7 @@ impl Directory {
         Ok(self.answer_all((rank, key), &Ok(bytes)))
     }
 
-    /// A lookup by a process. `Err` says why the request is invalid; without an answer it is pending.
+    /// Handles a lookup by a process. Returns `Err` with the reason if the request is invalid, and `None` if the lookup is pending.
     pub(super) fn lookup(
         &mut self,
         asker: usize,
@@ -92,22 +92,22 @@ impl Directory {
         Ok(None)
     }
 
-    /// Ends a pending lookup. Returns the rank whose bytes it requested; `None` if it was answered before.
+    /// Ends a pending lookup. Returns the rank whose bytes it requested; `None` if the lookup was answered before.
     pub(super) fn forget(&mut self, asker: usize, id: u64) -> Option<usize> {
         let of = self.members.get_mut(&asker)?.asked.remove(&id)?;
         self.unlist(of, (asker, id));
         Some(of.0)
     }
 
-    /// A process has ended: pending lookups of its unpublished keys fail. A forked child that shares its connection may still send
-    /// requests.
+    /// Records that a process has ended: pending lookups of its unpublished keys fail. A forked child that shares the connection
+    /// may still send requests.
     pub(super) fn ended(&mut self, rank: usize, why: &str) -> Vec<Answer> {
         let _ = self.gone.insert(rank, why.to_owned());
         let names: Vec<Name> = self.waiting.keys().filter(|of| of.0 == rank).copied().collect();
         names.into_iter().flat_map(|of| self.answer_all(of, &Err(why.to_owned()))).collect()
     }
 
-    /// A process will publish and request nothing more. Its published bytes stay.
+    /// Records that a process will publish and request nothing more. The process's published bytes remain available.
     pub(super) fn gone(&mut self, rank: usize, why: &str) -> Vec<Answer> {
         let asked = self.members.get_mut(&rank).map(|member| std::mem::take(&mut member.asked));
         for (id, of) in asked.into_iter().flatten() {

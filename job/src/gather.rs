@@ -1,4 +1,5 @@
-//! The exchange as a state machine: frames of processes go in, frames for processes come out. No I/O and no clock.
+//! The exchange as a state machine without I/O or a clock. The input of the machine consists of frames from processes, and its
+//! output of frames for processes.
 
 use super::wire::{Frame, Hello};
 use std::collections::BTreeMap;
@@ -8,19 +9,20 @@ use std::time::Duration;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     Nobody,
-    /// This rank.
+    /// A frame for one rank.
     One(usize, Frame),
-    /// All processes that have joined. They share one frame, which may be as long as all contributions.
+    /// A frame for all processes that have joined. The processes share one copy, which may be as long as all contributions
+    /// together.
     All(Frame),
 }
 
-/// The most bytes of the answer to an exchange: its length is encoded in four bytes.
+/// The maximum number of bytes in the answer to an exchange, whose length is encoded in four bytes.
 const MOST: u64 = u32::MAX as u64 - 64;
 
 /// A part of the identity of every job that Slurm started.
 pub(super) const SLURM: &str = "slurm ";
 
-/// The most ranks that a message lists by number; further ones are only counted.
+/// The maximum number of ranks that a message lists by number; further ranks are only counted.
 const LISTED: usize = 8;
 
 /// The processes that have joined, their contributions to the current exchange, and the reason why there will be no more exchanges.
@@ -28,9 +30,9 @@ pub(super) struct Gather {
     job: String,
     round: u64,
     size: usize,
-    /// The processes that have joined; a mistyped large size costs no memory.
+    /// The processes that have joined, by rank. A map is used, so that a mistyped large size costs no memory.
     members: BTreeMap<usize, Member>,
-    /// The number of contributions to this exchange, and their bytes.
+    /// The number of contributions to the current exchange, and the sum of their bytes.
     given: usize,
     given_bytes: u64,
     /// The final frame for all processes.
@@ -40,7 +42,7 @@ pub(super) struct Gather {
 }
 
 struct Member {
-    /// `pid 71 on nodeb`.
+    /// The description of the process: `pid 71 on nodeb`.
     name: String,
     part: Option<Vec<u8>>,
 }
@@ -59,11 +61,12 @@ impl Gather {
         }
     }
 
-    /// A process joins. `Err` has the reason of a refusal; its second value is for all other processes.
+    /// Adds a process. Returns `Err` with the reason of a refusal; the second value of the error is the frame for all other
+    /// processes.
     pub(super) fn join(&mut self, hello: &Hello) -> Result<usize, (String, Reply)> {
         let (rank, size) = (hello.rank as usize, self.size);
         let who = format!("pid {} on {}", hello.pid, hello.host);
-        // This check comes first: a process of another job must not end this one.
+        // The identity is checked first: a process of another job must not end this one.
         if hello.job != self.job {
             let which = if self.job.contains(SLURM) || hello.job.contains(SLURM) {
                 "its Slurm job and step (or TIELINE_JOB) are not this job's"
@@ -73,7 +76,7 @@ impl Gather {
             return Err((self.turn_away(which.into()), Reply::Nobody));
         }
         if hello.size as usize != size {
-            // Either size may be wrong, and the other processes would wait in vain.
+            // Either size may be wrong, and the other processes would wait forever.
             let text = format!("rank {rank} ({who}) has size {}, rank 0 has {size}", hello.size);
             let told = self.end(Frame::Refused { text: text.clone() });
             return Err((text, told));
@@ -90,7 +93,7 @@ impl Gather {
         Ok(rank)
     }
 
-    /// Records the reason of a refused connection.
+    /// Records the reason of a refused connection, and returns it.
     pub(super) fn turn_away(&mut self, why: String) -> String {
         if self.turned_away.len() < LISTED && !self.turned_away.contains(&why) {
             self.turned_away.push(why.clone());
@@ -98,7 +101,8 @@ impl Gather {
         why
     }
 
-    /// A contribution of a process. `Err` says why it is invalid; that process is then notified and excluded.
+    /// Adds the contribution of a process. Returns `Err` with the reason if the contribution is invalid; that process is then
+    /// notified and excluded.
     pub(super) fn contribute(
         &mut self,
         rank: usize,
@@ -132,18 +136,18 @@ impl Gather {
         Ok(Reply::All(Frame::Gathered { round, parts }))
     }
 
-    /// A process gives up waiting: the exchange ends for all with the same reason.
+    /// Handles a process that gives up waiting: the exchange ends for all processes with the same reason.
     pub(super) fn give_up(&mut self, waited: Duration) -> Reply {
         let text = self.missing(waited);
         self.end(Frame::Late { text })
     }
 
-    /// A process ended or disconnected: every process that waits for it, now or later, gets the reason.
+    /// Handles a process that ended or disconnected: every process that waits for it, then or later, gets the reason.
     pub(super) fn gone(&mut self, text: &str) -> Reply {
         self.end(Frame::Lost { text: text.to_owned() })
     }
 
-    /// The description of this rank for error texts: `rank 3 (pid 71 on nodeb)`.
+    /// Returns the description of this rank for error texts: `rank 3 (pid 71 on nodeb)`.
     pub(super) fn name(&self, rank: usize) -> String {
         match self.members.get(&rank) {
             Some(member) => format!("rank {rank} ({})", member.name),
@@ -151,7 +155,7 @@ impl Gather {
         }
     }
 
-    /// The reason why there is no answer about this rank's bytes.
+    /// Returns the reason why there is no answer about this rank's bytes.
     pub(super) fn has_come(&self, rank: usize) -> String {
         let name = self.name(rank);
         if self.members.contains_key(&rank) {
@@ -161,18 +165,19 @@ impl Gather {
         }
     }
 
-    /// The number of ranks that have not joined.
+    /// Returns the number of ranks that have not joined.
     pub(super) fn absent(&self) -> usize {
         self.size.saturating_sub(self.members.len())
     }
 
-    /// Notifies all processes that have joined, waiting or not: the server may be gone later.
+    /// Ends the exchange, and notifies all processes that have joined, whether they wait or not: the server may be gone when they
+    /// call.
     fn end(&mut self, last_word: Frame) -> Reply {
         if self.over.is_some() {
             return Reply::Nobody;
         }
         self.over = Some(last_word.clone());
-        // The contributions will not be answered.
+        // Pending contributions receive no answer.
         self.members.values_mut().for_each(|member| member.part = None);
         Reply::All(last_word)
     }
@@ -205,7 +210,7 @@ impl Gather {
     }
 }
 
-/// `ranks 1, 4 and 7`: a list of `count` ranks.
+/// Formats a list of `count` ranks: `ranks 1, 4 and 7`.
 pub(super) fn list(ranks: impl Iterator<Item = usize>, count: usize) -> String {
     let mut shown: Vec<String> = ranks.take(LISTED).map(|rank| rank.to_string()).collect();
     if count > LISTED {
@@ -295,7 +300,7 @@ mod tests {
         let mut gather = Gather::new(2, "j");
         assert_eq!(gather.join(&hello(0, 2)).unwrap(), 0);
         assert_eq!(gather.contribute(0, 0, vec![]), Ok(Reply::Nobody));
-        // With any size.
+        // The check holds for any size.
         for size in [2, 4] {
             let stranger = Hello { job: "other".into(), ..hello(1, size) };
             assert_eq!(gather.join(&stranger).unwrap_err().1, Reply::Nobody);

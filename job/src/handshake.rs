@@ -1,5 +1,5 @@
-//! The handshake of an exchange over TCP: that of `tieline-net`, which requires the job's secret. Blocking on the dialler's side,
-//! step by step on the server's.
+//! The handshake of an exchange over TCP, which is that of `tieline-net` and requires the job's secret. The dialler's side blocks;
+//! the server's side is a state machine.
 
 use super::{Deadline, retries};
 use crate::{Error, Status};
@@ -8,10 +8,10 @@ use std::net::TcpStream;
 use std::time::Duration;
 use tieline_net::{Acceptor, Dialler, HandshakeError, Hello, Key, Refusal, VERSION};
 
-/// The purpose field of a connection to the exchange.
+/// The value of the purpose field in a connection to the exchange.
 const PURPOSE: u8 = 16;
 
-/// The exchange has a fixed cookie: its address is known before it exists.
+/// The fixed cookie of the exchange, whose address is known before the exchange exists.
 const COOKIE: [u8; 16] = *b"tieline exchange";
 
 /// The time limit for the listener's next bytes within the handshake.
@@ -23,23 +23,23 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// A handshake that requires this secret; none if the system has no random numbers.
+    /// Makes a handshake that requires this secret; returns `None` if the system has no random numbers.
     pub(super) fn accept(secret: &[u8]) -> Option<Handshake> {
         let key = Key::derive(secret, &COOKIE);
         Some(Handshake { acceptor: Acceptor::new(key, nonce().ok()?) })
     }
 
-    /// The bytes for the other side.
+    /// Returns the bytes that must be sent to the other side.
     pub(super) fn take_output(&mut self) -> Vec<u8> {
         let bytes = self.acceptor.output().to_vec();
         self.acceptor.sent(bytes.len());
         bytes
     }
 
-    /// Processes received bytes. Once the handshake is complete, it returns the bytes that followed it.
+    /// Processes received bytes. Once the handshake is complete, returns the bytes that followed the handshake.
     ///
     /// # Errors
-    /// The kind of foreign peer.
+    /// Returns the reason why the peer does not belong to the job.
     pub(super) fn push(&mut self, mut bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {
         while !bytes.is_empty() {
             let (now, later) = bytes.split_at(self.acceptor.expects().min(bytes.len()));
@@ -70,15 +70,15 @@ impl Handshake {
     }
 }
 
-/// The reason why there is no connection.
+/// The reason why there is no connection, and whether to retry.
 pub(super) enum NotYet {
-    /// The connection may still succeed: retry.
+    /// A failure after which a retry may succeed.
     Later(String),
-    /// The connection cannot succeed.
+    /// A failure after which a retry cannot succeed.
     Never(Error),
 }
 
-/// Proves to the listener that this process knows the secret, and checks that the listener does.
+/// Proves to the listener that this process knows the secret, and checks that the listener knows the secret.
 pub(super) fn enter(
     mut stream: &TcpStream,
     secret: &[u8],

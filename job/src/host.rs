@@ -1,11 +1,12 @@
-//! Finds the processes of a job that share a host, by facts that each contributes to the first exchange.
+//! Finds the processes of a job that share a host, by facts that each process contributes to the first exchange.
 //!
-//! The same host means: the same boot of a kernel, and the same network and PID namespaces. So two containers count as two hosts.
+//! Two processes share a host if they have the same boot of a kernel and the same network and PID namespaces. Two containers
+//! therefore count as two hosts.
 
 use super::wire::Hello;
 use std::os::unix::fs::MetadataExt;
 
-/// The facts about this process's host, as bytes to compare.
+/// Returns the facts about this process's host, as bytes to compare.
 pub(super) fn facts() -> Vec<u8> {
     let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let namespace = |which: &str| {
@@ -16,20 +17,20 @@ pub(super) fn facts() -> Vec<u8> {
     format!("{boot} {} {}", namespace("net"), namespace("pid")).into_bytes()
 }
 
-/// The number of this process among those of its host, and their count.
+/// Returns the number of this process among the processes of its host, and the number of those processes.
 pub(super) fn local_place(facts: &[Vec<u8>], rank: usize) -> (usize, usize) {
     let here = facts.iter().enumerate().filter(|(_, other)| Some(*other) == facts.get(rank));
     let ranks: Vec<usize> = here.map(|(rank, _)| rank).collect();
     (ranks.iter().position(|r| *r == rank).unwrap_or(0), ranks.len())
 }
 
-/// The host's name.
+/// Returns the host's name.
 pub(super) fn name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().chars().take(64).collect()
 }
 
-/// The hello frame of this process.
+/// Makes the hello frame of this process.
 pub(super) fn hello(rank: usize, size: usize, job: &str) -> Hello {
     let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     Hello {

@@ -12,17 +12,17 @@
 //! }
 //! ```
 //!
-//! The first match in the environment is used:
+//! [`Job::from_env`] uses the first match in the environment:
 //!
 //! 1. `TIELINE_RANK` and `TIELINE_SIZE` with `TIELINE_EXCHANGE`, which `tieline run` sets: the launcher's own socket;
 //! 2. `TIELINE_BOOTSTRAP=host:port`: a bootstrap over TCP, where rank 0 listens. Rank and size are TIELINE_RANK and TIELINE_SIZE,
 //!    or those of Slurm, Open MPI, PMI or torchrun;
 //! 3. PMIx (`PMIX_NAMESPACE`), which mpirun, prun and `srun --mpi=pmix` provide;
 //! 4. a step of Slurm: a bootstrap on its first node;
-//! 5. otherwise: rank 0 of 1.
+//! 5. none of these: the process is rank 0 of 1.
 //!
 //! Every wait ends. If a rank dies, the exchange fails for all others with that rank's number and the way it ended. A deadline
-//! bounds slow ranks, and its error names the missing ones.
+//! bounds the wait for slow ranks, and the error names the missing ranks.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -75,7 +75,7 @@ pub struct Job {
     local_size: usize,
     id: String,
     deadline: Duration,
-    /// Dropped before the exchange.
+    /// The waiting thread, which is dropped before the exchange.
     waiting: Waiting,
     exchange: Arc<dyn Exchange>,
     published: Mutex<Published>,
@@ -90,19 +90,19 @@ struct Published {
     bytes: usize,
 }
 
-/// A transport for the bytes that processes exchange.
+/// A protocol for the bytes that processes exchange.
 trait Exchange: Send + Sync {
-    /// Passes all contributions to all processes. Collective: each process calls it equally often.
+    /// Passes all contributions to all processes. The call is collective: each process makes the same number of calls.
     fn allgather(&self, mine: &[u8], deadline: &Deadline) -> Result<Vec<Vec<u8>>, Error>;
 
-    /// Publishes bytes for lookups. Each key is used once, within the bounds of `wire`.
+    /// Publishes bytes for lookups. Each key is used once, within the limits of `wire`.
     fn publish(&self, key: u32, bytes: &[u8], deadline: &Deadline) -> Result<(), Error>;
 
-    /// The bytes that another process has published, or publishes before the deadline.
+    /// Returns the bytes that another process has published, or publishes before the deadline.
     fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error>;
 }
 
-/// A duration and its end.
+/// A duration and the time at which it ends.
 struct Deadline {
     length: Duration,
     at: Option<Instant>,
@@ -113,7 +113,7 @@ impl Deadline {
         Deadline { length, at: Instant::now().checked_add(length) }
     }
 
-    /// The end; a day from now if the clock cannot represent it.
+    /// Returns the end; if the clock cannot represent the end, a day from the present time.
     fn at(&self) -> Instant {
         self.at.unwrap_or_else(|| Instant::now() + Duration::from_secs(24 * 60 * 60))
     }
@@ -125,11 +125,11 @@ impl Deadline {
 }
 
 impl Job {
-    /// Joins the job that the environment describes; without one it is rank 0 of 1.
+    /// Joins the job that the environment describes. Without such a description, the process is rank 0 of 1.
     ///
     /// # Errors
-    /// `Invalid` if the variables contradict each other or those of another rank, `PeerFailed` if the launcher cannot be reached,
-    /// `TimedOut` with the ranks that have not joined, `Permission` for a wrong secret.
+    /// Returns `Invalid` if the variables contradict each other or those of another rank, `PeerFailed` if the launcher cannot be
+    /// reached, `TimedOut` with the ranks that have not joined, `Permission` for a wrong secret.
     pub fn from_env() -> Result<Job, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let job = Job::from_variables(&variable, &|| Ok(secret()?.into_bytes()), raised_rights())?;
@@ -168,7 +168,7 @@ impl Job {
         Ok(job)
     }
 
-    /// `TIELINE_EXCHANGE`: the exchange of `tieline run` or another launcher of Tieline.
+    /// Joins the exchange that `TIELINE_EXCHANGE` names, of `tieline run` or another launcher of Tieline.
     fn from_launcher(
         info: &ProcessInfo,
         spoken: &str,
@@ -192,7 +192,7 @@ impl Job {
         Ok(Job::new(info.clone(), exchange))
     }
 
-    /// Rank 0 serves. The first exchange finds the processes that share a host.
+    /// Joins a bootstrap, which rank 0 serves. The first exchange finds the processes that share a host.
     fn from_bootstrap(
         info: &ProcessInfo,
         bootstrap: &Bootstrap,
@@ -246,38 +246,38 @@ impl Job {
         self.rank
     }
 
-    /// The number of processes in the job.
+    /// Returns the number of processes in the job.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// The number of this process among those of its host, from 0.
+    /// Returns the number of this process among the processes of its host, from 0.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.local_rank
     }
 
-    /// The number of the job's processes on this host.
+    /// Returns the number of the job's processes on this host.
     #[must_use]
     pub fn local_size(&self) -> usize {
         self.local_size
     }
 
-    /// The job's identity; empty if none was set.
+    /// Returns the job's identity; empty if none was set.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Sets the deadline of each exchange or lookup; `TIELINE_BOOTSTRAP_TIMEOUT` or [`DEADLINE`] by default. The first process
-    /// whose deadline passes ends the exchange for all. A lookup ends for the requester only.
+    /// Sets the deadline of each exchange or lookup. The default is `TIELINE_BOOTSTRAP_TIMEOUT`, else [`DEADLINE`]. The first
+    /// process whose deadline passes ends the exchange for all. A lookup ends for the requester only.
     pub fn set_deadline(&mut self, deadline: Duration) {
         self.deadline = deadline;
     }
 
-    /// Passes `mine` to every process and returns the bytes of all processes, in rank order. Collective: every process calls it,
-    /// equally often. At most [`wire::MAX_CONTRIBUTION`] bytes.
+    /// Passes `mine` to every process and returns the bytes of all processes, in rank order. The call is collective: every process
+    /// makes the same number of calls. `mine` has at most [`wire::MAX_CONTRIBUTION`] bytes.
     ///
     /// # Errors
     /// `Invalid` in a forked child; `TooLarge`; `PeerFailed` with the rank that ended and how; `TimedOut` after the deadline, with the ranks that have not
@@ -297,7 +297,7 @@ impl Job {
     }
 
     /// Publishes bytes, such as a worker's address or a key, for [`Job::lookup`] by other processes. The call waits for no other
-    /// process, and bytes are sent only in answer to a lookup: a rank costs nothing to those that never communicate with it. The
+    /// process, and bytes are sent only in answer to a lookup: a rank costs nothing to ranks that never communicate with it. The
     /// bytes stay as long as the server of the exchange exists, even after this process has ended.
     ///
     /// ```
@@ -338,9 +338,9 @@ impl Job {
         Ok(())
     }
 
-    /// The bytes that `rank` has published as `key`; waits for them until the deadline. Not collective: any thread may call it at
-    /// any time, even while another one is in [`Job::exchange`]. Results are not cached: a caller that needs the bytes again keeps
-    /// them, or looks them up again.
+    /// Returns the bytes that `rank` has published as `key`; waits for them until the deadline. The call is not collective: any
+    /// thread may make it at any time, even while another thread is in [`Job::exchange`]. Results are not cached: a caller that
+    /// needs the bytes again keeps them, or looks them up again.
     ///
     /// # Errors
     /// - `Invalid` for a rank that the job does not have, and in a forked child.
@@ -361,18 +361,18 @@ impl Job {
         self.exchange.lookup(rank, key, &Deadline::new(self.deadline))
     }
 
-    /// Returns when every process has called it.
+    /// Returns when every process has called `barrier`.
     ///
     /// # Errors
-    /// As [`Job::exchange`].
+    /// Returns the errors of [`Job::exchange`].
     pub fn barrier(&self) -> Result<(), Error> {
         self.exchange(&[]).map(drop)
     }
 
     /// [`Job::barrier`] for a process whose peers may still need its progress: calls `progress` repeatedly until every process has
-    /// called the barrier. A separate thread waits for them: the first such barrier starts it, and it ends with the job. The caller
-    /// sets the pace: a `progress` that sleeps a little leaves the processor to others. `Worker::barrier` of the crate `tieline`
-    /// needs no such choice.
+    /// called the barrier. A separate thread waits for the other processes: the first such barrier starts the thread, and the
+    /// thread ends with the job. The caller sets the pace: a `progress` that sleeps a little leaves the processor to other
+    /// processes. `Worker::barrier` of the crate `tieline` needs no such choice.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -385,8 +385,8 @@ impl Job {
     /// ```
     ///
     /// # Errors
-    /// As [`Job::exchange`], and the error of `progress`. After such an error `progress` is not called again. This call returns,
-    /// and a panic of `progress` continues, only when the barrier is over.
+    /// Returns the errors of [`Job::exchange`], and the error of `progress`. After an error `progress` is not called again. The
+    /// call still waits for the end of the barrier, and a panic of `progress` continues only then.
     pub fn barrier_while(
         &self,
         mut progress: impl FnMut() -> Result<(), Error>,
@@ -400,12 +400,13 @@ impl Job {
         self.barrier_woken(|| {}, until)
     }
 
-    /// As [`Job::barrier_while`], for a process that sleeps meanwhile. Calls `wait` once, with a function that returns whether the
-    /// barrier is over. Calls `wake` in the waiting thread when it becomes over. A wait that `wake` ends needs no timeout.
+    /// Waits for a barrier as [`Job::barrier_while`] does, for a process that sleeps during the barrier. Calls `wait` once, with a
+    /// function that returns whether the barrier is over. Calls `wake` in the waiting thread when the barrier is over. If `wake`
+    /// ends the wait, the wait needs no timeout.
     ///
     /// # Errors
-    /// As [`Job::exchange`], and the error of `wait`. This call returns, and a panic of `wait` continues, only when the barrier is
-    /// over.
+    /// Returns the errors of [`Job::exchange`], and the error of `wait`. After an error the call still waits for the end of the
+    /// barrier, and a panic of `wait` continues only then.
     pub fn barrier_woken(
         &self,
         wake: impl FnOnce() + Send + 'static,
@@ -421,13 +422,15 @@ impl Job {
 /// The number of this host's processes in the largest job that this process has joined.
 static JOINED: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of this host's processes in the job, including this one; 0 before this process has joined one.
+/// Returns the number of this host's processes in the largest job that this process has joined, including this one; 0 before this
+/// process has joined a job.
 #[must_use]
 pub fn joined_processes() -> usize {
     JOINED.load(Ordering::Relaxed)
 }
 
-/// The same for a process that has not joined a job, from its launcher's variables; otherwise 1.
+/// Returns the number of the job's processes on this host. For a process that has not joined a job, the number comes from the
+/// launcher's variables; otherwise it is 1.
 #[must_use]
 pub fn processes_on_this_host() -> usize {
     let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
@@ -451,11 +454,11 @@ impl fmt::Debug for Job {
     }
 }
 
-/// The job's secret from `TIELINE_SECRET`, `TIELINE_SECRET_FILE` or a settings file; empty if there is none. For launchers; the
-/// secret must not be shown.
+/// Returns the job's secret from `TIELINE_SECRET`, `TIELINE_SECRET_FILE` or a settings file; empty if there is none. The function
+/// is for launchers, which must not show the secret.
 ///
 /// # Errors
-/// If a file cannot be read.
+/// Returns an error if a file cannot be read.
 pub fn secret() -> Result<String, Error> {
     let config = Config::builder().process_environment().build()?;
     Ok(config.secret()?.unwrap_or_default())

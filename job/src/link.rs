@@ -11,47 +11,47 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tieline_plugin_api::process::Mark;
 
-/// The time limit for the server's report of the missing ranks, once the deadline has passed.
+/// The time limit for the server's report of the missing ranks, after the deadline has passed.
 const LAST_WORD: Duration = Duration::from_secs(2);
 
-/// Any thread may use it: one waiting thread reads for all waiting threads.
+/// A connection to the server. Any thread may use it: one waiting thread reads for all waiting threads.
 pub(super) struct Link {
     stream: Stream,
-    /// Held while a frame is written. It has the rest of a frame that was partly written when its time was over; that rest precedes
-    /// all later frames.
+    /// The lock that a thread holds while it writes a frame. The lock contains the rest of a frame whose write timed out; that rest
+    /// precedes all later frames.
     writing: Mutex<Vec<u8>>,
     state: Mutex<State>,
-    /// Something was read, or the reading thread has stopped.
+    /// The condition that input was read, or that the reading thread has stopped.
     came: Condvar,
-    /// Held during an exchange.
+    /// The lock that a thread holds during an exchange.
     exchanging: Mutex<()>,
     size: usize,
     /// The process that opened the link: a forked child does not read its parent's connection.
     process: Mark,
-    /// For error texts: `the launcher`, `rank 0, which serves the exchange`.
+    /// The description of the server in error texts: `the launcher`, `rank 0, which serves the exchange`.
     server: &'static str,
 }
 
 struct State {
     decoder: Decoder,
-    /// Whether a thread reads.
+    /// Whether a thread is reading.
     reading: bool,
     round: u64,
     /// The answer to the current exchange.
     gathered: Option<Frame>,
     /// The reason why there will be no more exchanges, from the server's final frame.
     over: Option<Error>,
-    /// The reason why the server refused or excluded this process, after which the server closes.
+    /// The reason why the server refused or excluded this process. The server closes the connection afterwards.
     refused: Option<Error>,
     /// The reason why nothing more is read.
     gone: Option<Error>,
-    /// Pending lookups, and their answers.
+    /// The pending lookups, and the answers that have arrived.
     lookups: HashMap<u64, Option<Result<Vec<u8>, String>>>,
     next_lookup: u64,
 }
 
 impl Link {
-    /// Joins over an established connection.
+    /// Joins the exchange over an established connection.
     pub(super) fn open(
         stream: Stream,
         hello: Hello,
@@ -88,7 +88,7 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends a frame. On a timeout the frame was not sent, or its rest will precede the next frame.
+    /// Sends a frame. After a timeout, either no byte of the frame was sent, or the rest of the frame precedes the next frame.
     fn send(&self, frame: &Frame, deadline: &Deadline) -> Result<(), Error> {
         let mut left = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let begun = left.len();
@@ -96,7 +96,7 @@ impl Link {
         let mut sent = 0;
         while sent < left.len() {
             let Some(time) = deadline.left() else {
-                // If nothing of this frame was sent, it is dropped; otherwise its rest is kept.
+                // If no byte of this frame was sent, the frame is dropped; otherwise its rest is kept.
                 if sent <= begun {
                     left.truncate(begun);
                 }
@@ -117,13 +117,14 @@ impl Link {
         Ok(())
     }
 
-    /// The server closes after a refusal: the refusal is the reason, not the broken pipe.
+    /// Makes the error of a failed write. The server closes the connection after a refusal: then the refusal is the reason, not the
+    /// broken pipe.
     fn refused(&self, why: &str) -> Error {
         let _ = self.wait::<()>(Instant::now() + LAST_WORD, |_| None);
         self.state().refused.clone().unwrap_or_else(|| self.gone(why))
     }
 
-    /// Reads until `pick` finds a value. `None` on a timeout.
+    /// Reads until `pick` finds a value. Returns `None` on a timeout.
     fn wait<T>(
         &self,
         until: Instant,
@@ -337,7 +338,7 @@ impl Exchange for Link {
     }
 }
 
-/// An answer to a lookup that is not pending any more is dropped.
+/// Stores an answer to a lookup. An answer to a lookup that is not pending is dropped.
 fn answer(state: &mut State, id: u64, found: Result<Vec<u8>, String>) {
     if let Some(waited) = state.lookups.get_mut(&id) {
         *waited = Some(found);
@@ -353,7 +354,7 @@ pub(super) fn late_lookup(rank: u32, key: u32, why: &str) -> Error {
     )
 }
 
-/// The socket of a launcher on this host.
+/// Connects to the socket of a launcher on this host.
 pub(super) fn launcher(name: &str, hello: Hello, deadline: &Deadline) -> Result<Link, Error> {
     let timeout = deadline.left().unwrap_or_default();
     let stream = local::connect(name, timeout).map_err(|refused| {
@@ -430,7 +431,7 @@ mod tests {
             let error = link.allgather(b"me", &long()).unwrap_err();
             assert_eq!(error.status(), Status::BadData, "{round}, {count}");
             assert!(error.to_string().contains("the launcher spoke out of turn"), "{error}");
-            // An exchange that failed once fails from then on.
+            // An exchange that has failed once fails in all later calls.
             theirs.write_all(&gathered(0, 2).encode()).unwrap();
             let again = link.allgather(b"me", &long()).unwrap_err();
             assert_eq!(again.to_string(), error.to_string());
@@ -493,7 +494,7 @@ mod tests {
         });
     }
 
-    /// The server's window is full, so the unread rest waits on this side.
+    /// The server's window is full, so the unread rest stays in the buffers of this side.
     #[test]
     fn last_publication_arrives_although_an_answer_stayed_unread() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -504,7 +505,7 @@ mod tests {
         let bytes = vec![7; wire::MAX_CONTRIBUTION];
         link.publish(1, &bytes, &long()).unwrap();
         theirs.write_all(&Frame::Found { id: 9, bytes: vec![1; 10_000] }.encode()).unwrap();
-        // It was received and not looked up.
+        // The answer was received, but no lookup has read it.
         let Stream::Tcp(ours) = &link.stream else { panic!("it is TCP") };
         while ours.peek(&mut [0; 10_000]).unwrap() < 10_000 {
             std::thread::yield_now();
@@ -524,7 +525,7 @@ mod tests {
         let (link, mut theirs) = link();
         let brief = || Deadline::new(Duration::from_millis(5));
         let bytes = |key: u32| vec![key as u8; wire::MAX_CONTRIBUTION];
-        // As many as the socket buffers, and a part of the next one; there is no room for another one.
+        // Publishes until the socket buffers are full and only a part of the next frame was sent.
         let whole = (0..).take_while(|key| link.publish(*key, &bytes(*key), &brief()).is_ok());
         let torn = whole.count() as u32;
         for key in [torn + 1, torn + 2] {

@@ -1,5 +1,5 @@
-//! Local sockets with abstract names. Both ends check each other's user by the kernel, so neither knowing nor occupying a name is
-//! trusted.
+//! Local sockets with abstract names. Both ends ask the kernel for each other's user, so a process that knows or occupies a name is
+//! not trusted.
 
 use super::sys;
 use std::io;
@@ -13,7 +13,7 @@ pub(super) enum Refused {
     User(String),
 }
 
-/// `tieline-KIND-UID-WHAT`: different users do not collide by accident.
+/// Makes a socket's name `tieline-KIND-UID-WHAT`; the user's number keeps the names of different users apart.
 pub(super) fn name(kind: &str, what: &str) -> String {
     format!("tieline-{kind}-{}-{what}", sys::user())
 }
@@ -25,12 +25,13 @@ pub(super) fn connect(name: &str, timeout: Duration) -> Result<UnixStream, Refus
     Ok(stream)
 }
 
-/// Whether the other end is a process of this one's user.
+/// Checks that the other end is a process of the same user.
 pub(super) fn check_user(stream: &UnixStream) -> Result<(), Refused> {
     same_user(sys::user_of(stream).map_err(Refused::System)?, sys::user())
 }
 
-/// Only the same user is trusted: root does not trust other users, and is not trusted by them.
+/// Checks that two users are equal. Only the same user is trusted: root does not trust other users, and other users do not trust
+/// root.
 fn same_user(theirs: u32, ours: u32) -> Result<(), Refused> {
     if theirs == ours { Ok(()) } else { Err(Refused::User(format!("user {theirs}"))) }
 }

@@ -1,4 +1,4 @@
-//! Publishing and looking up, over a server on a thread of this process.
+//! Tests of publishing and looking up, over a server on a thread of this process.
 
 use super::server::Server;
 use super::wire::{Frame, MAX_CONTRIBUTION, MAX_KEYS, MAX_PUBLISHED};
@@ -9,7 +9,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::sync::Arc;
 
-/// A server on a thread, which ends when this is dropped.
+/// A server on a thread. Dropping this value ends the server.
 struct Serving {
     exchange: String,
     stop: Option<UnixStream>,
@@ -43,7 +43,7 @@ impl Serving {
         Job::from_variables(&|name| set.get(name).cloned(), &|| Ok(Vec::new()), false).unwrap()
     }
 
-    /// A connection on which the test sends arbitrary frames.
+    /// Opens a connection on which the test sends arbitrary frames.
     fn connect(&self, rank: u32, size: u32) -> UnixStream {
         let name = self.exchange.strip_prefix("unix:@").unwrap();
         let address = SocketAddr::from_abstract_name(name).unwrap();
@@ -68,7 +68,7 @@ impl Drop for Serving {
     }
 }
 
-/// All frames of a connection until it closes.
+/// Reads all frames of a connection until it closes.
 fn all_frames(mut stream: UnixStream) -> Vec<Frame> {
     let (mut bytes, mut decoder) = (Vec::new(), wire::Decoder::new(usize::MAX));
     let _ = stream.read_to_end(&mut bytes);
@@ -104,7 +104,7 @@ fn lookups_of_many_threads_and_an_exchange_share_one_connection() {
         let jobs = &jobs;
         let looked: Vec<_> =
             (0..20).map(|key| scope.spawn(move || jobs[1].lookup(0, key).unwrap())).collect();
-        // Meanwhile the exchange of rank 1 waits, and its lookups too, each for the other's bytes.
+        // The exchange of rank 1 waits, and so do its lookups: each rank waits for the other's bytes.
         for key in (0..20).rev() {
             jobs[0].publish(key, &key.to_le_bytes()).unwrap();
         }
@@ -260,7 +260,7 @@ fn requester_is_resumed_once_it_reads_answers() {
     let asked: Vec<u8> =
         (0..1000).flat_map(|id| Frame::Lookup { id, rank: 0, key: 1 }.encode()).collect();
     greedy.write_all(&asked).unwrap();
-    // The others are served meanwhile.
+    // The other ranks are served while these answers are pending.
     assert_eq!(job.lookup(0, 1).unwrap().len(), MAX_PUBLISHED);
     let mut decoder = wire::Decoder::new(MAX_CONTRIBUTION + 64);
     let (mut buffer, mut next) = (vec![0; 1 << 16], 0);

@@ -1,8 +1,8 @@
-//! PMIx: mpirun, prun and `srun --mpi=pmix` run a server on every host, by which processes find each other. `libpmix` is loaded at
-//! run time, if the environment says that there is such a server.
+//! PMIx: mpirun, prun and `srun --mpi=pmix` run a server on every host, and processes find each other through it. `libpmix` is
+//! loaded at run time, if the environment indicates such a server.
 //!
-//! One exchange consists of: put the bytes under a key of this exchange, commit, a fence that collects the data, get the bytes of
-//! all. Asynchronous results of the library are waited for until the deadline.
+//! An exchange puts the bytes under a key of its own, commits, waits in a fence that collects the data, and gets the bytes of all
+//! ranks. The code waits for asynchronous results of the library until the deadline.
 
 mod sys;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 use sys::{Failed, How, Library, Value};
 use tieline_plugin_api::process::Owner;
 
-/// The time limit for finding the missing ranks, once the deadline has passed.
+/// The time limit for finding the missing ranks, after the deadline has passed.
 const ASK_WHO: Duration = Duration::from_secs(2);
 
 /// The status of a fence if a rank has left or ended: PMIX_ERR_PARTIAL_SUCCESS.
@@ -29,12 +29,12 @@ const NOT_FOUND: i32 = -46;
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether this process has joined. A server considers a process that left as gone for good.
+/// Whether this process has joined. A server treats a process that has left as gone permanently.
 static JOINED: AtomicBool = AtomicBool::new(false);
-/// The connection to the server belongs to one process: the server would report the end of a forked child as that of the rank.
+/// The process that owns the connection to the server. The server would report the end of a forked child as that of the rank.
 static OWNER: Owner = Owner::new();
 
-/// Whether a PMIx server started this process.
+/// Checks whether a PMIx server started this process.
 pub(super) fn is_there(get: Get<'_>) -> bool {
     get("PMIX_NAMESPACE").is_some() && get("PMIX_RANK").is_some()
 }
@@ -43,7 +43,7 @@ pub(super) fn is_there(get: Get<'_>) -> bool {
 pub(super) struct Pmix {
     library: Library,
     size: usize,
-    /// Whether every rank is on this host: then its server knows the missing ranks.
+    /// Whether every rank is on this host: then this host's server knows the missing ranks.
     all_here: bool,
     rounds: Mutex<Rounds>,
 }
@@ -55,9 +55,10 @@ struct Rounds {
 }
 
 impl Pmix {
-    /// Joins; the server assigns the rank.
+    /// Joins the job; the server assigns the rank.
     ///
-    /// With raised rights it refuses: libpmix loads code from places that the environment names (`PMIX_MCA_*`).
+    /// The function refuses to join with raised rights, because libpmix loads code from places that the environment names
+    /// (`PMIX_MCA_*`).
     pub(super) fn join(
         deadline: &Deadline,
         raised_rights: bool,
@@ -130,7 +131,7 @@ impl Pmix {
     }
 
     fn put(&self, key: &str, bytes: &[u8]) -> Result<(), Failed> {
-        // At least one byte: some servers do not keep an empty value.
+        // The value has at least one byte, because some servers do not keep an empty value.
         self.library.put(key, &[&[1][..], bytes].concat())?;
         self.library.commit()
     }
@@ -209,8 +210,9 @@ impl Exchange for Pmix {
         self.put(&published(key), bytes).map_err(|failed| self.failed(failed, deadline))
     }
 
-    /// This host's server asks the server of the rank's host. For a missing key it may wait, or fail immediately, as those of Open
-    /// MPI and Slurm do. Then the get is repeated, since the server sends no notification.
+    /// Looks up a key: this host's server asks the server of the rank's host. For a missing key the server may wait, or fail
+    /// immediately, as the servers of Open MPI and Slurm do. In that case the get is repeated, since the server sends no
+    /// notification.
     fn lookup(&self, rank: usize, key: u32, deadline: &Deadline) -> Result<Vec<u8>, Error> {
         let rank = u32::try_from(rank).unwrap_or(u32::MAX);
         let (mut pause, mut how) = (FIRST_PAUSE, How::Wait);
@@ -237,7 +239,7 @@ fn published(key: u32) -> String {
     format!("tieline.published.{key}")
 }
 
-/// The bytes that [`Pmix::put`] stored.
+/// Extracts the bytes that [`Pmix::put`] stored.
 fn value_of(value: Value, key: &str) -> Result<Vec<u8>, Error> {
     let bytes = match &value {
         Value::Bytes(bytes) => bytes.strip_prefix(&[1]),

@@ -1,32 +1,32 @@
-//! The place of this process as the environment describes it: first the variables of Tieline's launcher, then those of common
-//! launchers.
+//! The place of this process in its job, as the environment describes it: the variables of Tieline's launcher have precedence over
+//! those of common launchers.
 
 use super::slurm;
 use super::wire::{MAX_JOB, MAX_RANKS};
 use crate::{Error, Status};
 use std::time::Duration;
 
-/// Reads one variable.
+/// A function that reads one variable.
 pub(super) type Get<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Reads the job's secret, which may also come from a file; empty when there is none.
+/// A function that reads the job's secret, which may also come from a file; the secret is empty if there is none.
 pub(super) type Secret<'a> = &'a dyn Fn() -> Result<Vec<u8>, Error>;
 
 pub(super) const FIX_LAUNCH: &str = "start the program with `tieline run -n N -- program`";
 
-/// This process's place.
+/// The rank of this process and the size of its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcessInfo {
     pub(super) rank: usize,
     pub(super) size: usize,
-    /// From the environment; otherwise the exchange determines it.
+    /// The rank on this host, from the environment; if it is `None`, the exchange determines it.
     pub(super) local_rank: Option<usize>,
     pub(super) local_size: Option<usize>,
     pub(super) id: String,
 }
 
-/// The variables of other launchers for rank, size, local rank, local size. They are used with TIELINE_BOOTSTRAP, which has the
-/// address.
+/// The variables of other launchers for rank, size, local rank, local size. These variables are used together with
+/// TIELINE_BOOTSTRAP, which contains the address.
 const OTHERS: &[[&str; 4]] = &[
     ["SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""],
     [
@@ -40,7 +40,7 @@ const OTHERS: &[[&str; 4]] = &[
 ];
 
 impl ProcessInfo {
-    /// A job of one process.
+    /// Describes a job of one process.
     pub(super) fn alone() -> ProcessInfo {
         ProcessInfo {
             rank: 0,
@@ -51,7 +51,7 @@ impl ProcessInfo {
         }
     }
 
-    /// From TIELINE_RANK and TIELINE_SIZE; none when neither is set.
+    /// Reads TIELINE_RANK and TIELINE_SIZE; returns `None` if neither is set.
     pub(super) fn from_tieline(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
         if get("TIELINE_RANK").is_none() && get("TIELINE_SIZE").is_none() {
             return Ok(None);
@@ -60,7 +60,7 @@ impl ProcessInfo {
         ProcessInfo::read(get, &names).map(Some)
     }
 
-    /// From the variables of Slurm's srun: those of a step, not of the batch script around it.
+    /// Reads the variables of Slurm's srun: those of a step, not of the batch script.
     pub(super) fn from_slurm(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
         let names = &OTHERS[0];
         if names[..2].iter().any(|name| get(name).is_none()) {
@@ -71,7 +71,7 @@ impl ProcessInfo {
         Ok(Some(info))
     }
 
-    /// From the variables of any launcher that numbers its processes.
+    /// Reads the variables of any launcher that numbers its processes.
     pub(super) fn from_any_launcher(get: Get<'_>) -> Result<Option<ProcessInfo>, Error> {
         if let Some(info) = ProcessInfo::from_slurm(get)? {
             return Ok(Some(info));
@@ -124,7 +124,7 @@ impl ProcessInfo {
     }
 }
 
-/// The identity is part of every hello.
+/// Checks the length of the job's identity, because every hello contains the identity.
 pub(super) fn check_id(id: &str) -> Result<(), Error> {
     match id.len() {
         0..=MAX_JOB => Ok(()),
@@ -132,22 +132,22 @@ pub(super) fn check_id(id: &str) -> Result<(), Error> {
     }
 }
 
-/// A variable and its name before it was renamed, which is read if the new one is not set.
+/// The name of a variable, and its former name, which is read if the first is not set.
 pub(super) type Renamed = (&'static str, &'static str);
 
-/// The address at which ranks meet.
+/// The variable with the address at which ranks meet.
 pub(super) const BOOTSTRAP: Renamed = ("TIELINE_BOOTSTRAP", "TIELINE_RENDEZVOUS");
-/// The port of rank 0 under Slurm.
+/// The variable with the port of rank 0 under Slurm.
 pub(super) const PORT: Renamed = ("TIELINE_BOOTSTRAP_PORT", "TIELINE_RENDEZVOUS_PORT");
 const TIMEOUT: Renamed = ("TIELINE_BOOTSTRAP_TIMEOUT", "TIELINE_RENDEZVOUS_TIMEOUT");
 
-/// The name that is set, and its value.
+/// Returns the name that is set, and its value.
 pub(super) fn renamed(get: Get<'_>, (new, old): Renamed) -> Option<(&'static str, String)> {
     let read = |name| Some((name, get(name)?));
     read(new).or_else(|| read(old))
 }
 
-/// The deadline of joining and of each exchange.
+/// Returns the deadline of joining and of each exchange.
 pub(super) fn timeout(get: Get<'_>) -> Result<Duration, Error> {
     match renamed(get, TIMEOUT) {
         None => Ok(super::DEADLINE),

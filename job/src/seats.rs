@@ -10,16 +10,17 @@ use tieline_net::admission::Admission;
 
 #[derive(Default)]
 pub(super) struct Seats {
-    /// Indexed by seat; free seats are reused.
+    /// The connections by seat; free seats are reused.
     connections: Vec<Option<Connection>>,
     free: Vec<usize>,
     ranks: HashMap<usize, usize>,
-    /// The connections without a rank. A connection that needs no proof, or has given it, is evicted last.
+    /// The connections without a rank. Connections that need no proof, or have proved their knowledge of the secret, are evicted
+    /// last.
     pub(super) nameless: Admission<usize>,
 }
 
 impl Seats {
-    /// Adds a connection without a rank. Returns its seat.
+    /// Adds a connection without a rank. Returns the connection's seat.
     pub(super) fn insert(&mut self, connection: Connection) -> usize {
         let seat = self.free.pop().unwrap_or(self.connections.len());
         self.note(seat, &connection);
@@ -42,7 +43,7 @@ impl Seats {
         self.connections.iter().flatten()
     }
 
-    /// The seat of this rank.
+    /// Returns the seat of this rank.
     pub(super) fn seat_of_rank(&self, rank: usize) -> Option<usize> {
         self.ranks.get(&rank).copied()
     }
@@ -51,7 +52,7 @@ impl Seats {
         self.ranks.keys().copied()
     }
 
-    /// The connection belongs to this rank.
+    /// Records that the connection in this seat belongs to this rank.
     pub(super) fn name(&mut self, seat: usize, rank: usize) {
         if let Some(connection) = self.connections[seat].as_mut() {
             connection.rank = Some(rank);
@@ -60,7 +61,7 @@ impl Seats {
         }
     }
 
-    /// Takes the rank from a connection, at time `now`. Returns the rank.
+    /// Removes the rank from a connection, at time `now`. Returns the rank.
     pub(super) fn unname(&mut self, seat: usize, now: Instant) -> Option<usize> {
         let connection = self.connections[seat].as_mut()?;
         connection.since = now;
@@ -71,7 +72,8 @@ impl Seats {
         Some(rank)
     }
 
-    /// Called after every change of a connection: frees the seat of a closed one, otherwise updates its events in the poller.
+    /// Updates the state after a change of a connection: frees the seat of a closed connection, otherwise updates the connection's
+    /// events in the poller.
     pub(super) fn settle(&mut self, seat: usize, poller: &Poller) -> io::Result<()> {
         let Some(connection) = self.get(seat) else { return Ok(()) };
         if connection.open {
@@ -88,7 +90,7 @@ impl Seats {
             let _ = self.ranks.remove(&rank);
         }
         if let Some(gone) = self.connections[seat].take() {
-            // A child that was forked meanwhile shares the descriptor: a close alone would end the connection neither for the
+            // A child that was forked in between shares the descriptor: a close alone would end the connection neither for the
             // poller nor for the other side.
             poller.forget(gone.stream.as_raw_fd());
             gone.stream.shutdown();
@@ -107,7 +109,7 @@ mod tests {
     use std::time::Duration;
     use tieline_net::admission::Source;
 
-    /// A connection that exists since then, and its other end.
+    /// Makes a connection that was accepted at `at`, and returns its other end.
     fn since(at: Instant) -> (Connection, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let mut connection = Connection::new(Stream::Unix(ours), Source::Local, None);

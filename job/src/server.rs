@@ -1,5 +1,5 @@
-//! The server of the exchange: the launcher, or rank 0's thread if there is none. A thin layer of I/O around `Gather`; only
-//! [`Server::turn`] waits, and only as long as its arguments allow.
+//! The server of the exchange: the launcher, or rank 0's thread if there is none. The server adds I/O to `Gather`. Only
+//! [`Server::turn`] waits, up to its timeout.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), tieline_config::Error> {
@@ -33,22 +33,22 @@ use tieline_net::admission::{LOOK, Source};
 
 mod coming;
 
-/// The time within which a connection has to send its hello.
+/// The time limit within which a connection has to send its hello.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The number of frames of one process that are handled in one turn.
+/// The maximum number of frames of one process that are handled in one turn.
 const FRAMES_PER_TURN: usize = 64;
 
-/// The number of reads of an ended process's unread input.
+/// The maximum number of reads of the unread input of a process that has ended.
 const READS_AT_END: usize = 64;
 
-/// A shorter payload is copied behind its head: one packet and one call instead of two.
+/// The length in bytes up to which a payload is copied after its head: one packet and one call instead of two.
 const SMALL: usize = 4096;
 
-/// The poller's tokens of listeners begin here; connections use their seats.
+/// The first token of listeners in the poller; connections use their seats as tokens.
 const LISTENERS: u64 = 1 << 48;
 
-/// Serves one job.
+/// The server of one job.
 pub struct Server {
     gather: Gather,
     directory: Directory,
@@ -57,13 +57,14 @@ pub struct Server {
     /// Whether the poller watches the listeners.
     listening: bool,
     seats: Seats,
-    /// Ranks that have disconnected. [`Server::ended`], which knows the reason, or this time reports their end.
+    /// Ranks that have disconnected. [`Server::ended`], which knows the reason, reports their end; otherwise it is reported at this
+    /// time.
     hung_up: VecDeque<(usize, Instant)>,
-    /// The ends of ranks that have not disconnected yet: their earlier frames are still to be handled.
+    /// The reasons of ranks that have ended but not disconnected: their earlier frames are still to be handled.
     ends: HashMap<usize, String>,
     grace: Duration,
     turned_away: u64,
-    /// No connection is accepted before.
+    /// The time before which no connection is accepted.
     accept_at: Option<Instant>,
 }
 
@@ -73,10 +74,10 @@ enum Listener {
 }
 
 impl Server {
-    /// Serves a job of `size` processes that know its identity.
+    /// Makes a server for a job of `size` processes that know the job's identity.
     ///
     /// # Errors
-    /// If there is no descriptor or memory for the poller.
+    /// Returns an error if there is no descriptor or memory for the poller.
     pub fn new(size: usize, job: &str) -> Result<Server, Error> {
         Ok(Server {
             gather: Gather::new(size, job),
@@ -93,16 +94,17 @@ impl Server {
         })
     }
 
-    /// The time after a disconnect within which [`Server::ended`] may report how the process ended, which is the better reason.
+    /// Sets the time after a disconnect within which [`Server::ended`] may report how the process ended, which is more precise than
+    /// the disconnect.
     pub fn set_grace(&mut self, grace: Duration) {
         self.grace = grace;
     }
 
     /// Listens on a socket with a random abstract name, for processes of the same user in the same network namespace. Returns the
-    /// value of their `TIELINE_EXCHANGE`.
+    /// value that these processes need in `TIELINE_EXCHANGE`.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     pub fn listen_unix(&mut self) -> Result<String, Error> {
         let mut id = [0; 16];
         tieline_net::random(&mut id).map_err(|e| cannot_listen(&e))?;
@@ -111,7 +113,7 @@ impl Server {
         Ok(format!("unix:@{name}"))
     }
 
-    /// As [`Server::listen_unix`], on an abstract name that the ranks know.
+    /// Listens as [`Server::listen_unix`] does, on an abstract name that the ranks know.
     pub(super) fn listen_named(&mut self, name: &str) -> std::io::Result<()> {
         let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
         listener.set_nonblocking(true)?;
@@ -123,7 +125,7 @@ impl Server {
     /// Listens on this socket, for processes that know the secret.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     pub fn listen_tcp(&mut self, listener: TcpListener, secret: &[u8]) -> Result<(), Error> {
         let ready = listener.set_nonblocking(true).and_then(|()| sys::deepen(&listener));
         ready.map_err(|e| cannot_listen(&e))?;
@@ -146,17 +148,17 @@ impl Server {
         self.listening = false; // the next turn registers all of them with the poller
     }
 
-    /// A connection that needs no proof: this process made both ends.
+    /// Adds a connection that needs no proof, because this process made both ends.
     pub(super) fn adopt(&mut self, stream: UnixStream) -> std::io::Result<()> {
         stream.set_nonblocking(true)?;
         self.insert(Connection::new(Stream::Unix(stream), Source::Local, None));
         Ok(())
     }
 
-    /// Waits until there is something to do, one of the `others` is readable or the timeout has passed, and then does it.
+    /// Waits until there is input, one of the `others` is readable or the timeout has passed, and then handles all input.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     pub fn turn(&mut self, others: &[RawFd], timeout: Option<Duration>) -> Result<(), Error> {
         let cannot = |e: std::io::Error| {
             Error::new(Status::Io, "cannot wait for the job's processes", e.to_string(), "")
@@ -172,7 +174,7 @@ impl Server {
             sys::wait_readable(&[&own, others].concat(), timeout).map_err(cannot)?;
             self.poller.wait(&mut ready, Some(Duration::ZERO)).map_err(cannot)?;
         }
-        // Existing connections have their turn before new ones.
+        // Existing connections are handled before new ones.
         for ready in ready.iter().filter(|ready| ready.token < LISTENERS) {
             self.serve(ready.token as usize);
         }
@@ -183,7 +185,7 @@ impl Server {
         Ok(())
     }
 
-    /// A rank's process ended: every process that waits for it gets this text as the reason.
+    /// Records that a rank's process has ended: every process that waits for the rank gets this text as the reason.
     pub fn ended(&mut self, rank: usize, text: &str) {
         self.hung_up.retain(|(other, _)| *other != rank);
         if self.has(rank) {
@@ -196,8 +198,8 @@ impl Server {
     }
 
     /// Handles the frames that a rank of this host sent before it ended, and then fails pending lookups of its bytes: a forked
-    /// child may hold the connection for ever, and use it. Frames from another host may still be in flight: the server waits for
-    /// the disconnect.
+    /// child may keep the connection open and use it. Frames from another host may still be in flight: the server waits for the
+    /// disconnect.
     fn hear_out(&mut self, rank: usize, why: &str) {
         for _ in 0..READS_AT_END {
             let Some(seat) = self.seats.seat_of_rank(rank) else { return };
@@ -218,18 +220,18 @@ impl Server {
         self.tell(told);
     }
 
-    /// The number of refused connections: foreign clients, wrong secrets, second processes of one rank.
+    /// Returns the number of refused connections: foreign clients, wrong secrets, second processes of one rank.
     #[must_use]
     pub fn turned_away(&self) -> u64 {
         self.turned_away
     }
 
-    /// Whether this rank is connected.
+    /// Checks whether this rank is connected.
     pub(super) fn has(&self, rank: usize) -> bool {
         self.seats.seat_of_rank(rank).is_some()
     }
 
-    /// Whether all output was passed to the system.
+    /// Checks whether all output was passed to the system.
     pub(super) fn is_flushed(&self) -> bool {
         self.seats.all().all(|c| c.out.is_empty())
     }
@@ -239,7 +241,7 @@ impl Server {
         self.settle(seat);
     }
 
-    /// Called after every change of a connection.
+    /// Updates the state after a change of a connection.
     fn settle(&mut self, seat: usize) {
         if self.seats.settle(seat, &self.poller).is_err() {
             self.hung_up(seat); // the poller would never report it again
@@ -250,7 +252,7 @@ impl Server {
     fn serve(&mut self, seat: usize) {
         if let Some(connection) = self.seats.get(seat) {
             connection.write();
-            // Received frames that were not handled yet come first.
+            // Received frames that were not handled are handled first.
             self.hear(seat);
             if self.seats.get(seat).is_some_and(|c| c.is_heard() && !c.paused) {
                 self.read(seat);
@@ -262,7 +264,7 @@ impl Server {
     fn read(&mut self, seat: usize) {
         let Some(connection) = self.seats.get(seat) else { return };
         let mut buffer = [0; 64 << 10];
-        // The rest is read in the next turn.
+        // The next turn reads the rest.
         let got = match (&connection.stream).read(&mut buffer) {
             Ok(n) if n > 0 => &buffer[..n],
             Err(e) if super::retries(&e) => return,
@@ -297,7 +299,7 @@ impl Server {
         self.hear(seat);
     }
 
-    /// Handles the received frames while input is processed.
+    /// Handles the received frames until the server stops processing the connection's input.
     fn hear(&mut self, seat: usize) {
         for turn in 0.. {
             let Some(connection) = self.seats.get(seat) else { return };
@@ -337,7 +339,7 @@ impl Server {
                 }
                 Ok(())
             }
-            // A process that has read the last answer has no answer pending here.
+            // A process that has read the last answer has no pending answer.
             (Frame::Contribute { .. }, Some(_)) if connection.out.has_round() => {
                 Err("it goes on without having heard the answer".into())
             }
@@ -392,7 +394,7 @@ impl Server {
         }
     }
 
-    /// The time until there is something to do without any event.
+    /// Returns the time until the server must act without input.
     fn next_due(&self, accepts: bool) -> Option<Duration> {
         let nameless = self.seats.nameless.oldest();
         let look = self.seats.nameless.room_at().map(|at| at.min(Instant::now() + LOOK));
@@ -414,14 +416,14 @@ impl Server {
         }
     }
 
-    /// Sends a final frame to this connection. If it belonged to a rank, that rank has ended for all others.
+    /// Sends a final frame to this connection. If the connection belonged to a rank, that rank has ended for all other ranks.
     fn refuse(&mut self, seat: usize, text: String) {
         self.turned_away += 1;
         let Some(connection) = self.seats.get(seat) else { return };
         connection.say(&encoded(&Frame::Refused { text: text.clone() }), What::Word);
         connection.closing = true;
         connection.write();
-        // It has as long as a new connection to read the frame.
+        // The connection has the time limit of a new connection to read the frame.
         if let Some(rank) = self.seats.unname(seat, Instant::now()) {
             let text = format!("{} was turned away: {text}", self.gather.name(rank));
             self.ended(rank, &text);
@@ -440,7 +442,7 @@ impl Server {
                 };
                 let bytes = [encoded(&frame)];
                 drop(frame);
-                // Rank 0 comes last: if it serves the exchange itself, its end would precede the answers of the others.
+                // Rank 0 is handled last: if it serves the exchange itself, its end would precede the answers for the other ranks.
                 let ranks: Vec<usize> = self.seats.ranks().filter(|rank| *rank != 0).collect();
                 ranks.into_iter().for_each(|rank| self.say(rank, &bytes, what));
                 self.say(0, &bytes, what);

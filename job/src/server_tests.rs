@@ -1,10 +1,10 @@
-//! Internal state of a server, turn by turn.
+//! Tests of the internal state of a server, turn by turn.
 
 use super::coming::PAUSE;
 use super::*;
 use std::os::fd::OwnedFd;
 
-/// A server whose listener cannot accept any connection, as if no descriptor were left.
+/// Makes a server whose listener cannot accept any connection, as if no descriptor were left.
 fn without_descriptors() -> Server {
     let mut server = Server::new(2, "j").expect("a poller");
     let (socket, _) = UnixStream::pair().expect("a socket that does not listen");
@@ -82,7 +82,7 @@ fn requester_that_reads_nothing_is_paused_until_answers_are_sent() {
         let connection = server.seats.get(0).expect("it is there");
         let kept = connection.out.bytes();
         assert!(kept < 3 * MAX_PUBLISHED, "{kept} bytes wait");
-        // A system with large buffers accepts all of it in one call, while others are served.
+        // A system with large buffers accepts the whole answer in one call, while other ranks are served.
         answered += connection.out.len().div_ceil(2);
         connection.out = super::super::connection::Outbox::default();
         server.settle(0);
@@ -137,7 +137,8 @@ fn lookup_of_ended_rank_has_reason_after_its_last_frames() {
     let text = "rank 2 was ended by signal 9".to_owned();
     let unknown = |id| Frame::Unknown { id, text: text.clone() };
     assert_eq!(told(&mut asking), [unknown(2), unknown(3)]);
-    // Frames that a rank sent before its end are handled first; a process that shares its connection is not waited for.
+    // The server first handles frames that a rank sent before its end. The server does not wait for a process that shares the
+    // connection.
     let mut server = Server::new(3, "j").expect("a poller");
     let mut asking = process(&mut server, 0, &[lookup(4, 1, 1), lookup(5, 1, 2)]);
     let mut last = process(&mut server, 1, &[]);
@@ -180,7 +181,7 @@ fn many_frames_of_one_process_are_handled_over_several_turns() {
 fn rank_that_leaves_is_gone_although_child_shares_descriptor() {
     let mut server = Server::new(2, "j").expect("a poller");
     let (ours, theirs) = UnixStream::pair().expect("two sockets");
-    // As in a child that was forked off and has not executed another program.
+    // The clone of the descriptor is like that of a forked child that has not executed another program.
     let childs = ours.try_clone().expect("a descriptor");
     server.adopt(ours).expect("a flag");
     drop(theirs);

@@ -1,19 +1,19 @@
-//! A step of Slurm without PMIx: its nodes and its number determine a common address for the bootstrap, and the job's identity.
+//! A step of Slurm without PMIx. The step's nodes and number determine a common address for the bootstrap, and the job's identity.
 
 use super::bootstrap::Bootstrap;
 use super::gather::SLURM;
 use super::process_info::{Get, PORT, ProcessInfo, Secret, check_id, refuse, renamed};
 use crate::Error;
 
-/// The ports of bootstraps: one of these, by the numbers of job and step.
+/// The first of the ports for bootstraps. The numbers of the job and the step select the port.
 const FIRST_PORT: u64 = 20_000;
 const PORTS: u64 = 10_000;
 
 /// The variable that names the nodes.
 const NODES: &str = "SLURM_STEP_NODELIST";
 
-/// The identity that distinguishes a step from every other one, of this cluster and of its neighbours, with the value of
-/// TIELINE_JOB: there are few ports, and two steps may get the same one.
+/// Returns the identity, which includes TIELINE_JOB and distinguishes a step from every other step, of this cluster and of its
+/// neighbours. The distinction is needed because the range of ports is small, and two steps may get the same port.
 pub(super) fn identity(get: Get<'_>, own: &str) -> Result<String, Error> {
     let Some(job) = get("SLURM_JOB_ID") else { return Ok(own.to_owned()) };
     let or = |name: &str, otherwise: &str| get(name).unwrap_or_else(|| otherwise.to_owned());
@@ -23,8 +23,8 @@ pub(super) fn identity(get: Get<'_>, own: &str) -> Result<String, Error> {
     Ok(id)
 }
 
-/// The bootstrap of the step. On one node it is a local socket, whose ends check each other's user: it needs no secret, and no port
-/// that another step might use.
+/// Makes the bootstrap of the step. If the step has one node, the bootstrap is a local socket, whose ends check each other's user:
+/// it needs no secret, and no port that another step might use.
 pub(super) fn bootstrap(
     get: Get<'_>,
     info: &ProcessInfo,
@@ -38,13 +38,14 @@ pub(super) fn bootstrap(
     Bootstrap::new(address, NODES, secret)
 }
 
-/// FNV-1a: a short name for an identity. Their hellos distinguish two identities with the same hash.
+/// Computes FNV-1a, a short name for an identity. If two identities have the same hash, their hellos distinguish them.
 fn digest(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_BOOTSTRAP_PORT or a port derived from the step.
+/// Returns an address such as `node07:23456`: the step's first node, where Slurm starts rank 0, and TIELINE_BOOTSTRAP_PORT or a
+/// port derived from the step.
 fn address(get: Get<'_>) -> Result<String, Error> {
     let port = match renamed(get, PORT) {
         Some((name, text)) => text
@@ -72,7 +73,7 @@ fn address(get: Get<'_>) -> Result<String, Error> {
     }
 }
 
-/// The first name of a list such as `node[07-12,15],login` or `rack[1-2]n[01-04]`.
+/// Returns the first name of a list such as `node[07-12,15],login` or `rack[1-2]n[01-04]`.
 fn first(list: &str) -> Option<String> {
     let mut name = String::new();
     let mut rest = list.trim();

@@ -35,7 +35,7 @@ impl Stream {
 }
 
 impl Stream {
-    /// Ends the connection in every process that shares it. It is not an error if it has ended already.
+    /// Ends the connection in every process that shares it. The call succeeds if the connection has already ended.
     pub(super) fn shutdown(&self) {
         let _ = match self {
             Stream::Unix(s) => s.shutdown(Shutdown::Both),
@@ -44,7 +44,8 @@ impl Stream {
     }
 }
 
-/// For a shared reference, as with the standard library's sockets: one thread reads while another writes.
+/// `Read` is implemented for a shared reference, as for the standard library's sockets, because one thread reads while another
+/// writes.
 impl Read for &Stream {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
         match self {

@@ -8,22 +8,23 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The queue of connections to accept: every rank of a host may connect at the same time. The system has its own limit.
+/// The length of the queue of connections to accept: all ranks of a host may connect at the same time. The system has its own
+/// limit.
 const BACKLOG: i32 = 4096;
 
-/// Waits until one of the descriptors is readable or the timeout has passed. `None` waits without limit.
+/// Waits until one of the descriptors is readable or the timeout has passed. `None` means no timeout.
 ///
 /// # Errors
-/// Those of the system.
+/// Returns the system's error.
 pub(super) fn wait_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Result<()> {
     let polled = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut polled: Vec<libc::pollfd> = fds.iter().map(polled).collect();
     let ms = match timeout {
         None => -1,
-        // Rounded up, so that a short sleep is not a spin.
+        // The time is rounded up, so that a short sleep does not become a busy loop.
         Some(t) => i32::try_from(t.as_micros().div_ceil(1000)).unwrap_or(i32::MAX),
     };
-    // SAFETY: the pointer and the count name the local vector.
+    // SAFETY: the pointer and the count are those of the local vector.
     let ready = unsafe { libc::poll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, ms) };
     match io::Error::last_os_error() {
         error if ready < 0 && error.kind() != io::ErrorKind::Interrupted => Err(error),
@@ -31,18 +32,18 @@ pub(super) fn wait_readable(fds: &[RawFd], timeout: Option<Duration>) -> io::Res
     }
 }
 
-/// The effective user of this process.
+/// Returns the effective user of this process.
 pub(super) fn user() -> u32 {
     // SAFETY: geteuid cannot fail and touches no memory.
     unsafe { libc::geteuid() }
 }
 
-/// The user at the other end of a Unix socket, from the kernel.
+/// Returns the user at the other end of a Unix socket, as the kernel reports it.
 pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
     // SAFETY: all-zero is a valid ucred: three integers.
     let mut peer: libc::ucred = unsafe { zeroed() };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the pointers name locals, and `len` is the size of the first.
+    // SAFETY: the pointers are those of local variables, and `len` is the size of the first.
     let outcome = unsafe {
         libc::getsockopt(
             stream.as_raw_fd(),
@@ -55,17 +56,17 @@ pub(super) fn user_of(stream: &UnixStream) -> io::Result<u32> {
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(peer.uid) }
 }
 
-/// The number of received bytes that were not read.
+/// Returns the number of received bytes that were not read.
 pub(super) fn unread(stream: &UnixStream) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the call writes one number, which lives as long.
+    // SAFETY: the call writes one number, to a local variable.
     check(unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// Sets a longer accept queue than the standard library.
+/// Sets an accept queue that is longer than the standard library's.
 pub(super) fn deepen(listener: &impl AsRawFd) -> io::Result<()> {
-    // SAFETY: no pointer is passed; on a socket that listens already only the number changes.
+    // SAFETY: no pointer is passed; on a listening socket, the call changes only the length of the queue.
     check(unsafe { libc::listen(listener.as_raw_fd(), BACKLOG) })
 }
 
@@ -74,9 +75,9 @@ pub(super) fn connect_local(name: &[u8], timeout: Duration) -> io::Result<UnixSt
     // SAFETY: no pointer is passed.
     let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     check(fd)?;
-    // SAFETY: the descriptor was just made and has no other owner.
+    // SAFETY: the descriptor was made above and has no other owner.
     let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    // It also limits the wait of connect.
+    // The write timeout also limits the wait of connect.
     stream.set_write_timeout(Some(timeout.max(Duration::from_millis(1))))?;
     // SAFETY: all-zero is a valid sockaddr_un: integers and bytes.
     let mut address: libc::sockaddr_un = unsafe { zeroed() };
@@ -87,7 +88,8 @@ pub(super) fn connect_local(name: &[u8], timeout: Duration) -> io::Result<UnixSt
         *to = *from as libc::c_char;
     }
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
-    // SAFETY: the pointer names a local whose first `len` bytes are the address: `name` fits, checked above.
+    // SAFETY: the pointer is that of a local variable whose first `len` bytes are the address; the code above has checked that
+    // `name` fits.
     check(unsafe { libc::connect(fd, (&raw const address).cast(), len as libc::socklen_t) })?;
     Ok(stream)
 }
@@ -96,11 +98,11 @@ fn check(outcome: i32) -> io::Result<()> {
     if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Raises the limit of descriptors as far as this process may. It never lowers the limit.
+/// Raises the limit of descriptors to the hard limit. The function never lowers the limit.
 #[cfg(test)]
 pub(super) fn raise_descriptors() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the record is writable, then read.
+    // SAFETY: the calls write to and read from a local record.
     unsafe {
         assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit), 0);
         limit.rlim_cur = limit.rlim_max;

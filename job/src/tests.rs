@@ -1,4 +1,4 @@
-//! The job's variables in the environment, and jobs of one process.
+//! Tests of the job's variables in the environment, and of jobs of one process.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn join(get: Get<'_>) -> Result<Job, Error> {
     Job::from_variables(get, &|| Ok(Vec::new()), false)
 }
 
-/// libpmix is not even loaded: otherwise its absence would be the error.
+/// The test passes although libpmix may be absent, because libpmix is not loaded under raised rights.
 #[test]
 fn under_raised_rights_nobody_joins_the_job_of_pmix() {
     let set = variables(&[("PMIX_NAMESPACE", "tieline.test"), ("PMIX_RANK", "0")]);
@@ -29,7 +29,7 @@ fn without_a_launcher_the_job_is_one_process() {
     job.barrier().unwrap();
 }
 
-/// Peers that arrive when this process has made progress, or has disconnected.
+/// An exchange whose peers arrive when this process has made progress, or has disconnected.
 struct Awaited(Mutex<std::sync::mpsc::Receiver<()>>);
 
 impl Exchange for Awaited {
@@ -76,7 +76,7 @@ fn barrier_makes_progress_until_all_arrive_and_returns_its_error() {
     assert_eq!((met.unwrap_err().status(), calls), (Status::NoMemory, 1));
 }
 
-/// The threads that have waited in the exchange.
+/// An exchange that records the threads that have waited in it.
 #[derive(Default)]
 struct Threads(Mutex<Vec<std::thread::ThreadId>>);
 

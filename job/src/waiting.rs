@@ -1,5 +1,5 @@
-//! The thread that waits in barriers for a process that makes progress or sleeps meanwhile. The first such barrier starts it, and
-//! it ends with its job.
+//! The thread that waits in barriers while the process makes progress or sleeps. The first such barrier starts the thread, and the
+//! thread ends with the job.
 
 use super::{Deadline, Exchange};
 use crate::{Error, Status};
@@ -10,15 +10,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Called in the waiting thread when a barrier is over.
+/// A function that the waiting thread calls when a barrier is over.
 pub(super) type Wake = Box<dyn FnOnce() + Send>;
 
-/// The thread of one job, once a barrier has needed it.
+/// The waiting thread of one job; `None` until a barrier needs it.
 #[derive(Default)]
 pub(super) struct Waiting(Mutex<Option<Thread>>);
 
 struct Thread {
-    /// A forked child does not have the threads of its parent.
+    /// The process that started the thread: a forked child does not have the threads of its parent.
     process: u32,
     asks: Sender<Ask>,
     handle: JoinHandle<()>,
@@ -30,7 +30,7 @@ struct Ask {
     wake: Wake,
 }
 
-/// One barrier, and its result.
+/// The state of one barrier, and its result.
 #[derive(Default)]
 pub(super) struct Over {
     is: AtomicBool,
@@ -39,7 +39,7 @@ pub(super) struct Over {
 }
 
 impl Over {
-    /// Whether the barrier is over.
+    /// Checks whether the barrier is over.
     pub(super) fn is(&self) -> bool {
         self.is.load(Ordering::Acquire)
     }
@@ -66,11 +66,11 @@ impl Over {
     }
 }
 
-/// A barrier in progress. It is over when this has been dropped.
+/// A barrier in progress. Dropping this value ends the barrier.
 pub(super) struct Barrier(Arc<Over>);
 
 impl Barrier {
-    /// Whether the barrier is over.
+    /// Checks whether the barrier is over.
     pub(super) fn is_over(&self) -> bool {
         self.0.is()
     }
@@ -125,7 +125,7 @@ impl Waiting {
                 let why = format!("no thread to wait with: {e}");
                 Error::new(Status::NoMemory, "a barrier", why, "raise the limit of threads")
             })?;
-        // The thread receives as long as the sender exists.
+        // The thread receives until the sender is dropped.
         let _ = asks.send(ask);
         *thread = Some(Thread { process: std::process::id(), asks, handle });
         Ok(Barrier(over))

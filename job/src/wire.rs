@@ -1,4 +1,5 @@
-//! The protocol between processes and the server of their exchange: a length, a kind, a body, each length checked.
+//! The protocol between processes and the server of their exchange. A frame has a length, a kind and a body, and every length is
+//! checked.
 //!
 //! ```text
 //! u32 length of what follows, little endian | u8 kind | body
@@ -10,41 +11,42 @@
 //! ```
 //!
 //! Versions: a connection begins with the client's `VERSION`, which applies to the whole connection. A field appended to the hello
-//! needs no new version: an older server ignores it. Every other change raises `VERSION`. A server refuses every version but its
-//! own, older and newer alike, with both numbers in the reason. The kind and position of the version, and of `Refused`, never
-//! change, so that each side can report the mismatch.
+//! needs no new version: an older server ignores it. Every other change raises `VERSION`. A server refuses every other version,
+//! older or newer, with both numbers in the reason. The kind and position of the version, and of `Refused`, never change, so that
+//! each side can report the mismatch.
 
-/// The most bytes of one process's contribution to one exchange.
+/// The maximum number of bytes in one process's contribution to one exchange.
 pub const MAX_CONTRIBUTION: usize = 1 << 20;
 
-/// The most bytes that one process can publish in a job's life; [`MAX_KEYS`] bounds their keys.
+/// The maximum number of bytes that one process can publish during a job; [`MAX_KEYS`] limits the number of keys.
 pub const MAX_PUBLISHED: usize = MAX_CONTRIBUTION;
-/// The most keys that one process can publish in a job's life.
+/// The maximum number of keys that one process can publish during a job.
 pub const MAX_KEYS: usize = 1024;
 
-/// The most lookups of one process that can be pending at a time.
+/// The maximum number of pending lookups of one process.
 pub const MAX_LOOKUPS: usize = 1024;
 
-/// The most processes that a job can have.
+/// The maximum number of processes in a job.
 pub const MAX_RANKS: usize = 1 << 20;
 
-/// The longest identity of a job, in bytes.
+/// The maximum length of a job's identity, in bytes.
 pub const MAX_JOB: usize = 1024;
 
-/// The longest frame that a server accepts before the hello.
+/// The maximum length of a frame that a server accepts before the hello.
 pub const HELLO_LIMIT: usize = 4096;
 
-/// The longest frame that a server accepts: one contribution.
+/// The maximum length of a frame that a server accepts: one contribution.
 pub const CONTRIBUTION_LIMIT: usize = MAX_CONTRIBUTION + 64;
 
 /// The present version of this protocol.
 const VERSION: u8 = 4;
 
-/// The most characters that are kept of a host's name, and of an error text.
+/// The maximum number of characters that are kept of a host's name.
 const MAX_HOST: usize = 64;
+/// The maximum number of characters that are kept of an error text.
 const MAX_TEXT: usize = 4096;
 
-/// The longest frame that a process of a job of `size` accepts: the contributions of all.
+/// Returns the maximum length of a frame that a process in a job of `size` accepts: the contributions of all ranks.
 #[must_use]
 pub fn gathered_limit(size: usize) -> usize {
     size.saturating_mul(MAX_CONTRIBUTION + 4).saturating_add(4096).min(u32::MAX as usize)
@@ -53,74 +55,74 @@ pub fn gathered_limit(size: usize) -> usize {
 /// The hello of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hello {
-    /// Its rank.
+    /// The rank of the process.
     pub rank: u32,
-    /// The size of the job, as it knows it.
+    /// The size of the job, as the process knows it.
     pub size: u32,
-    /// Its process number on its host, for error texts.
+    /// The process number on its host, for error texts.
     pub pid: u32,
-    /// The name of its host, for error texts.
+    /// The name of the process's host, for error texts.
     pub host: String,
-    /// The job's identity, TIELINE_JOB or the numbers of Slurm's job and step: the same in all processes of a job.
+    /// The job's identity, which is the same in all processes of a job: TIELINE_JOB, or the numbers of Slurm's job and step.
     pub job: String,
 }
 
-/// One frame.
+/// A frame of the protocol.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Frame {
-    /// A process joins.
+    /// The frame by which a process joins.
     Hello(Hello),
     /// The contribution of a process to exchange number `round`.
     Contribute {
-        /// Counted from 0.
+        /// The number of the exchange, counted from 0.
         round: u64,
-        /// Its bytes.
+        /// The contributed bytes.
         bytes: Vec<u8>,
     },
-    /// A process has waited this long and gives up.
+    /// The frame of a process that has waited until its deadline and gives up.
     GiveUp {
-        /// Its deadline in milliseconds.
+        /// The length of the deadline, in milliseconds.
         waited_ms: u64,
     },
-    /// The answer to all processes.
+    /// The answer to an exchange, for all processes.
     Gathered {
-        /// Counted from 0.
+        /// The number of the exchange, counted from 0.
         round: u64,
-        /// One part per rank.
+        /// The contributions, one per rank.
         parts: Vec<Vec<u8>>,
     },
-    /// A final frame: the reason why no exchange will complete any more.
+    /// A final frame with the reason why all later exchanges fail.
     Lost {
-        /// Error text.
+        /// The text of the error.
         text: String,
     },
-    /// A final frame: the ranks that did not arrive in time.
+    /// A final frame that names the ranks that did not arrive before the deadline.
     Late {
-        /// Error text.
+        /// The text of the error.
         text: String,
     },
-    /// A final frame: the reason of a refusal, by the receiver's or the job's fault.
+    /// A final frame with the reason of a refusal, caused by the receiver or by the job.
     Refused {
-        /// Error text.
+        /// The text of the error.
         text: String,
     },
     /// Bytes that a process publishes for lookups.
     Publish {
-        /// Their key.
+        /// The key of the published bytes.
         key: u32,
-        /// Its bytes.
+        /// The published bytes.
         bytes: Vec<u8>,
     },
     /// A request for bytes that another process has published, or will publish.
     Lookup {
-        /// The requester's number of the lookup.
+        /// The number that the requester gave to the lookup.
         id: u64,
         /// The rank that publishes the bytes.
         rank: u32,
-        /// Their key.
+        /// The key of the published bytes.
         key: u32,
     },
-    /// The requester ends a lookup.
+    /// A frame by which the requester ends a lookup.
     Forget {
         /// The number of the lookup.
         id: u64,
@@ -132,16 +134,17 @@ pub enum Frame {
         /// The published bytes.
         bytes: Vec<u8>,
     },
-    /// The answer to a lookup without a result, or to one that was forgotten before it had a result.
+    /// The answer to a lookup that has failed, or that was forgotten before the key was published.
     Unknown {
         /// The number of the lookup.
         id: u64,
-        /// Error text.
+        /// The text of the error.
         text: String,
     },
 }
 
-/// The first bytes of a [`Frame::Found`] with `len` bytes: the server does not copy the payload for each requester.
+/// Makes the first bytes of a [`Frame::Found`] with `len` bytes. The server sends the payload separately, so that it need not copy
+/// the payload for each requester.
 pub(super) fn found_head(id: u64, len: usize) -> [u8; 13] {
     let mut head = [0; 13];
     head[..4].copy_from_slice(&((len + 9) as u32).to_le_bytes());
@@ -151,7 +154,7 @@ pub(super) fn found_head(id: u64, len: usize) -> [u8; 13] {
 }
 
 impl Frame {
-    /// The frame as bytes.
+    /// Encodes the frame.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![0; 4];
@@ -280,7 +283,7 @@ impl Hello {
     }
 }
 
-/// Text of another process in a form that may be shown: at most so many characters, without characters that a terminal interprets
+/// Makes text of another process safe to show: keeps at most `most` characters, and removes characters that a terminal interprets
 /// or that change the direction of the text.
 #[must_use]
 pub fn plain(text: &str, most: usize) -> String {
@@ -310,31 +313,31 @@ fn take<const N: usize>(body: &mut &[u8]) -> Option<[u8; N]> {
     head.try_into().ok()
 }
 
-/// Cuts a stream of bytes into frames.
+/// A decoder that splits a stream of bytes into frames.
 #[derive(Debug)]
 pub struct Decoder {
     bytes: Vec<u8>,
-    /// The number of consumed bytes.
+    /// The number of bytes that were consumed.
     at: usize,
     limit: usize,
 }
 
-/// A decoder without pending bytes keeps no more room than this.
+/// The capacity up to which a decoder without pending bytes keeps its buffer, in bytes.
 const ROOM: usize = 64 << 10;
 
 impl Decoder {
-    /// A decoder that refuses frames longer than `limit`.
+    /// Makes a decoder that refuses frames longer than `limit`.
     #[must_use]
     pub fn new(limit: usize) -> Decoder {
         Decoder { bytes: Vec::new(), at: 0, limit }
     }
 
-    /// Sets a new limit of frames.
+    /// Sets a new limit for the length of frames.
     pub fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
 
-    /// Adds what was read.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         let _ = self.bytes.drain(..std::mem::take(&mut self.at));
         if self.bytes.is_empty() {
@@ -343,16 +346,16 @@ impl Decoder {
         self.bytes.extend(bytes);
     }
 
-    /// The next complete frame, `None` while it has not fully arrived.
+    /// Returns the next complete frame; `None` while the frame has not fully arrived.
     ///
     /// # Errors
-    /// The text of the error in the bytes.
+    /// Returns a description of the error in the bytes.
     #[allow(clippy::should_implement_trait)] // an iterator would end at None, and this continues after it
     pub fn next(&mut self) -> Result<Option<Frame>, String> {
         let bytes = &self.bytes[self.at..];
         let Some(head) = bytes.first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*head) as usize;
-        // For another version the length is ignored: its hello may be longer than the limit here.
+        // For a hello of another version the length is ignored, because such a hello may be longer than the limit.
         if let Some([1, version]) = bytes[4..].first_chunk::<2>() {
             if length > 1 && *version != VERSION {
                 return Err(format!(
@@ -475,7 +478,7 @@ mod tests {
             assert!(said.contains(&format!("version {version} ")), "{said}");
             assert!(said.contains(&format!("version {VERSION}:")), "{said}");
         }
-        // Its hello may be longer than the limit, and need not have arrived.
+        // A hello of another version may be longer than the limit, and need not have arrived completely.
         for length in [3, HELLO_LIMIT as u32 + 1, u32::MAX] {
             let mut decoder = Decoder::new(HELLO_LIMIT);
             decoder.push(&[&length.to_le_bytes()[..], &[1, 9]].concat());
@@ -518,7 +521,7 @@ mod tests {
         assert_eq!(gathered_limit(usize::MAX), u32::MAX as usize);
     }
 
-    /// The byte after such a hello belongs to the next frame.
+    /// The byte after a hello of one byte belongs to the next frame.
     #[test]
     fn hello_of_one_byte_has_no_version() {
         let mut decoder = Decoder::new(1024);

@@ -1,7 +1,8 @@
-# Two hosts that share only a wire move data, and every byte is checked.
+# Two hosts that share only a network link exchange data, and every byte is checked.
 command -v ip > /dev/null || { echo 'skipped: there is no ip (iproute2)'; exit 1; }
 export TIELINE_SECRET=packages
-# Each host is a separate network namespace; its name is a file in /run, which is removed with this test.
+# Each host is a separate network namespace; the namespace's name is a file in /run, which this test
+# removes.
 ip netns add far 2>/dev/null || { echo 'skipped: no network of its own can be made here'; exit 1; }
 ip link set lo up
 ip link add near type veth peer name wire netns far

@@ -1,8 +1,9 @@
-# The same provider makes an rpm, whose dependency comes from its note too.
+# The provider of the preceding test also builds as an rpm, whose dependency comes from the provider's note.
 command -v rpmbuild > /dev/null || { echo 'skipped: there is no rpmbuild here'; exit 1; }
 cd /scratch/tieline-provider-vendor-net
 make clean
-# The build dependencies are Debian packages here, which rpm does not know.
+# The build dependencies are installed as Debian packages, which rpm does not
+# know.
 sed -i 's/rpmbuild -bb/rpmbuild -bb --nodeps/' Makefile
 make rpm > said 2>&1 || { cat said; exit 1; }
 package=$(ls rpm/RPMS/*/tieline-provider-vendor-net-0.1.0-1.*.rpm)

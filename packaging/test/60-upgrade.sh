@@ -1,7 +1,7 @@
-# An upgrade does not disturb a running measurement: it keeps the old files, and new processes use the new ones.
+# An upgrade does not disturb a running measurement: the measurement keeps the old files, and new processes use the new files.
 tieline perf --test am_lat --size 8 --seconds 20 --path tcp,tcp-connect --verify > measured 2>&1 &
 running=$!
-# It has begun when it has loaded its providers.
+# The measurement has begun when its processes have loaded their providers.
 mapped() { grep -ls "libtieline_tcp.so$1" /proc/[0-9]*/maps 2>/dev/null; }
 until mapped '$' | grep -q .; do kill -0 $running; done
 dpkg -i /next/*.deb > said 2>&1 || { cat said; exit 1; }

@@ -3,14 +3,14 @@
     import tieline
 
     with tieline.Context() as context, context.worker() as worker:
-        me = worker.connect(worker.address())       # the peer's address, over a channel that only the job can read; here our own
+        me = worker.connect(worker.address())       # the peer's address, over a channel that only the job can read; here the own address
         memory = context.alloc(4096)
         key = me.import_key(memory.key())
         key.put(b"moved", offset=100)
         assert bytes(memory.view()[100:105]) == b"moved"
 
-A buffer is any contiguous object with the buffer protocol (bytes, bytearray, memoryview, array, numpy). Buffers are neither copied nor moved: they
-belong to the operation until it has ended. One thread at a time uses a worker and its endpoints and keys; a second thread that calls meanwhile gets
+A buffer is any contiguous object with the buffer protocol (bytes, bytearray, memoryview, array, numpy). Buffers are neither copied nor moved: a
+buffer belongs to the operation until the operation has ended. Only one thread at a time may use a worker and its endpoints and keys; a second thread gets
 `Busy`. Every call lets other threads run while it is in the library. An exception in a handler is raised by the call that ran the handler. Failures
 are `Error`: what happened, why, and what to do.
 """
@@ -70,11 +70,11 @@ class Again(Error):
 
 
 class Busy(Error):
-    """Refused for now: in a handler, during another thread's call, or while a peer still accesses the memory."""
+    """The call was refused and may be repeated later: it was made in a handler, during another thread's call, or while a peer still accesses the memory."""
 
 
 class TimedOut(Error):
-    """The time of this wait is up; the awaited operation goes on."""
+    """The time limit of this wait has passed; the awaited operation continues."""
 
 
 class Expired(Error):
@@ -147,7 +147,7 @@ class _Exported:
 
 
 def _word(number, bits=64):
-    """Checks the range of a number: ctypes would silently truncate a larger one."""
+    """Checks the range of a number: ctypes would silently truncate a larger number."""
     if not 0 <= number < 1 << bits:
         raise ValueError(f"{number} does not fit in {bits} bits")
     return number
@@ -257,7 +257,7 @@ class Region:
         return len(self._memory)
 
     def view(self):
-        """The memory itself, for reading and writing. The region cannot be closed while views of it exist."""
+        """Returns the memory for reading and writing. The region cannot be closed while views of it exist."""
         if not self._handle.value:
             raise ValueError("this region is closed")
         return memoryview(self._memory).cast("B")
@@ -267,7 +267,7 @@ class Region:
         return _bytes_of(lib.tieline_region_key, self._handle.opened)
 
     def close(self):
-        """Closes the region: after this, its memory is not accessed any more. `Busy` while an operation or a peer may access it."""
+        """Closes the region: afterwards neither peers nor the library access its memory. Raises `Busy` while an operation or a peer may access the memory."""
         if not self._handle.value:
             return
         self._end(lib.tieline_region_close)
@@ -314,7 +314,7 @@ class Message:
 
     @property
     def header(self):
-        """The header passed by the sender."""
+        """The header that the sender has passed."""
         return self._arrived().contents.header
 
     @property
@@ -325,22 +325,22 @@ class Message:
         return peer.value
 
     def __len__(self):
-        """The length, also of a rendezvous message."""
+        """The length of the message, including that of a rendezvous message."""
         return self._arrived().contents.len
 
     @property
     def is_announced(self):
-        """Whether this is a rendezvous message: its bytes are still at the sender, and it is refused unless the handler calls `take_into`."""
+        """Whether this is a rendezvous message: its bytes are still at the sender, and the message is refused unless the handler calls `take_into`."""
         return bool(self._arrived().contents.is_announced)
 
     @property
     def payload(self):
-        """A copy of the bytes; empty for a rendezvous message."""
+        """A copy of the message's bytes; empty for a rendezvous message."""
         record = self._arrived().contents
         return ctypes.string_at(record.payload, record.len) if record.payload else b""
 
     def take_into(self, buffer):
-        """Receives a rendezvous message into the beginning of a writable buffer. The returned `Request` ends when the bytes are there."""
+        """Receives a rendezvous message into the beginning of a writable buffer. The returned `Request` ends when the bytes are in the buffer."""
         worker, announced = self._worker, c_void_p()
         lent = _Lent(worker, buffer, writable=True)
         record = self._arrived()
@@ -364,7 +364,7 @@ class Message:
 
 
 class Worker:
-    """A progress engine. It makes progress and runs handlers only inside its own calls."""
+    """A progress engine. A worker makes progress and runs handlers only inside its own calls."""
 
     def __init__(self, context):
         self._context_handle = context._handle
@@ -399,7 +399,7 @@ class Worker:
         self._handlers.setdefault(id, []).append(function)
 
     def _guarded(self, function, *arguments):
-        """Runs a function of the caller's. An exception must not propagate through the library."""
+        """Runs a function of the caller. An exception must not propagate through the library."""
         self._inside += 1
         try:
             return function(*arguments)
@@ -411,7 +411,7 @@ class Worker:
             self._inside -= 1
 
     def _drive(self, status):
-        """Called after each call that may have run handlers; raises their exception."""
+        """Raises the exception of a handler, after each call that may have run handlers."""
         raised, self._raised = (self._raised, None) if not self._inside else (None, self._raised)
         if raised is not None:
             raise raised
@@ -423,7 +423,7 @@ class Worker:
         return _check(self._drive(lib.tieline_worker_progress(self._handle.opened)))
 
     def wait_until(self, condition, timeout=None):
-        """Makes progress until `condition()` is true. Returns False if `timeout` seconds have passed. `Busy` in a handler."""
+        """Makes progress until `condition()` is true. Returns False if `timeout` seconds have passed. Raises `Busy` in a handler."""
         until = None if timeout is None else time.monotonic() + timeout
         moved_at = time.monotonic()
         while not condition():
@@ -442,7 +442,7 @@ class Worker:
         return True
 
     def close_region(self, region, timeout=None):
-        """Closes a region as `Region.close` does, and makes progress until it is unused."""
+        """Closes a region as `Region.close` does, and makes progress until no peer and no operation accesses the region."""
 
         def end(handle, limit):
             return self._drive(lib.tieline_worker_close_region(self._handle.opened, handle, limit))
@@ -483,7 +483,7 @@ class Worker:
 
 
 class _Lent:
-    """A buffer of the caller's, registered as the local side of one operation."""
+    """A buffer of the caller that is registered as the local side of one operation."""
 
     def __init__(self, worker, data, writable):
         self.exported = _Exported(data, writable)
@@ -510,7 +510,7 @@ class _Lent:
 
 
 class Request:
-    """A posted operation. If the request is dropped, the operation goes on, and the next flush reports a failure."""
+    """A posted operation. If the request is dropped, the operation continues, and the next flush reports a failure of the operation."""
 
     def __init__(self, worker, number, lent=None):
         self._worker, self._number, self._lent = worker, number, lent
@@ -522,7 +522,7 @@ class Request:
             self._worker._lent.append(lent)
 
     def done(self):
-        """Whether the operation has ended; raises its failure. The call makes no progress."""
+        """Returns whether the operation has ended; raises the operation's failure. The call makes no progress."""
         if not self._number:
             return True
         status = lib.tieline_worker_test(self._worker._handle.opened, self._number, None)
@@ -534,7 +534,7 @@ class Request:
         return True
 
     def wait(self, timeout=None):
-        """Makes progress until the operation has ended. `TimedOut` after `timeout` seconds: the operation goes on.
+        """Makes progress until the operation has ended. Raises `TimedOut` after `timeout` seconds: the operation then continues.
 
         `Expired` means that the operation itself has ended because its own time was up."""
         if not self._number:
@@ -604,7 +604,7 @@ class _Posting:
     """Base class of objects that post operations."""
 
     def _post(self, lent, function, *arguments):
-        """Posts as soon as there is room. In a handler nothing makes room, so it raises `Again` there."""
+        """Posts, and retries while the queue is full. In a handler the queue cannot drain, so the call raises `Again`."""
         worker = self._worker
         number = c_uint64()
         try:
@@ -633,7 +633,7 @@ class Endpoint(_Posting):
         worker._belongings.add(self)
 
     def send(self, id, header=0, payload=b""):
-        """Sends a header and bytes, which may be reused when this returns. `done` means that the transport has accepted the message."""
+        """Sends a header and bytes, which may be reused when the call returns. `done` means that the transport has accepted the message."""
         id, header = _word(id, 16), _word(header)
         exported = _Exported(payload)
         try:
@@ -656,7 +656,7 @@ class Endpoint(_Posting):
         return _bytes_of(lib.tieline_endpoint_path, self._handle.opened).decode()
 
     def close(self):
-        """Releases the endpoint. Queued operations are still sent; others end as canceled, or complete if the connection stays."""
+        """Releases the endpoint. Queued operations are still sent; other operations end as canceled, or complete if the connection remains."""
         self._handle.close()
 
 
@@ -669,23 +669,23 @@ class Key(_Posting):
         self._worker._belongings.add(self)
 
     def begin_put(self, data, offset=0):
-        """Writes the bytes of `data` to the peer's memory. They must not change until the request has ended; then they are visible at the peer."""
+        """Writes the bytes of `data` to the peer's memory. The bytes must not change until the request has ended; the bytes are then visible at the peer."""
         offset, lent = _word(offset), _Lent(self._worker, data, writable=False)
         length = len(lent.exported)
         return self._post(lent, lib.tieline_put, offset, lent.region, 0, length)
 
     def begin_get(self, buffer, offset=0):
-        """Fills a writable buffer from the peer's memory. Its contents are valid when the request has ended."""
+        """Fills a writable buffer from the peer's memory. The contents of the buffer are valid when the request has ended."""
         offset, lent = _word(offset), _Lent(self._worker, buffer, writable=True)
         length = len(lent.exported)
         return self._post(lent, lib.tieline_get, offset, lent.region, 0, length)
 
     def put(self, data, offset=0, timeout=None):
-        """`begin_put`, and waits for its completion."""
+        """Calls `begin_put`, and waits for the completion."""
         self.begin_put(data, offset).wait(timeout)
 
     def get(self, buffer, offset=0, timeout=None):
-        """`begin_get`, and waits for its completion; returns the buffer."""
+        """Calls `begin_get`, and waits for the completion; returns the buffer."""
         self.begin_get(buffer, offset).wait(timeout)
         return buffer
 

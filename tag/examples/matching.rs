@@ -4,8 +4,8 @@
 //! cargo run --release -p tieline-tag --example matching
 //! ```
 //!
-//! This many receives wait (or messages, in the lines that say so). Each step ends one and posts another. The figure is the time of
-//! a step, the best of several rounds.
+//! The first column is the number of waiting receives, or of waiting messages in the lines that begin with `messages`. Each step
+//! ends one entry and posts another. The figure is the time of a step, the best of several rounds.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -29,13 +29,13 @@ const CASES: &[(&str, Case)] = &[
 struct Case {
     any: bool,
     ignore: u64,
-    /// A random one ends next; otherwise the oldest.
+    /// Whether a random entry ends next; otherwise the oldest entry ends next.
     chance: bool,
     messages: bool,
 }
 
 impl Case {
-    /// The key of the one that ends in this step and is posted again.
+    /// Returns the key of the entry that ends in this step and is posted again.
     fn key(self, step: u64, waiting: u64) -> (u64, u64) {
         let mixed = step.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9) >> 32;
@@ -53,11 +53,11 @@ trait Matching {
     fn new() -> Self;
     /// Posts a receive that matches no message.
     fn post(&mut self, pattern: Pattern, word: u64);
-    /// A message that matches a waiting receive.
+    /// Delivers a message that matches a waiting receive.
     fn arrive(&mut self, source: u64, tag: u64) -> u64;
-    /// A message that matches no receive.
+    /// Delivers a message that matches no receive.
     fn keep(&mut self, source: u64, tag: u64, payload: u64);
-    /// A receive that matches a message.
+    /// Posts a receive that matches a message.
     fn receive(&mut self, pattern: Pattern) -> u64;
 }
 
@@ -89,7 +89,7 @@ impl Matching for Matcher<u64> {
     }
 }
 
-/// The simplest implementation.
+/// The simplest implementation: lists that are searched from their beginning.
 struct Lists {
     receives: Vec<(Pattern, u64)>,
     messages: Vec<(u64, u64, u64)>,

@@ -3,7 +3,7 @@
 use crate::slab::{NONE, Slab};
 use std::hash::{BuildHasher, RandomState};
 
-/// The position of an entry that is in no list.
+/// The link value of an entry that is in no list.
 const OUT: u32 = NONE - 1;
 /// The number of lists in a new table.
 const FIRST: usize = 16;
@@ -20,7 +20,7 @@ pub(crate) struct Link {
 impl Link {
     pub(crate) const OUT: Link = Link { before: OUT, after: OUT };
 
-    /// The next newer entry.
+    /// Returns the next newer entry.
     pub(crate) fn after(self) -> u32 {
         self.after
     }
@@ -36,7 +36,7 @@ pub(crate) trait Linked {
     fn link_mut(&mut self, which: usize) -> &mut Link;
 }
 
-/// A list from the oldest entry to the newest. `which` selects the link of the entries that it uses.
+/// A list from the oldest entry to the newest. `which` selects the link that the list uses in its entries.
 #[derive(Clone, Copy)]
 pub(crate) struct List {
     first: u32,
@@ -50,7 +50,7 @@ impl List {
         self.first
     }
 
-    /// The entry after one that is in the list; [`NONE`] after the last.
+    /// Returns the entry after an entry of the list; [`NONE`] after the last.
     pub(crate) fn after<E: Linked>(slab: &Slab<E>, which: usize, place: u32) -> u32 {
         slab.at(place).link(which).after
     }
@@ -103,12 +103,12 @@ impl List {
     }
 }
 
-/// A hash that is unpredictable outside the process.
+/// A hash function that is unpredictable outside the process.
 ///
-/// Tags come from peers. A peer that could predict the tags of one list could make every match walk along it. This is
+/// Tags come from peers. A peer that could predict the tags of one list could make every match walk along it. The hash is
 /// multiply-add-shift (Dietzfelbinger, 1996): for any two keys, the upper `b` bits are equal for one in 2 to the power `b` of all
-/// choices of `a`, `b` and `c`. That is proven for keys that are chosen without knowledge of the hash. SipHash guarantees more, but
-/// it would take longer than the rest of a match.
+/// choices of `a`, `b` and `c`. This bound is proven for keys that are chosen without knowledge of the hash. SipHash guarantees
+/// more, but it would take longer than the rest of a match.
 pub(crate) struct Hash {
     a: u128,
     b: u128,
@@ -127,7 +127,7 @@ impl Hash {
         Hash { a: wide(), b: wide(), c: wide() }
     }
 
-    /// All bits are good, the upper ones best.
+    /// Returns the hash. All of its bits are usable, and the upper bits are the best.
     #[inline]
     pub(crate) fn of(&self, source: u64, tag: u64) -> u64 {
         let product = self.a.wrapping_mul(u128::from(source));
@@ -136,9 +136,9 @@ impl Hash {
     }
 }
 
-/// Entries by their hash; those of one hash from the oldest to the newest.
+/// Entries by their hash. The entries of one hash are ordered from the oldest to the newest.
 pub(crate) struct Index {
-    /// Their number is a power of two, or zero.
+    /// The lists, whose number is a power of two or zero.
     lists: Vec<List>,
     len: usize,
 }
@@ -156,7 +156,7 @@ impl Index {
         self.lists.capacity() * size_of::<List>()
     }
 
-    /// The oldest matching entry of this hash.
+    /// Returns the oldest matching entry of this hash.
     #[inline]
     pub(crate) fn find<E: Linked>(
         &self,
@@ -234,7 +234,7 @@ impl Index {
     }
 }
 
-/// The list for a hash, of this many lists, a power of two that is greater than one.
+/// Returns the index of the list for a hash. `lists` is the number of lists, a power of two that is greater than one.
 #[inline]
 fn list(hash: u64, lists: usize) -> usize {
     (hash >> (64 - lists.trailing_zeros())) as usize
@@ -246,7 +246,8 @@ mod tests {
 
     #[test]
     fn keys_that_follow_a_plan_do_not_share_a_list() {
-        // Keys that a peer would try: consecutive numbers, single bits, multiples of large powers of two, mirrored pairs.
+        // Sets of keys that a peer might choose: consecutive numbers, single bits, multiples of large powers of two, mirrored
+        // pairs.
         let plans: [fn(u64) -> (u64, u64); 5] = [
             |n| (0, n),
             |n| (1 << (n % 64), 1 << (n / 64 % 64)),
@@ -268,7 +269,7 @@ mod tests {
                 }
                 shared += lists.iter().map(|n| n * n - n).sum::<u64>();
             }
-            // On average over all choices, each key shares its list with one other.
+            // On average over all choices, each key shares its list with one other key.
             assert!(shared < 64 * 4096 * 2, "plan {plan}: {shared}");
         }
     }
@@ -297,7 +298,7 @@ mod tests {
         key.wrapping_mul(0x9E37_79B9_7F4A_7C15)
     }
 
-    /// A table of the keys from 0, and the place of each.
+    /// Makes a table of the keys from 0, and returns the place of each key.
     fn filled(count: u64) -> (Slab<Entry>, Index, Vec<u32>) {
         let (mut slab, mut index) = (Slab::new(), Index::new());
         let mut push = |key| {

@@ -19,48 +19,49 @@
 //! # Use
 //!
 //! The crate is for a runtime with tagged messages on top of a transport without tags: an MPI's point-to-point layer, the tagged
-//! half of libfabric's interface, `tests/runtime` of this workspace. The runtime has one [`Matcher`] for all receives and messages
-//! that may match each other. It reports each arrival and each posted receive, in the order that is to count, and moves all data
-//! itself. This crate has no I/O, no thread, no lock and no clock, and it does not depend on Tieline.
+//! interface of libfabric, or `tests/runtime` of this workspace. The runtime has one [`Matcher`] for all receives and messages that
+//! may match each other. The runtime reports each arrival and each posted receive, in the order in which they must match, and moves
+//! all data itself. This crate has no I/O, no thread, no lock and no clock, and it does not depend on Tieline.
 //!
 //! # Guarantees
 //!
 //! * A message from `source` with `tag` matches a receive if its [`Pattern`] fits: the source is the same or any, and all bits of
 //!   the tag that are not ignored are the same.
-//! * A message takes the first posted of all matching receives. A receive takes the first arrived of all matching messages. So
-//!   messages of one pair that match the same receives are received in the order of arrival, for any set of receives. If the data
-//!   of a message comes later (rendezvous), the message is matched in the place of its RTS.
-//! * Every receive ends once: by a message, which is returned with the receive's word, or by [`Matcher::cancel`], which reports
-//!   whether it ended the receive. The id of an ended receive or message is never reused.
-//! * [`Matcher::peek`] leaves a message in its place. [`Matcher::claim`] parks it under a word: no receive and no peek finds it,
-//!   and [`Matcher::take`] removes it. The caller owns a removed message and discards it by dropping it.
-//! * Nothing is lost when the caller's closure panics.
+//! * A message matches the first posted of all matching receives. A receive matches the first arrived of all matching messages. So
+//!   messages of one source that match the same receives are received in the order of arrival, for any set of receives. If the data
+//!   of a message arrives later (rendezvous), the position of the message is that of its RTS.
+//! * Every receive ends once: by a message, which is returned with the receive's word, or by [`Matcher::cancel`], which returns the
+//!   receive that it has ended. The id of an ended receive or message is never reused.
+//! * [`Matcher::peek`] does not remove the message. [`Matcher::claim`] sets a message aside under a word: no receive and no peek
+//!   finds the message, and [`Matcher::take`] removes it. The caller owns a removed message and discards it by dropping it.
+//! * If the caller's closure panics, the matcher loses no receive and no message.
 //!
 //! # Costs
 //!
-//! For receives of few *shapes*, a post and an arrival take constant time on average. This holds for any number of waiting entries
-//! and for all sources and tags that peers choose, since the hash has a secret. The shape of a receive is the part of a message
-//! that it ignores: the source, if any is accepted, and the ignored bits of the tag. Programs have few shapes, but seldom none:
-//! MPICH ignores two bits of its own in every receive, and in its wildcards all bits of a tag or of a source.
+//! If the receives have at most eight *shapes*, a post and an arrival take constant time on average. This bound holds for any
+//! number of waiting entries and for all sources and tags that peers choose, because the hash is seeded with a secret. The shape of
+//! a receive is the part of a message that it ignores: the source, if any is accepted, and the ignored bits of the tag. Programs
+//! have a small number of shapes: MPICH, for example, ignores two internal bits in every receive, and all bits of a tag or of a
+//! source in its wildcards.
 //!
-//! * A message walks along the receives until one matches, and a receive along the messages. Passed entries go into a table. So a
-//!   single call may take as many steps as there were posts or arrivals since the last one, but no entry is passed twice.
-//! * An arrival looks once into the table of each shape, of which there are at most eight. Receives of further shapes are passed
-//!   every time: an arrival then takes as many steps as there are such receives.
-//! * Messages are entered in at most four tables. A receive of a fifth shape passes every message that does not match, every time,
-//!   as long as messages wait that receives of the four shapes have passed.
-//! * A table doubles when it is full, and shrinks to a quarter when only an eighth of it is left. Such a step visits the whole
-//!   table.
-//! * Claims are found by their word, and receives by theirs, by a walk along all of them. By id both are found directly.
+//! * A message is compared with receives until one matches, and a receive is compared with messages. Passed entries go into a
+//!   table. A single call may therefore take one step per post or arrival since the preceding walk, but no entry is passed twice.
+//! * An arrival does one lookup in the table of each shape, of which there are at most eight. Receives of further shapes are
+//!   compared in every arrival, one step for each such receive.
+//! * Messages are entered in at most four tables. A receive of a fifth shape passes every message that does not match, in every
+//!   call, while messages wait that receives of the four shapes have passed.
+//! * A table doubles when it is full, and shrinks to a quarter when only an eighth of its entries is left. Each change of the size
+//!   visits the whole table.
+//! * Claims and receives are found by their word in a walk along all claims or receives. Both are found by id in constant time.
 //!
 //! A waiting message takes 80 bytes in addition to its payload, and a receive takes 72. Passed entries take up to 16 more bytes in
-//! each table. Memory is freed as entries go. About twice the required memory remains, plus some ten kilobytes and a hundredth of
-//! the maximum. If the number varies by less than half, or stays below a thousand, nothing is allocated. The caller must limit the
-//! number of waiting messages before they are sent: see [`Matcher::unexpected`].
+//! each table. Memory is freed when entries are removed. The matcher keeps about twice the required memory, plus about ten
+//! kilobytes and a hundredth of the maximum. If the number of entries varies by less than half, or stays below a thousand, nothing
+//! is allocated. The caller must limit the number of waiting messages before they are sent: see [`Matcher::unexpected`].
 //!
 //! `cargo run --release -p tieline-tag --example matching` compares these costs with a list that is searched from its beginning. On
-//! a processor of 2025, in nanoseconds for a post and its match: a list is better while fewer than about ten entries wait, or forty
-//! that end in random order.
+//! a processor of 2025, in nanoseconds for a post and its match: a list is faster while fewer than about ten entries wait, or fewer
+//! than about forty entries that end in random order.
 //!
 //! | waiting entries | 1 | 10 | 100 | 10 000 | list: 1 | 10 | 100 | 10 000 |
 //! |---|---|---|---|---|---|---|---|---|
@@ -69,8 +70,8 @@
 //! | messages, in the order of their receives | 18 | 19 | 20 | 27 | 4 | 6 | 61 | 2200 |
 //! | messages, in random order | 18 | 58 | 65 | 60 | 5 | 20 | 76 | 2900 |
 //!
-//! Sequence numbers have 64 bits: at a billion posts and arrivals per second they last for 584 years. The number of concurrent
-//! entries has 32 bits. A call that exhausts it panics, which requires more memory than 300 GB.
+//! Sequence numbers have 64 bits: at 10^9 posts and arrivals per second the numbers suffice for 584 years. The number of concurrent
+//! entries has 32 bits. A call that exceeds this number panics; the entries then use more than 300 GB of memory.
 
 use std::fmt;
 
@@ -97,15 +98,15 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Accepts messages of one source and one tag.
+    /// Makes a pattern that accepts messages of one source and one tag.
     pub const fn exact(source: u64, tag: u64) -> Self {
         Pattern { source: Some(source), tag, ignore: 0 }
     }
 
-    /// Accepts all messages.
+    /// The pattern that accepts all messages.
     pub const ANY: Pattern = Pattern { source: None, tag: 0, ignore: u64::MAX };
 
-    /// Whether it accepts a message.
+    /// Checks whether the pattern accepts a message.
     pub fn fits(&self, source: u64, tag: u64) -> bool {
         self.source.is_none_or(|own| own == source) && (self.tag ^ tag) & !self.ignore == 0
     }
@@ -115,7 +116,7 @@ impl Pattern {
     }
 }
 
-/// The ignored part of a message.
+/// The shape of a receive: the ignored part of a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Shape {
     any_source: bool,
@@ -123,20 +124,20 @@ struct Shape {
 }
 
 impl Shape {
-    /// The part that is not ignored: a message and a receive of this shape match if their keys are equal.
+    /// Returns the part that is not ignored: a message and a receive of this shape match if their keys are equal.
     fn key(self, source: u64, tag: u64) -> (u64, u64) {
         (if self.any_source { 0 } else { source }, tag & !self.ignore)
     }
 }
 
-/// Identifies a receive of one matcher. Ids are ordered by the time of posting.
+/// The id of a receive of one matcher. Ids are ordered by the time of posting.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ReceiveId {
     sequence: u64,
     place: u32,
 }
 
-/// Identifies a message that one matcher has kept. Ids are ordered by the time of arrival.
+/// The id of a message that one matcher has kept. Ids are ordered by the time of arrival.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MessageId {
     sequence: u64,
@@ -146,24 +147,24 @@ pub struct MessageId {
 /// A posted receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Receive {
-    /// Its id.
+    /// The id of the receive.
     pub id: ReceiveId,
-    /// The messages that it accepts; the tag without the ignored bits.
+    /// The messages that the receive accepts; the tag is stored without the ignored bits.
     pub pattern: Pattern,
-    /// The word by which the caller identifies it.
+    /// The word by which the caller identifies the receive.
     pub word: u64,
 }
 
 /// A kept message, or a reference to one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message<P> {
-    /// Its id.
+    /// The id of the message.
     pub id: MessageId,
-    /// Its source.
+    /// The source of the message.
     pub source: u64,
-    /// Its tag.
+    /// The tag of the message.
     pub tag: u64,
-    /// The data that the caller kept of it.
+    /// The data that the caller keeps with the message.
     pub payload: P,
 }
 
@@ -171,9 +172,9 @@ pub struct Message<P> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the message is in it"]
 pub enum Post<T> {
-    /// It has taken this message.
+    /// The receive has ended with this message.
     Matched(Message<T>),
-    /// It waits for a message.
+    /// The receive waits for a message.
     Waiting(ReceiveId),
 }
 
@@ -181,13 +182,14 @@ pub enum Post<T> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use = "the receive has ended, and its owner does not know it"]
 pub enum Arrival<P> {
-    /// It matches this receive, which has ended.
+    /// The message matches this receive, which has ended.
     Matched(Receive, P),
-    /// It waits for a receive.
+    /// The message waits for a receive.
     Kept(MessageId),
 }
 
-/// Receives that wait for messages, and messages that wait for receives. `T` is the data that is kept of such a message.
+/// Receives that wait for messages, and messages that wait for receives. `T` is the data that the caller keeps with a waiting
+/// message.
 pub struct Matcher<T> {
     hash: Hash,
     sequence: u64,
@@ -196,13 +198,13 @@ pub struct Matcher<T> {
 }
 
 impl<T> Matcher<T> {
-    /// An empty matcher, which has allocated no memory.
+    /// Makes an empty matcher, without allocating memory.
     pub fn new() -> Self {
         let (posted, unexpected) = (Posted::new(), Unexpected::new());
         Matcher { hash: Hash::new(), sequence: 0, posted, unexpected }
     }
 
-    /// Posts a receive: it takes the first matching message, or waits for one.
+    /// Posts a receive. The receive ends with the first matching message, or waits for a message.
     pub fn post(&mut self, pattern: Pattern, word: u64) -> Post<T> {
         if let Some(message) = self.receive(pattern) {
             return Post::Matched(message);
@@ -211,8 +213,8 @@ impl<T> Matcher<T> {
         Post::Waiting(self.posted.add(sequence, pattern, word))
     }
 
-    /// Reports an arrival. The message goes to the matching receive that was posted first, and is returned with it. Otherwise it is
-    /// kept as the result of `keep`, which is called only in this case.
+    /// Reports an arrival. The message ends the matching receive that was posted first, and is returned with that receive. If no
+    /// receive matches, the call runs `keep` and stores its result as the waiting message.
     pub fn arrive<P>(
         &mut self,
         source: u64,
@@ -228,79 +230,81 @@ impl<T> Matcher<T> {
         Arrival::Kept(self.unexpected.add(sequence, source, tag, payload))
     }
 
-    /// Ends a waiting receive; `None` if it has ended already, or belongs to another matcher.
+    /// Ends a waiting receive; `None` if the receive has already ended, or belongs to another matcher.
     pub fn cancel(&mut self, id: ReceiveId) -> Option<Receive> {
         self.posted.cancel(id)
     }
 
-    /// A receive that does not wait: the first matching message, if there is one.
+    /// Receives without waiting: removes and returns the first matching message, if there is one.
     pub fn receive(&mut self, pattern: Pattern) -> Option<Message<T>> {
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.take(&self.hash, id)
     }
 
-    /// The message that a receive would take, which stays in its place.
+    /// Returns the message that a receive would match, without removing the message.
     ///
-    /// There is no visible change: like a receive, it enters the messages that it passes in a table.
+    /// The call has no visible effect. Like a receive, the call enters the messages that it passes in a table.
     pub fn peek(&mut self, pattern: Pattern) -> Option<Message<&T>> {
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.get(id)
     }
 
-    /// Parks the message that a receive would take under a word. Until [`Matcher::take`], no other call receives it.
+    /// Sets aside the message that a receive would match, under a word. No other call receives the message until [`Matcher::take`].
     pub fn claim(&mut self, pattern: Pattern, word: u64) -> Option<Message<&T>> {
         let id = self.unexpected.find(&self.hash, pattern)?;
         self.unexpected.claim(&self.hash, id, word);
         self.unexpected.get(id)
     }
 
-    /// The first message that was claimed under this word. The call walks along all claimed messages.
+    /// Returns the first message that was claimed under this word. The call walks along all claimed messages.
     pub fn claim_of(&self, word: u64) -> Option<MessageId> {
         self.unexpected.claim_of(word)
     }
 
-    /// Removes a message out of order, whether it waits or was claimed; `None` if it was removed already.
+    /// Removes a message out of order, whether it waits or was claimed; `None` if the message was already removed.
     pub fn take(&mut self, id: MessageId) -> Option<Message<T>> {
         self.unexpected.take(&self.hash, id)
     }
 
-    /// A message that waits or was claimed.
+    /// Returns a message that waits or was claimed.
     pub fn message(&self, id: MessageId) -> Option<Message<&T>> {
         self.unexpected.get(id)
     }
 
-    /// The data that is kept of a message that waits or was claimed, so that later data can be added; `None` if it was removed.
+    /// Returns the kept data of a message that waits or was claimed, so that the caller can add to the data; `None` if the message
+    /// was removed.
     pub fn payload_mut(&mut self, id: MessageId) -> Option<&mut T> {
         self.unexpected.payload_mut(id)
     }
 
-    /// All waiting receives, in no order; their ids are ordered by the time of posting. It finds the receives from a peer that has
-    /// died.
+    /// Iterates over all waiting receives, in no particular order; their ids are ordered by the time of posting. A caller can use
+    /// this to find the receives from a peer that has died.
     pub fn receives(&self) -> impl Iterator<Item = Receive> {
         self.posted.iter()
     }
 
-    /// All waiting messages without claimed ones, in the order of arrival.
+    /// Iterates over all waiting messages except claimed ones, in the order of arrival.
     pub fn messages(&self) -> impl Iterator<Item = Message<&T>> {
         self.unexpected.iter()
     }
 
-    /// The number of waiting receives.
+    /// Returns the number of waiting receives.
     pub fn posted(&self) -> usize {
         self.posted.len()
     }
 
-    /// The number of waiting messages without claimed ones. Peers make it grow: without a limit on their sends, it is unlimited.
+    /// Returns the number of waiting messages, without claimed ones. Peers increase this number: unless the caller limits their
+    /// sends, the number has no limit.
     pub fn unexpected(&self) -> usize {
         self.unexpected.len()
     }
 
-    /// The number of claimed messages that were not taken.
+    /// Returns the number of claimed messages that were not taken.
     pub fn claimed(&self) -> usize {
         self.unexpected.claimed()
     }
 
-    /// The allocated memory in bytes, without the memory that payloads point to.
+    /// Returns the number of allocated bytes, without the memory that payloads point to.
     pub fn bytes(&self) -> usize {
         self.posted.bytes() + self.unexpected.bytes()
     }

@@ -1,32 +1,33 @@
 //! Receives that wait for a message.
 //!
-//! A message walks along the receives that were posted since the last walk, until one matches. It enters each receive that it
-//! passes in the table of that receive's shape, where later messages find it. So no receive is passed twice. A program that posts
-//! receives in the order of arrival needs no table. Every entry of a table is older than every one outside.
+//! A message walks along the receives that were posted after the preceding walk, until one matches. The message enters each receive
+//! that it passes in the table of that receive's shape, where later messages find the receive. No receive is therefore passed
+//! twice. A program that posts receives in the order of arrival needs no table. Every entry of a table is older than every entry
+//! outside.
 
 use crate::index::{Hash, Index, Link, Linked, List};
 use crate::slab::{NONE, Slab};
 use crate::{Pattern, Receive, ReceiveId, Shape};
 
-/// The limit of shapes whose receives are found by hash, and so of the lookups per arrival.
+/// The maximum number of shapes whose receives are found by hash, which is also the maximum number of lookups per arrival.
 const SHAPES: usize = 8;
 
-/// The list that a receive is in.
+/// The list that contains a receive.
 #[derive(Clone, Copy)]
 enum Kept {
-    /// No message has passed it.
+    /// The list of receives that no message has passed.
     Fresh,
-    /// In a table, with this hash.
+    /// The table with this number; the receive has this hash.
     Shaped(u8, u64),
-    /// Messages have passed it, and there was no table left for its shape.
+    /// The list of receives that messages have passed and for whose shape no table was left.
     Rest,
 }
 
 struct Entry {
     sequence: u64,
-    /// 0 for any.
+    /// The source; 0 for any source.
     source: u64,
-    /// Without the bits that the shape ignores.
+    /// The tag, without the bits that the shape ignores.
     tag: u64,
     word: u64,
     shape: Shape,
@@ -56,7 +57,7 @@ impl Entry {
         Receive { id, pattern, word: self.word }
     }
 
-    /// Its hash in its table.
+    /// Returns the hash of the receive in its table.
     fn hash(&self) -> u64 {
         match self.kept {
             Kept::Shaped(_, hash) => hash,
@@ -74,7 +75,7 @@ struct Shaped {
 pub(crate) struct Posted {
     slab: Slab<Entry>,
     fresh: List,
-    /// Shapes that have receives, and those that had, whose tables are reused.
+    /// The shapes that have receives, and shapes without receives whose tables can be reused.
     shapes: Vec<Shaped>,
     rest: List,
 }
@@ -141,7 +142,7 @@ impl Posted {
         self.slab.iter().map(|(place, entry)| entry.receive(place))
     }
 
-    /// The first match among the receives that no message has passed.
+    /// Returns the first match among the receives that no message has passed.
     fn go_along(&mut self, hash: &Hash, source: u64, tag: u64) -> Option<u32> {
         loop {
             let place = self.fresh.first();
@@ -178,7 +179,8 @@ impl Posted {
         entry.receive(place)
     }
 
-    /// The table of a shape: its own, or an empty one. `rest` may hold receives of the shape from a time without a table.
+    /// Returns the table of a shape: its own table, or an empty one. `rest` may contain receives of the shape from a time when no
+    /// table was free.
     fn table(&mut self, shape: Shape) -> Option<u8> {
         let same = self.shapes.iter().position(|shaped| shaped.shape == shape);
         if let Some(at) = same {

@@ -1,29 +1,31 @@
 //! Entries that keep their place as long as they exist, and whose memory is freed afterwards.
 //!
-//! They lie in chunks. Empty chunks are kept for reuse, as many as there are chunks with entries, and sixteen more. So memory
-//! follows the number of entries. If that number varies by less than half, or stays below a thousand, nothing is allocated.
+//! The entries are stored in chunks. Empty chunks are kept for reuse: one for each chunk with entries, and sixteen more. The memory
+//! is therefore proportional to the number of entries. If that number varies by less than half, or stays below a thousand, no chunk
+//! is allocated.
 
-/// No place.
+/// The value of a place that refers to no entry.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Entries per chunk; a power of two.
+/// The number of entries per chunk; a power of two.
 const CHUNK: u32 = 64;
-/// Empty chunks that are kept in any case.
+/// The number of empty chunks that are always kept.
 const IDLE: usize = 16;
 
 enum Slot<E> {
-    /// The next free slot of the chunk.
+    /// A free slot, with the number of the next free slot of the chunk.
     Free(u32),
     Used(E),
 }
 
 struct Chunk<E> {
-    /// `None` if the chunk has no memory.
+    /// The slots; `None` if the chunk has no memory.
     slots: Option<Box<[Slot<E>; CHUNK as usize]>>,
-    /// The first free slot of `slots`.
+    /// The number of the first free slot of `slots`.
     free: u32,
     used: u32,
-    /// Its neighbours among the chunks with room, or its successor among those without memory.
+    /// The preceding chunk in the list of chunks with free slots.
     before: u32,
+    /// The following chunk in the list of chunks with free slots, or in the list of chunks without memory.
     after: u32,
 }
 
@@ -41,9 +43,10 @@ impl<E> Chunk<E> {
 
 pub(crate) struct Slab<E> {
     chunks: Vec<Chunk<E>>,
-    /// The first chunk that has room and is not idle.
+    /// The first chunk that has a free slot and is not idle.
     roomy: u32,
-    /// Chunks with memory and without entries. If there are no entries at all, the chunk that had the last one is not among them.
+    /// The chunks with memory and without entries. If there are no entries at all, this list does not contain the chunk whose entry
+    /// was removed last.
     idle: Vec<u32>,
     /// The first chunk without memory, and the number of these chunks.
     vacant: u32,
@@ -100,7 +103,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// An entry to which a list refers.
+    /// Returns an entry to which a list refers.
     #[inline]
     pub(crate) fn at(&self, place: u32) -> &E {
         match self.get(place) {
@@ -138,7 +141,7 @@ impl<E> Slab<E> {
         entry
     }
 
-    /// All entries, ordered by place.
+    /// Iterates over all entries, ordered by place.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &E)> {
         self.chunks.iter().zip(0u32..).flat_map(|(chunk, number)| {
             chunk.slots.iter().flat_map(|slots| slots.iter()).zip(0u32..).filter_map(
@@ -157,7 +160,7 @@ impl<E> Slab<E> {
             + self.idle.capacity() * size_of::<u32>()
     }
 
-    /// Makes an empty chunk the one for new entries.
+    /// Selects an empty chunk for new entries.
     #[cold]
     fn open_chunk(&mut self) {
         let number = match self.idle.pop() {
@@ -167,7 +170,7 @@ impl<E> Slab<E> {
         self.link(number);
     }
 
-    /// Gives memory to a chunk.
+    /// Allocates the memory of a chunk.
     fn new_chunk(&mut self) -> u32 {
         let number = match self.vacant {
             NONE => {
@@ -210,7 +213,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// Retires a chunk whose last entry was removed, and frees idle chunks beyond the number of busy ones plus sixteen.
+    /// Retires a chunk whose last entry was removed, and frees idle chunks beyond the number of busy chunks plus sixteen.
     #[cold]
     fn retire(&mut self, number: u32) {
         self.unlink(number);
@@ -223,7 +226,7 @@ impl<E> Slab<E> {
         }
     }
 
-    /// The number of chunks with entries.
+    /// Returns the number of chunks with entries.
     fn busy(&self) -> usize {
         self.chunks.len() - self.without_memory - self.idle.len()
     }
@@ -261,7 +264,7 @@ mod tests {
             }
             let last = places.split_off(99_990);
             places.into_iter().for_each(|place| _ = slab.remove(place));
-            // Ten entries may lie in ten chunks. The table of chunks stays.
+            // Ten entries may be in ten chunks. The table of chunks keeps its memory.
             let chunk = CHUNK as usize * size_of::<Slot<u64>>();
             let table = 3 * (most / chunk) * size_of::<Chunk<u64>>();
             assert!(slab.bytes() < 37 * chunk + table, "way {way}: {} of {most}", slab.bytes());
@@ -285,7 +288,7 @@ mod tests {
         assert_eq!(slab.chunks.len(), 1);
     }
 
-    /// The number of chunks with memory, and the size that the slab reports.
+    /// Returns the number of chunks with memory, and the size that the slab reports.
     fn chunks(slab: &Slab<u64>) -> usize {
         let table = slab.chunks.capacity() * size_of::<Chunk<u64>>();
         let rest = slab.bytes() - table - slab.idle.capacity() * size_of::<u32>();
@@ -294,7 +297,7 @@ mod tests {
         held
     }
 
-    /// A slab of `full` full chunks, of which `empty` then lose all their entries.
+    /// Makes a slab of `full` full chunks, and then removes all entries of `empty` of them.
     fn emptied(full: u32, empty: u32) -> Slab<u64> {
         let mut slab = Slab::new();
         (0..full * CHUNK).for_each(|place| assert_eq!(slab.insert(0), place));
@@ -313,7 +316,7 @@ mod tests {
         }
     }
 
-    /// The number of busy chunks, and sixteen.
+    /// The limit is the number of busy chunks plus sixteen.
     #[test]
     fn limited_number_of_empty_chunks_is_kept_and_reused() {
         for (full, empty, held) in
@@ -331,7 +334,7 @@ mod tests {
     #[test]
     fn a_place_without_an_entry_has_none() {
         let mut slab = emptied(40, 30);
-        // Places in a chunk without memory, in one with memory, and after the last.
+        // The places are in a chunk without memory, in a chunk with memory, and after the last chunk.
         for place in [0, 29 * CHUNK, 29 * CHUNK + 1, 40 * CHUNK] {
             assert!(slab.get(place).is_none() && slab.get_mut(place).is_none(), "{place}");
         }

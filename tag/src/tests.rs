@@ -1,4 +1,4 @@
-//! The guarantees on the crate's page, one sentence per test.
+//! Tests of the guarantees that the crate's documentation states, one guarantee per test.
 
 use crate::{Arrival, Matcher, MessageId, Pattern, Post, ReceiveId};
 use std::collections::HashSet;
@@ -33,7 +33,7 @@ fn kept(arrival: Arrival<()>) -> MessageId {
     }
 }
 
-/// All patterns, one of each possible shape, that match a message of source 1 with tag 7.
+/// Returns all patterns, one of each possible shape, that match a message of source 1 with tag 7.
 fn patterns() -> Vec<Pattern> {
     let masks = [0, 1, 2, 3, 4, 8, 16, 32, 64, 1 << 63, u64::MAX];
     let sources = [Some(1), None];
@@ -202,7 +202,8 @@ fn a_panic_of_the_callers_closure_changes_nothing() {
 #[test]
 fn million_unexpected_messages_are_in_order_and_free_their_memory() {
     const MESSAGES: u64 = 1_000_000;
-    // From the head; in reverse order, so that all are entered in a table; by any source; and by tags in another order.
+    // Orders of receiving: from the head; in reverse, so that all messages are entered in a table; by any source; and by tags in
+    // another order.
     let ways: [fn(u64) -> Pattern; 4] = [
         |n| Pattern::exact(n % 10, n / 10),
         |n| Pattern::exact((MESSAGES - 1 - n) % 10, (MESSAGES - 1 - n) / 10),
@@ -299,7 +300,7 @@ fn million_receives_in_reverse_order_are_found_by_hash() {
 
 #[test]
 fn entries_without_table_are_found_in_order() {
-    // More shapes than tables, with the older receives passed over; and then each shape again.
+    // The test posts receives of more shapes than there are tables, and then a receive of each shape again.
     let shapes: Vec<_> = (0..20).map(|bit| Pattern { ignore: 1 << bit, ..ANY_OF_7 }).collect();
     let mut matcher = Matcher::new();
     for turn in 0..3 {

@@ -1,23 +1,23 @@
 //! Messages without a posted receive, in the order of arrival, and claimed messages.
 //!
-//! A receive walks along the list until a message matches. It enters each message that it passes in the table of its shape, where
-//! the next receive of this shape finds it. So no shape passes a message twice. A program that receives messages in the order of
-//! arrival needs no table.
+//! A receive walks along the list until a message matches. The receive enters each message that it passes in the table of the
+//! receive's shape, where the next receive of this shape finds the message. No shape therefore passes a message twice. A program
+//! that receives messages in the order of arrival needs no table.
 
 use crate::index::{Hash, Index, Link, Linked, List};
 use crate::slab::{NONE, Slab};
 use crate::{Message, MessageId, Pattern, Shape};
 
-/// The limit of shapes whose messages are found by hash. Each takes a link in every message.
+/// The maximum number of shapes whose messages are found by hash. Each shape needs a link in every message.
 const SHAPES: usize = 4;
-/// The link for the list of arrivals, or of claims.
+/// The index of the link for the list of arrivals or of claims.
 const ORDER: usize = SHAPES;
 
 struct Entry<T> {
     sequence: u64,
     source: u64,
     tag: u64,
-    /// The word of the claim.
+    /// The word under which the message was claimed.
     word: u64,
     links: [Link; SHAPES + 1],
     claimed: bool,
@@ -37,7 +37,7 @@ impl<T> Linked for Entry<T> {
 /// The messages that receives of one shape have passed.
 struct Shaped {
     shape: Shape,
-    /// All messages before `next`.
+    /// The table of all passed messages, which precede `next`.
     index: Index,
     /// The first message that no receive of this shape has passed; [`NONE`] if all were passed.
     next: u32,
@@ -57,7 +57,7 @@ impl<T> Unexpected<T> {
         Unexpected { slab: Slab::new(), arrived, claims, claimed: 0, shapes: Vec::new() }
     }
 
-    /// The number of waiting messages, without claimed ones.
+    /// Returns the number of waiting messages, without claimed ones.
     pub(crate) fn len(&self) -> usize {
         self.slab.len() - self.claimed
     }
@@ -81,7 +81,7 @@ impl<T> Unexpected<T> {
         MessageId { sequence, place }
     }
 
-    /// The first matching message.
+    /// Returns the first matching message.
     pub(crate) fn find(&mut self, hash: &Hash, pattern: Pattern) -> Option<MessageId> {
         let first = self.slab.get(self.arrived.first())?;
         if pattern.fits(first.source, first.tag) {
@@ -132,7 +132,7 @@ impl<T> Unexpected<T> {
         (place != NONE).then_some(place)
     }
 
-    /// The table of a shape: its own, or an empty one.
+    /// Returns the table of a shape: its own table, or an empty one.
     fn shaped(&mut self, shape: Shape) -> Option<usize> {
         let same = self.shapes.iter().position(|shaped| shaped.shape == shape);
         if same.is_some() {
@@ -161,7 +161,7 @@ impl<T> Unexpected<T> {
         Some(&mut entry.payload)
     }
 
-    /// Parks a waiting message under a word.
+    /// Sets a waiting message aside under a word.
     pub(crate) fn claim(&mut self, hash: &Hash, id: MessageId, word: u64) {
         let entry = self.slab.at_mut(id.place);
         let links = std::mem::replace(&mut entry.links, [Link::OUT; SHAPES + 1]);
@@ -172,7 +172,7 @@ impl<T> Unexpected<T> {
         self.claimed += 1;
     }
 
-    /// The first message that was claimed under a word.
+    /// Returns the first message that was claimed under a word.
     pub(crate) fn claim_of(&self, word: u64) -> Option<MessageId> {
         let mut place = self.claims.first();
         while place != NONE {

@@ -1,4 +1,4 @@
-//! Random programs of all calls, compared with lists that are searched from their beginning.
+//! Random programs that use all calls, compared with lists that are searched from their beginning.
 
 use proptest::prelude::*;
 use tieline_tag::{Arrival, Matcher, Message, MessageId, Pattern, Post, Receive, ReceiveId};
@@ -7,24 +7,24 @@ use tieline_tag::{Arrival, Matcher, Message, MessageId, Pattern, Post, Receive, 
 enum Call {
     Post(Pattern),
     Arrive(u64, u64),
-    /// A series of receives, which fill tables and chunks.
+    /// Posts a series of receives, which fill tables and chunks.
     PostMany(u64, u8),
     ArriveMany(u64, u8),
-    /// Receives for the kept messages, from the newest.
+    /// Receives the kept messages, starting with the newest.
     Drain(u8),
     Receive(Pattern),
     Peek(Pattern),
     Claim(Pattern, u64),
-    /// One of all message ids so far.
+    /// Takes one of all message ids so far.
     Take(prop::sample::Index),
     TakeClaim(u64),
     Change(prop::sample::Index),
-    /// One of all receive ids so far.
+    /// Cancels one of all receive ids so far.
     Cancel(prop::sample::Index),
     CancelOf(u64),
 }
 
-/// More shapes than there are tables.
+/// Masks with more shapes than there are tables.
 const MASKS: &[u64] = &[0, 0, 0, 0, u64::MAX, 1, 2, 3, 1 << 63, 0b110, u64::MAX << 1, 12];
 
 fn pattern() -> impl Strategy<Value = Pattern> {
@@ -59,13 +59,13 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// The guarantees of the matcher, without optimisation.
+/// A simple implementation of the matcher's guarantees, without optimisation.
 #[derive(Default)]
 struct Lists {
     receives: Vec<Receive>,
     messages: Vec<Message<u64>>,
     claims: Vec<(u64, Message<u64>)>,
-    /// All ids so far.
+    /// The ids of all receives so far.
     receive_ids: Vec<ReceiveId>,
     message_ids: Vec<MessageId>,
     count: u64,
@@ -90,7 +90,7 @@ fn owned(message: Option<Message<&u64>>) -> Option<Message<u64>> {
     Some(Message { id, source, tag, payload: *payload })
 }
 
-/// A pattern as it is returned: without the ignored bits.
+/// Returns a pattern in the form that the matcher returns: without the ignored bits.
 fn plain(pattern: Pattern) -> Pattern {
     Pattern { tag: pattern.tag & !pattern.ignore, ..pattern }
 }

@@ -2,8 +2,9 @@
 # Builds the providers of a new version, with the present header and crate, into the folder $1.
 # Committed files of an earlier version are never built again: the tests check that the old binaries still load.
 #
-# Rust as a vendor would build it: optimised, stripped, LTO, unwinding panics, which the shims catch. TIELINE_RUST names a
-# toolchain, such as 1.85. The last lines print the versions of the compilers, and the newest glibc symbol version of each file.
+# The Rust provider is built as a vendor would build it: optimised, stripped, LTO, unwinding panics, which the provider's entry
+# functions catch. TIELINE_RUST names a toolchain, such as 1.85. The last lines print the versions of the compilers, and the
+# newest glibc symbol version of each file.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 into=$1
@@ -16,13 +17,14 @@ done
 rust=${TIELINE_RUST:+"+$TIELINE_RUST"}
 export CARGO_PROFILE_RELEASE_LTO=fat CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_OPT_LEVEL=3
 export CARGO_PROFILE_RELEASE_STRIP=symbols CARGO_PROFILE_RELEASE_PANIC=unwind
-# The files contain no path of the machine that builds them.
+# The remapping keeps the paths of the building machine out of the files.
 RUSTFLAGS="--remap-path-prefix=$root=."
 for sources in "${CARGO_HOME:-$HOME/.cargo}"/registry/src/*; do
     RUSTFLAGS="$RUSTFLAGS --remap-path-prefix=$sources=crates"
 done
 export RUSTFLAGS
-# Rust's library uses names that glibc 2.34 has moved. A vendor would build on an older system, which this simulates.
+# Rust's standard library uses symbols whose version has changed in glibc 2.34. A vendor would build on an older system, which
+# the following code simulates.
 older=$(mktemp -d)
 trap 'rm -rf "$older"' EXIT
 moved="pthread_key_create pthread_key_delete pthread_setspecific"

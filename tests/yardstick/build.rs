@@ -1,6 +1,6 @@
-//! Reads the providers' declarations as text and writes a comparison for each record, field and constant.
+//! Reads the providers' declarations as text, and writes a comparison for each record, field and constant.
 //!
-//! A declaration without a counterpart in the crate does not compile.
+//! If a declaration has no counterpart in the crate, the comparison does not compile.
 
 mod names;
 
@@ -18,7 +18,7 @@ fn main() {
     }
 }
 
-/// The comparisons, as functions in Rust.
+/// Returns the comparisons, as functions in Rust.
 fn comparisons(names: &Names) -> String {
     let (mut records, mut constants) = (String::new(), String::new());
     let (mut declared, mut fields) = (Vec::new(), 0);
@@ -82,13 +82,13 @@ fn compare_constant(names: &Names, module: &str, name: &str) -> String {
     format!("    compare_constant!(out, {module}::{name}, theirs::{theirs});\n")
 }
 
-/// A record as it is declared.
+/// A record, as it is declared.
 struct Record<'t> {
     name: &'t str,
     fields: Vec<&'t str>,
 }
 
-/// The records of a file that rustfmt has formatted.
+/// Returns the records of a file that rustfmt has formatted.
 fn records_of(text: &str) -> Vec<Record<'_>> {
     let mut records: Vec<Record> = Vec::new();
     let mut within = false;
@@ -106,7 +106,7 @@ fn records_of(text: &str) -> Vec<Record<'_>> {
     records
 }
 
-/// The names in `numbers! { ... }`.
+/// Returns the names in `numbers! { ... }`.
 fn constants_of(text: &str) -> impl Iterator<Item = &str> {
     let lines = text.lines().skip_while(|line| *line != "numbers! {").skip(1);
     lines.take_while(|line| *line != "}").map(|line| word(line.trim_start()))

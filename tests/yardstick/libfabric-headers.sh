@@ -1,6 +1,6 @@
 #!/bin/sh
-# Unpacks libfabric-dev of Debian trixie below the folder $1: ofi-libfabric-sys needs headers of libfabric 2.x, and Debian 12 has 1.17.
-# apt verifies the package. It keeps its lists in that folder, so the machine's own stay as they are.
+# Unpacks libfabric-dev of Debian trixie below the folder $1: ofi-libfabric-sys needs headers of libfabric 2.x, and Debian 12 has
+# 1.17. apt verifies the package. apt keeps its lists in that folder, so the machine's own lists do not change.
 set -eu
 mkdir -p "$1"
 cd "$1"

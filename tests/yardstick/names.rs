@@ -1,18 +1,19 @@
 //! The differences in names between the declarations of the providers and those of the crates.
 
-/// Names of one provider's declarations in the crate that they are compared with.
+/// The names of one provider's declarations in the crate with which they are compared.
 pub(crate) struct Names {
-    /// The module in the test, and its file below `providers/`.
+    /// The modules in the test, and their files below `providers/`.
     pub(crate) files: &'static [(&'static str, &'static str)],
-    /// Records with another name in the crate.
+    /// The records that have another name in the crate.
     pub(crate) records: &'static [(&'static str, &'static str)],
-    /// Records whose tail the provider leaves out: it never makes one.
+    /// The records of which the provider declares only the head, because it never makes one.
     pub(crate) heads: &'static [&'static str],
-    /// Fields, as `record.field`, with another name or place in the crate.
+    /// The fields, as `record.field`, that have another name or place in the crate.
     pub(crate) fields: &'static [(&'static str, Field<'static>)],
-    /// The beginning of a constant's name, and its path in the crate, in which `*` is the name. The first match counts.
+    /// The paths of constants in the crate, by the beginning of the constant's name; `*` represents the name. The first match
+    /// applies.
     pub(crate) constants: &'static [(&'static str, &'static str)],
-    /// Constants that the crate does not have.
+    /// The constants that the crate does not have.
     pub(crate) absent: &'static [&'static str],
 }
 
@@ -23,12 +24,12 @@ pub(crate) enum Field<'n> {
     Is(&'n str),
     /// The first of several fields, which the provider declares as one: only the offset is compared.
     BeginsAt(&'n str),
-    /// No field: padding, or room behind the crate's record.
+    /// No field: padding, or space after the crate's record.
     Padding,
 }
 
 impl Names {
-    /// All declarations that are named here.
+    /// Returns all declarations that these tables name.
     pub(crate) fn all(&self) -> impl Iterator<Item = &'static str> {
         let records = self.records.iter().map(|(name, _)| *name);
         let fields = self.fields.iter().map(|(name, _)| *name);
@@ -92,7 +93,7 @@ pub(crate) const VERBS: Names = Names {
         ("RDMA_CM_EVENT_", "rdma_cm_event_type::*"),
         ("RDMA_PS_", "rdma_port_space::*"),
     ],
-    // Enumerations without a name.
+    // The constants belong to enumerations without a name.
     absent: &[
         "IBV_LINK_LAYER_INFINIBAND",
         "IBV_LINK_LAYER_ETHERNET",
@@ -146,6 +147,6 @@ pub(crate) const LIBFABRIC: Names = Names {
         ("FI_WAIT_", "fi_wait_obj_*"),
         ("FI_", "*"),
     ],
-    // Deprecated by a pragma within the macro, which bindgen does not evaluate.
+    // The constants are deprecated by a pragma within a macro, which bindgen does not evaluate.
     absent: &["FI_MR_BASIC", "FI_MR_SCALABLE"],
 };

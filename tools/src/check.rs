@@ -1,4 +1,5 @@
-//! `tieline check`: does a provider file do what it claims? Without one: does this machine's set-up do what it should?
+//! `tieline check`: checks whether a provider file conforms to the provider ABI. Without a file, checks whether messages and puts
+//! work on this machine.
 
 use crate::info::print;
 use crate::{misuse, say, system_error};
@@ -9,51 +10,51 @@ use std::time::Duration;
 use tieline::Error;
 use tieline_conformance::{Contents, LIMIT, Outcome, Plan, Tally, Verdict, contents, run};
 
-/// Check that messages and puts come through with today's settings, or that a provider file keeps the contract of the provider ABI.
+/// Check that messages and puts arrive with the present settings, or that a provider file conforms to the provider ABI.
 ///
-/// Without a file it opens a worker as a program would. It then sends messages and puts to itself and to another process. It does
-/// so over the providers that the settings choose ("as set"), and over each provider alone with the providers that it needs,
-/// whatever TIELINE_PROVIDERS lists. A line for each: ok, or FAILED with the reason.
+/// Without a file, the command opens a worker as a program would. It then sends messages and puts to itself and to another process:
+/// over the providers that the settings choose ("as set"), and over each provider alone with the providers that it needs,
+/// regardless of TIELINE_PROVIDERS. It prints a line for each: ok, or FAILED with the reason.
 ///
-/// With a file: runs every check against every module of the file, each in a process of its own, and prints a line for each:
-/// ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
+/// With a file, the command runs every check against every module of the file, each in a separate process, and prints a line for
+/// each: ok, FAILED: what, expected, found, or skipped: why. Checks for capabilities that a module does not claim are skipped.
 ///
 /// Exit status: 0 if all checks passed or were skipped, 1 if a check or a route failed. 2 means that the settings, the file or the
-/// command line cannot be used; 3 means that nothing was checked, because the provider finds no device here.
+/// command line cannot be used; 3 means that nothing was checked, because the provider finds no device on this machine.
 #[derive(clap::Args)]
 #[command(
     allow_negative_numbers = true,
     after_help = "Examples:\n  tieline check\n  tieline check ./libtieline_mine.so --module first --filter message"
 )]
 pub(crate) struct Args {
-    /// The provider file
+    /// The provider file to check
     #[arg(value_name = "PROVIDER.so")]
     file: Option<PathBuf>,
-    /// Only this module: MODULE or DOMAIN/MODULE
+    /// Check only this module: MODULE or DOMAIN/MODULE
     #[arg(long, value_name = "MODULE", requires = "file")]
     module: Option<String>,
-    /// Only checks whose name contains this
+    /// Run only checks whose name contains this text
     #[arg(long, value_name = "TEXT", requires = "file")]
     filter: Option<String>,
     /// Print the modules of the file and the checks that they are for, and run nothing
     #[arg(long, requires = "file")]
     list: bool,
-    /// Print one JSON object with every check, its verdict, words and duration
+    /// Print one JSON object with every check, its verdict, text and duration
     #[arg(long, conflicts_with = "list")]
     json: bool,
-    /// Seconds after which a check is said to hang [default: 10], or, without a file, after which a way has failed [default: 60]
+    /// Time limit of a check in seconds [default: 10], or, without a file, of a route [default: 60]
     #[arg(long, value_name = "SECONDS")]
     limit: Option<u64>,
-    /// End with the first check that fails
+    /// End after the first check that fails
     #[arg(long, requires = "file")]
     until_failure: bool,
 }
 
-/// The time limit of one route. It exceeds the time limit of a connection, so that the connection's own error is reported.
+/// The time limit of one route. The limit exceeds that of a connection, so that the connection's own error is reported.
 const WAY_LIMIT: Duration = Duration::from_secs(60);
-/// Checks that are impossible for every provider.
+/// The exit status if no provider can be checked because of the settings, the file or the command line.
 const UNUSABLE: u8 = 2;
-/// Checks that are impossible on this machine.
+/// The exit status if nothing was checked because the provider finds no device on this machine.
 const NO_DEVICE: u8 = 3;
 
 pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
@@ -113,7 +114,7 @@ fn checked(args: &Args) -> Result<ExitCode, Error> {
 struct Report<'a> {
     provider: &'a str,
     version: &'a str,
-    /// Why there was nothing to check on this machine.
+    /// The reason why there was nothing to check on this machine.
     no_device: Option<&'a str>,
     passed: usize,
     failed: usize,

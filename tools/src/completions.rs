@@ -1,4 +1,5 @@
-//! `tieline completions DIR`: what shells complete, from the same definitions as `--help`. For packaging.
+//! `tieline completions DIR` writes the completion files of shells, from the same definitions as `--help`. Packages use this
+//! command.
 
 use crate::system_error;
 use clap::{Command, CommandFactory};
@@ -9,11 +10,11 @@ use tieline::Error;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The directory for the files
+    /// The directory to which the files are written
     directory: PathBuf,
 }
 
-/// Each shell, and the name under which it looks for the file.
+/// The shells, each with the name under which it looks for the file.
 const SHELLS: [(Shell, &str); 3] =
     [(Shell::Bash, "tieline"), (Shell::Zsh, "_tieline"), (Shell::Fish, "tieline.fish")];
 
@@ -30,7 +31,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The command without what only other programs use: a shell offers what a person would type.
+/// Returns the command without subcommands and options that only other programs use.
 fn shown() -> Command {
     let root = crate::Cli::command();
     let subcommands: Vec<Command> =

@@ -1,4 +1,4 @@
-//! `tieline config`: every variable with its value, where that comes from, its default and its meaning.
+//! `tieline config`: prints every variable with its value, the origin of the value, its default and its meaning.
 
 use crate::info::print;
 use std::process::ExitCode;
@@ -9,12 +9,12 @@ use tieline::{Context, Error, configuration_file, configuration_markdown};
 #[derive(clap::Args)]
 #[command(after_help = "Example: tieline config fastbox")]
 pub(crate) struct Args {
-    /// Show only this variable, or those with this in their name.
+    /// Show only this variable, or the variables whose names contain this text.
     name: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print docs/configuration.md: the variables, with those of the providers that are found, without this process's values.
+    /// Print docs/configuration.md: the variables of the core and of the providers that are found, without this process's values.
     #[arg(long, conflicts_with_all = ["json", "name"])]
     markdown: bool,
     /// Print the file of settings that packages install, each variable set to its default behind a `#`.
@@ -28,7 +28,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
         let text = if args.file { configuration_file } else { configuration_markdown };
         return print(&text(&report.config));
     }
-    // A value that cannot be read stops the search for providers, but not this list: it shows where it is.
+    // A value that cannot be read stops the search for providers, but not this list, which shows the origin of the value.
     let (mut values, files, failure) = match Context::builder().report() {
         Ok((report, _)) => (report.config, report.files, None),
         Err(error) => {

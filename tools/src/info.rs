@@ -1,24 +1,24 @@
-//! `tieline info`: the devices and providers found here, the ones in use, the reason for each that is not used, and the state of a
-//! running process.
+//! `tieline info`: prints the devices and providers that were found, those in use, the reason for each that is not used, and the
+//! state of a running process.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 use tieline::{Context, Error};
 
-/// Show providers, domains, modules and paths, or what a running process does.
+/// Show providers, domains, modules and paths, or the state of a running process.
 #[derive(clap::Args)]
 #[command(after_help = "Example: TIELINE_PROVIDERS=^shm-cma tieline info --why")]
 pub(crate) struct Args {
-    /// Say for everything that is used, and everything that is not, why.
+    /// Print the reason why each provider and module is used or not.
     #[arg(long)]
     why: bool,
-    /// With --why: also what goes without saying, such as how waits spend their time, and what providers log
+    /// With --why: print all details, such as how waits spend their time, and what providers log
     #[arg(long, requires = "why")]
     all: bool,
     /// Print the whole report as JSON.
     #[arg(long, conflicts_with = "why")]
     json: bool,
-    /// Show what this running process does and what it waits for; yours, or anybody's as root.
+    /// Show the state and the waits of this running process; root may show processes of other users.
     #[arg(long, value_name = "PROCESS", conflicts_with = "why")]
     pid: Option<u32>,
 }
@@ -29,7 +29,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     }
     let mut builder = Context::builder();
     if args.all && std::env::var_os("TIELINE_LOG").is_none() {
-        // The report includes the reasons that providers give for devices they left out.
+        // The report includes the reasons that providers give for devices they do not use.
         builder = builder.set("TIELINE_LOG", "info");
     }
     let (report, unusable) = builder.report()?;
@@ -49,7 +49,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     }
 }
 
-/// Every context of a running process.
+/// Describes every context of a running process.
 fn running(pid: u32, json: bool) -> Result<String, Error> {
     let contexts = tieline::live::status_of(pid)?;
     if json {
@@ -60,12 +60,12 @@ fn running(pid: u32, json: bool) -> Result<String, Error> {
     Ok(all.join("\n"))
 }
 
-/// The error without the reasons, which stand above it already.
+/// Returns the error without the reasons, which the output above already contains.
 fn brief(error: &Error) -> Error {
     Error::new(error.status(), error.what(), "see above", error.fix())
 }
 
-/// Writes to standard output. A reader that has seen enough (`| head`) is no error.
+/// Writes to standard output. If the reader closes the pipe (`| head`), the call succeeds.
 pub(crate) fn print(text: &str) -> Result<ExitCode, Error> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

@@ -76,12 +76,12 @@ fn main() -> ExitCode {
     })
 }
 
-/// An error of the system, told with what was being done and what to do about it.
+/// Makes an error of the system, with a description of the failed action and a remedy.
 fn system_error(what: impl Into<String>, why: &std::io::Error, fix: &str) -> Error {
     Error::new(tieline::Status::Io, what, why.to_string(), fix)
 }
 
-/// An error of whoever called.
+/// Makes an error of the user who called the program.
 fn misuse(what: impl Into<String>, why: impl Into<String>, fix: impl Into<String>) -> Error {
     Error::new(tieline::Status::Invalid, what, why, fix)
 }

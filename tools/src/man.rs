@@ -1,4 +1,4 @@
-//! `tieline man DIR`: the man pages, from the same definitions as `--help`. For packaging.
+//! `tieline man DIR` writes the man pages, from the same definitions as `--help`. Packages use this command.
 
 use crate::{misuse, system_error};
 use clap::{Command, CommandFactory};
@@ -9,7 +9,7 @@ use tieline::Error;
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The directory for the pages
+    /// The directory to which the pages are written
     directory: PathBuf,
 }
 
@@ -33,7 +33,7 @@ fn write(directory: &Path, command: Command, name: &str) -> Result<(), Error> {
         system_error(format!("cannot write {}", file.display()), &e, fix)
     };
     let source = format!("tieline {}", crate::VERSION);
-    // A date would make every build's pages different.
+    // The pages have no date, because a date would make every build's pages different.
     let man =
         Man::new(command).title(name.to_uppercase()).date("").source(source).manual("Tieline");
     man.render(&mut page).map_err(failed)?;
@@ -42,7 +42,7 @@ fn write(directory: &Path, command: Command, name: &str) -> Result<(), Error> {
     std::fs::write(&file, tidy(&text)).map_err(failed)
 }
 
-/// One newline at the end, and no blanks before any.
+/// Removes blanks at the ends of lines, and makes the text end with one newline.
 fn tidy(text: &str) -> String {
     let lines: Vec<&str> = text.trim_end().lines().map(str::trim_end).collect();
     lines.join("\n") + "\n"

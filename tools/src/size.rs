@@ -1,6 +1,6 @@
-//! Sizes as users write and read them: `8`, `4k`, `1m`, `2GiB`; lists of them and sweeps `1:4m`.
+//! Sizes in the form that users write and read: `8`, `4k`, `1m`, `2GiB`; lists of sizes, and sweeps `1:4m`.
 
-/// Reads `64`, `64k`, `64K`, `64KiB`, `1m`, `2g`.
+/// Parses a size: `64`, `64k`, `64K`, `64KiB`, `1m`, `2g`.
 pub(crate) fn parse(text: &str) -> Result<usize, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -16,7 +16,7 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("`{text}` is too large"))
 }
 
-/// Reads a comma list of sizes and sweeps: `8,4k` or `1:4m`, which doubles from 1 to 4 MiB.
+/// Parses a comma-separated list of sizes and sweeps: `8,4k`, or `1:4m`, which doubles from 1 byte to 4 MiB.
 pub(crate) fn parse_list(text: &str) -> Result<Vec<usize>, String> {
     let mut sizes = Vec::new();
     for part in text.split(',') {
@@ -37,7 +37,7 @@ pub(crate) fn parse_list(text: &str) -> Result<Vec<usize>, String> {
     Ok(sizes)
 }
 
-/// Writes a size shortly: `8`, `4k`, `1m`, `1000`.
+/// Formats a size in short form: `8`, `4k`, `1m`, `1000`.
 pub(crate) fn show(bytes: usize) -> String {
     for (shift, unit) in [(30, "g"), (20, "m"), (10, "k")] {
         if bytes >= 1 << shift && bytes % (1 << shift) == 0 {

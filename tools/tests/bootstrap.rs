@@ -1,5 +1,6 @@
-//! A bootstrap with real processes, over TCP where they have a secret and over a local socket where not. Each test starts itself again as the ranks: with `TIELINE_TEST_RANK`
-//! set it is one, without it the one who looks on.
+//! Tests of a bootstrap with real processes: over TCP if they have a secret, and over a local socket otherwise. Each test starts
+//! its own program again for the ranks: a process with `TIELINE_TEST_RANK` is a rank, and the process without it observes the
+//! ranks.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,12 +9,12 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tieline::{Status, job::Job};
 
-/// A free port of this host, as far as one can know.
+/// Returns a free port of this host, which another process could still take.
 fn port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// The named test of this file as one rank.
+/// Returns the command that runs the named test of this file as one rank.
 fn rank(test: &str, rank: usize, size: usize, port: u16) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     let _ = command
@@ -30,12 +31,12 @@ fn rank(test: &str, rank: usize, size: usize, port: u16) -> Command {
     command
 }
 
-/// Which rank this process is, if it is one.
+/// Returns the rank of this process, if it is a rank.
 fn am() -> Option<usize> {
     std::env::var("TIELINE_TEST_RANK").ok().map(|rank| rank.parse().unwrap())
 }
 
-/// With a secret the ranks meet over TCP, without over a local socket.
+/// Runs the ranks over TCP, with a secret, and over a local socket, without a secret.
 fn over_both(start: impl Fn(&dyn Fn(usize, &mut Command)) -> Vec<Child>) {
     ends_well(start(&|_, _| {}));
     ends_well(start(&|_, command| {
@@ -54,7 +55,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-/// Every rank of `ranks`, in this order, with what `change` adds.
+/// Starts every rank of `ranks`, in this order; `change` modifies each command.
 fn start(
     test: &str,
     ranks: impl IntoIterator<Item = usize>,
@@ -73,7 +74,7 @@ fn start(
 #[test]
 fn ranks_that_start_in_any_order_get_everybodys_bytes() {
     let Some(rank) = am() else {
-        // Rank 0, who listens, comes last.
+        // Rank 0, which listens, is started last.
         let name = "ranks_that_start_in_any_order_get_everybodys_bytes";
         return over_both(|change| start(name, [3, 1, 4, 2, 0], 5, port(), change));
     };
@@ -154,7 +155,7 @@ fn rank_that_does_not_call_exchange_is_named_at_the_jobs_deadline() {
     let mut job = Job::from_env().unwrap();
     let dir = PathBuf::from(std::env::var_os("TIELINE_TEST_DIR").unwrap());
     if rank == 2 {
-        // The rank stays until the others have timed out: then its own call returns the reason.
+        // The rank stays until the other ranks have timed out: then its own call returns the reason.
         let end = Instant::now() + Duration::from_secs(60);
         while !["0", "1"].iter().all(|rank| dir.join(rank).exists()) {
             assert!(Instant::now() < end, "the others never give up");
@@ -197,7 +198,7 @@ fn a_second_process_of_one_rank_is_turned_away_and_the_first_goes_on() {
 fn different_sizes_end_the_job_for_everybody_at_once() {
     let Some(_) = am() else {
         let name = "different_sizes_end_the_job_for_everybody_at_once";
-        // No third one: it might come when the job has ended already.
+        // The test starts no third rank, which could arrive after the job has ended.
         return ends_well(start(name, [0, 2], 4, port(), |rank, command| {
             if rank == 2 {
                 let _ = command.env("TIELINE_SIZE", "3");
@@ -324,7 +325,7 @@ fn a_taken_port_is_one_line_that_says_so_on_both_sides() {
         let name = "a_taken_port_is_one_line_that_says_so_on_both_sides";
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        // Taken until both have ended: rank 1 may have come and gone before rank 0 looks.
+        // The listener exists until both ranks have ended: rank 1 may connect and leave before rank 0 checks the port.
         let listener = taken.try_clone().unwrap();
         let speaker = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
@@ -354,7 +355,7 @@ fn strangers_on_the_port_are_closed_and_the_job_does_not_notice() {
             let mut stream = TcpStream::connect(&address).unwrap();
             let _ = stream.write_all(garbage);
             if garbage.len() > 1 {
-                // Closed, not answered.
+                // The connection is closed without an answer.
                 assert_eq!(stream.read_to_end(&mut Vec::new()).unwrap_or(0), 0);
             }
         }

@@ -1,4 +1,4 @@
-//! `tieline check`, as an author of a provider uses it.
+//! Tests of `tieline check`, in the form in which an author of a provider uses it.
 
 mod support;
 
@@ -25,13 +25,13 @@ fn check(file: &Path, arguments: &[&str]) -> (Output, String, String) {
     (output, out, errors)
 }
 
-/// The example in C with `put` replaced by one that never returns; `None` without a compiler.
+/// Compiles the C example with a `put` that never returns; returns `None` without a compiler.
 fn hanging(name: &str) -> Option<(PathBuf, PathBuf)> {
     let good = "int32_t status = TIELINE_OK;\n    struct tieline_region *r;";
     changed(name, good, &format!("for (;;) ;\n    {good}"))
 }
 
-/// The example in C with some text replaced.
+/// Compiles the C example with some text replaced.
 fn changed(name: &str, from: &str, to: &str) -> Option<(PathBuf, PathBuf)> {
     let text = std::fs::read_to_string(source().join("docs/examples/loopback.c")).unwrap();
     assert_eq!(text.matches(from).count(), 1);
@@ -129,7 +129,7 @@ fn a_hang_is_named_with_the_slot_that_did_not_return() {
     assert!(text.contains("\n0 passed, 1 failed, 0 skipped\n"), "{text}");
 }
 
-/// The process that runs the check, when it is in `put`: it uses its processor, and ends by itself long after this test.
+/// The process that runs the check is in `put`: it uses its processor, and would end by itself long after this test.
 #[test]
 fn a_check_ends_with_the_program_that_runs_it() {
     let Some((folder, object)) = hanging("orphan") else {
@@ -153,7 +153,7 @@ fn a_check_ends_with_the_program_that_runs_it() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// `tieline check` alone, with these variables.
+/// Runs `tieline check` without a file, with these variables.
 fn check_here(variables: &[(&str, &str)]) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
     for name in ["TIELINE_PROVIDERS", "TIELINE_PROVIDER_PATH", "TIELINE_CONFIG"] {
@@ -203,7 +203,7 @@ fn a_message_that_does_not_arrive_fails_the_way_within_its_limit() {
 
 #[test]
 fn a_worker_that_cannot_be_opened_fails_the_check_with_its_cause() {
-    // Settings, providers and paths are all in order.
+    // The settings, providers and paths are all valid.
     let program = env!("CARGO_BIN_EXE_tieline");
     let limited = "ulimit -n 9; exec \"$0\" check";
     let output = Command::new("sh").args(["-c", limited, program]).output().unwrap();

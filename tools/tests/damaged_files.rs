@@ -1,7 +1,7 @@
 //! Provider files with changed bytes: the trial in a child process finds what would end the process that loads them, its end included.
 //! A function that uses an unset value may return by chance in the trial and not in the process. So one death is allowed.
 //!
-//! `TESTS_WHOLE=1` tries 10 000 files; otherwise the first ones of the same row are tried, as many as there is time for.
+//! `TESTS_WHOLE=1` tries 10 000 files; otherwise the test tries the first files of the same sequence, until its time is used up.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::ExitStatusExt;
@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// A file of a compiler's; `None` where there is no compiler.
+/// Compiles an undamaged file; returns `None` if there is no compiler.
 fn whole_file(place: &Path) -> Option<Vec<u8>> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let (extra, file) = (place.join("ends.c"), place.join("whole.so"));
@@ -32,7 +32,7 @@ fn whole_file(place: &Path) -> Option<Vec<u8>> {
     Some(std::fs::read(file).unwrap())
 }
 
-/// The file offset of the dynamic section.
+/// Returns the file offsets of the dynamic section.
 fn dynamic_section(file: &[u8]) -> std::ops::Range<usize> {
     let word = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
     let (headers, count) = (word(32), usize::from(file[56]));
@@ -40,7 +40,7 @@ fn dynamic_section(file: &[u8]) -> std::ops::Range<usize> {
     word(found + 8)..word(found + 8) + word(found + 32)
 }
 
-/// The same numbers for the same seed.
+/// A random number generator that is determined by its seed.
 struct Random(u64);
 
 impl Random {
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// File number `seed`: one to four bytes are others, half of them in the headers and the dynamic section.
+/// Returns file number `seed`: one to four bytes are changed, half of them in the headers and the dynamic section.
 fn damaged(whole: &[u8], seed: u64) -> Vec<u8> {
     let mut random = Random((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut file = whole.to_vec();
@@ -114,7 +114,7 @@ fn a_damaged_provider_file_ends_no_process_that_opens_a_context() {
                     if seed >= count {
                         return;
                     }
-                    // A new file each time: one that a process runs is not written.
+                    // Each file is new, because a file that a process executes cannot be written.
                     let file = place.join("libtieline_rings.so");
                     let _ = std::fs::remove_file(&file);
                     std::fs::write(&file, damaged(whole, seed as u64)).unwrap();

@@ -1,17 +1,17 @@
-//! A process of an earlier commit and one of this build talk to each other: the wire protocol stays compatible.
+//! Tests of compatibility: a process of an earlier commit and a process of this build communicate over the wire protocol.
 //!
-//! The earlier command is built from the history of this checkout, so the test runs with `TESTS_WHOLE` alone.
+//! The earlier command is built from the history of this checkout, so the test runs only with `TESTS_WHOLE`.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// The commit before goodbyes of version 1.1 of the interface.
+/// The last commit before leave messages (goodbyes) of version 1.1 of the interface.
 const EARLIER: &str = "d8429438609de6ffda0f3be2f47ae938de2ad222";
 
 const SECRET: &str = "sesame";
 
-/// The earlier command and its folder of providers, or the reason why it cannot be built.
+/// Returns the directory of the earlier command and its providers, or the reason why the command cannot be built.
 fn earlier() -> Result<PathBuf, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("earlier");
@@ -40,7 +40,7 @@ fn earlier() -> Result<PathBuf, String> {
     Ok(place.join("built/debug"))
 }
 
-/// A `perf --listen` of one build, ended with this value.
+/// A `perf --listen` process of one build. Dropping this value ends the process.
 struct Listener(Child, String);
 
 impl Listener {
@@ -86,7 +86,7 @@ fn process_of_an_earlier_commit_exchanges_data_with_one_of_this_build() {
             let listener = Listener::start(there, providers);
             let mut command = perf(here, providers);
             let _ = command.args(["--connect", &listener.1, "--json", "--verify"]);
-            // One size is inline, one eager, one longer than a message.
+            // One size is sent inline, one is eager, and one exceeds the longest eager message.
             let _ =
                 command.args(["--test", "all", "--size", "8,5000,300000", "--iterations", "50"]);
             let output = command.output().unwrap();

@@ -1,5 +1,5 @@
-//! The first things that a user meets: a list that names one transport, a slip in a name, `tieline info --why`, and a command
-//! line with a value that makes no sense.
+//! Tests of a user's first commands: a list that names one transport, a misspelt name, `tieline info --why`, and a command line
+//! with an invalid value.
 
 use serde_json::Value;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use tieline_testing::built;
 
 const TIELINE: &str = env!("CARGO_BIN_EXE_tieline");
 
-/// Every provider that is packaged and lies in no other suite's list.
+/// All packaged providers that are in no other suite's list.
 const ALL: [built::Made<'static>; 6] = [
     built::TCP[0],
     built::TCP[1],
@@ -18,7 +18,7 @@ const ALL: [built::Made<'static>; 6] = [
     ("tieline-provider-shm-xpmem-plugin", "libtieline_shm_xpmem.so"),
 ];
 
-/// The providers of this build.
+/// The directory with the providers of this build.
 struct Providers(PathBuf);
 
 impl Providers {
@@ -129,7 +129,7 @@ fn without_accelerators_reasons_fit_thirty_lines_and_name_no_fault() {
     let states = report["records"].as_array().unwrap().iter().map(|r| &r["verdict"]["is"]);
     assert!(states.clone().all(|state| state != "refused"), "{report}");
     assert_eq!(report["log"].as_array().unwrap().len(), 0, "{}", report["log"]);
-    // A user who names the provider counts on it.
+    // A provider that the user names must be usable.
     let named = providers.report(&[("TIELINE_PROVIDERS", "shm,shm-knem")]);
     let warnings = named["warnings"].as_array().unwrap();
     let said =
@@ -176,7 +176,7 @@ fn help_reports_and_settings_keep_to_the_width_that_is_given() {
     for args in [&["run", "--help"][..], &["perf", "--help"], &["config"], &["info"]] {
         let output = Command::new(TIELINE).args(args).env("COLUMNS", "80").output().unwrap();
         let said = text(&output.stdout);
-        // A command of an example, a path or a name is not broken.
+        // Lines must not be broken inside the command of an example, a path or a name.
         let whole = |line: &str| ["tieline ", "/", "_"].iter().any(|mark| line.contains(mark));
         let long = said.lines().find(|line| line.chars().count() > 80 && !whole(line));
         assert!(output.status.success() && long.is_none(), "{args:?}: {long:?}");

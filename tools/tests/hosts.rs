@@ -1,5 +1,5 @@
-//! `tieline run --hosts`: over a real sshd on loopback, over network namespaces, and over a stand-in for ssh that
-//! starts the shell here. Each test starts itself again as the ranks.
+//! Tests of `tieline run --hosts`: over a real sshd on loopback, over network namespaces, and over a substitute for ssh that starts
+//! the shell on this host. Each test starts its own program again for the ranks.
 
 #[path = "hosts/sshd.rs"]
 mod sshd;
@@ -34,7 +34,7 @@ fn root() -> bool {
     Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout == b"0\n")
 }
 
-/// A directory that is gone with the test.
+/// A directory that is removed with the test.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -44,7 +44,7 @@ impl Dir {
         Dir(dir)
     }
 
-    /// A script of this text, to be called as ssh is.
+    /// Writes a script with this text, which is called in the same form as ssh.
     fn script(&self, name: &str, text: &str) -> String {
         use std::os::unix::fs::PermissionsExt;
         let file = self.0.join(name);
@@ -53,9 +53,9 @@ impl Dir {
         file.display().to_string()
     }
 
-    /// A script that is called as ssh is, `HOST sh`, and starts the shell here.
+    /// Writes a script that is called as `HOST sh`, like ssh, and starts the shell on this host.
     fn stand_in(&self) -> String {
-        // Its words and its environment are kept, for a look at what everybody could see.
+        // The script records its arguments and its environment, which other users could see.
         let script = format!(
             "echo \"$@\" >> {0}/words\nhost=$1; shift\necho \"welcome to $host\"\n\
              exec env -i PATH=\"$PATH\" \"$@\"",
@@ -79,14 +79,14 @@ fn run(hosts: &str, n: usize, ssh: &str, options: &[&str], program: &[&str]) -> 
     command
 }
 
-/// The named test of this file as the ranks.
+/// Runs the named test of this file as the ranks.
 fn job(hosts: &str, n: usize, ssh: &str, test: &str) -> Output {
     let itself = std::env::current_exe().unwrap();
     let program = [itself.to_str().unwrap(), test, "--exact", "--nocapture", "--test-threads=1"];
     run(hosts, n, ssh, &[], &program).output().unwrap()
 }
 
-/// The program of every rank.
+/// Runs the program of every rank.
 fn exchange() {
     let job = Job::from_env().unwrap();
     let all = job.exchange(&vec![job.rank() as u8; 10_000]).unwrap();
@@ -198,7 +198,8 @@ fn every_argument_arrives_as_it_is_whatever_bytes_it_has() {
 #[test]
 fn connection_that_hangs_in_a_long_command_does_not_block_the_launcher() {
     let dir = Dir::new("stuck");
-    // Ready, and then it reads no more. The pause lets the launcher fill the pipe; without it there is less to see.
+    // The shell reports that it is ready, and then reads no more. The pause lets the launcher fill the pipe; without the pause the
+    // pipe may not be full.
     let text =
         format!("echo tieline-ready; sleep 0.5; touch {}/stuck; exec sleep 1000", dir.0.display());
     let ssh = dir.script("ssh", &text);
@@ -236,7 +237,7 @@ fn a_program_that_exits_with_255_is_told_from_a_way_that_breaks() {
 #[test]
 fn last_output_of_a_rank_arrives_even_after_its_end_is_reported() {
     let dir = Dir::new("last-words");
-    // Output on stderr comes after everything else has ended.
+    // Output on stderr arrives after all other processes have ended.
     let slow = dir.script(
         "slow",
         "shift\nexec 4>&1\nenv -i PATH=\"$PATH\" \"$@\" 2>&1 >&4 4>&- | { said=$(cat); echo \"$said\" >&2; }",
@@ -250,7 +251,7 @@ fn last_output_of_a_rank_arrives_even_after_its_end_is_reported() {
 #[test]
 fn process_left_on_a_host_neither_blocks_the_launcher_nor_survives() {
     let dir = Dir::new("leaves");
-    // One that holds the connection as sshd does: until everybody has closed it.
+    // The script keeps the connection open as sshd does: until all processes have closed it.
     let ssh = dir.script("ssh", "shift; \"$@\" | cat");
     let script = "sleep 1000 & echo $! > $0/pid.0; echo said";
     let place = dir.0.to_str().unwrap();
@@ -276,7 +277,7 @@ fn rank_outside_the_session_with_its_pipe_does_not_block_the_launcher() {
     let mut command = run("a", 1, &ssh, &[], &["sh", "-c", script, dir.0.to_str().unwrap()]);
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     assert_eq!(ended(child).status.code(), Some(4));
-    // On the host it stays, as a daemon does; here it has to go with the test.
+    // On a real host, the process stays as a daemon does; the test must end it.
     let pid = std::fs::read_to_string(dir.0.join("pid.0")).unwrap();
     let _ = Command::new("kill").args(["-9", pid.trim()]).status();
 }
@@ -359,7 +360,7 @@ fn ranks_in_two_network_namespaces_reach_the_launcher_in_a_third() {
     assert_eq!(said.matches(" of 4 done").count(), 4, "{said}");
 }
 
-/// Three hosts on a bridge of the first.
+/// Three hosts on a bridge in the first host.
 struct Namespaces;
 
 impl Namespaces {
@@ -418,7 +419,7 @@ fn ranks_start_over_a_real_sshd() {
     let said = text(&output);
     assert!(output.status.success(), "{said}");
     assert_eq!(said.matches(" of 3 done").count(), 3, "{said}");
-    // One that is killed on its side ends the others, through ssh.
+    // If a rank is killed on its host, the launcher ends the others through ssh.
     let script = "if [ $TIELINE_RANK = 1 ]; then kill -9 $$; fi; exec sleep 1000";
     let output = run("127.0.0.1,localhost", 2, &sshd.ssh(&dir), &[], &["sh", "-c", script])
         .output()
@@ -427,10 +428,10 @@ fn ranks_start_over_a_real_sshd() {
     assert!(said.contains("rank 1 on localhost failed: it exited with code 137"), "{said}");
 }
 
-/// Waits until the process that wrote its number to `pid.RANK` is no more.
+/// Waits until the process that wrote its number to `pid.RANK` has ended.
 fn gone(dir: &Dir, rank: usize) {
     let pid = std::fs::read_to_string(dir.0.join(format!("pid.{rank}"))).unwrap();
     let place = format!("/proc/{}/stat", pid.trim());
-    // A zombie has ended; whoever adopted it may take its time.
+    // A zombie has ended; its new parent may reap it later.
     until(|| std::fs::read_to_string(&place).map_or(true, |stat| stat.contains(") Z ")));
 }

@@ -1,5 +1,5 @@
-//! Launchers that users already have: mpirun with its PMIx server, and a real Slurm of two nodes that the test
-//! brings up beside everything else. Each test starts itself again as the ranks.
+//! Tests with the launchers of other projects: mpirun with its PMIx server, and a real Slurm of two nodes that the test starts.
+//! Each test starts its own program again for the ranks.
 
 #[path = "launchers/slurm.rs"]
 mod slurm;
@@ -11,14 +11,14 @@ use std::process::{Command, Output};
 use std::time::Duration;
 use tieline::{Status, job::Job};
 
-/// The named test as a rank, to be put behind a launcher's own arguments.
+/// Returns the command of the named test as a rank, which follows a launcher's own arguments.
 fn itself(test: &str) -> Vec<String> {
     let program = std::env::current_exe().unwrap();
     let rank = [&program.to_string_lossy()[..], test, "--exact", "--nocapture", "--test-threads=1"];
     rank.map(str::to_owned).to_vec()
 }
 
-/// Whether this process is a rank: it was started with this variable.
+/// Checks whether this process is a rank: it was started with this variable.
 fn am_rank() -> bool {
     std::env::var_os("TIELINE_TEST_RANK").is_some()
 }
@@ -33,7 +33,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
 }
 
-/// Runs the test as `n` ranks of Open MPI's launcher; none, and a word why, where there is no such launcher.
+/// Runs the test as `n` ranks of Open MPI's launcher. If there is no such launcher, prints the reason and returns `None`.
 fn mpirun(n: usize, test: &str, set: &[(&str, &OsStr)]) -> Option<Output> {
     if installed("mpirun").is_none() {
         println!("skipped: mpirun is not installed (openmpi-bin)");
@@ -48,7 +48,7 @@ fn mpirun(n: usize, test: &str, set: &[(&str, &OsStr)]) -> Option<Output> {
     Some(command.output().unwrap())
 }
 
-/// The program of every rank, for each launcher.
+/// Runs the program of every rank, for each launcher.
 fn exchange_and_check(job: &Job, size: usize) {
     assert_eq!(job.size(), size);
     for round in 0..10 {
@@ -58,7 +58,8 @@ fn exchange_and_check(job: &Job, size: usize) {
         }
         job.barrier().unwrap();
     }
-    // A lookup needs no collective call: values go around the ring, and then a key that no rank publishes in time is looked up.
+    // A lookup needs no collective call: each rank looks up a value of the next rank, and then a key that no rank publishes in
+    // time.
     let (rank, next) = (job.rank(), (job.rank() + 1) % size);
     job.publish(1, &[]).unwrap();
     job.publish(2, format!("bytes of {rank}").as_bytes()).unwrap();
@@ -93,7 +94,7 @@ fn mpirun_gives_ranks_local_ranks_and_an_exchange() {
         assert_eq!((job.local_rank(), job.local_size()), (job.rank(), 4));
         assert!(!job.id().is_empty());
         exchange_and_check(&job, 4);
-        // The largest contributions; and a second Job of one process is an error, not a wait.
+        // The contributions have the maximum length. A second Job in one process must be an error, and must not wait.
         let all = job.exchange(&vec![job.rank() as u8; 1 << 20]).unwrap();
         assert!(all.iter().enumerate().all(|(r, p)| *p == vec![r as u8; 1 << 20]));
         assert_eq!(Job::from_env().unwrap_err().status(), Status::Busy);
@@ -114,7 +115,7 @@ fn under_mpirun_a_rank_that_does_not_call_exchange_is_named() {
         job.barrier().unwrap();
         let dir = PathBuf::from(std::env::var_os("TIELINE_TEST_DIR").unwrap());
         if job.rank() == 2 {
-            // Stays until the others have given up.
+            // The rank stays until the other ranks have timed out.
             while !["0", "1"].iter().all(|rank| dir.join(rank).exists()) {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -145,7 +146,8 @@ fn under_mpirun_a_rank_that_leaves_is_an_error_for_those_who_go_on() {
         if job.rank() > 0 {
             job.set_deadline(Duration::from_secs(10));
             let error = job.barrier().unwrap_err();
-            // The launcher's server reports it, unless the rank left before the others came: then the time limit does.
+            // The launcher's server reports the end of the rank. If the rank left before the other ranks joined, the time limit
+            // ends the wait.
             let says = match error.status() {
                 Status::PeerFailed => "a rank has ended or left",
                 Status::TimedOut => "rank 0 of 3 has not called exchange",
@@ -213,7 +215,7 @@ fn slurm_without_pmix_meets_at_the_first_node() {
         assert!(output.status.success(), "{}", text(&output));
         assert_eq!(text(&output).matches("test result: ok").count(), 4, "{}", text(&output));
     }
-    // The address may be set by hand; the rest still comes from Slurm.
+    // The address is set by hand; all other values come from Slurm.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
     let given = ("TIELINE_BOOTSTRAP", address.as_str());

@@ -1,16 +1,17 @@
-//! `tieline info --why` on a host on which libfabric lists every kind of network: what is used, what is not, and why, each once.
+//! Tests of `tieline info --why` on a host on which libfabric lists every kind of network. Each network that is used or not used
+//! must be listed once, with the reason.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use tieline_testing::built;
 
-/// Versions of functions; those that end the process are the newer ones.
+/// The versions of functions; the functions of the newer version end the process.
 const VERSIONS: &str = "FABRIC_1.0 { global: fi_version; local: *; };\n\
     FABRIC_1.1 { global: fi_fabric; } FABRIC_1.0;\n\
     FABRIC_1.3 { } FABRIC_1.1;\n\
     FABRIC_1.9 { } FABRIC_1.3;\n";
 
-/// A folder that goes with the test.
+/// A directory that is removed with the test.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -19,7 +20,7 @@ impl Drop for Folder {
     }
 }
 
-/// Compiles the library that lists more than there is.
+/// Compiles a library that lists more devices than the host has.
 fn library(folder: &Path) -> Result<PathBuf, String> {
     if !Path::new("/usr/include/rdma/fabric.h").exists() {
         return Err("libfabric's headers are not installed (libfabric-dev)".into());
@@ -38,7 +39,7 @@ fn library(folder: &Path) -> Result<PathBuf, String> {
     Ok(library)
 }
 
-/// The output of `tieline info --why` without its line breaks, or the reason why the command cannot run.
+/// Returns the output of `tieline info --why` without its line breaks, or the reason why the command cannot run.
 fn told(settings: &[(&str, &str)]) -> Result<String, String> {
     let providers = built::libfabric()?;
     let name = format!("tieline-twenty-{}-{}", std::process::id(), settings.len());
@@ -67,7 +68,7 @@ fn twenty_devices_are_used_or_refused_by_name_and_others_once_per_reason() {
         Ok(text) => text,
         Err(why) => return println!("skipped: {why}"),
     };
-    // One that is there; devices that the library lists and does not open, each with its reason.
+    // One device exists; the other devices are listed by the library but cannot be opened, each with a reason.
     assert!(text.contains("ofi:tcp:lo/rdm used for message, RMA"), "{text}");
     for device in ["cxi:cxi0", "cxi:cxi3", "efa:rdmap0s6-rdm", "opx:hfi1_0", "verbs:mlx5_1"] {
         let refused = format!("ofi:{device}: it is left out: fi_fabric of libfabric: No such");
@@ -88,7 +89,7 @@ fn twenty_devices_are_used_or_refused_by_name_and_others_once_per_reason() {
         assert_eq!(text.matches(left_out).count(), 1, "{left_out}: {text}");
         assert!(text.matches(begins).count() <= 2, "{begins}: {text}");
     }
-    // Behind those that this host has.
+    // The list follows the devices that this host has.
     for left_out in ["fab0, fab1: it claims atomics", "fab0: ofi_rxd never tells"] {
         assert_eq!(text.matches(left_out).count(), 1, "{left_out}: {text}");
     }

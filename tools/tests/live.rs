@@ -1,4 +1,4 @@
-//! `tieline info --pid`, as an operator calls it.
+//! Tests of `tieline info --pid`, in the form in which an operator calls it.
 
 use serde_json::Value;
 use std::process::{Command, Output};

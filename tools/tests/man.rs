@@ -1,5 +1,5 @@
-//! The man pages are those that the program would write now, and a man program has nothing to say against them; shells complete
-//! with what it writes for them.
+//! Tests of the man pages: they must be those that the program writes, and the man program must report no warning. Shells must
+//! accept the completions that the program writes.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,5 +1,5 @@
-//! `tieline new-provider`: what it writes builds, keeps the contract, and says what it is. That it makes packages is tried in clean roots
-//! (`cargo xtask package test`).
+//! Tests of `tieline new-provider`: the files that it writes must build, conform to the ABI and describe themselves correctly.
+//! `cargo xtask package test` tests its packages in clean roots.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +8,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
-/// A folder of this test's own, which is removed with it.
+/// A directory that belongs to this test and is removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -36,7 +36,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether the file keeps the contract, and `tieline config` shows its variable.
+/// Checks that the file conforms to the ABI, and that `tieline config` shows its variable.
 fn is_good(folder: &Path, file: &Path, name: &str, variable: &str) {
     let checked = tieline(folder, &["check", file.to_str().unwrap()]);
     assert!(checked.status.success(), "{}{}", text(&checked.stdout), text(&checked.stderr));
@@ -61,7 +61,7 @@ fn a_provider_in_c_builds_and_keeps_the_contract_with_its_own_makefile() {
     for file in ["README.md", "debian/rules", "tieline-provider-vendor-net.spec"] {
         assert!(made.join(file).exists(), "{file}");
     }
-    // As the development package describes itself.
+    // The description has the form of that in the development package.
     let described = format!(
         "providersdir=/usr/lib/tieline-1/providers\nName: tieline-provider\nDescription: x\nVersion: 1\nCflags: -I\"{}\"\n",
         source().join("include").display()
@@ -91,9 +91,9 @@ fn a_provider_in_rust_builds_and_keeps_the_contract() {
     let written = tieline(&folder.0, &[&words[..], &[api.to_str().unwrap()]].concat());
     assert!(written.status.success(), "{}", text(&written.stderr));
     let made = folder.0.join("tieline-provider-vendor-net");
-    // The versions that the workspace uses are at hand: nothing needs to be fetched.
+    // The workspace's lock file selects versions that are already downloaded.
     let _ = std::fs::copy(source().join("Cargo.lock"), made.join("Cargo.lock")).unwrap();
-    // Kept between runs, so that what it uses is compiled once.
+    // The directory is kept between runs, so that dependencies are compiled once.
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new-provider");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let _ = cargo.current_dir(&made).args(["build", "--quiet", "--offline", "--target-dir"]);

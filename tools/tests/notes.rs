@@ -1,4 +1,5 @@
-//! `packaging/tieline-note`: what package managers derive from the ELF notes of providers and of the core.
+//! Tests of `packaging/tieline-note`: the dependencies that package managers derive from the ELF notes of providers and of the
+//! core.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,7 +9,7 @@ fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
-/// The parser's result for a file; `None` if there is no Perl.
+/// Returns the parser's result for a file; `None` if there is no Perl.
 fn read(what: &str, file: &Path) -> Option<Output> {
     let output = Command::new("perl")
         .arg(source().join("packaging/tieline-note"))
@@ -27,14 +28,14 @@ fn said(what: &str, file: &Path) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }
 
-/// Why the reader refuses a file.
+/// Returns the reason why the reader refuses a file.
 fn refusal(file: &Path) -> Option<String> {
     let output = read("deb-depends", file)?;
     assert!(!output.status.success() && output.stdout.is_empty(), "{output:?}");
     Some(String::from_utf8_lossy(&output.stderr).trim_end().to_owned())
 }
 
-/// A folder of this test's own, which is removed with it.
+/// A directory that belongs to this test and is removed with it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -45,7 +46,7 @@ impl Folder {
         folder
     }
 
-    /// A provider in C with this note; `None` without a compiler.
+    /// Compiles a provider in C with this note; returns `None` without a compiler.
     fn provider(&self, name: &str, note: &str) -> Option<PathBuf> {
         let (text, file) = (self.0.join("note.c"), self.0.join(name));
         std::fs::write(&text, format!("#include <tieline_provider.h>\n{note};\n")).unwrap();
@@ -101,7 +102,7 @@ fn file_that_links_a_core_provides_the_abi_of_that_core() {
 #[test]
 fn provider_requires_its_least_minor_and_not_the_minor_it_was_built_for() {
     let folder = Folder::new("notes-least");
-    // As a header of minor 5 would make it.
+    // The replaced definition is that of a header of minor 5.
     let later = "#undef TIELINE_ABI_MINOR\n#define TIELINE_ABI_MINOR 5\nTIELINE_PROVIDER_NOTE_FOR(\"later\", \"2.0.0-rc.1\", 0, 3)";
     let Some(file) = folder.provider("libtieline_later.so", later) else { return };
     let Some(depends) = said("deb-depends", &file) else { return };
@@ -175,7 +176,7 @@ fn damaged_file_never_yields_a_dependency_that_the_whole_file_lacks() {
             return;
         }
     }
-    // Each byte of the header that says where the sections are.
+    // The bytes are those of the header that state the position of the sections.
     for place in (40..48).chain(58..64) {
         let mut changed = bytes.clone();
         changed[place] ^= 0xff;
@@ -184,7 +185,7 @@ fn damaged_file_never_yields_a_dependency_that_the_whole_file_lacks() {
     }
 }
 
-/// The build identifier that a core file holds, in C.
+/// The build identifier of a core file, as C source.
 const CORE: &str = "static const struct { uint32_t owner, len, type; char name[8]; uint16_t core[4]; } core_note \
                     __attribute__((section(\".note.tieline.core\"), used, aligned(4))) = { 8, 8, 2, \"tieline\", { 8, 1, 1, 7 } };";
 
@@ -201,7 +202,7 @@ fn file_among_the_providers_needs_a_core_and_is_none_for_any_note() {
     assert_eq!(said("deb-provides", &file).unwrap(), "tieline-provider-1-mine (= 1.0.0)");
     let alone = folder.provider(name, CORE.trim_end_matches(';')).unwrap();
     assert!(refusal(&alone).unwrap().contains("it is no provider"));
-    // Elsewhere the same file is what its note says: a core.
+    // In another directory the same file is treated as its note states: as a core.
     let elsewhere = folder.0.join("libtieline.so.0");
     let _ = std::fs::copy(&alone, &elsewhere).unwrap();
     assert_eq!(said("deb-provides", &elsewhere).unwrap(), "tieline-abi-1 (= 7)");
@@ -221,7 +222,7 @@ fn names_and_versions_are_those_the_library_accepts_without_newlines() {
         let why = refusal(&note(name, "1.0.0").unwrap()).unwrap();
         assert!(why.contains("the name `") && why.lines().count() == 1, "{why}");
     }
-    // A zero has to stand behind either; one of 32 bytes compiles, and the library refuses the file.
+    // A zero must follow either text. A text of 32 bytes compiles, but the library refuses the file.
     for (name, version) in [
         ("mmmmmmmmmmmmmmmmmmmmmmmmmmmmmmmm", "1.0.0"),
         ("mine", "1.0.0-rc.1+build.20261128.abcdef"),

@@ -1,11 +1,11 @@
-//! Providers that were built when an ABI was frozen, and never since: `tests/old-providers`.
+//! Tests of providers that were built when an ABI was frozen, and were not rebuilt: `tests/old-providers`.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The files of all versions: a folder of its own for each, which only this user can write.
+/// Returns the files of all versions. Each file is in a directory that only this user can write.
 fn files() -> Vec<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/old-providers");
     let entries = |folder: &Path| -> Vec<PathBuf> {
@@ -16,12 +16,12 @@ fn files() -> Vec<PathBuf> {
     versions.flat_map(|version| entries(&version)).filter(is_provider).collect()
 }
 
-/// A copy of a file alone in a folder, gone when this is dropped.
+/// A copy of a file in a separate directory. Dropping this value removes the directory.
 struct Installed(PathBuf);
 
 impl Installed {
     fn of(file: &Path) -> Installed {
-        // Tests run beside each other, some of them in one process.
+        // Tests run at the same time, some of them in one process.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
@@ -53,24 +53,24 @@ fn provider_built_for_an_earlier_minor_loads_and_passes_every_check() {
         return println!("skipped: the files are for x86-64");
     }
     let files = files();
-    // Two of 1.0 are in C and one is in Rust.
+    // Two providers of 1.0 are in C, and one is in Rust.
     assert!(files.len() >= 3, "{files:?}");
     let check = |file: &Path| {
-        // They stay in the repository for good.
+        // The files stay in the repository permanently, so they must be small.
         assert!(std::fs::metadata(file).unwrap().len() < 600 << 10, "{}", file.display());
         let installed = Installed::of(file);
         let file = installed.0.join(file.file_name().unwrap());
         let text = succeeds(Command::new(env!("CARGO_BIN_EXE_tieline")).arg("check").arg(&file));
         assert!(text.contains(" 0 failed"), "{text}");
     };
-    // Many checks wait for another process.
+    // Many checks wait for another process, so the files are checked concurrently.
     std::thread::scope(|scope| {
         let running: Vec<_> = files.iter().map(|file| scope.spawn(|| check(file))).collect();
         running.into_iter().for_each(|check| check.join().unwrap());
     });
 }
 
-/// Through the core, in one process: what `tieline check` does without it.
+/// The test uses the core in one process, in contrast to `tieline check`, which works without the core.
 #[test]
 fn each_old_provider_carries_a_message_put_and_get_to_oneself() {
     if !cfg!(target_arch = "x86_64") {

@@ -1,5 +1,5 @@
-//! `tieline perf` with its real peer process: every test verifies, the path is the one that was forced, and a
-//! lost peer is one line.
+//! Tests of `tieline perf` with its real peer process: every test verifies its data, the path is the forced one, and the loss of a
+//! peer is reported in one line.
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
@@ -12,7 +12,7 @@ fn perf(args: &[&str]) -> Output {
     command.arg("perf").args(args).output().unwrap()
 }
 
-/// The JSON objects of a run that succeeded.
+/// Returns the JSON objects of a run that must succeed.
 fn records(args: &[&str]) -> Vec<Value> {
     let output = perf(&[args, &["--json", "--iterations", "200"]].concat());
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -113,7 +113,7 @@ fn a_plot_is_written_where_it_was_asked_for() {
     assert!(svg.contains("am_lat") && svg.ends_with("</svg>\n"));
 }
 
-/// A `perf --listen` on loopback, ended with this value.
+/// A `perf --listen` process on loopback. Dropping this value ends the process.
 struct Listener {
     child: std::process::Child,
     address: String,
@@ -146,7 +146,7 @@ impl Listener {
             },
             str::to_owned,
         );
-        // From here on no process reads its output; it still serves.
+        // After this line no process reads the output of the listener, which continues to serve.
         drop(lines);
         Listener { child, address, secret }
     }
@@ -174,7 +174,7 @@ fn listener_serves_clients_in_turn_and_survives_those_that_vanish() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(String::from_utf8(output.stdout).unwrap().lines().count(), 6 * 2 + 4);
 
-    // One that says nothing, one that speaks something else, one without the secret, one that is killed.
+    // The clients are: a silent one, one with another protocol, one without the secret, and one that is killed.
     drop(std::net::TcpStream::connect(&listener.address).unwrap());
     let mut stranger = std::net::TcpStream::connect(&listener.address).unwrap();
     let _ = std::io::Write::write_all(&mut stranger, b"GET / HTTP/1.0\r\n\r\n");
@@ -258,7 +258,7 @@ fn a_size_that_no_memory_holds_is_one_line_and_not_the_end_of_the_process() {
 
 #[test]
 fn two_processes_on_one_processor_do_not_spin_it_away() {
-    // A spinning wait uses a tick of the kernel, some milliseconds, for each of these; the limit is in processor time.
+    // A spinning wait uses a tick of the kernel, which is some milliseconds, for each operation; the limit is in processor time.
     let perf =
         "ulimit -t 3; exec \"$0\" perf --json --cpus 0,0 --size 8 --iterations 5000 --memory alloc";
     for test in ["am_lat", "put_lat"] {
@@ -275,7 +275,7 @@ fn a_flush_behind_more_adds_than_there_is_room_for_waits_for_room() {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let place = std::env::temp_dir().join(format!("tieline-adds-{}", std::process::id()));
     std::fs::DirBuilder::new().mode(0o700).create(&place).unwrap();
-    // One event for each poll: operations end more slowly than they are posted.
+    // The program handles one event per poll: operations complete more slowly than they are posted.
     let mut cc = Command::new("cc");
     let _ = cc.args(["-std=c11", "-O1", "-w", "-shared", "-fPIC", "-DODD=LEAST_LIMITS", "-I"]);
     let _ = cc.arg(source.join("include")).arg("-o").arg(place.join("libtieline_rings.so"));
@@ -302,7 +302,7 @@ fn duration_of_a_run_is_written_to_the_requested_report() {
     let output = command.env("TIELINE_REPORT", "stderr").output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{told}");
-    // Both processes say what leads to the other.
+    // Both processes report the lane that leads to the other.
     let lanes: Vec<_> = told.lines().filter(|line| line.contains("] to process ")).collect();
     assert_eq!(lanes.len(), 2, "{told}");
     assert!(lanes.iter().all(|line| line.starts_with("tieline[") && line.contains("shm/ring")));
@@ -343,7 +343,7 @@ fn all_pairs_without_a_job_says_how_to_start_one() {
     assert!(!output.status.success() && errors.contains("tieline run -n N"), "{errors}");
 }
 
-/// It would be announced, and what is measured is a message.
+/// A longer message would become a rendezvous message, and the measurement is one of eager messages.
 #[test]
 fn all_pairs_refuse_a_message_that_is_too_long_and_name_the_limit() {
     let tieline = env!("CARGO_BIN_EXE_tieline");

@@ -1,5 +1,5 @@
-//! `tieline run` with real processes. Each test starts itself again as the program of the job: with
-//! `TIELINE_RANK` set it is a rank, without it the one who looks on.
+//! Tests of `tieline run` with real processes. Each test starts its own program again as the job: a process with `TIELINE_RANK` is
+//! a rank, and the process without it observes the ranks.
 
 mod support;
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 use support::{ended, until};
 use tieline::{Status, job::Job};
 
-/// Runs the named test of this file as a job of `n`.
+/// Runs the named test of this file as a job of `n` ranks.
 fn job(n: usize, test: &str, options: &[&str]) -> Output {
     let itself = std::env::current_exe().unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
@@ -33,7 +33,7 @@ fn shell(n: usize, options: &[&str], script: &str) -> Output {
     command.args(["--", "sh", "-c", script]).output().unwrap()
 }
 
-/// `tieline run` of a shell script, to be waited for with [`ended`].
+/// Starts `tieline run` with a shell script; [`ended`] waits for its end.
 fn started(n: usize, options: &[&str], script: &str, argument: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
     let _ = command.args(["run", "-n", &n.to_string()]).args(options);
@@ -42,13 +42,13 @@ fn started(n: usize, options: &[&str], script: &str, argument: &str) -> Command 
     command
 }
 
-/// A standard output or error that nobody reads any more.
+/// Makes a standard output or error whose reader has closed it.
 fn closed() -> Stdio {
     let (ours, _) = UnixStream::pair().unwrap();
     Stdio::from(OwnedFd::from(ours))
 }
 
-/// A file of this test's own that is not there yet.
+/// Returns the path of a file for this test, which does not exist yet.
 fn file(name: &str) -> PathBuf {
     let file = std::env::temp_dir().join(format!("tieline-{name}-{}", std::process::id()));
     let _ = std::fs::remove_file(&file);
@@ -198,7 +198,7 @@ fn a_stranger_without_the_jobs_identity_is_told_and_left_out() {
     job.barrier().unwrap();
 }
 
-/// The stranger of the test above; on its own there is nothing to do.
+/// This test is the foreign process of another test; without that test it does nothing.
 #[test]
 fn a_stranger_says_hello() {
     if std::env::var("TIELINE_JOB").as_deref() == Ok("0123") {
@@ -218,7 +218,7 @@ fn the_first_failure_is_the_exit_code_and_the_others_are_ended() {
     );
 }
 
-/// A parameter server that loses a worker.
+/// The ranks are like those of a parameter server that loses a worker.
 #[test]
 fn with_keep_going_the_job_survives_a_rank_and_ends_as_the_last_one_does() {
     let lost = file("lost");
@@ -334,7 +334,7 @@ fn launcher_with_sigchld_ignored_ends_after_sigterm_if_ranks_ignore_it() {
     let child = deaf.spawn().unwrap();
     let files = ["0", "1"].map(|rank| PathBuf::from(format!("{name}.{rank}")));
     until(|| files.iter().all(|file| file.exists()));
-    // env(1) has become the launcher.
+    // env(1) has executed the launcher, so the process number is that of the launcher.
     let _ = Command::new("kill").args(["-TERM", &child.id().to_string()]).status();
     let output = ended(child);
     assert_eq!(output.status.code(), Some(128 + 9), "{}", text(&output.stderr));
@@ -365,7 +365,7 @@ fn process_left_by_a_rank_neither_blocks_the_launcher_nor_survives() {
     for options in [&[][..], &["--tag"]] {
         let left = file("left");
         let script = "sleep 1000 & echo $! > $0.new; mv $0.new $0; echo said";
-        // Its output is a file: a pipe that the one who was left holds would be waited for here.
+        // The output is a file: the test would wait for a pipe that a remaining process holds.
         let printed = file("printed");
         let mut child = started(1, options, script, left.to_str().unwrap());
         let _ = child.stdout(std::fs::File::create(&printed).unwrap()).stderr(Stdio::null());
@@ -438,14 +438,14 @@ fn a_closed_output_neither_panics_nor_changes_the_exit_code() {
         let _ = command.stdout(closed()).stderr(closed());
         assert_eq!(ended(command.spawn().unwrap()).status.code(), Some(7));
     }
-    // The output of ranks is read on, so that each rank decides how it ends.
+    // The launcher continues to read the output of ranks, so that each rank determines its own end.
     let script = "i=0; while [ $i -lt 20000 ]; do echo $i; i=$((i + 1)); done; exit 5";
     let mut command = started(1, &["--tag"], script, "sh");
     let _ = command.stdout(closed()).stderr(closed());
     assert_eq!(ended(command.spawn().unwrap()).status.code(), Some(5));
 }
 
-/// The report of ranks, which the launcher binds to these processors, about their waits.
+/// Returns the ranks' report about their waits. The launcher pins the ranks to these processors.
 fn waits(n: usize, cpus: &str) -> Vec<String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tieline"));
     let _ = command.args(["run", "-n", &n.to_string(), "--cpus", cpus, "--"]);
@@ -472,7 +472,8 @@ fn ranks_that_outnumber_their_processors_yield_at_once_and_say_why() {
     assert!(alone[0].contains("1 process of the job on this host, 1 processor"), "{alone:?}");
 }
 
-/// A wait that spins for a neighbour keeps the processor from it for a tick of the kernel, some milliseconds, in each step.
+/// In each step, a wait that spins for a neighbour would keep the processor from that neighbour for a tick of the kernel, which is
+/// some milliseconds.
 #[test]
 fn ranks_of_halo_that_share_a_processor_do_not_spin_it_away() {
     const NAME: &str = "ranks_of_halo_that_share_a_processor_do_not_spin_it_away";
@@ -483,7 +484,7 @@ fn ranks_of_halo_that_share_a_processor_do_not_spin_it_away() {
     let mut command = Command::new("sh");
     let _ = command.args(["-c", limited, "sh", env!("CARGO_BIN_EXE_tieline"), "run", "-n", "4"]);
     let _ = command.args(["--cpus", "0", "--"]).arg(std::env::current_exe().unwrap());
-    // The first word is the number of steps, and the name of no test.
+    // The first word is the number of steps; no test has this name.
     let output = command.args(["4000", NAME, "--exact", "--nocapture"]).output().unwrap();
     let (said, errors) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{}: {errors}", output.status);

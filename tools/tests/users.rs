@@ -1,5 +1,5 @@
-//! Peers of a bootstrap on one host: ranks that start as other users, or that belong to another job. Each test starts itself again
-//! as the ranks; what needs a second user needs root.
+//! Tests of ranks of a bootstrap on one host that start as other users, or that belong to another job. Each test starts its own
+//! program again for the ranks. Tests that need a second user need root.
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tieline::job::wire::{Decoder, Frame};
 use tieline::{Status, job::Job};
 
-/// Nobody.
+/// The number of the user nobody.
 const STRANGER: u32 = 65_534;
 
 fn port() -> u16 {
@@ -23,10 +23,11 @@ fn root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-/// This program where every user may start it; gone with the test.
+/// A copy of this program that every user may start. Dropping this value removes the copy.
 struct Copy(PathBuf, #[allow(dead_code)] MutexGuard<'static, ()>); // held, not read
 
-/// One test at a time: a child of another one would inherit the file while it is written, and none could start it.
+/// The lock that runs one test at a time: a child of another test would inherit the file while it is written, and then no process
+/// could execute the file.
 static ONE: Mutex<()> = Mutex::new(());
 
 impl Copy {
@@ -107,12 +108,12 @@ fn ranks_of_two_users_do_not_become_one_job_whoever_serves() {
     }
 }
 
-/// Takes the place of rank 0 before it is there, and answers whoever comes as it would.
+/// Occupies the socket of rank 0 before rank 0 listens, and answers every client as rank 0 would.
 fn squat(name: &str) {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name).unwrap()).unwrap();
     println!("squatting");
     let _ = listener.set_nonblocking(false);
-    // It stays until it is killed: rank 0 may come when the other one has gone already.
+    // The process stays until it is killed: rank 0 may start after the other rank has left.
     for stream in listener.incoming() {
         let mut stream = stream.unwrap();
         let mut decoder = Decoder::new(1 << 20);
@@ -155,7 +156,7 @@ fn another_user_in_the_place_of_rank_0_is_refused_and_named() {
     let place = format!("tieline-rendezvous-0-{address}");
     let mut squatter =
         copy.rank(name, 7, &[("TIELINE_TEST_NAME", &place)]).uid(STRANGER).spawn().unwrap();
-    // The file exists once the process reports it.
+    // The file exists when the process has reported it.
     let mut lines =
         std::io::BufRead::lines(std::io::BufReader::new(squatter.stdout.take().unwrap()));
     assert!(lines.any(|line| line.unwrap().contains("squatting")));
@@ -171,7 +172,7 @@ fn another_user_in_the_place_of_rank_0_is_refused_and_named() {
     outcome.unwrap();
 }
 
-/// The variables that Slurm sets in rank `rank` of two of a step.
+/// Returns the variables that Slurm sets in rank `rank` of a step with two ranks.
 fn step<'a>(job: &'a str, rank: &'a str, nodes: &'a str) -> [(&'a str, &'a str); 6] {
     [
         ("SLURM_JOB_ID", job),
@@ -196,7 +197,7 @@ fn two_steps_of_slurm_whose_numbers_give_one_port_run_side_by_side() {
         return;
     }
     let copy = Copy::new();
-    // 64 times 626 is 64 times 1 and 40 000 more.
+    // The ports are equal, because 64 times 626 is 64 times 1 plus 40 000.
     let ranks = [("1", "0"), ("626", "1"), ("1", "1"), ("626", "0")];
     let ranks = ranks.map(|(job, rank)| {
         copy.rank(name, rank.parse().unwrap(), &step(job, rank, "1"))

@@ -1,19 +1,19 @@
-//! `libtieline.so.0`, linked from the static library that cargo makes of `capi/`.
+//! Links `libtieline.so.0` from the static library that cargo builds from `capi/`.
 //!
-//! The C compiler links it, with a version script made from `capi/libtieline.symbols`: what is in that file is exported, with the
-//! version beside it, and nothing else. So it does not matter which linker there is, nor what rustc passes to its own; that the
-//! outcome is what the file says is looked up in the outcome ([`check_exports`]).
+//! The C compiler links the library with a version script made from `capi/libtieline.symbols`: the symbols in that file are
+//! exported, each with its version, and no others. The result does not depend on the linker or on rustc's linker options.
+//! [`check_exports`] compares the exports of the result with the file.
 
 use crate::sh::{Outcome, capture, command, make_folder, on, read, root, run, target, write};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The name by which the dynamic linker asks for it.
+/// The name under which the dynamic linker searches for the library.
 pub(crate) const SONAME: &str = "libtieline.so.0";
 /// The libraries that Rust's standard library needs (`--print native-static-libs`).
 pub(crate) const SYSTEM: &[&str] = &["-lgcc_s", "-lutil", "-lrt", "-lpthread", "-lm", "-ldl"];
 
-/// The exported symbols, each with its version.
+/// Returns the exported symbols, each with its version.
 fn symbols() -> Outcome<BTreeMap<String, String>> {
     let file = root().join("capi/libtieline.symbols");
     let text = read(&file)?;
@@ -26,7 +26,7 @@ fn symbols() -> Outcome<BTreeMap<String, String>> {
         .collect()
 }
 
-/// The versions in order, each with its symbols; nothing else is seen from outside.
+/// Returns the version script: the versions in order, each with its symbols. All other symbols are hidden.
 fn version_script(symbols: &BTreeMap<String, String>) -> String {
     let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (name, version) in symbols {
@@ -42,12 +42,12 @@ fn version_script(symbols: &BTreeMap<String, String>) -> String {
     script
 }
 
-/// The directory of the linked libraries.
+/// Returns the directory of the linked libraries.
 pub(crate) fn folder(profile: &str) -> PathBuf {
     target().join(profile).join("c")
 }
 
-/// Links the shared library, and lays it and the static one where `-ltieline` finds them.
+/// Links the shared library, and copies it and the static library to the directory in which `-ltieline` finds them.
 pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
     let folder = folder(profile);
     make_folder(&folder)?;
@@ -72,7 +72,7 @@ pub(crate) fn link(profile: &str) -> Outcome<PathBuf> {
     Ok(folder)
 }
 
-/// Whether the library exports what the file says, with versions, under its soname, and is never unloaded.
+/// Checks that the library exports the symbols of the file with their versions, has its soname, and is never unloaded.
 pub(crate) fn check_exports(library: &Path) -> Outcome {
     let listed = capture(command("nm", &["-D", "--defined-only"]).arg(library))?;
     let exported: BTreeMap<String, String> = listed.lines().filter_map(exported).collect();
@@ -96,7 +96,8 @@ pub(crate) fn check_exports(library: &Path) -> Outcome {
     Ok(())
 }
 
-/// `0000 T name@@VERSION`; a name without a version has an empty one. The versions themselves are listed as absolute symbols.
+/// Parses a line `0000 T name@@VERSION`; the version of a name without a version is empty. The versions themselves are listed as
+/// absolute symbols.
 fn exported(line: &str) -> Option<(String, String)> {
     let mut words = line.split_whitespace().rev();
     let (name, kind) = (words.next()?, words.next()?);

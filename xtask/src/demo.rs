@@ -1,4 +1,4 @@
-//! `cargo xtask demo [FILE]`: from a fresh clone to real data between two processes.
+//! `cargo xtask demo [FILE]`: builds a fresh clone, and moves real data between two processes.
 
 use crate::setup;
 use crate::sh::{
@@ -7,10 +7,10 @@ use crate::sh::{
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The providers of the demo: they need no device.
+/// The providers of the demo, which need no device.
 const SHOWN: [&str; 4] = ["shm", "shm-cma", "tcp", "tcp-connect"];
 
-/// Further commands.
+/// The components that the demo does not build.
 const NOT_BUILT: &str = "the C library and the providers verbs, ofi, shm-xpmem and shm-knem";
 
 pub(crate) fn run(file: Option<&str>) -> Outcome {
@@ -54,12 +54,12 @@ pub(crate) fn run(file: Option<&str>) -> Outcome {
     Ok(())
 }
 
-/// The demo as one step of `cargo xtask test`: everything that it moves is verified.
+/// Runs the demo as one step of `cargo xtask test`; all data that it moves is verified.
 pub(crate) fn check() -> crate::check::Count {
     crate::check::Count::one(run(None))
 }
 
-/// The measurement, in words, and its command.
+/// The measurements: the description, and the command.
 const SPEEDS: &[(&str, &str, &str)] = &[
     ("8 B message, one way", "p50_ns", "--test am_lat --size 8"),
     ("8 B put, memory of alloc, one way", "p50_ns", "--test put_lat --size 8 --memory alloc"),
@@ -96,7 +96,7 @@ fn step(title: &str, body: impl FnOnce() -> Outcome) -> Outcome {
     Ok(())
 }
 
-/// Two processors, where there are two.
+/// Returns the options that select two processors, if there are two.
 fn cpus() -> &'static [&'static str] {
     match std::thread::available_parallelism() {
         Ok(n) if n.get() > 1 => &["--cpus", "0,1"],
@@ -113,7 +113,7 @@ fn absolute(name: &str) -> Outcome<PathBuf> {
     }
 }
 
-/// The largest library of the Rust installation: every machine that can build this has one.
+/// Returns the largest library of the Rust installation, which every machine that can build this project has.
 fn largest_of_rust() -> Outcome<PathBuf> {
     let sysroot = capture(&mut command("rustc", &["--print", "sysroot"]))?;
     let lib = Path::new(sysroot.trim()).join("lib");

@@ -1,5 +1,5 @@
-//! `cargo xtask install --prefix DIR`: the library, its headers and pkg-config files, the providers, the command, manual pages, what
-//! shells complete.
+//! `cargo xtask install --prefix DIR`: installs the library, its headers and pkg-config files, the providers, the command, manual
+//! pages and shell completions.
 
 use crate::c_library::{self, SONAME};
 use crate::sh::{
@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The crates that make provider files, and the names of those.
+/// The crates that make provider files, and the names of the files.
 pub(crate) const PROVIDERS: [&str; 8] =
     ["ofi", "shm", "shm-cma", "shm-knem", "shm-xpmem", "tcp", "tcp-connect", "verbs"];
 
@@ -22,12 +22,12 @@ const USAGE: &str =
 struct Places {
     prefix: PathBuf,
     libdir: PathBuf,
-    /// Before all paths, `/` or where a package is laid out.
+    /// The directory that precedes all paths: `/`, or the directory of a package.
     destination: PathBuf,
     profile: &'static str,
-    /// Whether each file is said as it is laid.
+    /// Whether each file is printed when it is installed.
     tells: bool,
-    /// Whether symbols that only a debugger reads are left out.
+    /// Whether symbols that only a debugger needs are removed.
     strips: bool,
 }
 
@@ -57,7 +57,7 @@ impl Places {
         Ok(Places { prefix, libdir, destination, profile, tells: true, strips })
     }
 
-    /// The present location of a path of the installation, below `$DESTDIR`.
+    /// Returns the present location of a path of the installation, below `$DESTDIR`.
     fn laid(&self, path: &Path) -> PathBuf {
         self.destination.join(path.strip_prefix("/").unwrap_or(path))
     }
@@ -66,11 +66,11 @@ impl Places {
         self.put_without("", from, to, mode)
     }
 
-    /// Lays a file of code, without the symbols that an option of strip(1) names.
+    /// Installs a file of code, without the symbols that an option of strip(1) selects.
     fn put_without(&self, symbols: &str, from: &Path, to: &Path, mode: u32) -> Outcome {
         let to = self.laid(to);
         make_folder(to.parent().unwrap_or(Path::new("/")))?;
-        // A file that is in use keeps its old bytes: the new one takes its name.
+        // A file that is in use keeps its bytes, because the new file is renamed over it.
         let new = to.with_extension("new");
         let _ = on(from, fs::copy(from, &new))?;
         if self.strips && !symbols.is_empty() {
@@ -96,7 +96,7 @@ impl Places {
         Ok(())
     }
 
-    /// The variables that a user must set so that the installation is found; empty if the system looks there anyway.
+    /// Returns the variables that a user must set so that the installation is found; empty if the system finds it without them.
     fn settings(&self) -> String {
         let is_release = self.profile == "release";
         if self.prefix == Path::new("/usr") && is_release {
@@ -129,10 +129,10 @@ impl Places {
     }
 }
 
-/// The release profile optimizes everything once more as it links: a busy machine takes its time.
+/// The time limit of a release build, which optimizes all code again when it links, and is slow on a busy machine.
 const BUILD: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// `cargo xtask install ...`.
+/// Runs `cargo xtask install ...`.
 pub(crate) fn install(words: &[&str]) -> Outcome {
     let places = Places::of(words)?;
     if places.strips && sh::which("strip").is_none() {
@@ -144,7 +144,7 @@ pub(crate) fn install(words: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// The same without building: it installs the files of the development profile.
+/// Installs the files of the development profile, without building.
 pub(crate) fn lay_what_is_built(prefix: &Path) -> Outcome {
     let (prefix, destination) = (prefix.to_path_buf(), "/".into());
     let (libdir, profile) = (prefix.join("lib"), "debug");
@@ -156,7 +156,8 @@ fn build(places: &Places) -> Outcome {
     for provider in PROVIDERS {
         let _ = cargo.args(["-p", &format!("tieline-provider-{provider}-plugin")]);
     }
-    // The library looks for providers below it. Providers of the build folder are found by TIELINE_PROVIDER_PATH alone.
+    // An installed library searches for providers below this directory. A program uses the providers of the build directory only
+    // with TIELINE_PROVIDER_PATH.
     if places.profile == "release" {
         let _ = cargo.arg("--release").env("TIELINE_LIBDIR", &places.libdir);
     }
@@ -202,7 +203,7 @@ fn lay(places: &Places) -> Outcome {
     let written = built.join("c/completions");
     make_folder(&written)?;
     let _ = capture(command(&program, &["completions"]).arg(&written))?;
-    // A distribution's own place, and the one of everybody else.
+    // The directory differs between a distribution's packages and other installations.
     let zsh = if prefix == Path::new("/usr") { "vendor-completions" } else { "site-functions" };
     for (file, place) in [
         ("tieline", "bash-completion/completions"),
@@ -219,7 +220,7 @@ fn lay(places: &Places) -> Outcome {
     Ok(())
 }
 
-/// The provider ABI's numbers, as the header has them.
+/// Returns the numbers of the provider ABI, as the header states them.
 fn abi() -> Outcome<(String, String)> {
     let header = root().join("include/tieline_provider.h");
     let text = read(&header)?;

@@ -42,7 +42,7 @@ cargo xtask COMMAND
 Any of them with --no-install leaves this machine's packages as they are, and names what is missing.
 ";
 
-/// Builds and runs the program that makes the headers, which is compiled when it is used.
+/// Builds and runs the program that makes the headers, which is compiled only if it is used.
 fn header(words: &[&str]) -> sh::Outcome {
     eprintln!("building xtask-header");
     let args = ["run", "--quiet", "--locked", "--package", "xtask-header", "--"];

@@ -1,4 +1,4 @@
-//! `cargo xtask mutants`: breaks the promises of `promises.txt` in a copy of the tree, and sees that a test fails for each.
+//! `cargo xtask mutants`: breaks the promises of `promises.txt` in a copy of the tree, and checks that a test fails for each.
 //!
 //! The copy has one change at a time. cargo-mutants makes random changes (`.cargo/mutants.toml`).
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 const TABLE: &str = include_str!("../promises.txt");
 
-/// The packages whose tests may notice a change below a folder. Later ones run where earlier ones notice nothing.
+/// The packages whose tests may detect a change below a directory. Later packages are tested if earlier ones detect nothing.
 const NEAR: &[(&str, &[&str])] = &[
     ("core/", &["tieline", "tieline-fake tieline-bad-providers", ABOVE, LAST]),
     ("net/", &["tieline-net", "tieline-provider-tcp tieline-provider-verbs tieline-job", LAST]),
@@ -29,21 +29,21 @@ const NEAR: &[(&str, &[&str])] = &[
 ];
 const SHM: &str = "tieline-provider-shm";
 const ABOVE: &str = "tieline-tools tieline-runtime tieline-capi tieline-provider-verbs";
-/// These have runners of their own. Their tests start processes and need seconds each.
+/// The packages that are tested last. These packages have their own runners, and their tests start processes and need seconds each.
 const LAST: &str = "tieline-conformance tieline-processes";
-/// Their tests end a process in the middle of a call, with this feature.
+/// The packages whose tests end a process in the middle of a call, with the feature of the hooks.
 const HOOKS: [&str; 3] = [SHM, "tieline-provider-shm-cma", "tieline-processes"];
 
-/// How long the tests of one change may take, with their build.
+/// The time limit for the tests of one change, including their build.
 const LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
-/// One line of the table.
+/// A line of the table: a promise that is broken.
 struct Promise {
     file: &'static str,
     /// A text that occurs once in the file.
     place: &'static str,
     becomes: &'static str,
-    /// The mutation, in words.
+    /// The description of the change.
     broken: &'static str,
 }
 
@@ -75,7 +75,7 @@ impl Promise {
         near.map(|(_, packages)| *packages).ok_or(format!("no tests are near {}", self.file))
     }
 
-    /// The file's text without the promise.
+    /// Returns the file's text without the promise.
     fn broken_in(&self, text: &str) -> Outcome<String> {
         let Promise { file, place, becomes, .. } = self;
         let parts: Vec<&str> = text.split(place).collect();
@@ -90,7 +90,7 @@ impl Promise {
         Ok(format!("{before}{place}{rest} {{ return {becomes};\n{body}"))
     }
 
-    /// The verdict of the tests near it. They have to pass without a change before they are asked.
+    /// Returns the verdict of the tests near the promise. These tests have to pass without a change first.
     fn verdict(&self, tree: &Path, sound: &mut HashSet<&str>) -> Outcome<Verdict> {
         let file = tree.join(self.file);
         let text = read(&file)?;
@@ -116,7 +116,7 @@ impl Promise {
     }
 }
 
-/// `cargo xtask mutants [--list] [FILTER...]`.
+/// Runs `cargo xtask mutants [--list] [FILTER...]`.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let (is_list, filters) = match words {
         ["--list", filters @ ..] => (true, filters),
@@ -156,11 +156,11 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     if unnoticed.is_empty() { Ok(()) } else { Err(unnoticed.join("\n")) }
 }
 
-/// How the tests end with a change.
+/// The result of the tests with a change.
 enum Verdict {
-    /// This test failed, twice.
+    /// This test has failed twice.
     Caught(String),
-    /// This test reached its limit, and no other failed.
+    /// This test has reached its time limit, and no other test has failed.
     Hang(String),
     Missed,
 }
@@ -175,7 +175,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Runs the tests of these packages until some fail. A failure says more than a hang.
+/// Runs the tests of these packages until some fail. A failure has precedence over a hang.
 fn ask(tree: &Path, packages: &str) -> Outcome<Verdict> {
     let (mut caught, mut hung, mut said) = (None, None, Vec::new());
     let hear = |line: &str| {
@@ -197,7 +197,7 @@ fn ask(tree: &Path, packages: &str) -> Outcome<Verdict> {
     }
 }
 
-/// How a test has ended that did not pass, and its name: for nextest at the second attempt.
+/// Returns the result of a test that did not pass, and its name; for nextest, the result of the second attempt.
 fn noticed(line: &str) -> Option<(&str, &str)> {
     if let Some((name, _)) = line.strip_prefix("test ").and_then(|l| l.split_once(" ... FAILED")) {
         return Some(("FAIL", name));
@@ -207,7 +207,7 @@ fn noticed(line: &str) -> Option<(&str, &str)> {
     is_over.then_some((verdict, name.split_once(") ")?.1))
 }
 
-/// Runs the tests of these packages in the copy. Lints are not for mutants.
+/// Returns the command that runs the tests of these packages in the copy, without lints.
 fn tests_of(packages: &str, tree: &Path) -> Command {
     let nextest = ["nextest", "run", "--max-fail=3", "--retries=1", "--color=never"];
     let mut cargo = cargo(if packages == LAST { &["test"] } else { &nextest });
@@ -225,7 +225,7 @@ fn tests_of(packages: &str, tree: &Path) -> Command {
     cargo
 }
 
-/// Copies what git knows. A file that has not changed keeps its time, so that cargo knows it.
+/// Copies the files that git knows. A file that has not changed keeps its time, so that cargo does not build it again.
 fn copy(tree: &Path) -> Outcome {
     let names = known_to_git()?;
     for file in files(tree).unwrap_or_default() {

@@ -1,17 +1,17 @@
-//! System packages: installed where that is possible, named where it is not.
+//! System packages: installed if possible, otherwise named in an error.
 
 use crate::sh::{Outcome, command, is_root, run, which};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Pairs of a probe and its Debian package. A probe is a program in PATH, or a file.
+/// Pairs of a probe and the Debian package that contains it. A probe is a program in PATH, or a file.
 type Needs = &'static str;
 
-/// Rust's own linker.
+/// The packages of the demo: the linker that Rust uses, and the C headers.
 pub(crate) const DEMO: Needs = "cc gcc  /usr/include/stdio.h libc6-dev";
 
-/// Programs of the checks. Slurm's plug-in for PMIx asks the loader for `libpmix.so`, which only the development files bring.
-/// libfabric-dev brings the library, too, over which the provider ofi is tried.
+/// The packages of the checks. Slurm's plug-in for PMIx needs `libpmix.so`, which only the development package contains.
+/// libfabric-dev also installs the library that the tests of the provider ofi use.
 pub(crate) const TEST: Needs = "
     cc gcc  /usr/include/stdio.h libc6-dev  pkg-config pkg-config  ip iproute2  unshare util-linux
     valgrind valgrind  nft nftables  mpirun openmpi-bin  mpicc libopenmpi-dev
@@ -21,41 +21,41 @@ pub(crate) const TEST: Needs = "
     /usr/include/infiniband/verbs.h libibverbs-dev  /usr/include/rdma/rdma_cma.h librdmacm-dev
     /usr/include/rdma/fabric.h libfabric-dev";
 
-/// The headers of rdma-core, and libclang, by which rdma-sys and ofi-libfabric-sys read headers. Its library lies in a folder
-/// with a version in its name.
+/// The packages of the comparison with headers: the headers of rdma-core, and libclang, with which rdma-sys and ofi-libfabric-sys
+/// parse headers. The library of libclang is in a directory with a version in its name.
 pub(crate) const YARDSTICK: Needs = "
     pkg-config pkg-config  /usr/share/doc/libclang-dev/copyright libclang-dev
     /usr/include/infiniband/verbs.h libibverbs-dev  /usr/include/rdma/rdma_cma.h librdmacm-dev";
 
-/// The lab's virtual machines, and what runs in them beside the project itself.
+/// The packages of the lab: its virtual machines, and the programs of others that run in them.
 pub(crate) const LAB: Needs = "
     qemu-system-x86_64 qemu-system-x86  busybox busybox-static  cpio cpio  modprobe kmod  make make
     ip iproute2  setpriv util-linux  ibv_devinfo ibverbs-utils  ib_write_bw perftest
     rping rdmacm-utils  fi_info libfabric-bin";
 
-/// The rivals.
+/// The packages of the rivals in benchmarks.
 pub(crate) const BENCH: Needs = "
     cc gcc  ucx_perftest ucx-utils  /usr/include/ucp/api/ucp.h libucx-dev  mpirun openmpi-bin
     mpicc libopenmpi-dev  taskset util-linux  NPopenmpi netpipe-openmpi  sockperf sockperf
     iperf3 iperf3";
 
-/// The program that makes a clean root.
+/// The package of the program that makes a clean root.
 pub(crate) const ROOTS: Needs = "mmdebstrap mmdebstrap";
 
-/// The programs that make a clean root and packages.
+/// The packages of the programs that make a clean root and packages.
 pub(crate) const PACKAGE: Needs = "
     dpkg-buildpackage dpkg-dev  dh debhelper  pod2man perl  mmdebstrap mmdebstrap  lintian lintian
     rpmbuild rpm  rpmlint rpmlint  dnf dnf";
 
-/// Whether this machine is to be left as it is.
+/// Whether no system packages may be installed on this machine.
 static KEPT: AtomicBool = AtomicBool::new(false);
 
-/// From now on nothing is installed: what is missing is named. `--no-install`.
+/// Disables installation for `--no-install`: missing packages are only named.
 pub(crate) fn keep() {
     KEPT.store(true, Ordering::Relaxed);
 }
 
-/// Installs what is missing; where that cannot be done, the error is the one line that does it.
+/// Installs missing packages. If this is impossible, the error is the command line that installs them.
 pub(crate) fn install(needs: Needs) -> Outcome {
     let missing = missing(needs);
     if missing.is_empty() {
@@ -79,14 +79,14 @@ pub(crate) fn install(needs: Needs) -> Outcome {
     run(&mut apt(&args))
 }
 
-/// Installs what can be installed; what remains missing is said, and whoever needs it says `skipped`.
+/// Installs missing packages if possible. Packages that remain missing are printed, and checks that need them are skipped.
 pub(crate) fn install_or_say(needs: Needs) {
     if let Err(text) = install(needs) {
         println!("{text}");
     }
 }
 
-/// The packages of what is not there.
+/// Returns the packages of missing probes.
 fn missing(needs: Needs) -> Vec<&'static str> {
     let words: Vec<&str> = needs.split_whitespace().collect();
     let is_there = |probe: &str| match probe.starts_with('/') {

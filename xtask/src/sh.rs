@@ -1,4 +1,4 @@
-//! Running other programs, and where things lie.
+//! Functions that run other programs, and the paths of the workspace.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tieline_testing::hang::{self, Limit};
 
-/// A failure, told in one line.
+/// A result whose error is one line of text.
 pub(crate) type Outcome<T = ()> = Result<T, String>;
 
-/// The workspace.
+/// Returns the directory of the workspace.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_path_buf()
 }
 
-/// Cargo's build folder.
+/// Returns cargo's build directory.
 pub(crate) fn target() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) if !dir.is_empty() => root().join(dir),
@@ -26,10 +26,10 @@ pub(crate) fn target() -> PathBuf {
     }
 }
 
-/// Whether long tests run in their whole length.
+/// Whether long tests run at full length.
 pub(crate) static WHOLE: AtomicBool = AtomicBool::new(false);
 
-/// A command that runs in the workspace.
+/// Returns a command that runs in the workspace.
 pub(crate) fn command(program: impl AsRef<OsStr>, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     let _ = command.args(args).current_dir(root());
@@ -39,7 +39,7 @@ pub(crate) fn command(program: impl AsRef<OsStr>, args: &[&str]) -> Command {
     command
 }
 
-/// Cargo itself, the one that runs us. Variables that cargo set for this process are not for its children.
+/// Returns the command of the cargo that runs this program, without the variables that cargo has set for this process.
 pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut command = command(std::env::var_os("CARGO").unwrap_or("cargo".into()), args);
     let own = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -49,14 +49,14 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// How long a command may take that is not part of anything with a limit of its own.
+/// The time limit of a command that is not part of a step with its own limit.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30 * 60);
 
-/// When what runs now has to end.
+/// The time at which the commands of the current step have to end.
 static DEADLINE: Mutex<Option<Instant>> = Mutex::new(None);
 
-/// Does something whose commands have so long, all of them together. An inner command with a limit of its own does not count
-/// towards the outer limit.
+/// Runs `body`, whose commands share this time limit. If an inner step has its own limit, its time does not count towards the outer
+/// limit.
 pub(crate) fn within<T>(limit: Duration, body: impl FnOnce() -> T) -> T {
     let set = |deadline| {
         let mut current = DEADLINE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -69,10 +69,10 @@ pub(crate) fn within<T>(limit: Duration, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How long a command that has ended is listened to where its output stays open and nothing comes.
+/// The time for which the output of an ended command is read if another process keeps the output open.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// A command that was started. A command that exceeds its limit is ended, and the error names what it waited for.
+/// A command that was started. A command that exceeds its limit is ended, and the error describes what the command waited for.
 struct Running {
     child: Child,
     limit: Option<Limit>,
@@ -98,7 +98,7 @@ impl Running {
         Ok(Running { child, limit: Some(limit), expired, name })
     }
 
-    /// Waits for the end; the error says how it failed.
+    /// Waits for the end; returns the reason if the command failed.
     fn succeeded(mut self) -> Outcome<bool> {
         let status = self.child.wait().map_err(|e| format!("{}: {e}", self.name))?;
         drop(self.limit.take());
@@ -109,13 +109,13 @@ impl Running {
     }
 }
 
-/// Runs a command to its end; its output is the user's.
+/// Runs a command to its end; its output is printed.
 pub(crate) fn run(command: &mut Command) -> Outcome {
     let running = Running::start(command)?;
     if running.succeeded()? { Ok(()) } else { Err(format!("{} failed", show(command))) }
 }
 
-/// Runs a command and returns what it printed; its errors become ours.
+/// Runs a command and returns its output; its error output is the text of the error.
 pub(crate) fn capture(command: &mut Command) -> Outcome<String> {
     let mut running =
         Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
@@ -135,7 +135,7 @@ fn whole(mut stream: impl Read) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Runs a command and hands over each line of both its streams as it comes; says whether it succeeded.
+/// Runs a command and passes each line of both output streams to `each` when it arrives; returns whether the command succeeded.
 pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcome<bool> {
     let mut running =
         Running::start(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()))?;
@@ -158,7 +158,7 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcom
         match receiver.recv_timeout(LAST_WORDS) {
             Ok(line) => each(String::from_utf8_lossy(&line).trim_end()),
             Err(RecvTimeoutError::Disconnected) => break,
-            // It ended a while ago, and somebody whom it has left behind keeps its output.
+            // The command has ended, and a process that it left behind keeps its output open.
             Err(RecvTimeoutError::Timeout) if ended => break,
             Err(RecvTimeoutError::Timeout) => {
                 ended = !matches!(running.child.try_wait(), Ok(None));
@@ -168,32 +168,32 @@ pub(crate) fn lines(command: &mut Command, mut each: impl FnMut(&str)) -> Outcom
     running.succeeded()
 }
 
-/// Turns an error of the system into one that names the file.
+/// Converts an error of the system to a text that names the file.
 pub(crate) fn on<T>(file: impl AsRef<Path>, result: std::io::Result<T>) -> Outcome<T> {
     result.map_err(|e| format!("{}: {e}", file.as_ref().display()))
 }
 
-/// A file's text.
+/// Returns a file's text.
 pub(crate) fn read(file: impl AsRef<Path>) -> Outcome<String> {
     on(&file, std::fs::read_to_string(&file))
 }
 
-/// A file's bytes.
+/// Returns a file's bytes.
 pub(crate) fn bytes(file: impl AsRef<Path>) -> Outcome<Vec<u8>> {
     on(&file, std::fs::read(&file))
 }
 
-/// Writes a file anew.
+/// Writes a file, and replaces an existing one.
 pub(crate) fn write(file: impl AsRef<Path>, text: impl AsRef<[u8]>) -> Outcome {
     on(&file, std::fs::write(&file, text))
 }
 
-/// Makes a folder and those above it.
+/// Makes a directory and its parents.
 pub(crate) fn make_folder(folder: impl AsRef<Path>) -> Outcome {
     on(&folder, std::fs::create_dir_all(&folder))
 }
 
-/// The entries of a folder, sorted.
+/// Returns the entries of a directory, sorted.
 pub(crate) fn entries(folder: impl AsRef<Path>) -> Outcome<Vec<PathBuf>> {
     let found = on(&folder, std::fs::read_dir(&folder))?;
     let mut entries: Vec<PathBuf> = found.flatten().map(|entry| entry.path()).collect();
@@ -201,19 +201,19 @@ pub(crate) fn entries(folder: impl AsRef<Path>) -> Outcome<Vec<PathBuf>> {
     Ok(entries)
 }
 
-/// The files of a folder with this ending, sorted.
+/// Returns the files of a directory with this ending, sorted.
 pub(crate) fn files_of(folder: impl AsRef<Path>, ending: &str) -> Outcome<Vec<PathBuf>> {
     let mut files = entries(&folder)?;
     files.retain(|file| file.extension().is_some_and(|end| end == ending));
     Ok(files)
 }
 
-/// The last part of a path.
+/// Returns the last part of a path.
 pub(crate) fn name_of(file: &Path) -> String {
     file.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// Cargo's metadata of packages: those of the workspace and their dependencies.
+/// Returns cargo's metadata of the packages of the workspace and of their dependencies.
 pub(crate) fn packages(args: &[&str]) -> Outcome<Vec<serde_json::Value>> {
     let said = capture(cargo(&["metadata", "--format-version", "1"]).args(args))?;
     let mut said: serde_json::Value =
@@ -227,19 +227,19 @@ pub(crate) fn listened(command: &mut Command) -> (Outcome<bool>, Vec<String>) {
     (lines(command, |line| said.push(line.to_owned())), said)
 }
 
-/// The path of a program in PATH.
+/// Returns the path of a program in PATH.
 pub(crate) fn which(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
-/// Whether this process is root.
+/// Checks whether this process is root.
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 
-/// A heading, bold where that can be seen.
+/// Prints a heading, in bold on a terminal.
 pub(crate) fn heading(text: &str) {
     if std::io::stdout().is_terminal() {
         println!("\n\x1b[1m{text}\x1b[0m");
@@ -248,7 +248,7 @@ pub(crate) fn heading(text: &str) {
     }
 }
 
-/// A duration for a person.
+/// Formats a duration for a reader.
 pub(crate) fn show_time(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 100.0 {

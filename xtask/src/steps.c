@@ -3,19 +3,18 @@
  *
  *     steps FROM COUNT PROGRAM ARGUMENTS...
  *
- * Soft RoCE's doorbell is a write() of the command POST_SEND. The program runs freely until it has rung FROM
- * doorbells; from there it is single-stepped through COUNT more. For each of these a line gives three counts: the instructions
- * between the previous doorbell and this one, those of them in the driver's library, and the entries into that library (the send
- * itself is one):
+ * Soft RoCE's doorbell is a write() of the command POST_SEND. The program runs normally until it has rung FROM doorbells; then it
+ * is single-stepped until COUNT more. For each of these a line gives three counts: the instructions between two doorbells, the
+ * instructions in the driver's library, and the entries into that library (including the send):
  *
  *     steps 511 172 3
  *
- * The kernel's own code that is mapped into the program, which tells it the time, is not counted: how often it looks again depends on what
- * the emulator does meanwhile.
+ * Kernel code that is mapped into the program and returns the time (vDSO) is not counted: its number of retries depends on the
+ * emulator.
  *
- * After each doorbell the program is held until a packet has come and then none for a while, so that what it waits for
- * is there when it looks. If that was too short, the count includes turns of a waiting loop: the least of several has none. The
- * hold is short, because there are programs that do more once they find that time has passed.
+ * After each doorbell the program is held until a packet has arrived and then no packet for a short time, so that the awaited data
+ * is present when the program polls. If the hold was too short, the count includes turns of a waiting loop, so the smallest of
+ * several counts is used. The hold is short, because some programs do additional work after a pause.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,7 +38,7 @@
 #define QUIET 5    /* looks without a packet, once there was one */
 #define PATIENCE 50 /* looks for the first */
 
-/* The mapping of a file's code. */
+/* The address range of a file's mapped code. */
 struct code {
     uint64_t from, to;
 };
@@ -56,7 +55,7 @@ static void die(const char *what)
     exit(1);
 }
 
-/* Lets the program go on, and waits until it stops again. Signals of its own are passed on. */
+/* Lets the program continue, and waits until it stops again. Other signals of the program are delivered to it. */
 static void on(int request)
 {
     int status, signal = 0;
@@ -90,13 +89,13 @@ static struct user_regs_struct registers(void)
     return now;
 }
 
-/* Whether this system call, which is about to be made, is a doorbell. */
+/* Checks whether the system call that is about to be made is a doorbell. */
 static int is_doorbell(const struct user_regs_struct *at, uint64_t number)
 {
     return number == SYS_write && at->rdx >= 8 && at->rdi > 2 && (uint32_t)word(at->rsi) == IB_USER_VERBS_CMD_POST_SEND;
 }
 
-/* Whether the instruction at this address is `syscall` (0f 05). */
+/* Checks whether the instruction at this address is `syscall` (0f 05). */
 static int is_syscall(uint64_t address)
 {
     return (word(address) & 0xffff) == 0x050f;
@@ -113,7 +112,7 @@ static long packets(void)
     return count;
 }
 
-/* Holds the program until its packets are answered; `seen` packets had come before they were sent. */
+/* Holds the program until its packets are answered. `seen` is the number of packets that had arrived before they were sent. */
 static void hold(long seen)
 {
     int came = 0;
@@ -128,7 +127,7 @@ static void hold(long seen)
     }
 }
 
-/* The executable part of the first file with this name in its path. */
+/* Finds the executable mapping of the first file whose path contains this name. */
 static struct code mapped(const char *file_name)
 {
     char name[64], line[512];
@@ -154,7 +153,7 @@ static int is_in(uint64_t address, struct code code)
     return address >= code.from && address < code.to;
 }
 
-/* Steps from behind one doorbell to behind the next. */
+/* Single-steps from the end of one doorbell to the end of the next. */
 static void interval(long *steps, long *driver, long *entries)
 {
     struct user_regs_struct at = registers();
@@ -168,7 +167,8 @@ static void interval(long *steps, long *driver, long *entries)
         *driver += inside;
         int was = inside;
         inside = is_in(at.rip, driver_code);
-        /* A call leaves the address to return to below the top of the stack; a return finds its own just popped. */
+        /* A call stores the return address below the previous top of the stack; after a return, the instruction pointer equals the
+           value that was just popped. */
         if (inside && !was && word(at.rsp - 8) != at.rip) {
             ++*entries;
         }
@@ -216,7 +216,7 @@ int main(int argc, char **argv)
         printf("steps %ld %ld %ld\n", steps, driver, entries);
         fflush(stdout);
     }
-    /* The rest runs freely, so that the other side sees its end. */
+    /* The rest of the program runs normally, so that the other side receives its end. */
     ptrace(PTRACE_DETACH, child, 0, 0);
     if (waitpid(child, &status, 0) < 0) {
         die("wait");

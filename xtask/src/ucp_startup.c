@@ -1,4 +1,5 @@
-/* Nanoseconds of ucp_init and ucp_worker_create, for `cargo xtask bench`. */
+/* Measures the nanoseconds of ucp_init and ucp_worker_create, for `cargo xtask
+   bench`. */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>

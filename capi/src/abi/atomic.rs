@@ -1,4 +1,4 @@
-//! Atomics, and the peer's memory mapped here.
+//! Atomics, and pointers to a peer's memory that is mapped into this process.
 
 use super::context::{end_of_worker, keep, take};
 use super::enter::{Aside, guarded, live, object};
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use tieline::endpoint::{AtOnce, AtomicNumbers, Tried};
 use tieline::{AtomicOp, Endpoint, Outcome, PostError, RemotePointer, Status, Width};
 
-/// A peer's memory, mapped in this process.
+/// A mapping of a peer's memory into this process.
 pub struct PointerHandle(());
 
 struct PointerObject {
@@ -30,7 +30,7 @@ impl Object for PointerObject {
     const NAME: &'static str = "a pointer";
 }
 
-/// A validated operation.
+/// An atomic operation whose arguments were checked.
 enum Call {
     Update(AtomicOp),
     Compare,
@@ -74,8 +74,8 @@ fn unknown(op: u32, width: u32) -> Fault {
     )
 }
 
-/// Applies an atomic to the word of `width` bytes (4 or 8) at `offset` in the peer's region, which is a multiple of `width`. It
-/// does not return the old value. Not TIELINE_ATOMIC_COMPARE_SWAP.
+/// Applies an atomic to the word of `width` bytes (4 or 8) at `offset` in the peer's region, which is a multiple of `width`. The
+/// call does not return the old value, and does not accept TIELINE_ATOMIC_COMPARE_SWAP.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_atomic(
     key: *const KeyHandle,
@@ -95,8 +95,9 @@ pub unsafe extern "C" fn tieline_atomic(
     }))
 }
 
-/// Like tieline_atomic, and fetches the old value: into `value` if the call returns TIELINE_OK, otherwise with the operation's
-/// completion. TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`; the other operations ignore `compare`.
+/// Applies an atomic as tieline_atomic does, and fetches the old value: into `value` if the call returns TIELINE_OK, otherwise with
+/// the operation's completion. TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`; the other operations
+/// ignore `compare`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_fetch(
     key: *const KeyHandle,
@@ -133,7 +134,7 @@ pub unsafe extern "C" fn tieline_fetch(
     fetch_further(key, call, value, how, request, Tried::NOT)
 }
 
-/// The slow path of `tieline_fetch`, which handles every case.
+/// Fetches as `tieline_fetch` does, on the slow path, which handles every case.
 #[cold]
 #[inline(never)]
 fn fetch_further(
@@ -166,7 +167,7 @@ fn fetch_further(
 }
 
 /// Maps a key's memory into this process for loads and stores. This works for peers on this host if a provider supports it
-/// (otherwise TIELINE_UNSUPPORTED). Accesses through the mapping are not checked. It stays until tieline_pointer_drop.
+/// (otherwise TIELINE_UNSUPPORTED). Accesses through the mapping are not checked. The mapping exists until tieline_pointer_drop.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_pointer(
     key: *const KeyHandle,
@@ -190,7 +191,7 @@ pub unsafe extern "C" fn tieline_key_pointer(
     }))
 }
 
-/// Releases a mapping. Its memory must not be accessed after that.
+/// Releases a mapping. The mapped memory must not be accessed afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_pointer_drop(pointer: *mut PointerHandle) -> i32 {
     done(guarded(|| {

@@ -1,11 +1,11 @@
-//! Bytes and strings, from and to the caller.
+//! Conversion of bytes and strings between the caller and the library.
 
 use super::error::Fault;
 use super::records::{Out, null, out};
 use std::ffi::{CStr, c_char, c_void};
 use tieline::Status;
 
-/// The caller's bytes, valid during the call.
+/// Returns the caller's bytes, which are valid during the call.
 #[inline]
 pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fault> {
     if len == 0 {
@@ -14,17 +14,17 @@ pub(crate) fn bytes<'a>(start: *const c_void, len: usize) -> Result<&'a [u8], Fa
     if start.is_null() || len > isize::MAX as usize {
         return Err(no_bytes(start, len));
     }
-    // SAFETY: the caller's bytes, which no thread changes during the call.
+    // SAFETY: the caller guarantees that the bytes are readable, and that no thread changes them during the call.
     Ok(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
-/// The same for the fast path: `None` for a null address or an impossible length.
+/// Returns the caller's bytes as [`bytes`] does, for the fast path: `None` for a null address or an impossible length.
 #[inline(always)]
 pub(crate) fn some_bytes<'a>(start: *const c_void, len: usize) -> Option<&'a [u8]> {
     if start.is_null() || len > isize::MAX as usize {
         return None;
     }
-    // SAFETY: as above.
+    // SAFETY: the reason is the same as for the preceding `unsafe` block.
     Some(unsafe { std::slice::from_raw_parts(start.cast(), len) })
 }
 
@@ -36,18 +36,18 @@ fn no_bytes(start: *const c_void, len: usize) -> Fault {
     Fault::new(Status::Invalid, "too many bytes", format!("len is {len}"), "pass their number")
 }
 
-/// The caller's string.
+/// Returns the caller's string.
 pub(crate) fn string<'a>(text: *const c_char, what: &str) -> Result<&'a str, Fault> {
     if text.is_null() {
         return Err(null(what));
     }
-    // SAFETY: the caller's string, which ends with a zero.
+    // SAFETY: the caller guarantees that the string is readable and ends with a zero.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str()
         .map_err(|_| Fault::new(Status::Invalid, what, "it is not UTF-8", "pass text in UTF-8"))
 }
 
-/// The caller's buffer for bytes of a length that it does not know, and the place for the actual length.
+/// The caller's buffer, and the place for the actual length. The caller does not know the length in advance.
 pub(crate) struct Room {
     to: *mut u8,
     room: usize,
@@ -55,18 +55,18 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// `len` holds the size of the buffer, and receives the actual length.
+    /// Checks the caller's buffer. `len` holds the size of the buffer, and receives the actual length.
     pub(crate) fn new(to: *mut c_void, len: *mut usize) -> Result<Room, Fault> {
         if len.is_null() {
             return Err(null("where the number of bytes goes"));
         }
-        // SAFETY: the caller's `len`.
+        // SAFETY: the caller guarantees that `len` is null or valid; the code has checked that it is not null.
         let given = unsafe { len.read() };
         let room = if to.is_null() { 0 } else { given };
         Ok(Room { to: to.cast(), room, len: out(len, 0)? })
     }
 
-    /// Copies the bytes out. If they do not fit, only their number is written.
+    /// Copies the bytes to the caller's buffer. If the buffer is too small, only the number of bytes is written.
     pub(crate) fn fill(&self, bytes: &[u8]) -> Result<(), Fault> {
         self.len.set(bytes.len());
         if bytes.len() > self.room {
@@ -77,7 +77,7 @@ impl Room {
         Ok(())
     }
 
-    /// Copies a string out with its zero; the reported length does not count the zero.
+    /// Copies a string and its terminating zero to the caller's buffer; the reported length does not count the zero.
     pub(crate) fn write(&self, text: &str) -> Result<(), Fault> {
         self.len.set(text.len());
         if text.len() >= self.room {

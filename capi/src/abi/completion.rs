@@ -9,7 +9,7 @@ use tieline::{CompletionError, Outcome};
 
 /// Waits for a pending operation, at most `timeout_ns` (below 0: without limit). If `value` is not null, it receives the
 /// operation's value, which is 0 except for a fetching atomic. The request number is released, except after TIELINE_TIMED_OUT and
-/// after TIELINE_BUSY in a handler: then the operation goes on.
+/// after TIELINE_BUSY in a handler: in these two cases the operation continues.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_finish(
     worker: *const WorkerHandle,
@@ -46,7 +46,8 @@ pub unsafe extern "C" fn tieline_worker_finish(
     }))
 }
 
-/// Tests a pending operation: TIELINE_PENDING while it has not completed, otherwise as tieline_worker_finish. It makes no progress.
+/// Tests a pending operation: TIELINE_PENDING while it has not completed, otherwise the same result as tieline_worker_finish. The
+/// call makes no progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_test(
     worker: *const WorkerHandle,
@@ -70,7 +71,8 @@ pub unsafe extern "C" fn tieline_worker_test(
     }))
 }
 
-/// Releases the request number of a pending operation. The operation goes on; if it fails, the endpoint's next flush reports that.
+/// Releases the request number of a pending operation. The operation continues. If the operation fails, the endpoint's next flush
+/// reports the failure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, request: u64) -> i32 {
     done(
@@ -80,7 +82,7 @@ pub unsafe extern "C" fn tieline_worker_forget(worker: *const WorkerHandle, requ
 }
 
 /// Cancels a pending operation. TIELINE_OK means that the cancellation has begun, not that it has succeeded: finish the request to
-/// learn that.
+/// learn the outcome.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_cancel(worker: *const WorkerHandle, request: u64) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {
@@ -88,8 +90,8 @@ pub unsafe extern "C" fn tieline_worker_cancel(worker: *const WorkerHandle, requ
     }))
 }
 
-/// Reports the completion of a pending operation with `user`, through tieline_worker_take_completed. The request number is
-/// released.
+/// Arranges that the completion of a pending operation is reported with `user` by tieline_worker_take_completed. The call releases
+/// the request number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_track(
     worker: *const WorkerHandle,

@@ -20,31 +20,31 @@ use tieline::{Context, Status};
 /// The root object, which a program opens first.
 pub struct ContextHandle(());
 
-/// One variable and its value; overrides the environment and files.
+/// A setting: a variable and its value. The value overrides the environment and the files.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Setting {
-    /// The name: TIELINE_*.
+    /// The name of the variable: TIELINE_*.
     pub name: *const c_char,
     /// The value, as in the environment.
     pub value: *const c_char,
 }
 
-/// How to open a context; zeros: as the environment and the configuration files say.
+/// The parameters of tieline_context_open. If all fields are zero, the environment and the configuration files apply.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ContextParams {
-    /// Bytes of this record.
+    /// The size of this record in bytes.
     pub size: usize,
     /// Variables that override the environment and the files.
     pub settings: *const Setting,
     /// The number of settings.
     pub settings_count: usize,
-    /// TIELINE_CONTEXT_*.
+    /// Flags of the context: TIELINE_CONTEXT_*.
     pub flags: u64,
 }
 
-// SAFETY: it consists of numbers and addresses only.
+// SAFETY: `ContextParams` consists of numbers and addresses only.
 unsafe impl Params for ContextParams {}
 
 pub(crate) struct ContextObject {
@@ -56,13 +56,13 @@ impl Object for ContextObject {
     const NAME: &'static str = "a context";
 }
 
-/// Stores an object under a new handle; drops it if no handle is left.
+/// Stores an object under a new handle. If no handle is left, drops the object.
 pub(crate) fn keep<T: Object>(object: T) -> Result<Handle<T>, Fault> {
     let object = Box::into_raw(Box::new(object));
-    // SAFETY: it comes from a box, so it is not null.
+    // SAFETY: `object` comes from a box, so the address is not null.
     let kept = table::keep(unsafe { NonNull::new_unchecked(object) });
     kept.ok_or_else(|| {
-        // SAFETY: it comes from the box above, and there is no handle for it.
+        // SAFETY: the address comes from the box above, and there is no handle for the object.
         drop(unsafe { Box::from_raw(object) });
         no_handles()
     })
@@ -74,7 +74,7 @@ pub(crate) fn no_handles() -> Fault {
     Fault::new(Status::NoMemory, what, why, "close unused objects")
 }
 
-/// Ends a handle made by [`keep`].
+/// Ends a handle made by [`keep`] and returns the object.
 pub(crate) fn take<T: Object, C>(given: *const C) -> Result<Box<T>, Fault> {
     let handle = Handle::<T>::of(given);
     let object = table::end(handle).ok_or_else(|| no_object(handle))?;
@@ -99,24 +99,24 @@ pub(crate) fn end_of_worker<T: Object, C>(
     }
 }
 
-/// Ends a handle made by [`keep`], if its object can be ended. An object that `end` gives back keeps its handle and its address.
-/// Meanwhile other calls with that handle return `Busy`.
+/// Ends a handle made by [`keep`], if `end` accepts the object. If `end` returns the object, the object keeps its handle and its
+/// address. Other calls with that handle return `Busy` while `end` runs.
 pub(crate) fn try_take<T: Object, C, R>(
     given: *const C,
     end: impl FnOnce(T) -> Result<R, (T, Fault)>,
 ) -> Result<R, Fault> {
     let handle = Handle::<T>::of(given);
     let place = table::hold(handle).ok_or_else(|| no_object(handle))?;
-    // SAFETY: `keep` stored a box, and no other thread takes the object out while it is held.
+    // SAFETY: `keep` stored a box, and no other thread takes the object out while this call holds the object.
     match end(unsafe { place.read() }) {
         Ok(result) => {
-            // SAFETY: that box, whose object was moved out.
+            // SAFETY: the address comes from that box, whose object was moved out.
             drop(unsafe { Box::from_raw(place.as_ptr().cast::<MaybeUninit<T>>()) });
             table::release(handle);
             Ok(result)
         }
         Err((object, fault)) => {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             unsafe { place.write(object) };
             table::restore(handle);
             Err(fault)
@@ -124,14 +124,14 @@ pub(crate) fn try_take<T: Object, C, R>(
     }
 }
 
-/// Changes an object with exclusive access.
+/// Runs `body` with exclusive access to an object.
 pub(crate) fn change<T: Object, C>(
     given: *const C,
     body: impl FnOnce(&mut T) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let handle = Handle::<T>::of(given);
     let mut place = table::hold(handle).ok_or_else(|| no_object(handle))?;
-    // SAFETY: `keep` stored a box, and no other thread has access while it is held.
+    // SAFETY: `keep` stored a box, and no other thread has access while this call holds the object.
     let changed = body(unsafe { place.as_mut() });
     table::restore(handle);
     changed
@@ -177,14 +177,15 @@ pub unsafe extern "C" fn tieline_context_open(
     }))
 }
 
-/// Releases a context. Objects that were opened in it stay valid and keep what they need.
+/// Releases a context. Objects that were opened in the context remain valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_close(context: *mut ContextHandle) -> i32 {
     done(guarded(|| take::<ContextObject, _>(context).map(drop)))
 }
 
-/// Reports which modules were found, which are used, and why each of the others is not: TIELINE_REPORT_*, a string with its zero.
-/// `len` holds the size of `text`, and receives the length of the string without its zero; TIELINE_TOO_LARGE if it does not fit.
+/// Reports which modules were found, which modules are used, and why a module is not used. `kind` is TIELINE_REPORT_*. The report
+/// is a string that ends with a zero. `len` holds the size of `text`, and receives the length of the string without its zero.
+/// Returns TIELINE_TOO_LARGE if the string does not fit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_report(
     context: *const ContextHandle,

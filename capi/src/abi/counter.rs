@@ -9,7 +9,7 @@ use super::worker::{WorkerHandle, WorkerState, drive, state_of};
 use std::sync::Arc;
 use tieline::{CompletionCounter, Outcome, Status};
 
-/// Counts completed operations of one worker.
+/// A counter of completed operations of one worker.
 pub struct CounterHandle(());
 
 pub(crate) struct CounterObject {
@@ -32,7 +32,7 @@ impl CounterObject {
         Err(Fault::new(Status::Invalid, "a counter", why, "open one for the operation's worker"))
     }
 
-    /// Counts an operation of `state`, whose mark is held.
+    /// Counts an operation of `state`, whose mark the caller holds.
     pub(crate) fn count(&self, state: &WorkerState, outcome: &Outcome) -> Result<(), Fault> {
         Ok(state.worker()?.count(outcome, &self.counter)?)
     }
@@ -42,13 +42,13 @@ impl CounterObject {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Counted {
-    /// Bytes of this record; set it before the call.
+    /// The size of this record in bytes. Set this field before the call.
     pub size: usize,
-    /// Operations that completed successfully.
+    /// The number of operations that completed successfully.
     pub done: u64,
-    /// Operations that failed, were canceled, or ended with their endpoint.
+    /// The number of operations that failed, were canceled, or ended with their endpoint.
     pub failed: u64,
-    /// Operations that have not completed.
+    /// The number of operations that have not completed.
     pub pending: u64,
     /// The status of the first failure; 0 if there is none.
     pub first_failure: i32,
@@ -60,7 +60,7 @@ pub struct Counted {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Completed {
-    /// The word that the operation was tracked with.
+    /// The word that the caller passed to track the operation.
     pub user: u64,
     /// The value of a fetching atomic, otherwise 0.
     pub value: u64,
@@ -103,12 +103,12 @@ pub unsafe extern "C" fn tieline_counter_read(
                 first_kind: failure.as_ref().map_or(0, |fault| fault.kind as u32),
             })
         })?;
-        // SAFETY: the caller's record.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(counted, &counted_now) }
     }))
 }
 
-/// Releases a counter. The operations that it counts go on.
+/// Releases a counter. The counted operations continue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_counter_drop(counter: *mut CounterHandle) -> i32 {
     done(guarded(|| {
@@ -117,9 +117,9 @@ pub unsafe extern "C" fn tieline_counter_drop(counter: *mut CounterHandle) -> i3
     }))
 }
 
-/// Takes completed operations that were tracked, in the order of completion. `list` has room for `most` elements of `each` bytes
-/// (sizeof *list); `taken` receives their number. It makes no progress. Each failed operation has its status in its element; the
-/// thread's last error describes the last of them.
+/// Takes completed tracked operations, in the order of completion. `list` has space for `most` elements of `each` bytes (sizeof
+/// *list); `taken` receives the number of elements written. The call makes no progress. The element of a failed operation contains
+/// its status; the thread's last error describes the last failed operation.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_take_completed(
     worker: *const WorkerHandle,
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
                 let kind = fault.as_ref().map_or(0, |fault| fault.kind as u32);
                 let completed = Completed { user, value, status, kind };
                 let known = size_of::<Completed>().min(each);
-                // SAFETY: the caller's list has `most` elements of `each` bytes, and this is one of them.
+                // SAFETY: the caller's list has `most` elements of `each` bytes, and the address is that of one element.
                 unsafe {
                     at.copy_from_nonoverlapping((&raw const completed).cast(), known);
                     at.add(known).write_bytes(0, each - known);
@@ -165,8 +165,8 @@ pub unsafe extern "C" fn tieline_worker_take_completed(
     }))
 }
 
-/// Begins a flush of every endpoint of a worker. The counter counts the flushes; it has none pending once everything that was
-/// posted before this call is complete.
+/// Begins a flush of every endpoint of a worker. The counter counts the flushes. When none of them is pending, every operation that
+/// was posted before this call is complete.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_begin_flush(
     worker: *const WorkerHandle,
@@ -178,7 +178,7 @@ pub unsafe extern "C" fn tieline_worker_begin_flush(
     }))
 }
 
-/// Waits until everything that was posted on every endpoint before this call is complete. TIELINE_BUSY in a handler.
+/// Waits until every operation that was posted on any endpoint before this call is complete. Returns TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_flush(worker: *const WorkerHandle) -> i32 {
     done(guarded(|| drive(worker, |_, worker| Ok(worker.flush()?))))

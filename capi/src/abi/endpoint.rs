@@ -18,12 +18,12 @@ use std::sync::Arc;
 use tieline::endpoint::{AtOnce, Tried};
 use tieline::{Close, Endpoint, Outcome, PostError, Status};
 
-/// A route from one worker to one peer.
+/// A connection from one worker to one peer.
 pub struct EndpointHandle(());
 
-/// Shared by the handle and by the keys of this endpoint.
+/// The state of an endpoint, shared by the handle and by the keys of the endpoint.
 pub(crate) struct EndpointState {
-    /// Its user word in the core is our handle, so that an endpoint from the core leads back to this state.
+    /// The endpoint of the core. The endpoint's user word is the C handle, so that an endpoint from the core leads to this state.
     endpoint: UnsafeCell<Option<Endpoint>>,
     pub(crate) worker: Arc<WorkerState>,
     user: Cell<u64>,
@@ -35,39 +35,39 @@ impl Object for EndpointState {
 }
 
 impl EndpointState {
-    /// Stores an endpoint; returns the bits of its handle.
+    /// Stores an endpoint, and returns the bits of its handle.
     pub(crate) fn keep(worker: Arc<WorkerState>, endpoint: Endpoint) -> Result<u64, Fault> {
         let state =
             EndpointState { endpoint: UnsafeCell::new(Some(endpoint)), worker, user: Cell::new(0) };
         let raw = Rc::into_raw(Rc::new(state)).cast_mut();
-        // SAFETY: it comes from an Rc, so it is not null.
+        // SAFETY: `raw` comes from an Rc, so the address is not null.
         let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
-            // SAFETY: the Rc from above.
+            // SAFETY: `raw` comes from the Rc above.
             drop(unsafe { Rc::from_raw(raw) });
             return Err(no_handles());
         };
-        // SAFETY: the table keeps it alive.
+        // SAFETY: the table keeps the state alive.
         unsafe { &*raw }.get()?.set_user(handle.bits());
         Ok(handle.bits())
     }
 
-    /// The endpoint, unless its handle was dropped. Call it under the worker's mark.
+    /// Returns the endpoint, unless its handle was dropped. The caller must hold the worker's mark.
     #[inline]
     pub(crate) fn get(&self) -> Result<&Endpoint, Fault> {
-        // SAFETY: it is taken out only under the worker's mark, and not while a call that posts is in progress:
+        // SAFETY: the endpoint is taken out only under the worker's mark, and not while a call that posts is in progress:
         // `tieline_endpoint_drop`.
         unsafe { &*self.endpoint.get() }.as_ref().ok_or_else(closed_endpoint)
     }
 
-    /// Whether this state holds that endpoint.
+    /// Checks whether this state holds `endpoint`.
     pub(crate) fn is(&self, endpoint: &Endpoint) -> bool {
         self.get().is_ok_and(|own| own == endpoint)
     }
 
-    /// Adds an owner.
+    /// Adds an owner of this state.
     pub(crate) fn share(&self) -> Rc<EndpointState> {
         let state = std::ptr::from_ref(self);
-        // SAFETY: the table has it from `Rc::into_raw`, and one thread at a time is in here.
+        // SAFETY: the address in the table comes from `Rc::into_raw`, and at most one thread at a time is in a call of the worker.
         unsafe {
             Rc::increment_strong_count(state);
             Rc::from_raw(state)
@@ -78,13 +78,13 @@ impl EndpointState {
     #[inline(always)]
     pub(crate) fn at_once<T>(&self, body: impl FnOnce(&Endpoint) -> AtOnce<T>) -> AtOnce<T> {
         let tried = self.worker.mark.at_once(|| {
-            // SAFETY: as in `get`.
+            // SAFETY: the reason is the same as in `get`.
             unsafe { &*self.endpoint.get() }.as_ref().map_or(AtOnce::NotTried, body)
         });
         tried.unwrap_or(AtOnce::NotTried)
     }
 
-    /// Runs a body that posts on it.
+    /// Runs `body`, which posts on this endpoint.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -111,7 +111,7 @@ fn closed_endpoint() -> Fault {
     fault
 }
 
-/// Runs a query on an endpoint.
+/// Runs `body`, which only reads the endpoint.
 fn ask<T>(
     endpoint: *const EndpointHandle,
     body: impl FnOnce(&Endpoint) -> Result<T, Fault>,
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn tieline_worker_connect(
     }))
 }
 
-/// Releases an endpoint. Its queued operations are still sent. Operations that were already posted end as canceled, or complete
-/// normally if the connection stays. Its keys become useless.
+/// Releases an endpoint. Messages in its queue are still sent. An operation that was already posted is canceled, or completes
+/// normally if the connection remains. The endpoint's keys become unusable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_drop(endpoint: *mut EndpointHandle) -> i32 {
     done(guarded(|| {
@@ -146,19 +146,20 @@ pub unsafe extern "C" fn tieline_endpoint_drop(endpoint: *mut EndpointHandle) ->
         end_of_worker::<EndpointState, _>(endpoint, worker, |endpoint| {
             let handle = Handle::<EndpointState>::of(endpoint);
             let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
-            // SAFETY: the Rc that the table was given; the table returns it to one caller only.
+            // SAFETY: the address comes from the Rc that was given to the table; the table returns the address to one caller only.
             let state = unsafe { Rc::from_raw(raw.as_ptr().cast_const()) };
-            // SAFETY: the mark is held and no call that posts is in progress, or this call would have been refused.
+            // SAFETY: this thread holds the mark, and no call that posts is in progress; otherwise this call would have been
+            // refused.
             drop(unsafe { &mut *state.endpoint.get() }.take());
             Ok(())
         })
     }))
 }
 
-/// Sends a message of any length: `id` selects the handler at the peer, which receives `header` and the payload. The payload is
-/// copied. TIELINE_OK: the transport has accepted it. TIELINE_PENDING: it is queued, or it is a rendezvous message: it is longer
-/// than max_message (tieline_endpoint_limits), so the peer requests its bytes later. TIELINE_AGAIN: nothing was sent; make progress
-/// and try again. `how` and `request` may be null.
+/// Sends a message of any length: `id` selects the handler at the peer, and the handler receives `header` and the payload. The call
+/// copies the payload. TIELINE_OK: the transport has accepted the message. TIELINE_PENDING: the message is queued, or it is longer
+/// than max_message (tieline_endpoint_limits) and therefore a rendezvous message, whose bytes the peer requests later.
+/// TIELINE_AGAIN: nothing was sent; make progress and try again. `how` and `request` may be null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_send(
     endpoint: *const EndpointHandle,
@@ -191,7 +192,7 @@ pub unsafe extern "C" fn tieline_send(
     send(endpoint, id, header, payload, len, how, request)
 }
 
-/// The slow path of `tieline_send`, which handles every case.
+/// Sends as `tieline_send` does, on the slow path, which handles every case.
 #[cold]
 #[inline(never)]
 fn send(
@@ -209,7 +210,7 @@ fn send(
     }))
 }
 
-/// Continues after a provider has refused the inline attempt.
+/// Sends a message after a provider has refused the inline attempt.
 #[cold]
 #[inline(never)]
 fn send_further(
@@ -230,7 +231,8 @@ fn send_further(
 }
 
 /// Sends a message gathered from pieces of regions, which must not change until the operation completes. A message that is longer
-/// than max_message is a rendezvous message, as for tieline_send; if it is a single piece, the peer reads it in place.
+/// than max_message is a rendezvous message, as for tieline_send. If a rendezvous message has a single piece, the peer reads the
+/// piece in place.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_send_pieces(
     endpoint: *const EndpointHandle,
@@ -247,8 +249,8 @@ pub unsafe extern "C" fn tieline_send_pieces(
     }))
 }
 
-/// Completes when every put, get and atomic posted before is complete at the target, and the transport has accepted every
-/// message posted before. TIELINE_BUSY in a handler.
+/// Flushes the endpoint. The flush completes when every put, get and atomic posted before is complete at the target, and the
+/// transport has accepted every message posted before. Returns TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_flush(
     endpoint: *const EndpointHandle,
@@ -262,7 +264,8 @@ pub unsafe extern "C" fn tieline_endpoint_flush(
     )
 }
 
-/// Completes when the peer's handlers have run for every message posted before: a round trip.
+/// Flushes messages with a round trip to the peer. The flush completes when the peer's handlers have run for every message posted
+/// before.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_flush_messages(
     endpoint: *const EndpointHandle,
@@ -274,13 +277,13 @@ pub unsafe extern "C" fn tieline_endpoint_flush_messages(
     }))
 }
 
-/// Orders every put, get and atomic posted before ahead of those posted after. It does not wait.
+/// Orders every put, get and atomic posted before ahead of those posted after. The call does not wait.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_fence(endpoint: *const EndpointHandle) -> i32 {
     done(ask(endpoint, |endpoint| Ok(endpoint.fence()?)))
 }
 
-/// Closes the endpoint, as an operation: TIELINE_CLOSE_*. The handle stays until it is dropped.
+/// Begins to close the endpoint; `how` is TIELINE_CLOSE_*. The close is an operation. The handle remains until it is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_close(
     endpoint: *const EndpointHandle,
@@ -302,7 +305,7 @@ pub unsafe extern "C" fn tieline_endpoint_close(
     }))
 }
 
-/// Attaches a word of the caller's to the endpoint.
+/// Attaches a word to the endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_set_user(
     endpoint: *const EndpointHandle,
@@ -311,7 +314,7 @@ pub unsafe extern "C" fn tieline_endpoint_set_user(
     done(object::<EndpointState, _>(endpoint).map(|state| state.user.set(user)))
 }
 
-/// Reads the attached word; 0 at first.
+/// Reads the word that was attached to the endpoint. The initial value is 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_user(
     endpoint: *const EndpointHandle,
@@ -323,7 +326,7 @@ pub unsafe extern "C" fn tieline_endpoint_user(
     }))
 }
 
-/// The number that identifies the peer in this worker. Messages and notifications from the peer carry the same number.
+/// Reports the number that identifies the peer in this worker. Messages and notifications from the peer carry the same number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_peer(
     endpoint: *const EndpointHandle,
@@ -336,7 +339,8 @@ pub unsafe extern "C" fn tieline_endpoint_peer(
     }))
 }
 
-/// Describes the path to this peer in one line with its zero; `len` as for tieline_context_report.
+/// Describes the path to this peer in one line, a string that ends with a zero. `len` has the same meaning as for
+/// tieline_context_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_path(
     endpoint: *const EndpointHandle,
@@ -349,8 +353,8 @@ pub unsafe extern "C" fn tieline_endpoint_path(
     }))
 }
 
-/// Reports whether the endpoint has ended: TIELINE_OK while it has not, otherwise its status below 0. `why` may be null; it is
-/// filled as by tieline_last_error, and its strings last until the next call that fails in this thread.
+/// Reports whether the endpoint has ended: TIELINE_OK if it has not, otherwise the status of the failure, which is below 0. `why`
+/// may be null; it is filled as by tieline_last_error, and its strings are valid until the next call that fails in this thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_error(
     endpoint: *const EndpointHandle,
@@ -361,22 +365,22 @@ pub unsafe extern "C" fn tieline_endpoint_error(
         None => Ok(()),
     }));
     if !why.is_null() {
-        // SAFETY: the caller's record.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         let written = unsafe { super::error::tieline_last_error(why) };
         return if ended == 0 { clear(why) } else { ended.min(written) };
     }
     ended
 }
 
-/// Fills the record with zeros: no failure.
+/// Fills the record with zeros, which mean that there is no failure.
 fn clear(why: *mut Failure) -> i32 {
     // SAFETY: a record of numbers and addresses may be all zeros.
     let none: Failure = unsafe { std::mem::zeroed() };
-    // SAFETY: the caller's record.
+    // SAFETY: the caller guarantees that its record is null or valid during this call.
     done(unsafe { records::write(why, &none) })
 }
 
-/// Called when an endpoint has failed.
+/// A function that the library calls when an endpoint has failed.
 pub type EndpointFailureFn = Option<
     unsafe extern "C" fn(user: *mut c_void, endpoint: *mut EndpointHandle, why: *const Failure),
 >;
@@ -400,7 +404,7 @@ pub unsafe extern "C" fn tieline_worker_on_endpoint_failure(
                 let Ok(bits) = state.endpoint(endpoint.clone()) else { return };
                 let handle = Handle::<EndpointState>::from_bits(bits).to_c();
                 let fault = Fault::gone(error.clone());
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 shown(&fault, |why| unsafe { handler(user, handle, why) });
             });
             Ok(())

@@ -1,4 +1,4 @@
-//! The guard of every entry point: which thread is admitted, and how a panic is contained.
+//! The guard of every exported function: admits or refuses the thread, and contains panics.
 
 use super::error::{Fault, Kind};
 use super::table::{self, Handle, Object};
@@ -11,16 +11,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tieline::{Status, process};
 
-/// No call is in progress.
+/// The mark while no call is in progress.
 const FREE: usize = 0;
-/// A call is in progress that runs no function of the caller's, except functions that must not call back.
+/// The mark while a call is in progress that runs no function of the caller, except functions that must not call the library.
 const POSTING: usize = 1;
-/// A panic has ended the worker.
+/// The mark after a panic has ended the worker.
 const BROKEN: usize = 2;
-/// No call is in progress, and only the thread that opened the worker is admitted: a provider is bound to that thread.
+/// The mark while no call is in progress and only the thread that opened the worker is admitted, because a provider is bound to
+/// that thread.
 const BOUND: usize = 3;
 
-/// A worker's mark. A value above the constants is the thread that makes progress; calls from its handlers are admitted.
+/// A worker's mark. A value above the constants identifies the thread that makes progress; calls from its handlers are admitted.
 pub(crate) struct Mark {
     word: AtomicUsize,
     opened_by: usize,
@@ -33,13 +34,13 @@ impl Mark {
         Mark { word, opened_by: this_thread(), process: process::Mark::new() }
     }
 
-    /// Whether this thread is inside a call that runs its handlers.
+    /// Checks whether this thread is inside a call that runs the worker's handlers.
     pub(crate) fn is_in_handler(&self) -> bool {
         self.word.load(Ordering::Relaxed) == this_thread()
     }
 
-    /// Runs a body that calls no function of the caller's and cannot panic, without catching panics. `None`: this thread may not be
-    /// admitted, or is in a handler; [`post`](Mark::post) finds out.
+    /// Runs a body that calls no function of the caller and cannot panic, without catching panics. Returns `None` if this thread
+    /// may not be admitted or is in a handler; [`post`](Mark::post) then decides.
     #[inline(always)]
     pub(crate) fn at_once<T>(&self, body: impl FnOnce() -> T) -> Option<T> {
         if self.word.load(Ordering::Relaxed) != FREE {
@@ -53,7 +54,7 @@ impl Mark {
         Some(result)
     }
 
-    /// Runs a body that calls no function of the caller's.
+    /// Runs a body that calls no function of the caller.
     #[inline]
     pub(crate) fn post<T>(&self, body: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         let before = self.word.load(Ordering::Relaxed);
@@ -73,7 +74,7 @@ impl Mark {
         }
     }
 
-    /// Runs a body that may run handlers, which may call in again. The body learns whether it is the outermost call.
+    /// Runs a body that may run handlers, which may call the library again. The body learns whether it is the outermost call.
     #[inline]
     pub(crate) fn drive<T>(&self, body: impl FnOnce(bool) -> Result<T, Fault>) -> Result<T, Fault> {
         let before = self.word.load(Ordering::Relaxed);
@@ -83,7 +84,7 @@ impl Mark {
         self.word.store(this_thread(), Ordering::Relaxed);
         match catch_unwind(AssertUnwindSafe(|| body(before <= BOUND))) {
             Ok(result) => {
-                // A nested call may have ended it.
+                // A nested call may have ended the worker.
                 if self.word.load(Ordering::Relaxed) != BROKEN {
                     self.word.store(before, Ordering::Relaxed);
                 }
@@ -137,22 +138,22 @@ impl Mark {
     }
 }
 
-/// A value that is needed after a call into a provider. It is kept in memory, which costs one instruction. A register would have to
-/// be saved and restored for it, which costs three.
+/// A place for a value that is needed after a call into a provider. The value is kept in memory, which costs one instruction. In a
+/// register, it would have to be saved and restored, which costs three instructions.
 pub(crate) struct Aside<T: Copy>(UnsafeCell<MaybeUninit<T>>);
 
 impl<T: Copy> Aside<T> {
-    /// The place of the value. It stays here, because a value that moves would be written twice.
+    /// Makes an empty place. The place is not moved, because a move would write the value twice.
     #[inline(always)]
     pub(crate) fn empty() -> Aside<T> {
         Aside(UnsafeCell::new(MaybeUninit::uninit()))
     }
 
-    /// Stores a value; the result reads it back.
+    /// Stores a value; the result reads the value back.
     #[inline(always)]
     pub(crate) fn keep(&self, value: T) -> Kept<'_, T> {
         let place = self.0.get().cast::<T>();
-        // SAFETY: its own place, to which no reference exists.
+        // SAFETY: the place belongs to `self`, and no reference to it exists.
         unsafe { place.write_volatile(value) };
         Kept(place, PhantomData)
     }
@@ -164,26 +165,26 @@ pub(crate) struct Kept<'a, T: Copy>(*const T, PhantomData<&'a T>);
 impl<T: Copy> Kept<'_, T> {
     #[inline(always)]
     pub(crate) fn get(&self) -> T {
-        // SAFETY: `keep` initialized it, and the place outlives this borrow.
+        // SAFETY: `keep` initialized the place, and the place outlives this borrow.
         unsafe { self.0.read_volatile() }
     }
 }
 
-/// Defers cancellation of the thread (`pthread_cancel`) while it exists. A cancellation unwinds the stack, which must not happen to
-/// Rust frames. It takes effect at the caller's next cancellation point.
+/// A guard that defers cancellation of the thread (`pthread_cancel`). A cancellation unwinds the stack, which must not happen to
+/// Rust frames. A deferred cancellation takes effect at the caller's next cancellation point.
 pub(crate) struct Uncanceled(c_int);
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
 unsafe extern "C" {
-    /// Writes the previous state if `before` is not null. It cannot fail for a state that it returned earlier.
+    /// Writes the previous state if `before` is not null. The call cannot fail for a state that it returned earlier.
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }
 
 impl Uncanceled {
     pub(crate) fn new() -> Uncanceled {
         let mut before = PTHREAD_CANCEL_DISABLE;
-        // SAFETY: the state of this thread, and a place for one number.
+        // SAFETY: the call changes the state of this thread, and `before` is a place for one number.
         let _ = unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
         Uncanceled(before)
     }
@@ -191,7 +192,7 @@ impl Uncanceled {
 
 impl Drop for Uncanceled {
     fn drop(&mut self) {
-        // SAFETY: the previous state of this thread.
+        // SAFETY: the argument is the previous state of this thread.
         let _ = unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
@@ -202,19 +203,20 @@ pub(crate) fn guarded<T>(body: impl FnOnce() -> Result<T, Fault>) -> Result<T, F
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(panicked(&*panic)))
 }
 
-/// The object of a handle from the caller, for the inline path; [`object`] returns the error if there is none.
+/// Returns the object of a handle from the caller, for the inline path. If there is none, returns `None`; [`object`] then returns
+/// the error.
 #[inline(always)]
 pub(crate) fn live<'a, T: Object, C>(given: *const C) -> Option<&'a T> {
-    // SAFETY: as `object`.
+    // SAFETY: the guarantee is the same as in `object`.
     unsafe { table::look(Handle::<T>::of(given)) }
 }
 
-/// The object of a handle from the caller, or the error.
+/// Returns the object of a handle from the caller, or the error if there is none.
 #[inline]
 pub(crate) fn object<'a, T: Object, C>(given: *const C) -> Result<&'a T, Fault> {
     let handle = Handle::<T>::of(given);
-    // SAFETY: the caller does not end an object that another call uses. A handler that tries gets `Busy`, or ends an object
-    // that the calls around it no longer use.
+    // SAFETY: the caller does not end an object that another call uses. A handler that tries to end such an object gets `Busy`, or
+    // ends an object that the outer calls do not access afterwards.
     unsafe { table::look(handle) }.ok_or_else(|| no_object(handle))
 }
 
@@ -245,10 +247,10 @@ fn panicked(panic: &(dyn Any + Send)) -> Fault {
     Fault::new(Status::ProviderFailed, "the library panicked", words, fix).of(Kind::Panicked)
 }
 
-/// A number of the calling thread, larger than all constants of the mark.
+/// Returns a number that identifies the calling thread, larger than all constants of the mark.
 #[inline]
 fn this_thread() -> usize {
-    // SAFETY: no preconditions.
+    // SAFETY: `pthread_self` has no preconditions.
     unsafe { libc::pthread_self() as usize }
 }
 

@@ -27,17 +27,17 @@ pub(crate) enum Kind {
     Panicked = numbers::TIELINE_PANICKED,
 }
 
-/// A failure that is returned to the caller.
+/// A failure that an exported function returns to the caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) kind: Kind,
     pub(crate) error: Error,
-    /// Something has ended because its time was up: TIELINE_EXPIRED. A wait that times out ends nothing.
+    /// Whether something has ended because its time was up: TIELINE_EXPIRED. A wait that times out ends nothing.
     has_expired: bool,
 }
 
 impl Fault {
-    /// An error of the caller's, unless its kind is changed.
+    /// Makes a failure that is the caller's error, unless its kind is changed.
     #[cold]
     pub(crate) fn new(
         status: Status,
@@ -48,28 +48,28 @@ impl Fault {
         Error::new(status, what, why, fix).into()
     }
 
-    /// The same failure with another kind.
+    /// Returns the same failure with another kind.
     #[cold]
     pub(crate) fn of(mut self, kind: Kind) -> Fault {
         self.kind = kind;
         self
     }
 
-    /// A failure that has ended something: an operation, an endpoint, a name query or a worker.
+    /// Makes a failure that has ended something: an operation, an endpoint, a name query or a worker.
     #[cold]
     pub(crate) fn ended(kind: Kind, error: Error) -> Fault {
         let has_expired = error.status() == Status::TimedOut;
         Fault { kind, error, has_expired }
     }
 
-    /// An endpoint or a peer is gone, for this reason.
+    /// Makes the failure of an endpoint or a peer that is gone for this reason.
     #[cold]
     pub(crate) fn gone(error: impl Into<ConnectError>) -> Fault {
         let error = error.into();
         Fault::ended(gone_kind(&error), error.into())
     }
 
-    /// TIELINE_*, below 0.
+    /// Returns the status of the failure: TIELINE_*, below 0.
     pub(crate) fn status(&self) -> i32 {
         if self.has_expired { numbers::TIELINE_EXPIRED } else { self.error.status() as i32 }
     }
@@ -80,7 +80,7 @@ impl From<Error> for Fault {
         let kind = match error.status() {
             _ if error.scope() == Scope::Context => Kind::Reopen,
             _ if error.setting().is_some() => Kind::Configure,
-            // Nothing has ended: the same call goes on.
+            // Nothing has ended: the same call may be made again.
             Status::Again | Status::TimedOut => Kind::Retry,
             Status::NoMemory => Kind::Release,
             Status::PeerFailed => Kind::Exchange,
@@ -101,7 +101,7 @@ fn connection_kind(error: &ConnectError) -> Kind {
     }
 }
 
-/// The call was correct, so the endpoint itself has ended: reconnect.
+/// Chooses the kind for a correct call on an endpoint that has ended.
 fn gone_kind(error: &ConnectError) -> Kind {
     match connection_kind(error) {
         Kind::Correct => Kind::Reconnect,
@@ -154,27 +154,27 @@ impl From<OpenError> for Fault {
     }
 }
 
-/// A failure in words, and how to react to it.
+/// A failure: its texts, and how to react to it.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Failure {
-    /// Bytes of this record; set it before the call.
+    /// The size of this record in bytes. Set this field before the call.
     pub size: usize,
-    /// TIELINE_*, below 0; 0 if nothing has failed yet.
+    /// The status of the failure: TIELINE_*, below 0; 0 if nothing has failed yet.
     pub status: i32,
-    /// How to react: TIELINE_DO_*; or the outcome of an operation: TIELINE_OP_*.
+    /// The reaction to a failed call: TIELINE_DO_*; or the outcome of a failed operation: TIELINE_OP_*.
     pub kind: u32,
-    /// What happened. Never null; valid until the next call that fails in this thread.
+    /// The text of the event. Never null; valid until the next call that fails in this thread.
     pub what: *const c_char,
-    /// Why; empty if the status says everything.
+    /// The text of the reason; empty if the status says everything.
     pub why: *const c_char,
-    /// What to do; empty if there is no advice.
+    /// The text of the remedy; empty if there is no advice.
     pub fix: *const c_char,
-    /// The name of the setting that caused it; null if none did.
+    /// The name of the setting that caused the failure; null if no setting did.
     pub setting: *const c_char,
 }
 
-/// The last failure of a thread, and its C strings once they were requested.
+/// The last failure of a thread, and its C strings after the first request for them.
 #[derive(Default)]
 struct Last {
     fault: Option<Fault>,
@@ -220,7 +220,7 @@ impl Words {
     }
 }
 
-/// Passes a failure's record to a function of the caller's, valid during that call.
+/// Passes a failure's record to a function of the caller. The record is valid during that call.
 pub(crate) fn shown<T>(fault: &Fault, show: impl FnOnce(&Failure) -> T) -> T {
     let words = Words::of(&fault.error);
     show(&words.record(fault))
@@ -230,7 +230,8 @@ pub(crate) fn text(words: &str) -> CString {
     CString::new(words.replace('\0', " ")).unwrap_or_default()
 }
 
-/// The return value of an exported function: a non-negative status, or the status of the failure, which is stored in the thread.
+/// Makes the return value of an exported function: a non-negative status, or the status of the failure, which is stored in the
+/// thread.
 #[inline]
 pub(crate) fn answer(result: Result<i32, Fault>) -> i32 {
     match result {
@@ -239,7 +240,7 @@ pub(crate) fn answer(result: Result<i32, Fault>) -> i32 {
     }
 }
 
-/// The same for a call without a value.
+/// Makes the return value of an exported function that returns no value.
 pub(crate) fn done(result: Result<(), Fault>) -> i32 {
     answer(result.map(|()| 0))
 }
@@ -284,7 +285,7 @@ pub unsafe extern "C" fn tieline_last_error(out: *mut Failure) -> i32 {
     }
 }
 
-/// The same in one line, "what: why; what to do". Never null; empty if nothing has failed yet.
+/// Describes the last failure of this thread in one line, "what: why; what to do". Never null; empty if nothing has failed yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn tieline_error_text() -> *const c_char {
     let line = LAST.try_with(|last| {

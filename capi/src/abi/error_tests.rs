@@ -1,7 +1,7 @@
 use super::*;
 use std::fmt::Write;
 
-/// The origin of a failure, and the conversion of an error there.
+/// The origin of a failure, and the function that converts an error of that origin.
 type Column = (&'static str, fn(Error) -> Fault);
 
 /// The columns of the table in docs/c.md.
@@ -35,7 +35,8 @@ fn name(kind: Kind) -> &'static str {
     }
 }
 
-/// The table of docs/c.md. Each status has a row. The row `EXPIRED` shows what `TIMED_OUT` becomes if something has ended.
+/// Returns the table of docs/c.md. Each status has a row. The row `EXPIRED` shows how `TIMED_OUT` is reported if something has
+/// ended.
 fn table() -> String {
     let mut text = String::from("| status |");
     for (column, _) in COLUMNS {

@@ -1,4 +1,4 @@
-//! How the completion of an operation is reported, and requests.
+//! Parameters that select how the completion of an operation is reported, and requests.
 
 use super::counter::{CounterHandle, CounterObject};
 use super::enter::object;
@@ -11,31 +11,33 @@ use super::records::{self, Params};
 use super::worker::{WorkerState, closed};
 use tieline::{Outcome, Request, Status};
 
-/// How the completion of an operation is reported. Null, or all zeros: by the request number that the call writes. If no number is
-/// requested, there is no report, and the endpoint's next flush reports a failure.
+/// The parameters that select how the completion of an operation is reported. If the pointer is null or all fields are zero, the
+/// completion is reported by the request number that the call writes. If the caller requests no number, only a failure is reported,
+/// by the endpoint's next flush.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct How {
-    /// Bytes of this record.
+    /// The size of this record in bytes.
     pub size: usize,
-    /// TIELINE_TELL_*.
+    /// The kind of the report: TIELINE_TELL_*.
     pub tell: u32,
-    /// TIELINE_HOW_*.
+    /// Flags of the operation: TIELINE_HOW_*.
     pub flags: u32,
-    /// TIELINE_TELL_TRACKED: the word that is reported with the completion.
+    /// The word that is reported with the completion, for TIELINE_TELL_TRACKED.
     pub user: u64,
-    /// TIELINE_TELL_COUNTED: the counter.
+    /// The counter, for TIELINE_TELL_COUNTED.
     pub counter: *const CounterHandle,
-    /// TIELINE_HOW_NOTIFY: the word that the peer receives after the bytes of a put.
+    /// The word that the peer receives after the bytes of a put, for TIELINE_HOW_NOTIFY.
     pub word: u32,
-    /// Must be zero.
+    /// A reserved field, which must be zero.
     pub reserved: u32,
 }
 
-// SAFETY: it consists of numbers and addresses only.
+// SAFETY: `How` consists of numbers and addresses only.
 unsafe impl Params for How {}
 
-/// Requests of a worker, by number. A number is a place and, in the upper bits, the use count of the place.
+/// The requests of a worker, by number. A request number consists of the index of a place and, in the upper bits, the use count of
+/// the place.
 #[derive(Default)]
 pub(crate) struct Requests {
     places: Vec<(u32, Option<Request>)>,
@@ -54,24 +56,24 @@ impl Requests {
         u64::from(*used) << 32 | (u64::from(place) + 1)
     }
 
-    /// The request with this number, unless it has ended.
+    /// Returns the request with this number, unless the request has ended.
     pub(crate) fn get(&self, number: u64) -> Result<&Request, Fault> {
         let place = (number as u32 as usize).wrapping_sub(1);
         let found = self.places.get(place).filter(|(used, _)| u64::from(*used) == number >> 32);
         found.and_then(|(_, request)| request.as_ref()).ok_or_else(|| no_request(number))
     }
 
-    /// Takes the request out for the duration of a wait. Its place stays reserved.
+    /// Takes the request out for the duration of a wait. The place of the request stays reserved.
     pub(crate) fn lend(&mut self, number: u64) -> Result<Request, Fault> {
         let _ = self.get(number)?;
         let kept = &mut self.places[number as u32 as usize - 1].1;
         kept.take().ok_or_else(|| no_request(number))
     }
 
-    /// Returns what [`lend`](Requests::lend) took; `None`: it has ended.
+    /// Returns a request that [`lend`](Requests::lend) took out to its place; `None` means that the request has ended.
     pub(crate) fn put_back(&mut self, number: u64, request: Option<Request>) {
         let place = number as u32 - 1;
-        // A worker that was dropped meanwhile has no places.
+        // A worker that was dropped during the wait has no places.
         let Some((_, kept)) = self.places.get_mut(place as usize) else { return };
         if request.is_none() {
             self.free.push(place);
@@ -97,7 +99,7 @@ fn no_request(number: u64) -> Fault {
     )
 }
 
-/// How a completion is to be reported, validated.
+/// The validated form of [`How`].
 pub(crate) struct Told {
     pub(crate) flags: u32,
     pub(crate) word: u32,
@@ -106,12 +108,12 @@ pub(crate) struct Told {
     counter: *const CounterHandle,
 }
 
-/// The default.
+/// The default report: by request number.
 pub(crate) const USUAL: Told =
     Told { flags: 0, word: 0, tell: REQUEST, user: 0, counter: std::ptr::null() };
 
-/// Reads and validates how an operation of this worker is reported; `flags` are those that the call supports. It runs before
-/// anything is posted, so that the report cannot fail later.
+/// Reads and validates how an operation of this worker is reported; `flags` are those that the call supports. The function runs
+/// before the operation is posted, so that the report cannot fail later.
 #[inline]
 pub(crate) fn read(how: *const How, flags: u32, worker: &WorkerState) -> Result<Told, Fault> {
     if how.is_null() { Ok(USUAL) } else { read_given(how, flags, worker) }
@@ -135,7 +137,7 @@ fn read_given(how: *const How, known: u32, worker: &WorkerState) -> Result<Told,
     Ok(Told { flags, word, tell, user, counter })
 }
 
-/// Whether the default applies. If so, the place of the request number is set to 0.
+/// Checks whether the default applies. If the default applies, sets the place of the request number to 0.
 #[inline(always)]
 pub(crate) fn is_usual(how: *const How, request: *mut u64) -> bool {
     if !how.is_null() {
@@ -145,16 +147,17 @@ pub(crate) fn is_usual(how: *const How, request: *mut u64) -> bool {
     true
 }
 
-/// Sets the place of the request number to 0, if there is one.
+/// Sets the place of the request number to 0, if the caller gave a place.
 #[inline]
 pub(crate) fn no_number(request: *mut u64) {
     if !request.is_null() {
-        // SAFETY: the caller's `request`.
+        // SAFETY: the caller guarantees that `request` is null or valid; the code has checked that it is not null.
         unsafe { request.write(0) };
     }
 }
 
-/// The return value of a call that has posted: TIELINE_OK or TIELINE_PENDING. The completion is reported as the caller requested.
+/// Makes the return value of a call that has posted: TIELINE_OK or TIELINE_PENDING. The completion is reported as the caller
+/// requested.
 #[inline]
 pub(crate) fn posted(
     state: &WorkerState,
@@ -182,7 +185,7 @@ fn tell(
         object::<CounterObject, _>(told.counter)?.count(state, &outcome)?;
     } else if let (Outcome::Pending(pending), false) = (outcome, request.is_null()) {
         let number = state.requests.borrow_mut().add(pending);
-        // SAFETY: the caller's `request`.
+        // SAFETY: the caller guarantees that `request` is null or valid; the code has checked that it is not null.
         unsafe { request.write(number) };
     }
     Ok(code)
@@ -193,7 +196,7 @@ mod tests {
     use super::*;
     use tieline::{Context, Worker};
 
-    /// Requests that stay pending: the receiver does not take these rendezvous messages.
+    /// Makes requests that stay pending, because the receiver does not receive these rendezvous messages.
     fn pending(worker: &Worker) -> Request {
         let me = worker.connect(&worker.address().unwrap()).unwrap();
         match me.send(1, 0, &vec![1; 1 << 20]).unwrap() {

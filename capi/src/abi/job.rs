@@ -1,4 +1,4 @@
-//! The job: its ranks and the exchange of addresses, by a launcher or by the caller's own exchange.
+//! The job: its ranks and the exchange of addresses, by a launcher or by the caller's own functions.
 
 use super::bytes::{Room, bytes};
 use super::context::{change, keep, take};
@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tieline::{Error, Job, Status, Worker};
 
-/// The processes that one launcher started, from the view of one of them. Any thread may use it.
+/// The processes that one launcher started, as seen by one of these processes. Any thread may use the handle.
 pub struct JobHandle(());
 
 /// The caller's own exchange, which replaces the launcher's. Every function returns TIELINE_OK or a status below 0, and runs in the
-/// thread of the call. tieline_job_barrier with a worker calls `barrier`, or `allgather`, in a thread of the library's.
+/// thread of the call. tieline_job_barrier with a worker calls `barrier`, or `allgather`, in a thread of the library.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Exchange {
-    /// Bytes of this record.
+    /// The size of this record in bytes.
     pub size: usize,
     /// The rank of this process, from 0.
     pub rank: usize,
@@ -31,12 +31,12 @@ pub struct Exchange {
     pub ranks: usize,
     /// The rank of this process on its host.
     pub local_rank: usize,
-    /// The number of processes on this host; 0: unknown, taken as 1.
+    /// The number of processes on this host; 0: unknown, treated as 1.
     pub local_ranks: usize,
-    /// The first argument of the functions.
+    /// The first argument of each function in this record.
     pub user: *mut c_void,
     /// Sends `mine`, `len` bytes, to every rank, and calls take(to, rank, bytes, len) for each rank, once and in any order, before
-    /// it returns. `to` is a number: bytes that arrive later are discarded.
+    /// it returns. `to` is a handle: bytes that arrive after the return are discarded.
     pub allgather: Option<
         unsafe extern "C" fn(
             user: *mut c_void,
@@ -60,15 +60,15 @@ pub struct Exchange {
             to: *mut c_void,
         ) -> i32,
     >,
-    /// Returns when every process has called it. Null: the library uses an allgather of no bytes instead.
+    /// Returns when every process has called `barrier`. If the function is null, the library uses an allgather of no bytes instead.
     pub barrier: Option<unsafe extern "C" fn(user: *mut c_void) -> i32>,
 }
 
-/// A function of the library's. The caller's exchange calls it with the bytes of a rank.
+/// A function of the library, which the caller's exchange calls with the bytes of a rank.
 pub type TakeFn =
     Option<unsafe extern "C" fn(to: *mut c_void, rank: usize, bytes: *const c_void, len: usize)>;
 
-// SAFETY: it consists of numbers and addresses only.
+// SAFETY: `Exchange` consists of numbers and addresses only.
 unsafe impl Params for Exchange {}
 
 enum Source {
@@ -77,13 +77,13 @@ enum Source {
 }
 
 struct JobObject {
-    /// A call in progress shares it, because the job may be closed meanwhile.
+    /// The functions of the exchange. A call in progress also owns them, because the job may be closed during the call.
     source: Arc<Source>,
 }
 
 // SAFETY: the header requires the caller's functions and their word to be usable from every thread.
 unsafe impl Send for Exchange {}
-// SAFETY: as above.
+// SAFETY: the reason is the same as for `Send`.
 unsafe impl Sync for Exchange {}
 
 impl Object for JobObject {
@@ -91,11 +91,11 @@ impl Object for JobObject {
     const NAME: &'static str = "a job";
 }
 
-/// An upper bound on the ranks of a job, which bounds the memory per exchange.
+/// An upper limit on the number of ranks of a job, which limits the memory per exchange.
 const MOST_RANKS: usize = 1 << 24;
 
-/// The bytes that the caller's exchange delivers for the ranks from `first` on. The exchange gets a handle of it, which ends with
-/// the call: bytes that arrive later are discarded.
+/// The collector of the bytes that the caller's exchange delivers for the ranks from `first` on. The exchange gets a handle of the
+/// collector. The handle ends with the call: bytes that arrive later are discarded.
 struct Parts {
     first: usize,
     given: Vec<Option<Vec<u8>>>,
@@ -106,7 +106,7 @@ impl Object for Parts {
     const NAME: &'static str = "the results of an exchange";
 }
 
-/// Runs `body` with exclusive access to the parts; `None` if their call has returned.
+/// Runs `body` with exclusive access to the parts; `None` if the call that made the parts has returned.
 fn with_parts<T>(handle: Handle<Parts>, body: impl FnOnce(NonNull<Parts>) -> T) -> Option<T> {
     loop {
         if let Some(parts) = table::hold(handle) {
@@ -122,7 +122,7 @@ fn with_parts<T>(handle: Handle<Parts>, body: impl FnOnce(NonNull<Parts>) -> T) 
 unsafe extern "C" fn collect(to: *mut c_void, rank: usize, start: *const c_void, len: usize) {
     let handle = Handle::<Parts>::of(to);
     let _ = with_parts(handle, |mut parts| {
-        // SAFETY: `keep` stored a box, and no other thread has access while it is held.
+        // SAFETY: `keep` stored a box, and no other thread has access while this function holds the object.
         let Parts { first, given } = unsafe { parts.as_mut() };
         let place = rank.checked_sub(*first).and_then(|at| given.get_mut(at));
         if let (Some(place), Ok(bytes)) = (place, bytes(start, len)) {
@@ -149,7 +149,7 @@ fn collected(
     let status = call(handle.to_c());
     let ended = with_parts(handle, |parts| {
         table::release(handle);
-        // SAFETY: `keep` stored a box, and there is no other reference to it after `release`.
+        // SAFETY: `keep` stored a box, and there is no other reference to the object after `release`.
         *unsafe { Box::from_raw(parts.as_ptr()) }
     });
     let parts = ended.ok_or_else(|| Error::from_status(Status::Closed))?;
@@ -183,7 +183,8 @@ impl Exchange {
     fn all(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         let allgather = self.allgather.ok_or_else(|| lacks("an exchange"))?;
         let (start, len) = (mine.as_ptr().cast(), mine.len());
-        // SAFETY: the caller's function. Its calls of `collect` write only through the handle `to`.
+        // SAFETY: the caller guarantees that its function may be called with these arguments. The function's calls of `collect`
+        // write only through the handle `to`.
         let call = |to| unsafe { allgather(self.user, start, len, Some(collect), to) };
         collected("an exchange", 0, self.ranks, call)
     }
@@ -199,13 +200,13 @@ impl Exchange {
                 "ranks run from 0",
             ));
         }
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         let call = |to| unsafe { lookup(self.user, rank, key, Some(collect), to) };
         Ok(collected("a lookup", rank, 1, call)?.swap_remove(0))
     }
 }
 
-/// The job, for the duration of a call.
+/// Returns the job, which the result keeps alive for the duration of a call.
 fn source_of(job: *const JobHandle) -> Result<Arc<Source>, Fault> {
     Ok(object::<JobObject, _>(job)?.source.clone())
 }
@@ -222,14 +223,14 @@ impl Source {
         match self {
             Source::Launcher(job) => job.barrier(),
             Source::Callers(Exchange { barrier: Some(barrier), user, .. }) => {
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 failed("a barrier", unsafe { barrier(*user) })
             }
             Source::Callers(own) => own.all(&[]).map(drop),
         }
     }
 
-    /// A barrier during which the worker makes progress.
+    /// Runs a barrier during which the worker makes progress.
     fn barrier_with(&self, worker: &Worker) -> Result<(), Error> {
         if let Source::Launcher(job) = self {
             return worker.barrier(job);
@@ -253,8 +254,8 @@ impl Source {
     }
 }
 
-/// Joins the job that the environment describes (tieline run, mpirun, srun, TIELINE_BOOTSTRAP); without one it is rank 0 of 1. If
-/// `own` is not null, the caller's exchange is used instead.
+/// Joins the job that the environment describes (tieline run, mpirun, srun, TIELINE_BOOTSTRAP). Without a launcher, the process is
+/// rank 0 of 1. If `own` is not null, the caller's exchange is used instead.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut JobHandle) -> i32 {
     done(guarded(|| {
@@ -282,7 +283,7 @@ pub unsafe extern "C" fn tieline_job_open(own: *const Exchange, job: *mut *mut J
     }))
 }
 
-/// Leaves the job. A handler may do so; if the call around it belongs to the job, that call completes normally.
+/// Leaves the job. A handler may call this function; if the handler runs inside a call of the job, that call completes normally.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_close(job: *mut JobHandle) -> i32 {
     done(guarded(|| take::<JobObject, _>(job).map(drop)))
@@ -292,7 +293,7 @@ pub unsafe extern "C" fn tieline_job_close(job: *mut JobHandle) -> i32 {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct JobPlace {
-    /// Bytes of this record; set it before the call.
+    /// The size of this record in bytes. Set this field before the call.
     pub size: usize,
     /// The rank of this process, from 0.
     pub rank: usize,
@@ -324,7 +325,7 @@ pub unsafe extern "C" fn tieline_job_place(job: *const JobHandle, place: *mut Jo
                 local_ranks: own.local_ranks.max(1),
             },
         };
-        // SAFETY: the caller's record.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(place, &found) }
     }))
 }
@@ -336,7 +337,8 @@ fn in_a_call() -> Fault {
     Fault::new(Status::Busy, "the deadline of a job", why, fix).of(Kind::Retry)
 }
 
-/// Sets the time limit for one exchange or lookup of the launcher's. TIELINE_BUSY while another call of the job is in progress.
+/// Sets the time limit for one exchange or lookup of the launcher. Returns TIELINE_BUSY while another call of the job is in
+/// progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_set_deadline(job: *mut JobHandle, deadline_ns: u64) -> i32 {
     done(guarded(|| {
@@ -349,7 +351,7 @@ pub unsafe extern "C" fn tieline_job_set_deadline(job: *mut JobHandle, deadline_
     }))
 }
 
-/// Publishes bytes, to be looked up by this process's rank and `key`. It does not wait for other processes.
+/// Publishes bytes under this process's rank and `key`. The call does not wait for other processes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_publish(
     job: *const JobHandle,
@@ -363,7 +365,7 @@ pub unsafe extern "C" fn tieline_job_publish(
             Source::Launcher(job) => job.publish(key, data),
             Source::Callers(own) => {
                 let publish = own.publish.ok_or_else(|| lacks("publishing"))?;
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 let said = unsafe { publish(own.user, key, data.as_ptr().cast(), len) };
                 failed("publishing", said)
             }
@@ -372,7 +374,8 @@ pub unsafe extern "C" fn tieline_job_publish(
     }))
 }
 
-/// Looks up what `rank` has published as `key`, and waits for it. `len` as for tieline_worker_address.
+/// Waits until `rank` has published `key`, and writes the published bytes. `len` has the same meaning as for
+/// tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_lookup(
     job: *const JobHandle,
@@ -390,8 +393,8 @@ pub unsafe extern "C" fn tieline_job_lookup(
     }))
 }
 
-/// All-gather: sends `mine` to every process, and calls `take` with the bytes of each rank, in rank order. Every process must call
-/// it equally often.
+/// Sends `mine` to every process (an all-gather), and calls `take` with the bytes of each rank, in rank order. Every process must
+/// make the same number of calls.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_exchange(
     job: *const JobHandle,
@@ -404,15 +407,16 @@ pub unsafe extern "C" fn tieline_job_exchange(
         let take = take.ok_or_else(|| null("what takes the bytes"))?;
         let all = source_of(job)?.exchange(bytes(mine, len)?)?;
         for (rank, bytes) in all.iter().enumerate() {
-            // SAFETY: the caller's function.
+            // SAFETY: the caller guarantees that its function may be called with these arguments.
             unsafe { take(to, rank, bytes.as_ptr().cast(), bytes.len()) };
         }
         Ok(())
     }))
 }
 
-/// Returns when every process has called it. If `worker` is not null, the call makes progress on it meanwhile, and sleeps while
-/// there is nothing to do. Pass a worker if peers may still need it. TIELINE_BUSY in a handler of that worker.
+/// Returns when every process has called tieline_job_barrier. If `worker` is not null, the call makes progress on the worker, and
+/// sleeps while there is nothing to do. Pass a worker if peers may still access its memory or wait for its replies. Returns
+/// TIELINE_BUSY in a handler of that worker.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_job_barrier(
     job: *const JobHandle,

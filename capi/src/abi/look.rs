@@ -8,9 +8,9 @@ use super::records;
 use super::worker::{WorkerHandle, WorkerState};
 use std::ffi::{c_char, c_void};
 
-/// Describes the path that puts and gets with this key currently take, in a line with its zero: `shm/ring`, `shm-cma/copy`, or
-/// `emulated over shm/ring`. If a connection is being established for the path, operations wait for it. `len` as for
-/// tieline_context_report.
+/// Describes the current path of puts and gets with this key in one line, a string that ends with a zero: `shm/ring`,
+/// `shm-cma/copy`, or `emulated over shm/ring`. If the path's connection is still being established, operations wait for the
+/// connection. `len` has the same meaning as for tieline_context_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_path(
     key: *const KeyHandle,
@@ -24,9 +24,9 @@ pub unsafe extern "C" fn tieline_key_path(
     }))
 }
 
-/// Writes the worker's state as JSON with its zero: each endpoint with its queue and the reason why it waits, connections that are
-/// being established, open interfaces, and counters. It visits every endpoint, so do not call it in every iteration of a loop.
-/// `len` as for tieline_context_report.
+/// Writes the worker's state as JSON, a string that ends with a zero: each endpoint with its queue and the reason why the queue
+/// waits, connections that are being established, open interfaces, and counters. The call visits every endpoint, so do not make it
+/// in every iteration of a loop. `len` has the same meaning as for tieline_context_report.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_status(
     worker: *const WorkerHandle,
@@ -40,27 +40,30 @@ pub unsafe extern "C" fn tieline_worker_status(
     }))
 }
 
-/// A worker's counters, since it was opened.
+/// A worker's counters, which start at 0 when the worker is opened.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Counters {
-    /// Bytes of this record; set it before the call.
+    /// The size of this record in bytes. Set this field before the call.
     pub size: usize,
-    /// Dropped messages without a handler for their id, and dropped notifications without a handler.
+    /// The number of messages that were dropped because their id has no handler, and of notifications that were dropped because
+    /// there is no handler.
     pub unknown_ids: u64,
-    /// Malformed messages of the library's protocols, and replies to operations that have already ended: dropped.
+    /// The number of dropped messages that were malformed messages of the library's protocols, or replies to operations that had
+    /// already ended.
     pub malformed: u64,
-    /// Messages by which peers requested puts, gets and atomics that no module performs for them, or that are faster by message.
+    /// The number of messages by which peers requested puts, gets and atomics that no module performs for them, or that are faster
+    /// by message.
     pub emulated: u64,
-    /// Pieces of peers' large puts and gets that this worker copied for them.
+    /// The number of pieces of peers' large puts and gets that this worker copied for the peers.
     pub assisted_chunks: u64,
-    /// Connections established with peers, by modules that connect to an endpoint.
+    /// The number of connections established with peers, by modules that connect to an endpoint.
     pub connections: u64,
-    /// Connections that such modules failed to establish.
+    /// The number of connections that such modules failed to establish.
     pub failed_connections: u64,
-    /// Wire-up messages that were sent again because no reply arrived.
+    /// The number of wire-up messages that were sent again because no reply arrived.
     pub wireup_retransmissions: u64,
-    /// Connection requests that were rejected.
+    /// The number of connection requests that were rejected.
     pub wireup_rejections: u64,
 }
 
@@ -83,7 +86,7 @@ pub unsafe extern "C" fn tieline_worker_counters(
             wireup_retransmissions: found.wireup_retransmissions,
             wireup_rejections: found.wireup_rejections,
         };
-        // SAFETY: the caller's record.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(counters, &found) }
     }))
 }

@@ -1,4 +1,4 @@
-//! Regions: memory that the library allocates, and memory of the caller's that is registered for peers or for local operations.
+//! Regions: memory that the library allocates, and memory of the caller that is registered for peers or for local operations.
 
 use super::bytes::Room;
 use super::context::{ContextHandle, ContextObject, keep, take, try_take};
@@ -15,18 +15,18 @@ use std::ops::Range;
 use tieline::region::NotClosed;
 use tieline::{Access, Error, Region, Status};
 
-/// Memory that operations and peers access. It belongs to its context, and any thread may use it.
+/// A region: memory that operations and peers access. A region belongs to its context, and any thread may use it.
 pub struct RegionHandle(());
 
 /// A piece of a region.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Piece {
-    /// The region.
+    /// The region that contains the piece.
     pub region: *const RegionHandle,
-    /// The offset of the first byte.
+    /// The offset of the piece's first byte in the region.
     pub offset: usize,
-    /// The number of bytes.
+    /// The number of bytes in the piece.
     pub len: usize,
 }
 
@@ -60,13 +60,13 @@ fn access(rights: u64) -> Result<Access, Fault> {
     Ok(granted.fold(Access::LOCAL, |all, (_, right)| all | *right))
 }
 
-/// `len` bytes from `offset` on. If the end overflows, a range that no region contains.
+/// Returns the range of `len` bytes from `offset` on. If the end overflows, returns a range that no region contains.
 #[inline]
 pub(crate) fn range(offset: usize, len: usize) -> Range<usize> {
     offset..offset.saturating_add(len)
 }
 
-/// The pieces of the caller's list, borrowed from their handles.
+/// Reads the caller's list of pieces; the result borrows the regions of the handles.
 pub(crate) fn pieces<'a>(
     piece: *const Piece,
     count: usize,
@@ -86,8 +86,7 @@ pub(crate) fn pieces<'a>(
     Ok(all)
 }
 
-/// Allocates zeroed memory that is shared from the start: peers on this host load and store it. `rights` are TIELINE_READ and so
-/// on.
+/// Allocates zeroed memory that peers on this host can map. `rights` are TIELINE_READ and so on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_alloc(
     context: *const ContextHandle,
@@ -104,8 +103,8 @@ pub unsafe extern "C" fn tieline_context_alloc(
     }))
 }
 
-/// Registers memory of the caller's for access by peers. All of it must be mapped with the rights that peers get (otherwise
-/// TIELINE_PERMISSION), unless TIELINE_COMMITTED_LATER is among them. The memory must stay valid until tieline_region_close has
+/// Registers memory of the caller for access by peers. The whole range must be mapped with the rights that peers get (otherwise
+/// TIELINE_PERMISSION), unless `rights` contains TIELINE_COMMITTED_LATER. The memory must stay valid until tieline_region_close has
 /// returned TIELINE_OK; dropping the region is not enough.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_register(
@@ -126,9 +125,9 @@ pub unsafe extern "C" fn tieline_context_register(
     }))
 }
 
-/// Makes a region of the caller's memory that serves only as the local side of operations (a transient registration). It has no
-/// key. If a device needs a registration, the library makes one for the duration of each operation. When all operations have
-/// completed successfully, the bytes may be reused. To free the memory, close the region first.
+/// Makes a region of the caller's memory that serves only as the local side of operations (a transient registration). The region
+/// has no key. If a device needs a registration, the library makes one for the duration of each operation. The bytes may be reused
+/// when all operations have completed successfully. Close the region before you free the memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_context_lend(
     context: *const ContextHandle,
@@ -182,7 +181,7 @@ pub unsafe extern "C" fn tieline_region_memory(
     }))
 }
 
-/// Writes the key by which a peer reaches the region; `len` as for tieline_worker_address.
+/// Writes the key that a peer needs to access the region; `len` has the same meaning as for tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_key(
     region: *const RegionHandle,
@@ -195,15 +194,15 @@ pub unsafe extern "C" fn tieline_region_key(
     }))
 }
 
-/// Closes a region. TIELINE_OK: its memory is not accessed any more. TIELINE_BUSY while an operation or a peer may access it; the
-/// handle stays valid, so make progress and close it again. After any other failure the memory must stay valid for the rest of the
-/// process.
+/// Closes a region. TIELINE_OK: neither peers nor the library access the memory any more. TIELINE_BUSY: an operation or a peer may
+/// still access the memory; the handle stays valid, so make progress and close the region again. After any other failure the memory
+/// must stay valid for the rest of the process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_close(region: *mut RegionHandle) -> i32 {
     done(guarded(|| close_by(region, |region| region.close())))
 }
 
-/// Tries to end a region. If it cannot be ended yet, its handle stays valid.
+/// Tries to end a region. If the region is still in use, its handle stays valid.
 pub(crate) fn close_by(
     region: *mut RegionHandle,
     close: impl FnOnce(Region) -> Result<(), NotClosed>,
@@ -214,14 +213,14 @@ pub(crate) fn close_by(
     })
 }
 
-/// The error for a region that is still in use and can be closed later.
+/// Makes the error for a region that is still in use and can be closed later.
 fn not_closed(error: Error) -> Fault {
     let is_busy = error.status() == Status::Busy;
     let fault = Fault::from(error);
     if is_busy { fault.of(Kind::Retry) } else { fault }
 }
 
-/// Releases a region; pending operations go on. The caller's memory may then be accessed until the process ends.
+/// Releases a region; pending operations continue. The caller's memory may be accessed until the process ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_drop(region: *mut RegionHandle) -> i32 {
     done(guarded(|| take::<RegionObject, _>(region).map(drop)))

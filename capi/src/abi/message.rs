@@ -1,4 +1,4 @@
-//! Messages, as the caller's handlers receive them.
+//! Messages, as handlers receive them.
 
 use super::context::{end_of_worker, keep, no_handles, take, try_take};
 use super::endpoint::{EndpointHandle, EndpointState};
@@ -20,26 +20,26 @@ use tieline::{KeptMessage, Message, NotReceived, Rendezvous, Status};
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ArrivedMessage {
-    /// Bytes of this record.
+    /// The size of this record in bytes.
     pub size: usize,
     /// The header passed by the sender.
     pub header: u64,
-    /// The bytes, valid during the handler; null for a rendezvous message.
+    /// The bytes of the message, valid during the handler; null for a rendezvous message.
     pub payload: *const c_void,
-    /// The length of the message, also if it is a rendezvous message.
+    /// The length of the message, including the length of a rendezvous message.
     pub len: usize,
     /// The id passed by the sender.
     pub id: u32,
-    /// Not 0: a rendezvous message. It is longer than the sender's max_message, and its bytes are still at the sender. It is
-    /// refused unless the handler calls tieline_message_announcement.
+    /// Not 0 for a rendezvous message: a message longer than the sender's max_message, whose bytes are still at the sender. The
+    /// message is refused unless the handler calls tieline_message_announcement.
     pub is_announced: u32,
-    /// Internal: the number of the handler.
+    /// The number of the handler, for internal use.
     pub reserved: *const c_void,
-    /// Internal: the number of the message among those of the handler; 0 between two messages.
+    /// The number of the message among the messages of the handler, for internal use; 0 between two messages.
     pub reserved_worker: *const c_void,
 }
 
-/// A handler of the caller's, and the message that it is called with. The record refers to both by numbers only, so a copy that is
+/// A handler of the caller, and the message that is being delivered. The record refers to both by numbers only, so a copy that is
 /// used later is refused.
 struct Arrival {
     record: Record,
@@ -64,7 +64,7 @@ impl Arrival {
         record.header = message.header();
     }
 
-    /// Delivers a message without a payload. Between two calls, the record is in the state that other messages need.
+    /// Delivers a message without a payload. Between two calls, the record has the values that other messages need.
     #[cold]
     #[inline(never)]
     fn tell_announced(&self, message: &Message<'_>, handler: Handler, user: *mut c_void) {
@@ -72,19 +72,21 @@ impl Arrival {
         let record = unsafe { &mut *self.record.get() };
         self.is_about(record, message);
         (record.payload, record.len, record.is_announced) = (std::ptr::null(), message.len(), 1);
-        // SAFETY: the caller's function, and its record for the length of the call.
+        // SAFETY: `handler` is the caller's function, and the record is valid during the call.
         unsafe { handler(user, record) };
         (record.is_announced, record.reserved_worker) = (0, std::ptr::null());
     }
 }
 
-/// The memory of a handler's record. It is reused by a later handler and never freed, since a caller may still have its address.
+/// The memory of a handler's record. The memory is reused by a later handler and never freed, since a caller may still have its
+/// address.
 struct Record(&'static UnsafeCell<ArrivedMessage>);
 
-// SAFETY: only the list that contains the record refers to its memory.
+// SAFETY: only the list that contains the record refers to the record's memory.
 unsafe impl Send for Record {}
 
-/// Records of handlers that are gone. The lock is only tried, never waited for: in a forked child it may be held forever.
+/// Records of handlers that were removed. Threads only try to take the lock and never wait: in a forked child it may be held
+/// forever.
 static UNUSED: Mutex<Vec<Record>> = Mutex::new(Vec::new());
 
 impl Record {
@@ -112,33 +114,33 @@ impl Record {
     }
 }
 
-/// The table's handle of an [`Arrival`]. It ends with the function that the core holds.
+/// The table's handle of an [`Arrival`]. The handle ends when the core drops the handler function.
 struct Arrivals(NonNull<Arrival>);
 
 impl Arrivals {
     fn open(id: u16, own: Watch) -> Result<Arrivals, Fault> {
         let (number, message) = (Cell::new(0), Cell::new(std::ptr::null()));
         let handle = keep(Arrival { record: Record::new(id), number, message, own })?;
-        // SAFETY: the object from above, which lives until this value is dropped.
+        // SAFETY: the object was stored above, which lives until this value is dropped.
         let arrival = unsafe { table::look(handle) }.ok_or_else(no_handles)?;
-        // SAFETY: no other reference to it exists yet.
+        // SAFETY: no other reference to the record exists yet.
         unsafe { (*arrival.record.get()).reserved = handle.to_c::<c_void>() };
         Ok(Arrivals(NonNull::from(arrival)))
     }
 
     #[inline(always)]
     fn get(&self) -> &Arrival {
-        // SAFETY: it lives until this value is dropped.
+        // SAFETY: the object lives until this value is dropped.
         unsafe { self.0.as_ref() }
     }
 }
 
 impl Drop for Arrivals {
     fn drop(&mut self) {
-        // SAFETY: as `get`.
+        // SAFETY: the object lives until this value is dropped.
         let handle = unsafe { (*self.get().record.get()).reserved };
         let Ok(arrival) = take::<Arrival, _>(handle) else { return };
-        // SAFETY: no handler runs with it.
+        // SAFETY: no handler runs with this record.
         unsafe { (*arrival.record.get()).reserved = std::ptr::null() };
         if let Ok(mut unused) = UNUSED.try_lock() {
             unused.push(arrival.record);
@@ -146,15 +148,15 @@ impl Drop for Arrivals {
     }
 }
 
-/// A handler that is not null.
+/// The type of a handler that is not null.
 type Handler = unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage);
 
-/// A message handler. It runs in the thread that makes progress, and must not throw.
+/// A message handler. The handler runs in the thread that makes progress, and must not throw.
 pub type MessageFn =
     Option<unsafe extern "C" fn(user: *mut c_void, message: *const ArrivedMessage)>;
 
-/// Registers the handler for messages of one id, below 0xf000. It replaces the previous one; if called in a handler, when the
-/// current progress call has ended. With a null handler, messages of this id are dropped.
+/// Registers the handler for messages of one id, below 0xf000. The new handler replaces the previous handler; in a handler, the
+/// replacement takes effect when the current progress call has ended. If the handler is null, messages of this id are dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_message(
     worker: *const WorkerHandle,
@@ -177,11 +179,11 @@ pub unsafe extern "C" fn tieline_worker_on_message(
                         if message.is_rendezvous() {
                             return arrival.tell_announced(message, handler, user);
                         }
-                        // SAFETY: handlers run one at a time and never nested, and this one stays alive until it has returned.
+                        // SAFETY: handlers run one at a time and never nested, and this handler stays alive until it has returned.
                         let record = unsafe { &mut *arrival.record.get() };
                         arrival.is_about(record, message);
                         (record.payload, record.len) = message.raw_payload();
-                        // SAFETY: the caller's function, and its record for the length of the call.
+                        // SAFETY: `handler` is the caller's function, and the record is valid during the call.
                         unsafe { handler(user, record) };
                         // From here on, the record and its copies are refused.
                         record.reserved_worker = std::ptr::null();
@@ -194,17 +196,17 @@ pub unsafe extern "C" fn tieline_worker_on_message(
     }))
 }
 
-/// The message of a record while its handler runs, and the worker's state.
+/// Returns the message of a record while its handler runs, and the worker's state.
 fn message<'a>(
     arrived: *const ArrivedMessage,
 ) -> Result<(&'a Message<'a>, &'a WorkerState), Fault> {
     if arrived.is_null() {
         return Err(records::null("the message"));
     }
-    // SAFETY: the caller passes the record of its handler, or a copy of it.
+    // SAFETY: the caller passes the record of a handler, or a copy of such a record.
     let arrived = unsafe { &*arrived };
     let found = live::<Arrival, _>(arrived.reserved).filter(|arrival| {
-        // SAFETY: the handler's record, which is written only in a call of its worker.
+        // SAFETY: the record belongs to the handler, and is written only in a call of its worker.
         let now = unsafe { (*arrival.record.get()).reserved_worker };
         !now.is_null() && now == arrived.reserved_worker && arrived.size == size_of_val(arrived)
     });
@@ -213,17 +215,17 @@ fn message<'a>(
         let fix = "pass the record or a copy in the handler; tieline_message_keep keeps the message for longer";
         return Err(Fault::new(Status::Invalid, "a message", why, fix));
     };
-    // SAFETY: its handler runs, in a call of the worker's, which keeps the state alive.
+    // SAFETY: the handler runs in a call of the worker, which keeps the state alive.
     let state = unsafe { &*arrival.own.state() };
     if !state.mark.is_in_handler() {
         let (why, fix) = ("its handler runs in another thread", "call this in the handler itself");
         return Err(Fault::new(Status::Busy, "a message", why, fix));
     }
-    // SAFETY: it is set for the duration of the handler's call, and this call is inside that one.
+    // SAFETY: the address of the message is set for the duration of the handler's call, and this call is inside the handler's.
     Ok((unsafe { &*arrival.message.get().cast() }, state))
 }
 
-/// Reports the sender of a message: its peer number in this worker, which is also that of an endpoint to it.
+/// Reports the sender of a message: the sender's peer number in this worker. An endpoint to the sender has the same number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_peer(
     arrived: *const ArrivedMessage,
@@ -249,7 +251,7 @@ impl Object for KeptObject {
     const NAME: &'static str = "a kept message";
 }
 
-/// A rendezvous message: its bytes are still at the sender.
+/// A rendezvous message: whose bytes are still at the sender.
 pub struct AnnouncementHandle(());
 
 struct AnnouncementObject {
@@ -262,8 +264,8 @@ impl Object for AnnouncementObject {
     const NAME: &'static str = "a rendezvous message";
 }
 
-/// Keeps a message beyond its handler. If the transport can give up its buffer, nothing is copied. The bytes stay valid until the
-/// kept message is dropped.
+/// Keeps a message beyond its handler. If the transport can hand over its receive buffer, nothing is copied. The bytes stay valid
+/// until the kept message is dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_keep(
     arrived: *const ArrivedMessage,
@@ -282,7 +284,7 @@ pub unsafe extern "C" fn tieline_message_keep(
     }))
 }
 
-/// Releases a message that was kept.
+/// Releases a kept message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_kept_drop(kept: *mut KeptHandle) -> i32 {
     done(guarded(|| {
@@ -295,8 +297,8 @@ pub unsafe extern "C" fn tieline_kept_drop(kept: *mut KeptHandle) -> i32 {
     }))
 }
 
-/// Returns a handle to receive or refuse a rendezvous message with. It can be requested once, in the message's handler;
-/// TIELINE_INVALID for a message that has a payload. The handle may be kept for any time.
+/// Returns a handle that receives or refuses a rendezvous message. The handle can be requested once, in the message's handler; the
+/// call returns TIELINE_INVALID for a message that has a payload. The handle remains valid without a time limit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_announcement(
     arrived: *const ArrivedMessage,
@@ -316,7 +318,7 @@ pub unsafe extern "C" fn tieline_message_announcement(
 }
 
 /// Receives the first `len` bytes of a rendezvous message into a part of a region. TIELINE_OK or TIELINE_PENDING: the handle has
-/// ended. After any failure it has not: receive the message again, or refuse it.
+/// ended. After any failure the handle remains valid: receive the message again, or refuse it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_announcement_take(
     announcement: *mut AnnouncementHandle,
@@ -358,7 +360,7 @@ pub unsafe extern "C" fn tieline_announcement_refuse(announcement: *mut Announce
     }))
 }
 
-/// The endpoint to the sender of a message, if the caller holds one; otherwise null.
+/// Returns the endpoint to the sender of a message, if the caller holds one; otherwise null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_message_endpoint(
     arrived: *const ArrivedMessage,

@@ -1,4 +1,4 @@
-//! The exported functions, by subject, and what they share.
+//! The exported functions, by subject, and the code that they share.
 //!
 //! Every `SAFETY` comment here relies on what the caller of an exported function guarantees. An address is null, or points to as
 //! much memory as the call states: a record's `size` bytes, `len` bytes, `count` elements, or a string up to its zero. No other

@@ -28,8 +28,8 @@ impl Object for NameCallObject {
     const NAME: &'static str = "a name query";
 }
 
-/// Writes a name of this worker, at most 48 bytes, for channels that carry no more; `len` as for tieline_worker_address. Keep it as
-/// secret as the address.
+/// Writes a name of this worker, at most 48 bytes. A name serves channels that cannot carry a whole address. `len` has the same
+/// meaning as for tieline_worker_address. Keep the name as secret as the address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_name(
     worker: *const WorkerHandle,
@@ -43,8 +43,8 @@ pub unsafe extern "C" fn tieline_worker_name(
     }))
 }
 
-/// Opens an endpoint to the worker with this name. It makes progress until the address is resolved, at most
-/// TIELINE_CONNECT_TIMEOUT. TIELINE_BUSY in a handler.
+/// Opens an endpoint to the worker with this name. The call makes progress until the address is resolved, for at most
+/// TIELINE_CONNECT_TIMEOUT. Returns TIELINE_BUSY in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_connect_by_name(
     worker: *const WorkerHandle,
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn tieline_worker_connect_by_name(
     }))
 }
 
-/// The same without waiting: starts a query for the worker with this name. Drive it with tieline_name_call_test.
+/// Starts a query for the worker with this name, and returns without waiting. Advance the query with tieline_name_call_test.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_ask_name(
     worker: *const WorkerHandle,
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn tieline_name_call_test(
     }))
 }
 
-/// Abandons a query, or releases one that has ended.
+/// Abandons a query in progress, or releases a query that has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_name_call_drop(call: *mut NameCallHandle) -> i32 {
     done(guarded(|| {
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn tieline_name_call_drop(call: *mut NameCallHandle) -> i3
     }))
 }
 
-/// Writes eight bytes that stand for a region's key. A process that has them and an endpoint to a worker of this context can get
+/// Writes an eight-byte handle of a region's key. A process that has the handle and an endpoint to a worker of this context can get
 /// the key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_region_handle(
@@ -121,8 +121,8 @@ pub unsafe extern "C" fn tieline_region_handle(
     }))
 }
 
-/// Resolves a handle of the peer's to a key. TIELINE_OK: it was known, and `key` is set. TIELINE_PENDING: a query to the owner is
-/// in progress; when that operation has completed successfully, call again.
+/// Resolves a region handle of the peer to a key. TIELINE_OK: the key was known, and `key` is set. TIELINE_PENDING: a query to the
+/// owner is in progress; when that operation has completed successfully, call again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_key_by_handle(
     endpoint: *const EndpointHandle,
@@ -141,7 +141,7 @@ pub unsafe extern "C" fn tieline_endpoint_key_by_handle(
                     out.set(keep(KeyObject { key, endpoint: state.share() })?.to_c());
                     Ok(0)
                 }
-                // This also covers a query that has been answered by now: the next call finds the key.
+                // The query may already be answered here: the next call finds the key.
                 KeyLookup::Asked(outcome) => {
                     how::posted(&state.worker, outcome, &told, request).map(|code| code.max(1))
                 }

@@ -9,18 +9,18 @@ use super::worker::{WorkerHandle, WorkerState, state_of};
 use std::ffi::c_void;
 use tieline::PeerId;
 
-/// Called with the word of a peer's put.
+/// A function that the library calls with the word of a peer's put.
 pub type NotificationFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32, word: u32)>;
 
-/// Called when a peer has failed.
+/// A function that the library calls when a peer has failed.
 pub type PeerFailureFn =
     Option<unsafe extern "C" fn(user: *mut c_void, peer: u32, why: *const Failure)>;
 
-/// Called when a peer has left.
+/// A function that the library calls when a peer has left.
 pub type PeerLeftFn = Option<unsafe extern "C" fn(user: *mut c_void, peer: u32)>;
 
-/// Registers the handler for puts with TIELINE_HOW_NOTIFY. When it runs, the bytes of that put and of the peer's earlier puts are
-/// visible.
+/// Registers the handler for puts with TIELINE_HOW_NOTIFY. When the handler runs, the bytes of that put and of the peer's earlier
+/// puts are visible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_notification(
     worker: *const WorkerHandle,
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn tieline_worker_on_notification(
                 if own.has_ended() {
                     return;
                 }
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 unsafe { handler(user, peer.get(), word) };
             })?;
             Ok(())
@@ -44,8 +44,8 @@ pub unsafe extern "C" fn tieline_worker_on_notification(
     }))
 }
 
-/// Registers the handler for failed peers: those that have sent something to this worker, or to which it has a connection. It runs
-/// once per peer, with the first reason.
+/// Registers the handler for failed peers. The handler runs once per peer, with the first reason. A peer counts if it has sent
+/// something to this worker, or if the worker has a connection to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_on_peer_failure(
     worker: *const WorkerHandle,
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn tieline_worker_on_peer_failure(
                     return;
                 }
                 let fault = Fault::gone(error.clone());
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 shown(&fault, |why| unsafe { handler(user, peer.get(), why) });
             });
             Ok(())
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn tieline_worker_on_peer_left(
                 if own.has_ended() {
                     return;
                 }
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 unsafe { handler(user, peer.get()) };
             });
             Ok(())
@@ -94,8 +94,8 @@ pub unsafe extern "C" fn tieline_worker_on_peer_left(
     }))
 }
 
-/// Opens an endpoint to a peer that has sent something to this worker, by its number: an endpoint that is still held, or one of the
-/// worker's own.
+/// Opens an endpoint, by peer number, to a peer that has sent something to this worker. If the caller or the worker already holds
+/// an endpoint to the peer, the call returns that endpoint.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_endpoint_to(
     worker: *const WorkerHandle,
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn tieline_worker_endpoint_to(
     }))
 }
 
-/// An endpoint to a peer that the caller holds and that has not failed; null if there is none.
+/// Returns an endpoint that the caller holds to this peer and that has not failed; null if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_known_endpoint(
     worker: *const WorkerHandle,

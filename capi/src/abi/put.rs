@@ -29,7 +29,7 @@ impl Object for KeyObject {
 }
 
 impl KeyObject {
-    /// Runs a body that posts with it.
+    /// Runs `body`, which posts with this key.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -45,7 +45,8 @@ fn completion(told: &Told) -> Completion {
     if told.flags & LOCAL != 0 { Completion::Local } else { Completion::Remote }
 }
 
-/// Imports a peer's key, the bytes of its tieline_region_key, for use on an endpoint. Each call parses the bytes again.
+/// Imports a peer's key for use on an endpoint. The bytes come from the peer's tieline_region_key. Each call parses the bytes
+/// again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_import_key(
     endpoint: *const EndpointHandle,
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn tieline_endpoint_import_key(
     }))
 }
 
-/// Releases a key.
+/// Releases a remote key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_key_drop(key: *mut KeyHandle) -> i32 {
     done(guarded(|| {
@@ -99,7 +100,7 @@ pub unsafe extern "C" fn tieline_put_bytes(
     put_bytes(key, offset, data, len, how, request)
 }
 
-/// The slow path of `tieline_put_bytes`, which handles every case.
+/// Puts as `tieline_put_bytes` does, on the slow path, which handles every case.
 #[cold]
 #[inline(never)]
 fn put_bytes(
@@ -120,7 +121,7 @@ fn put_bytes(
     }))
 }
 
-/// Continues after a provider has refused the inline attempt.
+/// Puts the bytes after a provider has refused the inline attempt.
 #[cold]
 #[inline(never)]
 fn put_bytes_further(
@@ -137,8 +138,8 @@ fn put_bytes_further(
     }))
 }
 
-/// Writes a part of a region to the peer's region at `offset`. After TIELINE_OK, or after the operation's completion, it is visible
-/// there.
+/// Writes a part of a region to the peer's region at `offset`. After TIELINE_OK, or after the operation's completion, the bytes are
+/// visible in the peer's region.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_put(
     key: *const KeyHandle,

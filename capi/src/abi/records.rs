@@ -1,4 +1,4 @@
-//! Records that grow at their ends, and other values that are read from and written to the caller.
+//! Records that can grow at their end, and other values that are read from and written to the caller.
 
 use super::error::Fault;
 use std::ptr::null_mut;
@@ -7,10 +7,10 @@ use tieline::Status;
 /// The largest plausible size of a record. A larger value means that its first word is not a size.
 const LONGEST: usize = 4096;
 
-/// A parameter record. It begins with a `usize` that holds its size, and zeros mean the default.
+/// A parameter record. The record begins with a `usize` that holds its size. A field that is zero selects the default.
 ///
 /// # Safety
-/// It consists of numbers and addresses only, so every bit pattern is valid.
+/// The type consists of numbers and addresses only, so every bit pattern is valid.
 pub(crate) unsafe trait Params: Copy {}
 
 #[cold]
@@ -42,7 +42,7 @@ pub(crate) fn read<T: Params>(given: *const T) -> Result<T, Fault> {
     let bytes = given.cast::<u8>();
     // SAFETY: the caller's record has `size` bytes, ours has `known`, and they do not overlap.
     unsafe { bytes.copy_to_nonoverlapping((&raw mut params).cast(), size.min(known)) };
-    // SAFETY: as above, for the bytes beyond `known`.
+    // SAFETY: the caller's record has `size` bytes, and `at` is below `size`.
     let is_zero = |at: usize| unsafe { bytes.add(at).read() } == 0;
     match (known..size).find(|at| !is_zero(*at)) {
         None => Ok(params),
@@ -55,7 +55,7 @@ pub(crate) fn read<T: Params>(given: *const T) -> Result<T, Fault> {
     }
 }
 
-/// Writes a record: the fields that both sides know, then zeros up to the size that the caller has set.
+/// Writes a record: the fields that the library and the caller know, then zeros up to the size that the caller has set.
 ///
 /// # Safety
 /// `out` is the caller's record, or null. `T` satisfies the contract of [`Params`].
@@ -67,7 +67,7 @@ pub(crate) unsafe fn write<T: Copy>(out: *mut T, value: &T) -> Result<(), Fault>
     let known = size_of::<T>().min(size);
     let head = size_of::<usize>();
     let (to, from) = (out.cast::<u8>(), std::ptr::from_ref(value).cast::<u8>());
-    // SAFETY: the caller's record has `size` bytes, ours at least `known`.
+    // SAFETY: the caller's record has `size` bytes, and the library's record has at least `known` bytes.
     unsafe {
         from.add(head).copy_to_nonoverlapping(to.add(head), known - head);
         to.add(known).write_bytes(0, size - known);
@@ -75,29 +75,29 @@ pub(crate) unsafe fn write<T: Copy>(out: *mut T, value: &T) -> Result<(), Fault>
     Ok(())
 }
 
-/// A place for one word of output. It is set to zero first, whether the call succeeds or not.
+/// Checks a place for one word of output, and sets the word to zero, so that a failed call leaves zero.
 #[inline]
 pub(crate) fn out<T>(place: *mut T, zero: T) -> Result<Out<T>, Fault> {
     if place.is_null() {
         return Err(null("where the result goes"));
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller guarantees that the place is writable.
     unsafe { place.write(zero) };
     Ok(Out(place))
 }
 
-/// A checked place of the caller's.
+/// A checked place of the caller for output.
 pub(crate) struct Out<T>(*mut T);
 
 impl<T> Out<T> {
     #[inline]
     pub(crate) fn set(&self, value: T) {
-        // SAFETY: the caller's place, which [`out`] has checked.
+        // SAFETY: the caller guarantees that the place is writable, and [`out`] has checked that it is not null.
         unsafe { self.0.write(value) };
     }
 }
 
-/// A place for a handle, set to null first.
+/// Checks a place for a handle, and sets the handle to null.
 pub(crate) fn out_handle<C>(place: *mut *mut C) -> Result<Out<*mut C>, Fault> {
     out(place, null_mut())
 }
@@ -118,7 +118,7 @@ mod tests {
         first: u64,
         second: u64,
     }
-    // SAFETY: three numbers.
+    // SAFETY: `Two` consists of three numbers.
     unsafe impl Params for Two {}
 
     fn read_words(words: &[u64]) -> Result<Two, Fault> {
@@ -154,7 +154,7 @@ mod tests {
         let value = Two { size: 0, first: 8, second: 9 };
         let written = |size: u64| {
             let mut words = [size, 1, 1, 1, 1];
-            // SAFETY: there are as many bytes as `size` says.
+            // SAFETY: `words` contains the number of bytes that `size` states.
             unsafe { write(words.as_mut_ptr().cast::<Two>(), &value) }.ok().unwrap();
             words
         };

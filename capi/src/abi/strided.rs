@@ -9,11 +9,11 @@ use super::put::{KeyHandle, KeyObject};
 use super::records::{self, Params, null};
 use tieline::Blocks;
 
-/// Blocks of a region at equal distances.
+/// A set of blocks of a region at equal distances.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CBlocks {
-    /// Bytes of this record.
+    /// The size of this record in bytes.
     pub size: usize,
     /// The offset of the first block in its region.
     pub offset: u64,
@@ -25,7 +25,7 @@ pub struct CBlocks {
     pub count: usize,
 }
 
-// SAFETY: it consists of numbers only.
+// SAFETY: `CBlocks` consists of numbers only.
 unsafe impl Params for CBlocks {}
 
 fn blocks(given: *const CBlocks) -> Result<Blocks, super::error::Fault> {
@@ -37,7 +37,7 @@ fn blocks(given: *const CBlocks) -> Result<Blocks, super::error::Fault> {
 }
 
 /// Writes blocks of a region, in order, to blocks of the peer's region. TIELINE_AGAIN: only a part was posted, and that part
-/// goes on; post all of it again.
+/// continues; post all of the blocks again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_put_strided(
     key: *const KeyHandle,
@@ -77,21 +77,21 @@ pub unsafe extern "C" fn tieline_get_strided(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// Bytes of this record; set it before the call.
+    /// The size of this record in bytes. Set this field before the call.
     pub size: usize,
-    /// The longest eager message; longer ones are rendezvous messages.
+    /// The length of the longest eager message. Longer messages are rendezvous messages.
     pub max_message: usize,
-    /// The longest message that the transport copies within the call.
+    /// The length of the longest message that the transport copies within the call.
     pub max_short: usize,
-    /// The longest message that tieline_send_pieces sends without a copy; 0: all are copied.
+    /// The length of the longest message that tieline_send_pieces sends without a copy; 0: all messages are copied.
     pub max_gathered: usize,
-    /// The number of operations that may be pending at a time.
+    /// The maximum number of pending operations.
     pub max_pending: usize,
     /// The number of bytes in pending operations above which a call returns TIELINE_AGAIN.
     pub max_queued_bytes: usize,
 }
 
-/// Reports the limits of an endpoint. It opens the connection for messages.
+/// Reports the limits of an endpoint. The call opens the connection for messages.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_endpoint_limits(
     endpoint: *const EndpointHandle,
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn tieline_endpoint_limits(
             max_pending: found.max_pending,
             max_queued_bytes: found.max_queued_bytes,
         };
-        // SAFETY: the caller's record.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(limits, &found) }
     }))
 }
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn tieline_endpoint_limits(
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct KeyInfo {
-    /// Bytes of this record; set it before the call.
+    /// The size of this record in bytes. Set this field before the call.
     pub size: usize,
     /// The region's length.
     pub len: u64,
@@ -125,11 +125,12 @@ pub struct KeyInfo {
     pub reaches_passive_target: u32,
     /// Not 0: a better path may still become available.
     pub is_settling: u32,
-    /// The longest put in one operation; longer ones are split and complete as one. 0: all go by messages.
+    /// The length of the longest put in one operation. A longer put is split, and its parts complete as one operation. 0: all puts
+    /// are emulated by messages.
     pub max_put: usize,
-    /// The longest get.
+    /// The length of the longest get in one operation.
     pub max_get: usize,
-    /// The number of local pieces in one operation.
+    /// The maximum number of local pieces in one operation.
     pub max_pieces: usize,
 }
 
@@ -151,7 +152,7 @@ pub unsafe extern "C" fn tieline_key_info(key: *const KeyHandle, info: *mut KeyI
                 max_pieces: limits.max_pieces,
             })
         })?;
-        // SAFETY: the caller's record.
+        // SAFETY: the caller guarantees that its record is null or valid during this call.
         unsafe { records::write(info, &found) }
     }))
 }

@@ -1,4 +1,4 @@
-//! Handles: places in tables that never shrink, so that examining a place is always allowed.
+//! Handles: places in tables that never shrink, so that a thread may examine a place at any time.
 //!
 //! A handle has 64 bits: 24 for the place, 8 for the kind, and 32 for the use count of the place. Each kind has a table of its own.
 //! While its object exists, a place holds the same 64 bits as the handle. Otherwise it holds bits that lead to another place. Thus
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 const PLACE_BITS: u32 = 24;
 const PLACE: u64 = (1 << PLACE_BITS) - 1;
-/// Places 0 and 1 are never assigned.
+/// The number of the first place that is assigned: places 0 and 1 are never assigned.
 const FIRST: u64 = 2;
-/// The last place of a table that has any.
+/// The number of the last place in the smallest table that has places.
 const LEAST: u64 = 63;
-/// Kinds are below this.
+/// The number of kinds: every kind is smaller.
 const KINDS: usize = 32;
 /// The kind in a place's tag while a call has exclusive access to its object. No object has this kind.
 const HELD: u64 = 0xff;
@@ -24,15 +24,15 @@ const HELD: u64 = 0xff;
 /// Handles are 64-bit words that C sees as addresses.
 const _: () = assert!(size_of::<usize>() == 8);
 
-/// An object that a handle can refer to.
+/// A kind of object that a handle can refer to.
 pub(crate) trait Object: 'static {
-    /// Its number in handles: unique per kind, not 0, and below 32.
+    /// The number of the kind in handles: unique, not 0, and below 32.
     const KIND: u8;
-    /// Its name in error texts: `an endpoint`.
+    /// The name of the kind in error texts: `an endpoint`.
     const NAME: &'static str;
 }
 
-/// A handle, as C has it.
+/// A handle, as the C caller passes it.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Handle<T: Object>(u64, PhantomData<*const T>);
@@ -51,7 +51,7 @@ impl<T: Object> Handle<T> {
         Handle(given as usize as u64, PhantomData)
     }
 
-    /// The same bits, kept as a number.
+    /// Makes a handle from bits that were kept as a number.
     pub(crate) fn from_bits(bits: u64) -> Handle<T> {
         Handle(bits, PhantomData)
     }
@@ -60,7 +60,7 @@ impl<T: Object> Handle<T> {
         self.0
     }
 
-    /// Converts to the caller's type.
+    /// Converts to the caller's handle type.
     pub(crate) fn to_c<C>(self) -> *mut C {
         self.0 as usize as *mut C
     }
@@ -72,31 +72,32 @@ impl<T: Object> Handle<T> {
 }
 
 struct Place {
-    /// The handle of the object in this place. In a free place: the use count, and the number of the next free place or 0. While a
-    /// call has exclusive access to the object: the handle with another kind and place 0. A free place is never its own successor.
+    /// The state of the place. If the place holds an object: the handle of the object. If the place is free: the use count, and the
+    /// number of the next free place or 0. While a call has exclusive access to the object: the handle with another kind and place
+    /// 0. A free place is never its own successor.
     tag: AtomicU64,
     object: AtomicPtr<()>,
 }
 
-/// The places, which follow this header: place `n` is the `n`th. A list never changes. When it is full, a longer list replaces it,
-/// which begins with the same places. The old list stays allocated for threads that are reading it.
+/// The header of a list of places; place `n` is the `n`th after the header. A list never changes. When a list is full, a longer
+/// list replaces it, which begins with the same places. The old list stays allocated for threads that are reading it.
 #[repr(C)]
 struct List {
-    /// The last place: a power of two minus one.
+    /// The number of the last place: a power of two minus one.
     last: u64,
     /// The previous list.
     before: *const List,
     places: [&'static Place; 0],
 }
 
-/// The list of a kind without objects so far.
+/// The list of a kind that has had no objects.
 #[repr(C)]
 struct Empty {
     head: List,
     places: [&'static Place; 2],
 }
 
-// SAFETY: it is immutable.
+// SAFETY: `Empty` is immutable.
 unsafe impl Sync for Empty {}
 
 /// Bits that lead to place 0 or 1 are not a handle: each of the two holds bits that lead to the other one.
@@ -113,9 +114,9 @@ static EMPTY: Empty = Empty {
 #[repr(align(64))]
 struct Table {
     list: AtomicPtr<List>,
-    /// The first place that was never used.
+    /// The number of the first place that was never used.
     fresh: AtomicU64,
-    /// The first free place and, in the upper bits, a count of changes of this word.
+    /// The number of the first free place and, in the upper bits, a count of changes of this word.
     free: AtomicU64,
 }
 
@@ -127,7 +128,7 @@ static TABLES: [Table; KINDS] = [const {
     }
 }; KINDS];
 
-/// The place that these bits lead to, for arbitrary bits.
+/// Returns the place that these bits lead to, for arbitrary bits.
 #[inline(always)]
 fn place(list: *const List, bits: u64) -> &'static Place {
     // SAFETY: a list is never freed, and has a place for each number up to `last`: see `longer`.
@@ -143,7 +144,7 @@ impl Table {
         self.list.load(Ordering::Acquire)
     }
 
-    /// The place with this number, if there is one.
+    /// Returns the place with this number, if there is one.
     fn numbered(&self, bits: u64) -> Option<&'static Place> {
         let (list, number) = (self.list(), bits & PLACE);
         // SAFETY: a list is never freed.
@@ -176,7 +177,7 @@ impl Table {
         }
     }
 
-    /// Doubles the number of places, unless another thread has done so meanwhile.
+    /// Doubles the number of places, unless another thread has done so at the same time.
     #[cold]
     fn grow(&self) {
         let now = self.list();
@@ -184,7 +185,7 @@ impl Table {
         let swapped =
             self.list.compare_exchange(now.cast_mut(), list, Ordering::AcqRel, Ordering::Acquire);
         if swapped.is_err() {
-            // SAFETY: `longer` has made both, and no other thread has seen them.
+            // SAFETY: `longer` has made both, and no other thread has access to them.
             unsafe {
                 drop(Box::from_raw(new));
                 drop(Box::from_raw(std::ptr::slice_from_raw_parts_mut(
@@ -196,12 +197,12 @@ impl Table {
     }
 }
 
-/// The number of words in a list, with its header.
+/// Returns the number of words in a list, including the header.
 fn words_of(list: &List) -> usize {
     size_of::<List>() / size_of::<usize>() + list.last as usize + 1
 }
 
-/// A list of twice as many places, which begins with those of `before`; and its new places.
+/// Makes a list of twice the number of places, which begins with the places of `before`. Returns the list and its new places.
 fn longer(before: *const List) -> (*mut List, *mut [Place]) {
     // SAFETY: a list is never freed.
     let had = unsafe { (*before).last };
@@ -212,8 +213,8 @@ fn longer(before: *const List) -> (*mut List, *mut [Place]) {
     let words: Box<[*const ()]> = vec![null(); words_of(&head)].into();
     let list = Box::into_raw(words).cast::<List>();
     let last = head.last;
-    // SAFETY: the allocation holds the header and that many places. All of them are initialized, with places that are never freed
-    // once other threads have seen this list.
+    // SAFETY: the allocation holds the header and the places. All places are initialized, with places that are never freed once
+    // other threads have seen this list.
     unsafe {
         list.write(head);
         let first = (&raw mut (*list).places).cast::<&'static Place>();
@@ -234,7 +235,7 @@ fn live<T: Object>(handle: Handle<T>) -> Option<&'static Place> {
     (place.tag.load(Ordering::Acquire) == handle.0).then_some(place)
 }
 
-/// The object of a handle, while it exists.
+/// Returns the object of a handle, while the object exists.
 ///
 /// # Safety
 /// No thread ends the object while the reference is in use. Holding the worker's mark guarantees this; for objects that belong to
@@ -242,14 +243,14 @@ fn live<T: Object>(handle: Handle<T>) -> Option<&'static Place> {
 #[inline(always)]
 pub(crate) unsafe fn look<'a, T: Object>(handle: Handle<T>) -> Option<&'a T> {
     let object = live(handle)?.object.load(Ordering::Relaxed);
-    // SAFETY: `keep` stored a `T` under this tag, and it stays until `end` has changed the tag: no further check is needed.
+    // SAFETY: `keep` stored a `T` under this tag, and the object stays until `end` has changed the tag: no further check is needed.
     Some(unsafe { NonNull::new_unchecked(object).cast::<T>().as_ref() })
 }
 
 /// Stores the object's address under a new handle; `None` if no handle is left.
 pub(crate) fn keep<T: Object>(object: NonNull<T>) -> Option<Handle<T>> {
     let (number, place) = Handle::<T>::table().free_place()?;
-    // The 32-bit use count of a place wraps after four billion uses.
+    // The 32-bit use count of a place wraps after 2^32 uses.
     let used = (place.tag.load(Ordering::Relaxed) >> 32).wrapping_add(1) & 0xffff_ffff;
     let bits = used << 32 | u64::from(T::KIND) << PLACE_BITS | number;
     place.object.store(object.as_ptr().cast(), Ordering::Relaxed);
@@ -264,7 +265,7 @@ pub(crate) fn end<T: Object>(handle: Handle<T>) -> Option<NonNull<T>> {
     Some(object)
 }
 
-/// Gives the caller exclusive access to the object. Its place stays reserved: [`restore`] or [`release`] must follow.
+/// Gives the caller exclusive access to the object. The object's place stays reserved: [`restore`] or [`release`] must follow.
 pub(crate) fn hold<T: Object>(handle: Handle<T>) -> Option<NonNull<T>> {
     let place = live(handle)?;
     let object = place.object.load(Ordering::Relaxed);
@@ -274,13 +275,13 @@ pub(crate) fn hold<T: Object>(handle: Handle<T>) -> Option<NonNull<T>> {
     NonNull::new(object.cast())
 }
 
-/// Bits that lead to place 0, and not to this place.
+/// Returns bits that lead to place 0, and not to this place.
 fn held_tag<T: Object>(handle: Handle<T>) -> u64 {
     (handle.0 | HELD << PLACE_BITS) & !PLACE
 }
 
-/// Whether a call has exclusive access to the object of this handle. For a handle that has just failed to resolve: had it a moment
-/// ago.
+/// Checks whether a call has exclusive access to the object of this handle. If resolving the handle has just failed, checks whether
+/// a call had exclusive access at that moment.
 pub(crate) fn is_held<T: Object>(handle: Handle<T>) -> bool {
     let is_kind = (handle.0 >> PLACE_BITS) as u8 == T::KIND;
     let place = Handle::<T>::table().numbered(handle.0);
@@ -345,7 +346,7 @@ mod tests {
     }
 
     fn is_there(handle: Handle<One>) -> bool {
-        // SAFETY: only this test has these handles.
+        // SAFETY: only this test has handles of this kind.
         unsafe { look(handle) }.is_some()
     }
 
@@ -383,7 +384,7 @@ mod tests {
         assert!(!is_held(handle));
     }
 
-    /// An object whose handles no other test makes.
+    /// A kind of object whose handles no other test makes.
     struct Lonely;
     impl Object for Lonely {
         const KIND: u8 = 29;
@@ -416,7 +417,7 @@ mod tests {
     fn wrong_kind_null_and_noise_handles_get_distinct_errors() {
         let handle = kept();
         let other = Handle::<Other>::from_bits(handle.bits());
-        // SAFETY: only this test has these handles.
+        // SAFETY: only this test has handles of this kind.
         assert!(unsafe { look(other) }.is_none() && end(other).is_none());
         assert_eq!(describe_unresolved(other), "a handle of another kind");
         assert_eq!(describe_unresolved(Handle::<One>::from_bits(0)), "a null handle");

@@ -24,9 +24,9 @@ impl Object for WakerObject {
     const NAME: &'static str = "a waker";
 }
 
-/// Makes progress; if there was none to make, sleeps until there may be some, at most `timeout_ns` (below 0: without limit).
-/// TIELINE_MOVED: something happened, a completion is waiting to be taken, or the worker was woken. TIELINE_ROUSED: nothing
-/// happened, wait again. TIELINE_TIMED_OUT: the time is up.
+/// Makes progress. If there is nothing to do, sleeps until an event, for at most `timeout_ns` (below 0: without limit).
+/// TIELINE_MOVED: an event was handled, a completion is waiting to be taken, or the worker was woken. TIELINE_ROUSED: nothing
+/// happened, wait again. TIELINE_TIMED_OUT: the time limit has passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeout_ns: i64) -> i32 {
     answer(guarded(|| {
@@ -38,9 +38,9 @@ pub unsafe extern "C" fn tieline_worker_wait(worker: *const WorkerHandle, timeou
     }))
 }
 
-/// tieline_worker_wait for several workers of one thread: makes progress on all of them; if there was none to make, sleeps until
-/// there may be some for one of them. It opens a descriptor for the call. A loop that waits often should keep its own epoll over
-/// the workers' descriptors.
+/// Waits for several workers of one thread, as tieline_worker_wait does for one. Makes progress on all workers; if there is nothing
+/// to do, sleeps until an event for one of them. Each call opens a descriptor. A loop that waits often should keep its own epoll
+/// set of the workers' descriptors.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_workers_wait(
     workers: *const *const WorkerHandle,
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn tieline_workers_wait(
             let fix = "pass an array of workers and its length";
             return Err(Fault::new(Status::Invalid, "a wait for several workers", why, fix));
         }
-        // SAFETY: the caller's array of `count` elements.
+        // SAFETY: the caller guarantees that the array has `count` elements.
         let workers = unsafe { std::slice::from_raw_parts(workers, count) };
         within(workers, &mut WaitSet::new()?, timeout(timeout_ns))
     }))
@@ -67,7 +67,7 @@ pub(crate) fn time_is_up(worker: &Worker) -> Fault {
     }
 }
 
-/// A wait that ran out of time after the last peer has failed.
+/// Makes the failure of a wait that ran out of time after the last peer has failed.
 pub(crate) fn after_failure(failure: &Error) -> Fault {
     let what = "a wait for which no peer is connected any more";
     let why = format!(
@@ -83,7 +83,7 @@ pub(crate) fn time_was_up() -> Fault {
     Fault::new(Status::TimedOut, "a wait", "the time is up", "wait again, or longer")
 }
 
-/// A limit on nesting: each worker is entered within the call of the one before it.
+/// The maximum number of workers in one wait: the calls of the workers are nested.
 const MOST_WORKERS: usize = 256;
 
 /// Waits while this thread is in a call of each of the workers, so that their handlers may run.
@@ -105,8 +105,8 @@ fn within(
     }
 }
 
-/// Makes progress until `holds` returns non-zero for a word in a region. The word is aligned, has 64 bits, and is written by peers.
-/// `word` receives its value unless it is null.
+/// Makes progress until `holds` returns non-zero for the value of a word in a region. The word is aligned, has 64 bits, and is
+/// written by peers. Unless `word` is null, it receives the value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait_word(
     worker: *const WorkerHandle,
@@ -120,10 +120,10 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
     done(guarded(|| {
         let out = (!word.is_null()).then(|| out(word, 0)).transpose()?;
         let holds = holds.ok_or_else(|| records::null("the condition"))?;
-        // A handler may drop the region's handle meanwhile.
+        // A handler may drop the region's handle during the wait.
         let region = object::<RegionObject, _>(region)?.region.clone();
         drive(worker, |_, worker| {
-            // SAFETY: the caller's function.
+            // SAFETY: the caller guarantees that its function may be called with these arguments.
             let holds = |word| unsafe { holds(user, word) } != 0;
             let found = worker.wait_word(&region, offset, holds, timeout(timeout_ns))?;
             let found = found.ok_or_else(|| time_is_up(worker))?;
@@ -135,10 +135,10 @@ pub unsafe extern "C" fn tieline_worker_wait_word(
     }))
 }
 
-/// Returns a descriptor for poll and epoll. It is readable when there may be something to do, provided that tieline_worker_arm
-/// returned TIELINE_OK before. It is level-triggered: it stays readable until the worker has made progress. It belongs to the
-/// library and never changes during the worker's life: capi/examples/event_loop.c. The library's own time limits, such as that for
-/// a silent peer, make it readable as well.
+/// Returns a descriptor for poll and epoll. If tieline_worker_arm returned TIELINE_OK before, the descriptor becomes readable when
+/// there may be something to do. The descriptor is level-triggered: it stays readable until the worker has made progress. The
+/// descriptor belongs to the library and never changes during the worker's life: see capi/examples/event_loop.c. The library's own
+/// time limits, such as the one for a silent peer, also make the descriptor readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut i32) -> i32 {
     done(object::<WorkerState, _>(worker).and_then(|state| {
@@ -148,8 +148,8 @@ pub unsafe extern "C" fn tieline_worker_fd(worker: *const WorkerHandle, fd: *mut
     }))
 }
 
-/// Prepares one sleep on the descriptor. TIELINE_OK: it is safe to sleep. TIELINE_PENDING: there is something to do now. Call it
-/// before each sleep, after the last progress.
+/// Prepares one sleep on the descriptor. TIELINE_OK: the caller may sleep. TIELINE_PENDING: there is something to do now. Call this
+/// function before each sleep, after the last progress.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_arm(worker: *const WorkerHandle) -> i32 {
     answer(drive(worker, |_, worker| Ok(i32::from(!worker.arm()?))))
@@ -170,8 +170,9 @@ pub unsafe extern "C" fn tieline_worker_waker(
     }))
 }
 
-/// Ends the worker's current wait, or makes the next one return immediately. Any thread and a signal handler may call it: it does
-/// not allocate. For a handle that is not a waker it returns TIELINE_INVALID and does not change the thread's last error.
+/// Ends the worker's current wait, or makes the next one return immediately. Any thread and a signal handler may call it. The call
+/// does not allocate. For a handle that is not a waker, the call returns TIELINE_INVALID and does not change the thread's last
+/// error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_waker_wake(waker: *const WakerHandle) -> i32 {
     // SAFETY: the caller drops a waker only when no thread wakes with it.
@@ -187,7 +188,7 @@ pub unsafe extern "C" fn tieline_waker_drop(waker: *mut WakerHandle) -> i32 {
     done(guarded(|| take::<WakerObject, _>(waker).map(drop)))
 }
 
-/// Closes a region as tieline_region_close does, and makes progress until it is unused. TIELINE_BUSY: the time is up.
+/// Closes a region as tieline_region_close does, and makes progress until it is unused. TIELINE_BUSY: the time limit has passed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_close_region(
     worker: *const WorkerHandle,

@@ -7,8 +7,8 @@ use super::records::null;
 use super::worker::{WorkerHandle, WorkerState};
 use std::ffi::c_void;
 
-/// Carries a datagram to the worker that named itself `to`; returns non-zero if it accepted the datagram. Any call of the worker
-/// may run it, and it must not call back.
+/// A function that carries a datagram to the worker whose own name is `to`. The function returns non-zero if it accepted the
+/// datagram. Any call of the worker may run the function. The function must not call the library.
 pub type DatagramFn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,
@@ -20,7 +20,8 @@ pub type DatagramFn = Option<
 >;
 
 /// Lets the caller carry the few datagrams that establish connections. `address`, at most 4096 bytes, is the caller's own name for
-/// this worker. The context must have been opened with TIELINE_CONTEXT_OUT_OF_BAND. Call it before tieline_worker_address.
+/// this worker. The context must have been opened with TIELINE_CONTEXT_OUT_OF_BAND. Call this function before
+/// tieline_worker_address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_set_out_of_band(
     worker: *const WorkerHandle,
@@ -39,7 +40,7 @@ pub unsafe extern "C" fn tieline_worker_set_out_of_band(
                     return false;
                 }
                 let (to, to_len) = (to.as_ptr().cast(), to.len());
-                // SAFETY: the caller's function.
+                // SAFETY: the caller guarantees that its function may be called with these arguments.
                 unsafe { send(user, to, to_len, datagram.as_ptr().cast(), datagram.len()) != 0 }
             };
             Ok(worker.set_out_of_band(address, send)?)
@@ -47,7 +48,7 @@ pub unsafe extern "C" fn tieline_worker_set_out_of_band(
     }))
 }
 
-/// Delivers a datagram that a peer's function was given for this worker.
+/// Delivers a datagram that a peer's datagram function carried to this process.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_deliver(
     worker: *const WorkerHandle,

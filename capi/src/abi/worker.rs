@@ -1,4 +1,4 @@
-//! Workers: opening, progress, closing.
+//! Workers: opening, progress and closing.
 
 use super::bytes::Room;
 use super::context::{ContextHandle, ContextObject, no_handles};
@@ -17,17 +17,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tieline::{Endpoint, Error, Status, Worker};
 
-/// A progress engine. At most one thread is in a call of it at a time.
+/// A progress engine. At most one thread at a time is in a call of a worker.
 pub struct WorkerHandle(());
 
 pub(crate) struct WorkerState {
     pub(crate) mark: Mark,
-    /// It is dropped together with the handle, even if others still share the state; in a handler, when the outermost call returns.
+    /// The worker of the core. The worker is dropped together with the handle, even if other objects still own this state; if a
+    /// handler ends the handle, the worker is dropped when the outermost call returns.
     worker: UnsafeCell<Option<Worker>>,
     pub(crate) requests: RefCell<Requests>,
-    /// A handler has dropped it, or it is gone: no function of the caller's runs for it any more.
+    /// Whether a handler has dropped the worker, or the worker is gone: the library then runs no function of the caller for this
+    /// worker.
     has_ended: AtomicBool,
-    /// The state itself, after a handler has ended its handle; the outermost call around that handler releases it.
+    /// This state, after a handler has ended the worker's handle; the outermost call around that handler releases it.
     ended_inside: Cell<Option<Arc<WorkerState>>>,
     pub(crate) handle: OnceCell<u64>,
 }
@@ -49,15 +51,15 @@ pub(crate) fn closed() -> Fault {
 }
 
 impl WorkerState {
-    /// The worker, for the duration of a call. Call it under the mark.
+    /// Returns the worker, for the duration of a call. The caller must hold the mark.
     #[inline]
     pub(crate) fn worker(&self) -> Result<&Worker, Fault> {
-        // SAFETY: it is taken out only under the mark, when no other call is in progress: `drop_worker` and `leave`.
+        // SAFETY: the worker is taken out only under the mark, when no other call is in progress: `drop_worker` and `leave`.
         let worker = unsafe { &*self.worker.get() }.as_ref();
         worker.filter(|_| !self.has_ended()).ok_or_else(closed)
     }
 
-    /// Runs a body that may run handlers. If one of them has ended the worker, returns the remaining state.
+    /// Runs a body that may run handlers. If a handler has ended the worker, returns the remaining state.
     #[inline]
     fn driven<T>(
         &self,
@@ -74,16 +76,16 @@ impl WorkerState {
         (result, last)
     }
 
-    /// Called when the outermost call returns in which a handler has ended the worker: drops the worker. The caller releases the
+    /// Drops the worker after a handler has ended it. The outermost call runs this function before it returns, and releases the
     /// remaining state.
     #[cold]
     fn leave(&self) -> Option<Arc<WorkerState>> {
-        // SAFETY: the mark is held, and the nested calls have returned.
+        // SAFETY: this thread holds the mark, and the nested calls have returned.
         drop(unsafe { &mut *self.worker.get() }.take());
         self.ended_inside.take()
     }
 
-    /// Runs a body that runs no handlers, and needs the worker.
+    /// Runs a body that runs no handlersbut needs the worker.
     pub(crate) fn post<T>(
         &self,
         body: impl FnOnce(&Worker) -> Result<T, Fault>,
@@ -91,31 +93,32 @@ impl WorkerState {
         self.mark.post(|| body(self.worker()?))
     }
 
-    /// Suppresses all further calls of the caller's functions.
+    /// Suppresses all further calls of functions of the caller.
     fn set_ended(&self) {
         drop(self.requests.take());
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
-    /// The same, and drops the worker. Call it under the mark, and not in a handler.
+    /// Suppresses all further calls of functions of the caller, and drops the worker. The caller must hold the mark, and must not
+    /// be in a handler.
     fn drop_worker(&self) {
-        // SAFETY: no other call of it is in progress.
+        // SAFETY: no other call of this worker is in progress.
         drop(unsafe { &mut *self.worker.get() }.take());
         self.set_ended();
     }
 
-    /// Whether calls of the caller's functions are suppressed. It may be called without the mark.
+    /// Checks whether calls of functions of the caller are suppressed. The caller need not hold the mark.
     #[inline]
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended.load(Ordering::Relaxed)
     }
 
-    /// The view that functions use which the core runs for the caller.
+    /// Returns the view of this state for functions that the core runs on behalf of the caller.
     pub(crate) fn watch(&self) -> Watch {
         Watch(self)
     }
 
-    /// The handle of an endpoint from the core: the same one every time, while it is open.
+    /// Returns the handle of an endpoint from the core. The handle is the same for every call while the endpoint is open.
     pub(crate) fn endpoint(self: &Arc<Self>, endpoint: Endpoint) -> Result<u64, Fault> {
         let known = Handle::<EndpointState>::from_bits(endpoint.user());
         // SAFETY: this call holds the worker's mark.
@@ -128,16 +131,17 @@ impl WorkerState {
     }
 }
 
-/// A worker, as its own handler functions see it. They are dropped with the worker, and its state outlives it.
+/// A view of a worker's state for the handler functions. The functions are dropped with the worker, and the state outlives the
+/// worker.
 #[derive(Clone, Copy)]
 pub(crate) struct Watch(*const WorkerState);
 
 impl Watch {
-    /// Whether a handler has dropped the worker, and with it the caller's handlers.
+    /// Checks whether a handler has dropped the worker, and with it the caller's handlers.
     #[inline]
     pub(crate) fn has_ended(self) -> bool {
-        // SAFETY: the core runs it in a call of the worker's, which keeps the state alive; and only such a call, which this is,
-        // writes it.
+        // SAFETY: the core runs the function in a call of the worker, which keeps the state alive. Only such a call writes
+        // `has_ended`, and this call is one.
         unsafe { *(*self.0).has_ended.as_ptr() }
     }
 
@@ -146,7 +150,7 @@ impl Watch {
     }
 }
 
-/// Runs a body that may run handlers, which may end the worker meanwhile. The state is released after its last use.
+/// Runs a body that may run handlers, and handlers may end the worker. The state is released after its last use.
 #[inline]
 pub(crate) fn drive<T>(
     worker: *const WorkerHandle,
@@ -157,17 +161,17 @@ pub(crate) fn drive<T>(
     result
 }
 
-/// The state of a worker, to be kept by objects that belong to it.
+/// Returns the state of a worker, for objects that belong to the worker.
 pub(crate) fn state_of(worker: *const WorkerHandle) -> Result<Arc<WorkerState>, Fault> {
     let state = object::<WorkerState, _>(worker)?;
     Ok(share(state))
 }
 
-/// Adds an owner of a state that the table has.
+/// Adds an owner of a state that is in the table.
 pub(crate) fn share(state: &WorkerState) -> Arc<WorkerState> {
     let state = std::ptr::from_ref(state);
-    // SAFETY: the table has it from `Arc::into_raw`, and keeps it for the duration of the call. The count of owners is atomic,
-    // because a thread that is then refused with `Busy` also gets here before the mark is checked.
+    // SAFETY: the address in the table comes from `Arc::into_raw`, and the table keeps the state for the duration of the call. The
+    // count of owners is atomic, because a thread that is then refused with `Busy` also runs this line before the mark is checked.
     unsafe {
         Arc::increment_strong_count(state);
         Arc::from_raw(state)
@@ -179,7 +183,7 @@ pub(crate) fn timeout(nanoseconds: i64) -> Option<Duration> {
     u64::try_from(nanoseconds).ok().map(Duration::from_nanos)
 }
 
-/// Opens a worker. Any thread may use it and the objects that belong to it, one thread at a time.
+/// Opens a worker. Any thread may use the worker and its objects, but only one thread at a time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_open(
     context: *const ContextHandle,
@@ -198,13 +202,13 @@ pub unsafe extern "C" fn tieline_worker_open(
             handle: OnceCell::new(),
         });
         let raw = Arc::into_raw(state).cast_mut();
-        // SAFETY: it comes from an Arc, so it is not null.
+        // SAFETY: `raw` comes from an Arc, so the address is not null.
         let Some(handle) = table::keep(unsafe { NonNull::new_unchecked(raw) }) else {
-            // SAFETY: the Arc from above.
+            // SAFETY: `raw` comes from the Arc above.
             drop(unsafe { Arc::from_raw(raw) });
             return Err(no_handles());
         };
-        // SAFETY: the table keeps it alive.
+        // SAFETY: the table keeps the state alive.
         let _ = unsafe { &*raw }.handle.set(handle.bits());
         out.set(handle.to_c());
         Ok(())
@@ -214,7 +218,7 @@ pub unsafe extern "C" fn tieline_worker_open(
 fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
     let handle = Handle::<WorkerState>::of(worker);
     let raw = table::end(handle).ok_or_else(|| no_object(handle))?;
-    // SAFETY: the Arc that the table was given; the table returns it to one caller only.
+    // SAFETY: the address comes from the Arc that was given to the table; the table returns the address to one caller only.
     let state = unsafe { Arc::from_raw(raw.as_ptr().cast_const()) };
     if state.mark.is_in_handler() {
         state.set_ended();
@@ -240,7 +244,7 @@ fn end(worker: *mut WorkerHandle) -> Result<(), Fault> {
 pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout_ns: i64) -> i32 {
     done(guarded(|| {
         let time = timeout(timeout_ns).unwrap_or(Duration::MAX);
-        // The worker is dropped in any case, unless the call itself is wrong.
+        // The worker is dropped in any case, unless the call is refused.
         let mut begun = false;
         let closed = drive(worker, |_, inner| {
             let result = inner.close(time);
@@ -263,8 +267,8 @@ pub unsafe extern "C" fn tieline_worker_close(worker: *mut WorkerHandle, timeout
     }))
 }
 
-/// Releases a worker immediately: pending operations end, and may be lost. A handler may call it, and is then the last one that
-/// runs: events that have arrived and were not reported yet are discarded.
+/// Releases a worker immediately: pending operations end, and may be lost. A handler may call this function. Events that have
+/// arrived and were not reported are then discarded, and no other handler runs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
     done(guarded(|| {
@@ -279,7 +283,7 @@ pub unsafe extern "C" fn tieline_worker_drop(worker: *mut WorkerHandle) -> i32 {
 
 /// Writes the worker's address, which peers connect to. Exchange it over a channel that only the job can read: without a secret
 /// (TIELINE_SECRET), any process that has the address may connect. `len` holds the size of the buffer, and receives the actual
-/// length; TIELINE_TOO_LARGE if it does not fit.
+/// length. Returns TIELINE_TOO_LARGE if the address does not fit.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_address(
     worker: *const WorkerHandle,
@@ -294,14 +298,15 @@ pub unsafe extern "C" fn tieline_worker_address(
     }))
 }
 
-/// Makes progress and runs handlers. Returns the number of events, or a failure; 0 in a handler.
+/// Makes progress and runs handlers. Returns the number of handled events, or a failure; always 0 in a handler.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_progress(worker: *const WorkerHandle) -> i32 {
     answer(drive(worker, |_, worker| Ok(i32::try_from(worker.progress()).unwrap_or(i32::MAX))))
 }
 
-/// Makes progress until `condition` returns non-zero, at most `timeout_ns` (below 0: without limit): TIELINE_TIMED_OUT when the
-/// time is up. The condition is called between events. It may read anything and post, but must not call anything that waits.
+/// Makes progress until `condition` returns non-zero, for at most `timeout_ns` (below 0: without limit). Returns TIELINE_TIMED_OUT
+/// when the time limit has passed. The condition runs between events. The condition may read any memory and post operations, but
+/// must not call a function that waits.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tieline_worker_wait_until(
     worker: *const WorkerHandle,
@@ -312,7 +317,7 @@ pub unsafe extern "C" fn tieline_worker_wait_until(
     done(guarded(|| {
         drive(worker, |_, worker| {
             let condition = condition.ok_or_else(|| super::records::null("the condition"))?;
-            // SAFETY: the caller's function.
+            // SAFETY: the caller guarantees that its function may be called with these arguments.
             let holds = || unsafe { condition(user) } != 0;
             match worker.wait_until(holds, timeout(timeout_ns))? {
                 true => Ok(()),
@@ -358,25 +363,25 @@ mod tests {
     use std::sync::Barrier;
 
     extern "C" fn keeps(user: *mut c_void, message: *const ArrivedMessage) {
-        // SAFETY: the test's own memory, during a call that makes progress; as in all calls below.
+        // SAFETY: the memory belongs to the test, and the test is in a call that makes progress.
         let seen = unsafe { &mut *user.cast::<(*mut KeptHandle, *mut AnnouncementHandle)>() };
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         let status = match unsafe { (*message).is_announced } {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             0 => unsafe { tieline_message_keep(message, &raw mut seen.0, &mut null()) },
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             _ => unsafe { tieline_message_announcement(message, &raw mut seen.1) },
         };
         assert_eq!(status, 0);
     }
 
-    /// A worker with an endpoint to itself.
+    /// Opens a worker with an endpoint to itself.
     fn with_itself() -> (*mut ContextHandle, *mut WorkerHandle, *mut EndpointHandle) {
         let (mut context, mut worker, mut endpoint) = (null_mut(), null_mut(), null_mut());
         let mut address = [0_u8; 4096];
         let start = address.as_mut_ptr().cast::<c_void>();
         let mut len = address.len();
-        // SAFETY: places in this function.
+        // SAFETY: the places are local variables of this function.
         unsafe {
             assert_eq!(tieline_context_open(null(), &raw mut context), 0);
             assert_eq!(tieline_worker_open(context, &raw mut worker), 0);
@@ -395,7 +400,7 @@ mod tests {
         let (mut bytes, long) = (vec![0_u8; 16384], vec![0_u8; 1 << 20]);
         let start = bytes.as_mut_ptr().cast::<c_void>();
         let mut len = bytes.len();
-        // SAFETY: places in this test.
+        // SAFETY: the places are local variables of this test.
         unsafe {
             assert_eq!(tieline_context_alloc(context, 64, 7, &raw mut region), 0);
             assert_eq!(tieline_region_key(region, start, &raw mut len), 0);
@@ -412,17 +417,17 @@ mod tests {
         }
         let (mut mapped, mut room) = (null_mut(), 0);
         loop {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             assert!(unsafe { tieline_worker_progress(worker) } >= 0);
             let (pointer, mapped) = (&raw mut pointer, &raw mut mapped);
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             let is_mapped =
                 unsafe { tieline_key_pointer(key, pointer, mapped, &raw mut room) } == 0;
             if is_mapped && !seen.0.is_null() && !seen.1.is_null() {
                 break;
             }
             if is_mapped {
-                // SAFETY: as above.
+                // SAFETY: the reason is the same as for the preceding `unsafe` block.
                 assert_eq!(unsafe { tieline_pointer_drop(*pointer) }, 0);
             }
         }
@@ -448,17 +453,17 @@ mod tests {
     }
 
     extern "C" fn drops_its_worker(user: *mut c_void, message: *const ArrivedMessage) {
-        // SAFETY: the test's own objects, as in all calls below.
+        // SAFETY: all objects belong to the test.
         let (worker, endpoint) =
             unsafe { *user.cast::<(*mut WorkerHandle, *mut EndpointHandle)>() };
         let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert!(unsafe { &*state.worker.get() }.is_some(), "its progress is still in it");
         assert_eq!(state.worker().err().unwrap().error.status(), Status::Closed);
         let mut peer = 7;
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { crate::abi::message::tieline_message_peer(message, &raw mut peer) }, 0);
     }
 
@@ -468,33 +473,33 @@ mod tests {
         let start = (&raw const context).cast();
         let mut both = (worker, endpoint);
         let (user, handler) = ((&raw mut both).cast(), Some(drops_its_worker as _));
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_worker_on_message(worker, 1, handler, user) }, 0);
         for _ in 0..2 {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             assert_eq!(unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) }, 0);
         }
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         while unsafe { tieline_worker_progress(worker) } >= 0 {}
         let state = object::<EndpointState, _>(endpoint).ok().unwrap().worker.clone();
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert!(unsafe { &*state.worker.get() }.is_none());
         assert_eq!(Arc::strong_count(&state), 2, "the endpoint's and this one");
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         let late = unsafe { tieline_send(endpoint, 1, 0, start, 1, null(), null_mut()) };
         assert_eq!(late, Status::Closed as i32);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_endpoint_drop(endpoint) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_context_close(context) }, 0);
     }
 
     #[test]
     fn busy_thread_leaves_owner_count_of_worker_unchanged() {
         let (mut context, mut worker) = (null_mut(), null_mut());
-        // SAFETY: places in this test, as in all calls below.
+        // SAFETY: all places are local variables of this test.
         assert_eq!(unsafe { tieline_context_open(null(), &raw mut context) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_worker_open(context, &raw mut worker) }, 0);
         let (bits, is_over) = (worker as usize, AtomicBool::new(false));
         let is_in = &Barrier::new(2);
@@ -505,7 +510,7 @@ mod tests {
                 let _ = is_in.wait();
                 let mut busy = 0_u64;
                 while !is_over.load(Ordering::Relaxed) {
-                    // SAFETY: as above.
+                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
                     let status =
                         unsafe { tieline_worker_known_endpoint(handle, 0, &raw mut endpoint) };
                     busy += u64::from(status == Status::Busy as i32);
@@ -516,9 +521,9 @@ mod tests {
                 let _ = is_in.wait();
                 for _ in 0..50_000 {
                     let mut counter = null_mut();
-                    // SAFETY: as above.
+                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
                     assert_eq!(unsafe { tieline_worker_counter(worker, &raw mut counter) }, 0);
-                    // SAFETY: as above.
+                    // SAFETY: the reason is the same as for the preceding `unsafe` block.
                     assert_eq!(unsafe { tieline_counter_drop(counter) }, 0);
                 }
                 is_over.store(true, Ordering::Relaxed);
@@ -529,9 +534,9 @@ mod tests {
         let state = state_of(worker).ok().unwrap();
         assert_eq!(Arc::strong_count(&state), 2, "after {told_busy} calls that were told so");
         drop(state);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_worker_drop(worker) }, 0);
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         assert_eq!(unsafe { tieline_context_close(context) }, 0);
     }
 }

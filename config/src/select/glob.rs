@@ -13,10 +13,10 @@ enum Piece {
 }
 
 impl Glob {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// The error in the pattern.
+    /// Returns the reason why the pattern is invalid.
     pub(super) fn parse(pattern: &str) -> Result<Glob, &'static str> {
         let mut pieces = Vec::new();
         let mut chars = pattern.chars();
@@ -38,9 +38,9 @@ impl Glob {
         Ok(Glob(pieces))
     }
 
-    /// Whether the whole name matches.
+    /// Checks whether the pattern matches the whole name.
     pub(super) fn fits(&self, name: &str) -> bool {
-        // Backtracking goes only to the last `*`: linear in practice, never exponential.
+        // Backtracking returns only to the last `*`: linear in practice, never exponential.
         let name: Vec<char> = name.chars().collect();
         let (mut at, mut piece) = (0, 0);
         let mut star: Option<(usize, usize)> = None;
@@ -78,7 +78,7 @@ impl Piece {
     }
 }
 
-/// The inside of `[...]`.
+/// Parses the inside of `[...]`.
 fn among(inside: &str) -> Result<Piece, &'static str> {
     let (inverted, inside) = match inside.strip_prefix('!') {
         Some(rest) => (true, rest),

@@ -1,4 +1,4 @@
-//! The selection grammar: one for providers, domains, modules and connection modules.
+//! The selection grammar, which is the same for providers, domains, modules and connection modules.
 //!
 //! ```text
 //! TIELINE_PROVIDERS=verbs,shm            these two, verbs preferred
@@ -8,8 +8,8 @@
 //! TIELINE_PROVIDERS=verbs@^1.2           a version requirement (providers only)
 //! ```
 //!
-//! A `^` in front of the list excludes all names of the list; a list either includes or excludes. For a name, an entry with
-//! exactly that name takes precedence over globs; among globs the first match decides.
+//! A `^` in front of the list excludes all names of the list; a list either includes or excludes. An entry that equals the name
+//! takes precedence over globs; among globs the first match decides.
 
 mod glob;
 mod parse;
@@ -21,10 +21,10 @@ use crate::explain::{Record, Verdict};
 use crate::{Error, Origin, Setting, nearest, shown, vars};
 use glob::Glob;
 
-/// The end of the verdict on a name that a list does not contain, behind the citation of the list.
+/// The end of the verdict on a name that a list does not contain. A citation of the list precedes this text.
 pub const UNNAMED: &str = ", which does not name it";
 
-/// A parsed list. The empty one admits everything.
+/// A parsed list. An empty list admits every name.
 #[derive(Clone, Debug)]
 pub struct Selection {
     variable: String,
@@ -53,7 +53,7 @@ impl Entry {
 }
 
 impl Selection {
-    /// The list that admits everything.
+    /// Returns a list that admits every name.
     pub fn all(variable: &str) -> Selection {
         Selection {
             variable: variable.to_owned(),
@@ -64,13 +64,13 @@ impl Selection {
         }
     }
 
-    /// The same list without warnings, for a default.
+    /// Returns the same list without warnings, for a default.
     pub fn quiet(mut self) -> Selection {
         self.quiet = true;
         self
     }
 
-    /// `TIELINE_PROVIDERS=^shm-cma (/etc/tieline/tieline.toml:3)`, for messages.
+    /// Returns a citation for messages: `TIELINE_PROVIDERS=^shm-cma (/etc/tieline/tieline.toml:3)`.
     pub fn cite(&self) -> String {
         let Setting { value, origin } = &self.setting;
         let value = shown(&self.variable, value);
@@ -80,31 +80,31 @@ impl Selection {
         }
     }
 
-    /// Whether the order of this list has a meaning.
+    /// Checks whether the order of this list has a meaning, as it has for an including list.
     pub fn includes(&self) -> bool {
         !self.excludes && !self.entries.is_empty()
     }
 
-    /// Whether the list contains exactly this name, not a glob that matches it.
+    /// Checks whether the list contains exactly this name, not a glob that matches the name.
     pub fn asks_for(&self, name: &str) -> bool {
         !self.excludes && self.entries.iter().any(|entry| entry.name == name)
     }
 
-    /// Whether an excluding list names it.
+    /// Checks whether an excluding list contains this name.
     pub fn bars(&self, name: &str) -> bool {
         self.excludes && self.deciding(name).is_some()
     }
 
-    /// Whether an including list does not contain it.
+    /// Checks whether an including list lacks this name.
     pub fn passes_over(&self, name: &str) -> bool {
         self.includes() && self.deciding(name).is_none()
     }
 
-    /// The preference of an admitted name, 0 first, or the reason why it is not admitted. A version applies only to
+    /// Returns the preference of an admitted name, 0 first, or the reason why the name is not admitted. `version` applies only to
     /// providers.
     ///
     /// # Errors
-    /// [`Verdict::Filtered`] with the variable that filters.
+    /// Returns [`Verdict::Filtered`] with the variable that excludes the name.
     pub fn admits(&self, name: &str, version: Option<&Version>) -> Result<usize, Verdict> {
         let filtered = |why: &str| Err(Verdict::Filtered { by: format!("{}{why}", self.cite()) });
         if self.entries.is_empty() {
@@ -124,8 +124,8 @@ impl Selection {
         }
     }
 
-    /// The entries of the list that nothing in `seen` matches, each with the nearest spelling. `looked` names the places
-    /// that were searched. `seen` holds everything that exists, including refused names.
+    /// Returns the entries of the list that match nothing in `seen`, each with the nearest spelling. `looked` names the places that
+    /// were searched. `seen` holds everything that exists, including refused names.
     pub fn unmatched(&self, seen: &[&str], looked: &str) -> Vec<Record> {
         if self.quiet {
             return Vec::new();
@@ -150,10 +150,10 @@ impl Selection {
             .collect()
     }
 
-    /// Whether one of `usable` matches every `required:` entry. `reason` returns the reason why a name is missing.
+    /// Checks that every `required:` entry matches one of `usable`. `reason` returns the reason why a name is missing.
     ///
     /// # Errors
-    /// The missing name, and the reason.
+    /// Returns the missing name and the reason.
     pub fn check_required(
         &self,
         usable: &[&str],
@@ -182,7 +182,7 @@ impl Selection {
         Err(error.about(&self.variable, self.setting.clone()))
     }
 
-    /// The entry that decides about a name, and its place in the list.
+    /// Returns the entry that decides about a name, and its position in the list.
     fn deciding(&self, name: &str) -> Option<(usize, &Entry)> {
         let entries = || self.entries.iter().enumerate();
         entries()
@@ -191,7 +191,7 @@ impl Selection {
     }
 }
 
-/// `verbs` for `verbs:mlx5_0`: a domain's name begins with its provider's.
+/// Returns the provider of a domain, which is the beginning of the domain's name: `verbs` for `verbs:mlx5_0`.
 fn provider_of(domain: &str) -> String {
     domain.split(':').next().unwrap_or(domain).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Parsing a list, with errors that show the correct form.
+//! Parsing of a list, with errors that show the correct form.
 
 use semver::VersionReq;
 use tieline_plugin_api::Status;
@@ -7,17 +7,17 @@ use super::{Entry, Glob, Selection};
 use crate::{Error, Setting, shown, vars};
 
 impl Selection {
-    /// Reads the value of a variable.
+    /// Parses the value of a variable.
     ///
     /// # Errors
-    /// The part that is not understood, the reason, and the correct form.
+    /// Returns the part that is not understood, the reason, and the correct form.
     #[cfg(test)]
     pub fn parse(variable: &str, value: &str) -> Result<Selection, Error> {
         let setting = Setting { value: value.to_owned(), origin: crate::Origin::Default };
         Selection::parse_from(variable, setting)
     }
 
-    /// Reads a setting.
+    /// Parses a setting.
     pub fn parse_from(variable: &str, setting: Setting) -> Result<Selection, Error> {
         let setting = Setting { value: setting.value.trim().to_owned(), ..setting };
         let mut selection = Selection { setting, ..Selection::all(variable) };
@@ -80,7 +80,7 @@ impl Selection {
 
 const NO_BLANKS: &str = "write names with commas between them, no blanks";
 
-/// Reads one entry; the error is (reason, remedy).
+/// Parses one entry; the error is (reason, remedy).
 fn entry(variable: &str, part: &str, excludes: bool) -> Result<Entry, (String, String)> {
     let (required, rest) = match part.strip_prefix("required:") {
         Some(rest) => (true, rest.trim_start()),

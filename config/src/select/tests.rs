@@ -164,12 +164,12 @@ fn a_required_name_is_refused_with_what_is_there_and_what_is_nearest() {
         error("required:shm-cam", &[]),
         format!("shm-cam {missing}: nothing was found; make it available, or drop `required:`")
     );
-    // Any match satisfies a glob, and an entry that is not required may be missing.
+    // A required glob is satisfied by any match, and an entry that is not required may be missing.
     assert!(parse("required:shm*,verbs").check_required(&["tcp", "shm-cma"], |_| None).is_ok());
     assert!(parse("required:shm*").check_required(&["tcp"], |_| None).is_err());
 }
 
-/// The reason and the remedy, word for word.
+/// Every error has exactly this reason and this remedy.
 #[test]
 fn each_slip_in_a_list_is_told_with_how_to_write_it() {
     let of = |variable: &str, value: &str| {
@@ -237,7 +237,7 @@ fn a_list_of_what_is_used_passes_over_the_names_that_it_does_not_have() {
     for (list, name) in [("verbs,shm", "shm"), ("shm*", "shm-cma"), ("verbs@^1.2", "verbs")] {
         assert!(!parse(list).passes_over(name), "{list} {name}");
     }
-    // An excluding list leaves out by name, and an empty one leaves out nothing.
+    // An excluding list excludes the names that it contains, and an empty list excludes no name.
     assert!(!parse("^shm").passes_over("shm") && !parse("^shm").passes_over("tcp"));
     assert!(!parse("").passes_over("tcp"));
     let Err(Verdict::Filtered { by }) = parse("verbs").admits("tcp", None) else { panic!() };

@@ -1,4 +1,4 @@
-//! Reports of names and values: unknown names, origins, and precedence.
+//! Tests of names and values: unknown names, origins, and precedence.
 
 use super::*;
 

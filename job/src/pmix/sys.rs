@@ -1,5 +1,5 @@
-//! The part of the PMIx standard (version 3 and later) that an exchange needs, from `libpmix.so.2` at run time. A test compares the
-//! layouts with the installed header.
+//! The part of the PMIx standard (version 3 and later) that an exchange needs, loaded from `libpmix.so.2` at run time. A test
+//! compares the layouts with the installed header.
 
 #![allow(unsafe_code)]
 
@@ -39,7 +39,7 @@ struct ByteObject {
     size: usize,
 }
 
-/// The used members of the union, and its full size.
+/// The members of the union that are used here, and the union's full size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 union Data {
@@ -71,7 +71,7 @@ struct Info {
 type OpCallback = extern "C" fn(c_int, *mut c_void);
 type ValueCallback = extern "C" fn(c_int, *mut RawValue, *mut c_void);
 
-/// The functions, in the order of the standard.
+/// The functions of libpmix, in the order of the standard.
 struct Table {
     init: unsafe extern "C" fn(*mut Proc, *const Info, usize) -> c_int,
     finalize: unsafe extern "C" fn(*const Info, usize) -> c_int,
@@ -137,17 +137,17 @@ impl Proc {
 }
 
 impl Library {
-    /// Loads the library. It is never unloaded, because it has its own thread.
+    /// Loads the library. The library is never unloaded, because it runs a thread.
     pub(super) fn load() -> Result<Library, String> {
         if tieline_plugin_api::is_static_program() {
             return Err(format!("this program is linked statically and cannot load {LIBRARY}"));
         }
-        // SAFETY: the constructors of libpmix do nothing beyond those of a usual C library.
+        // SAFETY: the constructors of libpmix have no effects on this process that a caller must prevent.
         let library = unsafe { libloading::Library::new(LIBRARY) }.map_err(|e| e.to_string())?;
         let library: &'static libloading::Library = Box::leak(Box::new(library));
         macro_rules! symbol {
             ($name:literal) => {
-                // SAFETY: the types of the table are those of the standard's functions of these names.
+                // SAFETY: the types in the table are the standard's types for the functions of these names.
                 *unsafe { library.get($name) }.map_err(|e| e.to_string())?
             };
         }
@@ -166,7 +166,7 @@ impl Library {
     /// Connects to this host's server.
     pub(super) fn init(&self) -> Result<Proc, c_int> {
         let mut me = Proc { nspace: [0; 256], rank: 0 };
-        // SAFETY: the pointer names a local; no infos are passed.
+        // SAFETY: the pointer is that of a local variable; no infos are passed.
         match unsafe { (self.table.init)(&mut me, std::ptr::null(), 0) } {
             SUCCESS => {
                 *self.me.lock().unwrap_or_else(PoisonError::into_inner) = Some(me);
@@ -181,13 +181,13 @@ impl Library {
         let key = c_string(key)?;
         let bo = ByteObject { bytes: bytes.as_ptr().cast_mut().cast(), size: bytes.len() };
         let mut value = RawValue { kind: TYPE_BYTE_OBJECT, data: Data { bo } };
-        // SAFETY: key and value live through the call, which copies them.
+        // SAFETY: the key and the value outlive the call, which copies them.
         check(unsafe { (self.table.put)(SCOPE_GLOBAL, key.as_ptr(), &mut value) })
     }
 
     /// Passes the stored values to the server.
     pub(super) fn commit(&self) -> Result<(), Failed> {
-        // SAFETY: no argument.
+        // SAFETY: the function takes no argument.
         check(unsafe { (self.table.commit)() })
     }
 
@@ -197,8 +197,8 @@ impl Library {
         let infos = [Info::collect(), Info::timeout(until)];
         let waiting = Waiting::new();
         let cookie = waiting.hand_over();
-        // SAFETY: the process and the infos live through the call; the library copies what it keeps. The cookie is taken back once:
-        // by the callback, or below if there will be none.
+        // SAFETY: the process and the infos outlive the call, and the library copies the data that it keeps. The cookie is taken
+        // back once: by the callback, or below if there is no callback.
         let code = unsafe {
             (self.table.fence_nb)(&all, 1, infos.as_ptr(), infos.len(), Some(fenced), cookie)
         };
@@ -209,7 +209,7 @@ impl Library {
         waiting.wait(until)
     }
 
-    /// The value of a key, of one rank or of the job.
+    /// Gets the value of a key, of one rank or of the job.
     pub(super) fn get(
         &self,
         rank: Option<u32>,
@@ -227,7 +227,7 @@ impl Library {
         };
         let waiting = Waiting::new();
         let cookie = waiting.hand_over();
-        // SAFETY: as in `fence`.
+        // SAFETY: the arguments outlive the call, and the cookie is taken back once, as in `fence`.
         let code = unsafe {
             (self.table.get_nb)(&of, key.as_ptr(), infos.as_ptr(), infos.len(), Some(got), cookie)
         };
@@ -238,14 +238,14 @@ impl Library {
         waiting.wait(until)
     }
 
-    /// The name of a code: `PMIX_ERR_UNREACH (-25)`.
+    /// Returns the name of a code: `PMIX_ERR_UNREACH (-25)`.
     pub(super) fn text(&self, code: c_int) -> String {
-        // SAFETY: takes a number by value.
+        // SAFETY: the function takes a number by value.
         let text = unsafe { (self.table.error_string)(code) };
         if text.is_null() {
             return format!("code {code}");
         }
-        // SAFETY: not null, and the library's own constant string.
+        // SAFETY: the pointer is not null, and refers to a constant string of the library.
         let text = unsafe { CStr::from_ptr(text) };
         format!("{} ({code})", text.to_string_lossy())
     }
@@ -268,12 +268,13 @@ impl Drop for Library {
 /// The place where a value is looked up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum How {
-    /// In this host's server only, which answers immediately.
+    /// A lookup in this host's server only, which answers immediately.
     Known,
-    /// This host's server may ask the server of the rank.
+    /// A lookup for which this host's server may ask the server of the rank.
     Wait,
-    /// The server asks again although it has asked before: it caches everything that a rank had published by then, and would answer
-    /// from its cache. (`PMIX_GET_REFRESH_CACHE` of the standard's 4.1; an older server ignores it.)
+    /// A lookup for which this host's server asks the server of the rank again. The server caches everything that a rank had
+    /// published at the last request, and would otherwise answer from this cache. (`PMIX_GET_REFRESH_CACHE` of the standard's
+    /// version 4.1; an older server ignores it.)
     Anew,
 }
 
@@ -300,7 +301,8 @@ impl Info {
         Info::flag("pmix.immediate")
     }
 
-    /// The server's own limit, in whole seconds and later than ours, so that it drops requests that are not waited for any more.
+    /// Makes the server's own time limit, in whole seconds and later than `until`, so that the server drops requests whose caller
+    /// has stopped waiting.
     fn timeout(until: Instant) -> Info {
         let left = until.saturating_duration_since(Instant::now()).as_secs() + 2;
         let mut data = Data { room: [0; 3] };
@@ -309,7 +311,7 @@ impl Info {
     }
 }
 
-/// A result that comes from the library's thread, perhaps after the wait has ended.
+/// A result that the library's thread stores, perhaps after the wait has ended.
 struct Waiting<T> {
     shared: Arc<Shared<T>>,
 }
@@ -324,7 +326,7 @@ impl<T> Waiting<T> {
         Waiting { shared: Arc::new(Shared { answer: Mutex::new(None), came: Condvar::new() }) }
     }
 
-    /// A reference for the callback.
+    /// Returns a reference for the callback.
     fn hand_over(&self) -> *mut c_void {
         Arc::into_raw(self.shared.clone()).cast_mut().cast()
     }
@@ -362,7 +364,7 @@ extern "C" fn fenced(status: c_int, cookie: *mut c_void) {
 
 extern "C" fn got(status: c_int, value: *mut RawValue, cookie: *mut c_void) {
     let outcome = check(status).map(|()| {
-        // SAFETY: on success the library passes a value of its own that lives through this call, or null.
+        // SAFETY: on success the library passes null, or a value of its own that outlives this call.
         match unsafe { value.as_ref() } {
             None => Value::Other,
             Some(value) => read(value),
@@ -373,17 +375,17 @@ extern "C" fn got(status: c_int, value: *mut RawValue, cookie: *mut c_void) {
 
 fn read(value: &RawValue) -> Value {
     match value.kind {
-        // SAFETY: the kind says which member holds.
+        // SAFETY: the kind states which member of the union is valid.
         TYPE_UINT16 => Value::Number(unsafe { value.data.uint16 }.into()),
-        // SAFETY: as above.
+        // SAFETY: the reason is the same as for the preceding `unsafe` block.
         TYPE_UINT32 => Value::Number(unsafe { value.data.uint32 }.into()),
         TYPE_BYTE_OBJECT => {
-            // SAFETY: as above.
+            // SAFETY: the reason is the same as for the preceding `unsafe` block.
             let bo = unsafe { value.data.bo };
             if bo.bytes.is_null() {
                 return Value::Bytes(Vec::new());
             }
-            // SAFETY: a byte object's pointer is good for its size.
+            // SAFETY: a byte object's pointer refers to `size` bytes.
             Value::Bytes(unsafe { std::slice::from_raw_parts(bo.bytes.cast(), bo.size) }.to_vec())
         }
         _ => Value::Other,
@@ -404,7 +406,8 @@ mod tests {
     use std::mem::{offset_of, size_of};
     use std::process::Command;
 
-    /// Compares the header with the constants above: a C program prints the header's values, the test those of this file.
+    /// Compares the header with the constants above: a C program prints the header's values, and the test prints the values of this
+    /// file.
     #[test]
     fn layouts_and_numbers_are_those_of_the_installed_header() {
         const PROGRAM: &str = r#"

@@ -1,4 +1,4 @@
-//! Incoming connections: how many are accepted, and which ones are evicted for them.
+//! Incoming connections: the number that is accepted, and the eviction of earlier connections.
 
 use super::{LISTENERS, Listener, Server};
 use crate::connection::Connection;
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use tieline_net::admission::{Source, Verdict};
 use tieline_net::{Interest, is_crowded, reset};
 
-/// The number of connections accepted before existing ones have their turn again.
+/// The number of connections that are accepted before existing connections are served again.
 const PER_TURN: usize = 256;
 
-/// The pause of accepting if the system has no descriptor or memory for one more.
+/// The pause before the next accept if the system has no descriptor or memory for another connection.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 impl Server {
@@ -67,9 +67,9 @@ impl Server {
         }
     }
 
-    /// Gives a connection its seat, or drops it.
+    /// Adds a connection in a seat, or drops the connection.
     fn take_in(&mut self, index: usize, stream: Stream, source: Source, now: Instant) {
-        // Expensive steps come after the decision.
+        // Expensive steps follow the decision to accept.
         let user = match &stream {
             Stream::Unix(stream) => local::check_user(stream).map_err(|refused| match refused {
                 local::Refused::User(user) => format!("a process of {user}"),
@@ -114,7 +114,8 @@ impl Server {
         self.insert(connection);
     }
 
-    /// No descriptor is left: the oldest connection without a rank is evicted. `false`: none has had its time yet.
+    /// Evicts the oldest connection without a rank, because no descriptor is left. Returns `false` if no such connection has used
+    /// up its time.
     fn evict(&mut self, now: Instant) -> bool {
         let oldest = self.seats.nameless.makes_room(now);
         oldest.into_iter().for_each(|seat| self.drop_nameless(seat));
@@ -129,7 +130,7 @@ impl Server {
         self.settle(seat);
     }
 
-    /// Whether the listeners are watched at this time.
+    /// Checks whether the listeners are watched at this time.
     pub(super) fn accepts(&mut self, now: Instant) -> bool {
         if self.accept_at.is_some_and(|at| now < at) {
             return false;
@@ -138,7 +139,7 @@ impl Server {
         self.has_room(now)
     }
 
-    /// Whether a connection may be accepted, by the rule of all listeners.
+    /// Checks whether a connection may be accepted, by the rule that all listeners share.
     fn has_room(&mut self, now: Instant) -> bool {
         self.seats.nameless.expect(self.gather.absent());
         let crowded = |listener: &Listener| match listener {

@@ -7,7 +7,7 @@ for package in "$RPMS"/*/*.rpm; do
     */tieline-provider-*) grep -qxF 'tieline-abi(1)(64bit) >= 0' requires ;;
     */libtieline-0*) grep -qxF 'tieline-abi(1)(64bit) = 0' provides ;;
     esac
-    # Scripts: none. `rpm -q --scripts` prints nothing then.
+    # The package has no scripts: `rpm -q --scripts` then prints nothing.
     [ -z "$(rpm -qp --scripts "$package" 2>/dev/null)" ]
 done
 rpm -qp --provides "$RPMS"/*/tieline-provider-ofi-0*.rpm 2>/dev/null | grep -qx 'tieline-provider(1)(ofi)(64bit) = .*'

@@ -1,6 +1,6 @@
-# The solver installs all of them into a separate root, refuses a provider alone and the removal of the core, and finds no changed file.
+# The solver installs all rpms into a separate root, refuses a provider alone and the removal of the core, and finds no changed file.
 command -v dnf > /dev/null || { echo 'skipped: there is no dnf'; exit 1; }
-# A root of rpm on this system has no C library: a stand-in provides the base packages of an rpm system.
+# An rpm root on this system has no C library, so a stand-in provides the base packages of an rpm system.
 cat "$PACKAGING"/test/rpm/stand-in.spec > stand-in.spec
 for package in "$RPMS"/*/*.rpm; do rpm -qp --requires "$package" 2>/dev/null; done |
     grep -E '^(lib(c|m|dl|gcc_s|pthread|rt)\.|ld-linux|rtld|/bin/|/usr/bin/|perl)' | sort -u | sed 's/^/Provides: /' > provided

@@ -1,4 +1,4 @@
-# Only root may write the files, every rpm has the licences, and an rpm has the files of Debian's package, except for the directory of libraries and files that only one of the two needs.
+# Only root may write the files, every rpm has the licences, and an rpm has the files of Debian's package, except for the directory of libraries and files that only one package format needs.
 ls "$DEBS"/libtieline0_*.deb > /dev/null 2>&1 || { echo 'skipped: Debian packages have not been made'; exit 1; }
 same='s#/usr/lib/x86_64-linux-gnu/#LIB/#; s#/usr/lib64/#LIB/#; s#/zsh/(vendor-completions|site-functions)/#/zsh/#; s#\.gz$##'
 # Each distribution has its own directory for documentation, and only Debian has dh_tieline and its sequence.

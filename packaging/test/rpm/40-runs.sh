@@ -1,4 +1,4 @@
-# The files of the rpms run: unpacked into a Debian root, every provider is found in /usr/lib64 and two processes move a file.
+# The files of the rpms work: unpacked into a Debian root, every provider is found in /usr/lib64, and two processes exchange a file.
 [ -d "$DEBIAN/usr" ] || { echo 'skipped: there is no Debian root to run it in'; exit 1; }
 command -v rpm2cpio > /dev/null && command -v cpio > /dev/null || { echo 'skipped: there is no rpm2cpio or no cpio'; exit 1; }
 for package in "$RPMS"/*/*.rpm; do

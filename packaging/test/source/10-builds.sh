@@ -6,7 +6,8 @@ ip route > routes
 lacks . routes
 dpkg-buildpackage --build=binary --no-sign > ../said 2>&1 || { tail -40 ../said; exit 1; }
 cd ..
-# Compares modes, owners and names. Compression and the targets of links depend on the release.
+# Prints modes, owners and names. The compression of files and the targets of links depend on the release, so they are not
+# compared.
 listed() {
     for package in "$1"/*.deb; do
         case $package in *dbgsym*) continue ;; esac

@@ -18,10 +18,10 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// A new, empty directory that only this user can write.
+    /// Makes an empty directory that only this user can write.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// Panics if the directory cannot be made.
     #[must_use]
     pub fn new() -> Directory {
         use std::os::unix::fs::DirBuilderExt;
@@ -33,13 +33,13 @@ impl Directory {
         Directory { path }
     }
 
-    /// The path of the directory.
+    /// Returns the path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The file of the provider `name`, which need not exist.
+    /// Returns the path of the provider `name`, whose file need not exist.
     #[must_use]
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(format!("libtieline_{}.so", name.replace('-', "_")))
@@ -48,15 +48,15 @@ impl Directory {
     /// Compiles `fixtures/provider.c` into the provider `name`, with the given `-D` switches.
     ///
     /// # Panics
-    /// If it does not compile.
+    /// Panics if the provider does not compile.
     pub fn compile(&self, name: &str, switches: &[&str]) -> PathBuf {
         self.compile_with(name, switches, &[])
     }
 
-    /// The same with more arguments for the compiler.
+    /// Compiles `fixtures/provider.c` as [`Directory::compile`] does, with further arguments for the compiler.
     ///
     /// # Panics
-    /// If it does not compile.
+    /// Panics if the provider does not compile.
     pub fn compile_with(&self, name: &str, switches: &[&str], arguments: &[&str]) -> PathBuf {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let out = self.file(name);
@@ -76,10 +76,10 @@ impl Directory {
         out
     }
 
-    /// Copies the shared object that Cargo built from the example `example` here, as the provider `name`.
+    /// Copies the shared object that Cargo built from the example `example` into this directory, as the provider `name`.
     ///
     /// # Panics
-    /// If it was not built: `cargo test -p tieline-bad-providers` builds it, `--test` alone does not.
+    /// Panics if the example was not built: `cargo test -p tieline-bad-providers` builds it, `--test` alone does not.
     pub fn copy_example(&self, example: &str, name: &str) -> PathBuf {
         let program = std::env::current_exe().expect("the running program");
         let target = program.parent().and_then(Path::parent).expect("target/debug/deps/program");
@@ -90,10 +90,10 @@ impl Directory {
         out
     }
 
-    /// The program that Cargo built from the example `example`.
+    /// Returns the path of the program that Cargo built from the example `example`.
     ///
     /// # Panics
-    /// If it was not built, as [`Directory::copy_example`].
+    /// Panics if the example was not built, as [`Directory::copy_example`] does.
     #[must_use]
     pub fn example_program(example: &str) -> PathBuf {
         let program = std::env::current_exe().expect("the running program");
@@ -106,17 +106,17 @@ impl Directory {
     /// Writes a file as the provider `name`.
     ///
     /// # Panics
-    /// If it cannot be written.
+    /// Panics if the file cannot be written.
     pub fn write(&self, name: &str, content: &[u8]) -> PathBuf {
         let out = self.file(name);
         fs::write(&out, content).expect("a file in our own directory");
         out
     }
 
-    /// A subdirectory.
+    /// Makes a subdirectory.
     ///
     /// # Panics
-    /// If it cannot be made.
+    /// Panics if the subdirectory cannot be made.
     pub fn inner(&self, name: &str) -> Directory {
         let path = self.path.join(name);
         fs::create_dir(&path).expect("a directory in our own");

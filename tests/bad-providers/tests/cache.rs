@@ -1,4 +1,4 @@
-//! The cached result of a trial in a child process: in the process, and for the next one.
+//! Tests of the cached result of a trial in a child process: within the process, and for later processes.
 
 mod common;
 
@@ -9,10 +9,10 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tieline_bad_providers::Directory;
 
-/// The directory to search, for the process that a test starts again.
+/// The variable with the directory to search, for the process that a test starts.
 const DIRECTORY: &str = "TIELINE_TEST_DIRECTORY";
 
-/// The body of the test's second process: prints the refusal of the provider `segv`.
+/// Prints the refusal of the provider `segv`, in the second process of the test.
 fn say(directory: &str) {
     let mode = std::env::var("TIELINE_TEST_MODE").expect("a mode");
     let settings = [("TIELINE_PROVIDER_PATH", directory), ("TIELINE_PROBE", mode.as_str())];
@@ -21,7 +21,7 @@ fn say(directory: &str) {
     }
 }
 
-/// Whether each of the two results of a new process came from the cache.
+/// Starts a new process, and returns for each of two results whether it came from the cache.
 fn ask(directory: &Directory, cache: &Directory, mode: &str) -> Vec<bool> {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_crash_is_remembered_until_the_file_changes", "--nocapture"])
@@ -64,7 +64,7 @@ fn cached_crash_is_valid_for_a_day_and_only_from_private_file() {
     assert_eq!((mode(&file), mode(file.parent().unwrap())), (0o600, 0o700));
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let written = fs::read_to_string(&file).unwrap();
-    // The eighth word is the time of the trial. Good providers beside this program have separate lines.
+    // The eighth word is the time of the trial. Valid providers beside this program have separate lines.
     let line = written.lines().find(|line| line.contains("SIGSEGV")).expect("what was found");
     let found_at = |at: u64| {
         let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();

@@ -1,11 +1,12 @@
-//! A worker while descriptors run out. A separate program, because the limit applies to the process.
+//! Tests of a worker when the process runs out of descriptors. The tests are a separate program, because the limit applies to the
+//! process.
 
 mod common;
 
 use common::open_with;
 use tieline_bad_providers::Directory;
 
-/// `greedy` opens with the last descriptor, and `late` finds none.
+/// The provider `greedy` opens with the last descriptor, and `late` finds none.
 #[test]
 fn a_worker_opens_with_what_can_be_opened_and_the_report_names_the_rest() {
     let directory = Directory::new();

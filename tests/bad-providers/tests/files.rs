@@ -1,4 +1,4 @@
-//! Files that are refused before any of their code runs.
+//! Tests of files that are refused before any of their code runs.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Files with a valid identity and broken code.
+//! Tests of files with a valid identity and broken code.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn the_trial_gives_the_entry_function_the_settings_that_it_will_have() {
     assert!(is_found(&open(&[&directory]), "moody"));
 }
 
-/// Declares these text variables at start, and fails unless the host returns `expected`.
+/// Returns switches for a provider that declares these text variables at start, and fails unless the host returns `expected`.
 fn that_declares(names: &[&str], expected: &str) -> String {
     let record = |name: &&str| {
         format!(
@@ -147,7 +147,7 @@ fn a_name_belongs_to_the_provider_whose_name_it_fits_best() {
     let report = context.report();
     let view = report.config.iter().find(|view| view.name == name[0]).expect("it was declared");
     assert_eq!(view.owner, "aa-bb");
-    // Without another provider whose name fits, the variable belongs to the first one.
+    // If no other provider's name is a prefix of the variable's name, the variable belongs to the first provider.
     let alone = Directory::new();
     let _ = alone.compile("aa", &[&that_declares(&name, "TIELINE_OK")]);
     assert!(is_found(&open_with(&[&alone], &[("TIELINE_PROBE", "off")]), "aa"));
@@ -169,7 +169,7 @@ fn refused_value_fails_the_open_and_error_names_its_source() {
     let error = error.err().expect("there is no such directory");
     assert_eq!(error.what(), "TIELINE_SHM_DIR=/misspelt (program) is not valid");
     assert!(error.why().contains("does not exist"), "{error}");
-    // If the provider is not selected, its values are not checked.
+    // If the provider is not selected, the values of its variables are not checked.
     let directory = Directory::new();
     let _ = directory.compile("good", &[]);
     let path = directory.path().to_str().unwrap();
@@ -305,7 +305,7 @@ fn a_file_takes_the_place_of_the_built_in_provider_of_its_name() {
     assert!(shadowed);
 }
 
-/// The next provider of a name is a file beside the program if there is one, otherwise a built-in provider.
+/// The next provider of a name is a file beside the program, if one exists; otherwise it is a built-in provider.
 #[test]
 fn when_the_file_fails_the_next_provider_of_its_name_is_used() {
     let directory = Directory::new();
@@ -317,7 +317,8 @@ fn when_the_file_fails_the_next_provider_of_its_name_is_used() {
     assert_eq!(view.version, env!("CARGO_PKG_VERSION"));
 }
 
-/// Other code in the process may close it, even once too often: pointers into its code stay valid.
+/// Other code in the process may close the provider's file more often than it was opened: pointers into the provider's code stay
+/// valid.
 #[test]
 #[allow(unsafe_code)]
 fn a_provider_stays_where_it_is_however_often_its_file_is_closed() {
@@ -328,11 +329,11 @@ fn a_provider_stays_where_it_is_however_often_its_file_is_closed() {
     assert!(is_found(&context, "good"));
     let path = std::ffi::CString::new(file.as_os_str().as_bytes()).expect("no zero in it");
     for _ in 0..3 {
-        // SAFETY: a string that ends with zero; the call loads no new file.
+        // SAFETY: the path is a string that ends with a zero, and the call loads no new file.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         assert!(!handle.is_null(), "it is not there any more");
-        // SAFETY: the handle of an object that is never unloaded, which is what the test checks: one close for this call, one for
-        // the loader's.
+        // SAFETY: the handle is that of an object that is never unloaded, which this test checks. The first close belongs to this
+        // call, the second to the loader's.
         let _ = unsafe { (libc::dlclose(handle), libc::dlclose(handle)) };
     }
     assert_the_rest_works(&context);

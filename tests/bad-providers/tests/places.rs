@@ -1,4 +1,5 @@
-//! Places that another user can change: files there are not loaded, at whatever moment that user changes them.
+//! Tests of places that another user can change: files there are not loaded, regardless of the time at which that user changes
+//! them.
 
 mod common;
 
@@ -15,7 +16,7 @@ const NOBODY: u32 = 65534;
 /// The exit status of a process in which the other user's code has run.
 const TAKEN: i32 = 77;
 
-/// A directory that belongs to another user; none if this user cannot change the owner.
+/// Makes a directory that belongs to another user; returns `None` if this user cannot change the owner.
 fn directory_of_other_user() -> Option<Directory> {
     let directory = Directory::new();
     match chown(directory.path(), Some(NOBODY), Some(NOBODY)) {
@@ -69,7 +70,7 @@ fn a_link_to_a_file_of_ours_is_followed() {
     assert!(is_found(&open(&[&here]), "good"));
 }
 
-/// The constructor replaces the file, in the child that tries it.
+/// The constructor of the provider replaces the file, in the child process that tries the provider.
 #[test]
 fn loaded_file_is_the_checked_one_or_is_refused() {
     let directory = Directory::new();
@@ -82,7 +83,7 @@ fn loaded_file_is_the_checked_one_or_is_refused() {
     let context = open(&[&directory]);
     let (expected, found) = ("the file that was checked", "another one was loaded");
     assert_refused(&context, "fickle", "dlopen", expected, found);
-    // This time the replacement is the file that is checked, and that this process has loaded.
+    // In the second attempt, the replacement is the file that was checked and that this process has loaded.
     assert!(is_found(&open(&[&directory]), "fickle"));
 }
 
@@ -120,7 +121,7 @@ fn swapped_parent_directory_brings_no_code_into_the_process() {
     let current = his.inner("current");
     let _ = current.compile("good", &[]);
     let evil = his.inner("evil");
-    // In the child that tries the file it does nothing.
+    // In the child that tries the file, the constructor does nothing.
     let here = "geteuid() == 0 && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 0";
     let trap = format!("CONSTRUCTOR=if ({here}) _exit({TAKEN})");
     let _ = evil.compile_with("good", &[&trap], &["-include", "sys/prctl.h"]);
@@ -155,12 +156,12 @@ fn swapped_parent_directory_brings_no_code_into_the_process() {
     assert!(!taken, "at start {} another user's file ran with our rights", outcomes.len());
     for (code, text) in &outcomes {
         assert_eq!(*code, Some(0), "{text}");
-        // Or the directory did not exist at that moment.
+        // The refusal `search` means that the directory did not exist at the moment of the search.
         assert!(text.contains("\"permissions\"") || text.contains("\"search\""), "{text}");
     }
 }
 
-/// Exchanges the victim's directory for the attacker's and back, until it is killed.
+/// Exchanges the victim's directory with the attacker's repeatedly, until this process is killed.
 fn swap(place: &Path) {
     let (current, evil, aside) = (place.join("current"), place.join("evil"), place.join("aside"));
     let steps = [(&current, &aside), (&evil, &current), (&current, &evil), (&aside, &current)];

@@ -1,4 +1,4 @@
-//! A program with raised rights, started by a user who controls its environment.
+//! Tests of a program with raised rights, started by a user who controls its environment.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,7 +9,7 @@ use tieline_bad_providers::Directory;
 
 const NOBODY: u32 = 65534;
 
-/// The output of the program for `user`, with only these variables.
+/// Returns the output of the program for `user`, with only these variables.
 fn said(program: &Path, user: u32, variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(program);
     let _ = command.env_clear().envs(variables.iter().copied()).uid(user).gid(user);
@@ -52,7 +52,7 @@ fn environment_names_no_code_or_files_under_raised_rights() {
         [&variables[..], &[("TIELINE_SECRET_FILE", secret.to_str().unwrap())]].concat();
     let of_pmix = [("PMIX_NAMESPACE", "job"), ("PMIX_RANK", "0")];
 
-    // Without raised rights the same program uses everything, so this test would detect values that are not ignored below.
+    // Without raised rights the same program uses all values, so this test would detect values that are not ignored below.
     mode(0o755);
     let user = fs::metadata(&program).unwrap().uid();
     let but_sockets: Vec<_> =
@@ -61,7 +61,7 @@ fn environment_names_no_code_or_files_under_raised_rights() {
     for taken in ["raised rights: false", "provider: named", "provider: beside", "77k"] {
         assert!(text.contains(taken), "{taken}");
     }
-    // This directory does not exist.
+    // The variable below names a directory that does not exist.
     let text = said(&program, user, &variables);
     assert!(text.contains("context: Invalid: TIELINE_SHM_DIR="), "{text}");
 

@@ -1,4 +1,4 @@
-//! Directories: their permissions, their order, two files of one name.
+//! Tests of directories: their permissions, their order, and two files of one name.
 
 mod common;
 
@@ -59,7 +59,7 @@ fn a_directory_that_is_not_there_is_recorded() {
     assert_refused(&context, &subject(&gone), "search", "can be read", "No such file");
 }
 
-/// The unreadable directory and the readable one, for the process that this test starts again.
+/// The variable with the unreadable directory and the readable one, for the process that this test starts.
 const DIRECTORIES: &str = "TIELINE_TEST_DIRECTORIES";
 
 #[test]

@@ -1,4 +1,4 @@
-//! Providers of other minors, and providers that claim features that they lack.
+//! Tests of providers of other minors, and of providers that claim features that they lack.
 
 mod common;
 
@@ -9,7 +9,7 @@ use tieline::explain::Verdict;
 use tieline::{Error, Status};
 use tieline_bad_providers::Directory;
 
-/// With this provider only, so that every success is its own.
+/// Opens a context with this provider only, so that every success is that of this provider.
 fn alone(directory: &Directory, name: &str) -> tieline::Context {
     open_with(&[directory], &[("TIELINE_PROVIDERS", name)])
 }
@@ -52,7 +52,7 @@ fn a_capability_that_is_claimed_but_not_there_is_refused_at_the_module() {
     assert_the_rest_works(&context);
 }
 
-/// The expected and the found text of the refusal of a provider compiled with these switches, in any phase.
+/// Returns the expected and the found text of the refusal of a provider compiled with these switches, in any phase.
 fn refused_of(context: &tieline::Context, name: &str) -> (String, String) {
     let records = context.report().records;
     let refusals = records.into_iter().filter(|record| record.provider == name);
@@ -63,8 +63,8 @@ fn refused_of(context: &tieline::Context, name: &str) -> (String, String) {
     refusals.next().unwrap_or_else(|| panic!("{name} is not refused"))
 }
 
-/// Each is a mistake that a vendor could make. The refusal names the file, the expected and the found value, and a provider without
-/// the mistake beside it works.
+/// Each table contains a mistake that a vendor could make. The refusal names the file, the expected and the found value. A valid
+/// provider in the same directory works.
 #[test]
 fn impossible_table_or_record_is_refused_with_name_of_file() {
     let slips: [(&str, &str, &str, &str); 20] = [
@@ -207,7 +207,7 @@ fn a_capability_of_a_domain_that_is_claimed_but_not_there_is_refused() {
     assert_the_rest_works(&context);
 }
 
-/// Sends header 0xdead, which makes the provider fail. Then all calls of this provider fail, and no others.
+/// Sends header 0xdead, which makes the provider fail. Then all calls of this provider fail, and calls of other providers succeed.
 fn fails_on_dead(directory: &Directory, name: &str) {
     let context = alone(directory, name);
     let worker = context.worker().expect("a worker");
@@ -228,7 +228,7 @@ fn fails_on_dead(directory: &Directory, name: &str) {
     assert_eq!(error.status(), Status::ProviderFailed, "{error}");
     assert!(send(1, b"later").is_err(), "a provider that has failed is used again");
     drop((endpoint, worker));
-    // Another context of the process, with the other providers, still works.
+    // Another context of the process, which uses other providers, still works.
     assert_the_rest_works(&open_with(&[], &[("TIELINE_PROVIDERS", "shm")]));
 }
 

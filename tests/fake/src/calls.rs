@@ -1,91 +1,91 @@
-//! The calls that the core makes, and the rules by which a test changes their results.
+//! The calls that the core makes, and rules that change their results.
 
 use tieline_plugin_api::Status;
 
-/// A slot of the provider's tables.
+/// A slot of the provider's tables, which a rule can select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Slot {
-    /// `am_short`
+    /// The slot `am_short`.
     Short,
-    /// `am_packed`
+    /// The slot `am_packed`.
     Packed,
-    /// `am_zcopy`
+    /// The slot `am_zcopy`.
     Zcopy,
-    /// `put`
+    /// The slot `put`.
     Put,
-    /// `put_notify`
+    /// The slot `put_notify`.
     PutNotify,
-    /// `get`
+    /// The slot `get`.
     Get,
-    /// `atomic`
+    /// The slot `atomic`.
     Atomic,
-    /// `flush`
+    /// The slot `flush`.
     Flush,
-    /// `fence`
+    /// The slot `fence`.
     Fence,
-    /// `connect` of an interface
+    /// The slot `connect` of an interface.
     Connect,
-    /// `import_key`
+    /// The slot `import_key`.
     ImportKey,
-    /// `import_key` of an interface
+    /// The slot `import_key` of an interface.
     ImportShared,
-    /// `drop_key` of an interface
+    /// The slot `drop_key` of an interface.
     DropShared,
-    /// `key_pointer`
+    /// The slot `key_pointer`.
     Pointer,
-    /// `cancel`
+    /// The slot `cancel`.
     Cancel,
-    /// `limits`
+    /// The slot `limits`.
     Limits,
-    /// `flush` of an interface
+    /// The slot `flush` of an interface.
     FlushAll,
-    /// `poll`
+    /// The slot `poll`.
     Poll,
-    /// `reachable`
+    /// The slot `reachable`.
     Reachable,
-    /// `address` of an interface
+    /// The slot `address` of an interface.
     Address,
-    /// `register`
+    /// The slot `register`.
     Register,
-    /// `deregister`
+    /// The slot `deregister`.
     Deregister,
-    /// `pack_key`
+    /// The slot `pack_key`.
     PackKey,
-    /// `release`
+    /// The slot `release`.
     Release,
-    /// `arm`
+    /// The slot `arm`.
     Arm,
-    /// `connect` of an endpoint
+    /// The slot `connect` of an endpoint.
     Bind,
-    /// `event_fd`
+    /// The slot `event_fd`.
     EventFd,
-    /// `memory`
+    /// The slot `memory`.
     Memory,
-    /// `revoke`
+    /// The slot `revoke`.
     Revoke,
-    /// `hang_up`
+    /// The slot `hang_up`.
     HangUp,
-    /// `drop_key`
+    /// The slot `drop_key`.
     DropKey,
-    /// `close` of an endpoint
+    /// The slot `close` of an endpoint.
     CloseEndpoint,
-    /// `open_interface`
+    /// The slot `open_interface`.
     OpenInterface,
-    /// `close` of an interface
+    /// The slot `close` of an interface.
     CloseInterface,
-    /// `open_domain`
+    /// The slot `open_domain`.
     OpenDomain,
-    /// `close` of a domain
+    /// The slot `close` of a domain.
     CloseDomain,
-    /// `open_connector`
+    /// The slot `open_connector`.
     OpenConnector,
-    /// `send` of a connector
+    /// The slot `send` of a connector.
     Datagram,
-    /// `poll` of a connector
+    /// The slot `poll` of a connector.
     Collect,
-    /// `arm` of a connector
+    /// The slot `arm` of a connector.
     ArmConnector,
-    /// `close` of a connector
+    /// The slot `close` of a connector.
     CloseConnector,
 }
 
@@ -111,9 +111,9 @@ impl Slot {
 /// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
-    /// The call returns this status and has no effect.
+    /// The call returns this status and has no other effect.
     Refuse(Status),
-    /// It panics.
+    /// The call panics.
     Panic,
     /// A put, get, atomic or flush is accepted and held until `World::release_held`.
     Hold,
@@ -123,39 +123,39 @@ pub enum Act {
     AtOnce,
     /// A put, get or atomic completes with success, without any effect.
     Lie,
-    /// The calling thread stops in the call until `World::go_on`, then carries out the operation.
+    /// The thread that makes the call stops in it until `World::go_on`, then carries out the operation.
     Stop,
-    /// The calling thread waits in the call until another thread has stopped, some seconds at most.
+    /// The calling thread waits in the call until another thread has stopped, for a few seconds at most.
     AwaitStop,
 }
 
 /// A rule by which the test changes the result of some calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// The slot.
+    /// The slot whose calls the rule changes.
     pub slot: Slot,
-    /// The name of the lane; `None`: any lane.
+    /// The name of the lane; `None` for any lane.
     pub lane: Option<&'static str>,
-    /// The interface, by its place in the order of opening; `None`: any interface.
+    /// The interface, by its position in the order of opening; `None` for any interface.
     pub interface: Option<usize>,
-    /// The message id; `None`: any id.
+    /// The message id; `None` for any id.
     pub id: Option<u32>,
     /// The number of matching calls that pass before the rule applies.
     pub skip: u64,
-    /// The number of calls that the rule applies to.
+    /// The number of calls to which the rule applies.
     pub times: u64,
     /// The result of these calls.
     pub act: Act,
 }
 
 impl Rule {
-    /// Every call of a slot.
+    /// Makes a rule for every call of a slot.
     #[must_use]
     pub fn every(slot: Slot, act: Act) -> Rule {
         Rule { slot, lane: None, interface: None, id: None, skip: 0, times: u64::MAX, act }
     }
 
-    /// The next call of a slot.
+    /// Makes a rule for the next call of a slot.
     #[must_use]
     pub fn next(slot: Slot, act: Act) -> Rule {
         Rule { times: 1, ..Rule::every(slot, act) }
@@ -183,13 +183,13 @@ impl Rule {
 /// A record of one call of the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The slot.
+    /// The slot that was called.
     pub slot: Slot,
-    /// The interface, by its place in the order of opening; `usize::MAX`: a call of a domain.
+    /// The interface, by its position in the order of opening; `usize::MAX` for a call of a domain.
     pub interface: usize,
     /// The cookie of the operation, or the header of a message.
     pub cookie: u64,
-    /// The message id.
+    /// The message id of the call.
     pub id: u32,
     /// The length of the operation or message.
     pub len: usize,
@@ -199,7 +199,7 @@ pub struct Call {
     pub refused: bool,
 }
 
-/// The decision about one call.
+/// The world's decision about one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Go,

@@ -1,4 +1,4 @@
-//! A connection-only module: it sends datagrams to any connector whose number the sender knows.
+//! A connection-only module, which sends datagrams to any connector whose number the sender knows.
 
 use crate::calls::{Call, Slot};
 use crate::provider::settled;
@@ -13,7 +13,7 @@ use tieline_plugin_api::{Armed, Connector, Events, Failure, Status, address_hash
 /// The world's state of a connector that a worker has opened.
 pub(crate) struct Post {
     pub(crate) open: bool,
-    /// The sender and the bytes of each datagram.
+    /// The received datagrams: the sender and the bytes of each.
     inbox: VecDeque<(u64, Box<[u8]>)>,
     /// The cookies of targets that could not be reached.
     left: VecDeque<u64>,
@@ -29,7 +29,7 @@ impl Post {
 
 /// A worker's place on a lane that carries datagrams.
 pub struct FakeConnector {
-    /// The socket holds one byte that is never read, so that it is always readable.
+    /// A socket that holds one unread byte, so that it is always readable.
     signal: UnixStream,
     world: &'static World,
     lane: usize,

@@ -1,13 +1,13 @@
-//! Places the two shared objects where a context finds them.
+//! The directory of the two shared objects, where a context finds them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A directory that contains the two files under their providers' names and nothing else. It is never removed.
+/// Returns a directory that contains the two files under their providers' names and no other file. The directory is never removed.
 ///
 /// # Panics
-/// If the files were not built: `cargo test -p tieline-fake` builds them, `--test` alone does not.
+/// Panics if the files were not built: `cargo test -p tieline-fake` builds them, `--test` alone does not.
 pub(crate) fn directory() -> &'static Path {
     static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
     DIRECTORY.get_or_init(link)
@@ -30,7 +30,7 @@ fn link() -> PathBuf {
         if wanted == identity(&linked) {
             continue;
         }
-        // Tests run concurrently, so the file must be complete whenever it is visible.
+        // Tests run concurrently, so the file must be complete when it becomes visible.
         let fresh = directory.join(format!("{name}-{}", std::process::id()));
         let _ = fs::remove_file(&fresh);
         let placed = fs::hard_link(&built, &fresh).and_then(|()| fs::rename(&fresh, &linked));

@@ -1,14 +1,14 @@
 //! A provider that simulates the network of one process, under the control of a test.
 //!
 //! Several contexts and workers of one process communicate through a [`World`]. The world is deterministic: time is the number of
-//! polls and chance is a seeded generator, so a failing test fails in every run. The world can refuse calls, hold operations back,
-//! carry them out late, out of order or not at all, forge messages, and panic. It also records each breach of the ABI by the core
+//! polls and chance is a seeded generator, so a failing test fails in every run. The world can refuse calls, hold operations, carry
+//! them out late, out of order or never, forge messages, and panic. The world also records each violation of the ABI by the core
 //! ([`World::faults`]).
 //!
 //! The shared object and the test are built from this crate and share one world. The test passes the world's address as a setting
-//! of the provider (`TIELINE_FAKE_WORLD`). So the provider needs no exported functions beside the ABI, each test has a world of its
-//! own while others run, and two providers can share one world. This is sound because both sides are the same code: the stamp in
-//! the setting is a checksum of the sources, and a file that was built from other sources refuses to start.
+//! of the provider (`TIELINE_FAKE_WORLD`). The provider therefore needs no exported functions beside the ABI, each test has its own
+//! world while other tests run, and two providers can share one world. Sharing is sound because both files contain the same code:
+//! the stamp in the setting is a checksum of the sources, and a file that was built from other sources refuses to start.
 //!
 //! ```no_run
 //! use tieline_fake::{Lane, World};
@@ -30,10 +30,10 @@ pub use world::{Lane, World};
 
 /// The error text of an operation that fails later.
 pub const FAILED_WORDS: &str = "the other side of the world said no";
-/// The device's error code of such an operation.
+/// The device's error code of an operation that fails later.
 pub const FAILED_CODE: u64 = 0x5ad;
 
-/// A checksum of the sources, which must be equal on both sides.
+/// A checksum of the sources, which must be equal in the test and in the shared object.
 const STAMP: u64 = {
     let sources: [&[u8]; 7] = [
         include_bytes!("calls.rs"),

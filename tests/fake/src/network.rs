@@ -1,4 +1,5 @@
-//! The state of all interfaces: messages in flight and registered memory. `operations` has memory operations and flushes.
+//! The state of all interfaces: messages in flight and registered memory. The module `operations` contains memory operations and
+//! flushes.
 
 mod operations;
 
@@ -33,13 +34,13 @@ impl Chance {
 pub(crate) struct Interface {
     pub(crate) lane: usize,
     pub(crate) open: bool,
-    /// The number of the next peer that connects.
+    /// The number that the interface assigns to the next peer that connects.
     next_peer: u64,
     pub(crate) injected: VecDeque<Parcel>,
-    /// The payloads that the events of the last poll point to. The payloads of the poll before have been overwritten.
+    /// The payloads that the events of the last poll point to. The payloads of the preceding poll have been overwritten.
     handed: Vec<Box<[u8]>>,
     grave: Vec<Box<[u8]>>,
-    /// Flushes of all of its endpoints.
+    /// The pending flushes of all endpoints of the interface.
     flushes: Vec<operations::FlushAll>,
 }
 
@@ -58,25 +59,25 @@ pub(crate) struct Parcel {
 pub(crate) struct Endpoint {
     pub(crate) interface: usize,
     pub(crate) to: usize,
-    /// The endpoint that it is connected to, on a lane that connects endpoints.
+    /// The endpoint to which this endpoint is connected, on a lane that connects endpoints.
     partner: Option<usize>,
-    /// The number by which that interface knows this peer.
+    /// The number by which the target interface knows this peer.
     pub(crate) peer: u64,
     cookie: u64,
     pub(crate) open: bool,
     /// The limits that the endpoint reports.
     pub(crate) limits: EndpointLimits,
-    /// Messages that are being packed.
+    /// The number of messages that are being packed.
     pub(crate) packing: usize,
     failed: Option<Status>,
-    /// The number of fences so far.
+    /// The number of fences that were posted.
     epoch: u64,
     pub(crate) wire: VecDeque<Parcel>,
     pub(crate) ops: Vec<Op>,
-    /// The number of operations so far.
+    /// The number of operations that were accepted.
     taken: u64,
-    /// The failures of operations that had completed locally, each with the number of its operation. The next flush behind an
-    /// operation reports its failure, once.
+    /// The failures of operations that had completed locally, each with the number of its operation. The next flush after an
+    /// operation reports the operation's failure, once.
     late: Vec<(u64, Status)>,
 }
 
@@ -96,12 +97,12 @@ pub(crate) struct State {
     pub(crate) posts: Vec<Post>,
     pub(crate) memory: BTreeMap<u64, Memory>,
     next_memory: u64,
-    /// The number of local pieces that named the registration they lie in.
+    /// The number of local pieces whose call named this registration.
     pub(crate) named: usize,
     pub(crate) keys: usize,
     pub(crate) lent: BTreeMap<u64, Box<[u8]>>,
     next_lent: u64,
-    /// Released payloads, overwritten.
+    /// The released payloads, which were overwritten.
     grave: Vec<Box<[u8]>>,
     pub(crate) rules: Vec<Rule>,
     pub(crate) calls: Vec<Call>,
@@ -139,7 +140,7 @@ impl State {
         }
     }
 
-    /// Records a call and decides its result.
+    /// Records a call and decides the call's result.
     pub(crate) fn call(&mut self, lane: usize, mut call: Call) -> Verdict {
         let name = self.lanes[lane].name;
         let mut verdict = Verdict::Go;
@@ -192,7 +193,7 @@ impl State {
         &self.lanes[self.interfaces[self.endpoints[endpoint].interface].lane]
     }
 
-    /// The smaller limit of a lane and of one of its endpoints, 0 if neither has a limit.
+    /// Returns the smaller of the limits of a lane and of one of its endpoints; 0 if neither has a limit.
     pub(crate) fn most(
         &self,
         endpoint: usize,
@@ -207,13 +208,13 @@ impl State {
         self.tick + self.chance.below(most + 1)
     }
 
-    // ---- interfaces and endpoints ----
+    // ---- Interfaces and endpoints ----
 
     pub(crate) fn open_interface(&mut self, lane: usize) -> usize {
         self.interfaces.push(Interface {
             lane,
             open: true,
-            // With distant peer numbers the first one is not 0, because 0 also occurs on lanes with close numbers.
+            // If peer numbers are far apart, the first number is not 0, because 0 also occurs on lanes with adjacent numbers.
             next_peer: self.lanes[lane].apart - 1,
             injected: VecDeque::new(),
             handed: Vec::new(),
@@ -294,7 +295,7 @@ impl State {
         if self.endpoints[endpoint].packing > 0 {
             self.fault("an endpoint was closed while it packs");
         }
-        // From here on the world neither touches the application's memory nor reports completions of this endpoint.
+        // After this line the world neither touches the application's memory nor reports completions of this endpoint.
         self.endpoints[endpoint].ops.clear();
         let at = self.endpoints[endpoint].interface;
         let of_it = |p: &Parcel| p.kind == event::ENDPOINT_FAILED && p.peer == endpoint as u64;
@@ -308,7 +309,7 @@ impl State {
             }
             return;
         };
-        // Behind the messages that were sent before.
+        // The event follows the messages that were sent before.
         self.send(endpoint, event::ENDPOINT_FAILED, 0, 0, &[]);
         let cookie = self.endpoints[partner].cookie;
         if let Some(farewell) = self.endpoints[endpoint].wire.back_mut() {
@@ -351,9 +352,9 @@ impl State {
         }
     }
 
-    // ---- messages ----
+    // ---- Messages ----
 
-    /// Puts a message on the wire of an endpoint, behind those sent before.
+    /// Puts a message on the wire of an endpoint, after the messages that were sent before.
     pub(crate) fn send(
         &mut self,
         endpoint: usize,
@@ -368,7 +369,7 @@ impl State {
         endpoint.wire.push_back(Parcel { kind, id, status, peer, header, cookie: 0, payload, due });
     }
 
-    /// The last message of this id that is in flight.
+    /// Returns the last message of this id that is in flight.
     pub(crate) fn on_the_way(&self, id: u32) -> Option<Vec<u8>> {
         let mut on_wires = self.endpoints.iter().flat_map(|endpoint| &endpoint.wire);
         on_wires.rfind(|parcel| parcel.id == id).map(|parcel| parcel.payload.to_vec())
@@ -384,13 +385,13 @@ impl State {
         }
     }
 
-    /// As `usable`, and the endpoint must be connected.
+    /// Checks that an endpoint is usable, and connected.
     pub(crate) fn connected(&mut self, endpoint: usize) -> Result<(), Status> {
         self.usable(endpoint)?;
         if self.endpoints[endpoint].to == NOWHERE { Err(Status::Again) } else { Ok(()) }
     }
 
-    /// On a lane that connects endpoints, messages are delivered only to a connected endpoint.
+    /// Checks whether an endpoint's messages can be delivered: on a lane that connects endpoints, the endpoint must be connected.
     fn has_ear(&self, from: &Endpoint) -> bool {
         let hears = |at: usize| self.endpoints[at].open && self.endpoints[at].to != NOWHERE;
         from.partner.is_none_or(hears)
@@ -413,7 +414,7 @@ impl State {
         self.interfaces[at].injected.push_back(parcel);
     }
 
-    /// Delivers everything that is due at an interface.
+    /// Delivers all events that are due at an interface.
     pub(crate) fn poll(&mut self, interface: usize, events: &mut Events<'_>) {
         let lane = self.lanes[self.interfaces[interface].lane].clone();
         {
@@ -494,7 +495,7 @@ impl State {
         }
     }
 
-    // ---- memory ----
+    // ---- Memory ----
 
     pub(crate) fn register(&mut self, lane: usize, piece: Piece, access: u64) -> u64 {
         let number = self.next_memory;
@@ -503,8 +504,8 @@ impl State {
         number
     }
 
-    /// Records that a local piece names this registration. The name is a hint: only a lane that asks for it may receive it, and it
-    /// must be true.
+    /// Records that a local piece names this registration. The name is a hint: only a lane that requests it may receive it, and the
+    /// piece must lie in the registration.
     pub(crate) fn named_as(&mut self, lane: usize, number: u64, piece: Piece) {
         if number == 0 {
             return;
@@ -538,7 +539,7 @@ impl State {
     }
 }
 
-/// Writes the completion event of an operation. A failed operation comes with words and with a device's error code.
+/// Writes the completion event of an operation. A failed operation has an error text and a device's error code.
 fn push_end(events: &mut Events<'_>, (cookie, result): (u64, Result<u64, Status>)) {
     let Err(status) = result else {
         let _ = events.push_completion(cookie, result);

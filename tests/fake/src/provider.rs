@@ -1,4 +1,4 @@
-//! The provider's side: each slot asks the world for its result.
+//! The implementation of the provider: each slot asks the world for its result.
 
 use crate::calls::{Act, Call, Slot, Verdict};
 use crate::connector::FakeConnector;
@@ -82,14 +82,14 @@ impl Drop for FakeDomain {
     }
 }
 
-/// The result of a call that has no cookie.
+/// Returns the decision about a call that has no cookie.
 fn ask(world: &World, lane: usize, interface: usize, slot: Slot) -> Result<(), Status> {
     let call = Call { slot, interface, cookie: 0, id: 0, len: 0, flags: 0, refused: false };
     let verdict = world.state().call(lane, call);
     settled(world, verdict).map(|_| ())
 }
 
-/// Refuses or panics, as the rules of the test require. No lock of the world is held here.
+/// Refuses or panics, as the rules of the test require. The caller must hold no lock of the world.
 pub(crate) fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status> {
     match verdict {
         Verdict::Act(Act::Stop) => {
@@ -101,7 +101,7 @@ pub(crate) fn settled(world: &World, verdict: Verdict) -> Result<Verdict, Status
             Ok(Verdict::Go)
         }
         Verdict::Act(Act::Refuse(status)) => Err(status),
-        // Without the panic hook, which would print.
+        // `resume_unwind` panics without the panic hook, which would print.
         Verdict::Act(Act::Panic) => std::panic::resume_unwind(Box::new("as the test wants it")),
         verdict => Ok(verdict),
     }
@@ -244,7 +244,7 @@ impl Interface for FakeInterface {
 
     fn reachable(&self, address: &[u8]) -> Result<(), Failure> {
         ask(self.world, self.lane, self.number, Slot::Reachable)?;
-        // An endpoint that something else connects learns later that its peer does not exist.
+        // If another channel connects the endpoint, the endpoint learns later that its peer does not exist.
         let late = self.world.state().lanes[self.lane].to_endpoint;
         self.parse(address).map(|_| ()).or_else(|gone| if late { Ok(()) } else { Err(gone) })
     }
@@ -298,7 +298,7 @@ impl Interface for FakeInterface {
         self.world.state().flush_all(self.number, cookie, verdict)
     }
 
-    /// There is no descriptor to sleep on.
+    /// Arms the interface, which has no descriptor for a sleep.
     fn arm(&self) -> Result<Armed, Status> {
         ask(self.world, self.lane, self.number, Slot::Arm)?;
         if self.world.state().lanes[self.lane].sleeps {
@@ -336,7 +336,7 @@ pub struct FakeKey {
     world: &'static World,
     lane: usize,
     interface: usize,
-    /// None: the key serves all endpoints of the interface.
+    /// The endpoint of the key; `None` if the key serves all endpoints of the interface.
     endpoint: Option<usize>,
     region: u64,
 }
@@ -486,7 +486,7 @@ impl Endpoint for FakeEndpoint {
             self.world.state().fault("a packed message was longer than max_packed");
             return Err(Status::TooLarge);
         }
-        // No lock is held while the application packs.
+        // No lock is held while the application's packer runs.
         let mut buffer = vec![0; max];
         self.world.state().endpoints[self.number].packing += 1;
         let packed = packer.pack(&mut buffer);

@@ -1,4 +1,4 @@
-//! Finds the world by its setting, and accesses memory that the core passed by address.
+//! Code that finds the world by its setting, and accesses memory that the core passed by address.
 
 #![allow(unsafe_code)]
 
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use tieline_plugin_api::abi::Iov;
 use tieline_plugin_api::{Status, atomic_op};
 
-/// The setting that carries the address of a world.
+/// Returns the setting that carries the address of a world.
 pub(crate) fn setting(world: &'static World) -> String {
     format!("{}:{}:{}", world.process, world.stamp, std::ptr::from_ref(world) as usize)
 }
 
-/// The world that a setting names, or the reason why there is none.
+/// Returns the world that a setting names, or the reason why there is none.
 pub(crate) fn world(setting: &str) -> Result<&'static World, String> {
     let numbers: Vec<u64> = setting.split(':').filter_map(|part| part.parse().ok()).collect();
     let [process, stamp, address] = numbers[..] else {
@@ -25,14 +25,14 @@ pub(crate) fn world(setting: &str) -> Result<&'static World, String> {
     if stamp != crate::STAMP {
         return Err("this file was built from other sources: `cargo test -p tieline-fake`".into());
     }
-    // SAFETY: `setting` wrote the address of a world that is never freed; it is of this process, and the stamp says
+    // SAFETY: `setting` wrote the address of a world that is never freed; the world belongs to this process, and the stamp proves
     // that both sides have compiled the same type.
     Ok(unsafe { &*(address as usize as *const World) })
 }
 
-/// The number of the registration that a piece names; 0: it names none.
+/// Returns the number of the registration that a piece names; 0 if the piece names none.
 pub(crate) fn region(iov: &Iov) -> u64 {
-    // SAFETY: null, or a handle that this provider's `register` returned and that the core has not deregistered.
+    // SAFETY: the pointer is null, or a handle that this provider's `register` returned and that the core has not deregistered.
     unsafe { iov.region.cast::<FakeRegion>().as_ref() }.map_or(0, |region| region.0)
 }
 
@@ -44,17 +44,17 @@ pub(crate) struct Piece {
 }
 
 impl Piece {
-    /// The memory of a local piece. The core leaves it alone until the completion of the operation.
+    /// Returns the memory of a local piece. The core does not access this memory until the completion of the operation.
     pub(crate) fn local(iov: &Iov) -> Piece {
         Piece { base: iov.base as usize, len: iov.len }
     }
 
-    /// The memory of a registration, which stays mapped until it is deregistered.
+    /// Returns the memory of a registration, which stays mapped until it is deregistered.
     pub(crate) fn registered(base: *mut u8, len: usize) -> Piece {
         Piece { base: base as usize, len }
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn address(self) -> *mut u8 {
         self.base as *mut u8
     }
@@ -63,7 +63,7 @@ impl Piece {
         self.len
     }
 
-    /// A part of the piece, if it lies inside.
+    /// Returns a part of the piece, if the part lies inside.
     pub(crate) fn part(self, offset: u64, len: usize) -> Result<Piece, Status> {
         let offset = usize::try_from(offset).map_err(|_| Status::OutOfRange)?;
         match offset.checked_add(len) {
@@ -72,20 +72,20 @@ impl Piece {
         }
     }
 
-    /// Whether the whole piece lies in the other.
+    /// Checks whether the whole piece lies inside another piece.
     pub(crate) fn lies_in(self, other: Piece) -> bool {
         self.base >= other.base && self.base + self.len <= other.base + other.len
     }
 
-    /// Whether the two pieces overlap.
+    /// Checks whether the two pieces overlap.
     pub(crate) fn meets(self, other: Piece) -> bool {
         self.base < other.base + other.len && other.base < self.base + self.len
     }
 
     pub(crate) fn read(self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
-        // SAFETY: mapped, as the core guarantees for local pieces and registrations. The world drops a piece when that guarantee
-        // ends, and it is locked during this access.
+        // SAFETY: the memory is mapped, as the core guarantees for local pieces and registrations. The world drops a piece when
+        // that guarantee ends, and it is locked during this access.
         unsafe {
             std::ptr::copy_nonoverlapping(self.base as *const u8, bytes.as_mut_ptr(), self.len)
         };
@@ -94,7 +94,7 @@ impl Piece {
 
     pub(crate) fn write(self, bytes: &[u8]) {
         let len = self.len.min(bytes.len());
-        // SAFETY: as in `read`.
+        // SAFETY: the memory is mapped and the world is locked, as in `read`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base as *mut u8, len) };
     }
 
@@ -102,7 +102,7 @@ impl Piece {
     pub(crate) fn atomic(self, op: u32, n: u64, compare: u64) -> Result<u64, Status> {
         macro_rules! run {
             ($atomic:ty, $word:ty) => {{
-                // SAFETY: as in `read`; aligned, which is checked below.
+                // SAFETY: the memory is mapped and the world is locked, as in `read`; the code below checks the alignment.
                 let word = unsafe { <$atomic>::from_ptr(self.base as *mut $word) };
                 let n = n as $word;
                 Ok(u64::from(match op {

@@ -8,64 +8,65 @@ use std::time::Duration;
 use tieline_plugin_api::abi::{Cost, EndpointLimits};
 use tieline_plugin_api::{Status, caps, cost_class, event};
 
-/// One domain with one module, and its behaviour.
+/// A domain with one module, and the behaviour of the module.
 #[derive(Clone, Debug)]
 pub struct Lane {
-    /// The domain is named `fake:NAME`, the module `fake:NAME/MODULE`.
+    /// The name of the domain `fake:NAME` and of the module `fake:NAME/MODULE`.
     pub name: &'static str,
     /// The name of the module, by default `name`. A long transfer is striped over all lanes of one module.
     pub module: &'static str,
-    /// The provider of the lane: 0 is `fake`, 1 is `other`.
+    /// The provider of the lane: 0 for `fake`, 1 for `other`.
     pub provider: usize,
-    /// `tieline_plugin_api::caps`
+    /// The capabilities of the lane: `tieline_plugin_api::caps`.
     pub caps: u64,
-    /// Higher values come first.
+    /// The priority of the lane; lanes with higher values are preferred.
     pub priority: i32,
-    /// Longest short message.
+    /// The length of the longest short message.
     pub max_short: usize,
-    /// Longest packed message.
+    /// The length of the longest packed message.
     pub max_packed: usize,
-    /// Longest gathered message; 0: the lane has none.
+    /// The length of the longest gathered message; 0 if the lane does not gather.
     pub max_zcopy: usize,
-    /// Most pieces that one call accepts.
+    /// The maximum number of pieces that one call accepts.
     pub max_iov: u32,
-    /// Longest put; 0: no limit.
+    /// The length of the longest put; 0 for no limit.
     pub max_put: usize,
-    /// Longest get; 0: no limit.
+    /// The length of the longest get; 0 for no limit.
     pub max_get: usize,
-    /// Longest put whose source buffer is free when the call returns; 0: none.
+    /// The length of the longest put whose source buffer is free when the call returns; 0 if there is no such put.
     pub max_short_put: usize,
-    /// Number of bits that `put_notify` carries.
+    /// The number of bits that `put_notify` carries.
     pub notify_bits: u32,
-    /// The limits that an endpoint reports, where they are lower.
+    /// The limits that an endpoint reports, if they are lower than those of the lane.
     pub limits: EndpointLimits,
     /// Masks of atomics: 32 and 64 bits without a result, 32 and 64 bits with one.
     pub atomics: [u32; 4],
-    /// How many of a thousand posting calls return `AGAIN`.
+    /// The number of calls per thousand posting calls that return `AGAIN`.
     pub again: u32,
-    /// How many of a thousand puts and gets are declined.
+    /// The number of declined operations per thousand puts and gets.
     pub declines: u32,
-    /// Puts and gets of this length and more are declined.
+    /// The length from which on puts and gets are declined.
     pub declines_from: usize,
-    /// How many of a thousand operations that could complete later complete inline.
+    /// The number of inline completions per thousand operations that could complete later.
     pub at_once: u32,
-    /// The stated cost of a put or get of 8 bytes above that of a message of 8 bytes, ns.
+    /// The stated cost of a put or get of 8 bytes above that of a message of 8 bytes, in nanoseconds.
     pub slow_ns: f64,
-    /// Most polls until an operation is carried out.
+    /// The maximum number of polls until an operation is carried out.
     pub delay: u64,
-    /// Most polls from there until its completion is reported.
+    /// The maximum number of polls between the execution of an operation and the report of its completion.
     pub report: u64,
-    /// Most events that one poll delivers.
+    /// The maximum number of events that one poll delivers.
     pub batch: usize,
-    /// Payloads are lent to the core until `release`.
+    /// Whether payloads are lent to the core until `release`.
     pub lends: bool,
     /// The distance between two peer numbers.
     pub apart: u64,
-    /// Both sides make an endpoint, and another channel carries their addresses.
+    /// Whether both sides make an endpoint, and another channel carries the endpoints' addresses.
     pub to_endpoint: bool,
-    /// The lane carries the addresses of such endpoints, and nothing else.
+    /// Whether the lane carries only the addresses of such endpoints.
     pub connects: bool,
-    /// `arm` reports that there is nothing to poll; otherwise it reports that the interface cannot be waited for.
+    /// Whether `arm` reports that there is nothing to poll. If this is false, `arm` reports that the interface does not support
+    /// sleeping.
     pub sleeps: bool,
 }
 
@@ -103,13 +104,13 @@ impl Lane {
         }
     }
 
-    /// Messages only.
+    /// Makes a lane that carries only messages.
     #[must_use]
     pub fn messages(name: &'static str) -> Lane {
         Lane::bare(name, caps::AM_SHORT | caps::AM_PACKED)
     }
 
-    /// Put, get and all atomics, which complete later and need no progress at the target.
+    /// Makes a lane with put, get and all atomics, which complete later and need no progress at the target.
     #[must_use]
     pub fn memory(name: &'static str) -> Lane {
         let does = caps::PUT | caps::GET | caps::ATOMICS | caps::REMOTE_COMPLETION;
@@ -118,7 +119,7 @@ impl Lane {
         Lane { atomics: [0xff; 4], max_short: 0, max_packed: 0, ..bare }
     }
 
-    /// Messages and memory operations.
+    /// Makes a lane with messages and memory operations.
     #[must_use]
     pub fn whole(name: &'static str) -> Lane {
         let (messages, memory) = (Lane::messages(name), Lane::memory(name));
@@ -126,19 +127,19 @@ impl Lane {
         Lane { caps: messages.caps | memory.caps, max_short, max_packed, ..memory }
     }
 
-    /// A connection-only module of the provider `other`, over which endpoints of other lanes are connected.
+    /// Makes a connection-only module of the provider `other`, over which endpoints of other lanes are connected.
     #[must_use]
     pub fn connector(name: &'static str) -> Lane {
         Lane { connects: true, provider: 1, ..Lane::bare(name, 0) }
     }
 
-    /// A worker may sleep on the lane, and is never woken.
+    /// Allows a worker to sleep on the lane, which never wakes the worker.
     #[must_use]
     pub fn sleeping(self) -> Lane {
         Lane { sleeps: true, ..self }
     }
 
-    /// The stated costs: the same for all classes, except for small puts and gets.
+    /// Returns the stated costs: the same for all classes, except for small puts and gets.
     pub(crate) fn cost(&self) -> [Cost; cost_class::COUNT] {
         let cost = Cost { overhead_ns: 10.0, latency_ns: 100.0, bytes_per_second: 1e9 };
         let mut costs = [cost; cost_class::COUNT];
@@ -150,31 +151,31 @@ impl Lane {
         self.caps & (caps::PUT | caps::GET | caps::ATOMICS) != 0
     }
 
-    /// Without atomics.
+    /// Removes the atomics of the lane.
     #[must_use]
     pub fn without_atomics(self) -> Lane {
         Lane { caps: self.caps & !caps::ATOMICS, atomics: [0; 4], ..self }
     }
 
-    /// With these capabilities in addition.
+    /// Adds these capabilities to the lane.
     #[must_use]
     pub fn with(self, caps: u64) -> Lane {
         Lane { caps: self.caps | caps, ..self }
     }
 
-    /// Puts, gets and atomics complete inline.
+    /// Makes puts, gets and atomics complete inline.
     #[must_use]
     pub fn synchronous(self) -> Lane {
         Lane { caps: self.caps | caps::SYNCHRONOUS, ..self }
     }
 
-    /// Its puts notify the target, with words of so many bits.
+    /// Makes the lane's puts notify the target, with words of `notify_bits` bits.
     #[must_use]
     pub fn telling(self, notify_bits: u32) -> Lane {
         Lane { caps: self.caps | caps::PUT_NOTIFY, notify_bits, ..self }
     }
 
-    /// The lane connects endpoints, whose addresses another channel carries.
+    /// Makes the lane connect endpoints, whose addresses another channel carries.
     #[must_use]
     pub fn over_circuits(self) -> Lane {
         Lane { to_endpoint: true, ..self }
@@ -186,7 +187,8 @@ impl Lane {
         Lane { provider: 1, ..self }
     }
 
-    /// Slow: up to so many polls until an operation is carried out, and as many until its completion.
+    /// Makes the lane slow: up to `polls` polls pass until an operation is carried out, and up to `polls` more until its
+    /// completion.
     #[must_use]
     pub fn late(self, polls: u64) -> Lane {
         Lane { delay: polls, report: polls, ..self }
@@ -205,12 +207,12 @@ pub struct World {
 
 /// The time after which a thread stops waiting for another one, and the test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The same for a thread that waits inside a call; it may call again.
+/// The limit for a thread that waits inside a call, which may repeat the call.
 pub(crate) const PATIENCE_OF_A_CALL: Duration = Duration::from_secs(5);
 
 impl World {
-    /// A world with these lanes; `seed` initialises its generator. It is never freed, because a loaded provider may access it at
-    /// any time.
+    /// Makes a world with these lanes; `seed` initialises its generator. The world is never freed, because a loaded provider may
+    /// access it at any time.
     #[must_use]
     pub fn new(seed: u64, lanes: Vec<Lane>) -> &'static World {
         let state = Mutex::new(State::new(seed, lanes));
@@ -219,13 +221,13 @@ impl World {
         Box::leak(Box::new(World { stamp, process, state, stopped, changed }))
     }
 
-    /// The settings by which a context finds this world and no other device.
+    /// Returns the settings by which a context finds this world and no other device.
     #[must_use]
     pub fn settings(&'static self) -> Vec<(&'static str, String)> {
         let mut settings = vec![
             ("TIELINE_PROVIDER_PATH", files::directory().display().to_string()),
             ("TIELINE_PROVIDERS", "fake,other".into()),
-            // The files are trusted, and a child process would find no world.
+            // The provider's files are trusted, and a child process that tried them would find no world.
             ("TIELINE_PROBE", "off".into()),
             ("TIELINE_FAKE_WORLD", sys::setting(self)),
             ("TIELINE_OTHER_WORLD", sys::setting(self)),
@@ -247,7 +249,7 @@ impl World {
         self.changed.notify_all();
     }
 
-    /// Waits until a thread has stopped in a call. Returns whether one has.
+    /// Waits until a thread has stopped in a call. Returns whether a thread has stopped.
     #[must_use]
     pub fn await_stop(&self) -> bool {
         self.await_stop_for(PATIENCE)
@@ -267,7 +269,7 @@ impl World {
         drop(waited);
     }
 
-    /// Adds a rule. The first rule that fits a call decides about it.
+    /// Adds a rule. The first rule that matches a call decides about the call.
     pub fn rule(&self, rule: Rule) {
         self.state().rules.push(rule);
     }
@@ -287,19 +289,19 @@ impl World {
         self.state().release_held();
     }
 
-    /// The calls that the core made, in order.
+    /// Returns the calls that the core made to a slot, in order.
     #[must_use]
     pub fn calls(&self, slot: Slot) -> Vec<Call> {
         self.state().calls.iter().filter(|call| call.slot == slot).copied().collect()
     }
 
-    /// Whether a call of this slot was refused, or panicked.
+    /// Checks whether a call of this slot was refused, or panicked.
     #[must_use]
     pub fn was_refused(&self, slot: Slot) -> bool {
         self.state().calls.iter().any(|call| call.slot == slot && call.refused)
     }
 
-    /// The calls of an interface and its endpoints, without close calls and accepted polls.
+    /// Returns the calls of an interface and its endpoints, without close calls and accepted polls.
     #[must_use]
     pub fn calls_at(&self, interface: usize) -> Vec<Slot> {
         let closes = [Slot::CloseEndpoint, Slot::CloseInterface, Slot::DropKey];
@@ -307,10 +309,10 @@ impl World {
         self.state().calls.iter().filter(own).map(|call| call.slot).collect()
     }
 
-    /// The interface of the `nth` worker (in the order of opening) on a lane.
+    /// Returns the number of the interface of the `nth` worker (in the order of opening) on a lane.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there is no such interface.
     #[must_use]
     pub fn interface(&self, nth: usize, lane: &str) -> usize {
         let state = self.state();
@@ -319,7 +321,7 @@ impl World {
         of_lane.nth(nth).expect("an interface of that lane").0
     }
 
-    /// Whether the application has to carry addresses of endpoints.
+    /// Checks whether the application has to carry addresses of endpoints.
     #[must_use]
     pub fn has_circuits(&self) -> bool {
         let state = self.state();
@@ -330,12 +332,13 @@ impl World {
     /// Delivers a forged message at interface `at`, which appears to come from the peer whose interface is `from`.
     ///
     /// # Panics
-    /// If that peer never connected there.
+    /// Panics if that peer never connected there.
     pub fn forge(&self, from: usize, at: usize, id: u32, header: u64, payload: &[u8]) {
         assert!(self.try_forge(from, at, id, header, payload), "that peer never connected");
     }
 
-    /// [`World::forge`], if that peer has connected there. Returns whether it has.
+    /// Delivers a forged message as [`World::forge`] does, if that peer has connected there. Returns whether the peer has
+    /// connected.
     pub fn try_forge(&self, from: usize, at: usize, id: u32, header: u64, payload: &[u8]) -> bool {
         let mut state = self.state();
         let peer = state.peer_number(from, at);
@@ -345,7 +348,7 @@ impl World {
         peer.is_some()
     }
 
-    /// Delivers the connection of so many peers with malformed addresses at an interface.
+    /// Delivers connection events of `many` peers with malformed addresses at an interface.
     pub fn strangers(&self, at: usize, many: u64) {
         let mut state = self.state();
         for peer in 0..many {
@@ -358,17 +361,17 @@ impl World {
         self.state().inject(at, event::NOTIFIED, 0, 0, 1 << 40, word, 0, &[]);
     }
 
-    /// [`World::forge`] from an unknown peer number.
+    /// Delivers a message as [`World::forge`] does, from an unknown peer number.
     pub fn forge_from_nobody(&self, at: usize, id: u32, header: u64, payload: &[u8]) {
         self.state().inject(at, event::MESSAGE, id, 0, 1 << 40, header, 0, payload);
     }
 
-    /// Calls `call` in every poll: while one worker of a thread waits, it can progress the others.
+    /// Calls `call` in every poll, so that a thread that waits with one worker can make progress on other workers.
     pub fn meanwhile(&self, call: fn()) {
         self.state().meanwhile = Some(call);
     }
 
-    /// The names of the lanes.
+    /// Returns the names of the lanes.
     #[must_use]
     pub fn lanes(&self) -> Vec<&'static str> {
         self.state().lanes.iter().map(|lane| lane.name).collect()
@@ -379,7 +382,7 @@ impl World {
         state.lanes.iter().filter(|lane| !lane.connects).map(|lane| lane.name).collect()
     }
 
-    /// The cookies of the operations that the `nth` worker has posted, on any lane.
+    /// Returns the cookies of the operations that the `nth` worker has posted, on any lane.
     #[must_use]
     pub fn cookies(&self, nth: usize) -> Vec<u64> {
         let of_worker: Vec<usize> =
@@ -396,8 +399,8 @@ impl World {
         self.state().inject(at, event::COMPLETION, 0, status, 0, result.unwrap_or(0), cookie, &[]);
     }
 
-    /// Fails the endpoints of interface `from` that lead to interface `to`, with an event that has these words. Operations posted
-    /// on them may still be carried out until they are closed, but their completions are not reported.
+    /// Fails the endpoints of interface `from` that lead to interface `to`, with an event that contains the text `words`.
+    /// Operations posted on them may still be carried out until they are closed, but their completions are not reported.
     pub fn break_endpoints(&self, from: usize, to: usize, status: Status, words: &str) {
         self.state().break_endpoints(from, to, status, words);
     }
@@ -405,26 +408,27 @@ impl World {
     /// Reports to interface `at` that the peer whose interface is `from` has left.
     ///
     /// # Panics
-    /// If that peer never connected there.
+    /// Panics if that peer never connected there.
     pub fn leave(&self, from: usize, at: usize, status: i32, words: &str) {
         let mut state = self.state();
         let peer = state.peer_number(from, at).expect("a peer that has connected");
         state.inject(at, event::PEER_LEFT, 0, status, peer, 0, 0, words.as_bytes());
     }
 
-    /// The breaches of the binary interface by the core.
+    /// Returns the violations of the binary interface by the core.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         self.state().faults.clone()
     }
 
-    /// The number of local pieces that named the registration they lie in.
+    /// Returns the number of local pieces whose call named the registration that contains them.
     #[must_use]
     pub fn named(&self) -> usize {
         self.state().named
     }
 
-    /// The objects that still exist: open interfaces, open endpoints, imported keys, registrations, lent payloads.
+    /// Returns the numbers of objects that still exist: open interfaces, open endpoints, imported keys, registrations, lent
+    /// payloads.
     #[must_use]
     pub fn left(&self) -> [usize; 5] {
         let state = self.state();
@@ -437,19 +441,19 @@ impl World {
         ]
     }
 
-    /// The number of accepted operations whose completion has not been reported.
+    /// Returns the number of accepted operations whose completion has not been reported.
     #[must_use]
     pub fn operations(&self) -> usize {
         self.state().endpoints.iter().map(|endpoint| endpoint.ops.len()).sum()
     }
 
-    /// The payload of the last message of this id that is in flight.
+    /// Returns the payload of the last message of this id that is in flight.
     #[must_use]
     pub fn on_the_way(&self, id: u32) -> Option<Vec<u8>> {
         self.state().on_the_way(id)
     }
 
-    /// The number of messages and events that have not been delivered to the core.
+    /// Returns the number of messages and events that have not been delivered to the core.
     #[must_use]
     pub fn undelivered(&self) -> usize {
         let state = self.state();

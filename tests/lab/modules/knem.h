@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A double of /dev/knem for the lab: the declarations that its two files share. README.md has its purpose and
- * its limits.
+ * A double of /dev/knem for the lab: the declarations that its two files share. README.md describes the
+ * purpose and the limits.
  *
- * A context is an open descriptor for writing; it has regions and, once mapped, slots for the status of
- * background copies. A region has plain references to the pages of its creation: it follows memory, not
- * addresses. A plain reference is no pin: the next store of the owner to a shared page gives the owner a copy.
+ * A context is a descriptor that was opened for writing. A context has regions and, once mapped, slots for the
+ * status of background copies. A region has plain references to the pages that were mapped at its creation,
+ * and does not follow later changes of the mapping. A plain reference is not a pin: the next store of the
+ * owner to a shared page gives the owner a copy.
  */
 #ifndef LAB_KNEM_H
 #define LAB_KNEM_H
@@ -74,7 +75,7 @@ extern atomic64_t copies, created, destroyed;
 extern unsigned int delay_ms;
 extern bool dma;
 
-/* knem_copy.c */
+/* The functions of knem_copy.c. */
 long memory_pin(struct memory *memory, const struct piece __user *list, u32 count, bool writable);
 void memory_unpin(struct memory *memory);
 void region_put(struct region *region);

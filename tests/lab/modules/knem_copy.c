@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * References to memory, and copies into and out of it, now or in the background.
+ * References to memory, and copies into and out of it, inline or in the background.
  */
 #include "knem.h"
 
@@ -53,7 +53,7 @@ static long piece_pin(struct pinned *piece, struct piece asked, bool writable)
 	if (!piece->pages)
 		return -ENOMEM;
 	while (piece->count < count) {
-		/* Not pin_user_pages: like in the real module, a fork ignores these pages. */
+		/* The function does not use pin_user_pages: as in the real module, a fork ignores these pages. */
 		got = get_user_pages_fast(start + (piece->count << PAGE_SHIFT), min(count - piece->count, 1024UL),
 					  writable ? FOLL_WRITE : 0, piece->pages + piece->count);
 		if (got <= 0) {
@@ -105,7 +105,8 @@ void region_put(struct region *region)
 	kref_put(&region->refs, region_free);
 }
 
-/* Maps the page at that offset, and returns how many bytes follow in it. The caller unmaps it. */
+/* Maps the page at that offset, and writes the number of bytes from the offset to the end of the page. The
+   caller unmaps the page. */
 static u8 *window(const struct memory *memory, u64 at, u64 *left)
 {
 	u32 i;
@@ -127,7 +128,7 @@ static u8 *window(const struct memory *memory, u64 at, u64 *left)
 
 /* ---- Copies ---- */
 
-/* A copy ends at the end of either side, without an error. */
+/* Returns the length of a copy, which ends without an error at the end of the shorter side. */
 static u64 bounded(u64 most, u64 one, u64 one_at, u64 other, u64 other_at)
 {
 	most = min(most, one > one_at ? one - one_at : 0);
@@ -176,7 +177,7 @@ static void copy_now(struct work_struct *work)
 	if (later->to)
 		region_put(later->to);
 	memory_unpin(&later->local);
-	/* A reader that loads the slot with acquire sees the bytes. */
+	/* A reader that loads the slot with acquire reads the copied bytes. */
 	smp_store_release(&later->context->slots[later->slot], (u8)SUCCESS);
 	kfree(later);
 }
@@ -188,7 +189,7 @@ static bool has_slot(struct context *context, u32 slot)
 
 static bool is_later(u32 flags)
 {
-	/* Without an engine the flag for it has no effect. */
+	/* Without an engine, the DMA flag has no effect. */
 	return flags & FLAG_COPY_THREAD || (dma && flags & FLAG_DMA && flags & FLAGS_LATER);
 }
 
@@ -243,8 +244,8 @@ long copy_regions(struct context *context, struct region *from, u64 from_at, str
 	return 0;
 }
 
-/* Copies between the caller's memory, which is not pinned, and a region. False if the caller's memory is not
- * mapped. */
+/* Copies between the caller's memory, which is not pinned, and a region. Returns false if the caller's
+ * memory is not mapped. */
 static bool copy_local(const struct piece __user *list, u32 count, bool write, struct region *region, u64 at, u64 most)
 {
 	u32 i;

@@ -21,7 +21,7 @@
 #define CMD_COPY_BOUNDED 0x80384b34
 #define CMD_INLINE_BOUNDED 0x80384b35
 
-/* The longest mapping of slots. */
+/* The maximum size of a mapping of slots, in bytes. */
 #define MOST_SLOTS (1UL << 20)
 
 struct info_args { u32 abi, features, ignored, forced; };
@@ -39,15 +39,15 @@ atomic64_t copies, created, destroyed;
 unsigned int delay_ms;
 bool dma;
 
-/* By id; the lowest free one is next. */
+/* The contexts by id; the lowest free id is assigned next. */
 static DEFINE_IDR(contexts);
-/* Guards that table and every context's regions. */
+/* The lock of the table of contexts and of every context's regions. */
 static DEFINE_SPINLOCK(registry);
 
 /* ---- Regions ---- */
 
-/* The cookie: the region's number within its context, a bit for single use, the context's number. Free numbers
- * are reused first, so a cookie may soon name another region. */
+/* A cookie contains the region's number within its context, a bit for single use, and the context's number.
+ * Free numbers are reused first, so the same cookie may soon refer to another region. */
 #define SINGLE_USE_BIT (1U << 31)
 
 static u64 cookie_of(const struct region *region)
@@ -80,7 +80,7 @@ static long numbered(struct idr *idr, void *it, u32 *id)
 	return 0;
 }
 
-/* The region, with a reference, if the caller may use it with this protection. */
+/* Finds a region, and returns it with a reference if the caller may use the region with this protection. */
 static struct region *region_use(u64 cookie, u32 protection)
 {
 	struct region *region;
@@ -150,7 +150,7 @@ static long destroy(struct context *context, u64 __user *from)
 	if (get_user(cookie, from))
 		return -EFAULT;
 	spin_lock(&registry);
-	/* The other half of the cookie is ignored. */
+	/* The lower half of the cookie, the context's number, is ignored: the region must belong to this context. */
 	region = idr_find(&context->regions, cookie >> 32);
 	if (region)
 		region_drop(region);
@@ -262,7 +262,7 @@ static long info(struct info_args __user *to)
 	return copy_to_user(to, &args, sizeof(args)) ? -EFAULT : 0;
 }
 
-/* A context has no thread that could be bound. */
+/* Does nothing, because a context has no thread that could be bound. */
 static long bind(struct context *context, struct bind_args __user *from)
 {
 	struct bind_args args;
@@ -279,7 +279,7 @@ static long knem_ioctl(struct file *file, unsigned int command, unsigned long ar
 	void __user *from = (void __user *)argument;
 	struct context *context = file->private_data;
 
-	/* A descriptor opened for reading only provides statistics. */
+	/* A descriptor that was opened for reading only provides statistics. */
 	if (!context)
 		return -EBADF;
 	switch (command) {
@@ -295,7 +295,7 @@ static long knem_ioctl(struct file *file, unsigned int command, unsigned long ar
 	}
 }
 
-/* The slots: a byte for each copy in the background. */
+/* Maps the slots: a byte for each copy in the background. */
 static int knem_mmap(struct file *file, struct vm_area_struct *vma)
 {
 	struct context *context = file->private_data;
@@ -362,7 +362,7 @@ static int knem_open(struct inode *inode, struct file *file)
 	return error;
 }
 
-/* Runs when the last copy of the descriptor, in any process, and the mapping of the slots are gone. */
+/* Releases a context when its last descriptor, in any process, and the mapping of its slots are gone. */
 static int knem_release(struct inode *inode, struct file *file)
 {
 	struct context *context = file->private_data;
@@ -371,7 +371,7 @@ static int knem_release(struct inode *inode, struct file *file)
 
 	if (!context)
 		return 0;
-	/* From here on its regions cannot be looked up. */
+	/* After this block the context's regions cannot be looked up. */
 	spin_lock(&registry);
 	idr_remove(&contexts, context->id);
 	spin_unlock(&registry);

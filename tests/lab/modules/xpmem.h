@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * A double of /dev/xpmem for the lab: the declarations that its files share. README.md has its purpose and its
- * limits.
+ * A double of /dev/xpmem for the lab: the declarations that its files share. README.md describes the purpose and
+ * the limits.
  *
  * There are three kinds of objects. A segment names a range of its maker's address space; a permit (apid) is one
  * process's right to attach parts of a segment; an attachment is a mapping in that process. A party is a process
  * that opened the device.
  *
- * Each object has a reference to the next one: attachment -> permit -> segment -> party. A flag says whether an
- * object has ended. It changes under `registry`, and only once.
+ * Each object has a reference to the next one: attachment -> permit -> segment -> party. Each object has a flag
+ * that states whether it has ended. The flag changes only once, under the lock `registry`.
  */
 #ifndef LAB_XPMEM_H
 #define LAB_XPMEM_H
@@ -23,8 +23,8 @@
 #include <linux/workqueue.h>
 
 /* The offset of a party's page in the one mapping to which all attachments belong: the party's number, then the
- * address. So one call of unmap_mapping_pages finds every entry made of it, in every process, without a lock of
- * any mmap. */
+ * address. One call of unmap_mapping_pages therefore finds every entry of a page, in every process, without
+ * taking an mmap lock. */
 #define SLOT_SHIFT 45
 #define MOST_PARTIES (1 << 18)
 
@@ -77,7 +77,7 @@ struct attachment {
 	bool detaching;
 };
 
-/* The present action of a process, for its own callbacks: mmap has no argument for that. */
+/* The present action of a process, which the module's callbacks read: mmap has no argument for it. */
 enum doing { ATTACHING, DETACHING, ZAPPING };
 
 struct intent {
@@ -92,7 +92,7 @@ extern struct file *shared;
 extern struct workqueue_struct *endings;
 extern atomic64_t faults, zaps, attached, detached, stale;
 
-/* xpmem_objects.c */
+/* The functions of xpmem_objects.c. */
 struct party *caller(void);
 void party_put(struct party *party);
 void party_end(struct party *party);
@@ -103,10 +103,10 @@ void permit_drop(struct permit *permit);
 void permit_detach(struct permit *permit);
 void attachment_put(struct attachment *attachment);
 
-/* xpmem_commands.c */
+/* The functions of xpmem_commands.c. */
 long xpmem_ioctl(struct file *file, unsigned int command, unsigned long argument);
 
-/* xpmem_map.c */
+/* The functions of xpmem_map.c. */
 extern const struct mmu_interval_notifier_ops party_notifier;
 int xpmem_mmap(struct file *file, struct vm_area_struct *vma);
 long map_attachment(struct file *file, struct attachment *attachment, unsigned long address);

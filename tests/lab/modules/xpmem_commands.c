@@ -11,7 +11,8 @@
 #include <linux/uaccess.h>
 
 #define VERSION 0x00027004
-/* This process inherited the descriptor and did not open the device itself. No libc defines this errno. */
+/* The errno of a process that inherited the descriptor and did not open the device itself. No libc defines
+   this errno. */
 #define NOT_OPENED 2004
 
 #define CMD_VERSION 0x7800
@@ -117,13 +118,13 @@ static long remove(struct party *party, s64 __user *from)
 	spin_unlock(&registry);
 	if (error)
 		return error;
-	/* This also removes entries of its other segments, which faults restore. */
+	/* The call also removes entries of the party's other segments; later faults restore these entries. */
 	zap(party, segment->start, segment->start + segment->size);
 	segment_put(segment);
 	return 0;
 }
 
-/* As for System V shared memory. */
+/* Checks the access rights by the rules of System V shared memory. */
 static bool allowed(const struct segment *segment, bool writes)
 {
 	unsigned int asked = writes ? 6 : 4, granted = segment->mode;
@@ -186,7 +187,8 @@ static long get(struct party *party, struct get_args __user *from)
 	return put_user(args.apid, &from->apid) ? -EFAULT : 0;
 }
 
-/* A permit of the calling process, with a reference; with `drop`, the registry's own reference. */
+/* Finds a permit of the calling process, and returns it with a reference; with `drop`, the registry's own
+   reference. */
 static struct permit *own_permit(struct party *party, s64 id, bool drop)
 {
 	struct permit *permit;

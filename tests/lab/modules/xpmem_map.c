@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Attachments: mappings whose entries are made by faults from the pages of another process, and removed again
- * when that process unmaps, discards, copies on write, protects or ends.
+ * Attachments: mappings of another process's pages. Faults make the entries of an attachment; entries are removed
+ * when the other process unmaps, discards, copies on write, protects or ends.
  *
- * A fault reads the sequence number of the source's notifier, pins the page, makes the entry, and reads the
- * number again: if an invalidation came in between, the entry is removed. So the page is released immediately,
- * and no page stays pinned. With `stale_us` set the second read is left out, as in the real module.
+ * A fault reads the sequence number of the source's notifier, pins the page, makes the entry, and reads the number
+ * again: if an invalidation happened in between, the entry is removed. The page is therefore released immediately,
+ * and no page stays pinned. If `stale_us` is set, the fault omits the second read, as the real module does.
  */
 #include "xpmem.h"
 
@@ -20,16 +20,17 @@
 
 atomic64_t faults, zaps, attached, detached;
 
-/* The additional duration of each fault, which makes attaching expensive, too. */
+/* The additional duration of each fault, in microseconds. The faults of an attach also take this additional time. */
 static unsigned int fault_us;
 module_param(fault_us, uint, 0644);
 
-/* The pause of a fault between finding the page and making the entry. Unless it is 0 the fault does not check a
- * second time: the entry stays although the source has another page since, until the next invalidation there. */
+/* The pause of a fault between finding the page and making the entry, in microseconds. Unless the pause is 0, the
+ * fault does not read the sequence number again: the entry stays although the source has since replaced the page,
+ * until the next invalidation of the page. */
 static unsigned int stale_us;
 module_param(stale_us, uint, 0644);
 
-/* The most pages of such entries: they must not be reused while the entry exists. */
+/* The maximum number of pages of such entries: the pages must not be reused while the entry exists. */
 #define MOST_STALE 4096
 static struct page *stale_pages[MOST_STALE];
 static atomic_t stale_count;
@@ -55,7 +56,7 @@ static void end(struct intent *intent)
 	spin_unlock(&intents_lock);
 }
 
-/* Whether this process is doing that; with `attachment` set, to that one. */
+/* Finds whether this process is in this action; if `attachment` is set, in the action on this attachment. */
 static struct attachment *is_doing(enum doing doing, struct attachment *attachment, bool *found)
 {
 	struct intent *intent;
@@ -83,21 +84,21 @@ static pgoff_t place(const struct party *party, u64 address)
 	return (party->slot << SLOT_SHIFT) + (address >> PAGE_SHIFT);
 }
 
-/* Removes every entry made of that memory. It waits for faults that make one, so it takes no lock that a fault
- * holds. */
+/* Removes every entry of that memory. The function waits for faults that make such an entry, so it takes no lock
+ * that a fault holds. */
 void zap(struct party *party, u64 start, u64 end_)
 {
 	struct intent intent;
 	u64 first = start >> PAGE_SHIFT, last = (end_ - 1) >> PAGE_SHIFT;
 
 	last = min_t(u64, last, (1UL << SLOT_SHIFT) - 1);
-	/* The counterpart is in xpmem_fault: the second side to arrive sees the first one's change. */
+	/* The matching barrier is in xpmem_fault: the side that arrives second sees the change of the first side. */
 	smp_mb();
 	if (!atomic_read(&party->used) || first > last)
 		return;
 	atomic64_inc(&zaps);
-	/* Removing entries of an attacher calls that process's notifier as well, which has nothing to do then: attached
-	 * memory cannot be attached again. It would also need the lock that this holds. */
+	/* Removing an attacher's entries also calls the notifier of the attacher's process. The notifier must do nothing
+	 * then: attached memory cannot be attached again, and the notifier would need the lock that this function holds. */
 	begin(&intent, ZAPPING, NULL);
 	unmap_mapping_pages(shared->f_mapping, place(party, start), last - first + 1, true);
 	end(&intent);
@@ -123,8 +124,9 @@ static bool invalidate(struct mmu_interval_notifier *notifier, const struct mmu_
 
 const struct mmu_interval_notifier_ops party_notifier = { .invalidate = invalidate };
 
-/* Up to `most` pages of the source, all of them writable if the first is. That breaks copy-on-write for the
- * source, so that it and its attachers still share the pages. Read-only pages come one at a time. */
+/* Brings in up to `most` pages of the source, all of them writable if the first page is writable. Copy-on-write of
+ * the source's pages is broken by this, so that the source and its attachers continue to share the pages. Read-only
+ * pages are brought in one at a time. */
 static long bring_in(struct mm_struct *mm, u64 from, long most, bool write, struct page **pages, bool *writable)
 {
 	long got = get_user_pages_remote(mm, from, most, FOLL_WRITE, pages, NULL, NULL);
@@ -136,7 +138,8 @@ static long bring_in(struct mm_struct *mm, u64 from, long most, bool write, stru
 	return get_user_pages_remote(mm, from, 1, 0, pages, NULL, NULL);
 }
 
-/* The source's memory is being changed and its lock is held. A fault must not wait for it while it holds its own. */
+/* Makes the fault retry, because another thread changes the source's memory and holds the source's lock. A fault
+   must not wait for the source's lock while it holds its own. */
 static vm_fault_t again_later(struct vm_fault *vmf, struct mm_struct *mm)
 {
 	if (!(vmf->flags & FAULT_FLAG_ALLOW_RETRY))
@@ -154,7 +157,7 @@ static vm_fault_t insert(struct vm_fault *vmf, struct page **pages, long count, 
 	struct vm_area_struct *vma = vmf->vma;
 	unsigned long address = vmf->address & PAGE_MASK;
 	vm_fault_t result = VM_FAULT_NOPAGE;
-	/* Not vm_page_prot: a mapping with pfn_mkwrite has a read-only one. */
+	/* The code does not use vm_page_prot, because a mapping with pfn_mkwrite has a read-only value. */
 	pgprot_t protection = vm_get_page_prot(writable ? vma->vm_flags : vma->vm_flags & ~VM_WRITE);
 	long i;
 
@@ -163,7 +166,7 @@ static vm_fault_t insert(struct vm_fault *vmf, struct page **pages, long count, 
 	return i > 1 ? VM_FAULT_NOPAGE : result;
 }
 
-/* Keeps pages until the module is unloaded. False if there are too many: then the entries are removed. */
+/* Keeps pages until the module is unloaded. Returns false if there are too many pages: then the entries are removed. */
 static bool keep_stale(struct page **pages, long count)
 {
 	int first = atomic_add_return(count, &stale_count) - count;
@@ -206,7 +209,7 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 	atomic64_inc(&faults);
 	if (fault_us)
 		udelay(min(fault_us, 1000u));
-	/* A source that ends is empty from here on; the rest of it may be freed. */
+	/* The segment of a source that is ending is treated as empty; its remaining memory may be freed. */
 	if (!segment_counts(segment) || !mmget_not_zero(mm))
 		return VM_FAULT_SIGBUS;
 	for (tries = 0, result = VM_FAULT_NOPAGE; tries < 4; tries++) {
@@ -228,7 +231,7 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 		if (stale_us)
 			udelay(min(stale_us, 1000u));
 		result = insert(vmf, pages, got, writable);
-		/* The counterpart is in zap. */
+		/* The matching barrier is in zap. */
 		smp_mb();
 		if (!segment_counts(segment)) {
 			zap(source, from, from + got * PAGE_SIZE);
@@ -243,13 +246,13 @@ static vm_fault_t xpmem_fault(struct vm_fault *vmf)
 		if (result != VM_FAULT_NOPAGE)
 			break;
 	}
-	/* Not mmput: the end of the last user would unmap here, inside a fault. */
+	/* The code does not use mmput, because the end of the last user would unmap here, inside a fault. */
 	mmput_async(mm);
 	return result;
 }
 
-/* A store to a page that is read-only in the source. When the source may write it again, its notifier was called
- * and the entry is gone. */
+/* Handles a store to a page that is read-only in the source. If the source gets write access later, its notifier is
+ * called and removes the entry. */
 static vm_fault_t xpmem_no_store(struct vm_fault *vmf)
 {
 	return VM_FAULT_SIGBUS;
@@ -274,7 +277,8 @@ static void xpmem_close_piece(struct vm_area_struct *vma)
 
 	is_doing(DETACHING, attachment, &meant);
 	is_doing(ATTACHING, attachment, &failed);
-	/* An attachment ends by the device or with its process. A part may be unmapped. */
+	/* An attachment ends by a command of the device, or with its process. The process may unmap a part of an
+	   attachment. */
 	if (whole && !meant && !failed && atomic_read(&vma->vm_mm->mm_users))
 		send_sig(SIGKILL, current, 1);
 	if (atomic_dec_and_test(&attachment->pieces)) {
@@ -332,7 +336,7 @@ long map_attachment(struct file *file, struct attachment *attachment, unsigned l
 	return at;
 }
 
-/* The attachment belongs to the calling process. */
+/* Unmaps an attachment, which must belong to the calling process. */
 void unmap_attachment(struct attachment *attachment)
 {
 	struct intent intent;
@@ -349,7 +353,8 @@ void unmap_attachment(struct attachment *attachment)
 	end(&intent);
 }
 
-/* The attachment there, with a reference; none, and `nothing` set, if nothing is mapped. */
+/* Returns the attachment at this address, with a reference. Returns null, and sets `nothing`, if no memory is mapped
+   there. */
 struct attachment *attachment_at(unsigned long address, bool *nothing)
 {
 	struct attachment *attachment = NULL;

@@ -3,8 +3,8 @@
  * The device and its objects: their references, the processes that have opened the device, and the end of their
  * objects.
  *
- * `registry` guards every list here and is never held across a sleep; so it may be taken inside the lock of any
- * mmap, as at the end of a mapping.
+ * `registry` guards every list here and is never held across a sleep; so code that holds an mmap lock may take it,
+ * for instance at the end of a mapping.
  */
 #include "xpmem.h"
 
@@ -83,7 +83,8 @@ void attachment_put(struct attachment *attachment)
 
 /* ---- Parties ---- */
 
-/* The party of the calling process, if that opened the device, with a reference. After exec it is another party. */
+/* Returns the party of the calling process, with a reference, if the process has opened the device. After exec, the
+   process is another party. */
 struct party *caller(void)
 {
 	struct party *party, *found = NULL;
@@ -100,7 +101,7 @@ struct party *caller(void)
 	return found;
 }
 
-/* The notifier cannot be removed inside its own callback. */
+/* Runs the end of a party in a work item, because the notifier cannot be removed inside its own callback. */
 static void party_ending(struct work_struct *work)
 {
 	struct party *party = container_of(work, struct party, ending);
@@ -145,8 +146,8 @@ void permit_detach(struct permit *permit)
 	}
 }
 
-/* Ends all objects that this process made. Its own attachments are unmapped here if its memory is the caller's;
- * otherwise they are unmapped with that memory. */
+/* Ends all objects that this party made. The party's own attachments are unmapped here if their memory is that of
+ * the caller; otherwise they are unmapped together with that memory. */
 void party_end(struct party *party)
 {
 	struct segment *segment;
@@ -192,7 +193,7 @@ static int xpmem_open(struct inode *inode, struct file *file)
 	struct party *party;
 	int slot, error = 0;
 
-	/* All mappings belong to one inode, whichever node was opened. */
+	/* All mappings belong to one inode, for any node that was opened. */
 	file->f_mapping = shared->f_mapping;
 	mutex_lock(&opening);
 	party = caller();
@@ -231,7 +232,8 @@ out:
 	return error;
 }
 
-/* Runs at every close. A process that closes its copy of another process's descriptors is a failed fork. */
+/* Handles every close of a descriptor. If a process closes its copy of another process's descriptor table, a fork
+   has failed. */
 static int xpmem_flush(struct file *file, fl_owner_t owner)
 {
 	struct party *party, *found = NULL;
@@ -278,7 +280,7 @@ static int __init xpmem_start(void)
 	endings = alloc_workqueue("lab-xpmem", WQ_UNBOUND, 0);
 	if (!endings)
 		return error;
-	/* It stays empty and provides the inode to which all mappings belong. */
+	/* The file stays empty, and provides the inode to which all mappings belong. */
 	shared = shmem_file_setup("lab-xpmem", PAGE_SIZE, 0);
 	if (IS_ERR(shared)) {
 		destroy_workqueue(endings);
@@ -295,10 +297,11 @@ static int __init xpmem_start(void)
 static void __exit xpmem_stop(void)
 {
 	misc_deregister(&device);
-	/* A descriptor or a mapping would keep the module. A party whose open failed midway may be left. */
+	/* No descriptor and no mapping exists here, because they would keep the module loaded. A party whose open has
+	   failed midway may remain. */
 	while (!list_empty(&parties))
 		party_end(list_first_entry(&parties, struct party, all));
-	/* Waits for parties that are still ending. */
+	/* The call waits for parties that are still ending. */
 	destroy_workqueue(endings);
 	fput(shared);
 	ida_destroy(&slots);

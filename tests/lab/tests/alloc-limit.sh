@@ -8,12 +8,13 @@ h0() {
     mountpoint -q $groups || mount -t cgroup2 cgroup2 $groups || fail "the kernel has no control groups of version 2"
     grep -qw memory $groups/cgroup.controllers || fail "the kernel has no memory controller"
     group=$groups/$TEST
-    # The limit is that of the outer group: for nested groups the smallest room counts.
+    # The limit is that of the outer group: for nested groups, the smallest limit
+    # applies.
     echo +memory > $groups/cgroup.subtree_control
     mkdir "$group" && echo +memory > "$group/cgroup.subtree_control" && mkdir "$group/inner" || fail "no group can be made"
     echo $limit > "$group/memory.max"
     [ ! -e "$group/memory.swap.max" ] || echo 0 > "$group/memory.swap.max"
-    # Each piece is a memory file with a descriptor.
+    # Each piece is a memory file, which needs a descriptor.
     ulimit -n 65536
     (
         echo "$BASHPID" > "$group/inner/cgroup.procs"

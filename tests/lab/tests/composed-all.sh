@@ -1,7 +1,8 @@
 about="shm, verbs, tcp and libfabric in one job between two hosts: each is left out in turn, and another transport takes over"
 timeout=240
 
-# over PROVIDERS PORT WORDS: with these providers, messages and puts from h0 to h1 take the path with these words.
+# over PROVIDERS PORT WORDS: checks that with these providers, messages and puts from h0 to h1 take the path with
+# these words.
 over() {
     echo "with $1:"
     (export TIELINE_PROVIDERS=$1 TIELINE_RENDEZVOUS=$H0:$2 && rails 1) || fail "the job does not run with $1"

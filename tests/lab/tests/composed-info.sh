@@ -2,7 +2,7 @@ about="tieline info --why --all shows in one line what was composed for a device
 hosts=1
 timeout=120
 
-# composed WORDS SETTING...: the line of rxe0 under these settings.
+# composed WORDS SETTING...: checks the line of rxe0 in the report under these settings.
 composed() {
     local words=$1
     shift
@@ -11,7 +11,7 @@ composed() {
     sed 's/  *{/  {/' report | grep -qxF "  verbs:rxe0  $words" || { cat report; fail "$*: it is not $words"; }
     env "$@" tieline info --json | grep -qF "\"composed\": \"$words\"" || fail "$*: not so in JSON"
 }
-# says WORDS: the report has these words, wherever its lines are broken.
+# says WORDS: checks that the report contains these words, with any line breaks.
 says() { tr -s ' \n' ' ' < report | grep -qF -- "$*" || { cat report; fail "it does not say: $*"; }; }
 
 h0() {
@@ -42,7 +42,7 @@ h0() {
     says "tcp-connect is left out by TIELINE_CONNECT_VERBS=^*"
     says "tcp {message stream, RMA stream, atomic emulated, connect tcp-connect ("
 
-    # Nothing at all.
+    # This case disables all modules.
     if TIELINE_PROVIDERS=verbs TIELINE_MODULES='^*/ud' TIELINE_CONNECT='^*' tieline info > report 2>&1; then fail "this is no error"; fi
     tail -3 report
     says "no module that carries messages is usable"

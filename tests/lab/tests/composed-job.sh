@@ -1,7 +1,8 @@
 about="two examples, unchanged, as jobs of 8 processes on 2 hosts: by default every pair inside a host runs over shm, every other over rc"
 timeout=240
 
-# job EXAMPLE PORT: four of the eight ranks; the output of each is in words.RANK.
+# job EXAMPLE PORT: runs four of the eight ranks; the output of each rank is in
+# words.RANK.
 job() {
     local rank bad=
     local pids=()
@@ -14,7 +15,7 @@ job() {
     cat words.*
     [ -z "$bad" ] || fail "a rank of $1 failed"
 }
-# says RANK WORDS
+# says RANK WORDS: checks that the output of this rank contains these words.
 says() { grep -qF -- "$2" "words.$1" || fail "rank $1 does not say: $2"; }
 
 every() {
@@ -28,7 +29,8 @@ every() {
     rc="{message verbs:rxe0/rc, RMA verbs:rxe0/rc, atomic emulated, connect verbs:rxe0/ud}"
 
     job hello 29421
-    # The last rank of a host greets one on the other host, the others their neighbours.
+    # The last rank of a host greets a rank on the other host, and the other ranks greet
+    # their neighbours.
     for rank in $mine; do
         next=$(((rank + 1) % 8))
         if [ $rank = $last ]; then

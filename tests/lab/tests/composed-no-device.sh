@@ -9,6 +9,7 @@ h0() {
     tieline info --why --all > report 2>&1 || fail "tieline info ended with $?"
     cat report
     grep -q '^  verbs  *not used  *no device in /sys/class/infiniband; version ' report || fail "the line is not there"
-    # Without the file names in the following lines, one of which has the provider's name.
+    # The count excludes lines with file names, because a file name contains the
+    # provider's name.
     [ "$(grep -v 'libtieline_' report | grep -c verbs)" = 1 ] || fail "it is said more than once"
 }

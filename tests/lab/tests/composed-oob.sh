@@ -3,7 +3,7 @@ timeout=90
 every() {
     verbs_job
     built examples/carried
-    # No other module could: ud and tcp-connect are left out.
+    # Only oob can form the connections: ud and tcp-connect are disabled.
     export TIELINE_PROVIDERS=verbs TIELINE_MODULES='^*/ud' TIELINE_CONNECT=oob
     timeout 60 "$TARGET/debug/examples/carried" | tee words || fail "nothing came about"
     [ "$HOST" != h0 ] || grep -qF 'message verbs:rxe0/rc, RMA verbs:rxe0/rc, atomic emulated, connect oob/callbacks}' words ||

@@ -32,13 +32,13 @@ h0() {
     by "$rc, atomic emulated, connect tcp-connect/stream}"
     greet 29413 'TIELINE_MODULES=^*/ud' || fail "one has no ud"
     by "$rc, atomic emulated, connect tcp-connect/stream}"
-    # One has no ud, the other no tcp-connect for rc: they meet over tcp.
+    # One host has no ud, and the other has no tcp-connect for rc: the two use tcp.
     greet 29414 'TIELINE_MODULES=^*/ud' || fail "nothing in common for rc"
     by "message tcp/stream"
-    # Neither has anything for rc.
+    # No host has a connection module for rc.
     greet 29415 'TIELINE_MODULES=^*/ud' 'TIELINE_CONNECT_VERBS=^tcp-connect,rdmacm' || fail "no connection module"
     by "message tcp/stream"
-    # Without tcp there is no common module: both learn what each has.
+    # Without tcp there is no common module: each host reports the modules of both.
     greet 29416 TIELINE_PROVIDERS=verbs,tcp-connect 'TIELINE_MODULES=^*/ud' && fail "this is no path"
     by "here: tcp-connect/stream; there: verbs/ud"
 }

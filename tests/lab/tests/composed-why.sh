@@ -1,7 +1,8 @@
 about="one line of tieline info says why the device is not used, and what to do"
 timeout=120
 
-# says WORDS: the last report has these words, wherever its lines are broken.
+# says WORDS: checks that the last report contains these words, with any line
+# breaks.
 says() { tr -s ' \n' ' ' < report | grep -qF -- "$*" || { cat report; fail "it does not say: $*"; }; }
 why() {
     tieline info --why --all > report 2>&1 || { cat report; fail "tieline info ended with $?"; }

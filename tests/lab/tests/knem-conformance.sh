@@ -7,7 +7,7 @@ cpus=2
 h0() {
     need tieline
     built libtieline_shm_knem.so
-    # Without the module one line reports that.
+    # If the module is not loaded, the report has one line about it.
     tieline check "$TARGET/debug/libtieline_shm_knem.so" > absent 2>&1
     cat absent
     grep -q 'there is no /dev/knem' absent || fail "it does not say that the module is not loaded"

@@ -10,7 +10,7 @@ h0() {
     before=$(pinned_pages)
     "$TARGET/debug/examples/single_copy" copies_by_knem copies_by_cma || fail "see above"
     nothing_pinned
-    # The kernel releases pages a moment after the end of their process.
+    # The kernel releases pages shortly after the end of their process.
     until_true eval '[ "$(pinned_pages)" = "$before" ]'
     unload knem
 }

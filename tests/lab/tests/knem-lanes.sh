@@ -5,7 +5,8 @@ hosts=1
 devices=0
 cpus=2
 core=1
-# Puts from a process without root's rights to its peer; the last column has their path.
+# takes: checks the path of puts from a process without root's rights to its peer, which
+# is in the last column.
 takes() {
     plain tieline perf --test "$1" --size 64k --iterations 3 --verify > moved 2>&1 || {
         cat moved

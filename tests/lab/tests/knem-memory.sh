@@ -6,7 +6,7 @@ devices=0
 cpus=2
 h0() {
     built examples/single_copy libtieline_shm_knem.so libtieline_shm_xpmem.so
-    # A fork copies huge pages for the child, and a region's pages are freed a moment after the region.
+    # A fork copies huge pages for the child, and a region's pages are freed shortly after the region.
     echo 64 > /proc/sys/vm/nr_hugepages
     load xpmem
     load knem
@@ -14,7 +14,7 @@ h0() {
     "$TARGET/debug/examples/single_copy" over_knem without_io_uring over_xpmem over_direct || fail "see above"
     nothing_pinned
     nothing_attached
-    # The kernel releases pages a moment after the end of their process.
+    # The kernel releases pages shortly after the end of their process.
     until_true eval '[ "$(pinned_pages)" = "$before" ]'
     unload knem
     unload xpmem

@@ -10,7 +10,7 @@ h0() {
     "$TARGET/debug/examples/knem_table" || fail "see the rows"
     nothing_pinned
     unload knem
-    # With an engine for copies.
+    # The second part of the test uses an engine for copies.
     load knem dma=1 delay_ms=20
     "$TARGET/debug/examples/knem_table" engine || fail "see the rows"
     unload knem

@@ -1,7 +1,8 @@
 about="libfabric's verbs;ofi_rxm: a peer killed during messages and puts, on either side, is reported with the reason, and nothing hangs"
 timeout=150
 port=29440
-# round VICTIM: traffic from h0 to h1; the victim is killed once it runs.
+# round VICTIM: runs traffic from h0 to h1, and kills the victim's process
+# during the traffic.
 round() {
     port=$((port + 1))
     export TIELINE_RENDEZVOUS=$H0:$port

@@ -9,7 +9,8 @@ h0() {
         cat "$some"
         [ "$status" = 0 ] || fail "the checks of $some ended with $status"
     done
-    # Checks of capabilities that a module does not claim are skipped: these it has to claim.
+    # Checks of capabilities that a module does not claim are skipped. The following checks
+    # must run.
     for check in two_processes_exchange_messages put_and_get_reach_another_process \
         a_killed_peer_is_reported_and_posting_to_it_fails a_peer_killed_in_mid_stream_leaves_whole_messages \
         a_put_to_a_killed_peer_fails a_put_writes_exactly_its_range; do

@@ -2,12 +2,13 @@ about="libfabric's verbs;ofi_rxm: left out with a reason until it is selected an
 timeout=150
 core=1
 
-# report SETTING...: the output of tieline info with these settings, in one line.
+# report SETTING...: prints the output of tieline info with these settings, in one line.
 report() {
     env "$@" tieline info --why --all > words 2>&1 || fail "tieline info ended with $?: $(tail -n 3 words)"
     tr -s '\n ' ' ' < words
 }
-# job PORT SETTING...: puts, gets and messages from h0 to h1 with these settings; the output is in the file `words`.
+# job PORT SETTING...: runs puts, gets and messages from h0 to h1 with these settings; the output is in the file
+# `words`.
 job() {
     local port=$1
     shift

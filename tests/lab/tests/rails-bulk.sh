@@ -1,7 +1,7 @@
 about="large puts and gets are striped over both devices of a host, complete, and the report names both"
 devices=2
 timeout=120
-# The number of RDMA packets that a device has sent and received.
+# Prints the number of RDMA packets that a device has sent and received.
 packets() {
     local counters=/sys/class/infiniband/$1/ports/1/hw_counters
     echo $(($(cat $counters/sent_pkts) + $(cat $counters/rcvd_pkts)))

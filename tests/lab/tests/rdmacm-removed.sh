@@ -12,7 +12,8 @@ every() {
 
     built examples/verbs_crossing
     export TIELINE_RENDEZVOUS=$H0:29401 TIELINE_CONNECT_TIMEOUT=$((10 * SLOWNESS))s TIELINE_VERBS_TX_DEPTH=16
-    # In many rounds, so that the device is removed while connections are forming.
+    # The test has many rounds, so that the device is removed while connections
+    # are forming.
     "$TARGET/debug/examples/verbs_crossing" 200 1000 > words 2>&1 &
     process=$!
     if [ $HOST = h1 ]; then

@@ -4,7 +4,7 @@ timeout=120
 every() {
     verbs_job
     gives_up_soon
-    # tcp has the second link for itself.
+    # The second link carries only tcp.
     export TIELINE_PROVIDERS=verbs,tcp,tcp-connect TIELINE_VERBS_DEVICES=rxe0 TIELINE_TCP_INTERFACES=eth1 TIELINE_RENDEZVOUS=$H0_1:29400
     [ $HOST = h0 ] || once_running cut_link
     rails 3 1 || fail "the job did not go on"

@@ -5,7 +5,8 @@ by_ud="250 4"
 by_tcp="250 4"
 every() {
     verbs_job
-    # A completion queue of soft RoCE has room for all of them.
+    # The depth is chosen so that a completion queue of soft RoCE has space for
+    # the completions of all connections.
     export TIELINE_VERBS_TX_DEPTH=16
     lossy 250ms
     crossing $by_ud

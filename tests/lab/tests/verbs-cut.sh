@@ -6,7 +6,8 @@ every() {
     gives_up_soon
     if [ $HOST = h1 ]; then
         once_running cut_link
-        # Until then the end of the program may block in the kernel on packets in the link's driver.
+        # Without mending the link, the end of the program may block in the kernel on packets in the
+        # link's driver.
         { await running > /dev/null && until_true grep -q failed words && mend_link; } &
     fi
     traffic 60

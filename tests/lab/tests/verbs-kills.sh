@@ -1,7 +1,8 @@
 about="processes that are killed at random moments, while they send, receive or connect, are reported with the reason"
 timeout=150
 port=29400
-# round VICTIM PROGRAM ARGUMENTS...: both hosts run the program, and the victim's is killed at a random moment.
+# round VICTIM PROGRAM ARGUMENTS...: runs the program on both hosts, and kills the victim's process at a random
+# moment.
 round() {
     local victim=$1 program=$2 process moment
     shift 2

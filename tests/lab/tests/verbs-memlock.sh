@@ -10,7 +10,7 @@ h0() {
     export TIELINE_PROVIDER_PATH=$TARGET/debug TIELINE_PROVIDERS=verbs,tcp-connect
     TIELINE_MODULES='*/ud' memory 64 open
     grep -q 'failed: .*locked memory is 64 KiB.*ulimit -l' words || fail "opening an interface does not say it"
-    # Reliable connections lock no memory before the first one is made.
+    # Reliable connections lock no memory before the first connection is made.
     memory 64 open
     grep -q opened words || fail "what nobody uses keeps a worker from being opened"
     TIELINE_MODULES='^*/ud' memory 64 hold < /dev/null

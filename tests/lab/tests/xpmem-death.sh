@@ -4,13 +4,13 @@ modules=1
 hosts=1
 devices=0
 cpus=2
-# Endless puts to a peer that the process has started.
+# Makes puts without end to a peer that the process has started.
 puts() {
     tieline perf --test put_bw --size 64k --iterations 1000000000 > "$1" 2>&1 &
 }
-# Whether a process has attached the target of its puts: the memory of its self-test is shorter. The attachment has
-# two parts if a window ends in its middle.
-# An attachment of the real module has no name in maps; it is a mapping of page frames (pf) that no fork copies (dc).
+# Checks whether a process has attached the target of its puts, by the length of the mapping: the memory of its
+# self-test is shorter. The attachment has two parts if a window ends in its middle. An attachment of the real module
+# has no name in maps: it is a mapping of page frames (pf) that no fork copies (dc).
 puts_now() {
     local word size one=0 attached=0
     while read -r word size; do
@@ -37,7 +37,7 @@ kill_a_peer() {
     cat killed
     puts_now $other || fail "the other pair does not go on: $(cat survives)"
     [ -n "$(peer_of $other)" ] || fail "the other peer has ended"
-    # The same from the other side: the process with the attachment is killed, and its peer ends in an orderly way.
+    # The roles are reversed: the process with the attachment is killed, and its peer ends in an orderly manner.
     kill -KILL $other
     wait $other
     until_true eval '[ "$(counter xpmem attached)" = "$(counter xpmem detached)" ]'

@@ -7,7 +7,8 @@ cpus=2
 h0() {
     built examples/xpmem_table
     load xpmem
-    # No process may access another's memory by a system call: xpmem does not check that permission.
+    # The test forbids system calls that access another process's memory: xpmem does not check that
+    # permission.
     yama 1
     "$TARGET/debug/examples/xpmem_table" || fail "see the rows"
     nothing_attached

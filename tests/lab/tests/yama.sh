@@ -2,7 +2,8 @@ about="where Yama forbids single copy, puts of a pair take another path, and the
 hosts=1
 timeout=120
 core=1
-# Puts from a process without root's rights to its peer; the last column has their path.
+# takes: checks the path of puts from a process without root's rights to its peer, which
+# is in the last column.
 takes() {
     plain tieline perf --test put_lat --size 64k --iterations 3 --verify > puts 2>&1 || {
         cat puts
@@ -16,10 +17,10 @@ h0() {
     export TIELINE_PROVIDERS=shm,shm-cma
     yama 0
     takes 0 'shm-cma/copy'
-    # Each process permits access to the others of its user.
+    # Each process permits access to the other processes of its user.
     yama 1
     takes 1 'shm-cma/copy'
-    # Only an administrator may.
+    # Only an administrator may access other processes.
     yama 2
     takes 2 'shm/ring'
     plain tieline perf --test put_lat --path shm-cma > refused 2>&1 && fail "a path that Yama forbids was forced"

@@ -1,5 +1,5 @@
-//! `alloc_within LIMIT`: allocates memory in a control group with a limit of so many bytes, which a test of the lab sets. A request
-//! beyond the limit returns an error text, and memory that was granted never leads to an out-of-memory kill.
+//! `alloc_within LIMIT`: allocates memory in a control group with a limit of LIMIT bytes, which a test of the lab sets. A request
+//! beyond the limit must return an error text, and granted memory must never lead to an out-of-memory kill.
 
 use std::process::ExitCode;
 use tieline::{Context, OpenError, Region};
@@ -7,7 +7,7 @@ use tieline::{Context, OpenError, Region};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Memory of that length, with every page written; or the error text.
+/// Allocates memory of this length, and writes every page; or returns the error text.
 fn written(context: &Context, len: usize) -> Result<Region, String> {
     let region = match context.alloc(len) {
         Ok(region) => region,
@@ -20,7 +20,7 @@ fn written(context: &Context, len: usize) -> Result<Region, String> {
     Ok(region)
 }
 
-/// Pieces of that length until there is no room for another one, and the error text of the last one.
+/// Allocates pieces of this length until an allocation fails. Returns the pieces and the error text.
 fn filled(context: &Context, piece: usize) -> (Vec<Region>, String) {
     let mut all = Vec::new();
     loop {
@@ -42,8 +42,8 @@ fn main() -> ExitCode {
         let is_told = words.contains(&named) && words.contains("the control group");
         assert!(is_told || len > limit * 16, "{len} bytes: {words}");
     }
-    // Smaller pieces could use up the last pages, in which the program itself lies: it would then be paged in from its file all the
-    // time.
+    // Smaller pieces could use up the last pages, which contain the program itself. The kernel would then read the program from its
+    // file repeatedly.
     for piece in [64 * MIB, 16 * MIB, 5 * MIB, MIB, MIB / 2, MIB / 16] {
         let (all, words) = filled(&context, piece);
         let sum = all.len() * piece;

@@ -1,7 +1,7 @@
-//! The application's transport for wire-up datagrams between processes: the pipes of the test.
+//! The application's transport for wire-up datagrams between processes, which uses the pipes of the test.
 //!
-//! A node that reports `datagram TO BYTES` has the bytes delivered to the node of that name. A test can have some datagrams lost,
-//! duplicated or delayed, as the interface allows.
+//! If a node reports `datagram TO BYTES`, the bytes are delivered to the node of that name. A test can drop, duplicate or delay
+//! datagrams, as the interface allows.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -14,14 +14,14 @@ pub type Mailbox = Arc<Mutex<Option<ChildStdin>>>;
 /// The treatment of datagrams in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fate {
-    /// Each datagram arrives once.
+    /// Each datagram is delivered once.
     #[default]
     Arrives,
-    /// Every second datagram is lost, and the others arrive twice.
+    /// Every second datagram is dropped, and the others are delivered twice.
     Unreliable,
-    /// No datagram arrives.
+    /// No datagram is delivered.
     Lost,
-    /// Each datagram arrives with the next version of the wire-up protocol.
+    /// Each datagram is delivered with the next version of the wire-up protocol.
     OfTheNextVersion,
 }
 
@@ -48,7 +48,7 @@ pub fn set_fate(fate: Fate) {
     with(|exchange| exchange.fate = fate);
 }
 
-/// The number of datagrams that were sent.
+/// Returns the number of datagrams that were sent.
 #[must_use]
 pub fn carried() -> u64 {
     with(|exchange| exchange.carried)
@@ -65,7 +65,7 @@ pub(crate) fn join(name: &str, mailbox: Mailbox) {
     });
 }
 
-/// Handles a report that is a datagram. Returns whether it was one.
+/// Handles a report that is a datagram. Returns whether the report was a datagram.
 pub(crate) fn takes(report: &str) -> bool {
     let Some(datagram) = report.strip_prefix("datagram ") else { return false };
     let Some((to, bytes)) = datagram.split_once(' ') else { return true };

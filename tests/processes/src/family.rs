@@ -1,7 +1,9 @@
-//! The role `family`: a process that forks and exchanges messages with all its children, as they do with each other.
+//! The role `family`: a process that forks and exchanges messages with all its children, which also exchange messages with each
+//! other.
 //!
-//! It accepts one order: `WAY PATH NAME=VALUE...`. The way selects the moment of the forks. The path (its beginning, with `_` for
-//! spaces) is the expected path of every key, and the rest are settings of each context. The answer is `well`, or the error.
+//! The role accepts one order: `WAY PATH NAME=VALUE...`. WAY selects the moment of the forks. PATH (the beginning, with `_` for
+//! spaces) is the expected path of every key, and the remaining words are settings of each context. The answer is `well`, or the
+//! error.
 
 use crate::fork::{Child, End};
 use crate::interpreter::{hex, pattern, unhex};
@@ -16,7 +18,7 @@ use tieline::{Context, Endpoint, Outcome, PostError, Region, RemoteKey, Status, 
 
 /// The number of children.
 const CHILDREN: usize = 8;
-/// The length of each put.
+/// The length of each put, in bytes.
 const LEN: usize = 3000;
 /// The time limit of each step.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -31,7 +33,7 @@ fn said(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// The role.
+/// Runs the role `family`.
 pub fn family(parent: Parent) {
     while let Some(order) = parent.hear() {
         let words: Vec<&str> = order.split(' ').collect();
@@ -58,7 +60,7 @@ impl Plan<'_> {
     }
 }
 
-/// The process that forks.
+/// Runs the process that forks.
 fn head(way: &str, plan: &Plan<'_>) -> Done {
     let child = |mine: usize, inherited: Option<Member>| {
         Child::fork(End::AtOnce, |line| match live(plan, mine, inherited, line) {
@@ -69,7 +71,7 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
             }
         })
     };
-    // A child's closure takes these along; the parent keeps them.
+    // The child's closure uses these objects, and the parent keeps them.
     let from_main = |member: &Member| -> Vec<Child> {
         (1..=CHILDREN).map(|mine| child(mine, Some(member.clone()))).collect()
     };
@@ -83,7 +85,7 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
         "after" => {
             member = Member::open(plan, 0)?;
             member.goes_on(plan, 50)?;
-            // Operations are in flight while it forks.
+            // Operations are in flight while the process forks.
             let begun: Vec<_> = (0..20).filter_map(|_| member.say_to_itself().ok()).collect();
             children = from_main(&member);
             begun.into_iter().try_for_each(|outcome| member.finished(outcome).map(drop))?;
@@ -103,7 +105,7 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
             member = Member::open(plan, 0)?;
             children = beside_threads_that_post(plan, || from_main(&member))?;
         }
-        // Its children are refused immediately, and take another route.
+        // The children of this process are refused immediately, and take another route.
         "refused" => {
             member = Member::open(plan, 0)?;
             return refused(plan, &member);
@@ -121,7 +123,7 @@ fn head(way: &str, plan: &Plan<'_>) -> Done {
     member.worker.close(PATIENCE).map_err(said)
 }
 
-/// A child that cannot open the providers of its parent, and opens others.
+/// Tests a child that cannot open the providers of its parent, and opens other providers.
 fn refused(plan: &Plan<'_>, member: &Member) -> Done {
     member.goes_on(plan, 50)?;
     let child = Child::fork(End::InOrder, |line| {
@@ -193,7 +195,7 @@ fn lead(plan: &Plan<'_>, member: &Member, children: &[Child]) -> Done {
             say(line.socket, &cards)?;
         }
         if let Err(why) = member.talk(plan, &cards, 0, round) {
-            // The error text of a child is nearer to the cause.
+            // The error text of a child is closer to the cause than that of the parent.
             let theirs: Vec<String> =
                 lines.iter_mut().filter_map(|line| line.next()?.err()).collect();
             return Err(format!("{why}; {}", theirs.join("; ")));
@@ -216,15 +218,15 @@ fn lead(plan: &Plan<'_>, member: &Member, children: &[Child]) -> Done {
             member.goes_on(plan, 20)?;
         }
     }
-    // A process may leave only when no other one still needs its progress.
+    // A process may leave only when no other process needs its progress.
     for line in &lines {
         say(line.socket, "end")?;
     }
-    // A close requires progress of this process alone.
+    // A close requires progress only of this process.
     lines.iter_mut().try_for_each(|line| line.wait(member).map(drop))
 }
 
-/// The program of a child.
+/// Runs the program of a child.
 fn live(plan: &Plan<'_>, mine: usize, inherited: Option<Member>, line: &UnixStream) -> Done {
     let mut inherited = inherited;
     if let Some(parents) = &inherited {
@@ -256,7 +258,7 @@ fn say(mut line: &UnixStream, words: &str) -> Done {
     line.write_all(format!("{words}\n").as_bytes()).map_err(said)
 }
 
-/// The end of a line to another process: one message is one line of text.
+/// One end of a connection to another process. Each message is a line of text.
 struct Line<'a> {
     socket: &'a UnixStream,
     read: Vec<u8>,
@@ -284,7 +286,7 @@ impl Line<'_> {
         Some(if words.starts_with("wrong") { Err(words) } else { Ok(words) })
     }
 
-    /// The next line; this process makes progress meanwhile.
+    /// Waits for the next line; this process makes progress while it waits.
     fn wait(&mut self, member: &Member) -> Done<String> {
         let came = member.worker.wait_for(|| self.next(), Some(PATIENCE)).map_err(said)?;
         came.ok_or_else(|| "nothing was said in time".to_string())?
@@ -305,7 +307,7 @@ struct Member {
     came: Rc<Came>,
     own: Endpoint,
     own_key: Rc<RemoteKey>,
-    /// Memory that the others put to, and memory that this process puts from and gets to.
+    /// The memory to which other processes put, and the memory that this process uses for its puts and gets.
     there: Rc<Region>,
     here: Rc<Region>,
     worker: Rc<Worker>,
@@ -344,13 +346,13 @@ impl Member {
         Ok(Member { came, own, own_key, there, here, worker, _context: Rc::new(context) })
     }
 
-    /// The address and the key for the other processes.
+    /// Returns the address and the key for the other processes.
     fn card(&self) -> Done<String> {
         let (address, key) = (self.worker.address().map_err(said)?, self.there.remote_key());
         Ok(format!("{}:{}", hex(&address), hex(&key.map_err(said)?)))
     }
 
-    /// Posts until accepted, and waits for the completion.
+    /// Posts until the post is accepted, and waits for the completion.
     fn does(&self, post: impl Fn() -> Result<Outcome, PostError>) -> Done {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -372,7 +374,7 @@ impl Member {
         self.own.send(OWN, 0, b"to myself")
     }
 
-    /// Sends this many messages to itself, and makes as many puts.
+    /// Sends `count` messages to itself, and makes `count` puts.
     fn goes_on(&self, plan: &Plan<'_>, count: usize) -> Done {
         let at = (CHILDREN + 1) * LEN;
         for number in 0..count {
@@ -404,7 +406,7 @@ impl Member {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
     }
 
-    /// Sends, puts and gets between this process and each other one, and checks the results.
+    /// Sends, puts and gets between this process and each other process, and checks the results.
     fn talk(&self, plan: &Plan<'_>, cards: &str, mine: usize, round: usize) -> Done {
         let seed = |of: usize| (of + 20 * round) as u64;
         let bytes = |of: usize| (0..LEN).map(|at| pattern(at, seed(of))).collect::<Vec<u8>>();

@@ -1,12 +1,13 @@
-//! Addresses and keys with one byte changed and a recomputed checksum, as a forger would make them.
+//! Addresses and keys in which one byte is changed and the checksum is recomputed, as a forger would make them.
 
 use std::ops::Range;
 
 const CHECKSUM: usize = 4;
-/// Magic and version, context, message version, boot id, two namespaces, process number. The host's name and the worker follow.
+/// The length of the fixed fields of an address: magic and version, context, message version, boot id, two namespaces, process
+/// number. The host's name and the worker follow.
 const ADDRESS_HEAD: usize = MAGIC + 16 + 2 + 16 + 8 + 8 + 4;
 const WORKER: usize = 16;
-/// The magic of an address or key, and its version: a record with other values is not parsed.
+/// The length of the magic and the version of an address or key: a record with other values is not parsed.
 const MAGIC: usize = 3 + 2;
 
 /// The offset of the version of an address or key: the major, then the minor.
@@ -14,19 +15,19 @@ pub const MAJOR: usize = 3;
 /// The offset of the worker's message version in an address: the major, then the minor.
 pub const MESSAGES: usize = MAGIC + 16;
 
-/// The offsets at which a byte can be changed.
+/// Returns the offsets at which a byte can be changed.
 #[must_use]
 pub fn places(bytes: &[u8]) -> Range<usize> {
     MAGIC..bytes.len() - CHECKSUM
 }
 
-/// The same bytes with these bits flipped at one place, and the right checksum.
+/// Returns the same bytes with these bits flipped at one offset, and with the right checksum.
 #[must_use]
 pub fn flipped(bytes: &[u8], at: usize, bits: u8) -> Vec<u8> {
     with(bytes, at, bytes[at] ^ bits)
 }
 
-/// The same bytes with this byte at one place, and the right checksum.
+/// Returns the same bytes with this byte at one offset, and with the right checksum.
 #[must_use]
 pub fn with(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
     let mut forged = bytes[..bytes.len() - CHECKSUM].to_vec();
@@ -34,8 +35,8 @@ pub fn with(bytes: &[u8], at: usize, byte: u8) -> Vec<u8> {
     sealed(forged)
 }
 
-/// A worker's address as later minor versions of the record and of the messages may write it: with unknown bytes behind the known
-/// ones.
+/// Returns a worker's address as later minor versions of the record and of the messages may write it: with unknown bytes after the
+/// known ones.
 #[must_use]
 pub fn with_later_minor(address: &[u8]) -> Vec<u8> {
     let mut later = address[..address.len() - CHECKSUM].to_vec();
@@ -44,7 +45,7 @@ pub fn with_later_minor(address: &[u8]) -> Vec<u8> {
     sealed(later)
 }
 
-/// Appends the checksum.
+/// Appends the checksum to the bytes.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let sum = bytes
         .iter()
@@ -53,17 +54,17 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// The range of the worker's number in its address.
+/// Returns the range of the worker's number in its address.
 #[must_use]
 pub fn worker(address: &[u8]) -> Range<usize> {
     let number = ADDRESS_HEAD + 1 + usize::from(address[ADDRESS_HEAD]);
     number..number + WORKER
 }
 
-/// The range of one provider's interface in a worker's address.
+/// Returns the range of one provider's interface in a worker's address.
 ///
 /// # Panics
-/// If the address has no candidate of that provider.
+/// Panics if the address has no candidate of that provider.
 #[must_use]
 pub fn candidate(address: &[u8], provider: &[u8]) -> Range<usize> {
     let candidates = worker(address).end;
@@ -84,10 +85,10 @@ pub fn candidate(address: &[u8], provider: &[u8]) -> Range<usize> {
     panic!("no candidate of {}", String::from_utf8_lossy(provider));
 }
 
-/// The range of shm's secret in a worker's address.
+/// Returns the range of shm's secret in a worker's address.
 ///
 /// # Panics
-/// If the address has no candidate of shm.
+/// Panics if the address has no candidate of shm.
 #[must_use]
 pub fn secret(address: &[u8]) -> Range<usize> {
     let shm = candidate(address, b"shm");

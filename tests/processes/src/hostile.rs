@@ -1,7 +1,8 @@
-//! The role `hostile`: a peer that implements the wire of shm by hand and breaks all of its rules. Answers are like those of a
-//! node.
+//! The role `hostile`: a peer that implements shm's wire format independently and violates all of its rules. The answers have the
+//! form of a node's answers.
 //!
-//! It is *aimed* at a worker's address, makes connections, and applies each order to all of them:
+//! The order `aim` selects a worker's address. The peer then makes connections to this worker, and applies each order to all of
+//! them:
 //!
 //! ```text
 //! let mut hostile = Hostile::start();          // tests/hostile.rs

@@ -1,4 +1,4 @@
-//! Hosts: network namespaces, each with one link per rail to a switch that connects them all.
+//! Hosts: network namespaces, each with one link per rail to a switch that connects all hosts.
 //!
 //! ```text
 //!   host 0          host 1          host 2
@@ -8,9 +8,9 @@
 //!   [ bridge rail0 ]  [ bridge rail1 ]                 the switch, a namespace of its own
 //! ```
 //!
-//! A link can go down, as when a cable is pulled, or be cut silently, as when a switch forgets it: packets are lost and neither
-//! side is notified. The hosts share a PID namespace and all files, but no network. Processes started on a host see a boot id of
-//! that host, so shm does not reach from one host to another.
+//! A link can go down, as when a cable is pulled, or be cut silently, so that packets are lost and neither side is notified. The
+//! hosts share a PID namespace and all files, but no network. A process that is started on a host sees a boot id of that host, so
+//! shm does not connect processes of different hosts.
 //!
 //! Names contain the number and the start time of the test program, so runs never collide. The next run removes the namespaces of a
 //! run that was killed.
@@ -23,7 +23,7 @@ use std::ops::Index;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Selects the network providers only: between these hosts the kernel would also allow `shm-cma`.
+/// A setting that selects the network providers only: between these hosts the kernel would also allow `shm-cma`.
 pub const NETWORK: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
 const FOLDER: &str = "/run/netns";
@@ -35,14 +35,14 @@ pub struct Hosts {
     switch: String,
 }
 
-/// One host.
+/// A host: a network namespace with its links.
 pub struct Host {
     namespace: String,
     boot: String,
     links: Vec<Link>,
 }
 
-/// The commands that a process of a host executes first; the host's boot id is the first argument.
+/// The commands that a process on a host executes first; the first argument is the host's boot id.
 const BOOTED: &str = "f=$(mktemp) && echo \"$0\" > $f && mount --bind $f /proc/sys/kernel/random/boot_id; \
                       rm $f; exec \"$@\"";
 
@@ -56,7 +56,7 @@ pub struct Link {
     bridge: String,
 }
 
-/// Skips the test if hosts, or something else, are not available here.
+/// Skips the test if hosts, or another requirement, are not available on this machine.
 #[macro_export]
 macro_rules! or_skip {
     ($possible:expr) => {
@@ -94,15 +94,15 @@ fn batch(namespace: &str, commands: &[String]) -> Result<(), String> {
     if output.status.success() { Ok(()) } else { Err(format!("in {namespace}: {said}")) }
 }
 
-/// The prefix of all names of this process: `tieline-NUMBER-START-`.
+/// Returns the prefix of all names of this process: `tieline-NUMBER-START-`.
 fn mark() -> String {
     format!("{PREFIX}{}-{}-", std::process::id(), started(std::process::id()).unwrap_or(0))
 }
 
-/// The start time of a process, in the kernel's ticks; `None` if there is no such process.
+/// Returns the start time of a process, in the kernel's ticks; `None` if there is no such process.
 fn started(process: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // Behind the program's name, which may contain anything: state is field 3, the start field 22.
+    // The fields after the program's name, which may contain any character: the state is field 3, and the start time is field 22.
     let rest = stat.rsplit_once(')')?.1;
     rest.split_whitespace().nth(19)?.parse().ok()
 }
@@ -112,7 +112,7 @@ fn namespaces() -> Vec<String> {
     entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// The namespaces of this process that still exist.
+/// Returns the namespaces of this process that still exist.
 #[must_use]
 pub fn left() -> Vec<String> {
     let mark = mark();
@@ -133,26 +133,26 @@ fn sweep() {
 }
 
 impl Hosts {
-    /// Two hosts with one link between them.
+    /// Makes two hosts with one link between them.
     ///
     /// # Errors
-    /// The reason why hosts are not available here.
+    /// Returns the reason why hosts are not available on this machine.
     pub fn two() -> Result<Hosts, String> {
         Hosts::new(2, 1)
     }
 
-    /// Two hosts with so many links between them.
+    /// Makes two hosts with `rails` links between them.
     ///
     /// # Errors
-    /// As [`Hosts::two`].
+    /// Returns the errors of [`Hosts::two`].
     pub fn with_rails(rails: usize) -> Result<Hosts, String> {
         Hosts::new(2, rails)
     }
 
-    /// So many hosts at one switch.
+    /// Makes `count` hosts at one switch.
     ///
     /// # Errors
-    /// As [`Hosts::two`].
+    /// Returns the errors of [`Hosts::two`].
     pub fn many(count: usize) -> Result<Hosts, String> {
         Hosts::new(count, 1)
     }
@@ -165,7 +165,7 @@ impl Hosts {
         let _ = plugins::folder()?;
         sweep();
         let mark = format!("{}{}", mark(), NEXT.fetch_add(1, Ordering::Relaxed));
-        // From here on, its drop removes everything that was created.
+        // Dropping this value removes everything that the code below creates.
         let mut hosts = Hosts { list: Vec::new(), switch: format!("{mark}-switch") };
         ip(&["netns", "add", &hosts.switch])?;
         let mut switching = Vec::new();
@@ -183,7 +183,7 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// Every host.
+    /// Iterates over all hosts.
     pub fn iter(&self) -> std::slice::Iter<'_, Host> {
         self.list.iter()
     }
@@ -232,8 +232,8 @@ impl Host {
             here.push(format!("link set {device} up"));
             there.push(format!("link set {port} master {bridge} up"));
         }
-        // A host whose cable was pulled keeps its addresses. Reno sends when an acknowledgement arrives. A congestion control that
-        // paces its packets would make a send the last event before nearly every cut.
+        // The settings keep the addresses of a host whose cable was pulled. The congestion control is Reno, which sends when an
+        // acknowledgement arrives: with one that paces its packets, a send would be the last event before almost every cut.
         const SETTINGS: &str = "cd /proc/sys/net && echo 1 > ipv6/conf/all/keep_addr_on_down && \
                                 { echo reno > ipv4/tcp_congestion_control || true; }";
         let _ = self.run(&["sh", "-c", SETTINGS])?;
@@ -244,7 +244,7 @@ impl Host {
     /// Runs a command on the host.
     ///
     /// # Errors
-    /// Its error output if it failed.
+    /// Returns the command's error output if the command failed.
     pub fn run(&self, command: &[&str]) -> Result<String, String> {
         let output = Command::new("ip")
             .args(["netns", "exec", &self.namespace])
@@ -258,10 +258,10 @@ impl Host {
         }
     }
 
-    /// A process on the host, with the network providers.
+    /// Returns the launch of a process on the host, with the network providers.
     ///
     /// # Panics
-    /// If these are not built; then there are no hosts.
+    /// Panics if the network providers are not built; hosts are then not available.
     #[must_use]
     pub fn launch(&self, name: &str) -> Launch {
         let providers = plugins::folder().expect("hosts come after the providers");
@@ -270,14 +270,14 @@ impl Host {
             .env("TIELINE_PROVIDER_PATH", providers.display())
     }
 
-    /// A process on the host that does not implement the protocol: see [`crate::stranger`].
+    /// Starts a process on the host that does not implement the protocol: see [`crate::stranger`].
     #[must_use]
     pub fn stranger(&self) -> Node {
         let namespace = ["ip", "netns", "exec", self.namespace.as_str()];
         Node::bare(Launch::new("stranger", "stranger").through(&namespace))
     }
 
-    /// The ports with a listener on the host.
+    /// Returns the ports with a listener on the host.
     #[must_use]
     pub fn listening(&self) -> Vec<u16> {
         let text = self.run(&["cat", "/proc/net/tcp", "/proc/net/tcp6"]).unwrap_or_default();
@@ -287,13 +287,13 @@ impl Host {
         ports
     }
 
-    /// A process on the host, with an open context and worker.
+    /// Starts a process on the host, with an open context and worker.
     #[must_use]
     pub fn node(&self, name: &str, settings: &[&str]) -> Node {
         Node::open(self.launch(name), settings)
     }
 
-    /// The host's address on a rail, of IPv6 or of IPv4.
+    /// Returns the host's address on a rail, an IPv6 or IPv4 address.
     #[must_use]
     pub fn address(&self, rail: usize, v6: bool) -> String {
         let port = &self.links[rail].port;
@@ -301,16 +301,16 @@ impl Host {
         address_of(number, rail, v6)
     }
 
-    /// The host's link of a rail.
+    /// Returns the host's link of a rail.
     #[must_use]
     pub fn link(&self, rail: usize) -> &Link {
         &self.links[rail]
     }
 
-    /// Drops the first packet of each connection from this host: others can still connect to it.
+    /// Drops the first packet of each connection from this host. Other hosts can still connect to this host.
     ///
     /// # Errors
-    /// Without `nft`.
+    /// Returns an error without `nft`.
     pub fn drop_outgoing_calls(&self) -> Result<(), String> {
         self.filter("output", "tcp flags & (syn | ack) == syn drop")
     }
@@ -318,7 +318,7 @@ impl Host {
     /// Drops the first packet of each connection to this host.
     ///
     /// # Errors
-    /// Without `nft`.
+    /// Returns an error without `nft`.
     pub fn drop_incoming_calls(&self) -> Result<(), String> {
         self.filter("input", "tcp flags & (syn | ack) == syn drop")
     }
@@ -326,15 +326,15 @@ impl Host {
     /// Rejects connections to this host, as a firewall that sends a reset.
     ///
     /// # Errors
-    /// Without `nft`.
+    /// Returns an error without `nft`.
     pub fn refuse_incoming_calls(&self) -> Result<(), String> {
         self.filter("input", "tcp flags & (syn | ack) == syn reject with tcp reset")
     }
 
-    /// Silently drops incoming packets of more bytes, as a link with a smaller MTU than its ends assume.
+    /// Silently drops incoming packets of more than `bytes` bytes, as a link does whose MTU is smaller than its ends assume.
     ///
     /// # Errors
-    /// Without `nft`.
+    /// Returns an error without `nft`.
     pub fn drop_incoming_longer_than(&self, bytes: usize) -> Result<(), String> {
         self.filter("input", &format!("meta length > {bytes} drop"))
     }
@@ -348,12 +348,12 @@ impl Host {
         self.run(&["nft", &rules]).map(|_| ())
     }
 
-    /// Removes all of these rules.
+    /// Removes all rules that drop or reject packets.
     pub fn stop_dropping(&self) {
         let _ = self.run(&["nft", "delete table inet tieline"]);
     }
 
-    /// The numbers of the processes on the host.
+    /// Returns the numbers of the processes on the host.
     #[must_use]
     pub fn processes(&self) -> Vec<u32> {
         let outcome = Command::new("ip").args(["netns", "pids", &self.namespace]).output();
@@ -368,7 +368,7 @@ impl Host {
         }
     }
 
-    /// Cuts the host off as a power failure does: nothing comes from it any more. Returns the time, in ns.
+    /// Cuts the host off as a power failure does: no packet of the host arrives after that. Returns the time, in nanoseconds.
     #[must_use]
     pub fn vanish(&self) -> u64 {
         let at = sys::now_ns();
@@ -380,7 +380,7 @@ impl Host {
     }
 }
 
-/// The port of a line of /proc/net/tcp, if it is a listener's.
+/// Returns the port in a line of /proc/net/tcp, if the line is that of a listener.
 fn listener(line: &str) -> Option<u16> {
     const LISTEN: &str = "0A";
     let mut words = line.split_whitespace().skip(1);
@@ -397,7 +397,7 @@ fn address_of(host: usize, rail: usize, v6: bool) -> String {
 }
 
 impl Link {
-    /// Takes the host's device down: the host is notified, and has no route.
+    /// Takes the host's device down: the host is notified, and has no route afterwards.
     pub fn down(&self) {
         self.at_host("down");
     }

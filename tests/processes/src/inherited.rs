@@ -1,8 +1,8 @@
-//! The role `inherited`: a process with open contexts that forks, and a child that lists its descriptors and mappings.
+//! The role `inherited`: a process with open contexts forks, and the child lists its descriptors and mappings.
 //!
-//! It accepts one order: `NAME=VALUE...`, the settings of the context. The answer has a line `descriptor KIND CLOSED-BY-EXEC` for
-//! each of the library's descriptors in the child, and a line `mapping KIND WHERE` for each mapping. `parent` is a mapping that the
-//! child does not have. The last line is `end`.
+//! The role accepts one order: `NAME=VALUE...`, the settings of the context. The answer has a line `descriptor KIND CLOSED-BY-EXEC`
+//! for each of the library's descriptors in the child, and a line `mapping KIND WHERE` for each mapping. WHERE is `parent` for a
+//! mapping that the child does not have. The last line is `end`.
 
 use crate::fork::{Child, End};
 use crate::parent::Parent;
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use tieline::{Context, Error, Outcome};
 
-/// The role.
+/// Runs the role `inherited`.
 pub fn inherited(parent: Parent) {
     while let Some(order) = parent.hear() {
         let (descriptors, mappings) = (descriptors(), mappings());
@@ -19,7 +19,7 @@ pub fn inherited(parent: Parent) {
             use std::io::Write;
             let told: String = self::descriptors()
                 .iter()
-                // The last one belongs to the directory listing.
+                // The last descriptor belongs to the listing of the directory.
                 .filter(|(number, kind)| {
                     descriptors.get(*number) != Some(kind) && !kind.starts_with("/proc/")
                 })
@@ -32,7 +32,7 @@ pub fn inherited(parent: Parent) {
         let mut line = child.line.try_clone().expect("a descriptor");
         let _ = line.read_to_string(&mut told).expect("the child says it");
         assert_eq!(child.join(), Some(0));
-        // The line between the two is not part of it.
+        // The connection between parent and child is not part of the list.
         told.lines()
             .filter(|line| line.starts_with("descriptor"))
             .for_each(|line| parent.say(line));
@@ -46,8 +46,8 @@ pub fn inherited(parent: Parent) {
     }
 }
 
-/// A context in use: a worker with an endpoint to itself, memory of both kinds, a key, and an eventfd that other processes wait
-/// for.
+/// A context in use: a worker with an endpoint to itself, memory of both kinds, a key, and an eventfd on which other processes
+/// wait.
 struct Open(#[expect(dead_code)] Box<dyn std::any::Any>);
 
 impl Open {
@@ -92,7 +92,7 @@ fn is_closed_by_exec(number: i32) -> bool {
         != 0
 }
 
-/// The kind of each mapping, by its address.
+/// Returns the kind of each mapping, by its address.
 fn mappings() -> BTreeMap<String, String> {
     let text = std::fs::read_to_string("/proc/self/maps").expect("/proc");
     let seen = |line: &str| {

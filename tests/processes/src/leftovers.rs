@@ -1,4 +1,4 @@
-//! Checks that a test leaves nothing behind: processes, hosts, and files in the directories that Tieline uses.
+//! Checks that a test leaves no processes, no hosts, and no files in the directories that Tieline uses.
 
 use crate::{Node, hosts};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ pub const MARK: &str = "PROCESSES_TEST";
 
 static NOW: Mutex<Option<(String, PathBuf)>> = Mutex::new(None);
 
-/// The mark of the running test, and its directory.
+/// Returns the mark of the running test, and its directory.
 #[must_use]
 pub fn current() -> (String, PathBuf) {
     let now = NOW.lock().unwrap_or_else(PoisonError::into_inner);
@@ -42,10 +42,10 @@ impl Before {
         Before { mark, folder, files: files() }
     }
 
-    /// Panics if something is left. Processes that were told to end, or killed, get a moment for that.
+    /// Panics if something is left. Processes that were told to end, or were killed, get a short time to do so.
     ///
     /// # Panics
-    /// If something is left.
+    /// Panics if something is left.
     pub fn check(self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         let mut left = processes(&self.mark);
@@ -71,8 +71,8 @@ impl Before {
     }
 }
 
-/// Everything in /dev/shm, /tmp and /run with the name of Tieline. Directories do not count: Tieline makes none there, but the
-/// tests of other crates, which may run at the same time, do.
+/// Returns all files in /dev/shm, /tmp and /run with the name of Tieline. Directories do not count: Tieline makes none there, but
+/// tests of other crates may make some at the same time.
 fn files() -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     for place in ["/dev/shm", "/tmp", "/run"] {
@@ -98,13 +98,13 @@ fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The number of processes of this test.
+/// Returns the number of processes of this test.
 #[must_use]
 pub fn count() -> usize {
     processes(&current().0).len()
 }
 
-/// The numbers of the processes with the mark. Zombies do not count: init, or their parent, is about to reap them.
+/// Returns the numbers of the processes with the mark. Zombies do not count, because init or their parent will reap them.
 fn processes(mark: &str) -> Vec<String> {
     let wanted = format!("{MARK}={mark}\0");
     let mut found = Vec::new();

@@ -1,25 +1,25 @@
-//! The matrix of memory: every kind, filled before and after its key was made, while either side forks or starts programs. Peers
-//! read the owner's last stores, their puts arrive at the owner, and a child keeps its own bytes.
+//! The matrix of memory: every kind of memory, filled before and after its key was made, while either side forks or starts
+//! programs. Peers must read the owner's last stores, their puts must arrive at the owner, and a child must keep its own bytes.
 
 use crate::mapped::{KINDS, Kind};
 use crate::peer::DEADLINE;
 use crate::{Launch, Node};
 use std::time::Instant;
 
-/// Longer than one page, within three pages.
+/// The length of the memory in bytes: more than one page, and less than three pages.
 const LEN: usize = 9_001;
 
 /// The route between the two processes.
 pub struct Over<'a> {
-    /// Starts a process of this name.
+    /// A function that returns the launch of a process of this name.
     pub launch: &'a dyn Fn(&str) -> Launch,
     /// The settings of both processes.
     pub settings: &'a [&'a str],
-    /// The path of every key, or its beginning.
+    /// The path of every key, or the beginning of the path.
     pub path: &'a str,
-    /// The kinds whose keys may fall back to messages.
+    /// The kinds of memory whose keys may fall back to messages.
     pub or_messages: &'a [Kind],
-    /// A signal ends a process that accesses the memory of a dead owner.
+    /// Whether a signal ends a process that accesses the memory of a dead owner.
     pub dies_with_owner: bool,
 }
 
@@ -29,9 +29,9 @@ enum Event {
     Nothing,
     /// The owner forks before its memory has a key.
     ForkBeforeKey,
-    /// The owner forks when the peer has the key. The child lives until the end.
+    /// The owner forks when the peer has the key. The child lives until the end of the row.
     Fork,
-    /// The same, and the child has ended when the owner stores.
+    /// The owner forks when the peer has the key, and the child has ended when the owner stores.
     ForkAndEnd,
     /// The owner starts a program by fork and exec.
     ForkAndExec,
@@ -54,7 +54,7 @@ const EVENTS: [Event; 7] = [
 /// Tests every row.
 ///
 /// # Panics
-/// If a byte is wrong, or a key has another path.
+/// Panics if a byte is wrong, or if a key has another path.
 pub fn every_kind_is_right(over: &Over<'_>) {
     let mut pair = Pair::start(over);
     let mut tried = 0;
@@ -70,7 +70,7 @@ pub fn every_kind_is_right(over: &Over<'_>) {
         let by = if path.is_empty() { "not here" } else { &path };
         println!("    {name}: {} rows by {by}", tried - first);
     }
-    // Reserved huge pages are not available everywhere.
+    // Reserved huge pages are not available on every machine.
     assert!(tried >= (KINDS.len() - 1) * 20, "{tried} rows were tried");
     pair.end();
     if !over.dies_with_owner {
@@ -89,7 +89,7 @@ struct Row {
 }
 
 impl Row {
-    /// Most events do not depend on the peers' right to write.
+    /// Returns all rows of a kind. Most events do not depend on the peers' right to write.
     fn all(name: &'static str, kind: Kind) -> Vec<Row> {
         let mut rows = Vec::new();
         for filled in [false, true] {
@@ -119,7 +119,7 @@ impl Pair {
         pair
     }
 
-    /// Tests one row, and returns the path. `None`: this kind of memory is not available here.
+    /// Tests one row, and returns the path. Returns `None` if this kind of memory is not available on this machine.
     fn row(&mut self, row: &Row) -> Option<String> {
         let Row { name, kind, rights, filled, event } = row;
         let first = if *filled { "1" } else { "fresh" };
@@ -167,7 +167,7 @@ impl Pair {
         Some(path)
     }
 
-    /// Ends the child. All the time it had the bytes of the moment of the fork, unless both share the memory.
+    /// Ends the child, which must have kept the bytes of the moment of the fork, unless both processes share the memory.
     fn child_has_its_own(&mut self, row: &Row) {
         let said = self.owner.must("fork-joined");
         if !row.kind.is_shared() {
@@ -183,7 +183,7 @@ impl Pair {
     }
 }
 
-/// Closes the region, once no peer accesses it any more.
+/// Closes the region when no peer accesses it.
 fn close(owner: &mut Node) {
     let late = Instant::now() + DEADLINE;
     while let Err(failed) = owner.ask("close memory") {
@@ -191,8 +191,8 @@ fn close(owner: &mut Node) {
     }
 }
 
-/// An exec ends a process for its peers: their accesses fail and return no byte of the new program. Its own operations leave
-/// everything in order.
+/// Tests an exec, which ends the process for its peers: their accesses fail and return no byte of the new program. The process's
+/// own operations end in an orderly manner.
 fn becomes_another(over: &Over<'_>, is_owner: bool) {
     let mut pair = Pair::start(over);
     let _ = pair.owner.must(&format!("map memory {LEN} private both 1"));

@@ -6,31 +6,31 @@ use crate::sys;
 /// An operation that failed in a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// The name of the status.
+    /// The name of the failure's status.
     pub status: String,
-    /// The name of the kind.
+    /// The name of the failure's kind.
     pub kind: String,
     /// The error text.
     pub text: String,
-    /// The time, in ns.
+    /// The time of the failure, in nanoseconds.
     pub at: u64,
 }
 
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Done {
-    /// Its value or text.
+    /// The value or text of the result.
     pub text: String,
-    /// The time, in ns.
+    /// The time of the result, in nanoseconds.
     pub at: u64,
 }
 
-/// Stands for a space within a word of an order, such as in a path.
+/// A character that represents a space within a word of an order, such as a path.
 pub const SPACE: &str = "\u{1f}";
 
-/// A process that carries out orders.
+/// A process that executes orders.
 pub struct Node {
-    /// The process.
+    /// The process of the node.
     pub peer: Peer,
 }
 
@@ -47,10 +47,10 @@ impl Node {
         Node::open(Launch::new(name, "node"), settings)
     }
 
-    /// Starts a node by its own launch.
+    /// Starts a node by a given launch.
     ///
     /// # Panics
-    /// If its context does not open.
+    /// Panics if the context does not open.
     #[must_use]
     pub fn open(launch: Launch, settings: &[&str]) -> Node {
         let mut node = Node::bare(launch);
@@ -65,19 +65,19 @@ impl Node {
         Node { peer: launch.start() }
     }
 
-    /// Gives an order and waits for its result.
+    /// Gives an order and waits for the result.
     ///
     /// # Errors
-    /// If it failed.
+    /// Returns an error if the order failed.
     pub fn try_ask(&mut self, order: &str) -> Result<Done, Failed> {
         self.peer.tell(order);
         self.answer()
     }
 
-    /// Gives an order and returns its text.
+    /// Gives an order and returns the text of its result.
     ///
     /// # Errors
-    /// If it failed.
+    /// Returns an error if the order failed.
     pub fn ask(&mut self, order: &str) -> Result<String, Failed> {
         self.try_ask(order).map(|done| done.text)
     }
@@ -85,7 +85,7 @@ impl Node {
     /// Gives an order that has to succeed.
     ///
     /// # Panics
-    /// If it failed.
+    /// Panics if the order failed.
     pub fn must(&mut self, order: &str) -> String {
         match self.ask(order) {
             Ok(text) => text,
@@ -93,13 +93,13 @@ impl Node {
         }
     }
 
-    /// The result of the last order.
+    /// Waits for the result of the last order.
     ///
     /// # Errors
-    /// If it failed.
+    /// Returns an error if the order failed.
     ///
     /// # Panics
-    /// If the report is no result.
+    /// Panics if the report is no result.
     pub fn answer(&mut self) -> Result<Done, Failed> {
         loop {
             let line = self.peer.hear();
@@ -120,10 +120,10 @@ impl Node {
         }
     }
 
-    /// Stops a stream and returns its result.
+    /// Stops a stream and returns the stream's result.
     ///
     /// # Errors
-    /// If it had failed.
+    /// Returns an error if the stream had failed.
     pub fn stop(&mut self) -> Result<Done, Failed> {
         self.peer.tell("stop");
         let ended = self.answer();
@@ -131,18 +131,18 @@ impl Node {
         ended
     }
 
-    /// Waits until a stream is running that was ordered with [`Peer::tell`].
+    /// Waits until a stream is running that [`Peer::tell`] has ordered.
     pub fn streams(&mut self) {
         let _ = self.peer.expect("streaming");
     }
 
-    /// Connects an endpoint to `other`, under its name.
+    /// Connects an endpoint to `other`; the endpoint gets the name of `other`.
     pub fn connect(&mut self, other: &mut Node) {
         let address = other.must("address");
         let _ = self.must(&format!("connect {} {address}", other.peer.name));
     }
 
-    /// Imports a region of `other`; returns the path. The key's name is `OTHER.REGION`.
+    /// Imports a region of `other`, and returns the path. The key's name is `OTHER.REGION`.
     pub fn import(&mut self, other: &mut Node, region: &str) -> String {
         let key = other.must(&format!("key {region}"));
         self.must(&format!("import {} {region} {key}", other.peer.name))
@@ -151,12 +151,12 @@ impl Node {
     /// Checks that the received messages were in order and complete.
     ///
     /// # Panics
-    /// If they were not.
+    /// Panics if they were not.
     pub fn nothing_was_wrong(&mut self) {
         assert_eq!(self.must("wrong"), "", "at {}", self.peer.name);
     }
 
-    /// Kills the process; returns the time, in ns.
+    /// Kills the process, and returns the time in nanoseconds.
     pub fn kill(&mut self) -> u64 {
         self.peer.kill()
     }
@@ -168,12 +168,12 @@ impl Node {
 }
 
 impl Node {
-    /// The number of descriptors and the KiB that each node holds.
+    /// Returns the number of descriptors and the KiB that each node holds.
     pub fn footprints(nodes: &mut [Node]) -> Vec<(u64, u64)> {
         nodes.iter_mut().map(Node::footprint).collect()
     }
 
-    /// The number of descriptors and the KiB that the node holds.
+    /// Returns the number of descriptors and the KiB that the node holds.
     pub fn footprint(&mut self) -> (u64, u64) {
         let mut number = |what: &str| self.must(what).parse().expect("a number");
         (number("descriptors"), number("resident"))
@@ -183,7 +183,7 @@ impl Node {
 /// Compares the resources of processes early and late.
 ///
 /// # Panics
-/// If they hold more now.
+/// Panics if the processes hold more resources at the end.
 pub fn nothing_leaks(early: &[(u64, u64)], late: &[(u64, u64)]) {
     assert_eq!(early.len(), late.len(), "both were measured");
     for (early, late) in early.iter().zip(late) {
@@ -192,13 +192,13 @@ pub fn nothing_leaks(early: &[(u64, u64)], late: &[(u64, u64)]) {
     }
 }
 
-/// Milliseconds between two times.
+/// Returns the milliseconds between two times.
 #[must_use]
 pub fn milliseconds(from: u64, to: u64) -> f64 {
     to.saturating_sub(from) as f64 / 1e6
 }
 
-/// Milliseconds since a time.
+/// Returns the milliseconds since a time.
 #[must_use]
 pub fn milliseconds_since(from: u64) -> f64 {
     milliseconds(from, sys::now_ns())

@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use std::io::Write;
 use tieline::Worker;
 
-/// The test that started this process: each line is one order or one report. Lines that begin with `deliver` are datagrams, and may
-/// come at any time.
+/// The connection to the test that started this process: each line is one order or one report. Lines that begin with `deliver` are
+/// datagrams, and may arrive at any time.
 #[derive(Default)]
 pub struct Parent {
     buffer: RefCell<Vec<u8>>,
@@ -23,13 +23,13 @@ impl Parent {
     /// Sends a report.
     ///
     /// # Panics
-    /// If the test is gone.
+    /// Panics if the test is gone.
     pub fn say(&self, line: &str) {
         let line = line.replace('\n', " / ") + "\n";
         std::io::stdout().lock().write_all(line.as_bytes()).expect("the test reads");
     }
 
-    /// The next order; `None` at the end of the orders. Blocks, and does not call Tieline meanwhile.
+    /// Returns the next order; `None` at the end of the orders. The call blocks, and makes no call of Tieline.
     pub fn hear(&self) -> Option<String> {
         loop {
             if let Some(line) = self.line() {
@@ -42,22 +42,23 @@ impl Parent {
         }
     }
 
-    /// Whether there is another order, or the end of orders.
+    /// Checks whether there is another order, or the end of the orders.
     pub fn wants_something(&self) -> bool {
         self.look();
         self.closed.get() || !self.orders.borrow().is_empty()
     }
 
-    /// The next datagram, as text.
+    /// Returns the next datagram, as text.
     pub fn datagram(&self) -> Option<String> {
         self.look();
         self.datagrams.borrow_mut().pop_front()
     }
 
-    /// The next order. Makes progress until it comes, and sleeps when there is nothing to do. Datagrams are passed to the worker.
+    /// Returns the next order. Makes progress until the order arrives, and sleeps when there is nothing to do. Datagrams are passed
+    /// to the worker.
     ///
     /// # Panics
-    /// If the worker cannot be waited for.
+    /// Panics if the worker does not support waiting.
     pub fn serve(&self, worker: &Worker) -> Option<String> {
         loop {
             self.look();
@@ -71,11 +72,11 @@ impl Parent {
         }
     }
 
-    /// Makes progress and passes datagrams on. When there is no progress, it sleeps until an event of the worker or a line of the
-    /// test.
+    /// Makes progress and passes datagrams to the worker. If there is no progress, sleeps until an event of the worker or a line of
+    /// the test.
     ///
     /// # Panics
-    /// If the worker cannot be waited for.
+    /// Panics if the worker does not support waiting.
     pub fn pause(&self, worker: &Worker) {
         while let Some(datagram) = self.datagram() {
             if let Err(e) = worker.deliver_out_of_band(&crate::interpreter::unhex(&datagram)) {
@@ -83,7 +84,8 @@ impl Parent {
             }
         }
         if worker.progress() == 0 && worker.arm().expect("arming") {
-            // Queued operations may have no descriptor that reports room. And an order that was already read is not reported again.
+            // A queued operation may have no descriptor that reports free space. An order that was already read is not reported
+            // again.
             let read = !self.orders.borrow().is_empty();
             let nap = (worker.pending() > 0 || read).then_some(1);
             let _ = sys::readable(&[STDIN, worker.fd()], nap);

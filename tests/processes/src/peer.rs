@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time limit of each step, after which it counts as hanging.
+/// The time limit of each step, after which the step counts as hanging.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 const KEPT: usize = 12;
 
@@ -19,7 +19,7 @@ type Log = Arc<Mutex<VecDeque<String>>>;
 /// The last reports of every process of this test.
 static LOGS: Mutex<Vec<(String, Log)>> = Mutex::new(Vec::new());
 
-/// The text for the report of a failed test.
+/// Returns the text for the report of a failed test.
 #[must_use]
 pub fn collected_reports() -> String {
     let mut text = String::new();
@@ -46,7 +46,7 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// A process in a role; the name appears in reports.
+    /// Prepares a process in a role; the name appears in reports.
     #[must_use]
     pub fn new(name: &str, role: &str) -> Launch {
         Launch {
@@ -74,7 +74,7 @@ impl Launch {
     /// Starts the process.
     ///
     /// # Panics
-    /// If it cannot be started.
+    /// Panics if the process cannot be started.
     #[must_use]
     pub fn start(self) -> Peer {
         let (mark, folder) = leftovers::current();
@@ -138,7 +138,7 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The process number, as seen by this process.
+    /// Returns the process number, as seen by this process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -161,10 +161,10 @@ impl Peer {
         log.push_back(text.chars().take(300).collect());
     }
 
-    /// The next report.
+    /// Waits for the next report.
     ///
     /// # Panics
-    /// After the deadline, and if the process has ended.
+    /// Panics after the deadline, and if the process has ended.
     pub fn hear(&mut self) -> String {
         match self.hear_or_end() {
             Some(line) => line,
@@ -175,10 +175,10 @@ impl Peer {
         }
     }
 
-    /// The next report; `None` if the process has ended instead.
+    /// Waits for the next report; returns `None` if the process has ended instead.
     ///
     /// # Panics
-    /// After the deadline.
+    /// Panics after the deadline.
     pub fn hear_or_end(&mut self) -> Option<String> {
         match self.lines.recv_timeout(DEADLINE) {
             Ok(line) => Some(line),
@@ -192,16 +192,16 @@ impl Peer {
     /// Waits for an end that was not ordered.
     ///
     /// # Panics
-    /// As [`Peer::hear_or_end`].
+    /// Panics as [`Peer::hear_or_end`] does.
     pub fn ended(&mut self) -> ExitStatus {
         while self.hear_or_end().is_some() {}
         self.child.wait().expect("collecting a peer")
     }
 
-    /// The next report, which has to begin with `word`; returns the rest.
+    /// Waits for the next report, which has to begin with `word`; returns the rest of the report.
     ///
     /// # Panics
-    /// As [`Peer::hear`], and if the report is a different one.
+    /// Panics as [`Peer::hear`] does, and if the report begins with another word.
     pub fn expect(&mut self, word: &str) -> String {
         let line = self.hear();
         match line.strip_prefix(word) {
@@ -210,20 +210,20 @@ impl Peer {
         }
     }
 
-    /// The next report if it comes within this time.
+    /// Returns the next report if it arrives within this time.
     pub fn hear_within(&mut self, time: Duration) -> Option<String> {
         self.lines.recv_timeout(time).ok()
     }
 
-    /// The next report if it is there already.
+    /// Returns the next report if it has already arrived.
     pub fn hear_now(&mut self) -> Option<String> {
         self.lines.try_recv().ok()
     }
 
-    /// Kills the process with SIGKILL; returns the time just before, in ns.
+    /// Kills the process with SIGKILL; returns the time just before the kill, in nanoseconds.
     ///
     /// # Panics
-    /// If it cannot be killed.
+    /// Panics if the process cannot be killed.
     pub fn kill(&mut self) -> u64 {
         let at = sys::now_ns();
         self.child.kill().expect("killing a peer");
@@ -234,7 +234,7 @@ impl Peer {
     /// Lets the process end by itself.
     ///
     /// # Panics
-    /// If it does not end, or fails.
+    /// Panics if the process does not end, or fails.
     pub fn end(mut self) {
         let status = self.leave();
         assert!(status.success(), "{} ended with {status}", self.name);
@@ -247,7 +247,7 @@ impl Peer {
     fn leave(&mut self) -> ExitStatus {
         self.hang_up();
         let deadline = Instant::now() + DEADLINE;
-        // Its end closes the pipe.
+        // The end of the process closes the pipe.
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {

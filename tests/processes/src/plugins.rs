@@ -1,6 +1,6 @@
 //! The network providers as shared objects, in a separate directory, built with this test's profile.
 //!
-//! They are not linked into the library, and other files beside the test program may be outdated.
+//! The providers are not linked into the library, and other files in the directory of the test program may be outdated.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -9,13 +9,13 @@ use tieline_testing::built;
 /// The variable that names a directory with these files, for hosts without cargo.
 const GIVEN: &str = "PROCESSES_PROVIDERS";
 
-/// The directory, or the reason why there is none.
+/// Returns the directory, or the reason why there is none.
 ///
 /// # Errors
-/// Without cargo.
+/// Returns an error without cargo.
 ///
 /// # Panics
-/// If they do not compile.
+/// Panics if the providers do not compile.
 pub fn folder() -> Result<&'static Path, String> {
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| match std::env::var_os(GIVEN) {
@@ -25,13 +25,13 @@ pub fn folder() -> Result<&'static Path, String> {
     folder.as_deref().map_err(Clone::clone)
 }
 
-/// A directory with only the provider over libfabric.
+/// Returns a directory that contains only the provider over libfabric.
 ///
 /// # Errors
-/// Without cargo, or without libfabric.
+/// Returns an error without cargo, or without libfabric.
 ///
 /// # Panics
-/// If it does not compile.
+/// Panics if the provider does not compile.
 pub fn libfabric() -> Result<&'static Path, String> {
     const FILES: [built::Made<'static>; 1] = [("tieline-provider-ofi-plugin", "libtieline_ofi.so")];
     static FOLDER: OnceLock<Result<PathBuf, String>> = OnceLock::new();
@@ -50,13 +50,13 @@ pub fn libfabric() -> Result<&'static Path, String> {
     folder.as_deref().map_err(Clone::clone)
 }
 
-/// A directory with the provider over libfabric and the network providers.
+/// Returns a directory with the provider over libfabric and the network providers.
 ///
 /// # Errors
-/// As [`libfabric`].
+/// Returns the errors of [`libfabric`].
 ///
 /// # Panics
-/// As [`libfabric`].
+/// Panics as [`libfabric`] does.
 pub fn libfabric_and_network() -> Result<PathBuf, String> {
     let _ = libfabric()?;
     let [tcp, connect] = built::TCP;
@@ -71,7 +71,7 @@ fn build() -> Result<PathBuf, String> {
     gathered("processes-providers", &built::TCP)
 }
 
-/// A directory of that name with these files only.
+/// Makes a directory of that name that contains only these files.
 fn gathered(name: &str, files: &[built::Made<'_>]) -> Result<PathBuf, String> {
     let profile = built::folder(files)?;
     let folder = profile.join(name);

@@ -2,11 +2,11 @@
 
 use crate::sys;
 
-/// A small generator.
+/// A small random number generator.
 pub struct Random(u64);
 
 impl Random {
-    /// Takes the seed from `PROCESSES_SEED`, otherwise from the clock, and prints it.
+    /// Makes a generator with the seed in `PROCESSES_SEED`, otherwise from the clock, and prints the seed.
     #[must_use]
     pub fn for_this_run() -> Random {
         let given = std::env::var("PROCESSES_SEED").ok().and_then(|s| s.parse().ok());
@@ -15,7 +15,7 @@ impl Random {
         Random(seed)
     }
 
-    /// A number less than `bound`.
+    /// Returns a number less than `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -31,7 +31,7 @@ impl Random {
     }
 }
 
-/// Spends some time, so that the next step meets the other processes at another moment.
+/// Runs a loop for this time, so that the next step happens at another moment of the other processes.
 pub fn spin(microseconds: u64) {
     let until = sys::now_ns() + microseconds * 1000;
     while sys::now_ns() < until {

@@ -1,4 +1,4 @@
-//! Runs tests one after another, or this process in its role.
+//! Runs tests one after another, or runs this process in its role.
 
 use crate::parent::Parent;
 use crate::{leftovers, peer};
@@ -8,20 +8,20 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tieline_testing::hang::{self, Limit};
 
-/// Several times the duration of the longest test on a busy machine; single steps have shorter limits.
+/// The time limit of a test: several times the duration of the longest test on a busy machine. Single steps have shorter limits.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The time in which a test has to fail once its processes were ended.
+/// The time within which a test has to fail after its processes were ended.
 const TO_FAIL: Duration = Duration::from_secs(30);
 
-/// Names the role of a process that a test started.
+/// The variable with the role of a process that a test started.
 pub const ROLE: &str = "PROCESSES_ROLE";
 
 /// The result of a test that did not panic.
 #[must_use]
 pub enum Verdict {
-    /// Everything was checked.
+    /// The test has passed.
     Passed,
-    /// The test could not run here.
+    /// The test could not run on this machine.
     Skipped(String),
 }
 
@@ -30,13 +30,13 @@ pub type Test = (&'static str, fn() -> Verdict);
 /// A role and its name.
 pub type Role = (&'static str, fn(Parent));
 
-/// A list of functions with their names.
+/// Makes a list of functions with their names.
 #[macro_export]
 macro_rules! named {
     ($($function:ident),* $(,)?) => { &[$((stringify!($function), $function)),*] };
 }
 
-/// The `main` of a test program: understands the arguments that cargo and nextest pass.
+/// Runs a test program as its `main`; understands the arguments that cargo and nextest pass.
 #[must_use]
 pub fn main(tests: &[&[Test]], roles: &[&[Role]]) -> ExitCode {
     if let Ok(name) = std::env::var(ROLE) {
@@ -124,7 +124,7 @@ fn run_tests(tests: &[&Test]) -> ExitCode {
 }
 
 /// Reports a test that hangs, with the operations that its processes wait for, and ends these processes, so that the test fails. If
-/// it still continues, the whole run ends.
+/// the test still continues, the whole run ends.
 fn expired(name: &'static str) {
     println!("test {name} does not end after {} s; what waits for what:", LIMIT.as_secs());
     let built = std::env::current_exe().unwrap_or_default();
@@ -132,7 +132,7 @@ fn expired(name: &'static str) {
     print!("{}", hang::told(std::process::id(), built));
     println!("{}", peer::collected_reports());
     hang::end(std::process::id());
-    // This call returns before that limit: the test may end meanwhile, and the next one begin.
+    // This call returns before that limit: the test may end in between, and the next test begin.
     let _ = std::thread::spawn(move || {
         std::thread::sleep(TO_FAIL);
         if leftovers::current().0.ends_with(name) {

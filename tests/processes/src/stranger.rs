@@ -1,4 +1,4 @@
-//! The role `stranger`: a host on the network that does not implement the protocol. Answers are like those of a node.
+//! The role `stranger`: a host on the network that does not implement the protocol. The answers have the form of a node's answers.
 
 use crate::interpreter::hex;
 use crate::parent::Parent;
@@ -7,12 +7,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Longer than a retransmission after a link came up takes on any busy machine.
+/// A time limit that is longer than a retransmission takes after a link came up, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// For a peer that is not expected to answer.
+/// The wait for a peer that is not expected to answer.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// The role.
+/// Runs the role `stranger`.
 pub fn stranger(parent: Parent) {
     let mut held = Vec::new();
     let mut listeners = Vec::new();
@@ -20,21 +20,22 @@ pub fn stranger(parent: Parent) {
         let words: Vec<&str> = order.split(' ').collect();
         let address = |word: &str| -> SocketAddr { word.parse().expect("ADDRESS:PORT") };
         let answer = match words[..] {
-            // Tests whether that address answers.
+            // `call` tests whether that address answers.
             ["call", to] => {
                 TcpStream::connect_timeout(&address(to), PATIENCE).map(|_| "reached".to_string())
             }
-            // The same for an address that should not answer.
+            // `try` tests an address that should not answer.
             ["try", to] => {
                 TcpStream::connect_timeout(&address(to), MOMENT).map(|_| "reached".to_string())
             }
-            // Occupies a port; accepts no connection.
+            // `listen` occupies a port, and accepts no connection.
             ["listen", at] => TcpListener::bind(address(at)).and_then(|listener| {
                 let bound = listener.local_addr()?.to_string();
                 listeners.push(listener);
                 Ok(bound)
             }),
-            // A listener of another version of the handshake: it answers each greeting with one of its version.
+            // `speak` runs a listener of another version of the handshake: it answers each greeting with a greeting of its own
+            // version.
             ["speak", at, version] => {
                 let version = version.parse().expect("a version");
                 TcpListener::bind(address(at)).map(|listener| {
@@ -42,11 +43,11 @@ pub fn stranger(parent: Parent) {
                     String::new()
                 })
             }
-            // A dialler of another version: returns the answer.
+            // `greet` connects with another version of the handshake, and returns the answer.
             ["greet", to, version] => greet(address(to), version.parse().expect("a version")),
-            // Sends meaningless bytes until the other side closes; returns how many it accepted.
+            // `garbage` sends meaningless bytes until the other side closes; returns the number of bytes that were accepted.
             ["garbage", to, len] => garbage(address(to), len.parse().expect("bytes")),
-            // Connections that send one byte and stay open, as many as the other side accepts.
+            // `slow` makes connections that send one byte and stay open, until the other side accepts no more.
             ["slow", to, count] => {
                 let count: usize = count.parse().expect("how many");
                 let call = |_| {
@@ -56,12 +57,12 @@ pub fn stranger(parent: Parent) {
                 held.extend((0..count).map_while(call));
                 Ok(held.len().to_string())
             }
-            // Sends one more byte on each, and returns how many are still open.
+            // `drip` sends one more byte on each connection, and returns the number of connections that are still open.
             ["drip"] => {
                 held.retain_mut(|stream| is_open(stream) && stream.write_all(b"L").is_ok());
                 Ok(held.len().to_string())
             }
-            // Waits until the other side has closed all of them.
+            // `await-closed` waits until the other side has closed all connections.
             ["await-closed"] => {
                 for stream in &mut held {
                     let _ = stream.set_read_timeout(None);
@@ -80,7 +81,7 @@ pub fn stranger(parent: Parent) {
     }
 }
 
-/// The greeting of the handshake, in a version.
+/// Makes the greeting of the handshake in a version.
 fn greeting(version: u8) -> Vec<u8> {
     [&b"TLN"[..], &[version], &[7; 32]].concat()
 }

@@ -1,4 +1,4 @@
-//! The system calls of the tests, each behind a safe function.
+//! The system calls of the tests, each inside a safe function.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,7 @@ use std::process::Command;
 /// Lets the kernel kill a process when the thread that started it ends.
 pub fn die_with_parent(command: &mut Command) {
     let ask = || {
-        // SAFETY: passes numbers only.
+        // SAFETY: the call passes only numbers.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -22,7 +22,7 @@ pub fn die_with_parent(command: &mut Command) {
     let _ = unsafe { command.pre_exec(ask) };
 }
 
-/// A clock that all processes share.
+/// Returns the time of a clock that all processes share, in nanoseconds.
 #[must_use]
 pub fn now_ns() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -31,38 +31,38 @@ pub fn now_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Waits until one of the descriptors is readable or closed; `false` after so many milliseconds.
+/// Waits until one of the descriptors is readable or closed; returns `false` after `milliseconds`.
 #[must_use]
 pub fn readable(descriptors: &[i32], milliseconds: Option<i32>) -> bool {
     let mut list: Vec<libc::pollfd> = descriptors
         .iter()
         .map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
         .collect();
-    // SAFETY: the list is writable for the length given.
+    // SAFETY: the list is writable for the given length.
     let n = unsafe {
         libc::poll(list.as_mut_ptr(), list.len() as libc::nfds_t, milliseconds.unwrap_or(-1))
     };
     n > 0
 }
 
-/// Reads the available bytes; 0 at the end.
+/// Reads the available bytes; returns 0 at the end.
 #[must_use]
 pub fn read(descriptor: i32, buffer: &mut [u8]) -> usize {
-    // SAFETY: the buffer is writable for the length given.
+    // SAFETY: the buffer is writable for the given length.
     let n = unsafe { libc::read(descriptor, buffer.as_mut_ptr().cast(), buffer.len()) };
     usize::try_from(n).unwrap_or(0)
 }
 
-/// A limit of this process.
+/// A resource limit of this process.
 #[derive(Clone, Copy, Debug)]
 pub enum Limit {
-    /// Open descriptors.
+    /// The number of open descriptors.
     Descriptors,
-    /// Bytes of address space.
+    /// The size of the address space in bytes.
     AddressSpace,
-    /// Bytes of a file.
+    /// The size of a file in bytes.
     FileSize,
-    /// Seconds of a processor.
+    /// The processor time in seconds.
     ProcessorTime,
 }
 
@@ -77,7 +77,7 @@ impl Limit {
     }
 }
 
-/// Sets a soft limit, and returns the previous one; the hard limit bounds it.
+/// Sets a soft limit, and returns the previous one. The hard limit bounds the new value.
 #[must_use]
 pub fn limit(which: Limit, to: u64) -> u64 {
     let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -90,28 +90,28 @@ pub fn limit(which: Limit, to: u64) -> u64 {
     before
 }
 
-/// Whether this process has the rights of root.
+/// Checks whether this process has the rights of root.
 #[must_use]
 pub fn is_root() -> bool {
-    // SAFETY: no argument.
+    // SAFETY: the call has no argument.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// The resident memory of a process, in pages.
+/// Returns the resident memory of a process, in pages.
 #[must_use]
 pub fn resident_pages(process: u32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap_or_default();
     text.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)
 }
 
-/// Sends a signal to a process of the test's own.
+/// Sends a signal to a process that the test started.
 pub fn signal(process: u32, signal: Signal) {
     let number = match signal {
         Signal::Stop => libc::SIGSTOP,
         Signal::Continue => libc::SIGCONT,
         Signal::Kill => libc::SIGKILL,
     };
-    // SAFETY: passes numbers only.
+    // SAFETY: the call passes only numbers.
     let _ = unsafe { libc::kill(process as i32, number) };
 }
 
@@ -126,10 +126,10 @@ pub enum Signal {
     Kill,
 }
 
-/// Becomes another user, permanently.
+/// Changes the process to another user, permanently.
 #[must_use]
 pub fn become_user(user: u32) -> bool {
-    // SAFETY: passes numbers only.
+    // SAFETY: the calls pass only numbers.
     unsafe {
         libc::setgroups(0, std::ptr::null()) == 0
             && libc::setresgid(user, user, user) == 0
@@ -148,7 +148,7 @@ pub fn pin(processor: usize) -> bool {
     }
 }
 
-/// The first processor that this process may use.
+/// Returns the first processor that this process may use.
 #[must_use]
 pub fn first_processor() -> usize {
     // SAFETY: the set is a plain bit field, valid when zeroed.
@@ -162,7 +162,7 @@ pub fn first_processor() -> usize {
 /// Runs `child` in a forked child of this single-threaded process and returns its exit code; `None` if a signal ended it.
 ///
 /// # Panics
-/// If the fork fails.
+/// Panics if the fork fails.
 #[must_use]
 pub fn in_forked_child(child: impl FnOnce() -> u8) -> Option<u8> {
     // SAFETY: the callers are processes with one thread, so the child is a whole process.
@@ -170,27 +170,27 @@ pub fn in_forked_child(child: impl FnOnce() -> u8) -> Option<u8> {
     assert!(pid >= 0, "fork: {}", io::Error::last_os_error());
     if pid == 0 {
         let code = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(99);
-        // SAFETY: ends the child immediately, without the exit handlers that the parent registered.
+        // SAFETY: the call ends the child immediately, without the exit handlers that the parent registered.
         unsafe { libc::_exit(i32::from(code)) };
     }
     let mut status = 0;
-    // SAFETY: the number is writable, and the child belongs to this process.
+    // SAFETY: the status is writable, and the child belongs to this process.
     let _ = unsafe { libc::waitpid(pid, &mut status, 0) };
     libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status) as u8)
 }
 
-/// A descriptor that becomes readable when `watched` does, as in a usual event loop.
+/// An epoll descriptor that becomes readable when `watched` does, as in a usual event loop.
 pub struct Epoll(i32);
 
 impl Epoll {
-    /// Watches one descriptor.
+    /// Makes an epoll descriptor that watches one descriptor.
     ///
     /// # Panics
-    /// If the system refuses.
+    /// Panics if the system refuses.
     #[must_use]
     pub fn over(watched: i32) -> Epoll {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
-        // SAFETY: the record lives during the calls.
+        // SAFETY: the record outlives the calls.
         unsafe {
             let epoll = libc::epoll_create1(libc::EPOLL_CLOEXEC);
             assert!(
@@ -200,61 +200,61 @@ impl Epoll {
         }
     }
 
-    /// Sleeps until it is readable.
+    /// Sleeps until the watched descriptor is readable.
     pub fn wait(&self) {
         let mut event = libc::epoll_event { events: 0, u64: 0 };
-        // SAFETY: room for one event is given.
+        // SAFETY: the buffer has space for the one event that the call may write.
         let _ = unsafe { libc::epoll_wait(self.0, &mut event, 1, -1) };
     }
 }
 
 impl Drop for Epoll {
     fn drop(&mut self) {
-        // SAFETY: made by `over`, closed once.
+        // SAFETY: `over` has made the descriptor, which is closed once.
         let _ = unsafe { libc::close(self.0) };
     }
 }
 
-// ---- for the hostile peer of shm ----
+// ---- For the hostile peer of shm ----
 
 fn done(result: i32) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 fn owned(result: i32) -> io::Result<OwnedFd> {
-    // SAFETY: a descriptor that the caller has just made, without another owner.
+    // SAFETY: the caller has just made the descriptor, which has no other owner.
     done(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Connects to a Unix socket of records; a leading zero byte makes the name abstract.
 ///
 /// # Errors
-/// Those of the system; [`io::ErrorKind::InvalidInput`] if the name is too long.
+/// Returns the system's error; [`io::ErrorKind::InvalidInput`] if the name is too long.
 pub fn connect_unix(name: &[u8]) -> io::Result<OwnedFd> {
     let (socket, to, len) = unix_socket(name)?;
-    // SAFETY: a filled address of that length.
+    // SAFETY: the pointer is that of a filled address of this length.
     let _ = done(unsafe { libc::connect(socket.as_raw_fd(), (&raw const to).cast(), len) })?;
     Ok(socket)
 }
 
-/// A non-blocking socket of records that listens under that name.
+/// Makes a non-blocking socket of records that listens under that name.
 ///
 /// # Errors
-/// Those of the system.
+/// Returns the system's error.
 pub fn listen_unix(name: &[u8]) -> io::Result<UnixListener> {
     let (socket, to, len) = unix_socket(name)?;
-    // SAFETY: a filled address of that length, and an open descriptor.
+    // SAFETY: the pointer is that of a filled address of this length, and the descriptor is open.
     let _ = done(unsafe { libc::bind(socket.as_raw_fd(), (&raw const to).cast(), len) })?;
-    // SAFETY: takes numbers only.
+    // SAFETY: the call passes only numbers.
     let _ = done(unsafe { libc::listen(socket.as_raw_fd(), 16) })?;
     let listener = UnixListener::from(socket);
     listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
-/// A socket of records, and the address of this name.
+/// Makes a socket of records, and the address of this name.
 fn unix_socket(name: &[u8]) -> io::Result<(OwnedFd, libc::sockaddr_un, libc::socklen_t)> {
-    // SAFETY: a plain record; all zero is a value of it.
+    // SAFETY: the record contains only numbers, and may be all zeros.
     let mut to: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     if name.is_empty() || name.len() >= to.sun_path.len() {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -265,7 +265,7 @@ fn unix_socket(name: &[u8]) -> io::Result<(OwnedFd, libc::sockaddr_un, libc::soc
     }
     let len = std::mem::offset_of!(libc::sockaddr_un, sun_path) + name.len();
     let len = len + usize::from(name[0] != 0);
-    // SAFETY: takes numbers only.
+    // SAFETY: the call passes only numbers.
     let socket = owned(unsafe {
         libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC, 0)
     })?;
@@ -275,19 +275,19 @@ fn unix_socket(name: &[u8]) -> io::Result<(OwnedFd, libc::sockaddr_un, libc::soc
 /// Sends a record with descriptors, without waiting.
 ///
 /// # Errors
-/// Those of the system.
+/// Returns the system's error.
 pub fn send_record(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut piece =
         libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     let mut control = [0u64; 256];
-    // SAFETY: a plain record; all zero is a value of it.
+    // SAFETY: the record contains only numbers and addresses, and may be all zeros.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &mut piece;
     message.msg_iovlen = 1;
     assert!(fds.len() <= 253, "more than the system takes");
     if !fds.is_empty() {
         message.msg_control = control.as_mut_ptr().cast();
-        // SAFETY: the macros compute within `control`, which has room for 253 descriptors.
+        // SAFETY: the macros compute within `control`, which has space for 253 descriptors.
         unsafe {
             message.msg_controllen = libc::CMSG_SPACE(size_of_val(fds) as u32) as usize;
             let header = libc::CMSG_FIRSTHDR(&message);
@@ -305,12 +305,12 @@ pub fn send_record(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io
     done(sent as i32).map(|_| ())
 }
 
-/// Whether the other side has not closed a socket. Pending records are dropped.
+/// Checks whether the other side has not closed a socket. Pending records are dropped.
 #[must_use]
 pub fn is_open(socket: &OwnedFd) -> bool {
     let mut byte = 0u8;
     loop {
-        // SAFETY: writes at most one byte.
+        // SAFETY: the call writes at most one byte.
         let got = unsafe {
             libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, libc::MSG_DONTWAIT)
         };
@@ -320,17 +320,17 @@ pub fn is_open(socket: &OwnedFd) -> bool {
     }
 }
 
-/// A TCP socket with unread data, and its other end. The close of its last copy blocks for so many seconds.
+/// Makes a TCP socket with unread data, and its other end. The close of the socket's last copy blocks for `seconds` seconds.
 ///
 /// # Errors
-/// Those of the system.
+/// Returns the system's error.
 pub fn lingering(seconds: i32) -> io::Result<(OwnedFd, TcpListener)> {
     let unread = TcpListener::bind("127.0.0.1:0")?;
     let mut stream = TcpStream::connect(unread.local_addr()?)?;
     stream.set_nonblocking(true)?;
     while stream.write(&[0; 65536]).is_ok() {}
     let linger = libc::linger { l_onoff: 1, l_linger: seconds };
-    // SAFETY: an open descriptor and a readable record of that length.
+    // SAFETY: the descriptor is open, and the record is readable for this length.
     let _ = done(unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
@@ -346,30 +346,30 @@ pub fn lingering(seconds: i32) -> io::Result<(OwnedFd, TcpListener)> {
 /// The number of kinds of [`odd_descriptors`].
 pub const ODD_KINDS: usize = 8;
 
-/// Unexpected descriptors: one, or many of one kind.
+/// Makes descriptors that a receiver does not expect: one, or many of one kind.
 ///
 /// # Errors
-/// Those of the system.
+/// Returns the system's error.
 pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
     let open = |path: &str| std::fs::File::open(path).map(OwnedFd::from);
     Ok(match kind {
         0 => vec![open("/dev/zero")?],
         1 => vec![open("/")?],
         2 => vec![open("/proc/self/maps")?],
-        // SAFETY: takes numbers only.
+        // SAFETY: the call passes only numbers.
         3 => vec![owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?],
         4 => (0..253).map(|_| open("/dev/null")).collect::<io::Result<_>>()?,
-        // A socket with a socket in its queue.
+        // Kind 5 is a socket with a socket in its queue.
         5 => {
             let (one, two) = std::os::unix::net::UnixDatagram::pair()?;
             let (one, two) = (OwnedFd::from(one), OwnedFd::from(two));
             send_record(&one, b"x", &[two.as_fd(), one.as_fd()])?;
             vec![two, one]
         }
-        // A full pipe without a reader.
+        // Kind 6 is a full pipe without a reader.
         6 => {
             let mut ends = [0; 2];
-            // SAFETY: writes two numbers.
+            // SAFETY: the call writes two numbers.
             let _ = done(unsafe {
                 libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK)
             })?;
@@ -378,7 +378,7 @@ pub fn odd_descriptors(kind: usize) -> io::Result<Vec<OwnedFd>> {
             while full.write(&[0; 4096]).is_ok() {}
             vec![write, read]
         }
-        // Memory that can be truncated. SAFETY: a name that ends with a zero.
+        // The other kinds are memory that can be truncated. SAFETY: the name ends with a zero.
         _ => vec![owned(unsafe { libc::memfd_create(c"odd".as_ptr(), libc::MFD_CLOEXEC) })?],
     })
 }
@@ -391,38 +391,38 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A mapped memory file whose size is sealed.
+    /// Maps a memory file whose size is sealed.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     pub fn sealed(len: usize) -> io::Result<Memory> {
         Memory::sealed_of(0, len)
     }
 
-    /// The same with two megabytes in one huge page, if the system has one available.
+    /// Maps a memory file of two megabytes in one huge page, if the system has a huge page available.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     pub fn with_huge_pages() -> io::Result<Memory> {
         Memory::sealed_of(libc::MFD_HUGETLB, 2 << 20)
     }
 
-    /// Removes all pages from it.
+    /// Removes all pages from the memory file.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     pub fn punch_hole(&self) -> io::Result<()> {
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: an open descriptor and numbers.
+        // SAFETY: the descriptor is open, and the other arguments are numbers.
         done(unsafe { libc::fallocate(self.file.as_raw_fd(), mode, 0, self.len as i64) })
             .map(|_| ())
     }
 
     fn sealed_of(kind: libc::c_uint, len: usize) -> io::Result<Memory> {
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | kind;
-        // SAFETY: a name that ends with a zero; numbers.
+        // SAFETY: the name ends with a zero, and the flags are a number.
         let file = owned(unsafe { libc::memfd_create(c"hostile".as_ptr(), flags) })?;
-        // SAFETY: an open descriptor and numbers.
+        // SAFETY: the descriptor is open, and the other arguments are numbers.
         unsafe {
             let _ = done(libc::ftruncate(file.as_raw_fd(), len as i64))?;
             let _ = done(libc::fallocate(file.as_raw_fd(), 0, 0, len as i64))?;
@@ -432,14 +432,14 @@ impl Memory {
         Memory::over(file, len)
     }
 
-    /// Maps `len` bytes of a file that is at least that long.
+    /// Maps `len` bytes of a file that has at least this length.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     pub fn over(file: OwnedFd, len: usize) -> io::Result<Memory> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let fd = file.as_raw_fd();
-        // SAFETY: a new mapping at an address of the system's choice.
+        // SAFETY: the call makes a new mapping at an address of the system's choice.
         let base =
             unsafe { libc::mmap(std::ptr::null_mut(), len, protection, libc::MAP_SHARED, fd, 0) };
         if base == libc::MAP_FAILED {
@@ -448,14 +448,14 @@ impl Memory {
         Ok(Memory { file, base: base.cast(), len })
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
@@ -463,14 +463,14 @@ impl Memory {
 
     fn word(&self, at: usize) -> &std::sync::atomic::AtomicU64 {
         assert!(at % 8 == 0 && at + 8 <= self.len, "outside");
-        // SAFETY: inside the mapping and aligned; both sides access it by atomics.
+        // SAFETY: the word is inside the mapping and aligned, and both sides access it by atomics.
         unsafe { std::sync::atomic::AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
     /// Loads the word at an offset.
     ///
     /// # Panics
-    /// If it lies outside.
+    /// Panics if the word is outside of the memory.
     #[must_use]
     pub fn load(&self, at: usize) -> u64 {
         self.word(at).load(std::sync::atomic::Ordering::Acquire)
@@ -479,7 +479,7 @@ impl Memory {
     /// Stores the word at an offset.
     ///
     /// # Panics
-    /// If it lies outside.
+    /// Panics if the word is outside of the memory.
     pub fn store(&self, at: usize, value: u64) {
         self.word(at).store(value, std::sync::atomic::Ordering::Release);
     }
@@ -487,12 +487,12 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: a mapping of this object, to which no reference exists any more.
+        // SAFETY: the mapping belongs to this object, and no reference to it exists.
         let _ = unsafe { libc::munmap(self.base.cast(), self.len) };
     }
 }
 
-/// Pages of this process in the role of the application's memory: mapped here, and unmapped on demand.
+/// Pages of this process that serve as the application's memory, and are unmapped on request.
 #[derive(Debug)]
 pub struct Pages {
     base: usize,
@@ -503,7 +503,7 @@ impl Pages {
     /// Maps pages.
     ///
     /// # Panics
-    /// If there are none.
+    /// Panics if the mapping fails.
     #[must_use]
     pub fn map(len: usize) -> Pages {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -514,13 +514,13 @@ impl Pages {
         Pages { base: base as usize, len }
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub fn base(&self) -> usize {
         self.base
     }
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty)] // never empty
     pub fn len(&self) -> usize {
@@ -530,24 +530,24 @@ impl Pages {
     /// Registers the pages.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Returns the library's error.
     pub fn register(
         &self,
         context: &tieline::Context,
     ) -> Result<tieline::Region, tieline::OpenError> {
-        // SAFETY: the pages stay mapped until the test unmaps them, which it does after the region was closed.
+        // SAFETY: the pages stay mapped until the test unmaps them, after the region was closed.
         unsafe { context.register_raw(self.base as *mut u8, self.len, tieline::Access::ALL) }
     }
 
-    /// Unmaps the pages: the kernel ends any process that accesses them afterwards.
+    /// Unmaps the pages: the kernel ends any process that accesses the pages afterwards.
     pub fn unmap(self) {
-        // SAFETY: mapped by `map`, and not used any more.
+        // SAFETY: `map` has mapped the pages, which are not used afterwards.
         let _ = unsafe { libc::munmap(self.base as *mut libc::c_void, self.len) };
     }
 }
 
-/// Makes a system call fail with EPERM in this process, as a seccomp filter of a container does. `false`: such filters are not
-/// available here.
+/// Makes a system call fail with EPERM in this process, as a seccomp filter of a container does. Returns `false` if such filters
+/// are not available on this machine.
 #[must_use]
 pub fn forbid(call: &str) -> bool {
     let number = match call {
@@ -568,7 +568,7 @@ pub fn forbid(call: &str) -> bool {
         statement(answer, libc::SECCOMP_RET_ALLOW),
     ];
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the filter and its program live for the call.
+    // SAFETY: the filter and its program outlive the call.
     unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
             && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter) == 0

@@ -1,4 +1,4 @@
-//! Two sides whose settings choose different modules to form their connections, over tcp.
+//! Tests of two sides whose settings choose different modules to form their connections, over tcp.
 
 use tieline_processes::exchange::{self, Fate};
 use tieline_processes::hosts::NETWORK;
@@ -10,7 +10,7 @@ pub(crate) const TESTS: &[Test] = named![
     a_network_that_nothing_may_connect_is_an_error_that_lists_the_reasons,
 ];
 
-/// A process whose application can carry datagrams.
+/// Starts a process whose application can carry datagrams.
 fn carrying(host: &Host, name: &str, settings: &str) -> Node {
     let mut node = Node::bare(host.launch(name));
     let _ = node.must(&format!("open-carrying {name} {NETWORK} {settings}"));
@@ -20,7 +20,7 @@ fn carrying(host: &Host, name: &str, settings: &str) -> Node {
 fn a_list_for_one_provider_stands_for_the_general_one_on_both_sides() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     exchange::set_fate(Fate::Arrives);
-    // One setting covers all transports, the other one tcp alone: they agree.
+    // The setting of one side covers all transports, and that of the other side covers tcp alone: the two sides agree.
     let mut a = carrying(&hosts[0], "a", "TIELINE_CONNECT=oob");
     let mut b = carrying(&hosts[1], "b", "TIELINE_CONNECT=tcp-connect TIELINE_CONNECT_TCP=oob");
     a.connect(&mut b);

@@ -1,4 +1,4 @@
-//! Connections between hosts: made together, late, never, in large numbers, and to wrong peers.
+//! Tests of connections between hosts: made at the same time, late, never, in large numbers, and to wrong peers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use tieline_processes::hosts::NETWORK;
@@ -62,7 +62,7 @@ fn a_thousand_connections_between_two_processes_come_about_at_once() -> Verdict 
     for node in [&mut a, &mut b] {
         let _ = node.must("limit descriptors 100000");
     }
-    // The connections of both sides cross: one side's connection attempt serves the other side as well.
+    // The connections of both sides cross: one connection serves both sides.
     a.peer.tell(&format!("many b {} {COUNT}", addresses[1]));
     b.peer.tell(&format!("many a {} {COUNT}", addresses[0]));
     for node in [&mut a, &mut b] {
@@ -185,7 +185,7 @@ fn a_peer_that_never_makes_progress_is_an_error_that_names_it() -> Verdict {
     assert!(took < BOUND_MS);
     assert_ne!(a.ask("send b 1 0 8").expect_err("it has failed").status, "Again");
     assert_eq!(a.must("pending"), "0");
-    // The failure is not permanent: once the peer makes progress, another endpoint reaches it.
+    // The failure is not permanent: when the peer makes progress, another endpoint reaches it.
     let _ = b.must("active");
     let _ = a.must("disconnect b");
     a.connect(&mut b);
@@ -242,7 +242,7 @@ fn a_wrong_secret_is_refused_and_a_right_one_is_not() -> Verdict {
 
 fn restarted_peer_at_same_port_is_recognized_as_new() -> Verdict {
     let hosts = or_skip!(Hosts::two());
-    // As many ports as providers listen on: the new process reuses those of the old one.
+    // There is only one port per listener of the providers: the new process reuses the ports of the old process.
     let settings = &[NETWORK, "TIELINE_TCP_PORTS=20000-20001", "TIELINE_CONNECT_TIMEOUT=5s"];
     let mut a = hosts[0].node("a", &[NETWORK, "TIELINE_CONNECT_TIMEOUT=5s"]);
     let mut late = hosts[0].node("late", &[NETWORK, "TIELINE_CONNECT_TIMEOUT=5s"]);
@@ -256,7 +256,8 @@ fn restarted_peer_at_same_port_is_recognized_as_new() -> Verdict {
     assert!(a.answer().expect("on_peer_failure is called").text.ends_with("PeerFailed"));
     let mut again = hosts[1].node("again", settings);
     assert_eq!(hosts[1].listening(), ports, "it listens where the old one did");
-    // A process that knew the old one, and one that only had its address, learn that the new one is a different process.
+    // A process that knew the old process, and a process that only had its address, are notified that the new process is a
+    // different one.
     assert_eq!(a.ask("send b 1 0 8").expect_err("it is gone").status, "PeerFailed");
     let failed = late.ask("ping b").expect_err("it is another process");
     println!("    {} {}", failed.status, failed.text);
@@ -278,7 +279,7 @@ fn connecting_and_closing_may_cross() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let settings = [NETWORK, "TIELINE_CONNECT_TIMEOUT=5s"];
     let (mut a, mut b) = (hosts[0].node("a", &settings), hosts[1].node("b", &settings));
-    // Endpoints come and go while the other side posts requests: everything sent arrives.
+    // Endpoints are opened and dropped while the other side posts requests: everything sent arrives.
     for round in 0..100 {
         a.connect(&mut b);
         b.connect(&mut a);
@@ -295,7 +296,7 @@ fn connecting_and_closing_may_cross() -> Verdict {
         let _ = a.must("disconnect b");
     }
     assert_eq!(a.must("reach counted 100"), "100");
-    // Workers close while the other side connects: it gets an answer, or a reason.
+    // Workers close while the other side connects: the other side gets an answer or a reason.
     for round in 0..100 {
         a.connect(&mut b);
         a.peer.tell("ping b");

@@ -1,4 +1,4 @@
-//! Processes in separate namespaces, and processes with little of a resource.
+//! Tests of processes in separate namespaces, and of processes whose resources are limited.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
@@ -24,7 +24,7 @@ pub(crate) const TESTS: &[Test] = named![
 
 const LEN: usize = 50_000;
 
-/// Whether unshare with these arguments works here.
+/// Checks whether unshare with these arguments works on this machine.
 fn can(arguments: &[&str]) -> Result<(), String> {
     let outcome = Command::new("unshare").args(arguments).arg("true").output();
     match outcome {
@@ -37,7 +37,7 @@ fn can(arguments: &[&str]) -> Result<(), String> {
     }
 }
 
-/// Messages, memory of both kinds and atomics in both directions; returns the two paths to ordinary memory.
+/// Tests messages, memory of both kinds and atomics in both directions; returns the two paths to ordinary memory.
 fn everything_works_between(a: &mut Node, b: &mut Node) -> [String; 2] {
     a.connect(b);
     b.connect(a);
@@ -96,7 +96,7 @@ fn messages_and_memory_cross_a_pid_namespace() -> Verdict {
     let mut outside = Node::start("outside");
     let mut inside = Node::open(Launch::new("inside", "node").through(&wrapped(&own)), &[]);
     let paths = everything_works_between(&mut outside, &mut inside);
-    // A process number has no meaning there: single copy falls back, and the report has the reason.
+    // A process number has no meaning in the other namespace: single copy falls back, and the report contains the reason.
     assert_eq!(paths, ["emulated over shm/ring", "emulated over shm/ring"]);
     assert!(report(&mut outside, &inside).contains("PID namespace"));
     assert!(report(&mut inside, &outside).contains("PID namespace"));
@@ -109,7 +109,7 @@ fn wrapped<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     words
 }
 
-/// A shell in a separate mount namespace changes /dev/shm and then becomes the peer.
+/// Returns a launch of a shell that changes /dev/shm in a separate mount namespace, and then becomes the peer.
 fn with_dev_shm(script: &str) -> Launch {
     let script = format!("{script} && exec \"$0\"");
     Launch::new("inside", "node").through(&["unshare", "--mount", "sh", "-c", &script])
@@ -133,7 +133,7 @@ fn a_private_empty_or_full_dev_shm_does_not_matter() -> Verdict {
     Verdict::Passed
 }
 
-/// A socket directory for one test.
+/// Makes a socket directory for one test.
 fn socket_directory() -> String {
     let directory = leftovers::current().1.join("sockets");
     std::fs::create_dir_all(&directory).expect("a directory");
@@ -154,7 +154,7 @@ fn messages_and_memory_cross_a_network_namespace() -> Verdict {
     end([outside, inside])
 }
 
-/// Hides the test's directory: files there are not visible inside.
+/// Returns a launch that hides the test's directory: files in it are not visible to the process.
 fn with_a_folder_of_its_own(own: &[&str]) -> Launch {
     let folder = leftovers::current().1;
     let mount = format!("mount -t tmpfs none {}", folder.display());
@@ -201,7 +201,7 @@ fn messages_and_memory_cross_a_user_namespace() -> Verdict {
     let mut outside = Node::start("outside");
     let mut inside = Node::open(Launch::new("inside", "node").through(&wrapped(&own)), &[]);
     let paths = everything_works_between(&mut outside, &mut inside);
-    // The more privileged process may copy; each direction falls back separately.
+    // The more privileged process may copy; the fallback of each direction is independent.
     println!("    out to in by {}, in to out by {}", paths[0], paths[1]);
     for (path, (node, other)) in
         paths.iter().zip([(&mut outside, "inside"), (&mut inside, "outside")])
@@ -230,7 +230,7 @@ fn everything_at_once_as_in_a_container() -> Verdict {
     let mut two = Node::open(launch("two"), &[&directory]);
     let paths = everything_works_between(&mut one, &mut two);
     assert_eq!(paths, ["emulated over shm/ring", "emulated over shm/ring"]);
-    // A death in the container is noticed outside.
+    // The processes outside are notified of a death in the container.
     one.peer.tell("failures 1");
     let killed = two.kill();
     let noticed = one.answer().expect("on_peer_failure is called");
@@ -238,12 +238,13 @@ fn everything_at_once_as_in_a_container() -> Verdict {
     println!("    a death in another container is noticed after {took:.1} ms (promised: 1000)");
     assert!(took < tieline_processes::BOUND_MS);
     assert_eq!(one.ask("send two 1 0 8").expect_err("it is gone").status, "PeerFailed");
-    // The wrapper was killed and the process inside dies with it. Two remain: process one and its wrapper.
+    // The wrapper was killed, and the process in the container dies with it. Two processes remain: process one and its wrapper.
     while leftovers::count() > 2 {
         std::thread::yield_now();
     }
     one.end();
-    // Its listener may have closed after the connection that reported its end. Then the next process removes its socket.
+    // The listener may have closed after the connection that reported the process's end. The next process then removes the
+    // listener's socket.
     Node::with("next", &[&directory]).end();
     Verdict::Passed
 }
@@ -265,12 +266,12 @@ fn a_socket_directory_is_empty_again_when_a_process_in_it_was_killed() -> Verdic
     let _ = lonely.kill();
     let next = Node::with("next", &[&directory]);
     next.end();
-    // The survivor removes its own socket, and no file is left: that is checked after every test.
+    // The survivor removes its own socket. The check after every test finds any file that remains.
     survivor.end();
     Verdict::Passed
 }
 
-/// The number of sockets in the default directory, used without TIELINE_SHM_DIR.
+/// Returns the number of sockets in the default directory, which is used without TIELINE_SHM_DIR.
 fn sockets() -> usize {
     let directory = leftovers::current().1.join("run").join("tieline");
     std::fs::read_dir(directory).map_or(0, Iterator::count)
@@ -284,7 +285,7 @@ fn next_process_of_same_user_removes_leftovers_of_killed_ones() -> Verdict {
         let _ = node.kill();
     }
     assert_eq!(sockets(), 6, "nobody was there to remove them");
-    // A living process is not considered dead, even while it is stopped.
+    // A stopped process is alive, and is not treated as dead.
     tieline_processes::sys::signal(living.peer.pid(), tieline_processes::sys::Signal::Stop);
     let mut next = Node::start("next");
     assert_eq!(sockets(), 2);
@@ -312,7 +313,7 @@ fn a_process_that_does_not_know_its_kernel_reaches_its_peers() -> Verdict {
     if let Err(why) = can(&["--mount"]) {
         return Verdict::Skipped(why);
     }
-    // /proc hides its usual contents.
+    // The mount hides the usual contents of /proc.
     let script = "mount -t tmpfs none /proc/sys/kernel/random && exec \"$0\"";
     let launch = Launch::new("inside", "node").through(&["unshare", "--mount", "sh", "-c", script]);
     let mut outside = Node::with("outside", &["TIELINE_PROVIDERS=shm"]);
@@ -334,7 +335,7 @@ fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict
     let failed = poor.ask(&format!("alloc mine {}", 256 << 20)).expect_err("there is no room");
     println!("    alloc: {} {}", failed.status, failed.text);
     assert_eq!(failed.status, "NoMemory", "{failed:?}");
-    // The limit is checked before an attempt, which would use up the pages before it fails.
+    // The limit is checked before an attempt, because an attempt would use up the pages before it fails.
     assert!(failed.text.contains("ulimit -v"), "{failed:?}");
     // A peer's region that does not fit is reached by messages, or refused.
     let key = rich.must("key large");
@@ -348,7 +349,7 @@ fn an_exhausted_address_space_is_an_error_of_the_call_that_needs_it() -> Verdict
             assert_eq!(failed.status, "NoMemory");
         }
     }
-    // Until nothing more fits.
+    // The loop ends when no more regions fit.
     let mut count = 0;
     let failed = loop {
         match poor.ask(&format!("alloc small{count} {}", 1 << 20)) {
@@ -377,14 +378,14 @@ fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
     for room in 0..64 {
         let mut poor = Node::bare(Launch::new("poor", "node"));
         let open: u64 = poor.must("descriptors").parse().expect("a number");
-        // The descriptor that counted them is closed again.
+        // The descriptor that counted the open descriptors is closed again.
         let _ = poor.must(&format!("limit descriptors {}", open - 1 + room));
         let mut step = |order: &str| poor.ask(order);
         let outcome = step("open")
             .and_then(|_| step(&format!("connect rich {address}")))
             .and_then(|_| step("send rich 1 0 8"))
             .and_then(|_| step("alloc mine 4096"));
-        // When there is room again, the same process can continue.
+        // When the limit is raised, the same process can continue.
         let _ = step("limit descriptors 1000");
         let _ = step("close").expect("closing");
         for order in ["open", &format!("connect rich {address}"), "ping rich", "alloc mine 4096"] {
@@ -423,14 +424,14 @@ fn an_exhausted_descriptor_table_is_an_error_that_says_so() -> Verdict {
 }
 
 fn peer_refused_for_lack_of_descriptors_learns_reason() -> Verdict {
-    // The time limit for the route back.
+    // This setting is the time limit for the route back.
     let settings = ["TIELINE_PROVIDERS=shm", "TIELINE_CONNECT_TIMEOUT=200ms"];
     let mut rich = Node::with("rich", &settings);
     let mut last = String::new();
     for room in 0..64 {
         let mut poor = Node::bare(Launch::new("poor", "node"));
         let open: u64 = poor.must("descriptors").parse().expect("a number");
-        // The descriptor that counted them is closed again.
+        // The descriptor that counted the open descriptors is closed again.
         let _ = poor.must(&format!("limit descriptors {}", open - 1 + room));
         let opened = poor.ask(&format!("open {}", settings.join(" ")));
         let taken_in = opened.is_ok();
@@ -448,7 +449,7 @@ fn peer_refused_for_lack_of_descriptors_learns_reason() -> Verdict {
         if said != last {
             println!("    room for {room}: {said}");
         }
-        // It is accepted if there is room for that, and then disconnected because there is no route back.
+        // The connection is accepted if there is a descriptor for it, and then closed because there is no route back.
         let words = match taken_in {
             true => ["ulimit -n", "the peer disconnected"],
             false => ["Too many open files"; 2],
@@ -461,7 +462,7 @@ fn peer_refused_for_lack_of_descriptors_learns_reason() -> Verdict {
 }
 
 fn owner_without_descriptors_disconnects_and_answers_later() -> Verdict {
-    // Requests go by messages, and this is the time limit for the route back.
+    // Requests are sent as messages, and the timeout is that of the route back.
     let settings = ["TIELINE_PROVIDERS=^shm-cma", "TIELINE_CONNECT_TIMEOUT=500ms"];
     let (mut asker, mut owner) = (Node::with("asker", &settings), Node::with("owner", &settings));
     let _ = owner.must("register memory 64");
@@ -479,12 +480,12 @@ fn owner_without_descriptors_disconnects_and_answers_later() -> Verdict {
         assert_eq!(failed.status, "NoMemory", "{failed:?}");
         assert!(failed.text.contains("disconnected"), "{failed:?}");
         assert!(asker.must("error owner").starts_with("NoMemory"));
-        // With room again, a new connection is answered.
+        // When the limit is raised, a new connection is answered.
         let _ = owner.must("limit descriptors 1000");
         asker.connect(&mut owner);
         let _ = asker.import(&mut owner, "memory");
         let _ = asker.must(question);
-        // The new worker has no route back, so the next request needs one again.
+        // The new worker has no route back, so the next request needs a route again.
         let _ = owner.must("fresh-worker");
         let _ = asker.must("fresh-worker");
     }

@@ -1,13 +1,14 @@
-//! The diagnosis that an operator can make from the error text and the report alone: each has the cause in its first line.
+//! Tests of the diagnosis that an operator can make from the error text and the report alone: each text has the cause in its first
+//! line.
 //!
-//! The ten usual causes of a long search, and their tests:
+//! The ten most frequent causes of a long search, and their tests:
 //!
-//! 1. An unmodified program: the first test of this file; a running one: `live.rs`.
+//! 1. An unmodified program: the first test of this file. A running program: `live.rs`.
 //! 2. A value that a provider refuses: the test of a mistyped value in this file.
-//! 3. A transport without a module that connects it: the test of left-out connections in this file. The facilities of the peer that
-//!    this side refused or lacks: `settings.rs`, and the unit tests of the core's `endpoint/unreachable.rs`.
-//! 4. A better route that is refused while another one serves: behind `not:` in the first test of this file, and in `tieline perf`
-//!    (`tools`).
+//! 3. A transport without a module that connects it: the test of disabled connection modules in this file. Facilities of the peer
+//!    that this side has refused or lacks: `settings.rs`, and the unit tests of the core's `endpoint/unreachable.rs`.
+//! 4. A better route that is refused while another route is used: after `not:` in the first test of this file, and in `tieline
+//!    perf` (`tools`).
 //! 5. A firewall: the tests of a firewall and of a dead interface in this file.
 //! 6. An MTU that is smaller than assumed: the test of dropped large packets in this file.
 //! 7. A transport, or a worker, that cannot be opened: the test of an unopenable transport in this file; `tieline check` (`tools`).
@@ -43,7 +44,7 @@ fn lines(path: &PathBuf) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// The line that has all of these words.
+/// Returns the line that contains all of these words.
 fn line_with<'a>(lines: &'a [String], words: &[&str]) -> &'a str {
     let found = lines.iter().find(|line| words.iter().all(|word| line.contains(word)));
     found.unwrap_or_else(|| panic!("no line has {words:?}: {lines:#?}"))
@@ -64,7 +65,7 @@ fn unmodified_program_reports_devices_lanes_and_failures() -> Verdict {
     let _ = line_with(&opened, &["path tcp: {message stream"]);
     let _ = line_with(&opened, &["shm-cma", "left out", "TIELINE_PROVIDERS"]);
     let _ = line_with(&opened, &["set: TIELINE_PROVIDERS=^shm-cma"]);
-    // No line about a peer before there is one.
+    // No line mentions a peer before there is one.
     assert!(!opened.iter().any(|line| line.contains("] to process")), "{opened:#?}");
     a.connect(&mut b);
     a.connect(&mut c);
@@ -92,7 +93,7 @@ fn unmodified_program_reports_devices_lanes_and_failures() -> Verdict {
     Verdict::Passed
 }
 
-/// The error of a first message.
+/// Returns the error of a first message.
 fn told(from: &mut Node, to: &mut Node) -> String {
     from.connect(to);
     let failed = from.ask(&format!("ping {}", to.peer.name)).expect_err("there is no way");
@@ -148,7 +149,7 @@ fn dead_interface_is_named_with_address_used_instead() -> Verdict {
     let hosts = or_skip!(Hosts::with_rails(2));
     let report = file("report");
     let a = hosts[0].launch("a").env("TIELINE_REPORT", report.display());
-    // A shorter timeout for the first address than the default of 30 s.
+    // The timeout is shorter than the default of 30 s.
     let settings = [NETWORK, "TIELINE_CONNECT_TIMEOUT=20s"];
     let (mut a, mut b) = (Node::open(a, &settings), hosts[1].node("b", &[NETWORK]));
     hosts[1].link(0).cut();
@@ -167,7 +168,7 @@ fn dead_interface_is_named_with_address_used_instead() -> Verdict {
     Verdict::Passed
 }
 
-/// The error of opening a context or a worker.
+/// Returns the error of opening a context or a worker.
 fn does_not_open(settings: &str) -> String {
     let mut node = Node::bare(Launch::new("node", "node"));
     let failed = node.ask(&format!("open {settings}")).expect_err("that is refused");

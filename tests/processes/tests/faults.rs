@@ -1,4 +1,4 @@
-//! Registered memory that is removed while peers access it: only the posted operation fails, with the owner's reason.
+//! Tests of registered memory that is removed while peers access it: only the posted operation fails, with the owner's reason.
 
 use tieline_processes::{Failed, Launch, Node, Test, Verdict, named};
 use tieline_testing::built;
@@ -16,12 +16,12 @@ const EMULATED: &str = "TIELINE_PROVIDERS=shm";
 const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
 const PAGE: usize = 4096;
-/// Longer than one message, and longer than one end copies alone.
+/// A length that is longer than one message, and longer than one end copies alone.
 const LEN: usize = 1 << 20;
 /// The offset at which the memory ends.
 const GONE: usize = LEN / 2;
 
-/// A caller and an owner over each route, connected both ways, with the name of the route.
+/// Starts a caller and an owner over each route, connected in both directions. Each pair has the name of its route.
 fn pairs() -> impl Iterator<Item = (&'static str, Node, Node)> {
     let folder = built::folder(&built::TCP);
     if let Err(reason) = &folder {
@@ -70,7 +70,7 @@ fn memory_without_the_rights_of_peers_is_refused_when_it_is_registered() -> Verd
     let _ = caller.import(&mut owner, "readable");
     let _ = caller.must("register here 8192");
     let _ = caller.must("get owner.readable here 0 8192 0");
-    // Memory that is committed later is missing until then, and accessible afterwards.
+    // Memory that is committed later is missing before, and accessible afterwards.
     let _ = owner.must("place memory 8192 nowhere later");
     let _ = caller.import(&mut owner, "memory");
     missing(caller.ask("put owner.memory here 0 8 16"), 16, "a put before");
@@ -120,7 +120,7 @@ fn access_to_memory_that_has_gone_fails_alone_and_says_where() -> Verdict {
         }
         let said = owner.must("warnings");
         let times = said.matches("a peer's access to registered memory was refused").count();
-        // If the caller's kernel copies, the owner only sees the atomic.
+        // If the caller's kernel copies, the owner only receives the atomic.
         assert_eq!(times, 4, "{over}: {said}");
         caller.end();
         owner.end();
@@ -134,7 +134,7 @@ fn put_of_several_messages_fails_with_any_and_does_not_notify() -> Verdict {
         let _ = owner.must(&format!("place memory {LEN} plain"));
         let _ = caller.import(&mut owner, "memory");
         let _ = caller.must(&format!("put-notify owner.memory here {LEN} 0 7"));
-        // Only the first page is missing: the last piece would find its memory.
+        // Only the first page is missing: the memory of the last piece is present.
         let _ = owner.must("spoil memory nowhere 0");
         let _ = owner.must(&format!("spoil memory usable {PAGE}"));
         let failed = caller.ask(&format!("put-notify owner.memory here {LEN} 0 8"));

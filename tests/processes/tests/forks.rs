@@ -1,4 +1,4 @@
-//! Processes that fork: each child opens its own context, and all processes of the family exchange messages.
+//! Tests of processes that fork: each child opens its own context, and all processes of the family exchange messages.
 
 use std::collections::BTreeSet;
 use tieline_processes::{Launch, Test, Verdict, named, plugins};
@@ -59,7 +59,7 @@ fn a_child_of_a_process_that_uses_libfabric_does_without_it_and_says_why() -> Ve
     Verdict::Passed
 }
 
-/// The rows of a table of docs/fork.md: the first cell without its quotes, and the second one.
+/// Returns the rows of a table of docs/fork.md: the first cell without its quotes, and the second cell.
 fn listed(title: &str) -> Vec<(String, String)> {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fork.md");
     let page = std::fs::read_to_string(page).expect("the page is there");

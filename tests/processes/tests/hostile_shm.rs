@@ -1,4 +1,4 @@
-//! Peers that speak the wire format of shm and break all of its rules.
+//! Tests of peers that use the wire format of shm and violate all of its rules.
 
 use std::process::Command;
 use tieline_processes::node::milliseconds_since;
@@ -16,14 +16,14 @@ pub(crate) const TESTS: &[Test] = named![
     another_user_stops_nobody_where_there_is_no_directory_for_sockets,
 ];
 
-/// The providers under attack.
+/// A setting that selects the providers under attack.
 const LOCAL: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 
 /// The record that only asks the receiver to poll.
 const WAKE: &str = "04";
 const NOBODY: u32 = 65534;
 
-/// A victim that exchanges messages with a friend.
+/// Starts a victim that exchanges messages with a friend.
 fn victim_and_friend() -> (Node, Node) {
     let (mut victim, mut friend) = (Node::with("victim", &[LOCAL]), Node::with("friend", &[LOCAL]));
     friend.connect(&mut victim);
@@ -31,7 +31,7 @@ fn victim_and_friend() -> (Node, Node) {
     (victim, friend)
 }
 
-/// The exchange continues.
+/// Checks that the exchange continues.
 fn undisturbed(victim: &mut Node, friend: &mut Node) {
     let pongs = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
     let (before, started) = (pongs(friend), sys::now_ns());
@@ -42,7 +42,7 @@ fn undisturbed(victim: &mut Node, friend: &mut Node) {
     victim.nothing_was_wrong();
 }
 
-/// A process that attacks the victim.
+/// Starts a process that attacks the victim.
 fn attacker(victim: &mut Node) -> Node {
     let mut hostile = Node::bare(Launch::new("hostile", "hostile"));
     let _ = hostile.must(&format!("aim {}", victim.must("address")));
@@ -59,7 +59,7 @@ fn end(nodes: [Node; 3]) -> Verdict {
 fn four_hundred_peers_that_greet_between_two_polls_all_arrive() -> Verdict {
     let (mut victim, mut friend) = victim_and_friend();
     let mut hostile = attacker(&mut victim);
-    // The victim does not poll while they arrive.
+    // The victim does not poll while the messages arrive.
     let _ = victim.must("passive");
     let _ = hostile.must("greet 400");
     let _ = victim.must("active");
@@ -90,13 +90,13 @@ fn disconnected_peers_that_keep_writing_are_reaped() -> Verdict {
     undisturbed(&mut victim, &mut friend);
     let written = hostile.stop().expect("writing").text;
     println!("    {written} messages from 30 who had hung up");
-    // All are reported as gone, and their rings are not read any more.
+    // All attackers are reported as gone, and their rings are not read after that.
     victim.peer.tell("failures 30");
     let _ = victim.answer().expect("on_peer_failure is called");
     hostile.peer.tell("write");
     hostile.streams();
     undisturbed(&mut victim, &mut friend);
-    // The slots that were read last made room for these.
+    // The slots that were read last can be written again.
     let more: u64 = hostile.stop().expect("writing").text.parse().expect("a number");
     assert!(more <= 30 * 64, "{more} messages were read after the end");
     end([hostile, friend, victim])
@@ -140,8 +140,8 @@ fn unusual_descriptors_do_not_stop_a_conversation() -> Verdict {
     let before = open(&mut victim);
     let _ = hostile.must("odd");
     undisturbed(&mut victim, &mut friend);
-    // Only the last close of a socket blocks. That close is the victim's, since the victim does not poll before the other side has
-    // closed.
+    // Only the last close of a socket blocks. The last close is the victim's, since the victim does not poll before the other side
+    // has closed.
     let _ = victim.must("passive");
     let _ = hostile.must("linger 3");
     let _ = hostile.must("closed");
@@ -150,7 +150,7 @@ fn unusual_descriptors_do_not_stop_a_conversation() -> Verdict {
     let _ = hostile.must("odd");
     undisturbed(&mut victim, &mut friend);
     // All received descriptors are closed, but the last greeting may still be pending. One more descriptor may be a timer of the
-    // victim, made when it is first needed; other leaks would be two.
+    // victim, made when it is first needed; a leak would be at least two descriptors.
     let started = sys::now_ns();
     while open(&mut victim) > before + 1 {
         assert!(milliseconds_since(started) < BOUND_MS, "descriptors of others stay open");
@@ -167,7 +167,7 @@ fn messages_in_huge_pages_are_refused() -> Verdict {
         return Verdict::Skipped(format!("no huge pages (vm.nr_hugepages): {}", failed.text));
     }
     undisturbed(&mut victim, &mut friend);
-    // A file whose pages can be removed must not be read from.
+    // The victim must not read from a file whose pages can be removed.
     victim.peer.tell("failures 1");
     let _ = victim.answer().expect("on_peer_failure is called");
     assert_eq!(hostile.must("open"), "0");
@@ -183,7 +183,7 @@ fn a_process_that_claims_the_domain_of_another_gets_nothing_of_it() -> Verdict {
         let mut hostile = Node::bare(Launch::new("hostile", "hostile"));
         let _ = owner.must("alloc safe 4096");
         let (address, key) = (owner.must("address"), owner.must("key safe"));
-        // The number, length and rights of a region are easy to learn.
+        // The number, length and rights of a region are easy to find out for an attacker.
         let forged = hostile.must(&format!("impersonate {address} {key}"));
         hostile.peer.tell("play");
         hostile.streams();
@@ -206,7 +206,8 @@ fn a_process_that_claims_the_domain_of_another_gets_nothing_of_it() -> Verdict {
     Verdict::Passed
 }
 
-/// A place without a directory for sockets. The program runs from a copy, since its file may be below one of these directories.
+/// A script that hides all directories for sockets. The program runs from a copy, since its file may be below one of these
+/// directories.
 const NOWHERE: &str = "mount -t tmpfs none /mnt && cp \"$0\" /mnt/node || exit; \
                        for place in /tmp /run/user; do test ! -d $place || mount -t tmpfs -o ro none $place || exit; \
                        done; exec /mnt/node";

@@ -1,4 +1,4 @@
-//! Several hosts: processes communicate over TCP between hosts, and over shared memory within a host.
+//! Tests of several hosts: processes communicate over TCP between hosts, and over shared memory within a host.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Hosts, Node, Test, Verdict, named, or_skip};
@@ -12,7 +12,7 @@ pub(crate) const TESTS: &[Test] = named![
     four_processes_on_two_hosts_use_shared_memory_and_tcp_in_one_job,
 ];
 
-/// Tests the harness itself, without Tieline.
+/// This case tests the harness itself, without Tieline.
 fn hosts_reach_each_other_until_their_link_is_cut_and_leave_nothing() -> Verdict {
     let hosts = or_skip!(Hosts::with_rails(2));
     let (mut one, mut two) = (hosts[0].stranger(), hosts[1].stranger());
@@ -28,7 +28,7 @@ fn hosts_reach_each_other_until_their_link_is_cut_and_leave_nothing() -> Verdict
     for place in &all {
         assert_eq!(two.must(&format!("call {place}")), "reached");
     }
-    // Only one rail is cut.
+    // Only one rail is cut, and the other stays up.
     hosts[1].link(0).cut();
     let _ = two.ask(&format!("try {}", all[0])).expect_err("cut");
     let _ = two.ask(&format!("try {}", all[1])).expect_err("cut");
@@ -51,7 +51,7 @@ fn hosts_reach_each_other_until_their_link_is_cut_and_leave_nothing() -> Verdict
     Verdict::Passed
 }
 
-/// Tests the harness itself again.
+/// This case also tests the harness itself.
 fn calls_are_discarded_in_one_direction_only() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     or_skip!(hosts[1].drop_outgoing_calls());
@@ -111,7 +111,7 @@ fn everything_crosses(settings: &[&str], kind: &str) -> Verdict {
     b.connect(&mut a);
     one_way(&mut a, &mut b, kind);
     one_way(&mut b, &mut a, kind);
-    // Both at the same time, small and large.
+    // Both sides send at the same time, small and large messages.
     a.peer.tell("exact b 3000 8 100 3000 0 20000");
     b.peer.tell("exact a 3000 20000 8 1");
     for node in [&mut a, &mut b] {
@@ -171,7 +171,7 @@ fn four_processes_on_two_hosts_use_shared_memory_and_tcp_in_one_job() -> Verdict
                 assert!(chosen("shm"), "{report}");
             } else {
                 assert!(chosen("tcp"), "{report}");
-                // The report also has the reason why shared memory is not used.
+                // The report also contains the reason why shared memory is not used.
                 let shm = report.split(" | ").find(|l| l.starts_with("shm"));
                 assert!(shm.is_some_and(|l| l.contains("unreachable")), "{report}");
             }

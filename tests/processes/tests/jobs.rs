@@ -1,4 +1,4 @@
-//! Jobs whose processes are started by hand, on several hosts, in any order.
+//! Tests of jobs whose processes are started by hand, on several hosts, in any order.
 
 use std::time::Duration;
 use tieline_processes::node::milliseconds;
@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[Test] = named![
     a_process_that_dies_before_the_others_have_come_is_named,
 ];
 
-/// A process of a job whose bootstrap listener is rank 0, on the first host.
+/// Starts a process of a job whose bootstrap listener is rank 0, on the first host.
 fn member(hosts: &Hosts, rank: usize, size: usize, patience: &str) -> Node {
     let host = &hosts[rank % hosts.iter().count()];
     let launch = host
@@ -35,7 +35,7 @@ fn sixty_four_processes_that_start_in_any_order_over_ten_seconds_meet() -> Verdi
     let started = sys::now_ns();
     let mut nodes = Vec::new();
     for (number, rank) in order.into_iter().enumerate() {
-        // The time between two starts is what the test checks.
+        // The test checks the time between two starts.
         let due = started + 10_000_000_000 / SIZE as u64 * number as u64;
         std::thread::sleep(Duration::from_nanos(due.saturating_sub(sys::now_ns())));
         let mut node = member(&hosts, rank, SIZE, "60s");
@@ -68,7 +68,7 @@ fn sixty_four_processes_that_start_in_any_order_over_ten_seconds_meet() -> Verdi
     Verdict::Passed
 }
 
-/// Starts all ranks but one. Returns their errors.
+/// Starts all ranks except one. Returns the errors of the ranks.
 fn told_without(missing: usize) -> Result<Vec<String>, String> {
     const SIZE: usize = 8;
     let hosts = Hosts::two()?;
@@ -117,7 +117,7 @@ fn a_process_that_dies_before_the_others_have_come_is_named() -> Verdict {
     for node in &mut nodes {
         node.peer.tell("join");
     }
-    // This rank arrives and then leaves: the others do not wait for the rest of its time.
+    // This rank joins and then leaves: the other ranks must not wait until its deadline.
     let mut doomed = nodes.pop().expect("three are there");
     let early = doomed.peer.hear_within(Duration::from_millis(300));
     assert_eq!(early, None, "one is missing");

@@ -1,4 +1,4 @@
-//! Peers that are killed by SIGKILL.
+//! Tests of peers that are killed by SIGKILL.
 
 use tieline_processes::node::milliseconds;
 use tieline_processes::{BOUND_MS, Node, Test, Verdict, named};
@@ -29,7 +29,7 @@ struct Bystanders {
 }
 
 impl Bystanders {
-    /// Starts both, which also know the victim.
+    /// Starts both processes, which also know the victim.
     fn start(victim: &mut Node) -> Bystanders {
         let (mut asks, mut answers) = (Node::start("asks"), Node::start("answers"));
         for node in [&mut asks, &mut answers] {
@@ -44,7 +44,7 @@ impl Bystanders {
         this
     }
 
-    /// Waits until they have exchanged more messages than before.
+    /// Waits until the processes have exchanged more messages than before.
     fn go_on(&mut self) {
         let count = |node: &mut Node| node.must("pongs").parse::<u64>().expect("a number");
         let before = count(&mut self.asks);
@@ -60,7 +60,7 @@ impl Bystanders {
     }
 }
 
-/// A survivor and a victim that know each other, and the victim's memory.
+/// Starts a survivor and a victim that know each other, with memory of the victim.
 fn pair(settings: &[&str]) -> (Node, Node) {
     let (mut survivor, mut victim) =
         (Node::with("survivor", settings), Node::with("victim", settings));
@@ -145,7 +145,7 @@ fn sender_killed_in_mid_stream_is_reported_to_receiver() -> Verdict {
     let noticed = survivor.answer().expect("on_peer_failure is called");
     within_bound("on_peer_failure", killed, noticed.at);
     survivor.nothing_was_wrong();
-    // Messages that had arrived before its death were delivered; messages in its own queue died with it.
+    // Messages that had arrived before the victim's death were delivered; messages in the victim's queue were lost.
     assert!(survivor.must("counted").parse::<u64>().expect("a number") > 0);
     everything_is_refused(&mut survivor);
     survivor.end();
@@ -177,7 +177,7 @@ fn in_the_middle_of_a_1_gib_put(settings: &[&str], path: &str, watch: &str) {
 }
 
 fn a_peer_killed_in_the_middle_of_a_1_gib_put_by_single_copy_ends_it() -> Verdict {
-    // Once while the victim computes, once while it makes progress and helps with the copy.
+    // The kill happens once while the victim computes, and once while it makes progress and helps with the copy.
     in_the_middle_of_a_1_gib_put(&[], "shm-cma/copy", "compute");
     in_the_middle_of_a_1_gib_put(&[], "shm-cma/copy", "progress");
     Verdict::Passed
@@ -221,7 +221,7 @@ fn peer_killed_before_accept_fails_posted_operations() -> Verdict {
     let (mut survivor, mut victim) = (Node::start("survivor"), Node::start("victim"));
     survivor.connect(&mut victim);
     let _ = victim.must("passive");
-    // The message lies in the socket and in memory that was not read yet.
+    // The message is in the socket, and in memory that was not read yet.
     let _ = survivor.must("send victim 1 0 8");
     survivor.peer.tell("ping victim");
     let killed = victim.kill();

@@ -1,4 +1,5 @@
-//! An orderly leave of a peer is distinguished from its death, whatever the peer still holds.
+//! Tests of peers that leave in an orderly manner. The leave must be distinguished from a death, for all objects that the peer
+//! still holds.
 
 use tieline_processes::interpreter::{EXITS, KEPT};
 use tieline_processes::{Node, Test, Verdict, named};
@@ -15,7 +16,7 @@ const SHM: &str = "TIELINE_PROVIDERS=shm";
 const CMA: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
-/// The process that has sent to the other one.
+/// The processes that have sent to the other one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Wrote {
     Leaver,
@@ -23,7 +24,7 @@ enum Wrote {
     Both,
 }
 
-/// Two processes that hold endpoints, keys, regions and kept messages of each other.
+/// Starts two processes that hold endpoints, keys, regions and kept messages of each other.
 fn acquainted(settings: &[&str], wrote: Wrote) -> (Node, Node) {
     let (mut stays, mut leaver) = (Node::with("stays", settings), Node::with("leaver", settings));
     let writes = |from: &mut Node, to: &mut Node| {
@@ -54,7 +55,7 @@ fn leaves_in_good_order(setting: &str) {
         for way in ["holding", "dropping", "backwards"] {
             let (mut stays, mut leaver) = acquainted(&[setting], wrote);
             let _ = leaver.must(&format!("leave {way}"));
-            // While the other process lives: the leave does not wait for the end of the objects it holds.
+            // The other process is alive: the leave does not wait for the end of the objects that it holds.
             let learned = stays.must("farewells 1");
             assert_eq!(learned, "1 left, 0 failed, 0 ended", "{setting}, {wrote:?} wrote, {way}");
             leaver.end();
@@ -97,7 +98,7 @@ fn exit_counts_as_leave_only_without_unsent_data() -> Verdict {
             let thread = format!("TIELINE_PROGRESS_THREAD={thread}");
             let (mut stays, mut leaver) = acquainted(&[setting, &thread], Wrote::Both);
             if exit == Exit::Unsent {
-                // The message is announced and not received.
+                // The rendezvous message was sent (announced) and not received.
                 let _ = leaver.must("long stays 1048576 1");
             }
             match exit {

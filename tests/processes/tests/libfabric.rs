@@ -1,4 +1,4 @@
-//! Hosts that communicate over libfabric: its software providers `tcp;ofi_rxm` and `sockets`, which do not report deaths
+//! Tests of hosts that communicate over libfabric's software providers `tcp;ofi_rxm` and `sockets`, which do not report deaths
 //! themselves.
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = named![
     without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job,
 ];
 
-/// The settings that select its providers.
+/// The settings that select libfabric's providers.
 const PROVIDERS: [&str; 2] = ["TIELINE_OFI_PROVIDERS=tcp", "TIELINE_OFI_PROVIDERS=sockets"];
 const STATED: Duration = Duration::from_secs(2);
 const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
@@ -39,7 +39,7 @@ fn node(host: &Host, name: &str, settings: &[&str]) -> Node {
     Node::open(launch, &settings)
 }
 
-/// Two processes on two hosts that reach each other's memory.
+/// Starts two processes on two hosts that access each other's memory.
 fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     let (mut a, mut b) = (node(&hosts[0], "a", settings), node(&hosts[1], "b", settings));
     for node in [&mut a, &mut b] {
@@ -54,7 +54,7 @@ fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     (a, b)
 }
 
-/// Puts, gets, atomics and pings.
+/// Makes puts, gets, atomics and pings.
 fn one_way(from: &mut Node, to: &mut Node) {
     let name = to.peer.name.clone();
     let _ = from.must(&format!("register out {MIXED_REGION}"));
@@ -73,7 +73,7 @@ fn one_way(from: &mut Node, to: &mut Node) {
     let _ = from.must(&format!("ping {name}"));
 }
 
-/// Debian's library installs six signal handlers when it is loaded; others do so when an endpoint opens.
+/// Debian's library installs six signal handlers when it is loaded; other builds do so when an endpoint opens.
 fn a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not() -> Verdict {
     let folder = or_skip!(plugins::libfabric());
     let process = |name: &str, settings: &[&str]| {
@@ -86,7 +86,7 @@ fn a_process_that_uses_libfabric_has_the_signals_of_one_that_does_not() -> Verdi
     };
     let signals = |node: &Node| {
         let status = file(node, "status");
-        // The C library has two of its own in a threaded process: `sockets` starts threads.
+        // The signals that the C library uses in a threaded process: `sockets` starts threads.
         const OF_THREADS: u64 = 3 << 31;
         let masks = status.lines().filter_map(|line| {
             let (name, mask) = line.split_once(":\t").filter(|line| line.0.starts_with("Sig"))?;
@@ -115,7 +115,7 @@ fn everything_crosses_between_two_hosts_over_libfabric() -> Verdict {
         let (mut a, mut b) = pair(&hosts, &[provider]);
         one_way(&mut a, &mut b);
         one_way(&mut b, &mut a);
-        // Both at the same time, small and large.
+        // Both sides send at the same time, small and large messages.
         a.peer.tell("exact b 500 8 100 8000 0");
         b.peer.tell("exact a 500 8000 8 1");
         for node in [&mut a, &mut b] {
@@ -152,8 +152,8 @@ fn memory_of_every_kind_is_right_over_libfabric() -> Verdict {
     Verdict::Passed
 }
 
-/// `sockets` has its own atomics, which the owner of the memory requests. `tcp;ofi_rxm` has none that a single executor carries
-/// out.
+/// `sockets` has its own atomics, which the owner of the memory requests. `tcp;ofi_rxm` has no atomics that a single executor
+/// carries out.
 fn device_atomics_are_executed_by_libfabric_between_two_hosts() -> Verdict {
     let _ = or_skip!(plugins::libfabric());
     let hosts = or_skip!(Hosts::two());
@@ -196,7 +196,7 @@ fn killed_processes_leave_two_survivors_at_work_over_libfabric() -> Verdict {
                 victim.connect(node);
                 let _ = node.must(&format!("ping {name}"));
             }
-            // One side has operations in flight, or both have, or none.
+            // Operations are in flight on one side, on both sides, or on neither.
             let busy = random.below(3);
             for node in survivors.iter_mut().take(busy as usize) {
                 let len = if random.below(2) == 0 { 8 } else { 8000 };
@@ -210,7 +210,7 @@ fn killed_processes_leave_two_survivors_at_work_over_libfabric() -> Verdict {
                     assert_eq!(failed.status, "PeerFailed", "round {round}: {failed:?}");
                     failed.at
                 } else {
-                    // A process that only waits learns of it as well.
+                    // A process that only waits is also notified of the death.
                     let told = node.try_ask(&format!("await-error {name}")).expect("an answer");
                     assert!(told.text.starts_with("PeerFailed"), "round {round}: {}", told.text);
                     told.at
@@ -247,7 +247,7 @@ fn libfabric_peer_computing_beyond_timeout_is_not_declared_dead() -> Verdict {
         let (mut a, mut b) = pair(&hosts, &[provider, "TIELINE_FAILURE_TIMEOUT=1s"]);
         let _ = a.must("ping b");
         let _ = b.must("passive");
-        // More than all buffers hold.
+        // The number of messages exceeds the capacity of all buffers.
         a.peer.tell("exact b 2000 8000");
         a.streams();
         let still = a.peer.hear_within(2 * STATED);
@@ -262,7 +262,7 @@ fn libfabric_peer_computing_beyond_timeout_is_not_declared_dead() -> Verdict {
     Verdict::Passed
 }
 
-/// The provider that a peer is reached by.
+/// Returns the provider by which a peer is reached.
 fn one_round(hosts: &Hosts, here: &[&str], there: &[&str]) -> String {
     let (mut a, mut b) = (node(&hosts[0], "a", here), node(&hosts[1], "b", there));
     for node in [&mut a, &mut b] {
@@ -293,7 +293,7 @@ fn one_round(hosts: &Hosts, here: &[&str], there: &[&str]) -> String {
     path
 }
 
-/// The setting for the libfabric file to load.
+/// Returns the setting for the libfabric file to load.
 fn library(file: &std::path::Path) -> String {
     format!("TIELINE_OFI_LIBRARY={}", file.display())
 }
@@ -307,7 +307,7 @@ fn all_operations_and_death_reports_work_over_libfabric_2_5() -> Verdict {
         let path = one_round(&hosts, &[&provider, &newer], &[&provider, &newer]);
         println!("    {provider}: {path}");
     }
-    // By the interface of 2.x as well as by that of 1.17.
+    // The test uses the interface of 2.x and that of 1.17.
     let settings = ["TIELINE_OFI_PROVIDERS=tcp", "TIELINE_OFI_API=2.0", newer.as_str()];
     let _ = one_round(&hosts, &settings, &settings);
     Verdict::Passed
@@ -317,7 +317,7 @@ fn different_libraries_interoperate_or_report_protocol_mismatch() -> Verdict {
     let _ = or_skip!(plugins::libfabric());
     let newer = library(&or_skip!(libfabric::newer()));
     let hosts = or_skip!(Hosts::two());
-    // `tcp` of 1.17 is a layer over connections, that of 2.5 is not.
+    // `tcp` of 1.17 is a layer over connections, the `tcp` of 2.5 is not.
     let mut old = node(&hosts[0], "old", &["TIELINE_OFI_PROVIDERS=tcp"]);
     let mut new = node(&hosts[1], "new", &["TIELINE_OFI_PROVIDERS=tcp", &newer]);
     let (ours, theirs) = (old.must("address"), new.must("address"));
@@ -338,10 +338,10 @@ fn different_libraries_interoperate_or_report_protocol_mismatch() -> Verdict {
     Verdict::Passed
 }
 
-/// The number of bytes that each device of a host has sent.
+/// Returns the number of bytes that each device of a host has sent.
 fn sent(host: &Host) -> Vec<u64> {
     let listed = host.run(&["ip", "-o", "-s", "link"]).expect("it lists its devices");
-    // `... TX: bytes packets ...\ 1234 5 ...`
+    // The output has the form `... TX: bytes packets ...\ 1234 5 ...`.
     let bytes = listed.lines().filter_map(|line| {
         let (_, behind) = line.split_once("TX:")?;
         behind.split('\\').nth(1)?.split_whitespace().next()?.parse().ok()
@@ -376,7 +376,7 @@ fn large_puts_are_shared_by_two_devices_of_libfabric() -> Verdict {
     Verdict::Passed
 }
 
-/// Two processes of one host; each provider is left out in turn.
+/// Two processes run on one host, and each provider is disabled in turn.
 fn without_shm_tcp_takes_over_and_without_tcp_libfabric_does_in_one_job() -> Verdict {
     let folder = or_skip!(plugins::libfabric_and_network());
     for (left_out, message, memory) in [

@@ -1,4 +1,4 @@
-//! Links that are cut and hosts that are lost during traffic.
+//! Tests of links that are cut, and of hosts that are lost, during traffic.
 
 use std::time::Duration;
 use tieline_processes::hosts::NETWORK;
@@ -25,7 +25,7 @@ pub(crate) const TESTS: &[Test] = named![
 const STATED: Duration = Duration::from_secs(2);
 const STATED_SETTING: &str = "TIELINE_FAILURE_TIMEOUT=2s";
 
-/// Two processes on two hosts that reach each other's memory.
+/// Starts two processes on two hosts that access each other's memory.
 fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     let settings: Vec<&str> = [NETWORK].iter().chain(settings).copied().collect();
     let (mut a, mut b) = (hosts[0].node("a", &settings), hosts[1].node("b", &settings));
@@ -40,7 +40,7 @@ fn pair(hosts: &Hosts, settings: &[&str]) -> (Node, Node) {
     (a, b)
 }
 
-/// Both sides run all operations against each other until they are stopped.
+/// Runs all operations on both sides against each other, until they are stopped.
 fn talk(a: &mut Node, b: &mut Node) {
     a.peer.tell("mixed b theirs until-told");
     b.peer.tell("mixed a theirs until-told");
@@ -48,7 +48,7 @@ fn talk(a: &mut Node, b: &mut Node) {
     b.streams();
 }
 
-/// Stops these operations, and checks that each was carried out once.
+/// Stops these operations, and checks that each operation was carried out once.
 fn stop(a: &mut Node, b: &mut Node) {
     let sent: Vec<String> = [&mut *a, &mut *b]
         .map(|node| match node.stop() {
@@ -60,7 +60,7 @@ fn stop(a: &mut Node, b: &mut Node) {
     whole(b, a, &sent[0]);
 }
 
-/// Checks that `node` received that many messages in order, and that its counter has the value that `other` reports.
+/// Checks that `node` received this number of messages in order, and that its counter has the value that `other` reports.
 fn whole(node: &mut Node, other: &mut Node, sent: &str) {
     assert_eq!(node.must(&format!("reach exact {sent}")), sent, "at {}", node.peer.name);
     let word: u64 = node.must("word theirs 0").parse().expect("a number");
@@ -140,7 +140,7 @@ fn refused(node: &mut Node, other: &str) {
 fn a_link_that_stays_cut_ends_every_operation_within_the_stated_time() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let link = hosts[1].link(0);
-    // Requests and answers; and streams, small and large, that fill every buffer.
+    // The operations are requests and answers, and streams of small and large messages that fill every buffer.
     for (order, silent) in [
         ("mixed {} theirs until-told", true),
         ("exact {} 1000000000 8", true),
@@ -232,7 +232,7 @@ fn peer_computing_beyond_timeout_is_not_declared_dead() -> Verdict {
     let (mut a, mut b) = pair(&hosts, &["TIELINE_FAILURE_TIMEOUT=500ms"]);
     let _ = a.must("ping b");
     let _ = b.must("passive");
-    // More than all buffers hold.
+    // The number of messages exceeds the capacity of all buffers.
     a.peer.tell("exact b 2000 30000");
     a.streams();
     let still = a.peer.hear_within(Duration::from_secs(2));
@@ -256,7 +256,7 @@ fn connections_work_if_one_direction_is_blocked() -> Verdict {
         });
         a.connect(&mut b);
         b.connect(&mut a);
-        // Both sides want to send. Only one of them can make the connection, and it serves both.
+        // Both sides want to send. Only one side can make the connection, which serves both.
         a.peer.tell("exact b 100 8 3000");
         b.peer.tell("exact a 100 8 3000");
         for node in [&mut a, &mut b] {
@@ -282,10 +282,10 @@ fn one_way_connectable_peer_is_answered_over_its_own_connection() -> Verdict {
     let _ = b.must(&format!("register theirs {MIXED_REGION}"));
     a.connect(&mut b);
     let _ = a.import(&mut b, "theirs");
-    // Gets, atomics and flushes are answered.
+    // The other side answers gets, atomics and flushes.
     let _ = a.must("mixed b theirs 20");
     assert_eq!(b.must("reach exact 20"), "20");
-    // From now on the other side can send, too.
+    // From this line on, the other side can also send.
     b.connect(&mut a);
     let _ = b.must("exact a 20 8 3000");
     for node in [&mut a, &mut b] {
@@ -321,7 +321,7 @@ fn peer_without_connection_in_either_direction_times_out() -> Verdict {
     Verdict::Passed
 }
 
-/// The number of bytes that a host has sent over a rail.
+/// Returns the number of bytes that a host has sent over a rail.
 fn sent_over(hosts: &Hosts, host: usize, rail: usize) -> u64 {
     let file = format!("/sys/class/net/rail{rail}/statistics/tx_bytes");
     hosts[host].run(&["cat", &file]).expect("a counter").parse().expect("a number")
@@ -338,7 +338,7 @@ fn one_of_two_rails_is_lost_and_the_other_one_carries_on() -> Verdict {
         assert!(before.iter().all(|bytes| *bytes > 1_000_000), "both rails carry: {before:?}");
         talk(&mut a, &mut b);
         hosts[1].link(lost).cut();
-        // The stream continues, which takes until the rail is given up.
+        // The stream continues after the rail was abandoned.
         stop(&mut a, &mut b);
         talk(&mut a, &mut b);
         stop(&mut a, &mut b);

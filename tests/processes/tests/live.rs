@@ -1,4 +1,4 @@
-//! The live status of running processes, as seen from another process.
+//! Tests of the live status of running processes, as seen from another process.
 
 use tieline::live::{Doing, Status, WorkerStatus, status_of};
 use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip, sys};
@@ -31,7 +31,7 @@ fn only(status: &Status) -> &WorkerStatus {
     &status.workers[0]
 }
 
-/// Reads the status repeatedly until it matches; each read takes its time.
+/// Reads the status repeatedly until it matches. Each read takes some time.
 fn until(node: &Node, shows: impl Fn(&Status) -> bool) -> Status {
     for _ in 0..240 {
         let status = look(node);
@@ -126,7 +126,7 @@ fn an_operation_that_has_ended_is_not_shown_as_one_that_waits() -> Verdict {
     let _ = until(&a, |status| longest_wait(status).is_some());
     let _ = b.must("active");
     let _ = a.answer().expect("the put");
-    // Whichever status text was made last, the put has ended, and the program has continued.
+    // After the put has ended and the program has continued, any later status text must show this state.
     let _ = a.must("compute");
     for _ in 0..3 {
         let status = look(&a);
@@ -275,7 +275,7 @@ fn unanswered_connection_is_shown_while_it_is_forming() -> Verdict {
 
 fn status_is_readable_under_file_size_limit() -> Verdict {
     let mut node = Node::bare(Launch::new("node", "node"));
-    // Above the one place that it takes, and below the size of a file with all places.
+    // The limit is above the size of the one slot that the process uses, and below the size of a file with all slots.
     let _ = node.must("limit file-size 1000000");
     let _ = node.must("open TIELINE_PROVIDERS=^shm-cma");
     let warnings = node.must("warnings");

@@ -1,5 +1,5 @@
-//! Rendezvous messages (`Rendezvous`) between processes, one of which is killed at each step. The survivor is notified, gets its
-//! memory back, and continues.
+//! Tests of rendezvous messages (`Rendezvous`) between processes, of which one is killed at each step. The survivor is notified,
+//! gets its memory back, and continues.
 
 use tieline_processes::{Launch, Node, Test, Verdict, named};
 use tieline_testing::built;
@@ -10,14 +10,14 @@ pub(crate) const TESTS: &[Test] = named![
     receiver_of_long_message_survives_death_of_sender_at_every_step,
 ];
 
-/// Longer than any lane carries in one message, and long enough for a kill in the middle.
+/// A length that exceeds the message size of every lane, and suffices for a kill in the middle.
 const LEN: usize = 64 << 20;
 
 const SHM: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 const EMULATED: &str = "TIELINE_PROVIDERS=shm";
 const TCP: &str = "TIELINE_PROVIDERS=tcp,tcp-connect";
 
-/// A survivor and a victim over each transport, connected both ways.
+/// Starts a survivor and a victim over each transport, connected in both directions.
 fn pairs() -> impl Iterator<Item = (Node, Node)> {
     let folder = built::folder(&built::TCP);
     if let Err(reason) = &folder {
@@ -82,7 +82,7 @@ fn sender_of_long_message_survives_death_of_receiver_at_every_step() -> Verdict 
     for step in ["unseen", "announced", "taken in part", "refused"] {
         for (mut survivor, mut victim) in pairs() {
             if step == "unseen" {
-                // The victim makes no progress any more.
+                // The victim makes no progress after this order.
                 let _ = victim.must("passive");
             }
             let _ = survivor.must(&format!("long victim {LEN} 3"));
@@ -106,7 +106,7 @@ fn sender_of_long_message_survives_death_of_receiver_at_every_step() -> Verdict 
                     let told = ["PeerFailed", "Unsupported"].contains(&failed.status.as_str());
                     assert!(told, "{step}: {failed:?}");
                 }
-                // The receive was faster than the kill.
+                // The receive ended before the kill.
                 Ok(_) => assert_eq!(step, "taken in part"),
             }
             goes_on(survivor);
@@ -131,7 +131,7 @@ fn receiver_of_long_message_survives_death_of_sender_at_every_step() -> Verdict 
                 let _ = victim.kill();
                 match survivor.answer() {
                     Err(failed) => println!("    {step}: {}", failed.status),
-                    // The receive was faster than the kill.
+                    // The receive ended before the kill.
                     Ok(whole) => assert_eq!(whole.text, "true"),
                 }
             }

@@ -1,4 +1,4 @@
-//! Tests with processes that are killed, confined, hostile or passive. See the crate's documentation.
+//! Tests with processes that are killed, confined, hostile or passive: see the crate's documentation.
 
 mod composition;
 mod connecting;

@@ -1,4 +1,4 @@
-//! Memory: when its owner gets it back, and its source when the system provides little.
+//! Tests of memory: the time at which its owner gets it back, and its source if the system provides little memory.
 
 use tieline_processes::matrix::{Over, every_kind_is_right};
 use tieline_processes::sys::{self, Signal};
@@ -29,7 +29,7 @@ fn closed_memory_is_unmapped_although_long_put_was_queued() -> Verdict {
     let _ = target.must(&format!("register memory {LONG}"));
     assert_eq!(caller.import(&mut target, "memory"), "emulated over shm/ring");
     for seed in 1..4 {
-        // The target reads nothing until the first attempt to close the memory.
+        // The target is stopped until the first attempt to close the memory.
         sys::signal(target.peer.pid(), Signal::Stop);
         caller.peer.tell(&format!("put-and-unmap target.memory {LONG} {seed}"));
         let said = caller.peer.expect("closing");
@@ -104,7 +104,7 @@ fn two_processes_take_turns_by_loads_and_stores() -> Verdict {
     Verdict::Passed
 }
 
-/// The objects are dropped one after another, and the mapping stays.
+/// The objects are dropped one after another, and the mapping remains.
 fn a_pointer_outlives_key_endpoint_region_and_owner() -> Verdict {
     let (mut caller, mut owner) = (Node::start("caller"), Node::start("owner"));
     caller.connect(&mut owner);
@@ -159,7 +159,7 @@ fn memory_without_mapping_module_has_no_pointer() -> Verdict {
 
 fn a_peer_in_the_middle_of_a_copy_keeps_memory_open_until_it_is_through() -> Verdict {
     const LEN: usize = 64 << 20;
-    // One process copies, with a single call of the kernel.
+    // One process copies alone, with a single call of the kernel.
     let settings = ["TIELINE_ASSIST_SIZE=1g"];
     let (mut caller, mut target) =
         (Node::with("caller", &settings), Node::with("target", &settings));
@@ -185,14 +185,14 @@ fn a_peer_in_the_middle_of_a_copy_keeps_memory_open_until_it_is_through() -> Ver
         sys::signal(caller.peer.pid(), Signal::Continue);
         let put = caller.answer();
         let Err(failed) = first else {
-            // It was stopped before the copy had begun, or after its end.
+            // The process was stopped before the copy had begun, or after its end.
             println!("    closed at once; the put: {put:?}");
             continue;
         };
         println!("    {} {}", failed.status, failed.text);
         assert_eq!(failed.status, "Busy");
         assert!(failed.text.contains("a peer is in the middle of a copy"), "{}", failed.text);
-        // Also if the copy itself has ended meanwhile: the process was stopped before it could record that.
+        // The copy may also have ended in between: the process was stopped before it could record the end.
         println!("    then: {second:?}; the put: {put:?}");
         assert!(put.is_ok(), "it had passed its check: {put:?}");
         let _ = target.must("close memory");
@@ -233,7 +233,7 @@ fn file_size_limit_ends_no_process() -> Verdict {
     let mut node = Node::start("node");
     let _ = node.must("alloc before 4096");
     let _ = node.must(&format!("limit file-size {}", 1 << 20));
-    // Beyond the limit a signal would end the process at a write to the memory file.
+    // Beyond the limit of the memory file, a write would end the process by a signal.
     let _ = node.must(&format!("alloc large {}", 2 << 20));
     assert_eq!(node.must("shared large"), "false");
     assert!(node.must("warnings").contains("ulimit -f"));
@@ -243,7 +243,7 @@ fn file_size_limit_ends_no_process() -> Verdict {
     Verdict::Passed
 }
 
-/// On every route to the memory: mapped, copied by the kernel, over messages of either transport.
+/// The test covers every route to the memory: mapped, copied by the kernel, and over messages of either transport.
 fn keys_come_by_their_handles_between_processes() -> Verdict {
     let tcp = built::folder(&built::TCP);
     if let Err(reason) = &tcp {
@@ -303,7 +303,7 @@ fn key_request_to_computing_or_dead_owner_ends() -> Verdict {
         let _ = caller.must("ping target");
         let _ = target.must("register memory 4096");
         let handle = target.must("handle memory");
-        // From here on it blocks in a read on its pipe.
+        // After this order the target blocks in a read of its pipe.
         let _ = target.must("passive");
         let order = format!("import-handle target memory {handle}");
         if thread == "on" {

@@ -1,4 +1,4 @@
-//! Invalid keys, ranges, messages and handles: each causes an error and nothing else.
+//! Tests of invalid keys, ranges, messages and handles: each causes an error and has no other effect.
 
 use tieline_processes::interpreter::{hex, unhex};
 use tieline_processes::{Failed, Node, Test, Verdict, forge, named};
@@ -14,14 +14,14 @@ pub(crate) const TESTS: &[Test] = named![
 
 const LEN: usize = 4096;
 
-/// One route to memory: settings, how the target makes its regions, and the name of the path.
+/// A route to memory: the settings, the order with which the target makes its regions, and the name of the path.
 const WAYS: [(&[&str], &str, &str); 3] = [
     (&[], "alloc", "shm/ring"),
     (&[], "register", "shm-cma/copy"),
     (&["TIELINE_PROVIDERS=^shm-cma"], "register", "emulated over shm/ring"),
 ];
 
-/// A caller and a target with three regions; the caller may access only the middle one.
+/// Starts a caller and a target with three regions; the caller may access only the middle region.
 fn caller_and_target(way: &(&[&str], &str, &str)) -> (Node, Node) {
     let (settings, make, path) = way;
     let (mut caller, mut target) = (Node::with("caller", settings), Node::with("target", settings));
@@ -120,7 +120,7 @@ fn a_deregistered_region_is_refused_also_when_its_place_is_taken_again() -> Verd
         nothing_else_was_touched(&mut target);
         assert_eq!(caller.must("error target"), "alive");
         let _ = caller.must("ping target");
-        // The new region has its own key.
+        // The new region has a different key.
         let _ = caller.must("disconnect target");
         caller.connect(&mut target);
         assert_eq!(&caller.import(&mut target, "middle"), way.2);
@@ -155,12 +155,13 @@ fn no_forged_key_reaches_other_memory() -> Verdict {
                     "atomic target.forged 4096 1",
                 ] {
                     match caller.ask(operation) {
-                        // The byte has no meaning for this path, such as one of a name: the same memory is accessed.
+                        // The byte has no meaning for this path; it may belong to a name. The operation accesses the same memory.
                         Ok(_) if !operation.contains("4096") && !operation.contains("1048576") => {
                             reached += 1;
                         }
                         Ok(_) => panic!("byte {at}, {bits:#x}: `{operation}` went through"),
-                        // The byte belongs to the name of the executor of atomics, and no executor here has the changed name.
+                        // The byte belongs to the name of the executor of atomics, and no executor in this test has the changed
+                        // name.
                         Err(failed) if operation.starts_with("atomic") => assert!(
                             ["KeyRejected", "OutOfRange", "Unsupported"]
                                 .contains(&failed.status.as_str()),
@@ -190,7 +191,7 @@ fn no_forged_key_reaches_other_memory() -> Verdict {
 fn too_long_or_reserved_message_is_refused_and_unknown_id_is_counted() -> Verdict {
     let (mut caller, mut target) = caller_and_target(&WAYS[0]);
     let max: usize = caller.must("max-message target").parse().expect("a number");
-    // The message is announced, and its handler does not receive it.
+    // The message is a rendezvous message, and its handler does not receive it.
     refused(caller.ask(&format!("send target 1 0 {}", max + 1)), "Unsupported", "one byte more");
     let _ = caller.must(&format!("send target 1 0 {max}"));
     refused(caller.ask("send target 61440 0 8"), "Invalid", "an id of the library's");

@@ -1,4 +1,4 @@
-//! Worker names (aliases of 48 bytes) between processes.
+//! Tests of worker names (aliases of 48 bytes) between processes.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Hosts, Launch, Node, Test, Verdict, named, or_skip};
@@ -61,7 +61,7 @@ fn named_worker_is_reached_while_it_computes() -> Verdict {
     let name = target.must("name");
     let _ = target.must("register memory 4096");
     let key = target.must("key memory");
-    // From here on it blocks in a read on its pipe.
+    // After this order the target blocks in a read of its pipe.
     let _ = target.must("passive");
     let _ = caller.must(&format!("connect-by-name target {name}"));
     let _ = caller.must(&format!("import target memory {key}"));
@@ -96,7 +96,7 @@ fn name_resolves_over_ipv4_ipv6_and_around_cut_link() -> Verdict {
         println!("    {interfaces}: {} bytes", name.len() / 2);
         let _ = caller.must(&format!("connect-by-name target {name}"));
         let _ = caller.must("ping target");
-        // A name has room for IPv4 addresses on both links.
+        // A name has space for the IPv4 addresses on both links.
         if interfaces.starts_with("10") {
             hosts[1].link(0).cut();
             let _ = caller.must(&format!("connect-by-name again {name}"));

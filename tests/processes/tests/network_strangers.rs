@@ -1,4 +1,4 @@
-//! Foreign clients on the network: scanners, senders of garbage, slow senders.
+//! Tests of foreign clients on the network: scanners, senders of garbage, slow senders.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Host, Hosts, Node, Test, Verdict, named, or_skip};
@@ -29,7 +29,7 @@ fn undisturbed(hosts: &Hosts, a: &mut Node, b: &mut Node) {
     b.nothing_was_wrong();
 }
 
-/// The address at which a port answers: a listener has one version of IP.
+/// Returns the address at which a port answers: a listener has one version of IP.
 fn answering(host: &Host, port: u16, stranger: &mut Node) -> String {
     let places = [host.address(0, false), format!("[{}]", host.address(0, true))];
     let mut places = places.map(|address| format!("{address}:{port}")).into_iter();
@@ -78,7 +78,7 @@ fn slow_clients_have_no_effect_and_are_disconnected() -> Verdict {
     }
     undisturbed(&hosts, &mut a, &mut b);
     println!("    {} are open after a while", stranger.must("drip"));
-    // A connection is not kept for longer than a handshake may take.
+    // A connection is closed after the time limit of a handshake.
     let _ = stranger.must("await-closed");
     stranger.end();
     a.end();

@@ -1,4 +1,4 @@
-//! Connections whose datagrams the application carries, here over the pipes of the test.
+//! Tests of connections whose datagrams the application carries, over the pipes of the test.
 
 use tieline_processes::exchange::{self, Fate};
 use tieline_processes::hosts::NETWORK;

@@ -1,4 +1,4 @@
-//! Targets that make no calls, processes that share a processor, copies made by both ends.
+//! Tests of targets that make no calls, of processes that share a processor, and of copies by both ends.
 
 use std::fs;
 use tieline_processes::{Launch, Node, Test, Verdict, named, sys};
@@ -42,7 +42,7 @@ fn puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing() -> Ver
     for key in ["plain", "shared"] {
         assert_eq!(caller.must(&format!("reaches-passive target.{key}")), "true");
     }
-    // From here on the target blocks in a read on its pipe.
+    // After this order the target blocks in a read of its pipe.
     let _ = target.must("passive");
     let _ = caller.must(&format!("register out {LEN}"));
     let _ = caller.must("fill out 7");
@@ -62,7 +62,7 @@ fn puts_and_gets_by_single_copy_complete_while_the_target_calls_nothing() -> Ver
     Verdict::Passed
 }
 
-/// The number of operations that a process has carried out for others.
+/// Returns the number of operations that a process has carried out for other processes.
 fn emulated(node: &mut Node) -> u64 {
     counter(node, "emulated: ")
 }
@@ -98,7 +98,7 @@ fn small_operations_use_messages_only_to_peer_that_promised_to_poll() -> Verdict
             assert_eq!(caller.must(&format!("check back 3 {len} {seed} 0")), "same", "{key}");
         }
     }
-    // The three small ones in each direction; the other process has carried out none.
+    // The three small operations in each direction are counted; the other process has carried out none.
     assert_eq!((emulated(&mut polls), emulated(&mut computes)), (6, 0));
     // A target that breaks the promise delays only small operations.
     let _ = polls.must("passive");
@@ -109,7 +109,7 @@ fn small_operations_use_messages_only_to_peer_that_promised_to_poll() -> Verdict
     let _ = polls.must("active");
     let _ = caller.answer().expect("a put that the target looks for again");
     let _ = caller.must("get polls.plain back 0 8 0");
-    // The death of a target fails them.
+    // The death of a target fails the small operations.
     let _ = polls.must("passive");
     caller.peer.tell("put polls.plain out 0 8 0");
     let _ = caller.peer.expect("begins");
@@ -137,7 +137,7 @@ fn silent_target_serves_emulated_operations_by_progress_thread_only() -> Verdict
     let _ = served.must("passive");
     there_and_back(&mut caller, &mut served, "plain");
     assert!(every_thread_sleeps(served.peer.pid()), "an idle progress thread runs");
-    // It also serves a process that connects later, and sleeps again.
+    // The thread also serves a process that connects later, and sleeps again.
     let mut late = Node::with("late", &[without]);
     let _ = served.must("active");
     late.connect(&mut served);
@@ -151,7 +151,7 @@ fn silent_target_serves_emulated_operations_by_progress_thread_only() -> Verdict
     Verdict::Passed
 }
 
-/// Whether all threads of a process become idle: found asleep a hundred times in a row.
+/// Checks whether all threads of a process become idle: every thread must be found asleep a hundred times in a row.
 fn every_thread_sleeps(process: u32) -> bool {
     let mut in_a_row = 0;
     for _ in 0..1_000_000 {
@@ -173,7 +173,7 @@ fn two_processes_on_one_processor_make_progress_when_they_wait() -> Verdict {
     let processor = sys::first_processor();
     for node in [&mut asks, &mut answers] {
         assert_eq!(node.must(&format!("pin {processor}")), "true");
-        // A spinning process keeps the processor for a tick of the kernel, some milliseconds, in each round.
+        // In each round, a spinning process keeps the processor for a tick of the kernel, which is some milliseconds.
         let _ = node.must("limit processor-time 8");
     }
     asks.connect(&mut answers);
@@ -196,7 +196,7 @@ fn peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers() -> Verdict
     for poor in [[true, false], [false, true], [true, true]] {
         let mut nodes = ["asks", "answers"].map(|name| Node::bare(Launch::new(name, "node")));
         for (node, poor) in nodes.iter_mut().zip(poor) {
-            // Before any code of the library runs: it asks for the kernel's features once.
+            // The call is forbidden before any code of the library runs, because the library checks the kernel's features once.
             if poor && node.must("forbid membarrier") != "true" {
                 return Verdict::Skipped("no seccomp filters here".into());
             }
@@ -204,7 +204,7 @@ fn peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers() -> Verdict
         }
         let [mut asks, mut answers] = nodes;
         asks.connect(&mut answers);
-        // A ping while both make progress, with a sleep between any two steps.
+        // The processes exchange a ping while both make progress, with a sleep between any two steps.
         let _ = asks.must("ping answers");
         for how in ["wait", "epoll"] {
             let _ = asks.must(&format!("rounds answers 10000 {how}"));
@@ -220,7 +220,7 @@ fn peers_wake_each_other_where_one_or_both_may_not_ask_for_barriers() -> Verdict
 
 const LARGE: usize = 64 << 20;
 
-/// A caller and a target with large regions, and a flag at the target by which the caller reports that it is done.
+/// Starts a caller and a target with large regions, and a flag at the target by which the caller reports that it is done.
 fn large_pair() -> (Node, Node) {
     let (mut caller, mut target) = (Node::start("caller"), Node::start("target"));
     caller.connect(&mut target);
@@ -230,7 +230,7 @@ fn large_pair() -> (Node, Node) {
     let _ = target.must("alloc flag 64");
     assert_eq!(caller.import(&mut target, "large"), "shm-cma/copy");
     let _ = caller.import(&mut target, "flag");
-    // The memory keys of a helper are resolved with the first transfer.
+    // The first transfer resolves the memory keys of a helper.
     (caller, target)
 }
 
@@ -250,7 +250,7 @@ fn a_large_transfer_is_copied_by_both_ends_when_both_make_progress() -> Verdict 
         let (from, to) = if operation == "put" { (0, 1) } else { (1, 0) };
         let before = assisted(&mut target);
         let mut tries = 0;
-        // The kernel schedules the processes: help is certain only in the long run.
+        // The kernel schedules the processes: help is only certain after many transfers.
         while assisted(&mut target) == before {
             tries += 1;
             assert!(tries <= 50, "the peer never copied a piece of a {operation}");
@@ -286,7 +286,7 @@ fn a_large_transfer_needs_no_help() -> Verdict {
     let _ = caller.must("fill large 2");
     let _ = caller.must(&format!("put target.large large 0 {LARGE} 0"));
     assert_eq!(target.must(&format!("check large 0 {LARGE} 2 0")), "same");
-    // Requests for help that it only reads at this point are late, and harmless.
+    // Requests for help that the peer reads after the transfer are harmless.
     let _ = caller.must("fill large 3");
     let _ = target.must("active");
     let _ = caller.must("ping target");
@@ -306,7 +306,7 @@ fn transfer_fails_when_helper_dies_with_claimed_piece() -> Verdict {
         let _ = caller.must("fill large 3");
         caller.peer.tell(&format!("put target.large large 0 {LARGE} 0"));
         let _ = caller.peer.expect("begins");
-        // Stopped at any moment: before, while or after it copies.
+        // The process is stopped at different moments: before, during or after its copy.
         let until = sys::now_ns() + round * 4_000_000 / rounds;
         while sys::now_ns() < until {
             std::thread::yield_now();

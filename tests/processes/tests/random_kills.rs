@@ -11,7 +11,7 @@ pub(crate) const TESTS: &[Test] = named![
 
 const KILLS: usize = 200;
 
-/// A random operation of a survivor with a victim; each ends quickly, or with the victim's death.
+/// Makes a random operation of a survivor with a victim. Each operation ends quickly, or with the victim's death.
 fn work(random: &mut Random, victim: &str) -> String {
     let large = 32 << 20;
     match random.below(7) {
@@ -118,7 +118,7 @@ fn a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody() -> Verd
     if !shm_has_the_hook() {
         return Verdict::Skipped("shm was built without the feature test-hooks".into());
     }
-    // In the cold ring, during the switch to the fast box, in the fast box; small and large.
+    // The victim is killed in the cold ring, during the switch to the fast box, and in the fast box, with small and large messages.
     for (at, len) in [(3, 8), (17, 8), (500, 8), (3, 3000), (500, 3000)] {
         let mut survivor = Node::start("survivor");
         let mut other = Node::start("other");
@@ -144,7 +144,7 @@ fn a_sender_killed_between_writing_and_publishing_a_slot_stalls_nobody() -> Verd
     Verdict::Passed
 }
 
-/// Whether the test hook is built in: a process that should die at its third slot does so.
+/// Checks whether the test hook is built in: a process that should die at its third slot then does so.
 fn shm_has_the_hook() -> bool {
     let mut survivor = Node::start("survivor");
     let doomed = Launch::new("trial", "node").env("TIELINE_SHM_TEST_DIE_AT", 3);

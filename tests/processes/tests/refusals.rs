@@ -1,4 +1,4 @@
-//! If one side cannot receive over a path, the next common path is used, and no message is lost.
+//! Tests in which one side cannot receive over a path: the next common path is used, and no message is lost.
 
 use tieline_processes::{Launch, Node, Test, Verdict, leftovers, named};
 use tieline_testing::built;
@@ -16,7 +16,7 @@ const LOCAL: &[&str] = &[
     "TIELINE_CONNECT_TIMEOUT=1s",
 ];
 
-/// A node with both paths; `forbidden`: without memory files from the start.
+/// Starts a node with both paths. If `forbidden`, the node cannot make memory files.
 fn node(name: &str, forbidden: bool, more: &str) -> Result<Node, Verdict> {
     let folder = built::folder(&built::TCP).map_err(Verdict::Skipped)?;
     let launch = Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder.display());
@@ -52,10 +52,10 @@ macro_rules! or_return {
     };
 }
 
-/// Messages in order and complete, and every operation on memory, both ways.
+/// Exchanges messages and checks their order and completeness, and makes every operation on memory, in both directions.
 fn everything_works(rich: &mut Node, poor: &mut Node) {
     rich.connect(poor);
-    // More than the ring has room for: some are queued when the refusal arrives.
+    // The messages exceed the size of the ring: some are queued when the refusal arrives.
     let _ = rich.must("exact poor 100 8 3000 48 60000");
     let _ = poor.must("reach exact 100");
     let _ = rich.must("ping poor");
@@ -89,7 +89,7 @@ fn a_peer_that_can_make_no_memory_files_any_more_is_reached_over_tcp() -> Verdic
         println!("    rich: {told}\n    poor: {why}");
         assert!(told.contains("from now on: tcp/stream"), "{told}");
         assert!(why.contains("memfd_create"), "{why}");
-        // The next endpoint begins with the working path.
+        // The next endpoint starts with the working path.
         rich.connect(&mut poor);
         let _ = rich.must("ping poor");
         rich.end();

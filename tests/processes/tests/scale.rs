@@ -1,4 +1,4 @@
-//! Many processes on one machine: a hundred, and two hundred in `cargo xtask test --all`.
+//! Tests of many processes on one machine: a hundred, and two hundred in `cargo xtask test --all`.
 
 use tieline_processes::node::milliseconds_since;
 use tieline_processes::{Node, Test, Verdict, named, sys};
@@ -11,14 +11,14 @@ pub(crate) const TESTS: &[Test] = named![
 
 const PEERS: usize = 200;
 
-/// The number of processes that all communicate with each other.
+/// Returns the number of processes that all communicate with each other.
 fn processes() -> usize {
     if is_whole() { 200 } else { 100 }
 }
-/// More than a fast box requires, so that the largest channels are measured.
+/// The number of messages: more than a fast box requires, so that the largest channels are measured.
 const MESSAGES: usize = 20;
 
-/// The budgets.
+/// The memory budget of a context, in KiB.
 const CONTEXT_KIB: u64 = 1024;
 const SILENT_PEER_KIB: u64 = 16;
 const TALKING_PEER_KIB: u64 = 64;
@@ -27,7 +27,7 @@ fn number(node: &mut Node, order: &str) -> u64 {
     node.must(order).parse().expect("a number")
 }
 
-/// The memory of shm: (peers, bytes for all of them, bytes that do not depend on them, bytes of message buffers).
+/// Returns the memory of shm: (peers, bytes for all of them, bytes that do not depend on them, bytes of message buffers).
 fn memory(node: &mut Node) -> (u64, u64, u64, u64) {
     let text = node.must("memory");
     let line = text.split(';').find(|l| l.starts_with("shm/")).expect("shm reports its memory");
@@ -43,7 +43,7 @@ fn an_idle_context_and_a_silent_peer_stay_inside_their_memory() -> Verdict {
     println!("    an idle context with its worker: {context} KiB (budget {CONTEXT_KIB})");
     assert!(context <= CONTEXT_KIB);
 
-    // A known peer that was never sent to.
+    // The peer is known, but no message was sent to it.
     let mut other = Node::start("other");
     let address = other.must("address");
     let before = number(&mut node, "resident");
@@ -54,7 +54,7 @@ fn an_idle_context_and_a_silent_peer_stay_inside_their_memory() -> Verdict {
     println!("    {PEERS} peers that were never written to: {grown} KiB together");
     assert!(grown <= SILENT_PEER_KIB * PEERS as u64);
 
-    // A peer that was sent to once, far below the threshold of a fast box.
+    // One message was sent to the peer, which is far below the threshold of a fast box.
     let (peers, bytes, _, _) = memory(&mut node);
     assert_eq!((peers, bytes), (0, 0));
     let before = number(&mut node, "resident");
@@ -78,7 +78,7 @@ fn an_idle_context_and_a_silent_peer_stay_inside_their_memory() -> Verdict {
 
 fn processes_exchange_messages_all_to_all_inside_their_memory() -> Verdict {
     let started = sys::now_ns();
-    // This process holds two pipes for each; a peer up to three descriptors for every other one.
+    // This process holds two pipes for each peer. A peer holds up to three descriptors for every other peer.
     let processes = processes();
     let wanted = 8 * processes as u64;
     // The limit also applies to all later tests, so it is never lowered.
@@ -94,7 +94,7 @@ fn processes_exchange_messages_all_to_all_inside_their_memory() -> Verdict {
         addresses += &node.must("address");
     }
     println!("    {processes} processes are there after {:.0} ms", milliseconds_since(started));
-    // All at the same time.
+    // All processes send at the same time.
     for (rank, node) in nodes.iter_mut().enumerate() {
         node.peer.tell(&format!("all-to-all {rank} {MESSAGES}{addresses}"));
     }

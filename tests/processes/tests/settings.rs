@@ -1,4 +1,4 @@
-//! Hosts with incompatible settings, ports that are in use, too few descriptors.
+//! Tests of hosts with incompatible settings, of ports that are in use, and of missing descriptors.
 
 use tieline_processes::hosts::NETWORK;
 use tieline_processes::{Hosts, Node, Test, Verdict, named, or_skip};
@@ -12,7 +12,7 @@ pub(crate) const TESTS: &[Test] = named![
     lack_of_descriptors_while_connecting_fails_the_call,
 ];
 
-/// The error of an attempt that cannot succeed: of the connect, or of the first message.
+/// Returns the error of an attempt that cannot succeed: of the connect, or of the first message.
 fn refused(from: &mut Node, to: &mut Node) -> String {
     let address = to.must("address");
     let name = to.peer.name.clone();
@@ -64,7 +64,7 @@ fn sides_with_other_providers_agree_on_what_both_have() -> Verdict {
     Verdict::Passed
 }
 
-/// The error of opening a worker.
+/// Returns the error of opening a worker.
 fn does_not_open(hosts: &Hosts, setting: &str) -> String {
     let mut node = Node::bare(hosts[0].launch("late"));
     let failed = node.ask(&format!("open {NETWORK} {setting}")).expect_err("there is no port");
@@ -87,7 +87,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_that_names_it() -> Verdict {
     let hosts = or_skip!(Hosts::two());
     let setting = "TIELINE_TCP_PORTS=20000-20003";
     let mut nodes = vec![hosts[1].node("b", &[NETWORK])];
-    // As many as fit: each uses one or more.
+    // Endpoints are opened until the limit is reached: each uses one or more descriptors.
     let mut count = 0;
     let text = loop {
         assert!(count <= 4, "four ports are enough for {count} processes");
@@ -104,7 +104,7 @@ fn a_range_of_ports_that_is_used_up_is_an_error_that_names_it() -> Verdict {
     println!("    {count} processes fit; then: {text}");
     assert!(text.contains("20000-20003") && text.contains("TIELINE_TCP_PORTS"), "{text}");
     assert!(count >= 1);
-    // The existing ones work.
+    // The existing endpoints work.
     let (b, rest) = nodes.split_first_mut().expect("b is there");
     for node in rest {
         node.connect(b);
@@ -123,13 +123,13 @@ fn lack_of_descriptors_while_connecting_fails_the_call() -> Verdict {
     let address = rich.must("address");
     let mut complete = false;
     let mut last = String::new();
-    // The side without descriptors connects in one case, and is connected to in the other.
+    // The side without descriptors connects in one case, and the peer connects to it in the other case.
     for called in [false, true] {
         for room in 0..24 {
             let mut poor = hosts[0].node("poor", &settings);
             let poor_address = poor.must("address");
             let open: u64 = poor.must("descriptors").parse().expect("a number");
-            // The descriptor that counted them is closed again.
+            // The descriptor that counted the open descriptors is closed again.
             let _ = poor.must(&format!("limit descriptors {}", open - 1 + room));
             let outcome = if called {
                 let _ = rich.must(&format!("connect poor {poor_address}"));
@@ -156,7 +156,7 @@ fn lack_of_descriptors_while_connecting_fails_the_call() -> Verdict {
                     last = said;
                 }
             }
-            // With room again, the same process can connect.
+            // When the limit is raised, the same process can connect.
             let _ = poor.must("limit descriptors 1000");
             let _ = poor.ask("disconnect rich");
             let _ = rich.ask("disconnect poor");

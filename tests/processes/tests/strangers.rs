@@ -1,4 +1,4 @@
-//! Processes of other users, and forged addresses.
+//! Tests of processes of other users, and of forged addresses.
 
 use tieline_processes::interpreter::{hex, unhex};
 use tieline_processes::{Launch, Node, Test, Verdict, forge, named, sys};
@@ -10,10 +10,10 @@ pub(crate) const TESTS: &[Test] = named![
 ];
 
 const NOBODY: u32 = 65534;
-/// The providers under test; over the network any process with the address may connect.
+/// A setting that selects the providers under test; over the network, any process with the address may connect.
 const LOCAL: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 
-/// A victim that exchanges messages with a friend.
+/// Starts a victim that exchanges messages with a friend.
 fn victim_and_friend() -> (Node, Node) {
     let (mut victim, mut friend) = (Node::with("victim", &[LOCAL]), Node::with("friend", &[LOCAL]));
     friend.connect(&mut victim);
@@ -37,13 +37,13 @@ fn a_process_of_another_user_cannot_attach() -> Verdict {
     let mut stranger = Node::bare(Launch::new("stranger", "node"));
     assert_eq!(stranger.must(&format!("become {NOBODY}")), "true");
     let _ = stranger.must(&format!("open {LOCAL}"));
-    // It cannot even enter the directory of the victim's socket.
+    // The stranger cannot even enter the directory of the victim's socket.
     let address = victim.must("address");
     let refused = stranger.ask(&format!("connect victim {address}")).expect_err("not let in");
     println!("    the stranger is told: {}", refused.text);
     assert!(refused.text.contains("another user"), "{}", refused.text);
 
-    // Nor does the victim connect to the stranger when it is given that address: root can enter any directory.
+    // The victim does not connect to the stranger, even if it gets the stranger's address: root can enter any directory.
     victim.connect(&mut stranger);
     let why = match victim.ask("send stranger 1 0 8") {
         Err(failed) => format!("{} {}", failed.status, failed.text),

@@ -1,7 +1,7 @@
-//! Peers of another version: the error names both versions where possible, and compatible versions work.
+//! Tests of peers of another version: the error names both versions if possible, and compatible versions work.
 //!
 //! The other version is simulated on the wire: addresses and datagrams are rewritten in transit, and a peer sends its own bytes.
-//! docs/wire.md has the rules.
+//! docs/wire.md states the rules.
 
 use std::path::PathBuf;
 use tieline_processes::exchange::{self, Fate};
@@ -25,7 +25,7 @@ const LOOPBACK: &str = "TIELINE_TCP_INTERFACES=127.0.0.0/8";
 const SHM: &str = "TIELINE_PROVIDERS=shm,shm-cma";
 const BOTH: &str = "TIELINE_PROVIDERS=shm,tcp,tcp-connect";
 
-/// A process on this host, with the network providers if they are built.
+/// Starts a process on this host, with the network providers if they are built.
 fn node(name: &str, providers: &str) -> Result<Node, String> {
     let mut launch = Launch::new(name, "node");
     if providers != SHM {
@@ -46,7 +46,7 @@ const COMMON: [Change; 2] = [
     ),
 ];
 
-/// An address in which the part of a provider has the next version.
+/// Returns an address in which the part of a provider has the next version.
 fn next_of(address: &[u8], provider: &str) -> (Vec<u8>, [String; 2]) {
     let at = forge::candidate(address, provider.as_bytes()).start;
     let (ours, theirs) = (address[at], address[at] + 1);
@@ -54,7 +54,7 @@ fn next_of(address: &[u8], provider: &str) -> (Vec<u8>, [String; 2]) {
     (forge::with(address, at, theirs), words)
 }
 
-/// Connects to that address, and checks that the error has all of these words.
+/// Connects to that address, and checks that the error contains all of these words.
 fn is_refused(node: &mut Node, address: &[u8], words: &[String]) {
     let failed = node.ask(&format!("connect other {}", hex(address))).expect_err("no way");
     println!("    {} is told: {} {}", node.peer.name, failed.status, failed.text);
@@ -93,7 +93,7 @@ fn processes_of_other_versions_refuse_each_other_and_both_name_both() -> Verdict
     left_out.map_or(Verdict::Passed, Verdict::Skipped)
 }
 
-/// Ends a process. Returns its pending operations.
+/// Ends a process. Returns the process's pending operations.
 fn node_end(mut node: Node) -> String {
     let pending = node.must("pending");
     node.end();
@@ -138,7 +138,7 @@ fn later_minor_version_is_accepted() -> Verdict {
     Verdict::Passed
 }
 
-/// A directory with the network providers under another release version in their notes.
+/// Makes a directory with the network providers, with another release version in their notes.
 fn released_as(version: &str) -> Result<PathBuf, String> {
     const FIELD: usize = 32;
     let from = built::folder(&built::TCP)?;
@@ -189,7 +189,7 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
     let report = leftovers::current().1.join("tmp/report");
     let mut a = hosts[0].node("a", &[NETWORK]);
     let mut b = hosts[1].node("b", &[NETWORK, &format!("TIELINE_REPORT={}", report.display())]);
-    // A dialler of another version: the listener answers with its own version, and its report names both.
+    // The dialler has another version: the listener answers with its own version, and its report names both.
     let mut dialler = hosts[0].stranger();
     let ports = hosts[1].listening();
     for port in &ports {
@@ -201,7 +201,7 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
         let said = dialler.must(&format!("greet {there} 2"));
         assert_eq!(said[..8], hex(b"TLN\x01"), "{said}");
     }
-    // The serving side reports it; this peer has everything it needs.
+    // The serving side reports the mismatch; this peer has all facilities that it needs.
     a.connect(&mut b);
     let _ = a.must("ping b");
     let told = std::fs::read_to_string(&report).expect("a report");
@@ -210,7 +210,7 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
     println!("    {line}");
     assert!(line.contains("where this side speaks version 1"));
     std::fs::remove_file(&report).expect("a file of this test");
-    // A listener of another version at the peer's address.
+    // A listener of another version uses the peer's address.
     let (address, name) = (b.must("address"), b.must("name"));
     // Names have their own listener.
     let ports = hosts[1].listening();
@@ -224,7 +224,7 @@ fn a_listener_and_a_dialler_of_other_versions_both_name_both() -> Verdict {
         println!("    {} {}", failed.status, failed.text);
         let both = "speaks version 2 of the handshake, this side version 1";
         assert!(failed.text.contains(both), "{failed:?}");
-        // Immediately: after a wait the result would be the same.
+        // The failure must be immediate: after a wait the status would be the same.
         assert_eq!(failed.status, "Unsupported", "{failed:?}");
     };
     let _ = c.must(&format!("connect b {address}"));
@@ -267,7 +267,7 @@ fn shm_greeting_of_other_version_is_refused_without_disturbance() -> Verdict {
     let _ = friend.must("ping victim");
     let mut other = Node::bare(Launch::new("other", "hostile"));
     let _ = other.must(&format!("aim {}", victim.must("address")));
-    // The refusal record, with the reason for another version.
+    // The answer is the refusal record, with the reason for another version.
     assert_eq!(other.must("greet-in-the-next-version"), "0302");
     let _ = friend.must("ping victim");
     friend.nothing_was_wrong();
@@ -287,7 +287,7 @@ fn ranks_of_other_versions_are_named_on_both_sides_of_a_rendezvous() -> Verdict 
         let launch = launch.env("TIELINE_SIZE", 2).env("TIELINE_SECRET", "of this job alone");
         Node::bare(launch.env("TIELINE_BOOTSTRAP_TIMEOUT", "3s"))
     };
-    // Rank 0 of another version.
+    // The listener acts as rank 0 of another version.
     let mut listener = hosts[0].stranger();
     let _ = listener.must(&format!("speak [::]:{PORT} 2"));
     let mut joining = member(1);
@@ -296,7 +296,7 @@ fn ranks_of_other_versions_are_named_on_both_sides_of_a_rendezvous() -> Verdict 
     let both = "speaks version 2 of the handshake, this side version 1";
     assert!(failed.text.contains(both), "{failed:?}");
     listener.end();
-    // A rank of another version.
+    // The dialler acts as a rank of another version.
     let mut serving = member(0);
     serving.peer.tell("join");
     while !hosts[0].listening().contains(&PORT) {}

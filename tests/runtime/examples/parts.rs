@@ -1,5 +1,6 @@
-//! All parts of the runtime's tests, as one job of any number of ranks under any launcher: `tieline run -n 8 --
-//! target/debug/examples/parts`. With an argument it requires that messages to the next rank go by a path with these words.
+//! Runs all parts of the runtime's tests as one job, with any number of ranks and any launcher: `tieline run -n 8 --
+//! target/debug/examples/parts`. With an argument, the program requires that the path of messages to the next rank contains the
+//! argument's words.
 
 #[path = "../tests/parts/mod.rs"]
 mod parts;

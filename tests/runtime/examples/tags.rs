@@ -2,8 +2,8 @@
 //! prints a line of JSON.
 //!
 //! `lat` is a ping-pong, one message at a time, and reports the median of half the round trip. `rate` and `bandwidth` send in one
-//! direction, and end when the receiver has confirmed all messages. They keep as many messages in flight as the compared programs
-//! (`OUTSTANDING`). The memory comes from the library itself, as in the compared programs.
+//! direction, and end when the receiver has confirmed all messages. Both keep `OUTSTANDING` messages in flight, as the compared
+//! programs do. The library allocates the memory, as in the compared programs.
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use std::time::Instant;
 use tieline::{Error, Region};
 use tieline_runtime::{Runtime, Sending};
 
-/// The sends or receives in flight.
+/// The number of sends or receives in flight.
 const OUTSTANDING: usize = 32;
 const TAG: u64 = 7;
 const END: u64 = 8;
@@ -59,7 +59,7 @@ fn there_and_back(runtime: &Runtime, len: usize, count: usize) -> Result<String,
         runtime.wait(receiving).map(drop)
     };
     runtime.barrier()?;
-    // One read of the clock per message, as in the compared programs.
+    // The clock is read once per message, as in the compared programs.
     let mut began = Instant::now();
     for _ in 0..count + count / WARM_UP {
         if runtime.rank() == 0 {
@@ -78,7 +78,7 @@ fn there_and_back(runtime: &Runtime, len: usize, count: usize) -> Result<String,
     Ok(format!("{{\"p50_ns\": {}}}", times[times.len() / 2]))
 }
 
-/// Short messages are sent from a local variable.
+/// Sends a message; a short message is sent from a local variable.
 fn send(runtime: &Runtime, to: usize, memory: &Rc<Region>) -> Result<Sending, Error> {
     match memory.len() {
         8 => runtime.send(to, TAG, &[1; 8]),
@@ -97,7 +97,8 @@ fn one_way(runtime: &Runtime, len: usize, count: usize) -> Result<String, Error>
     Ok(format!("{{\"messages_per_second\": {rate}, \"bytes_per_second\": {bytes}}}"))
 }
 
-/// All messages use one buffer on each side, as in the compared programs: separate buffers would measure the size of the caches.
+/// Sends a stream of messages from one buffer to one buffer, as the compared programs do: separate buffers would measure the size
+/// of the caches.
 fn stream(runtime: &Runtime, memory: &Rc<Region>, count: usize) -> Result<(), Error> {
     let all = || (memory, 0..memory.len());
     if runtime.rank() == 0 {

@@ -1,14 +1,14 @@
-//! Collectives: calls that every rank makes, in the same order.
+//! Collectives: calls that every rank makes in the same order.
 
 use crate::{OWN, Received, Receiving, Runtime, Sending};
 use tieline::Error;
 use tieline_tag::Pattern;
 
 impl Runtime {
-    /// Returns when every rank has called it.
+    /// Returns when every rank has called `barrier`.
     ///
     /// # Errors
-    /// If a peer has died.
+    /// Returns an error if a peer has died.
     pub fn barrier(&self) -> Result<(), Error> {
         let (rank, size, tag) = (self.rank(), self.size(), self.collective());
         let mut distance = 1;
@@ -25,11 +25,11 @@ impl Runtime {
     /// Combines the words of all ranks, one by one, by a commutative and associative operation.
     ///
     /// # Errors
-    /// If a peer has died.
+    /// Returns an error if a peer has died.
     pub fn allreduce(&self, words: &mut [u64], op: fn(u64, u64) -> u64) -> Result<(), Error> {
         let (rank, size, tag) = (self.rank(), self.size(), self.collective());
-        // The largest power of two of the ranks exchange their words. Each of the others passes its words to one of these, and gets
-        // the result.
+        // The ranks below the largest power of two exchange their words. Each of the other ranks passes its words to one of these,
+        // and gets the result.
         let many = 1 << size.ilog2();
         if rank >= many {
             let receiving = self.take_part(rank - many, tag)?;
@@ -54,13 +54,13 @@ impl Runtime {
         Ok(())
     }
 
-    /// Passes every rank its part, and returns the parts of all ranks for this one.
+    /// Passes every rank its part, and returns the parts that the ranks have sent to this rank.
     ///
     /// # Errors
-    /// If a peer has died.
+    /// Returns an error if a peer has died.
     ///
     /// # Panics
-    /// Unless there is a part for every rank.
+    /// Panics unless there is a part for every rank.
     pub fn alltoall(&self, parts: &[Vec<u8>]) -> Result<Vec<Vec<u8>>, Error> {
         let (rank, size, tag) = (self.rank(), self.size(), self.collective());
         assert_eq!(parts.len(), size);
@@ -78,12 +78,12 @@ impl Runtime {
     /// Returns the bytes of all ranks.
     ///
     /// # Errors
-    /// If a peer has died.
+    /// Returns an error if a peer has died.
     pub fn allgather(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>, Error> {
         self.alltoall(&vec![mine.to_vec(); self.size()])
     }
 
-    /// The tag of the next collective: every rank has the same count.
+    /// Returns the tag of the next collective; every rank has the same count.
     fn collective(&self) -> u64 {
         self.collectives.set(self.collectives.get() + 1);
         OWN | self.collectives.get()

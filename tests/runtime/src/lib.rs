@@ -1,15 +1,16 @@
 //! A message-passing runtime on Tieline's public interface: tagged messages, collectives, memory windows.
 //!
-//! It tests that interface, and shows how much code a runtime on top of it needs. It only uses the public calls of `tieline` and of
-//! `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread; all of its calls that wait make progress.
+//! The runtime tests this interface, and shows the amount of code that a runtime on top of it needs. The runtime uses only the
+//! public calls of `tieline` and of `tieline-tag`, and no unsafe code. A [`Runtime`] belongs to one thread; all of its calls that
+//! wait make progress.
 //!
-//! * A message has its tag in the header. A message of at most [`Runtime::eager`] bytes is sent inline. A longer one becomes a
-//!   rendezvous message from transiently registered memory. Once a receive matches, it is received into a buffer of that receive.
-//!   An application with its own buffers registers them once ([`Runtime::lend`]), and sends from and receives into them without a
-//!   copy.
-//! * The first message to a peer carries the sender's rank: later messages name their sender by a number that the receiver's worker
-//!   assigned.
-//! * Handlers only match. The resulting posts are made between progress calls, where they can be retried.
+//! * A message's tag is in the header. A message of at most [`Runtime::eager`] bytes is sent inline. A longer message becomes a
+//!   rendezvous message from transiently registered memory. When a receive matches, the message is received into a buffer of that
+//!   receive. An application with its own buffers registers them once ([`Runtime::lend`]), and sends from them and receives into
+//!   them without a copy.
+//! * The first message to a peer carries the sender's rank: later messages identify their sender by a number that the receiver's
+//!   worker assigned.
+//! * Handlers only match messages and receives. The resulting posts are made between progress calls, where they can be retried.
 
 mod collectives;
 mod slots;
@@ -29,40 +30,40 @@ use tieline::{
 };
 use tieline_tag::{Arrival, Matcher, Pattern, Post, ReceiveId};
 
-/// The header is the sender's rank.
+/// The id of the message whose header is the sender's rank.
 const HELLO: u16 = 1;
-/// The header is the tag, the payload the bytes of the message.
+/// The id of messages whose header is the tag, and whose payload is the bytes of the message.
 const MESSAGE: u16 = 2;
 
-/// Tags of the runtime's own messages have this bit; tags of the application do not.
+/// The bit that marks tags of the runtime's own messages; tags of the application do not have it.
 const OWN: u64 = 1 << 63;
-/// The most completions that are drained in one call.
+/// The maximum number of completions that are drained in one call.
 const AT_ONCE: usize = 64;
-/// The time limit for peers to fetch announced messages at the end.
+/// The time limit for peers to receive rendezvous messages during [`Runtime::finish`].
 const CLOSING: Duration = Duration::from_secs(60);
 
-/// A range of registered memory that a message is sent from or received into.
+/// A range of registered memory, from which a message is sent or into which it is received.
 pub type Part<'a> = (&'a Rc<Region>, Range<usize>);
 
 /// A message that was received.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// The rank that sent it.
+    /// The rank that sent the message.
     pub source: usize,
-    /// Its tag.
+    /// The tag of the message.
     pub tag: u64,
-    /// Its length in bytes.
+    /// The length of the message in bytes.
     pub len: usize,
-    /// Its bytes, unless it was received into registered memory.
+    /// The bytes of the message, unless it was received into registered memory.
     pub bytes: Vec<u8>,
 }
 
-/// A posted receive. It must be waited for or cancelled.
+/// A posted receive. The caller must wait for it or cancel it.
 #[derive(Debug)]
 #[must_use = "a message is lost that nobody waits for"]
 pub struct Receiving(usize);
 
-/// A sent message; it has a number until it has ended.
+/// A sent message; it has a number until the send has ended.
 #[derive(Debug)]
 #[must_use = "whether it was fetched says only a wait"]
 pub struct Sending(Option<usize>);
@@ -84,10 +85,10 @@ struct Transfer {
     id: Option<ReceiveId>,
     /// The destination, if the application has registered one.
     into: Option<Room>,
-    /// The runtime's buffer, while it is read from or written to.
+    /// The runtime's buffer, while the library reads from it or writes to it.
     lent: Option<Region>,
     has_ended: bool,
-    /// The error, if it failed.
+    /// The error, if the transfer has failed.
     failure: Option<Box<Error>>,
 }
 
@@ -95,23 +96,23 @@ struct Transfer {
 #[derive(Default)]
 struct State {
     matcher: RefCell<Matcher<Kept>>,
-    /// The rank of each peer, by the worker's number, which has no meaning elsewhere.
+    /// The rank of each peer, by the peer number that this worker has assigned.
     ranks: RefCell<Vec<Option<usize>>>,
-    /// By the word with which they are posted.
+    /// The pending transfers, by the word with which they are posted.
     transfers: RefCell<Slots<Transfer>>,
     /// The messages to receive, in order, each with its receive.
     due: RefCell<VecDeque<(usize, Rendezvous)>>,
     failed: RefCell<Option<Error>>,
-    /// A handler has changed this state since the last check.
+    /// Whether a handler has changed this state since the last check.
     stirred: Cell<bool>,
 }
 
-/// One rank.
+/// A rank of the runtime.
 pub struct Runtime {
-    // The fields are in the order of their drop.
-    /// Transfers that have ended, except for memory that a peer's device may still access.
+    // The order of the fields is the order in which they are dropped.
+    /// The transfers that have ended, except that a peer's device may still access their memory.
     leaving: RefCell<Vec<u64>>,
-    /// The endpoint to each rank, and the longest inline message to it.
+    /// The endpoint to each rank, and the length of the longest inline message to that rank.
     peers: RefCell<Vec<Option<(Endpoint, usize)>>>,
     worker: Worker,
     context: Context,
@@ -125,7 +126,7 @@ impl Runtime {
     /// Joins the job of the environment.
     ///
     /// # Errors
-    /// Those of the job, and of opening a context and a worker.
+    /// Returns the errors of the job, and of opening a context and a worker.
     pub fn start() -> Result<Runtime, Error> {
         let job = Job::from_env()?;
         let context = Context::open()?;
@@ -140,64 +141,64 @@ impl Runtime {
         Ok(runtime)
     }
 
-    /// The rank of this process.
+    /// Returns the rank of this process.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.job.rank()
     }
 
-    /// The number of ranks.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn size(&self) -> usize {
         self.job.size()
     }
 
-    /// The lane that carries messages to a rank.
+    /// Returns the lane that carries messages to a rank.
     ///
     /// # Errors
-    /// If it cannot be reached.
+    /// Returns an error if the rank cannot be reached.
     pub fn path(&self, rank: usize) -> Result<String, Error> {
         Ok(self.peer(rank)?.0.path())
     }
 
-    /// The longest inline message to this rank. Longer ones are rendezvous messages.
+    /// Returns the length of the longest inline message to this rank. Longer messages are rendezvous messages.
     ///
     /// # Errors
-    /// If it cannot be reached.
+    /// Returns an error if the rank cannot be reached.
     pub fn eager(&self, rank: usize) -> Result<usize, Error> {
         let _ = self.peer(rank)?;
         self.eager_now(rank)
     }
 
-    /// Sends bytes, which are copied; waits at most for room to do so.
+    /// Sends bytes, which are copied. The call waits at most until the message is accepted.
     ///
     /// # Errors
-    /// `Invalid` for a tag of the runtime's own; if the peer cannot be reached, or any peer has died.
+    /// Returns `Invalid` for a tag of the runtime's own messages, and an error if the peer cannot be reached or any peer has died.
     pub fn send(&self, to: usize, tag: u64, bytes: &[u8]) -> Result<Sending, Error> {
         check_tag(tag)?;
         self.send_any(to, tag, bytes)
     }
 
-    /// Memory of the library to send from and to receive into, which peers of this host can map.
+    /// Allocates memory of the library to send from and to receive into, which peers of this host can map.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Returns the library's error.
     pub fn alloc(&self, len: usize) -> Result<Rc<Region>, Error> {
         Ok(Rc::new(self.context.alloc(len)?))
     }
 
-    /// Registers memory to send from and to receive into; [`Region::into_buffer`] returns it.
+    /// Registers memory to send from and to receive into; [`Region::into_buffer`] returns the memory.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Returns the library's error.
     pub fn lend(&self, bytes: Vec<u8>) -> Result<Rc<Region>, Error> {
         Ok(Rc::new(self.context.register_transient(bytes)?))
     }
 
-    /// Sends bytes without a copy: they must not change until [`Runtime::wait_sent`] has returned.
+    /// Sends bytes without a copy: the bytes must not change until [`Runtime::wait_sent`] has returned.
     ///
     /// # Errors
-    /// As [`Runtime::send`]; `OutOfRange`.
+    /// Returns the errors of [`Runtime::send`], and `OutOfRange`.
     pub fn send_lent(&self, to: usize, tag: u64, lent: Part<'_>) -> Result<Sending, Error> {
         check_tag(tag)?;
         self.send_part(&self.peer(to)?.0, tag, lent)
@@ -207,7 +208,8 @@ impl Runtime {
         let (peer, eager) = self.peer(to)?;
         // The limit may be higher once the connection is established.
         if bytes.len() > eager && bytes.len() > self.eager_now(to)? {
-            // The library bounds its own copies of long messages: a rank that sends before it receives would deadlock.
+            // The library limits the memory for its own copies of long messages: a rank that sends before it receives would
+            // deadlock.
             return self.send_part(
                 &peer,
                 tag,
@@ -233,19 +235,19 @@ impl Runtime {
         Ok(Sending(Some(number)))
     }
 
-    /// Waits until the memory of a message can be reused: that of a short message when it was sent, that of a long one when it was
+    /// Waits until the memory of a message can be reused: for a short message, when it was sent; for a long message, when it was
     /// received.
     ///
     /// # Errors
-    /// If a peer has died.
+    /// Returns an error if a peer has died.
     pub fn wait_sent(&self, sending: Sending) -> Result<(), Error> {
         sending.0.map_or(Ok(()), |number| self.waited(number).map(drop))
     }
 
-    /// Posts a receive: from one rank or any, with this tag except for the ignored bits.
+    /// Posts a receive from one rank or from any rank. The tag must match except for the ignored bits.
     ///
     /// # Errors
-    /// `Invalid` for a tag of the runtime's own; if the sender of a long message cannot be reached.
+    /// Returns `Invalid` for a tag of the runtime's own messages, and an error if the sender of a long message cannot be reached.
     pub fn receive(
         &self,
         source: Option<usize>,
@@ -256,10 +258,10 @@ impl Runtime {
         self.receive_any(application(source, tag, ignore), None)
     }
 
-    /// The same into registered memory. A longer message is an error that ends the runtime.
+    /// Posts a receive into registered memory. A message that is longer than the memory is an error that ends the runtime.
     ///
     /// # Errors
-    /// As [`Runtime::receive`].
+    /// Returns the errors of [`Runtime::receive`].
     pub fn receive_lent(
         &self,
         source: Option<usize>,
@@ -300,7 +302,7 @@ impl Runtime {
     /// Waits for the message of a receive.
     ///
     /// # Errors
-    /// If a peer has died, or a long message could not be fetched.
+    /// Returns an error if a peer has died, or if a long message could not be received.
     pub fn wait(&self, receiving: Receiving) -> Result<Received, Error> {
         self.waited(receiving.0)
     }
@@ -321,10 +323,10 @@ impl Runtime {
         Ok(message)
     }
 
-    /// Cancels a receive without a message; returns it if it has one.
+    /// Cancels a receive that has no message. If the receive has a message, returns the receive as the error.
     ///
     /// # Errors
-    /// The receive, which must be waited for.
+    /// Returns the receive, for which the caller must wait.
     pub fn cancel(&self, receiving: Receiving) -> Result<(), Receiving> {
         let Ok(Some(id)) = self.state.transfer(receiving.0).map(|transfer| transfer.id) else {
             return Err(receiving);
@@ -334,10 +336,10 @@ impl Runtime {
         Ok(())
     }
 
-    /// The source and tag of the message that a receive would match, after some progress.
+    /// Makes some progress, and returns the source and tag of the message that a receive would match.
     ///
     /// # Errors
-    /// If a peer has died.
+    /// Returns an error if a peer has died.
     pub fn probe(
         &self,
         source: Option<usize>,
@@ -351,18 +353,19 @@ impl Runtime {
         Ok(found.map(|message| (message.source as usize, message.tag)))
     }
 
-    /// Waits for all ranks, and leaves. All sent messages have been waited for.
+    /// Waits for all ranks, and leaves the job. The caller must have waited for all sent messages.
     ///
     /// # Errors
-    /// If a peer has died, or has not received its messages in time.
+    /// Returns an error if a peer has died, or has not received its messages in time.
     pub fn finish(self) -> Result<(), Error> {
         self.barrier()?;
         self.worker.close(CLOSING).map_err(|undelivered| undelivered.error)
     }
 
-    // ---- internals ----
+    // ---- Internals ----
 
-    /// The endpoint to a rank, after the first message with this rank's number, and the longest inline message to it.
+    /// Returns the endpoint to a rank, after the first message with this rank's number, and the length of the longest inline
+    /// message to that rank.
     fn peer(&self, rank: usize) -> Result<(Endpoint, usize), Error> {
         if let Some(peer) = &self.peers.borrow()[rank] {
             return Ok(peer.clone());
@@ -374,7 +377,7 @@ impl Runtime {
         Ok((peer, eager))
     }
 
-    /// The longest inline message, read again.
+    /// Reads the length of the longest inline message again.
     fn eager_now(&self, rank: usize) -> Result<usize, Error> {
         let mut peers = self.peers.borrow_mut();
         let Some((peer, eager)) = &mut peers[rank] else { return Ok(0) };
@@ -382,7 +385,7 @@ impl Runtime {
         Ok(*eager)
     }
 
-    /// Posts an operation, with progress until there is room.
+    /// Posts an operation; makes progress and retries while the post returns `Again`.
     fn posted(
         &self,
         mut post: impl FnMut() -> Result<Outcome, PostError>,
@@ -397,7 +400,7 @@ impl Runtime {
         Ok(posted?)
     }
 
-    /// Makes progress until `done` returns true; its argument says whether the runtime's state has changed.
+    /// Makes progress until `done` returns true; the argument of `done` states whether the runtime's state has changed.
     fn until(&self, mut done: impl FnMut(bool) -> bool) -> Result<(), Error> {
         let mut advanced = Ok(false);
         let ends = || {
@@ -408,7 +411,8 @@ impl Runtime {
         advanced.map(drop)
     }
 
-    /// Processes completions, and posts the receives that handlers have queued. Returns whether there were any.
+    /// Processes completions, and posts the receives that handlers have queued. Returns whether there was a completion or a
+    /// receive.
     fn advance(&self) -> Result<bool, Error> {
         let mut ended = Ok(());
         let count = self.worker.take_completed(AT_ONCE, |word, result| {
@@ -440,13 +444,13 @@ impl Runtime {
         Ok(true)
     }
 
-    /// A sent message was received, or a received message is complete.
+    /// Records that a sent message was received, or that a received message is complete.
     fn ended(&self, number: u64) -> Result<(), Error> {
         let mut transfer = self.state.transfer(number as usize)?;
         match transfer.lent.take().map(Region::into_buffer) {
             None => transfer.into = None,
             Some(Ok(buffer)) => transfer.message.bytes = buffer.into_vec(),
-            // Devices of peers are asked to drop their access.
+            // Making progress lets peers' devices drop their access.
             Some(Err(not)) if not.error.status() == Status::Busy => {
                 transfer.lent = Some(not.region);
                 self.leaving.borrow_mut().push(number);
@@ -461,7 +465,7 @@ impl Runtime {
         Ok(())
     }
 
-    /// Receives a message; returns it if there is no room for that.
+    /// Starts to receive a message; returns the message if the post returns `Again`.
     fn take(&self, number: usize, what: Rendezvous) -> Result<Option<Rendezvous>, Error> {
         let mut transfer = self.state.transfer(number)?;
         let len = what.len();
@@ -510,13 +514,13 @@ impl State {
         Ok(())
     }
 
-    /// The first reason is kept.
+    /// Records a failure; only the first reason is kept.
     fn fail(&self, error: Error) {
         self.stirred.set(true);
         let _ = self.failed.borrow_mut().get_or_insert(error);
     }
 
-    /// A transfer has failed: its waiting call gets the error, and so do all others.
+    /// Handles a transfer that has failed: the call that waits for it gets the error, and all other calls do too.
     fn lost(&self, number: u64, error: Error) -> Error {
         if let Ok(mut transfer) = self.transfer(number as usize) {
             (transfer.has_ended, transfer.failure) = (true, Some(Box::new(error.clone())));
@@ -547,7 +551,7 @@ impl State {
         Ok(())
     }
 
-    /// `from`: a rank and a tag.
+    /// Queues the receive of a rendezvous message. `from` is a rank and a tag.
     fn announced(&self, number: usize, from: (usize, u64), what: Rendezvous) -> Result<(), Error> {
         let mut transfer = self.transfer(number)?;
         (transfer.message.source, transfer.message.tag) = from;
@@ -576,7 +580,7 @@ impl State {
     }
 }
 
-/// The destination of a message of this length.
+/// Returns the part of the destination for a message of this length.
 fn part(room: &Range<usize>, len: usize) -> Result<Range<usize>, Error> {
     let fits = len <= room.len();
     fits.then_some(room.start..room.start + len).ok_or_else(|| Status::OutOfRange.into())
@@ -588,7 +592,7 @@ fn check_tag(tag: u64) -> Result<(), Error> {
     (tag & OWN == 0).then_some(()).ok_or_else(error)
 }
 
-/// A pattern of the application, which never matches the runtime's own messages.
+/// Makes a pattern of the application, which never matches the runtime's own messages.
 fn application(source: Option<usize>, tag: u64, ignore: u64) -> Pattern {
     Pattern { source: source.map(|source| source as u64), tag, ignore: ignore & !OWN }
 }

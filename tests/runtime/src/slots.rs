@@ -13,7 +13,7 @@ impl<T> Default for Slots<T> {
 }
 
 impl<T> Slots<T> {
-    /// A new object, to be filled in place.
+    /// Adds an object, which the caller fills in place.
     pub(crate) fn add(&mut self) -> (usize, &mut T)
     where
         T: Default,
@@ -29,7 +29,7 @@ impl<T> Slots<T> {
         self.slots.get_mut(number)?.as_mut()
     }
 
-    /// Frees an object in place.
+    /// Frees an object.
     pub(crate) fn free(&mut self, number: usize) {
         if let Some(slot) = self.slots.get_mut(number).filter(|slot| slot.is_some()) {
             *slot = None;

@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::time::Duration;
 use tieline::{AtomicOp, Endpoint, Error, Outcome, Region, RemoteKey, Status, Width};
 
-/// The bytes in front of the memory, which begin with the word of its lock.
+/// The number of bytes before the memory, which begin with the word of the memory's lock.
 const LOCK: usize = 64;
 /// The longest pause between two attempts to take a lock.
 const LONGEST_NAP: Duration = Duration::from_millis(1);
 
-/// The same amount of memory on each rank. Offsets and lengths are in bytes.
+/// A window: memory of the same size on each rank. Offsets and lengths are in bytes.
 pub struct Window<'a> {
     runtime: &'a Runtime,
     mine: Region,
@@ -18,10 +18,10 @@ pub struct Window<'a> {
 }
 
 impl Runtime {
-    /// Opens a window of so many bytes on every rank. Collective.
+    /// Opens a window of `len` bytes on every rank. The call is collective.
     ///
     /// # Errors
-    /// If there is no memory, or a peer has died.
+    /// Returns an error if there is no memory, or if a peer has died.
     pub fn window(&self, len: usize) -> Result<Window<'_>, Error> {
         let mine = self.context.alloc(LOCK + len)?;
         let keys = self.allgather(&mine.remote_key()?)?;
@@ -39,17 +39,17 @@ impl Window<'_> {
     /// Writes to a rank's memory. The bytes are in place after [`Window::flush`], [`Window::unlock`] or [`Window::fence`].
     ///
     /// # Errors
-    /// Beyond the window, or if the peer has died.
+    /// Returns an error for a range beyond the window, or if the peer has died.
     pub fn put(&self, rank: usize, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         let (peer, key) = &self.ranks[rank];
         let _ = self.runtime.posted(|| peer.put_bytes(bytes, key, (LOCK + offset) as u64))?;
         Ok(())
     }
 
-    /// Reads a rank's memory, in the absence of concurrent writes.
+    /// Reads a rank's memory. No other rank may write the range at the same time.
     ///
     /// # Errors
-    /// Beyond the window, or if the peer has died.
+    /// Returns an error for a range beyond the window, or if the peer has died.
     pub fn get(&self, rank: usize, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let (peer, key) = &self.ranks[rank];
         let local = self.runtime.context.register_transient(vec![0; range.len()])?;
@@ -59,10 +59,10 @@ impl Window<'_> {
         Ok(local.into_buffer()?.into_vec())
     }
 
-    /// Combines words with those of a rank's memory, each atomically; it completes as a put does.
+    /// Combines words with those of a rank's memory, each word atomically. The operation completes as a put does.
     ///
     /// # Errors
-    /// Beyond the window, for an offset that is no multiple of 8, or if the peer has died.
+    /// Returns an error for a range beyond the window, for an offset that is no multiple of 8, or if the peer has died.
     pub fn accumulate(
         &self,
         rank: usize,
@@ -78,10 +78,10 @@ impl Window<'_> {
         Ok(())
     }
 
-    /// Waits for the lock of a rank's memory, and takes it.
+    /// Waits for the lock of a rank's memory, and takes the lock.
     ///
     /// # Errors
-    /// If a peer has died.
+    /// Returns an error if a peer has died.
     pub fn lock(&self, rank: usize) -> Result<(), Error> {
         let (peer, key) = &self.ranks[rank];
         let own = self.runtime.rank() as u64 + 1;
@@ -100,10 +100,10 @@ impl Window<'_> {
         }
     }
 
-    /// Releases the lock, once all operations under it have completed.
+    /// Waits until all operations under the lock have completed, and releases the lock.
     ///
     /// # Errors
-    /// If a peer has died, or those of the operations.
+    /// Returns an error if a peer has died, or the errors of the operations.
     pub fn unlock(&self, rank: usize) -> Result<(), Error> {
         self.flush(rank)?;
         let (peer, key) = &self.ranks[rank];
@@ -116,16 +116,16 @@ impl Window<'_> {
     /// Waits until all operations on a rank's memory have completed.
     ///
     /// # Errors
-    /// If the peer has died, or those of the operations.
+    /// Returns an error if the peer has died, or the errors of the operations.
     pub fn flush(&self, rank: usize) -> Result<(), Error> {
         let flush = self.runtime.posted(|| self.ranks[rank].0.flush())?;
         self.finish(flush).map(|_| ())
     }
 
-    /// Waits until all operations of all ranks have completed. Collective.
+    /// Waits until all operations of all ranks have completed. The call is collective.
     ///
     /// # Errors
-    /// If a peer has died, or those of the operations.
+    /// Returns an error if a peer has died, or the errors of the operations.
     pub fn fence(&self) -> Result<(), Error> {
         self.runtime.worker.flush()?;
         self.runtime.barrier()
@@ -134,7 +134,7 @@ impl Window<'_> {
     /// Reads this rank's own memory.
     ///
     /// # Errors
-    /// Beyond the window.
+    /// Returns an error for a range beyond the window.
     pub fn read(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         self.mine.to_vec(LOCK + range.start..LOCK + range.end)
     }
@@ -142,15 +142,15 @@ impl Window<'_> {
     /// Writes this rank's own memory.
     ///
     /// # Errors
-    /// Beyond the window.
+    /// Returns an error for a range beyond the window.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.mine.write(LOCK + offset, bytes)
     }
 
-    /// Closes the window. Collective.
+    /// Closes the window. The call is collective.
     ///
     /// # Errors
-    /// If a peer has died.
+    /// Returns an error if a peer has died.
     pub fn close(self) -> Result<(), Error> {
         self.fence()
     }

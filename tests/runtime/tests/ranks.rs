@@ -1,7 +1,9 @@
-//! The runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors. Every byte is
-//! checked. The example `parts` runs the same parts under other launchers, in the check of examples and in the lab.
+//! Tests of the runtime over shared memory, TCP and libfabric, with two to thirty-two ranks, more than there are processors. Every
+//! byte is checked. The example `parts` runs the same parts under other launchers, in the check of examples and in the tests of the
+//! lab.
 //!
-//! Each test starts itself again as the ranks: with `TIELINE_RANK` set it is a rank, without it the observer.
+//! Each test starts its own program again for the ranks: a process with `TIELINE_RANK` is a rank, and the process without it
+//! observes the ranks.
 
 use parts::Part;
 use std::os::unix::process::CommandExt;
@@ -15,7 +17,7 @@ use tieline_testing::{built, is_whole};
 
 mod parts;
 
-/// Even, odd, a power of two. `cargo xtask test --all` runs every size from the first to the last.
+/// The sizes of a short run: even, odd, and a power of two. `cargo xtask test --all` runs every size from the first to the last.
 const FEW: &[usize] = &[2, 3, 5, 8];
 const MANY: &[usize] = &[32];
 const SHARED_MEMORY: &[(&str, &str)] = &[("TIELINE_PROVIDERS", "shm,shm-cma")];
@@ -26,7 +28,7 @@ const LIBFABRIC: &[(&str, &str)] = &[
     ("TIELINE_OFI_INTERFACES", "lo"),
 ];
 
-/// Runs a part, if this process is a rank.
+/// Runs a part, if this process is a rank. Returns whether it is one.
 fn was_rank(part: Part, way: &str) -> bool {
     let is_rank = std::env::var_os("TIELINE_RANK").is_some();
     if is_rank {
@@ -39,7 +41,7 @@ fn was_rank(part: Part, way: &str) -> bool {
     is_rank
 }
 
-/// Runs a test with so many ranks and these settings.
+/// Runs a test with these numbers of ranks and these settings.
 fn play(test: &str, sizes: &[usize], settings: &[(&str, &str)]) {
     let (first, last) = (sizes[0], sizes[sizes.len() - 1]);
     for size in (first..=last).filter(|size| is_whole() || sizes.contains(size)) {
@@ -94,7 +96,7 @@ fn over_tcp(test: &str, part: Part) {
     }
 }
 
-/// With providers as files.
+/// Runs a test with providers that are loaded from files.
 fn play_with(
     test: &str,
     sizes: &[usize],
@@ -113,22 +115,22 @@ fn play_with(
 fn death(runtime: &Runtime) -> Result<(), Error> {
     let everyone = runtime.allgather(&[runtime.rank() as u8])?;
     assert_eq!(everyone.len(), runtime.size());
-    // The dying rank has passed the barrier; others may still be in it.
+    // The dying rank has passed the barrier; other ranks may still be in it.
     let met = runtime.barrier();
     if runtime.rank() != 1 {
         let waited = met.and_then(|()| runtime.wait(runtime.receive(None, 7, 0)?));
         let error = waited.expect_err("nobody sends anything");
-        // A rank that has learned of the death ends as well, so others may learn of its end first.
+        // A rank that was notified of the death also ends, so other ranks may be notified of its end first.
         let text = error.to_string();
-        // The text is the runtime's, or the library's if a post fails before the report of the death.
+        // The text is the runtime's text, or the library's text if a post fails before the report of the death.
         assert!(["has died", "is gone"].iter().any(|words| text.contains(words)), "{text}");
         assert!(runtime.barrier().is_err());
     }
-    // An exec replaces the process: nothing is closed, and no goodbye is sent as at `exit`.
+    // An exec replaces the process: nothing is closed, and no leave message is sent as at `exit`.
     panic!("executing `true`: {}", Command::new("true").exec())
 }
 
-/// Two messages arrive together, and the first has no room: the second is received nevertheless.
+/// Two messages arrive together, and the destination of the first is too small: the second message is received nevertheless.
 fn failure_beside(runtime: &Runtime) -> Result<(), Error> {
     const LEN: usize = 300_000;
     let me = runtime.rank();
@@ -140,7 +142,7 @@ fn failure_beside(runtime: &Runtime) -> Result<(), Error> {
     let refused = runtime.send_lent(me, 2, (&out, 0..LEN))?;
     let sending = runtime.send_lent(me, 3, (&out, 0..LEN))?;
     assert!(runtime.wait(short).is_err(), "it has no room");
-    // The sender, which is the same runtime, learns that the first was refused.
+    // The sender, which is the same runtime, is notified that the first message was refused.
     let mut failures = 0;
     while failures == 0 || room.to_vec(0..LEN)? != [7; LEN] {
         failures += usize::from(runtime.probe(None, 0, u64::MAX).is_err());
@@ -177,7 +179,7 @@ fn everything_goes_well_over_libfabric() {
     }
 }
 
-/// A test for each transport.
+/// Makes a test for each transport.
 macro_rules! both_ways {
     ($($part:path: $over_shared_memory:ident, $over_tcp:ident;)*) => { $(
         #[test]

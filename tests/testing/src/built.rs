@@ -1,12 +1,12 @@
-//! Provider files for tests: always those of this build, never those of an earlier one.
+//! Provider files for tests, which are always those of this build and never of an earlier build.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names the directory in which everything has been built already, as `cargo xtask test` does once for all suites.
+/// The variable with the directory of files that are already built. `cargo xtask test` builds them once for all suites.
 pub const GIVEN: &str = "BUILT_FOR_TESTS";
 
-/// A package and the name of its file.
+/// A package and the name of the file that it builds.
 pub type Made<'a> = (&'a str, &'a str);
 
 /// The providers over TCP.
@@ -15,14 +15,14 @@ pub const TCP: [Made<'static>; 2] = [
     ("tieline-provider-tcp-connect-plugin", "libtieline_tcp_connect.so"),
 ];
 
-/// The directory with these files, built by cargo with the profile of the calling program, unless [`GIVEN`] names a directory with
-/// them.
+/// Returns the directory with these files, built by cargo with the profile of the calling program, unless [`GIVEN`] names a
+/// directory that contains the files.
 ///
 /// # Errors
-/// The reason why they cannot be built here: the test is skipped.
+/// Returns the reason why the files cannot be built on this machine; the caller then skips its test.
 ///
 /// # Panics
-/// If they do not compile, or the directory of [`GIVEN`] lacks one.
+/// Panics if the files do not compile, or if the directory of [`GIVEN`] lacks one.
 pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     if let Some(given) = std::env::var_os(GIVEN) {
         let given = PathBuf::from(given);
@@ -33,7 +33,7 @@ pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     }
     let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
     let profile = profile(&program).ok_or("this program lies nowhere")?;
-    // The cargo that runs this test, if one does.
+    // The command is the cargo that runs this test, if there is one.
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let _ = cargo
@@ -51,10 +51,10 @@ pub fn folder(files: &[Made<'_>]) -> Result<PathBuf, String> {
     Ok(profile.to_path_buf())
 }
 
-/// The directory with the provider over libfabric.
+/// Returns the directory with the provider over libfabric.
 ///
 /// # Errors
-/// The reason why it cannot run here: the test is skipped.
+/// Returns the reason why the provider cannot run on this machine; the caller then skips its test.
 pub fn libfabric() -> Result<PathBuf, String> {
     let listed = Command::new("ldconfig").arg("-p").output();
     let is_there = |list: &[u8]| String::from_utf8_lossy(list).contains("libfabric.so.1");
@@ -64,17 +64,17 @@ pub fn libfabric() -> Result<PathBuf, String> {
     folder(&[("tieline-provider-ofi-plugin", "libtieline_ofi.so")])
 }
 
-/// Cargo's target directory, in which the calling program lies.
+/// Returns cargo's target directory, which contains the calling program.
 ///
 /// # Errors
-/// If it lies elsewhere.
+/// Returns an error if the program is elsewhere.
 pub fn target() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
     let target = profile(&program).and_then(Path::parent);
     target.map(Path::to_path_buf).ok_or_else(|| "this program lies nowhere".into())
 }
 
-/// `target/debug` of a program in it, or in its `deps` or `examples`.
+/// Returns `target/debug` for a program in this directory, or in its `deps` or `examples`.
 fn profile(program: &Path) -> Option<&Path> {
     let folder = program.parent()?;
     if folder.ends_with("deps") || folder.ends_with("examples") {

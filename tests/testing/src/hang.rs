@@ -10,14 +10,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The most processes whose stacks are read: each takes a debugger a second or two.
+/// The maximum number of processes whose stacks are read: a debugger takes one or two seconds for each.
 const MOST_DEBUGGED: usize = 4;
-/// The most stack lines of one process.
+/// The maximum number of stack lines of one process.
 const MOST_FUNCTIONS: usize = 60;
 
-/// A time limit: runs an action once it has passed, unless it is dropped before.
+/// A time limit, which runs an action after the limit has passed. Dropping the value before then cancels the action.
 pub struct Limit {
-    /// Dropped first, which ends the thread's wait.
+    /// The channel that is dropped first, which ends the thread's wait.
     ended: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -36,7 +36,7 @@ impl Limit {
 }
 
 impl Drop for Limit {
-    /// Waits for the end of `expired` if it has been called.
+    /// Ends the limit. If `expired` is running, waits for its end.
     fn drop(&mut self) {
         drop(self.ended.take());
         if let Some(thread) = self.thread.take() {
@@ -45,7 +45,7 @@ impl Drop for Limit {
     }
 }
 
-/// The descendants of a process, parents before children, without the process itself.
+/// Returns the descendants of a process, parents before children, without the process itself.
 #[must_use]
 pub fn descendants(of: u32) -> Vec<u32> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -67,15 +67,15 @@ pub fn descendants(of: u32) -> Vec<u32> {
     found
 }
 
-/// The state and the parent in `/proc/ID/stat`, which follow the name; the name may contain anything.
+/// Returns the state and the parent in `/proc/ID/stat`. These fields follow the name, which may contain any character.
 fn state_and_parent(id: u32) -> Option<(char, u32)> {
     let text = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = text.get(text.rfind(')')? + 1..)?.split_whitespace();
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// The waits of a process and its descendants, as text; for this process only those of its descendants. `own` is the directory of
-/// the programs whose stacks are read, such as cargo's target directory.
+/// Returns the waits of a process and its descendants, as text. If the process is the caller, the text covers only its descendants.
+/// `own` is the directory of the programs whose stacks are read, such as cargo's target directory.
 #[must_use]
 pub fn told(of: u32, own: &Path) -> String {
     let mut text = String::new();
@@ -90,7 +90,7 @@ pub fn told(of: u32, own: &Path) -> String {
         let program = fs::read_link(format!("/proc/{id}/exe"));
         program.is_ok_and(|program| program.starts_with(own))
     };
-    // The last ones are those that the others wait for.
+    // The processes at the end of the list are those for which the others wait.
     for id in all.iter().rev().filter(is_own).take(MOST_DEBUGGED) {
         tell_functions(&mut text, *id);
     }
@@ -130,7 +130,7 @@ fn tell_process(text: &mut String, id: u32) {
     }
 }
 
-/// A line of `/proc/*/syscall` as text: the number of the call and its arguments.
+/// Describes a line of `/proc/*/syscall`: the number of the call and its arguments.
 fn waits_for(line: &str, descriptor: impl Fn(u64) -> String) -> String {
     let mut words = line.split_whitespace();
     let number: i64 = match words.next() {
@@ -150,7 +150,7 @@ fn waits_for(line: &str, descriptor: impl Fn(u64) -> String) -> String {
     }
 }
 
-/// The blocking calls, and whether they wait for a descriptor.
+/// Returns the name of a blocking call, and whether the call waits for a descriptor.
 fn call(number: i64) -> Option<(&'static str, bool)> {
     if cfg!(not(target_arch = "x86_64")) {
         return None;
@@ -180,7 +180,7 @@ fn call(number: i64) -> Option<(&'static str, bool)> {
     })
 }
 
-/// The stack of a process, by a debugger if one is installed.
+/// Appends the stack of a process, if a debugger is installed.
 fn tell_functions(text: &mut String, id: u32) {
     let mut debugger = Command::new("timeout");
     let _ = debugger
@@ -203,7 +203,7 @@ fn tell_functions(text: &mut String, id: u32) {
 
 /// Ends every descendant of a process.
 pub fn end(of: u32) {
-    // Processes that were started meanwhile are found in the next round.
+    // The next round finds processes that were started during this round.
     for _ in 0..10 {
         let all = descendants(of);
         let alive = |id: &u32| state_and_parent(*id).is_some_and(|(state, _)| state != 'Z');
@@ -211,7 +211,7 @@ pub fn end(of: u32) {
         if alive.is_empty() {
             return;
         }
-        // `kill` itself is a child of the caller, and gone afterwards.
+        // `kill` itself is a child of the caller, and has ended when the call returns.
         let _ = Command::new("kill").arg("-KILL").args(&alive).stderr(Stdio::null()).status();
     }
 }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use std::process::Child;
 
-    /// A shell whose child waits for a descriptor.
+    /// Starts a shell whose child waits for a descriptor.
     fn waiting() -> Child {
         let mut shell = Command::new("sh");
         let _ = shell.args(["-c", "sleep 1000; :"]).stdin(Stdio::piped());
@@ -247,7 +247,7 @@ mod tests {
         assert!(!below_us.contains(&format!("process {} (", std::process::id())), "{below_us}");
         assert!(below_us.contains(&format!("process {} (", child.id())), "{below_us}");
         end(child.id());
-        // The shell continues after the killed sleep.
+        // The shell continues after its child `sleep` was killed.
         assert!(child.wait().unwrap().success());
         assert!(descendants(child.id()).is_empty());
     }

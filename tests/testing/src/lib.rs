@@ -1,6 +1,6 @@
-//! Common parts of tests and their runners: time limits, reports of waits, bounded wait loops, and the files of this build.
+//! Code that tests and their runners share: time limits, reports of waits, bounded wait loops, and the files of this build.
 //!
-//! It has no dependencies, so that test runners can use it before anything else is built.
+//! The crate has no dependencies, so that test runners can use it before other crates are built.
 
 pub mod built;
 pub mod hang;
@@ -11,10 +11,10 @@ mod wait;
 pub use sys::holds_in_child;
 pub use wait::Wait;
 
-/// Set by `cargo xtask test --all`, which runs long tests at full length.
+/// The variable that `cargo xtask test --all` sets; long tests then run at full length.
 pub const WHOLE: &str = "TESTS_WHOLE";
 
-/// Whether long tests run at full length: all sizes, all programs.
+/// Checks whether long tests run at full length: all sizes, all programs.
 #[must_use]
 pub fn is_whole() -> bool {
     std::env::var_os(WHOLE).is_some()

@@ -1,13 +1,14 @@
-//! libfabric 2.x, which Debian 12 lacks, from a Python package that contains it.
+//! The file of libfabric 2.x, which Debian 12 lacks, from a Python package that contains it.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The pinned package with its hash. Another processor needs another line.
+/// The pinned package with its hash. Another processor architecture needs another line.
 const PACKAGE: &str = "mpich==5.0.2 \
     --hash=sha256:8fed465ebff269ea2ebac179a25de02671ddf8df476e0f115be089015015cfd4";
 
-/// `$1`: the file, `$2`: the package. One process at a time; the file is moved to its place when it is complete.
+/// A script that fetches the file `$1` from the package `$2`. One process at a time runs the script. The file is moved to its final
+/// place when it is complete.
 const FETCH: &str = r#"
     test -e "$1" && exit 0
     folder=$1.folder
@@ -22,11 +23,11 @@ const FETCH: &str = r#"
     exit $code
 "#;
 
-/// The file of libfabric 2.5, for `TIELINE_OFI_LIBRARY`. The first test that needs it fetches it with pip, and it is kept below
-/// cargo's target directory.
+/// Returns the file of libfabric 2.5, for `TIELINE_OFI_LIBRARY`. The first test that needs the file fetches it with pip. The file
+/// is kept below cargo's target directory.
 ///
 /// # Errors
-/// The reason why it is not available here: the test is skipped.
+/// Returns the reason why the file is not available on this machine; the caller then skips its test.
 pub fn newer() -> Result<PathBuf, String> {
     if !cfg!(all(target_arch = "x86_64", target_env = "gnu")) {
         return Err("no package with libfabric 2.5 is known for this processor".into());

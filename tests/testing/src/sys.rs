@@ -1,4 +1,4 @@
-//! Forked children. The declarations are handwritten, since no others are needed here.
+//! Forked children. The C functions are declared by hand, so that the crate needs no dependency.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_uint};
@@ -11,13 +11,13 @@ unsafe extern "C" {
     fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
 }
 
-/// Calls `asked` in a forked child, whose only thread is the calling one. `true`: it returned true within 20 s.
+/// Calls `asked` in a forked child, whose only thread is the calling thread. Returns whether `asked` returned true within 20 s.
 ///
 /// # Panics
-/// If the fork fails.
+/// Panics if the fork fails.
 #[must_use]
 pub fn holds_in_child(asked: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child does only the operations that are allowed in a forked child of a threaded program, which is what is tested.
+    // SAFETY: the child makes only calls that are allowed in a forked child of a threaded program, which the test checks.
     let pid = unsafe { fork() };
     assert!(pid >= 0, "fork: {}", std::io::Error::last_os_error());
     if pid == 0 {
@@ -29,7 +29,7 @@ pub fn holds_in_child(asked: impl FnOnce() -> bool) -> bool {
         }
     }
     let mut status = -1;
-    // SAFETY: a child of this process, and a writable status.
+    // SAFETY: the process is a child of this process, and the status is writable.
     let waited = unsafe { waitpid(pid, &mut status, 0) };
     waited == pid && status == 0
 }

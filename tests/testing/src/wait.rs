@@ -1,11 +1,11 @@
-//! Wait loops with a limit: a test that waits for an event that never comes fails with the event's name.
+//! Wait loops with a limit: a test that waits for an event that does not happen fails with the event's name.
 
 use std::time::{Duration, Instant};
 
-/// The time within which an event happens on any busy machine, or never.
+/// The time after which an event counts as never happening, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(100);
 
-/// One wait loop.
+/// A wait loop with a limit.
 pub struct Wait {
     what: String,
     until: Instant,
@@ -18,10 +18,10 @@ impl Wait {
         Wait { what: what.into(), until: Instant::now() + PATIENCE }
     }
 
-    /// Called in each round of the loop.
+    /// Checks the limit; each round of the loop calls this function.
     ///
     /// # Panics
-    /// If it has waited for too long.
+    /// Panics if the limit has passed.
     #[track_caller]
     pub fn goes_on(&self) {
         assert!(Instant::now() < self.until, "{} did not come in {PATIENCE:?}", self.what);

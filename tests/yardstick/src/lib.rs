@@ -1,4 +1,4 @@
-//! Compares the C declarations of a provider with those of a crate that makes them from the headers.
+//! Compares the C declarations of a provider with those of a crate that generates its declarations from the headers.
 //!
 //! `build.rs` reads the declarations and writes the comparisons. The tests run them.
 
@@ -15,10 +15,10 @@ pub struct Comparison {
     pub fits: bool,
 }
 
-/// Fails with all values that do not fit.
+/// Fails if a value does not fit, and names all such values.
 ///
 /// # Panics
-/// If a value does not fit, or nothing is compared.
+/// Panics if a value does not fit, or if there is no comparison.
 pub fn assert_fit(comparisons: &[Comparison]) {
     assert!(!comparisons.is_empty());
     let wrong: Vec<_> = comparisons.iter().filter(|comparison| !comparison.fits).collect();
@@ -26,14 +26,14 @@ pub fn assert_fit(comparisons: &[Comparison]) {
     println!("{} values compared", comparisons.len());
 }
 
-/// The number of declarations.
+/// The number of declarations of each kind.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Declared {
-    /// Structures and unions.
+    /// The number of structures and unions.
     pub records: usize,
-    /// Their fields that other modules can use.
+    /// The number of their fields that other modules can use.
     pub fields: usize,
-    /// Constants in `numbers!`.
+    /// The number of constants in `numbers!`.
     pub constants: usize,
 }
 
@@ -49,7 +49,7 @@ impl Declared {
     }
 }
 
-/// The constants outside of `numbers!`, for which `build.rs` writes no comparison.
+/// Returns the constants outside of `numbers!`, for which `build.rs` writes no comparison.
 pub fn other_constants<'t>(texts: &[&'t str]) -> Vec<&'t str> {
     let lines = texts.iter().flat_map(|text| text.lines());
     let constants = lines.filter_map(|line| line.strip_prefix("pub(crate) const "));
@@ -57,7 +57,7 @@ pub fn other_constants<'t>(texts: &[&'t str]) -> Vec<&'t str> {
     values.filter_map(|rest| rest.split(':').next()).collect()
 }
 
-/// Adds one comparison: the first value equals the second, or does not exceed it.
+/// Adds one comparison, which requires that the first value equals the second, or does not exceed it.
 #[macro_export]
 macro_rules! compare {
     ($out:ident, $what:expr, $ours:expr, $relation:tt, $theirs:expr) => {{
@@ -77,7 +77,7 @@ macro_rules! compare_record {
     ($out:ident, head, $ours:ty, $theirs:ty) => {
         $crate::compare_record!($out, <=, size_of::<$ours>(), $ours, $theirs);
     };
-    // The provider declares the first fields and room for more.
+    // The provider declares the first fields, and space for more.
     ($out:ident, spare, $ours:ty, $theirs:ty) => {
         $crate::compare_record!($out, <=, core::mem::offset_of!($ours, spare), $ours, $theirs);
         let what = format!("size of {} with the room behind it", stringify!($theirs));
@@ -106,7 +106,7 @@ macro_rules! compare_field {
     };
 }
 
-/// The size of a field of a structure or union.
+/// Returns the size of a field of a structure or union.
 #[macro_export]
 macro_rules! size_of_field {
     ($record:ty, $($field:ident).+) => {{

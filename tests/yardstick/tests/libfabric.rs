@@ -1,4 +1,4 @@
-//! The declarations of `providers/ofi` beside those of ofi-libfabric-sys.
+//! Compares the declarations of `providers/ofi` with those of ofi-libfabric-sys.
 
 #![allow(dead_code, missing_docs)]
 

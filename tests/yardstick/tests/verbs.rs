@@ -1,4 +1,4 @@
-//! The declarations of `providers/verbs` beside those of rdma-sys.
+//! Compares the declarations of `providers/verbs` with those of rdma-sys.
 
 #![allow(dead_code, missing_docs)]
 

@@ -1,4 +1,4 @@
-//! Both processes add to one counter at once; every increment must be there, and every value seen once.
+//! Both processes increment one counter at the same time. Every increment must be counted, and every value must be fetched once.
 
 use super::pair::Pair;
 use super::show::Show;
@@ -7,14 +7,14 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tieline::{Error, Status};
 
-/// Increments of each process.
+/// The number of increments that each process makes.
 const EACH: u64 = 200_000;
 
 pub(super) fn contend(pair: &Pair<'_>, show: &Show) -> Result<(), Error> {
     let what = "atomics, contended";
     let region = pair.context.alloc(64)?;
     let other = pair.exchange_keys(&region)?;
-    // Both go through an endpoint: rank 0 through one that leads to itself.
+    // Both processes use an endpoint: rank 0 uses an endpoint to itself.
     let myself = pair.worker_to_itself()?;
     let (endpoint, key) = match pair.is_source() {
         true => (&myself, myself.import_key(&region.remote_key()?)?),

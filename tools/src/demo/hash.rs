@@ -1,5 +1,5 @@
-//! A checksum of 64 bits that notices every changed, missing, added or exchanged word; no protection against
-//! anybody. FNV-1a over words instead of bytes, in four lanes so that it is as fast as memory.
+//! A 64-bit checksum that detects every changed, missing, added or exchanged word. The checksum is not secure against an attacker.
+//! The algorithm is FNV-1a over words instead of bytes, in four lanes, so that its speed is that of memory.
 
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
@@ -22,7 +22,7 @@ pub(super) fn hash(bytes: &[u8]) -> u64 {
 fn step(lane: u64, word: &[u8]) -> u64 {
     let mut full = [0; 8];
     full[..word.len()].copy_from_slice(word);
-    // The multiplication carries upwards only; the rotation brings high bits down again.
+    // A multiplication carries only upwards, so the rotation moves high bits down again.
     (lane ^ u64::from_le_bytes(full)).wrapping_mul(PRIME).rotate_left(29)
 }
 

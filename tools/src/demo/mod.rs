@@ -1,5 +1,5 @@
-//! `tieline demo FILE`, the program of `cargo xtask demo`: two ranks of a job move a file by message, by put and
-//! by get, and contend for a counter. Rank 0 has the file and says what happens.
+//! `tieline demo FILE`, the program of `cargo xtask demo`: two ranks of a job move a file by message, by put and by get, and
+//! contend for a counter. Rank 0 reads the file, and prints each step.
 
 mod atomics;
 mod hash;
@@ -51,7 +51,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The most of a file that is moved, and of what is no file and may never end.
+/// The maximum number of bytes that are moved of a file, or of an input that is not a file and may have no end.
 const MOST: u64 = 4 << 30;
 const MOST_OF_A_STREAM: u64 = 256 << 20;
 
@@ -75,7 +75,7 @@ fn read(args: &Args) -> Result<Vec<u8>, Error> {
     }
 }
 
-/// Data that arrived as something else.
+/// Makes the error for data that differs after the transfer.
 fn differs(what: &str, sent: u64, arrived: u64) -> Error {
     Error::new(
         Status::BadData,

@@ -1,4 +1,4 @@
-//! The file goes from rank 0 to rank 1 in three ways, and each time rank 1's checksum is compared.
+//! Moves the file from rank 0 to rank 1 by message, by put and by get, and compares rank 1's checksum after each.
 
 use super::hash::hash;
 use super::pair::{PIECE, Pair};
@@ -6,10 +6,10 @@ use super::show::Show;
 use std::time::Instant;
 use tieline::{Access, Error, Region};
 
-/// A put or get at a time, so that progress can be shown.
+/// The length in bytes of one put or get: the file is split, so that progress can be shown.
 const STRIDE: usize = 8 << 20;
 
-/// As many messages as it takes.
+/// Sends the file in messages.
 pub(super) fn by_message(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Error> {
     let what = "message";
     let len = pair.agree(file.len() as u64)?.0 as usize;
@@ -39,7 +39,8 @@ pub(super) fn by_message(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<()
     verified(what, sum, arrived, || show.moved(what, len, took, &path, &why))
 }
 
-/// Rank 0 writes into memory of rank 1: once into memory of the library, once into rank 1's own.
+/// Puts the file from rank 0 into memory of rank 1: once into memory that the library has allocated, once into memory of rank 1
+/// itself.
 pub(super) fn by_put(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Error> {
     let (len, sum) = (pair.agree(file.len() as u64)?.0 as usize, pair.agree(hash(file))?.0);
     for (what, alloc) in [("put, memory of alloc", true), ("put, ordinary memory", false)] {
@@ -53,7 +54,7 @@ pub(super) fn by_put(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Er
     Ok(())
 }
 
-/// Rank 1 reads memory of rank 0.
+/// Gets the file at rank 1 from memory of rank 0.
 pub(super) fn by_get(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Error> {
     let (len, sum) = (pair.agree(file.len() as u64)?.0 as usize, pair.agree(hash(file))?.0);
     let memory = if pair.is_source() { file.to_vec() } else { vec![0; len] };
@@ -61,7 +62,7 @@ pub(super) fn by_get(pair: &Pair<'_>, show: &Show, file: &[u8]) -> Result<(), Er
     one_sided(pair, show, "get, ordinary memory", &region, !pair.is_source(), sum)
 }
 
-/// The process that `acts` puts or gets the whole region, piece by piece; the other one only makes progress.
+/// Puts or gets the whole region in pieces, in the process that `acts`; the other process only makes progress.
 fn one_sided(
     pair: &Pair<'_>,
     show: &Show,
@@ -92,7 +93,8 @@ fn one_sided(
         false => hash(&region.to_vec(0..region.len())?),
     };
     let arrived = pair.agree(arrived)?.1;
-    // The routes that the acting side used. For a get the acting side is the other process, whose choice mirrors ours.
+    // The path is that of the acting side. For a get, the acting side is the other process, whose choice mirrors that of this
+    // process.
     let path = key.path();
     verified(what, sum, arrived, || {
         show.moved(what, region.len(), took, &path, &pair.why(&path, false))

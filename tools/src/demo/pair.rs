@@ -1,11 +1,11 @@
-//! The two processes: contexts, the endpoint to the other one, and small agreements through the job.
+//! The two processes: contexts, the endpoint to the other process, and exchanges of small values through the job.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use tieline::explain::Verdict;
 use tieline::{Context, Endpoint, Error, Job, Outcome, PostError, Region, RemoteKey, Worker};
 
-/// Message ids.
+/// The id of messages with pieces of the file.
 pub(super) const PIECE: u16 = 1;
 pub(super) const NOTE: u16 = 2;
 
@@ -15,7 +15,7 @@ pub(super) struct Pair<'a> {
     pub(super) endpoint: Endpoint,
     /// The buffer in which pieces are assembled.
     pub(super) arriving: Rc<RefCell<Vec<u8>>>,
-    /// How many bytes of it have come.
+    /// The number of bytes in the buffer that have arrived.
     pub(super) arrived: Rc<Cell<usize>>,
     /// Numbers that the other process has sent, oldest first.
     notes: Rc<RefCell<Vec<u64>>>,
@@ -50,17 +50,17 @@ impl<'a> Pair<'a> {
         Ok(Pair { job, context, endpoint, arriving, arrived, notes, failed, worker })
     }
 
-    /// An endpoint that leads to this process.
+    /// Opens an endpoint that leads to this process.
     pub(super) fn worker_to_itself(&self) -> Result<Endpoint, Error> {
         Ok(self.worker.connect(&self.worker.address()?)?)
     }
 
-    /// Whether this process has the file.
+    /// Checks whether this process has the file.
     pub(super) fn is_source(&self) -> bool {
         self.job.rank() == 0
     }
 
-    /// Progress; an error once the other process is gone.
+    /// Makes progress; returns an error if the other process is gone.
     pub(super) fn step(&self) -> Result<(), Error> {
         if self.worker.progress() == 0 {
             if let Some(error) = self.failed.borrow_mut().take() {
@@ -71,12 +71,12 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Sends, however often it takes.
+    /// Sends a message, and retries until it is accepted.
     pub(super) fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Error> {
         self.post(|| self.endpoint.send(id, header, payload)).map(drop)
     }
 
-    /// Posts, however often it takes.
+    /// Posts an operation, and retries until it is accepted.
     pub(super) fn post(
         &self,
         mut post: impl FnMut() -> Result<Outcome, PostError>,
@@ -103,8 +103,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Tells the other process a number, waits for its own, and returns both: rank 0's and rank 1's. Also a
-    /// barrier, in which both make progress.
+    /// Sends a number to the other process, waits for the other's number, and returns rank 0's number and rank 1's number. The call
+    /// is also a barrier, in which both processes make progress.
     pub(super) fn agree(&self, number: u64) -> Result<(u64, u64), Error> {
         self.send(NOTE, number, &[])?;
         while self.notes.borrow().is_empty() {
@@ -114,7 +114,7 @@ impl<'a> Pair<'a> {
         Ok(if self.is_source() { (number, other) } else { (other, number) })
     }
 
-    /// Gives the other process our region's key, and takes its own.
+    /// Sends the key of this process's region to the other process, and receives the other's key.
     pub(super) fn exchange_keys(&self, mine: &Region) -> Result<RemoteKey, Error> {
         let keys = self.job.exchange(&mine.remote_key()?)?;
         let key = self.endpoint.import_key(&keys[1 - self.job.rank()])?;
@@ -124,14 +124,14 @@ impl<'a> Pair<'a> {
         Ok(key)
     }
 
-    /// The module that `role` was given to for this peer.
+    /// Returns the module that was chosen for `role` and this peer.
     pub(super) fn chosen_for(&self, role: &str) -> String {
         self.choices()
             .find(|c| c.roles.iter().any(|r| r == role))
             .map_or("emulated".into(), |c| c.path)
     }
 
-    /// Why `path` carries messages, or puts and gets: the record gives a reason for each role in turn.
+    /// Returns the reason why `path` carries messages, or puts and gets: the record contains a reason for each role in turn.
     pub(super) fn why(&self, path: &str, messages: bool) -> String {
         let Some(choice) = self.choices().find(|c| c.path == path) else { return String::new() };
         let mut clauses = choice.because.split("; ");

@@ -1,4 +1,4 @@
-//! Output of rank 0: one line per finished step, and its progress while the step runs.
+//! The output of rank 0: a line for each finished step, and the progress of the running step.
 
 use crate::perf::scaled;
 use std::io::{IsTerminal, Write};
@@ -14,14 +14,14 @@ impl Show {
         Show { speaks, draws: speaks && std::io::stderr().is_terminal() }
     }
 
-    /// One line. A reader that went away is no reason to stop.
+    /// Prints a line. If the reader has closed the output, the program continues.
     pub(super) fn line(&self, text: &str) {
         if self.speaks {
             let _ = writeln!(std::io::stdout(), "{text}");
         }
     }
 
-    /// A step that is over: what, in which time, how fast, what was checked, over which path and why.
+    /// Prints a finished step: its name, its time, its rate, the checks, and the path with the reason for the path.
     pub(super) fn step(
         &self,
         what: &str,
@@ -37,7 +37,7 @@ impl Show {
         ));
     }
 
-    /// A move that is over.
+    /// Prints a finished move of the file.
     pub(super) fn moved(&self, what: &str, len: usize, took: Duration, path: &str, why: &str) {
         let rate = scaled(len as f64 / took.as_secs_f64().max(1e-9), "B/s");
         self.step(what, took, &rate, "checksum ok", path, why);
@@ -48,7 +48,7 @@ impl Show {
     }
 }
 
-/// A bar that is drawn over, where a terminal shows it.
+/// A progress bar that is overwritten, if the output is a terminal.
 pub(super) struct Progress<'a> {
     show: &'a Show,
     what: &'a str,
@@ -76,7 +76,7 @@ impl Drop for Progress<'_> {
     }
 }
 
-/// `146.5 MiB`.
+/// Formats a number of bytes: `146.5 MiB`.
 pub(super) fn bytes(count: u64) -> String {
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if count >= 1 << shift {

@@ -1,4 +1,4 @@
-//! The date of today, as changelogs write it.
+//! The present date, in the formats of changelogs.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -6,10 +6,10 @@ const MONTHS: [&str; 12] =
     ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 
-/// The last day that is written with a year of four digits.
+/// The last day whose year has four digits.
 const LAST_DAY: u64 = 2_932_896;
 
-/// A day.
+/// A date.
 pub(super) struct Date {
     weekday: &'static str,
     day: u64,
@@ -18,7 +18,7 @@ pub(super) struct Date {
 }
 
 impl Date {
-    /// Today, or the day that `SOURCE_DATE_EPOCH` names.
+    /// Returns today's date, or the date that `SOURCE_DATE_EPOCH` states.
     pub(super) fn today() -> Date {
         let named =
             std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.parse().ok());
@@ -26,12 +26,12 @@ impl Date {
         Date::from_second(named.unwrap_or(now))
     }
 
-    /// That of so many seconds after the beginning of 1970; what is later than the year 9999 is written as its last day.
+    /// Returns the date of a time, in seconds after the beginning of 1970. A time after the year 9999 gives the last day of 9999.
     fn from_second(second: u64) -> Date {
         Date::of((second / 86400).min(LAST_DAY))
     }
 
-    /// So many days after the first of January 1970.
+    /// Returns the date of a number of days after the first of January 1970.
     fn of(days: u64) -> Date {
         let weekday = DAYS[(days % 7) as usize];
         let (mut year, mut left) = (1970, days);
@@ -51,13 +51,13 @@ impl Date {
         Date { weekday, day: left + 1, month: MONTHS[month % 12], year }
     }
 
-    /// As in Debian's changelogs.
+    /// Formats the date as in Debian's changelogs.
     pub(super) fn debian(&self) -> String {
         let Date { weekday, day, month, year } = self;
         format!("{weekday}, {day:02} {month} {year} 12:00:00 +0000")
     }
 
-    /// As in those of rpm.
+    /// Formats the date as in rpm's changelogs.
     pub(super) fn rpm(&self) -> String {
         let Date { weekday, day, month, year } = self;
         format!("{weekday} {month} {day:02} {year}")

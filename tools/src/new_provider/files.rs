@@ -17,7 +17,7 @@ macro_rules! template {
 
 const MAKEFILE_TAIL: &str = template!("common/Makefile.tail");
 
-/// The texts of the licences of what is written, as they are.
+/// The texts of the licences that the written files have.
 const LICENCES: [(&str, &str); 2] = [
     ("LICENSE-MIT", include_str!("../../LICENSE-MIT")),
     ("LICENSE-APACHE", include_str!("../../LICENSE-APACHE")),
@@ -29,7 +29,7 @@ pkg-config and libtieline-dev (libtieline-devel), which has the crate `tieline-p
 crates.io: `cargo vendor` it where a package is built without a network. For packages debhelper or rpm-build. With rustup no package
 has cargo, and Debian's build asks for one: `make deb DEB_FLAGS=--no-check-builddeps`.";
 
-/// The files of a provider of this name, by [`author`] or another.
+/// Returns the files of a provider of this name, with [`author`] or another author.
 pub(super) fn of(name: &str, language: Language, api: &str, author: &str) -> Vec<Written> {
     let date = Date::today();
     let rust = language == Language::Rust;
@@ -80,7 +80,7 @@ pub(super) fn of(name: &str, language: Language, api: &str, author: &str) -> Vec
     files.into_iter().map(|(name, text)| Written { name, text }).collect()
 }
 
-/// The example in C, under another name.
+/// Returns the files of the C example, under another name.
 fn c(name: &str) -> Vec<(String, String)> {
     const COMPILED: &str = "cc -Wall -Werror -std=c11 -shared -fPIC -I include -o libtieline_loopback.so docs/examples/loopback.c";
     let words = [
@@ -92,7 +92,7 @@ fn c(name: &str) -> Vec<(String, String)> {
     vec![("provider.c".into(), replaced(template!("c/provider.c"), &words))]
 }
 
-/// The example in Rust, under another name.
+/// Returns the files of the Rust example, under another name.
 fn rust(name: &str) -> Vec<(String, String)> {
     let file = name.replace('-', "_");
     let words = [
@@ -112,7 +112,7 @@ fn rust(name: &str) -> Vec<(String, String)> {
     files.map(|(file, text)| (file.to_owned(), changed(text))).into()
 }
 
-/// A text with each of these words replaced in one pass: what was put in is not looked at again.
+/// Replaces each of these words in one pass: replacements are not searched again.
 fn replaced(text: &str, words: &[(&str, String)]) -> String {
     let (mut whole, mut left) = (String::with_capacity(text.len()), text);
     let next = |left: &str| {
@@ -127,25 +127,25 @@ fn replaced(text: &str, words: &[(&str, String)]) -> String {
     whole + left
 }
 
-/// As in the names of its variables.
+/// Converts a provider's name to its spelling in variables.
 fn variable(name: &str) -> String {
     name.to_uppercase().replace('-', "_")
 }
 
-/// The author of the package, if Debian's tools know a name.
+/// Returns the author of the package, if Debian's tools know a name.
 pub(super) fn author() -> String {
     let word = |name: &str| std::env::var(name).ok().filter(|word| !word.is_empty());
     named(word("DEBFULLNAME"), word("DEBEMAIL"))
 }
 
-/// `Name <address>`; an address that has a name with it says all.
+/// Formats an author as `Name <address>`. If the address already contains a name, returns the address alone.
 fn named(name: Option<String>, address: Option<String>) -> String {
     let address = address.unwrap_or_else(|| "you@example.org".into());
     let author = match address.contains('<') {
         true => address,
         false => format!("{} <{address}>", name.unwrap_or_else(|| "Your Name".into())),
     };
-    // A changelog has it within a line.
+    // A changelog contains the author within a line, so control characters become blanks.
     author.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 

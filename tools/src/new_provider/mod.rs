@@ -1,4 +1,4 @@
-//! `tieline new-provider NAME --lang c|rust`: a provider that builds, passes `tieline check` and makes its own packages.
+//! `tieline new-provider NAME --lang c|rust` writes a provider that builds, passes `tieline check` and makes its own packages.
 
 mod date;
 mod files;
@@ -11,22 +11,23 @@ use tieline::Error;
 
 /// Write a new provider: source, packages, man page
 ///
-/// The new provider builds unchanged, passes `tieline check`, and makes a Debian package and an rpm. Their dependency on the
-/// interface is read from the file itself. It moves data from an interface to itself: change it from there.
+/// The new provider builds unchanged, passes `tieline check`, and makes a Debian package and an rpm. The packages' dependency on
+/// the ABI is read from the provider file. The new provider moves data from an interface to itself: replace this with your
+/// transport.
 #[derive(clap::Args)]
 #[command(
     after_help = "Example: tieline new-provider mynet --lang c && make -C tieline-provider-mynet check"
 )]
 pub(crate) struct Args {
-    /// Its name, as in TIELINE_PROVIDERS: a-z, 0-9 and `-`, at most 31
+    /// The name of the provider, as in TIELINE_PROVIDERS: a-z, 0-9 and `-`, at most 31
     name: String,
-    /// In which language
+    /// The language of the provider
     #[arg(long, value_enum)]
     lang: Language,
     /// The directory to create; it must not exist. Default: tieline-provider-NAME
     #[arg(long)]
     directory: Option<PathBuf>,
-    /// Rust: where the source of the crate tieline-plugin-api is; else where libtieline-dev has it, or the registry
+    /// For Rust, the directory of the crate tieline-plugin-api [default: that of libtieline-dev, else the registry]
     #[arg(long)]
     plugin_api: Option<PathBuf>,
 }
@@ -64,7 +65,7 @@ pub(crate) fn main(args: &Args) -> Result<ExitCode, Error> {
     ))
 }
 
-/// How `Cargo.toml` names the crate.
+/// Returns the dependency on the crate in the form of `Cargo.toml`.
 fn api(given: Option<PathBuf>) -> String {
     let installed = || Some(PathBuf::from(INSTALLED_API)).filter(|path| path.exists());
     match given.or_else(installed) {
@@ -76,7 +77,7 @@ fn api(given: Option<PathBuf>) -> String {
     }
 }
 
-/// A string as TOML writes it, whatever is in it.
+/// Returns a string in TOML syntax, for any content.
 fn quoted(text: &str) -> String {
     let mut whole = String::from('"');
     for c in text.chars() {
@@ -97,8 +98,8 @@ fn check_name(name: &str) -> Result<(), Error> {
     if !first || !rest || name.len() > 31 || name.ends_with('-') {
         return Err(misuse(format!("`{name}` is no name for a provider"), RULE, "choose another"));
     }
-    // `core` and `oob` are nobody's, `TIELINE_CONNECT_...` and `TIELINE_PRIORITY_...` are the core's, and two providers of one
-    // name are one too many.
+    // The names that a provider must not have: `core` and `oob` have another meaning, `TIELINE_CONNECT_...` and
+    // `TIELINE_PRIORITY_...` belong to the core, and two providers must not have the same name.
     const TAKEN: [&str; 13] = [
         "connect",
         "core",
@@ -149,7 +150,7 @@ mod tests {
     #[test]
     fn the_crate_is_named_by_where_it_is_and_else_by_its_version() {
         assert_eq!(api(Some("/nowhere/api".into())), "{ path = \"/nowhere/api\" }");
-        // A path may hold a quote, a backslash, a combining accent or a line break.
+        // A path may contain a quote, a backslash, a combining accent or a line break.
         let odd = "/a \"b\"\\c/e\u{301}\n\u{7f}";
         let said = "{ path = \"/a \\\"b\\\"\\\\c/e\u{301}\\u000a\\u007f\" }";
         assert_eq!(api(Some(odd.into())), said);

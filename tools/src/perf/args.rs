@@ -6,19 +6,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tieline::Error;
 
-/// Measure latency and bandwidth between two processes, here or on two hosts
+/// Measure latency and bandwidth between two processes, on this host or on two hosts
 ///
-/// Starts a peer process of its own, or connects to one that was started with --listen. A latency is measured in batches long enough (5 us and more) that reading
-/// the clock does not count; p50 and p99 are over the batches, mean is the whole time over all operations.
+/// Starts a peer process, or connects to a process that was started with --listen. A latency is measured in batches of at least
+/// 5 us; p50 and p99 are those of the batches, and mean is the total time divided by the number of operations.
 ///
-///   am_lat    one way of a message: half of ping and pong
+///   am_lat    the latency of a message: half of a ping and its pong
 ///   am_bw     a stream of messages, until the receiver has acknowledged the last one
-///   put_lat   as am_lat, by put: the receiver polls its memory (put_bytes where that ends at once)
-///   put_bw    a stream of puts, until the last one is visible at the target: --window of them are under way; of up to 256 bytes
-///             as many as there is room for, since those complete locally
-///   get_lat, get_bw   a get that is waited for; a stream of gets, --window under way
-///   add_lat   posted 8-byte adds: the time from one to the next
-///   fadd_lat, swap_lat, cswap_lat   8-byte fetching atomics, each waited for
+///   put_lat   as am_lat, by put: the receiver polls its memory (put_bytes if it completes inline)
+///   put_bw    a stream of puts, until the last one is visible at the target: --window puts are in flight; of puts of up to 256
+///             bytes, the number is only limited by the queue, since they complete locally
+///   get_lat, get_bw   a single get; a stream of gets, of which --window are in flight
+///   add_lat   posted 8-byte adds: the time between two of them
+///   fadd_lat, swap_lat, cswap_lat   single 8-byte fetching atomics
 #[derive(clap::Args)]
 #[command(
     verbatim_doc_comment,
@@ -28,23 +28,23 @@ use tieline::Error;
                   --test all --path tcp       on the other\n  tieline run -n 4 --hosts nodea,nodeb -- tieline perf --all-pairs --size 8"
 )]
 pub(crate) struct Args {
-    /// Serve `--connect` of other hosts, one after another: `ADDRESS:PORT`, `PORT` (0: any free one), or every
-    /// address at the usual port. Prints where, and a secret for the other side unless TIELINE_SECRET is set
+    /// Serve `--connect` of other hosts, one after another: `ADDRESS:PORT`, `PORT` (0: any free one), or every address at the usual
+    /// port. Prints the address, and a secret for the other side unless TIELINE_SECRET is set
     #[arg(long, value_name = "ADDRESS:PORT", num_args = 0..=1, default_missing_value = "", conflicts_with = "connect")]
     pub(crate) listen: Option<String>,
     /// End after the first client
     #[arg(long, requires = "listen")]
     pub(crate) once: bool,
-    /// How long a client may give no sign of life before the next one is served
+    /// Time without a sign of life from a client after which the next client is served
     #[arg(long, value_name = "SECONDS", requires = "listen", default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
-    /// Measure between this process and one that listens
+    /// Measure between this process and a process that listens
     #[arg(long, value_name = "HOST[:PORT]")]
     pub(crate) connect: Option<String>,
     /// Measure messages between each two ranks of a job, one pair after the other: under `tieline run -n N`, or another launcher
     #[arg(long, conflicts_with_all = ["listen", "connect", "cpus", "plot"])]
     pub(crate) all_pairs: bool,
-    /// Tests, or `all`
+    /// Tests to run, or `all`
     #[arg(long, value_name = "LIST", default_value = "am_lat,am_bw", value_parser = Tests::parse)]
     pub(crate) test: Tests,
     /// Sizes `8,4k,1m`, or a sweep `1:4m` in powers of two
@@ -53,13 +53,13 @@ pub(crate) struct Args {
     /// Processors of the measuring process and of its peer
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     pub(crate) cpus: Vec<usize>,
-    /// Operations for each test and size
+    /// Number of operations for each test and size
     #[arg(long, value_name = "N", conflicts_with = "seconds", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) iterations: Option<u64>,
     /// Seconds for each test and size
     #[arg(long, value_name = "S", default_value = "0.5", value_parser = seconds)]
     seconds: Duration,
-    /// Puts or gets under way in a stream, where they end later
+    /// Number of puts or gets in flight in a stream, if they complete later
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = window)]
     pub(crate) window: usize,
     /// Force a path: names of providers, such as `shm` or `shm-cma`, or `emulated` for put, get and atomics by
@@ -69,13 +69,13 @@ pub(crate) struct Args {
     /// Target memory of put, get and atomics: the program's own, or from the library's `alloc`
     #[arg(long, value_enum, default_value_t)]
     pub(crate) memory: Memory,
-    /// Check the payload of every operation (the times then include the checks)
+    /// Check the payload of every operation; the times then include the checks
     #[arg(long)]
     pub(crate) verify: bool,
     /// Print one JSON object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Draw latency and bandwidth over size
+    /// Draw latency and bandwidth over size to this SVG file
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct Tests(pub(crate) Vec<Test>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes(pub(crate) Vec<usize>);
 
-/// One test.
+/// A test of `tieline perf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Test {
@@ -102,9 +102,9 @@ pub(crate) enum Test {
     FaddLat,
     SwapLat,
     CswapLat,
-    /// A limit of the machine: one thread copies.
+    /// A limit of the machine: the rate at which one thread copies.
     Memcpy,
-    /// A limit of the machine: a cache line goes to another processor.
+    /// A limit of the machine: the time in which a cache line moves to another processor.
     Crossing,
 }
 
@@ -117,14 +117,14 @@ pub(crate) enum Memory {
     Alloc,
 }
 
-/// When a measurement ends.
+/// The condition that ends a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Limit {
     Iterations(u64),
     Time(Duration),
 }
 
-/// Every test with its name; those after the tenth measure the machine alone and are not part of `all`.
+/// The names of all tests. The tests after the tenth measure only the machine, and are not part of `all`.
 const NAMES: [(&str, Test); 12] = [
     ("am_lat", Test::AmLat),
     ("am_bw", Test::AmBw),
@@ -145,7 +145,7 @@ impl Test {
         NAMES.iter().find(|(_, test)| *test == self).map_or("", |(name, _)| name)
     }
 
-    /// Whether it moves 8 bytes whatever the size asked for.
+    /// Checks whether the test always moves 8 bytes, for any requested size.
     pub(crate) fn has_fixed_size(self) -> bool {
         matches!(
             self,
@@ -153,23 +153,23 @@ impl Test {
         )
     }
 
-    /// Whether it is about messages: put, get and atomics need a remote key.
+    /// Checks whether the test measures messages: put, get and atomics need a remote key.
     pub(crate) fn is_message(self) -> bool {
         matches!(self, Test::AmLat | Test::AmBw)
     }
 
-    /// Whether it measures the machine alone, without a peer.
+    /// Checks whether the test measures only the machine, without a peer.
     pub(crate) fn is_limit(self) -> bool {
         matches!(self, Test::Memcpy | Test::Crossing)
     }
 
-    /// Whether the time of one operation is what it is about.
+    /// Checks whether the test measures the time of one operation.
     pub(crate) fn is_latency(self) -> bool {
         !matches!(self, Test::AmBw | Test::PutBw | Test::GetBw | Test::Memcpy)
     }
 }
 
-/// The longest measurement of one test and size.
+/// The maximum duration of the measurement of one test and size, in seconds.
 const A_DAY: f64 = 86_400.0;
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -221,7 +221,7 @@ impl Args {
         self.iterations.map_or(Limit::Time(self.seconds), Limit::Iterations)
     }
 
-    /// Every test with every size that makes sense for it.
+    /// Returns every test with every size that the test supports.
     pub(crate) fn runs(&self) -> Vec<(Test, usize)> {
         let mut runs = Vec::new();
         for &test in &self.test.0 {
@@ -233,13 +233,13 @@ impl Args {
     }
 }
 
-/// Buffers of one size that the two sides of a test hold at most, together.
+/// The maximum number of buffers of one size that the two sides of a test hold together.
 const BUFFERS: usize = 10;
 
-/// Whether the memory of this host holds the buffers of a test.
+/// Checks whether the memory of this host suffices for the buffers of a test.
 ///
 /// # Errors
-/// It does not, in words.
+/// Returns an error with the reason if the memory does not suffice.
 pub(crate) fn check_size(size: usize) -> Result<(), Error> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

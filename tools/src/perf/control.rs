@@ -1,5 +1,5 @@
-//! The line between the measuring process and its peer, a pipe or a TCP connection: one JSON object per line, a
-//! request and its reply. Addresses and keys travel here, measurements do not.
+//! The control connection between the measuring process and its peer, a pipe or a TCP connection. The connection carries one JSON
+//! object per line: requests and replies with addresses and keys, but no measured data.
 
 use super::args::{Memory, Test};
 use crate::{sys, system_error};
@@ -16,13 +16,13 @@ use tieline::{Error, Status, Worker};
 /// The interval of keep-alive messages to a peer on another host.
 const BEAT: Duration = Duration::from_secs(2);
 
-/// How long the peer may take to answer.
+/// The time limit for an answer of the peer.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The time limit for a peer on this host to end after the request to end.
 const PATIENCE_MS: i32 = 1000;
 
-/// Parameters of one test, as the peer needs them.
+/// The parameters of one test that the peer needs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Spec {
     pub(crate) test: Test,
@@ -33,50 +33,50 @@ pub(crate) struct Spec {
     pub(crate) key: Vec<u8>,
 }
 
-/// From the measuring process.
+/// A request from the measuring process.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Request {
-    /// The host of the measuring process.
+    /// The first request, with the host of the measuring process.
     Hello {
         address: Vec<u8>,
-        /// The path that is forced.
+        /// The path that the user forces.
         path: Option<String>,
-        /// The program's version; both sides must have the same.
+        /// The version of the program, which must be the same on both sides.
         version: String,
     },
-    /// Make ready for this test, answer, and serve it until told to stop.
+    /// Requests that the peer prepare for this test, answer, and serve the test until it receives the request to stop.
     Serve(Spec),
 }
 
 impl Request {
-    /// A greeting of this version.
+    /// Makes the first request, with the version of this program.
     pub(crate) fn hello(address: Vec<u8>, path: Option<&str>) -> Request {
         let path = path.map(str::to_owned);
         Request::Hello { address, path, version: env!("CARGO_PKG_VERSION").to_owned() }
     }
 }
 
-/// From the peer.
+/// A reply from the peer.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The host of the peer.
+    /// The reply with the host of the peer.
     Hello { address: Vec<u8> },
-    /// Ready: the key of the peer's region.
+    /// The reply of a peer that is ready, with the key of the peer's region.
     Ready { key: Vec<u8> },
-    /// The test is over; so many payloads were not what they should be, and so often the peer was preempted.
+    /// The reply after a test: the number of wrong payloads, and the number of preemptions of the peer.
     Served { wrong: u64, preempted: u64 },
-    /// It cannot be done.
+    /// The reply of a peer that cannot serve the request.
     Failed { text: String },
 }
 
-/// The peer. One that was started here ends with this value.
+/// The connection to the peer. Dropping this value ends a peer process that was started on this host.
 pub(crate) struct Peer {
     other: Other,
     requests: Arc<Mutex<Box<dyn Write + Send>>>,
     replies: RefCell<BufReader<Replies>>,
 }
 
-/// How to see whether it is still there.
+/// The object by which the end of the peer is detected.
 enum Other {
     Child(RefCell<Child>),
     Remote(TcpStream),
@@ -88,7 +88,7 @@ enum Replies {
 }
 
 impl Peer {
-    /// Starts this program once more as a peer.
+    /// Starts another process of this program as the peer.
     pub(crate) fn start(cpu: Option<usize>) -> Result<Peer, Error> {
         let failed = |e: &std::io::Error| {
             system_error(
@@ -112,8 +112,8 @@ impl Peer {
         }
     }
 
-    /// One on another host, that is connected already. Keep-alive messages follow now and then, because a test may carry no other
-    /// message of this process.
+    /// Makes the peer for an established connection to another host. Keep-alive messages are sent at intervals, because a test may
+    /// send no other message over this connection.
     pub(crate) fn remote(stream: TcpStream) -> std::io::Result<Peer> {
         let requests: Box<dyn Write + Send> = Box::new(stream.try_clone()?);
         let requests = Arc::new(Mutex::new(requests));
@@ -136,7 +136,7 @@ impl Peer {
         })
     }
 
-    /// Tells the peer something.
+    /// Sends a request to the peer.
     pub(crate) fn ask(&self, request: &Request) -> Result<(), Error> {
         let mut line = serde_json::to_vec(request).unwrap_or_default();
         line.push(b'\n');
@@ -144,7 +144,7 @@ impl Peer {
         written.map_err(|e| self.lost(&e.to_string()))
     }
 
-    /// Waits for the answer, and makes progress meanwhile.
+    /// Waits for the reply, and makes progress while it waits.
     pub(crate) fn reply(&self, worker: &Worker) -> Result<Reply, Error> {
         let mut replies = self.replies.borrow_mut();
         let fd = [replies.get_ref().as_raw_fd()];
@@ -171,7 +171,7 @@ impl Peer {
         }
     }
 
-    /// An error once the peer has ended.
+    /// Returns an error if the peer has ended.
     pub(crate) fn check(&self) -> Result<(), Error> {
         match &self.other {
             Other::Child(child) => match child.borrow_mut().try_wait() {
@@ -183,7 +183,7 @@ impl Peer {
     }
 
     fn lost(&self, otherwise: &str) -> Error {
-        // Its end follows at once when the pipe is broken.
+        // When the pipe is broken, the end of the peer follows within a short time.
         let until = Instant::now() + Duration::from_secs(1);
         while Instant::now() < until {
             if let Err(error) = self.check() {
@@ -198,7 +198,7 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         let Other::Child(child) = &self.other else { return };
-        // It ends when nothing more can come, and takes its sockets with it; who is in the middle of a test does not read.
+        // The peer ends when the connection is closed, and closes its sockets. A peer does not read the connection during a test.
         *self.requests.lock().unwrap_or_else(PoisonError::into_inner) = Box::new(std::io::sink());
         let replies = self.replies.get_mut().get_mut();
         let fd = [replies.as_raw_fd()];
@@ -212,7 +212,7 @@ impl Drop for Peer {
     }
 }
 
-/// When a client on another host last gave a sign of life: a request, or the empty line that it sends now and then.
+/// The time of the last sign of life of a client on another host: a request, or an empty line, which the client sends at intervals.
 pub(crate) struct Life {
     patience: Duration,
     heard: Cell<Instant>,
@@ -227,7 +227,7 @@ impl Life {
         self.heard.set(Instant::now());
     }
 
-    /// An error once it is gone, or has been silent for too long; to be called within a test, when no request comes.
+    /// Returns an error if the client is gone or has been silent for too long. A test calls this function when no request arrives.
     pub(crate) fn check(&self, stream: &TcpStream) -> Result<(), Error> {
         while sys::wait_readable(&[stream.as_raw_fd()], 0).is_ok_and(|ready| ready[0]) {
             let mut byte = [0];
@@ -245,12 +245,12 @@ impl Life {
     }
 }
 
-/// A client that is stopped, or whose host is gone.
+/// Makes the error for a client that is stopped or whose host is gone.
 pub(crate) fn silent() -> Error {
     lost("it has given no sign of life for too long")
 }
 
-/// An error once the other end of the connection has closed it.
+/// Returns an error if the other end has closed the connection.
 fn connected(stream: &TcpStream) -> Result<(), Error> {
     match sys::wait_readable(&[stream.as_raw_fd()], 0) {
         Ok(ready) if ready[0] => match stream.peek(&mut [0]) {

@@ -1,35 +1,35 @@
-//! Disturbances of the two sides and their processors during a test. A time that was measured then says little about the path.
+//! Disturbances of the two sides and their processors during a test. A disturbed measurement is no reliable figure for the path.
 
 use crate::sys;
 
-/// Counts of this process and of the machine since some time.
+/// The counters of this process and of the machine at the start of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quiet {
     preemptions: u64,
     stolen: u64,
 }
 
-/// Counters of one test.
+/// The disturbances during one test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Disturbed {
-    /// How often either side lost its processor to somebody else.
+    /// The number of times that either side lost its processor to another process.
     pub(crate) preempted: u64,
-    /// Milliseconds that the host of this virtual machine took away, over all processors.
+    /// The time in milliseconds that the host of this virtual machine took away, over all processors.
     pub(crate) stolen_ms: u64,
 }
 
 impl Quiet {
-    /// From now on.
+    /// Reads the counters at the start of a test.
     pub(crate) fn begins() -> Quiet {
         Quiet { preemptions: sys::preemptions(), stolen: stolen() }
     }
 
-    /// How often this process was preempted since then.
+    /// Returns the number of preemptions of this process since the start.
     pub(crate) fn preempted(&self) -> u64 {
         sys::preemptions().saturating_sub(self.preemptions)
     }
 
-    /// The disturbances of both sides since then. `theirs`: how often the other one was preempted.
+    /// Returns the disturbances of both sides since the start. `theirs` is the number of preemptions of the other side.
     pub(crate) fn ends(&self, theirs: u64) -> Disturbed {
         Disturbed {
             preempted: self.preempted() + theirs,
@@ -39,7 +39,7 @@ impl Quiet {
 }
 
 impl Disturbed {
-    /// In words; nothing where nothing came between.
+    /// Describes the disturbances; `None` if there were none.
     pub(crate) fn words(&self) -> Option<String> {
         let preempted = (self.preempted > 0).then(|| format!("preempted {} times", self.preempted));
         let stolen = (self.stolen_ms > 0).then(|| format!("{} ms stolen", self.stolen_ms));
@@ -48,13 +48,13 @@ impl Disturbed {
     }
 }
 
-/// Ticks that the host of a virtual machine took away; 0 where that is not told.
+/// Returns the ticks that the host of a virtual machine took away; 0 if the kernel does not report them.
 fn stolen() -> u64 {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     stolen_in(&text).unwrap_or(0)
 }
 
-/// cpu user nice system idle iowait irq softirq steal ...
+/// Reads the value after `cpu user nice system idle iowait irq softirq`, which is `steal`.
 fn stolen_in(stat: &str) -> Option<u64> {
     let line = stat.lines().find(|line| line.starts_with("cpu "))?;
     line.split_whitespace().nth(8)?.parse().ok()

@@ -1,4 +1,5 @@
-//! The fixed cost of the library: the time to open a context and a worker, and the memory that they hold. For `cargo xtask bench`.
+//! The fixed cost of the library: the time to open a context and a worker, and the memory that they hold. `cargo xtask bench` runs
+//! this command.
 
 use super::args::{Limit, Memory, Test};
 use super::control::{Peer, Reply, Request, Spec};
@@ -10,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 use tieline::{Error, Status};
 
-/// Messages after which a peer counts as one that talks.
+/// The number of messages after which a peer counts as active.
 const TALK: u64 = 1000;
 
 /// The cost of a context, a worker and a peer, as one JSON object.
@@ -19,16 +20,16 @@ pub(crate) struct FootprintArgs {}
 
 #[derive(Serialize)]
 struct Footprint {
-    /// Context and worker.
+    /// The time to open a context and a worker, in nanoseconds.
     open_ns: u64,
-    /// The growth of the process in that time.
+    /// The growth of the process's memory by the context and the worker.
     idle_bytes: u64,
-    /// The memory that the worker reports for one peer: with an open lane, and after many messages, committed message buffers
-    /// included.
+    /// The memory that the worker reports for one peer with an open lane.
     quiet_peer_bytes: u64,
+    /// The memory that the worker reports for one peer after many messages, including committed message buffers.
     talking_peer_bytes: u64,
     buffer_bytes: u64,
-    /// The growth of the process for that peer, including the libraries below.
+    /// The growth of the process's memory by that peer, including the memory of other libraries.
     grown_peer_bytes: u64,
 }
 
@@ -74,8 +75,8 @@ fn per_peer(side: &Side<'_>) -> u64 {
     side.worker.memory().iter().map(|m| m.peer_bytes.checked_div(m.peers).unwrap_or(0)).sum()
 }
 
-/// Memory of this process alone: anonymous and shared memory, and no pages of program files (which count as
-/// written to for a while after a program was built).
+/// Returns the memory of this process without program files: anonymous and shared memory. Pages of a program file count as written
+/// for a while after the program was built.
 fn written_bytes() -> Result<u64, Error> {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|e| {
         system_error("cannot see the memory of this process", &e, "see that /proc is mounted")

@@ -1,5 +1,5 @@
-//! `tieline perf`: how fast it is, between this process and a peer process of its own, or one on another host
-//! that listens.
+//! `tieline perf`: measures latency and bandwidth between this process and a peer process that it starts, or a process on another
+//! host that listens.
 
 mod args;
 mod control;
@@ -117,8 +117,8 @@ fn measure_between(
     Ok(())
 }
 
-/// A description of what these tests measure. The library sends messages of any length: a longer one is announced, and its receiver
-/// fetches it.
+/// Returns a description of the measured messages. The library sends messages of any length: a longer message becomes a rendezvous
+/// message, which its receiver fetches.
 fn whole_messages(longest: usize) -> String {
     let longest = size::show(longest);
     format!(
@@ -126,7 +126,8 @@ fn whole_messages(longest: usize) -> String {
     )
 }
 
-/// The longest message that is measured as one. Before its connection stands an endpoint may carry less than one of this size.
+/// Returns the length of the longest message that is measured as one message. Before its connection is established, an endpoint may
+/// accept only shorter messages.
 fn longest_message(
     side: &Side<'_>,
     peer: &Peer,
@@ -143,11 +144,11 @@ fn longest_message(
     Ok(side.endpoint()?.max_message()?)
 }
 
-/// The results so far; each is printed when it arrives.
+/// The results; each result is printed when it is available.
 struct Results {
     output: Output,
     records: Vec<Record>,
-    /// The reader of the output has closed it.
+    /// Whether the reader of the output has closed it.
     closed: bool,
 }
 
@@ -176,7 +177,7 @@ impl Results {
         Ok(())
     }
 
-    /// Whether nothing that is measured from now on is read.
+    /// Checks whether the output is closed, so that no further result would be read.
     fn output_is_closed(&self, args: &Args) -> bool {
         self.closed && args.plot.is_none()
     }
@@ -190,7 +191,7 @@ impl Results {
     }
 }
 
-/// `--listen`: serves one client after another, until it is ended from outside; or one only.
+/// Runs `--listen`: serves one client after another until a signal ends this process, or serves only one client.
 fn listen(address: &str, args: &Args) -> Result<ExitCode, Error> {
     let mut secret = tieline::job::secret()?;
     let is_new = secret.is_empty();
@@ -223,7 +224,7 @@ fn listen(address: &str, args: &Args) -> Result<ExitCode, Error> {
     }
 }
 
-/// Serves a client on another host as long as it gives signs of life.
+/// Serves a client on another host while the client shows signs of life.
 fn serve_remote(stream: &TcpStream, secret: &str, patience: Duration) -> Result<(), Error> {
     let failed = |e| system_error("cannot use the connection", &e, "connect again");
     let timeouts = stream.set_read_timeout(Some(patience));
@@ -237,23 +238,23 @@ fn serve_remote(stream: &TcpStream, secret: &str, patience: Duration) -> Result<
         .inspect_err(|e| drop(answer(&Reply::Failed { text: e.to_string() })))
 }
 
-/// The peer process of `tieline perf`; started by it, never by hand.
+/// The arguments of the peer process, which `tieline perf` starts. Users do not start it.
 #[derive(clap::Args)]
 pub(crate) struct PeerArgs {}
 
 pub(crate) fn peer(_args: &PeerArgs) -> Result<ExitCode, Error> {
-    // The kernel ends this process with the one that started it, so there is nothing to look at.
+    // The kernel ends this process with the one that started it, so no check is needed.
     let alive = || Ok(());
     let answer = |reply: &Reply| answer(&mut std::io::stdout().lock(), reply);
     if let Err(error) = serve(std::io::stdin().lock(), "", &alive, &|| {}, &answer) {
-        // The measuring process says it; when it is gone there is nobody left to tell.
+        // The measuring process reports the error. If the measuring process is gone, the error is dropped.
         let _ = answer(&Reply::Failed { text: error.to_string() });
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Serves one measuring process, until it says no more.
+/// Serves one measuring process until that process sends no more requests.
 fn serve(
     requests: impl BufRead,
     secret: &str,
@@ -262,7 +263,7 @@ fn serve(
     answer: &dyn Fn(&Reply) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let mut side: Option<Side<'_>> = None;
-    // An address or a key is some hundred bytes: a line beyond this is nonsense.
+    // An address or a key has some hundred bytes, so a longer line is refused.
     let mut requests = requests.take(0);
     loop {
         let mut line = String::new();

@@ -1,4 +1,4 @@
-//! The table and the JSON lines.
+//! The table and the JSON lines of the results.
 
 use super::args::Test;
 use super::disturbed::Disturbed;
@@ -7,7 +7,7 @@ use crate::size;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 
-/// One line of the result.
+/// One row of the results.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) test: Test,
@@ -19,11 +19,11 @@ pub(crate) struct Record {
     pub(crate) mean_ns: f64,
     pub(crate) bytes_per_second: f64,
     pub(crate) messages_per_second: f64,
-    /// How often either side was preempted while this was measured.
+    /// The number of preemptions of either side during the measurement.
     pub(crate) preempted: u64,
-    /// Milliseconds that the host of a virtual machine took away meanwhile.
+    /// The time in milliseconds that the host of a virtual machine took away during the measurement.
     pub(crate) stolen_ms: u64,
-    /// Candidates that did not become a path, each with the reason.
+    /// The candidates that did not become a path, each with the reason.
     pub(crate) hindrances: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Record {
         }
     }
 
-    /// The same with what came between, and with what keeps better paths away.
+    /// Adds the disturbances of the measurement, and the reasons that exclude better paths.
     pub(crate) fn with(self, disturbed: Disturbed, hindrances: Vec<String>) -> Record {
         let Disturbed { preempted, stolen_ms } = disturbed;
         Record { preempted, stolen_ms, hindrances, ..self }
@@ -56,7 +56,7 @@ impl Record {
 
 /// The destination of records, written as they arrive.
 pub(crate) enum Output {
-    /// `told`: the hindrances that stand above already.
+    /// A table. `told` contains the hindrances that were already printed.
     Table {
         headed: bool,
         told: Vec<String>,
@@ -65,7 +65,7 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// The path, and what came between the two sides meanwhile.
+    /// Describes the path, and the disturbances of the measurement.
     pub(crate) fn way(record: &Record) -> String {
         let &Record { preempted, stolen_ms, .. } = record;
         match (Disturbed { preempted, stolen_ms }).words() {
@@ -115,7 +115,7 @@ impl Output {
     }
 }
 
-/// Nanoseconds for a person: `87 ns`, `1.24 us`.
+/// Formats nanoseconds: `87 ns`, `1.24 us`.
 pub(crate) fn time(ns: f64) -> String {
     match ns {
         n if n < 99.95 => format!("{n:.1} ns"),
@@ -126,7 +126,7 @@ pub(crate) fn time(ns: f64) -> String {
     }
 }
 
-/// A rate for a person: `11.9 GB/s`, `87.1 M/s`.
+/// Formats a rate: `11.9 GB/s`, `87.1 M/s`.
 pub(crate) fn scaled(value: f64, unit: &str) -> String {
     for (from, letter) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
         if value >= from * 0.9995 {
@@ -136,7 +136,7 @@ pub(crate) fn scaled(value: f64, unit: &str) -> String {
     format!("{} {unit}", three(value))
 }
 
-/// Three digits.
+/// Formats a value with three digits.
 fn three(value: f64) -> String {
     match value {
         v if v < 9.995 => format!("{v:.2}"),

@@ -1,5 +1,5 @@
-//! `tieline perf --all-pairs`: messages between each two ranks of a job, one pair after the other, so that a slow host or link
-//! stands out. The others sleep meanwhile.
+//! `tieline perf --all-pairs`: measures messages between each two ranks of a job, one pair after the other, to find a slow host or
+//! link. The other ranks sleep during a measurement.
 
 use super::args::{Args, Memory, Test};
 use super::control::Spec;
@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tieline::{Error, Job, Status};
 
-/// Between two looks of a rank that waits for its turn.
+/// The interval at which a rank that waits for its turn polls.
 const NAP: Duration = Duration::from_millis(1);
 
 /// The data that every rank receives about one rank.
@@ -33,7 +33,7 @@ struct Part {
     preempted: u64,
 }
 
-/// One pair, as it is printed.
+/// One pair of ranks, as it is printed.
 #[derive(Serialize)]
 struct Pair<'a> {
     from: usize,
@@ -73,7 +73,7 @@ pub(super) fn measure(args: &Args) -> Result<ExitCode, Error> {
             if let Some(other) = partner(job.rank(), from, to) {
                 side.connect(&ranks[other].address)?;
             }
-            // Neither side sends before the other one has discarded its earlier state.
+            // Neither side sends before the other side has discarded its earlier state.
             wait_for_all(&job, &side)?;
             let quiet = Quiet::begins();
             let record = match job.rank() {
@@ -114,12 +114,12 @@ fn too_long(size: usize, longest: usize) -> Error {
     )
 }
 
-/// Each two ranks, once.
+/// Iterates over each pair of ranks once.
 fn pairs(size: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..size).flat_map(move |from| (from + 1..size).map(move |to| (from, to)))
 }
 
-/// With whom a rank has to do in a pair.
+/// Returns the other rank of a pair, if this rank belongs to the pair.
 fn partner(me: usize, from: usize, to: usize) -> Option<usize> {
     match me {
         me if me == from => Some(to),
@@ -128,7 +128,7 @@ fn partner(me: usize, from: usize, to: usize) -> Option<usize> {
     }
 }
 
-/// Everybody's value, in the order of the ranks.
+/// Exchanges values, and returns the values of all ranks in the order of the ranks.
 fn exchange<T: Serialize + for<'a> Deserialize<'a>>(job: &Job, own: &T) -> Result<Vec<T>, Error> {
     let bytes = serde_json::to_vec(own).unwrap_or_default();
     let read = |bytes: &Vec<u8>| {
@@ -186,7 +186,7 @@ fn print(args: &Args, ranks: &[Rank], parts: &[Part]) -> Result<(), Error> {
             let hosts = format!("{} - {}", ranks[*from].host, ranks[*to].host);
             say::line(format_args!("{from:>5} - {to:<5} {hosts:<24} {}", numbers(record)));
         }
-        // By the mean: a median does not see what happens rarely and takes long.
+        // The comparison uses the mean, because a median ignores rare long operations.
         let slowest = measured.iter().max_by(|a, b| slowness(&a.2).total_cmp(&slowness(&b.2)));
         if let Some((from, to, record)) = slowest {
             say::line(format_args!("slowest: ranks {from} and {to}: {}", numbers(record)));

@@ -1,4 +1,4 @@
-//! `--plot`: latency and bandwidth over size as one SVG file, both axes logarithmic.
+//! `--plot`: draws latency and bandwidth over size as one SVG file, with two logarithmic axes.
 
 use super::args::Test;
 use super::output::{Record, scaled, time};
@@ -7,13 +7,13 @@ use std::fmt::Write;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 420.0;
-/// Left, right, top and bottom of a panel's plotting area.
+/// The left, right, top and bottom margin of a panel's plotting area.
 const MARGIN: (f64, f64, f64, f64) = (76.0, 20.0, 44.0, 46.0);
-/// Told apart by people with any colour vision (Okabe and Ito), and by the shape of their points.
+/// Colours that people with any colour vision can distinguish (Okabe and Ito). The shapes of the points also differ.
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999"];
 
-/// One line of the picture.
+/// One curve of the picture.
 type Series<'a> = (Test, &'a str);
 
 fn key(record: &Record) -> Series<'_> {
@@ -27,8 +27,8 @@ struct Panel {
     legend_at_bottom: bool,
 }
 
-/// The records as an SVG document: latency of the `_lat` tests on the left, bandwidth of all that have sizes on
-/// the right.
+/// Draws the records as an SVG document: the latency of the `_lat` tests on the left, the bandwidth of all tests with sizes on the
+/// right.
 pub(crate) fn svg(records: &[Record]) -> String {
     let latency = Panel {
         title: "Latency (p50)",
@@ -48,7 +48,7 @@ pub(crate) fn svg(records: &[Record]) -> String {
          fill=\"#ffffff\"/>\n",
         w = 2.0 * WIDTH
     );
-    // A series has the same number, and so the same colour, on both sides.
+    // A series has the same number, and therefore the same colour, in both panels.
     let mut series: Vec<Series<'_>> = Vec::new();
     for key in records.iter().map(key) {
         if !series.contains(&key) {
@@ -63,7 +63,7 @@ pub(crate) fn svg(records: &[Record]) -> String {
     out
 }
 
-/// A logarithmic axis from whole powers of its base.
+/// A logarithmic axis that begins and ends at whole powers of its base.
 struct Axis {
     low: f64,
     high: f64,
@@ -202,7 +202,7 @@ fn legend(
     let right = left - MARGIN.0 + WIDTH - MARGIN.1;
     let letters = series.iter().map(|(_, (test, path))| test.name().len() + path.len() + 2).max();
     let width = 34.0 + 6.6 * letters.unwrap_or(0) as f64;
-    // The corner that the curves leave free: bandwidth grows to the upper right, latency too, from the lower left.
+    // The legend is in the corner without curves: bandwidth rises to the upper right, and latency rises from the lower left.
     let (x, y) = if panel.legend_at_bottom {
         (right - width - 8.0, bottom - height - 14.0)
     } else {

@@ -1,5 +1,5 @@
-//! `tieline check` without a file: does this process talk, with today's settings, to itself and to another process, over every
-//! path that it has?
+//! `tieline check` without a file: checks whether this process can communicate with itself and with another process, with the
+//! present settings, over every path that it has.
 
 use super::args::{Limit, Memory, Test};
 use super::control::{Peer, Reply, Request, Spec};
@@ -11,28 +11,28 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 use tieline::{Context, Error, Status};
 
-/// How often each test is repeated.
+/// The number of repetitions of each test.
 const ROUNDS: u64 = 50;
-/// Longer than what goes in one packet or slot.
+/// A length that exceeds one packet or slot.
 const SIZE: usize = 100_000;
 
-/// One way, and whether it works.
+/// One route, and whether it works.
 #[derive(Serialize)]
 pub(crate) struct Tried {
-    /// The provider that was forced; none: whatever the settings choose.
+    /// The provider that was forced; `None` if the settings choose the provider.
     path: Option<String>,
-    /// `itself` or `another process`.
+    /// The peer: `itself` or `another process`.
     with: &'static str,
     /// The providers that carried the messages and the puts.
     over: String,
-    /// Why it does not work.
+    /// The reason why the route does not work.
     failed: Option<String>,
 }
 
-/// Tries one, and says over what it goes.
+/// A function that tries one route, and returns the providers that carried the data.
 type Way = fn(Option<&str>, Duration) -> Result<String, Error>;
 
-/// Tries everything, each way for so long at most, and says each outcome at once.
+/// Tries all routes, each for at most `limit`, and reports each outcome immediately.
 fn try_all(limit: Duration, mut told: impl FnMut(&Tried)) -> Result<Vec<Tried>, Error> {
     let (report, unusable) = Context::builder().report()?;
     if let Some(error) = unusable {
@@ -76,7 +76,7 @@ impl std::fmt::Display for Tried {
     }
 }
 
-/// A wait calls this now and then; it returns an error when the time is up.
+/// Returns a function that a wait calls at intervals; the function returns an error when the time limit has passed.
 fn within(limit: Duration) -> impl Fn() -> Result<(), Error> {
     let begun = Instant::now();
     move || {
@@ -92,7 +92,7 @@ fn within(limit: Duration) -> impl Fn() -> Result<(), Error> {
     }
 }
 
-/// A message and a put of this process to itself.
+/// Sends a message and a put from this process to itself.
 fn itself(path: Option<&str>, limit: Duration) -> Result<String, Error> {
     let alive = within(limit);
     let mut side = Side::open(path, "", &alive)?;
@@ -114,7 +114,7 @@ fn itself(path: Option<&str>, limit: Duration) -> Result<String, Error> {
     Ok(format!("messages {}, puts {}", side.endpoint()?.message_path(), key.path()))
 }
 
-/// Messages and puts between this process and one that it starts, each checked.
+/// Sends messages and puts between this process and a process that it starts, and checks each.
 fn another(path: Option<&str>, limit: Duration) -> Result<String, Error> {
     let peer = Peer::start(None)?;
     let in_time = within(limit);
@@ -139,7 +139,7 @@ fn another(path: Option<&str>, limit: Duration) -> Result<String, Error> {
     Ok(over.join(", "))
 }
 
-/// Says what works, and what does not; how many do not.
+/// Prints the routes that work and those that do not. Returns the number of routes that do not work.
 pub(crate) fn check_paths(json: bool, limit: Duration) -> Result<usize, Error> {
     let all = try_all(limit, |tried| {
         if !json {

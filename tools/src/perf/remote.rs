@@ -1,5 +1,5 @@
-//! `perf --listen` and `--connect`: the same requests and replies as over the pipe to a peer process, over a TCP
-//! connection whose two ends have proven to each other that they know the secret.
+//! `perf --listen` and `--connect`: the requests and replies of the pipe to a peer process, over a TCP connection whose two ends
+//! have proved to each other that they know the secret.
 
 use super::control::Peer;
 use crate::{misuse, say, sys, system_error};
@@ -10,22 +10,22 @@ use std::time::{Duration, Instant};
 use tieline::{Error, Status};
 use tieline_net::{Dialler, Hello, Hub, Key, Listen, Mailbox, Ports, Refusal, Settings};
 
-/// The default address of `--listen`.
+/// The default port of `--listen`.
 pub(super) const PORT: u16 = 21_811;
 
-/// The purpose that a connection states, and the listener's cookie. The listener's address is known beforehand, so it draws no
-/// cookie.
+/// The purpose that a connection states.
 const PURPOSE: u8 = 17;
+/// The listener's cookie, which is fixed, because the listener's address is known beforehand.
 const COOKIE: [u8; 16] = *b"tieline perf 1  ";
 
-/// How long a handshake may take.
+/// The time limit of a handshake.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the other host may be silent before the connection counts as broken.
+/// The time without data from the other host after which the connection counts as broken.
 const SILENCE: Duration = Duration::from_secs(20);
 
-/// The listener of `--listen`, and clients that have proven that they know the secret. A thread takes the handshakes
-/// further, so that neither a stranger who says nothing nor a client that measures keeps the next one waiting there.
+/// The listener of `--listen`, and clients that have proved that they know the secret. A thread performs the handshakes, so that
+/// neither a silent foreign client nor a client that is measuring delays the next client.
 pub(super) struct Clients {
     mailbox: Mailbox,
     /// The address of the listener.
@@ -33,7 +33,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    /// Listens: `PORT`, `ADDRESS` or `ADDRESS:PORT`; nothing: every address.
+    /// Listens at `PORT`, `ADDRESS` or `ADDRESS:PORT`; an empty text selects every address.
     pub(super) fn listen(text: &str, secret: &str) -> Result<Clients, Error> {
         let failed = |why: String| {
             let fix = "choose another port: --listen ADDRESS:PORT, with port 0 any free one";
@@ -85,7 +85,7 @@ impl Clients {
         Err(failed(last))
     }
 
-    /// The next one.
+    /// Waits for the next client.
     pub(super) fn next(&self) -> Result<(TcpStream, SocketAddr), Error> {
         let failed = |e| system_error("cannot accept connections", &e, "run it again");
         loop {
@@ -107,13 +107,13 @@ impl Clients {
     }
 }
 
-/// One that both families of addresses have.
+/// Returns a port that is free for IPv4 and IPv6.
 fn free_port() -> std::io::Result<u16> {
     let any: [SocketAddr; 2] = [([0; 16], 0).into(), ([0; 4], 0).into()];
     Ok(TcpListener::bind(&any[..])?.local_addr()?.port())
 }
 
-/// Connects to a listener: `HOST` or `HOST:PORT`.
+/// Connects to a listener at `HOST` or `HOST:PORT`.
 pub(super) fn connect(text: &str, secret: &str) -> Result<Peer, Error> {
     let mut last = None;
     for address in resolve(text)? {
@@ -137,7 +137,7 @@ pub(super) fn connect(text: &str, secret: &str) -> Result<Peer, Error> {
 }
 
 fn resolve(text: &str) -> Result<Vec<SocketAddr>, Error> {
-    // With its port, or without: `nodea`, `10.0.0.1`, `::1`.
+    // The text may contain a port or not: `nodea`, `10.0.0.1`, `::1`.
     let with_port = text.to_socket_addrs();
     let bare = text.trim_matches(['[', ']']);
     let found = with_port.or_else(|_| (bare, PORT).to_socket_addrs());
@@ -150,7 +150,7 @@ fn shown(text: &str) -> String {
     if text.is_empty() { format!("port {PORT}") } else { text.to_owned() }
 }
 
-/// The dialler's side of the handshake.
+/// Performs the dialler's side of the handshake.
 fn prove(stream: &TcpStream, secret: &str) -> Result<(), Error> {
     let failed = |why: String| {
         let fix = "see that `tieline perf --listen` of this version listens there";
@@ -186,7 +186,7 @@ fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-/// From here on whoever waits waits for a measurement.
+/// Ends the handshake: after it, reads have no time limit, because they wait for a measurement.
 fn finish(stream: &TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)
@@ -196,7 +196,7 @@ fn write(mut stream: &TcpStream, bytes: &[u8]) -> std::io::Result<()> {
     stream.write_all(bytes)
 }
 
-/// Some bytes, at most so many, before the end of the time.
+/// Reads at most `room` bytes before the time `end`.
 fn read(mut stream: &TcpStream, room: usize, end: Instant) -> std::io::Result<Vec<u8>> {
     let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
     stream.set_read_timeout(Some(left))?;
@@ -216,7 +216,7 @@ fn nonce() -> std::io::Result<[u8; 32]> {
     Ok(nonce)
 }
 
-/// A secret of 128 random bits, used if the user has set none.
+/// Makes a secret of 128 random bits, for a user who has set no secret.
 pub(super) fn new_secret() -> Result<String, Error> {
     let bytes =
         nonce().map_err(|e| system_error("cannot make a secret", &e, "set TIELINE_SECRET"))?;

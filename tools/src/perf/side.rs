@@ -1,4 +1,4 @@
-//! One side of a test: a context, its worker, the endpoint to the other side, and what handlers have seen.
+//! One side of a test: a context, its worker, the endpoint to the other side, and the messages that handlers have received.
 
 use super::args::Memory;
 use std::cell::Cell;
@@ -6,37 +6,38 @@ use std::rc::Rc;
 use std::time::Duration;
 use tieline::{Context, Endpoint, Error, Outcome, PostError, Region, RemoteKey, Status, Worker};
 
-/// Message ids.
+/// The ids of messages.
 pub(crate) mod id {
-    /// To be answered with a pong.
+    /// The id of a message that is answered with a pong.
     pub(crate) const PING: u16 = 1;
     pub(crate) const PONG: u16 = 2;
-    /// One of a stream.
+    /// The id of the messages of a stream.
     pub(crate) const STREAM: u16 = 3;
-    /// The end of a stream; to be acknowledged.
+    /// The id of the end of a stream, which the receiver acknowledges.
     pub(crate) const END: u16 = 4;
-    /// How many bytes of the stream arrived.
+    /// The id of the message with the number of received bytes of the stream.
     pub(crate) const ACK: u16 = 5;
-    /// The test is over.
+    /// The id of the message that ends the test.
     pub(crate) const STOP: u16 = 6;
 }
 
-/// How long a wait goes on before the peer process is looked at, and how many progress calls without one.
+/// The interval at which a wait checks the peer process.
 const LOOK: Duration = Duration::from_millis(100);
+/// The number of progress calls between two checks of the peer process.
 const STEPS: u32 = 1 << 16;
 
-/// The messages that handlers have received since the test began.
+/// The messages that handlers have received since the beginning of the test.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// Pings or pongs.
+    /// The number of pings or pongs.
     pub(crate) turns: Cell<u64>,
-    /// Bytes of the stream.
+    /// The number of bytes of the stream.
     pub(crate) bytes: Cell<u64>,
     pub(crate) ended: Cell<bool>,
-    /// The content of the other side's ACK.
+    /// The number of bytes in the other side's ACK.
     pub(crate) acknowledged: Cell<Option<u64>>,
     pub(crate) stopped: Cell<bool>,
-    /// Payloads that were not what they should be.
+    /// The number of wrong payloads.
     pub(crate) wrong: Cell<u64>,
     pub(crate) verify: Cell<bool>,
     failed: Cell<Option<Error>>,
@@ -60,7 +61,7 @@ impl Seen {
     }
 }
 
-/// Bytes that say which operation they belong to.
+/// The payloads, which identify the operation to which they belong.
 pub(crate) mod pattern {
     /// Fills a payload of operation `number`.
     pub(crate) fn fill(number: u64, payload: &mut [u8]) {
@@ -69,30 +70,30 @@ pub(crate) mod pattern {
         }
     }
 
-    /// Whether a payload is that of operation `number`.
+    /// Checks whether a payload is that of operation `number`.
     pub(crate) fn holds(number: u64, payload: &[u8]) -> bool {
         payload.iter().enumerate().all(|(at, byte)| *byte == expected(number, at))
     }
 
-    /// Differs from one number to the next at every place, and from place to place.
+    /// Returns the byte at a position, which differs between successive numbers and between positions.
     fn expected(number: u64, at: usize) -> u8 {
         (number as u8).wrapping_add((at as u8).wrapping_mul(37)).wrapping_add((at >> 8) as u8)
     }
 }
 
-/// One side.
+/// One side of a test.
 pub(crate) struct Side<'a> {
     pub(crate) worker: Worker,
     pub(crate) seen: Rc<Seen>,
     context: Context,
     endpoint: Option<Endpoint>,
-    /// Whether the other process is still there, asked now and then.
+    /// A function that checks whether the other process is alive; waits call it at intervals.
     alive: &'a dyn Fn() -> Result<(), Error>,
     steps: Cell<u32>,
 }
 
 impl<'a> Side<'a> {
-    /// Opens a context over `path`, and listens.
+    /// Opens a context over `path`, and registers the handlers.
     pub(crate) fn open(
         path: Option<&str>,
         secret: &str,
@@ -117,7 +118,8 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// How long a message to the other side may be that is measured as one: the connection stands, before which it may be less.
+    /// Returns the length of the longest message to the other side that is measured as one message. The connection must be
+    /// established, because before that the length may be smaller.
     pub(crate) fn longest_message(&self) -> Result<usize, Error> {
         let endpoint = self.endpoint()?;
         let heard = self.post(|| endpoint.flush_messages())?;
@@ -125,17 +127,17 @@ impl<'a> Side<'a> {
         Ok(endpoint.max_message()?)
     }
 
-    /// The endpoint to the other side.
+    /// Returns the endpoint to the other side.
     pub(crate) fn endpoint(&self) -> Result<&Endpoint, Error> {
         self.endpoint.as_ref().ok_or_else(|| Error::from_status(Status::Closed))
     }
 
-    /// Forgets what was seen before.
+    /// Resets the counts of received messages.
     pub(crate) fn begin(&self, verify: bool) {
         self.seen.reset(verify);
     }
 
-    /// A region that the other side may use.
+    /// Makes a region that the other side may access.
     pub(crate) fn region(&self, memory: Memory, len: usize) -> Result<Region, Error> {
         match memory {
             Memory::Alloc => Ok(self.context.alloc(len)?),
@@ -143,19 +145,19 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// A buffer of this side. With the usual rights: a peer may then copy a part of a large put or get.
+    /// Makes a buffer of this side with the usual rights: a peer may then copy a part of a large put or get.
     pub(crate) fn buffer(&self, len: usize) -> Result<Region, Error> {
         Ok(self.context.register(vec![0; len])?)
     }
 
-    /// Imports a key and waits until its path stands.
+    /// Imports a key and waits until the key's path is established.
     pub(crate) fn key(&self, bytes: &[u8]) -> Result<RemoteKey, Error> {
         let key = self.endpoint()?.import_key(bytes)?;
         self.wait_until(|| !key.is_settling())?;
         Ok(key)
     }
 
-    /// Progress, and now and then a look at the other process: for what is done between operations.
+    /// Makes progress between operations, and checks the other process at intervals.
     #[inline]
     pub(crate) fn step(&self) -> Result<(), Error> {
         if self.worker.progress() > 0 {
@@ -166,7 +168,7 @@ impl<'a> Side<'a> {
         if steps % STEPS == 0 { self.look() } else { Ok(()) }
     }
 
-    /// Makes progress until `done`, with a look at the other process now and then.
+    /// Makes progress until `done` returns true, and checks the other process at intervals.
     #[inline]
     pub(crate) fn wait_until(&self, mut done: impl FnMut() -> bool) -> Result<(), Error> {
         while !self.worker.wait_until(&mut done, Some(LOOK))? {
@@ -175,7 +177,7 @@ impl<'a> Side<'a> {
         Ok(())
     }
 
-    /// Looks whether the other process and the way to it are still there.
+    /// Checks whether the other process and the connection to it still exist.
     #[cold]
     fn look(&self) -> Result<(), Error> {
         (self.alive)()?;
@@ -186,14 +188,14 @@ impl<'a> Side<'a> {
         Ok(ended.map_or(Ok(()), Err)?)
     }
 
-    /// Sends, however often it takes.
+    /// Sends a message, and retries until it is accepted.
     #[inline]
     pub(crate) fn send(&self, id: u16, header: u64, payload: &[u8]) -> Result<(), Error> {
         let endpoint = self.endpoint()?;
         self.post(|| endpoint.send(id, header, payload)).map(drop)
     }
 
-    /// Posts, however often it takes.
+    /// Posts an operation, and retries until it is accepted.
     #[inline]
     pub(crate) fn post(
         &self,
@@ -224,7 +226,7 @@ impl<'a> Side<'a> {
         Ok(ended.unwrap_or(Ok(0))?)
     }
 
-    /// Waits until everything posted is complete at the other side.
+    /// Waits until all posted operations are complete at the other side.
     pub(crate) fn flush(&self) -> Result<(), Error> {
         let endpoint = self.endpoint()?;
         let outcome = self.post(|| endpoint.flush())?;
@@ -236,11 +238,12 @@ fn is_again(posted: &Result<Outcome, PostError>) -> bool {
     matches!(posted, Err(PostError::Retry(_)))
 }
 
-/// The selection that makes `path` the only one: single-copy providers move no messages, so shm comes along.
+/// Returns the selection of providers for which `path` is the only path: single-copy providers carry no messages, so shm is
+/// included.
 fn providers_of(path: &str) -> String {
     match path {
         "emulated" => "shm".into(),
-        // It connects to an endpoint: something else forms the connection.
+        // The module connects to an endpoint, so another module must form the connection.
         "tcp" => "tcp,tcp-connect".into(),
         _ if path.starts_with("shm-") && !path.split(',').any(|name| name == "shm") => {
             format!("{path},shm")

@@ -1,14 +1,14 @@
-//! Measuring: batches of one operation, and what is said about them.
+//! Measurements: batches of one operation, and their statistics.
 
 use super::args::Limit;
 use std::time::{Duration, Instant};
 use tieline::Error;
 
-/// The least time of a batch, so that reading the clock (some 30 ns) stays below one percent.
+/// The minimum duration of a batch, so that reading the clock (some 30 ns) takes less than one percent.
 const BATCH: Duration = Duration::from_micros(5);
-/// Warm-up ends after this many operations or this long, whichever comes first.
+/// The limits of the warm-up: it ends after this number of operations or after this time, whichever is first.
 const WARM_UP: (u64, Duration) = (10_000, Duration::from_millis(50));
-/// How many samples are kept; beyond it every second one is dropped, again and again.
+/// The maximum number of samples; above it, every second sample is dropped, repeatedly.
 const SAMPLES: usize = 1 << 18;
 
 /// The samples: nanoseconds per operation of each batch.
@@ -19,8 +19,8 @@ pub(crate) struct Samples {
     elapsed: Duration,
 }
 
-/// Runs `one` until the limit, and `close` once at the end, whose time counts in the total. `one` is given the
-/// number of the operation, counted from 0 through warm-up and measurement.
+/// Runs `one` until the limit, and `close` once at the end, whose time counts in the total. The argument of `one` is the number of
+/// the operation, counted from 0 through warm-up and measurement.
 pub(crate) fn measure(
     limit: Limit,
     mut one: impl FnMut(u64) -> Result<(), Error>,
@@ -92,7 +92,7 @@ pub(crate) struct Summary {
 }
 
 impl Samples {
-    /// `legs` is 2 for a ping and its pong: times are then halved and both messages counted.
+    /// Computes the statistics. `legs` is 2 for a ping and its pong: the times are then halved, and both messages are counted.
     pub(crate) fn summary(mut self, size: usize, legs: u32) -> Summary {
         self.batches.sort_by(f64::total_cmp);
         let legs = f64::from(legs);
@@ -109,7 +109,7 @@ impl Samples {
     }
 }
 
-/// The value that this share of the samples does not exceed: nearest rank.
+/// Returns the value that this share of the samples does not exceed (nearest rank).
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted.get(rank.saturating_sub(1)).or(sorted.last()).copied().unwrap_or(0.0)

@@ -1,11 +1,11 @@
-//! `--hosts`: which rank runs where.
+//! `--hosts`: the assignment of ranks to hosts.
 
 use tieline::job::wire::plain;
 
-/// The longest name that a host can have, in bytes.
+/// The maximum length of a host's name, in bytes.
 const LONGEST: usize = 255;
 
-/// A host and how many ranks it may have; none: its share.
+/// A host and the number of its ranks; `None` means an equal share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Host {
     pub(super) name: String,
@@ -21,7 +21,7 @@ pub(super) struct Seat {
 }
 
 impl Host {
-    /// Reads `nodea` or `nodea:4`; `[::1]:4` for an address with colons.
+    /// Parses `nodea` or `nodea:4`; `[::1]:4` for an address with colons.
     pub(super) fn parse(text: &str) -> Result<Host, String> {
         let (name, slots) = match text.rsplit_once(':') {
             Some((name, slots)) if !name.contains(':') || name.ends_with(']') => {
@@ -33,7 +33,8 @@ impl Host {
             _ => (text, None),
         };
         let name = name.trim_start_matches('[').trim_end_matches(']');
-        // It becomes an argument of ssh: it must not look like an option, nor like two words. A person reads it.
+        // The name becomes an argument of ssh, so it must look neither like an option nor like two words. The name also appears in
+        // messages.
         let odd = |c: char| c.is_whitespace() || c.is_control();
         if name.is_empty() || name.len() > LONGEST || name.starts_with('-') || name.contains(odd) {
             let text = plain(text, 40);
@@ -43,8 +44,8 @@ impl Host {
     }
 }
 
-/// Seats `size` ranks in blocks: evenly where no host says how many it takes; else each up to its number, and a
-/// host without one takes one.
+/// Assigns `size` ranks to hosts in blocks. If no host has a number, the shares are equal. Otherwise each host gets up to its
+/// number of ranks, and a host without a number gets one.
 pub(super) fn seats(hosts: &[Host], size: usize) -> Result<Vec<Seat>, String> {
     let counts: Vec<usize> = if hosts.iter().all(|host| host.slots.is_none()) {
         let (each, more) = (size / hosts.len().max(1), size % hosts.len().max(1));
@@ -65,7 +66,7 @@ pub(super) fn seats(hosts: &[Host], size: usize) -> Result<Vec<Seat>, String> {
     let mut seats: Vec<Seat> = Vec::with_capacity(size);
     for (host, count) in hosts.iter().zip(counts) {
         for _ in 0..count {
-            // A host that is named twice is one host.
+            // A host that is listed twice counts as one host.
             let local_rank = seats.iter().filter(|seat| seat.host == host.name).count();
             seats.push(Seat { host: host.name.clone(), local_rank, local_size: 0 });
         }

@@ -1,4 +1,4 @@
-//! Starting the processes.
+//! Starts the processes of a job.
 
 use super::hosts::{self, Host, Seat};
 use super::output::{self, Copy, Copying, Running, Sink};
@@ -14,30 +14,31 @@ use std::time::{Duration, Instant};
 use tieline::Error;
 use tieline::job::server::Server;
 
-/// How long after a hang-up the process's end may follow, which is the better reason to tell.
+/// The time within which the end of a process may follow its disconnect. The end is the more precise reason to report.
 const HANG_UP_GRACE: Duration = Duration::from_millis(200);
 
 pub(super) struct Launch {
     pub(super) server: Server,
-    /// The job's identity: TIELINE_JOB.
+    /// The job's identity, for TIELINE_JOB.
     job: String,
-    /// The address of the exchange for the processes: TIELINE_EXCHANGE.
+    /// The address of the exchange, for TIELINE_EXCHANGE.
     exchange: String,
     pub(super) signals: Signals,
     pub(super) processes: Vec<Process>,
     pub(super) copying: Copying,
     out: Sink,
     err: Sink,
-    /// When those that still run are killed, and when the ways to other hosts are cut.
+    /// The time at which remaining processes are killed.
     pub(super) kill_at: Option<Instant>,
+    /// The time at which connections to other hosts are cut.
     pub(super) cut_at: Option<Instant>,
-    /// How long after SIGTERM to this process.
+    /// The time between SIGTERM to this process and the kill of remaining processes.
     pub(super) kill_after: Duration,
-    /// The others go on when a rank fails.
+    /// Whether the other ranks continue when a rank fails.
     pub(super) keep_going: bool,
     pub(super) failure: Option<Failure>,
     pub(super) interrupted: bool,
-    /// The hosts of the ranks, if they run on other hosts.
+    /// The hosts of the ranks, if the ranks run on other hosts.
     seats: Vec<Seat>,
     /// The variables of all ranks on other hosts.
     shared: Vec<(String, OsString)>,
@@ -46,9 +47,9 @@ pub(super) struct Launch {
 pub(super) struct Process {
     pub(super) child: Child,
     pub(super) running: bool,
-    /// The line to the shell on another host.
+    /// The connection to the shell on another host.
     pub(super) control: Option<Control>,
-    /// Until it ends.
+    /// The mark of a running process; `None` after its end.
     pub(super) life: Option<Running>,
 }
 
@@ -64,7 +65,8 @@ impl Launch {
         let signals = Signals::take(&[libc::SIGINT, libc::SIGTERM])
             .map_err(|e| system_error("cannot take over signals", &e, fix))?;
         sys::raise_open_files();
-        // Without it what ranks leave running stays: a kernel that does not know it is no reason not to start.
+        // Without this setting, processes that ranks leave behind are not ended; the job starts anyway on a kernel that does not
+        // support the setting.
         let _ = sys::adopt_orphans();
         let size = args.processes as usize;
         let job = variables::random_hex()?;
@@ -171,7 +173,7 @@ impl Launch {
         Ok(())
     }
 
-    /// As [`Launch::spawn`], on another host.
+    /// Starts a rank on another host, as [`Launch::spawn`] does on this host.
     fn reach(&mut self, args: &Args, rank: usize, size: usize, seat: &Seat) -> Result<(), Error> {
         let here = std::env::current_dir().unwrap_or_default();
         let mut variables = self.shared.clone();
@@ -210,7 +212,7 @@ impl Launch {
         Ok(())
     }
 
-    /// `rank 3`, or `rank 3 on nodeb`.
+    /// Returns the name of a rank in messages: `rank 3`, or `rank 3 on nodeb`.
     pub(super) fn name(&self, rank: usize) -> String {
         match self.seats.get(rank) {
             Some(seat) => format!("rank {rank} on {}", seat.host),
@@ -218,7 +220,7 @@ impl Launch {
         }
     }
 
-    /// Sends a signal to those that still run.
+    /// Sends a signal to all processes that still run.
     pub(super) fn terminate(&self, signal: i32) {
         for process in self.processes.iter().filter(|p| p.running) {
             if let Some(control) = &process.control {
@@ -231,14 +233,14 @@ impl Launch {
                     continue;
                 }
             }
-            // It has not been waited for, so the number is still its own; it may be dead already.
+            // The process was not reaped, so its number is not reused; the process may have ended.
             let _ = sys::kill(process.child.id(), signal);
         }
     }
 }
 
 impl Process {
-    /// How it ended, once it has.
+    /// Returns the end of the process, if it has ended.
     pub(super) fn end(&mut self) -> Option<End> {
         let ended = match self.child.try_wait() {
             Ok(None) => None,
@@ -247,7 +249,7 @@ impl Process {
         };
         let Some(control) = &self.control else { return ended };
         if ended.is_some() {
-            // The output of the shell is read to its end. A connection that broke is one whose shell printed nothing.
+            // The output of the shell is read to its end. If the shell printed no end, the connection has broken.
             drop(self.life.take());
         }
         match control.told() {

@@ -1,5 +1,4 @@
-//! `tieline run`: starts N processes of a program, here or on other hosts, and gives them a way to find each
-//! other.
+//! `tieline run`: starts N processes of a program, on this host or on other hosts, and serves the exchange by which they connect.
 
 mod hosts;
 mod launch;
@@ -18,14 +17,14 @@ use tieline::Error;
 
 /// Start N processes of a program, on this machine or over ssh
 ///
-/// Each gets TIELINE_RANK, TIELINE_SIZE, TIELINE_LOCAL_RANK, TIELINE_LOCAL_SIZE, TIELINE_JOB and
-/// TIELINE_EXCHANGE, through which `Job::from_env` of the library hands addresses from each to all. When one
-/// fails, the others are ended, one line says which it was, and its exit code becomes this command's. SIGTERM is passed
-/// on to all. Processes that ranks leave behind are ended after the last rank. With --keep-going the others go on: for programs
+/// Each process gets TIELINE_RANK, TIELINE_SIZE, TIELINE_LOCAL_RANK, TIELINE_LOCAL_SIZE, TIELINE_JOB and TIELINE_EXCHANGE, through
+/// which `Job::from_env` of the library exchanges addresses between all processes. If a process fails, the others are ended, one
+/// line names the failed process, and its exit code becomes the exit code of this command. SIGTERM is forwarded to all processes.
+/// Processes that ranks leave behind are ended after the last rank. With --keep-going the other processes continue, for programs
 /// that handle the loss of a process.
 ///
-/// With --hosts each rank is started by `ssh HOST sh` in this directory's namesake there, with this shell's
-/// TIELINE_ variables. The job's secret (TIELINE_SECRET, or a new one) goes through ssh, never on a command line.
+/// With --hosts each rank is started by `ssh HOST sh` in the directory with the same path on that host, with this shell's TIELINE_
+/// variables. The job's secret (TIELINE_SECRET, or a new one) is sent through ssh, and is never part of a command line.
 #[derive(clap::Args)]
 #[command(
     allow_negative_numbers = true,
@@ -33,28 +32,28 @@ use tieline::Error;
                   nodea,nodeb -- ./halo"
 )]
 pub(crate) struct Args {
-    /// How many processes
+    /// Number of processes
     #[arg(short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     processes: u32,
-    /// Processors to pin them to, in turn
+    /// Processors to which the processes are pinned, in turn
     #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "hosts")]
     cpus: Vec<usize>,
-    /// Let the others go on when a rank fails; the exit code is then that of the last rank to end
+    /// Let the other ranks continue when a rank fails; the exit code is then that of the last rank to end
     #[arg(long)]
     keep_going: bool,
-    /// Put `[rank]` before every line that they print
+    /// Print `[rank]` before every line of the processes' output
     #[arg(long)]
     tag: bool,
-    /// Hosts to run them on, each with how many it takes: `nodea,nodeb` or `nodea:2,nodeb:4`
+    /// Hosts that run the processes, each with its number of ranks: `nodea,nodeb` or `nodea:2,nodeb:4`
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     hosts: Vec<String>,
     /// The command that reaches a host; the host and `sh` are added to it
     #[arg(long, value_name = "COMMAND", default_value = "ssh", requires = "hosts")]
     ssh: String,
-    /// The address at which the hosts reach this one; without it they try all its addresses
+    /// The address at which the hosts reach this host [default: all addresses of this host, in turn]
     #[arg(long, value_name = "ADDRESS", requires = "hosts")]
     address: Option<IpAddr>,
-    /// How long a rank may take to end after SIGTERM to this command, before it is killed
+    /// Time between SIGTERM to this command and the kill of ranks that have not ended
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds)]
     kill_after: Duration,
     /// The program and its arguments

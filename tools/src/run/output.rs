@@ -1,6 +1,6 @@
-//! Copies what processes print, with their rank in front of each line where `--tag` asks for it. Passes output on in whole lines,
-//! so that lines of several processes do not mix. An incomplete line (a prompt, a growing bar) is passed on after a moment, or when
-//! it becomes long.
+//! Copies the output of processes, with their rank before each line if `--tag` is set. Output is written in whole lines, so that
+//! lines of several processes do not mix. An incomplete line (a prompt, a growing bar) is written after a short time, or when it
+//! becomes long.
 
 use crate::sys;
 use std::io::{Read, Write};
@@ -10,23 +10,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long the end of a line is waited for.
+/// The time to wait for the end of a line.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// The most of a line that is kept until its end comes.
+/// The maximum number of bytes of a line that are kept until the end of the line arrives.
 const LONG: usize = 64 << 10;
 
-/// The most that a pipe holds: what is read of it after its process has ended may come from others that it left behind,
-/// and they may write without end.
+/// The maximum number of bytes that are read after a process has ended, which is the capacity of a pipe. Further bytes come from
+/// processes that it left behind, and these may write without end.
 const LAST: usize = 1 << 20;
 
-/// One of the launcher's own outputs, shared by all that print to it.
+/// One of the launcher's outputs, which all copying threads share.
 #[derive(Clone)]
 pub(super) struct Sink(Arc<Mutex<To>>);
 
 struct To {
     out: Box<dyn Write + Send>,
-    /// The rank in the middle of whose line it is.
+    /// The rank whose incomplete line was written last.
     middle: Option<usize>,
 }
 
@@ -36,11 +36,11 @@ impl Sink {
     }
 }
 
-/// The output of a process, on its way to a [`Sink`].
+/// The output of a process that is copied to a [`Sink`].
 pub(super) struct Copy {
     sink: Sink,
     tag: Option<usize>,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end has not arrived.
     line: Vec<u8>,
 }
 
@@ -68,20 +68,20 @@ impl Copy {
                 &tagged
             }
         };
-        // If the reader has gone, the process still runs to its own end and reports its own status.
+        // If the reader has closed the output, the process still runs to its end and reports its own status.
         let _ = to.out.write_all(out).and_then(|()| to.out.flush());
     }
 }
 
 /// The destination of bytes read from a pipe.
 pub(super) trait Take {
-    /// These bytes came.
+    /// Handles received bytes.
     fn take(&mut self, bytes: &[u8]);
-    /// Nothing came for as long as `waits` said.
+    /// Handles the end of the time that `waits` returned, if no bytes arrived.
     fn idle(&mut self);
-    /// How long to wait for more; none: until there is some.
+    /// Returns the time to wait for more bytes; `None` means without limit.
     fn waits(&self) -> Option<Duration>;
-    /// Nothing more will come.
+    /// Handles the end of the input.
     fn finish(&mut self);
 }
 
@@ -115,15 +115,15 @@ impl Take for Copy {
     }
 }
 
-/// The threads that copy, and how they and the launcher wake each other.
+/// The threads that copy, and the sockets by which the threads and the launcher wake each other.
 pub(super) struct Copying {
     left: Arc<AtomicUsize>,
     wake: Arc<UnixStream>,
     woken: UnixStream,
 }
 
-/// Held as long as a process runs. Once it is dropped, its pipes are read until they are empty and not until whoever
-/// holds them has closed them.
+/// The mark of a running process, which exists until the process ends. Afterwards the process's pipes are read until they are
+/// empty, even if other processes keep them open.
 pub(super) struct Running(#[allow(dead_code)] UnixStream);
 
 /// The other end of a [`Running`].
@@ -143,7 +143,7 @@ impl Copying {
         Ok(Copying { left: Arc::default(), wake: Arc::new(wake), woken })
     }
 
-    /// Has a thread read this pipe until it ends, or its process has and the pipe is empty.
+    /// Starts a thread that reads this pipe until its end, or until its process has ended and the pipe is empty.
     pub(super) fn start(
         &self,
         from: impl Read + AsRawFd + Send + 'static,
@@ -165,17 +165,17 @@ impl Copying {
         )
     }
 
-    /// Wakes the thread that waits for [`Copying::woken`]; called by the threads.
+    /// Returns the socket that wakes the thread that waits for [`Copying::woken`]; the copying threads use it.
     pub(super) fn waker(&self) -> Arc<UnixStream> {
         self.wake.clone()
     }
 
-    /// Readable once a thread has ended or wants to be looked at.
+    /// Returns a descriptor that is readable when a thread has ended or needs attention.
     pub(super) fn woken(&self) -> i32 {
         self.woken.as_raw_fd()
     }
 
-    /// Makes it unreadable again. Whether it was readable.
+    /// Makes the descriptor unreadable again. Returns whether it was readable.
     pub(super) fn look(&self) -> bool {
         let mut buffer = [0; 256];
         let mut was = false;
@@ -185,7 +185,7 @@ impl Copying {
         was
     }
 
-    /// Whether everything was passed on.
+    /// Checks whether all output was written.
     pub(super) fn is_done(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }

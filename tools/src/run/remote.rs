@@ -1,4 +1,4 @@
-//! A rank on another host: a shell there, reached by ssh, that reads what to do from its standard input.
+//! A rank on another host: ssh starts a shell there, which reads a script from its standard input.
 //!
 //! ```text
 //! launcher: ssh HOST sh            and, on standard input, a first line
@@ -8,10 +8,10 @@
 //! shell:    0x1e TOKEN STATUS      the program has ended so; whatever it left running there is ended next
 //! ```
 //!
-//! So nothing of the job stands on a command line, and a launcher or a connection that is gone takes the program
-//! along. The token is random: no argument can be taken for the end of the script, and nothing that the program prints
-//! for the end of the program. The shell reports that end. This distinguishes an exit status of the program from one of ssh, and
-//! the launcher need not wait for a connection that a background process keeps open.
+//! The script keeps the job's data off command lines, and the program ends when the launcher or the connection is gone. The token
+//! is random: no argument can be mistaken for the end of the script, and no output of the program for the report of its end. The
+//! shell reports the program's end. The report distinguishes an exit status of the program from one of ssh, and the launcher need
+//! not wait for a connection that a background process keeps open.
 
 use super::output::{Copy, Take};
 use crate::sys;
@@ -26,16 +26,16 @@ use std::time::Duration;
 
 const READY: &[u8] = b"tieline-ready";
 
-/// The marker with which the end of the program is reported.
+/// The marker byte with which the report of the program's end begins.
 const END: u8 = 0x1e;
 
-/// How often a pipe that takes no more of a script is looked at.
+/// The interval at which the launcher retries writing a script to a full pipe.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// The longest line that a host may say before the program starts.
+/// The maximum length of a line that a host may print before the program starts.
 const GREETING: usize = 64 << 10;
 
-/// The line to the shell, and what the shell said at the end. None of it ever waits.
+/// The connection to the shell, and the shell's report at the end. No call of this type waits.
 #[derive(Clone)]
 pub(super) struct Control {
     line: Arc<Mutex<Line>>,
@@ -47,25 +47,25 @@ pub(super) struct Control {
 pub(super) enum Told {
     Nothing,
     Status(u8),
-    /// It is gone, and has said nothing.
+    /// The shell is gone without a report.
     Silent,
 }
 
 enum Line {
-    /// Not ready yet.
+    /// The shell is not ready.
     Starting(ChildStdin),
-    /// So much of the script is still to be written.
+    /// The shell is ready, and these bytes of the script are still to be written.
     Sending(ChildStdin, Vec<u8>),
     Running(ChildStdin),
     Closed,
 }
 
 impl Control {
-    /// Tells the shell its first line.
+    /// Sends the first line to the shell.
     pub(super) fn new(mut to: ChildStdin, token: &str) -> std::io::Result<Control> {
         sys::set_nonblocking(to.as_raw_fd())?;
-        // A complete command: the shell says it is ready once it has read all of it. A shell that is gone already is
-        // noticed by its end.
+        // The line is a complete command: the shell reports that it is ready when it has read the line. If the shell has ended, its
+        // end is detected separately.
         let _ = write!(
             to,
             "{{ echo tieline-ready; s=; while IFS= read -r l && [ \"$l\" != '#go {token}' ]; do s=\"$s$l\n\"; done; \
@@ -79,7 +79,7 @@ impl Control {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the program told to end. `false`: there is no program yet, or nobody to tell.
+    /// Requests that the shell send a signal to the program. Returns `false` if the program has not started or the shell is gone.
     pub(super) fn signal(&self, name: &str) -> bool {
         match &mut *self.line() {
             Line::Running(to) => to.write_all(format!("{name}\n").as_bytes()).is_ok(),
@@ -87,12 +87,12 @@ impl Control {
         }
     }
 
-    /// Closes the line: the shell ends the program.
+    /// Closes the connection: the shell then ends the program.
     pub(super) fn close(&self) {
         *self.line() = Line::Closed;
     }
 
-    /// How the program ended, once the shell has said it.
+    /// Returns the end of the program, if the shell has reported it.
     pub(super) fn told(&self) -> Told {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -101,7 +101,7 @@ impl Control {
         *self.told.lock().unwrap_or_else(PoisonError::into_inner) = told;
     }
 
-    /// Begins with the script.
+    /// Begins to write the script.
     fn start(&self, script: Vec<u8>) {
         let mut line = self.line();
         if let Line::Starting(to) = std::mem::replace(&mut *line, Line::Closed) {
@@ -109,7 +109,7 @@ impl Control {
         }
     }
 
-    /// Goes on with it; whether there is more of it.
+    /// Continues to write the script; returns whether bytes remain.
     fn go_on(&self) -> bool {
         let mut line = self.line();
         let Line::Sending(to, script) = &mut *line else { return false };
@@ -131,7 +131,7 @@ impl Control {
     }
 }
 
-/// `ssh`, the host, and a shell that will read from its standard input.
+/// Makes the command that consists of `ssh`, the host, and a shell that reads from its standard input.
 pub(super) fn command(ssh: &str, host: &str) -> Option<Command> {
     let mut words = ssh.split_whitespace();
     let mut command = Command::new(words.next()?);
@@ -140,21 +140,21 @@ pub(super) fn command(ssh: &str, host: &str) -> Option<Command> {
     Some(command)
 }
 
-/// The shell's output: its greeting, the program's output, and how the program ended.
+/// The shell's output: its greeting, the program's output, and the report of the program's end.
 pub(super) struct Shell {
     control: Control,
     wake: Arc<UnixStream>,
     end: Vec<u8>,
     out: Copy,
     state: State,
-    /// Bytes that may be the beginning of something longer.
+    /// Bytes that may be the beginning of a longer sequence.
     kept: Vec<u8>,
 }
 
 enum State {
     /// The input is the host's own greeting; this script is sent after it.
     Greeting(Vec<u8>),
-    /// The input is the program's output; the flag says whether the script is still being sent.
+    /// The input is the program's output; the flag states whether the script is still being sent.
     Running(bool),
     Over,
 }
@@ -171,7 +171,7 @@ impl Shell {
         Shell { control, wake, end, out, state: State::Greeting(script), kept: Vec::new() }
     }
 
-    /// Lines until the one that says that the shell reads.
+    /// Discards lines until the line that reports that the shell is ready.
     fn greeted(&mut self) {
         while let Some(at) = self.kept.iter().position(|byte| *byte == b'\n') {
             let rest = self.kept.split_off(at + 1);
@@ -190,7 +190,7 @@ impl Shell {
         }
     }
 
-    /// Passes on what cannot belong to the word at the end.
+    /// Forwards the output that cannot belong to the report at the end.
     fn printed(&mut self) {
         let is_end = |part: &[u8]| self.end.starts_with(part) || part.starts_with(&self.end);
         let end = (0..self.kept.len()).find(|at| is_end(&self.kept[*at..]));
@@ -251,7 +251,7 @@ impl Take for Shell {
     }
 }
 
-/// The script for the shell: bytes, because words of a command and values of variables may hold any byte.
+/// Returns the script for the shell as bytes, because words of a command and values of variables may contain any byte.
 pub(super) fn script(
     token: &str,
     variables: &[(String, OsString)],
@@ -270,7 +270,7 @@ pub(super) fn script(
             text(token),
             text(" %s\\n' \"$1\"; }\ncd "),
             quote(directory),
-            // A session of its own, where there is setsid: its members can be found when the program has ended.
+            // If setsid is available, the program gets a new session, so that its members can be found after the program has ended.
             text(
                 " || { tieline_end 126; exit 126; }\n\
                  exec 3<&0\n\
@@ -306,7 +306,7 @@ pub(super) fn script(
     script
 }
 
-/// One word for a shell, whatever is in it.
+/// Quotes a text as one word for a shell, for any content.
 fn quote(text: &OsStr) -> Vec<u8> {
     let mut word = vec![b'\''];
     for byte in text.as_bytes() {

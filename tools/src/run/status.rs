@@ -1,31 +1,31 @@
-//! How a process ended, in words and as an exit code.
+//! The end of a process, as text and as an exit code.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 /// The end of one rank.
 pub(super) struct End {
-    /// `exited with code 7`.
+    /// The description of the end: `exited with code 7`.
     pub(super) how: String,
     /// The status that a shell would report: 128 + the signal.
     pub(super) code: u8,
-    /// The program did not cause this end; ssh did.
+    /// Whether ssh, and not the program, caused this end.
     pub(super) is_the_ways: bool,
 }
 
 impl End {
-    /// The status of a child of this process.
+    /// Returns the end of a child of this process.
     pub(super) fn of(status: ExitStatus) -> End {
         End { how: describe(status), code: code(status), is_the_ways: false }
     }
 
-    /// As a shell on another host says it.
+    /// Returns the end that a shell on another host has reported.
     pub(super) fn told(code: u8) -> End {
         let how = if code == 0 { "ended".into() } else { format!("exited with code {code}") };
         End { how, code, is_the_ways: false }
     }
 
-    /// The status is unknown: the process has gone, and it was no child of ours.
+    /// Returns the end of a process whose status is unknown, because the process is gone and was no child of this process.
     pub(super) fn unknown() -> End {
         End { how: "ended in an unknown way".into(), code: 1, is_the_ways: false }
     }

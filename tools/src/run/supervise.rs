@@ -1,4 +1,4 @@
-//! Standing by until the last rank has ended, and what it left running.
+//! Supervises the job until the last rank and the processes that ranks left behind have ended.
 
 use super::launch::{Failure, Launch};
 use crate::say;
@@ -8,17 +8,17 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tieline::Error;
 
-/// How long a process may take to end after SIGTERM, when another one has failed or the job is over.
+/// The time between SIGTERM and the kill of a process, when another process has failed or the job is over.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How often it is looked for processes that ranks left running, while some of them take their time to end.
+/// The interval at which the launcher searches for processes that ranks left behind, while some of them are still ending.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Launch {
-    /// Serves the exchange, forwards signals and collects the dead, until none is left.
+    /// Serves the exchange, forwards signals and reaps ended processes, until no process is left.
     pub(super) fn supervise(mut self) -> Result<ExitCode, Error> {
         while self.processes.iter().any(|p| p.running) {
-            // Asking costs a call for every rank, and most turns are lookups.
+            // The check costs a system call for every rank, and most turns only handle lookups.
             if self.turn(None)? {
                 self.collect();
             }
@@ -27,7 +27,7 @@ impl Launch {
                 self.kill();
             }
             if due(self.cut_at) {
-                // Told and not heard: the way there is stuck.
+                // The process did not react to the signal, so the connection does not work.
                 self.cut_at = None;
                 for process in self.processes.iter().filter(|p| p.running) {
                     let _ = sys::kill(process.child.id(), libc::SIGKILL);
@@ -45,12 +45,12 @@ impl Launch {
         })
     }
 
-    /// Waits for something to happen. Whether somebody may have ended.
+    /// Waits for an event. Returns whether a process may have ended.
     fn turn(&mut self, atmost: Option<Duration>) -> Result<bool, Error> {
         let due = [self.kill_at, self.cut_at].into_iter().flatten().min();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
         let timeout = [due, atmost].into_iter().flatten().min();
-        // Output of a dying process comes before the report of its death.
+        // The output of a dying process is read before its death is reported.
         let others = [self.signals.as_raw_fd(), self.copying.woken()];
         self.server.turn(&others, timeout)?;
         let mut ended = self.copying.look();
@@ -70,7 +70,8 @@ impl Launch {
             if !from_terminal {
                 self.terminate(signal);
             }
-            // Ctrl-C is the program's own affair, and twice is ours. A second SIGTERM is deliberate.
+            // The program receives Ctrl-C from the terminal and may handle it. After SIGTERM, processes that do not end are killed
+            // when `kill_after` has passed. A second signal of either kind kills all processes.
             if signal == libc::SIGTERM {
                 self.kill_in(self.kill_after);
             }
@@ -95,7 +96,7 @@ impl Launch {
             let Some(end) = process.running.then(|| process.end()).flatten() else { continue };
             process.running = false;
             match &process.control {
-                // The last output may still be in the pipe: read to the end of the pipe, which `clear` waits for.
+                // The last output may still be in the pipe, which is read to its end; `clear` waits for that end.
                 Some(control) => control.close(),
                 None => drop(process.life.take()),
             }
@@ -127,7 +128,7 @@ impl Launch {
                 self.kill_in(GRACE);
             }
         }
-        // Orphans that came to us. A rank is collected above.
+        // These processes are orphans that were reparented to the launcher. Ranks are reaped above.
         while let Dead::Pid(pid) = sys::next_dead() {
             if self.processes.iter().any(|p| p.running && p.child.id() == pid) {
                 break;
@@ -136,9 +137,9 @@ impl Launch {
         }
     }
 
-    /// Ends what ranks left running: nothing of the job stays.
+    /// Ends the processes that ranks left behind, so that no process of the job remains.
     fn clear(&mut self) -> Result<(), Error> {
-        // A way to another host ends by itself once the shell there has cleared its place.
+        // A connection to another host ends by itself when the shell there has ended its processes.
         let ways: BTreeSet<u32> = self.processes.iter().map(|p| p.child.id()).collect();
         let mut told = BTreeSet::new();
         self.interrupted = false;
@@ -162,7 +163,7 @@ impl Launch {
         }
     }
 
-    /// Waits until what was printed is passed on: for our own reader only, who may be slow, and for signals.
+    /// Waits until all output is written, which only a slow reader or a signal can delay.
     fn pass_on(&mut self) -> Result<(), Error> {
         self.processes.iter_mut().for_each(|process| drop(process.life.take()));
         self.interrupted = false;
@@ -174,7 +175,7 @@ impl Launch {
     }
 }
 
-/// Children of this process, whichever of its threads they came to; none where the kernel does not list them.
+/// Returns the children of all threads of this process; empty if the kernel does not list children.
 fn children() -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());

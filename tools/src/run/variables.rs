@@ -1,4 +1,4 @@
-//! The environment of ranks on other hosts: this shell's variables, the secret, and the address of the exchange.
+//! The environment of ranks on other hosts: the variables of the launcher's shell, the secret, and the address of the exchange.
 
 use crate::system_error;
 use std::ffi::OsString;
@@ -8,27 +8,27 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use tieline::Error;
 use tieline::job::server::Server;
 
-/// The job's secret as this shell has it.
+/// Returns the job's secret in the launcher's environment.
 pub(super) fn secret() -> Result<Option<String>, Error> {
     let secret = tieline::job::secret()?;
     Ok(Some(secret).filter(|secret| !secret.is_empty()))
 }
 
-/// Every TIELINE_ variable of this shell but those that this launch sets itself.
+/// Returns every TIELINE_ variable of the launcher's environment, except those that this launch sets.
 pub(super) fn forwarded() -> Vec<(String, OsString)> {
     const OWN: &[&str] =
         &["TIELINE_SECRET", "TIELINE_SECRET_FILE", "TIELINE_BOOTSTRAP", "TIELINE_RENDEZVOUS"];
     let mut variables: Vec<_> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
         .filter(|(name, _)| name.starts_with("TIELINE_") && !OWN.contains(&name.as_str()))
-        // A name becomes part of a script.
+        // The name becomes part of a script, so only these characters are allowed.
         .filter(|(name, _)| name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
         .collect();
     variables.sort();
     variables
 }
 
-/// Opens the exchange to other hosts; TIELINE_EXCHANGE names every address that may lead here.
+/// Opens the exchange to other hosts; TIELINE_EXCHANGE lists every address that may lead to this host.
 pub(super) fn listen(
     server: &mut Server,
     address: Option<IpAddr>,
@@ -55,7 +55,7 @@ pub(super) fn listen(
     Ok(format!("tcp:{}", shown.collect::<Vec<_>>().join(",")))
 }
 
-/// This host's addresses, those of TIELINE_TCP_INTERFACES where it is set; loopback where there is nothing else.
+/// Returns this host's addresses, or those of TIELINE_TCP_INTERFACES if it is set; a loopback address if there is no other.
 fn addresses() -> Result<Vec<IpAddr>, Error> {
     let odd = |why: String| {
         crate::misuse("no address for the other hosts", why, "give one with --address")
@@ -64,7 +64,7 @@ fn addresses() -> Result<Vec<IpAddr>, Error> {
     let filter = tieline_net::Filter::parse(&interfaces).map_err(odd)?;
     let all = tieline_net::local_addresses(&filter).map_err(odd)?;
     let usable = |last_resort: bool| {
-        // A link-local address of IPv6 means something only with an interface of the other side.
+        // A link-local IPv6 address is only usable together with an interface of the other host.
         let all = all.iter().filter(move |a| !a.loopback && a.scope_id == 0);
         all.filter(move |a| a.last_resort == last_resort).map(|a| a.ip).collect::<Vec<_>>()
     };
@@ -72,7 +72,7 @@ fn addresses() -> Result<Vec<IpAddr>, Error> {
     Ok(found.unwrap_or_else(|| all.iter().map(|a| a.ip).collect()))
 }
 
-/// 128 random bits.
+/// Returns 128 random bits in hexadecimal form.
 pub(super) fn random_hex() -> Result<String, Error> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")

@@ -4,7 +4,7 @@ use super::{Dir, installed, root};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// An sshd of this test's own on loopback.
+/// An sshd on loopback that belongs to this test.
 pub(crate) struct Sshd {
     child: Child,
     port: u16,
@@ -34,7 +34,7 @@ impl Sshd {
              PidFile none\nStrictModes no\nPermitRootLogin yes\nUsePAM no\nPasswordAuthentication no\n"
         );
         std::fs::write(dir.0.join("sshd.conf"), configuration).unwrap();
-        // sshd's directory for privilege separation; the package creates it at boot.
+        // sshd needs this directory for privilege separation; the package creates it at boot.
         let made_room = std::fs::create_dir("/run/sshd").is_ok();
         let conf = format!("{d}/sshd.conf");
         let child = Command::new("/usr/sbin/sshd")

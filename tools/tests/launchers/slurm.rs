@@ -1,13 +1,13 @@
-//! A Slurm of one controller and two nodes on this host: real daemons with their own configuration, key and
-//! ports in a directory of their own, ended by their pids. The first node is called 127.0.0.1, so that its name can be
-//! resolved as in a real cluster.
+//! A Slurm of one controller and two nodes on this host: real daemons with their own configuration, key and ports in a separate
+//! directory, ended by their process numbers. The first node is called 127.0.0.1, so that its name can be resolved as in a real
+//! cluster.
 
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long it may take until both nodes are idle, however busy the machine is.
+/// The time limit for both nodes to become idle, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 pub(crate) struct Slurm {
@@ -16,7 +16,7 @@ pub(crate) struct Slurm {
 }
 
 impl Slurm {
-    /// Brings it up, or prints why it cannot be.
+    /// Starts Slurm. If this is impossible, prints the reason and returns `None`.
     pub(crate) fn start_or_say() -> Option<Slurm> {
         match Slurm::start() {
             Ok(slurm) => Some(slurm),
@@ -111,7 +111,8 @@ impl Slurm {
         })
     }
 
-    /// An error where a daemon does not run here. Daemons that run and do not get there are a failure.
+    /// Waits for a state of the cluster. Returns an error if a daemon does not run on this machine. Panics if the daemons run and
+    /// do not reach the state.
     fn until(&mut self, what: &str, is: impl Fn(&Slurm) -> bool) -> Result<(), String> {
         let end = Instant::now() + PATIENCE;
         while !is(self) {
@@ -141,7 +142,7 @@ impl Slurm {
         let mut command = Command::new(program);
         let _ = command.args(args).env("SLURM_CONF", self.conf()).stdin(Stdio::null());
         let _ = command.stdout(log.try_clone().map_err(|e| e.to_string())?).stderr(log);
-        // Nothing of this process's own launcher is to reach the ranks.
+        // Variables of a launcher of this process must not reach the ranks.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if ["PMIX", "OMPI", "TIELINE_"].iter().any(|prefix| name.starts_with(prefix)) {
@@ -167,7 +168,7 @@ impl Slurm {
         super::text(&output).contains("pmix")
     }
 
-    /// Runs a program as a step.
+    /// Runs a program as a step of a job.
     pub(crate) fn srun(&self, args: &[&str], program: &[String], set: &[(&str, &str)]) -> Output {
         let mut command = self.command("srun", args);
         let _ = command.args(program).env("TIELINE_TEST_RANK", "1");
@@ -176,13 +177,13 @@ impl Slurm {
     }
 }
 
-/// Ports that nobody listens on now. They are none that the kernel gives to whoever does not care.
+/// Returns free ports outside of the range from which the kernel assigns ports.
 fn ports() -> Vec<u16> {
     let low = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let low =
         low.split_whitespace().next().and_then(|low| low.parse::<u32>().ok()).unwrap_or(32768);
     let span = low.max(12_000) - 10_000;
-    // Other runs of this test look from somewhere else on.
+    // Other runs of this test start their search at another port.
     let start = std::process::id().wrapping_mul(97) % span;
     let all = (0..span).map(|at| 10_000 + ((start + at) % span) as u16);
     let free = |port: &u16| TcpListener::bind(("0.0.0.0", *port)).is_ok();

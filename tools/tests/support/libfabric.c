@@ -1,8 +1,8 @@
-/* A libfabric that lists what the installed one does, and twenty devices more: what a host with every kind of network would show.
- * Those cannot be opened.
+/* A libfabric that lists the devices of the installed libfabric and twenty more devices, like a host with every kind of network.
+ * The twenty devices cannot be opened.
  *
- * Functions whose records have the layout of a later version end the process. A caller that uses their plain names, and reads the
- * result in the older layout, is detected. */
+ * Functions whose records have the layout of a later version end the process. The test thereby detects a caller that uses the
+ * functions' plain names and reads the result in the older layout. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

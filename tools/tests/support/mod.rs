@@ -1,9 +1,9 @@
-//! Common code of the tests with real launchers.
+//! Code that the tests with real launchers share.
 
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
-/// Waits until something is so that has no event for outsiders.
+/// Waits until a condition is true that causes no event for this process.
 pub(crate) fn until(mut is: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(60);
     while !is() {
@@ -12,7 +12,7 @@ pub(crate) fn until(mut is: impl FnMut() -> bool) {
     }
 }
 
-/// The output of a launcher that has ended; a launcher that hangs is ended and named.
+/// Returns the output of a launcher that has ended; a launcher that hangs is ended, and the test fails with its name.
 pub(crate) fn ended(mut child: Child) -> Output {
     let ends = std::panic::AssertUnwindSafe(|| until(|| child.try_wait().unwrap().is_some()));
     if std::panic::catch_unwind(ends).is_err() {

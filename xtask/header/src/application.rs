@@ -13,7 +13,7 @@ const OTHERS: [(&str, &str); 3] = [
     ("CBlocks", "tieline_blocks"),
 ];
 
-/// The complete header.
+/// Generates the complete header of the C library.
 pub fn generate() -> String {
     let statuses = "/* ---- Statuses: those of the provider ABI ---- */\n\n";
     let others = "\n/* ---- Numbers, records and functions ---- */\n\n";
@@ -77,7 +77,8 @@ const END: &str = r"
 mod tests {
     use super::*;
 
-    /// Records with addresses, and the rule that prevents each address from being followed too late. A caller can copy all of them.
+    /// Records with addresses, and the rule by which the library never follows the address after it has become invalid. A caller
+    /// can copy all of them.
     const ADDRESSES: [(&str, &str, Rule); 8] = [
         ("tieline_error", "what why fix setting", Rule::Text),
         ("tieline_setting", "name value", Rule::Callers),
@@ -89,18 +90,20 @@ mod tests {
         ("tieline_exchange", "user allgather publish lookup barrier", Rule::Callers),
     ];
 
-    /// The library's use of an address in a record.
+    /// The reason why the library never follows an address in a record after the address has become invalid.
     #[derive(Clone, Copy)]
     enum Rule {
-        /// None: the library wrote it for the caller, and its documentation states how long it is valid.
+        /// The library never reads the address: it wrote the address for the caller, and its documentation states how long the
+        /// address is valid.
         Text,
-        /// The library follows it only in the call that it was passed to: it is the caller's own memory or function.
+        /// The library follows the address only in the call to which the record was passed: the address is that of the caller's own
+        /// memory or function.
         Callers,
-        /// It is a number in the form of an address, which is looked up and never followed.
+        /// The address is a number that is looked up and never followed.
         Number,
     }
 
-    /// The names of a record's members that hold addresses.
+    /// Returns the names of a record's members that hold addresses.
     fn addresses(body: &str) -> Vec<&str> {
         let members = body.split(';').filter(|member| member.contains('*'));
         let name = |member: &'_ str| match member.split_once("(*") {

@@ -1,7 +1,7 @@
-//! ABI 1.0 is frozen: every later header of its major keeps its numbers, and the places of its fields.
+//! ABI 1.0 is frozen: every later header of the same major keeps the numbers of ABI 1.0, and the offsets of its fields.
 //!
-//! The header of each frozen minor is in `tests/old-providers`, beside the providers that were built with it. Comments, helpers and
-//! the order of records may change.
+//! The header of each frozen minor is in `tests/old-providers`, together with the providers that were built with that header.
+//! Comments, helpers and the order of records may change.
 
 use super::root;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ const FROZEN: &[(u16, u16, u64)] = &[(1, 0, 0xf567_5691_8415_1703)];
 /// Compares the current header with that of each frozen minor of its major.
 ///
 /// # Errors
-/// The change and the remedy.
+/// Returns the change and the remedy.
 pub(super) fn check(today: &str) -> Result<(), String> {
     for (major, minor, sum) in FROZEN.iter().filter(|frozen| frozen.0 == ABI_MAJOR) {
         let file = format!("tests/old-providers/{major}.{minor}/tieline_provider.h");
@@ -35,7 +35,7 @@ pub(super) fn check(today: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// FNV-1a, 64 bit.
+/// Computes a 64-bit FNV-1a checksum.
 fn checksum(text: &str) -> u64 {
     let add = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, add)
@@ -50,7 +50,7 @@ struct Header {
 
 #[derive(Default)]
 struct Record {
-    /// The declarations in order.
+    /// The declarations of the fields, in order.
     fields: Vec<String>,
     /// The size, then the offset of each field.
     places: Vec<usize>,
@@ -64,7 +64,7 @@ impl Header {
         let mut header = Header::default();
         let defines =
             code.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
-        // Macros with arguments are helpers. The known flags of a call may grow, and the minor rises.
+        // Macros with arguments are helpers. The set of known flags of a call may grow, and the minor then rises.
         let is_free = |name: &str| name.contains('(') || name.starts_with("TIELINE_FLAGS_OF_");
         for (name, number) in defines.filter(|(name, _)| !is_free(name)) {
             let _ = header.numbers.insert(name.into(), number.trim().into());
@@ -91,7 +91,7 @@ fn after<'a>(text: &'a str, mark: &str) -> &'a str {
     text.split_once(mark).map_or("", |(_, after)| after)
 }
 
-/// The first promise of the frozen header that the current one breaks.
+/// Returns the first promise of the frozen header that the current header breaks.
 fn broken_by(frozen: &Header, today: &Header) -> Option<String> {
     for (name, number) in &frozen.numbers {
         let now = today.numbers.get(name).map_or("gone", String::as_str);
@@ -118,7 +118,7 @@ fn broken_record(before: &Record, now: &Record) -> Option<String> {
             return Some(format!("`{field}` was at {old:?} and is at {new:?}"));
         }
     }
-    // A record grows only if it carries its size, and by whole units.
+    // A record may grow only if it contains its size, and only by whole units.
     let unit = match before.fields.first().map(String::as_str) {
         Some("size_t size") => 8,
         Some("uint16_t desc_len") => 4,
@@ -165,7 +165,7 @@ TIELINE_CHECK(sizeof(struct tieline_cost) == 8);
 TIELINE_CHECK(offsetof(struct tieline_cost, latency_ns) == 0);
 ";
 
-    /// The broken promise after these replacements.
+    /// Returns the broken promise after these replacements.
     fn broken(changes: &[(&str, &str)]) -> Option<String> {
         let today = changes.iter().fold(FROZEN_TEXT.to_string(), |text, (from, to)| {
             assert!(text.contains(from), "{from}");

@@ -1,9 +1,9 @@
 //! The headers of `include/`: `tieline_provider.h`, the provider ABI for authors in C, generated from `plugin-api`, and
 //! [`tieline.h`](application), the C library, generated from `capi`.
 //!
-//! The records and tables come from `plugin-api/src/abi.rs` through cbindgen, the named numbers from the
-//! tables that define the Rust constants, the checked layout from `abi::golden`. The headers are
-//! committed; [`check`] compares them with the generated text.
+//! The records and tables come from `plugin-api/src/abi.rs` through cbindgen, the named numbers from the tables that define the
+//! Rust constants, and the checked layout from `abi::golden`. The headers are committed; [`check`] compares them with the generated
+//! text.
 
 pub mod application;
 mod frozen;
@@ -12,10 +12,10 @@ use std::path::PathBuf;
 use tieline_plugin_api::abi::golden::RECORDS;
 use tieline_plugin_api::{OK, PENDING, Status, abi, tables};
 
-/// A header, and its generator.
+/// The name of a header, and its generator.
 type Header = (&'static str, fn() -> String);
 
-/// The headers.
+/// The headers of `include/`.
 const HEADERS: [Header; 2] = [
     ("include/tieline_provider.h", generate as fn() -> String),
     ("include/tieline.h", application::generate),
@@ -24,7 +24,7 @@ const HEADERS: [Header; 2] = [
 /// Writes the headers.
 ///
 /// # Errors
-/// The error of the system.
+/// Returns the system's error.
 pub fn write() -> std::io::Result<()> {
     for (file, generate) in HEADERS {
         std::fs::write(root().join(file), generate())?;
@@ -32,10 +32,10 @@ pub fn write() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Checks that the committed headers are up to date, and that the ABI keeps the promises of frozen ones.
+/// Checks that the committed headers are up to date, and that the ABI keeps the promises of frozen headers.
 ///
 /// # Errors
-/// The problem and the remedy, in words.
+/// Returns the problem and the remedy.
 pub fn check() -> Result<(), String> {
     HEADERS.iter().try_for_each(|(file, generate)| {
         let committed = std::fs::read_to_string(root().join(file))
@@ -56,7 +56,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The complete header for providers.
+/// Generates the complete header for providers.
 pub fn generate() -> String {
     let title = "\n/* ---- Records and tables ---- */\n\n";
     [HEAD, &numbers(), title, &types(), TAIL, &layout(), END].concat()
@@ -81,7 +81,7 @@ extern "C" {
 
 "#;
 
-/// Versions, statuses and every named number.
+/// Generates the versions, the statuses and every named number.
 fn numbers() -> String {
     let mut out = String::new();
     let owner = String::from_utf8_lossy(&abi::NOTE_OWNER[..7]);
@@ -116,7 +116,7 @@ fn define(out: &mut String, name: &str, value: impl std::fmt::Display, doc: &str
     out.push_str(&format!("/* {doc} */\n#define {name} {value}\n"));
 }
 
-/// Statuses: the same lines in both headers, so that a file may include both.
+/// Generates the statuses: the same lines in both headers, so that a file may include both.
 fn statuses() -> String {
     let mut out = String::new();
     let pending = "accepted: a completion event with the cookie follows";
@@ -129,7 +129,7 @@ fn statuses() -> String {
     out
 }
 
-/// `ProviderOps` -> `tieline_provider_ops`, `StateHandle` -> `tieline_state`.
+/// Converts a Rust name to C: `ProviderOps` becomes `tieline_provider_ops`, `StateHandle` becomes `tieline_state`.
 fn c_name(rust: &str) -> String {
     let mut out = String::from("tieline");
     for c in rust.trim_end_matches("Handle").chars() {
@@ -141,10 +141,10 @@ fn c_name(rust: &str) -> String {
     out
 }
 
-/// The kinds of handles: in Rust addresses, in C structs that the header does not define.
+/// The kinds of handles: addresses in Rust, and in C pointers to structs that the header does not define.
 const HANDLES: &str = "StateHandle DomainHandle RegionHandle InterfaceHandle EndpointHandle KeyHandle ConnectorHandle";
 
-/// The settings of cbindgen for both headers.
+/// Returns the settings of cbindgen for both headers.
 fn config() -> cbindgen::Config {
     cbindgen::Config {
         language: cbindgen::Language::C,
@@ -158,7 +158,7 @@ fn config() -> cbindgen::Config {
     }
 }
 
-/// The generated text of these files.
+/// Generates the text of these files.
 fn generated(config: cbindgen::Config, files: impl IntoIterator<Item = String>) -> String {
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in files {
@@ -169,7 +169,7 @@ fn generated(config: cbindgen::Config, files: impl IntoIterator<Item = String>) 
     String::from_utf8(text).expect("cbindgen writes UTF-8").trim().to_owned()
 }
 
-/// The records and tables, from cbindgen.
+/// Generates the records and tables with cbindgen.
 fn types() -> String {
     let mut names: Vec<&str> = RECORDS.iter().map(|record| record.name).collect();
     names.extend(["PackFn", "EntryFn"]);
@@ -356,7 +356,7 @@ fn layout() -> String {
         let name = c_name(record.name);
         out.push_str(&format!("TIELINE_CHECK(sizeof(struct {name}) == {});\n", record.size));
         for (field, offset) in record.fields {
-            // A keyword of C: cbindgen writes it with an underscore.
+            // The name is a keyword of C: cbindgen writes it with an underscore.
             let field = if *field == "register" { "register_" } else { field };
             out.push_str(&format!(
                 "TIELINE_CHECK(offsetof(struct {name}, {field}) == {offset});\n"

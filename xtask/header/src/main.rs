@@ -1,5 +1,5 @@
-//! The program of `cargo xtask header [--check]`. It is separate, so that other commands do not wait until the generator is
-//! compiled.
+//! The program of `cargo xtask header [--check]`. The program is separate, so that other commands do not wait until the generator
+//! is compiled.
 
 use std::process::ExitCode;
 

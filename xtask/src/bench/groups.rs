@@ -1,4 +1,4 @@
-//! The groups that are compared, and the aims.
+//! The groups of comparisons, and the aims.
 
 use super::ranks::{self, Counts};
 use super::source::{self, OVER_LIBFABRIC, Setting, Source};
@@ -7,19 +7,19 @@ use Unit::{Bandwidth, Memory, Rate, Time};
 /// The kind of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Nanoseconds.
+    /// A time in nanoseconds.
     Time,
-    /// Operations per second.
+    /// A number of operations per second.
     Rate,
-    /// Bytes per second.
+    /// A number of bytes per second.
     Bandwidth,
-    /// Bytes.
+    /// A number of bytes.
     Memory,
-    /// Instructions in user mode.
+    /// A number of instructions in user mode.
     Instructions,
 }
 
-/// Things that are measured in turn.
+/// A group of figures that are measured in turn.
 pub(crate) struct Group<S = Source> {
     pub(crate) what: &'static str,
     pub(crate) unit: Unit,
@@ -27,12 +27,12 @@ pub(crate) struct Group<S = Source> {
     pub(crate) comparisons: Vec<Comparison>,
 }
 
-/// One of ours against one of theirs.
+/// A comparison of a figure of Tieline with one of a rival.
 pub(crate) struct Comparison {
     pub(crate) what: Option<&'static str>,
     pub(crate) ours: &'static str,
     pub(crate) rival: &'static str,
-    /// The ratio to reach; none: for information.
+    /// The ratio to reach; `None` if the comparison has no aim.
     pub(crate) aim: Option<f64>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) const OURS: &str = "tieline";
 type Rival<S = Source> = (&'static str, S, Option<f64>);
 
 impl<S> Group<S> {
-    /// Ours beside each rival.
+    /// Makes a group that compares the figure of Tieline with each rival.
     pub(crate) fn new(what: &'static str, unit: Unit, ours: S, rivals: Vec<Rival<S>>) -> Group<S> {
         let (mut sources, mut comparisons) = (vec![(OURS, ours)], Vec::new());
         for (rival, source, aim) in rivals {
@@ -58,7 +58,7 @@ impl Unit {
         !matches!(self, Rate | Bandwidth)
     }
 
-    /// Its name in the JSON of `tieline perf`: operations or bytes per second, all in all, or the median time.
+    /// Returns the name of the figure in the JSON of `tieline perf`: the total operations or bytes per second, or the median time.
     pub(crate) fn field(self) -> &'static str {
         match self {
             Rate => "messages_per_second",
@@ -90,7 +90,7 @@ impl Unit {
     }
 }
 
-/// `tieline perf` in ordinary memory.
+/// Returns the source for `tieline perf` in ordinary memory.
 fn perf(test: &'static str, size: &'static str) -> Source {
     tieline(test, size, "", &[])
 }
@@ -133,7 +133,7 @@ fn ucx(by: Ucx, test: &'static str, iterations: u64, aim: impl Into<Option<f64>>
     (by.0, source, aim.into())
 }
 
-/// Every group, small to large.
+/// Returns every group, ordered by size.
 pub(crate) fn all() -> Vec<Group> {
     let groups =
         [messages(), tagged(), memory_operations(), bulk(), tcp(), libfabric(), process(), ranks()];
@@ -161,7 +161,7 @@ fn messages() -> Vec<Group> {
         ucx(POSIX, "am_bw -s 4096 -D bcopy", 500_000, 1.1),
         ucx(AM, "ucp_am_bw -s 4096", 200_000, 1.1),
     ];
-    // uct posix has no message longer than its 8 KiB segments.
+    // uct posix supports no message that is longer than its segments of 8 KiB.
     let large = vec![ucx(AM, "ucp_am_bw -s 65536", 40_000, 1.1)];
     vec![
         Group::new("8 B message, one way", Time, perf("am_lat", "8"), latency),
@@ -171,7 +171,8 @@ fn messages() -> Vec<Group> {
     ]
 }
 
-/// Messages that are matched by tag: the runtime of `tests/runtime` beside UCX's own matching. As many under way in both.
+/// Returns the groups of tagged messages: the runtime of `tests/runtime` and UCX's own matching. Both have the same number of
+/// messages in flight.
 fn tagged() -> Vec<Group> {
     let group = |what, unit, (test, bytes), args, count, aim| {
         let ours = Source::new("taskset", move |unit, quick| {
@@ -197,7 +198,7 @@ fn memory_operations() -> Vec<Group> {
     };
     let ordinary = |what, test, rival| {
         let no_promise = ("tieline, nothing promised", perf(test, "8"), None);
-        // Both ends promise each other that they make progress all the time, as `tieline perf` does.
+        // Both ends promise each other that they make progress continuously, as `tieline perf` does.
         let ours = tieline(test, "8", "", &[("TIELINE_POLLS_OFTEN", "on")]);
         Group::new(what, Time, ours, vec![no_promise, ucx(CMA, rival, 300_000, None)])
     };
@@ -260,7 +261,7 @@ fn tcp() -> Vec<Group> {
     ]
 }
 
-/// Our cost over libfabric: the same operations in a bare loop.
+/// Returns the groups for the cost of Tieline over libfabric: the same operations in a loop without Tieline.
 fn libfabric() -> Vec<Group> {
     const BARE: &str = "limit: bare libfabric";
     let provider = "tcp;ofi_rxm";
@@ -277,7 +278,7 @@ fn libfabric() -> Vec<Group> {
         Group::new(what, Memory, footprint(OVER_LIBFABRIC, ours), vec![(BARE, bare, None)])
     };
     let (word, middle, large) = (("8", 8), ("64k", 64 << 10), ("1m", 1 << 20));
-    // There and back at 0.98 of the bandwidth takes 1.02 of the time.
+    // A ratio of 0.98 in bandwidth corresponds to a ratio of 1.02 in time.
     vec![
         row("libfabric: 8 B message", Time, "am_lat", word, "send_lat", 1.10),
         row("libfabric: 8 B put", Time, "put_lat", word, "put_lat", 1.10),
@@ -291,7 +292,8 @@ fn libfabric() -> Vec<Group> {
     ]
 }
 
-/// More ranks than processors: the cost of waiting. An Open MPI that yields when it is idle is the rival.
+/// Returns the groups with more ranks than processors, which measure the cost of waiting. The rival is an Open MPI that yields when
+/// it is idle.
 fn ranks() -> Vec<Group> {
     let row = |what, name, ranks, size, counts, aim| {
         let ours = Source::new("taskset", move |_, _| ranks::ours(name, ranks, size, counts));

@@ -1,9 +1,9 @@
-//! `cargo xtask bench`: Tieline beside its rivals, in turn, in one run, on the same two processors; with `--lab`, on
-//! the same RDMA device of two hosts of the lab.
+//! `cargo xtask bench`: compares Tieline with its rivals, in turn, in one run, on the same two processors. With `--lab`, the
+//! comparison uses the same RDMA device of two hosts of the lab.
 //!
-//! A group is measured round by round (A B C, A B C, ...), so that a disturbance hits all of them. The table
-//! has the median of the rounds; the JSON the best and every round too. A rival that is not installed is
-//! left out and said to be.
+//! A group is measured round by round (A B C, A B C, ...), so that a disturbance affects all members of the group. The table
+//! contains the median of the rounds; the JSON also contains the best and every round. A rival that is not installed is omitted and
+//! reported as missing.
 
 mod groups;
 mod lab;
@@ -18,21 +18,21 @@ use groups::{Group, Unit};
 use source::Source;
 use std::time::Instant;
 
-/// Rounds of each group.
+/// The number of rounds of each group.
 const ROUNDS: usize = 7;
 const QUICK_ROUNDS: usize = 3;
 
-/// One measured thing: every round.
+/// The figures of one source: every round.
 pub(crate) struct Series {
     pub(crate) label: String,
     pub(crate) unit: Unit,
     pub(crate) rounds: Vec<f64>,
-    /// Why there is none.
+    /// The reason why there is no figure.
     pub(crate) missing: Option<String>,
 }
 
 impl Series {
-    /// Without rounds; it is missing where the program that it needs is not installed.
+    /// Makes a series without rounds. If the required program is not installed, the series is missing.
     fn new(label: &str, unit: Unit, needs: Option<&str>) -> Series {
         let missing = needs.filter(|program| which(program).is_none());
         let missing = missing.map(|program| format!("{program} is not installed"));
@@ -50,7 +50,7 @@ impl Series {
     pub(crate) fn median(&self) -> Option<f64> {
         let mut sorted = self.rounds.clone();
         sorted.sort_by(f64::total_cmp);
-        // The middle one, or the mean of the middle two.
+        // The median is the middle value, or the mean of the middle two values.
         let last = sorted.len().checked_sub(1)?;
         Some((sorted[last / 2] + sorted[last.div_ceil(2)]) / 2.0)
     }
@@ -68,20 +68,20 @@ struct Measured<S> {
     note: &'static str,
 }
 
-/// One line of the table: ours against one of theirs.
+/// One row of the table: a figure of Tieline against one of a rival.
 pub(crate) struct Row {
     pub(crate) what: &'static str,
     pub(crate) ours: String,
     pub(crate) theirs: String,
     pub(crate) rival: String,
-    /// Ours / theirs, of the medians.
+    /// The ratio of the medians, Tieline / rival.
     pub(crate) ratio: f64,
     pub(crate) aim: Option<f64>,
     pub(crate) is_better_lower: bool,
 }
 
 impl Row {
-    /// Whether the aim is reached, where there is one.
+    /// Checks whether the aim is reached; `None` if there is no aim.
     pub(crate) fn reached(&self) -> Option<bool> {
         let is_lower = self.is_better_lower;
         self.aim.map(|aim| if is_lower { self.ratio <= aim } else { self.ratio >= aim })
@@ -106,7 +106,7 @@ cargo xtask bench --lab [--quick] [--only WORDS]
 Both build what they measure (release), and leave out what is not installed.
 ";
 
-/// The words after `bench` on the command line.
+/// Runs the command with the words after `bench` on the command line.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let (mut quick, mut in_the_lab, mut only) = (false, false, "");
     let mut words = words.iter();
@@ -125,7 +125,7 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     if in_the_lab { lab::measure(quick, only) } else { here(quick, only) }
 }
 
-/// On this machine.
+/// Measures on this machine.
 fn here(quick: bool, only: &str) -> Outcome {
     let mut groups = groups::all();
     groups.retain(|group| group.what.contains(only));
@@ -179,7 +179,7 @@ fn measure(group: &Group, rounds: usize, quick: bool) -> Vec<Series> {
     all
 }
 
-/// The medians, or why there are none.
+/// Prints the medians, or the reasons why there are none.
 fn say(all: &[Series]) {
     for series in all {
         match (series.median(), &series.missing) {
@@ -190,7 +190,7 @@ fn say(all: &[Series]) {
     }
 }
 
-/// Ours is the first of the group, or the one that a comparison names.
+/// Compares the series of a group. The series of Tieline is the first of the group, or the one that a comparison names.
 fn compare<S>(group: &Group<S>, series: &[Series]) -> Vec<Row> {
     let find = |label: &str| series.iter().find(|s| s.label == label);
     let row = |c: &groups::Comparison| {
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A figure of the table, as `52.5 M/s` or `3.10`: the least and the most that it can stand for.
+    /// Returns the minimum and the maximum value that a printed figure can represent: `52.5 M/s` or `3.10`.
     fn range(figure: &str) -> (f64, f64) {
         let (number, unit) = figure.split_once(' ').unwrap_or((figure, ""));
         let decimals = number.split_once('.').map_or(0, |(_, decimals)| decimals.len());
@@ -253,7 +253,7 @@ mod tests {
             "KiB" => 1024.0,
             _ => panic!("{figure} has no unit of the table"),
         };
-        // A hair more than half of the last digit, for what a computer makes of 1.005.
+        // The factor is slightly more than half of the last digit, because a value such as 1.005 is not exact in binary.
         let half = 0.5001 / 10f64.powi(decimals as i32);
         ((value - half) * scale, (value + half) * scale)
     }
@@ -289,7 +289,7 @@ mod tests {
             let ((low, high), (ours, theirs)) = (range(ratio), (range(ours), range(theirs)));
             let fits = ours.0 / theirs.1 <= high && low <= ours.1 / theirs.0;
             assert!(fits, "{what} beside {beside}: the ratio is not {ratio}");
-            // If a figure and its aim print the same, either verdict is right.
+            // If a figure and its aim are printed as the same number, either verdict is right.
             let said = |ratio: f64| match comparison.aim {
                 None => "-",
                 Some(aim) if ratio == aim || is_lower == (ratio < aim) => "yes",

@@ -1,23 +1,23 @@
-//! More ranks than processors: an example of ours under `tieline run` beside the same pattern as a program of MPI
+//! Measurements with more ranks than processors: an example of Tieline under `tieline run`, and the same pattern as an MPI program
 //! under `mpirun`, both confined to two processors.
 
 use super::source::compiled;
 use crate::sh::{Outcome, capture, command, is_root, target};
 use std::time::{Duration, Instant};
 
-/// A command that is bound to two processors, with its children.
+/// The options that bind a command and its children to two processors.
 const CONFINED: [&str; 2] = ["-c", "0,1"];
 
-/// The part of a run that counts.
+/// The part of a run that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Counts {
     /// The time that the program reports for its loop.
     Loop,
-    /// From start to end, the launcher included.
+    /// The time from the start to the end, including the launcher.
     Everything,
 }
 
-/// `tieline run -n RANKS -- target/release/examples/NAME SIZE`.
+/// Runs `tieline run -n RANKS -- target/release/examples/NAME SIZE`.
 pub(crate) fn ours(name: &str, ranks: usize, size: u64, counts: Counts) -> Outcome<f64> {
     let program = target().join("release/examples").join(name);
     let mut job = command("taskset", &CONFINED);
@@ -25,7 +25,7 @@ pub(crate) fn ours(name: &str, ranks: usize, size: u64, counts: Counts) -> Outco
     measured(job.arg(program).arg(size.to_string()), counts)
 }
 
-/// `mpirun -np RANKS NAME SIZE` under `mpi_yield_when_idle`, over its shared memory.
+/// Runs `mpirun -np RANKS NAME SIZE` with `mpi_yield_when_idle`, over Open MPI's shared memory.
 pub(crate) fn open_mpi(name: &str, ranks: usize, size: u64, counts: Counts) -> Outcome<f64> {
     let source = format!("xtask/src/bench/mpi/{name}.c");
     let program = compiled("mpicc", &source, "", "libopenmpi-dev")?;
@@ -35,12 +35,12 @@ pub(crate) fn open_mpi(name: &str, ranks: usize, size: u64, counts: Counts) -> O
         let _ = job.arg("--allow-run-as-root");
     }
     let _ = job.args(["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
-    // By far the fastest of its routes for one-sided operations on one host.
+    // This route is by far the fastest of Open MPI's routes for one-sided operations on one host.
     let _ = job.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader", "--mca", "osc", "sm"]);
     measured(job.args(["-np", &ranks.to_string()]).arg(program).arg(size.to_string()), counts)
 }
 
-/// Nanoseconds.
+/// Returns the measured time in nanoseconds.
 fn measured(job: &mut std::process::Command, counts: Counts) -> Outcome<f64> {
     let start = Instant::now();
     let said = capture(job)?;
@@ -54,7 +54,7 @@ fn measured(job: &mut std::process::Command, counts: Counts) -> Outcome<f64> {
     }
 }
 
-/// `1.5ms`, as Rust prints a time.
+/// Parses a time as Rust prints it: `1.5ms`.
 fn time(word: &str) -> Option<Duration> {
     let end = word.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(word.len());
     let (number, unit) = word.split_at(end);

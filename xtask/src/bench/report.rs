@@ -1,4 +1,4 @@
-//! The table, and target/bench/{report,lab}.{json,md,svg}.
+//! Writes the table, and target/bench/{report,lab}.{json,md,svg}.
 
 use super::groups::Group;
 use super::{Measured, Row, Series, compare, svg};
@@ -11,7 +11,7 @@ pub(crate) struct Machine {
     pub(crate) processor: String,
     pub(crate) kernel: String,
     pub(crate) rivals: String,
-    /// Load before the first measurement.
+    /// The load before the first measurement.
     pub(crate) load: f64,
 }
 
@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-/// The table as Markdown, with columns that line up in a terminal too.
+/// Formats the table as Markdown, with aligned columns.
 fn table(rows: &[Row]) -> String {
     let head =
         ["what", "tieline", "beside", "it has", "ratio", "aim", "reached"].map(str::to_owned);
@@ -114,7 +114,7 @@ pub(crate) fn finish<S>(
     Ok(())
 }
 
-/// A list of what the rows have in common and where they differ.
+/// Returns a list of the properties that the rows have in common and of their differences.
 fn notes<S>(all: &[Measured<S>]) -> String {
     let mut text = String::new();
     for one in all.iter().filter(|one| !one.note.is_empty()) {
@@ -125,7 +125,7 @@ fn notes<S>(all: &[Measured<S>]) -> String {
     text
 }
 
-/// A group with every round.
+/// Returns the JSON of a group, with every round.
 fn group_json<S>(group: &Group<S>, series: &[Series]) -> Value {
     let one = |s: &Series| {
         json!({

@@ -1,5 +1,6 @@
-/* The least that a pair of processes can cost: messages of 8 bytes through one ring in each direction, with one cache line each.
- * No peer can fail here, nobody checks anything, and nobody sleeps. For `cargo xtask bench`; prints a line of JSON. */
+/* The minimum cost of a message between two processes: messages of 8 bytes through one ring in each direction, with one cache
+ * line each. The program has no failure handling, no checks and no sleeping waits. `cargo xtask bench` runs the program, which
+ * prints a line of JSON. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdalign.h>
@@ -15,7 +16,7 @@
 
 enum { SLOTS = 64, TOLD_EVERY = 16, AT_ONCE = 16, TURNS = 400000, MESSAGES = 8000000 };
 
-/* Payload first, the number last: it says that the rest is there. */
+/* A slot of the ring. The payload is written before the number, so the number implies that the payload is complete. */
 struct slot {
     alignas(64) _Atomic uint32_t number;
     uint16_t id, len;

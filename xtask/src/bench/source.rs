@@ -1,4 +1,4 @@
-//! The source of a figure: our own command, a rival's, or a program of a few lines.
+//! The source of a figure: a command of Tieline, a command of a rival, or a small program.
 
 use super::groups::Unit;
 use crate::sh::{Outcome, capture, command, is_root, listened, make_folder, root, target};
@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 /// A variable and its value.
 pub(crate) type Setting = (&'static str, &'static str);
 
-/// `tcp;ofi_rxm` on loopback.
+/// The settings for `tcp;ofi_rxm` on loopback.
 pub(crate) const OVER_LIBFABRIC: &[Setting] = &[
     ("TIELINE_OFI_PROVIDERS", "tcp"),
     ("TIELINE_OFI_INTERFACES", "lo"),
     ("TIELINE_PROVIDERS", "ofi"),
 ];
 
-/// Measures once, in this unit; with less if it is to be quick.
+/// A function that measures once, in this unit; the flag requests a shorter measurement.
 type Measure = Box<dyn Fn(Unit, bool) -> Outcome<f64>>;
 
 pub(crate) struct Source {
-    /// The program that has to be there.
+    /// The program that must be installed.
     pub(crate) needs: Option<&'static str>,
     pub(crate) measure: Measure,
 }
@@ -40,7 +40,7 @@ fn program() -> std::path::PathBuf {
     target().join("release/tieline")
 }
 
-/// `tieline perf`: a test, a size, more words, and settings.
+/// Makes a source from `tieline perf`: a test, a size, further words, and settings.
 pub(crate) fn tieline(
     [test, size, more]: [&str; 3],
     settings: &[Setting],
@@ -55,7 +55,7 @@ pub(crate) fn tieline(
     number(out.lines().last().ok_or("tieline perf printed nothing")?, unit.field())
 }
 
-/// `tieline` with settings: where its rival has a loopback of its own, it has one too.
+/// Returns the command `tieline` of this build with settings. If its rival runs on a separate loopback, the command does too.
 fn built_here(settings: &[Setting]) -> Command {
     let over_libfabric = settings.contains(&OVER_LIBFABRIC[0]);
     let mut tieline =
@@ -64,9 +64,9 @@ fn built_here(settings: &[Setting]) -> Command {
     tieline
 }
 
-/// In a network of its own, whose TCP paces nothing. The machine's default may be BBR, which paces a loopback by an estimate of its
-/// rate. With BBR, programs that take equally long for a megabyte differed by half, and one program differed by as much from run to
-/// run. If no network namespace can be made, the machine's network is used.
+/// Runs a program in a separate network namespace, whose TCP does not pace packets. The machine's default may be BBR, which paces a
+/// loopback by an estimate of its rate. With BBR, the times of equally fast programs for a megabyte differed by half, and so did
+/// the runs of one program. If no network namespace can be made, the machine's network is used.
 fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     const ALONE: &str =
         "ip link set lo up && echo reno > /proc/sys/net/ipv4/tcp_congestion_control && exec \"$@\"";
@@ -82,7 +82,8 @@ fn on_a_loopback_of_its_own(program: PathBuf) -> Command {
     alone
 }
 
-/// The example of `tests/runtime` under `tieline run`, a rank on each processor: a test, bytes and messages.
+/// Makes a source from the example of `tests/runtime` under `tieline run`, with a rank on each processor. The parameters are a
+/// test, a number of bytes and a number of messages.
 pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f64> {
     let tags = target().join("release/examples/tags");
     let on_its_own = "exec taskset -c $TIELINE_RANK \"$@\"";
@@ -93,13 +94,14 @@ pub(crate) fn tags(what: &str, bytes: u64, count: u64, unit: Unit) -> Outcome<f6
     number(line.ok_or("tags printed nothing")?, unit.field())
 }
 
-/// `tieline footprint`, with settings.
+/// Makes a source from `tieline footprint`, with settings.
 pub(crate) fn footprint(settings: &[Setting], field: &str) -> Outcome<f64> {
     let out = capture(built_here(settings).arg("footprint"))?;
     number(out.trim(), field)
 }
 
-/// The time of a command that shows what is here, from its start to its end: `tieline` of this build, or a rival in PATH.
+/// Measures the time of a command that lists devices and providers, from its start to its end: `tieline` of this build, or a rival
+/// in PATH.
 pub(crate) fn shows(name: &str, args: &[&str]) -> Outcome<f64> {
     let built_here = name == "tieline";
     let program = if built_here { program() } else { PathBuf::from(name) };
@@ -118,10 +120,11 @@ pub(crate) fn number(json: &str, name: &str) -> Outcome<f64> {
     value[name].as_f64().ok_or_else(|| format!("`{json}` has no {name}"))
 }
 
-/// Each pair has a port of its own, so that one that closes does not stand in the way of the next.
+/// The next port. Each pair has a separate port, so that a closing pair does not block the port of the next one.
 static PORT: AtomicU16 = AtomicU16::new(21_000);
 
-/// `ucx_perftest`, server on processor 0 and client on processor 1: a transport, a test, and iterations.
+/// Makes a source from `ucx_perftest`, with the server on processor 0 and the client on processor 1: a transport, a test, and
+/// iterations.
 pub(crate) fn ucx(transport: &str, test: &str, iterations: u64, unit: Unit) -> Outcome<f64> {
     let (_server, port) = server("ucx_perftest", &["-c", "0"])?;
     let mut client = command("ucx_perftest", &["-c", "1", "-p", &port, "127.0.0.1", "-v", "-f"]);
@@ -130,7 +133,7 @@ pub(crate) fn ucx(transport: &str, test: &str, iterations: u64, unit: Unit) -> O
     ucx_field(&out, unit)
 }
 
-/// The CSV of `ucx_perftest -v -f`: names in one line, figures in the next. Its megabyte has 2^20 bytes.
+/// Reads the CSV of `ucx_perftest -v -f`, which has names in one line and figures in the next. UCX's megabyte has 2^20 bytes.
 pub(crate) fn ucx_field(csv: &str, unit: Unit) -> Outcome<f64> {
     let mut lines = csv.lines().skip_while(|line| !line.starts_with("iterations,"));
     let names = lines.next().ok_or_else(|| format!("ucx_perftest said `{}`", csv.trim()))?;
@@ -146,7 +149,7 @@ pub(crate) fn ucx_field(csv: &str, unit: Unit) -> Outcome<f64> {
     figure.map(|f| f * scale).ok_or_else(|| format!("ucx_perftest has no {name} in `{figures}`"))
 }
 
-/// Waits until the kernel knows a listener on `port`: connecting to try would count as the client.
+/// Waits until the kernel lists a listener on `port`: a connection attempt would count as the client.
 fn listening(program: &str, port: u16, server: &mut Child) -> Outcome {
     let until = Instant::now() + Duration::from_secs(10);
     let wanted = format!(":{port:04X}");
@@ -169,7 +172,7 @@ fn listening(program: &str, port: u16, server: &mut Child) -> Outcome {
     Err(format!("the server of {program} does not listen"))
 }
 
-/// A child that does not outlive its measurement.
+/// A child that is ended with its measurement.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -179,7 +182,7 @@ impl Drop for Ended {
     }
 }
 
-/// NetPIPE over Open MPI's shared memory.
+/// Makes a source from NetPIPE over Open MPI's shared memory.
 pub(crate) fn net_pipe(bytes: u64, unit: Unit) -> Outcome<f64> {
     let dir = target().join("bench");
     make_folder(&dir)?;
@@ -190,13 +193,13 @@ pub(crate) fn net_pipe(bytes: u64, unit: Unit) -> Outcome<f64> {
     }
     let size = bytes.to_string();
     args.extend(["NPopenmpi", "-l", &size, "-u", &size, "-p", "0", "-o", "netpipe.out"]);
-    // NetPIPE writes its table where it runs, and says on stderr what it measures.
+    // NetPIPE writes its table to the working directory, and prints the measured values to stderr.
     let (ended, said) = listened(command("mpirun", &args).current_dir(&dir));
     let _ = ended?;
     net_pipe_field(&said.join("\n"), unit)
 }
 
-/// `  0:       8 bytes  97342 times -->    427.36 Mbps in       0.14 usec`, where an Mbit has 2^20 bits.
+/// Reads a line such as `  0:       8 bytes  97342 times -->    427.36 Mbps in       0.14 usec`, where an Mbit has 2^20 bits.
 fn net_pipe_field(said: &str, unit: Unit) -> Outcome<f64> {
     let line = said.lines().rfind(|line| line.contains("-->"));
     let words: Vec<&str> = line.unwrap_or("").split_whitespace().collect();
@@ -213,7 +216,7 @@ fn net_pipe_field(said: &str, unit: Unit) -> Outcome<f64> {
     })
 }
 
-/// Starts a server on processor 0 and waits until it listens; returns its port, too.
+/// Starts a server on processor 0 and waits until it listens; returns the server and its port.
 fn server(program: &str, args: &[&str]) -> Outcome<(Ended, String)> {
     let port = PORT.fetch_add(1, Ordering::Relaxed);
     let text = port.to_string();
@@ -225,10 +228,10 @@ fn server(program: &str, args: &[&str]) -> Outcome<(Ended, String)> {
     Ok((server, text))
 }
 
-/// `sockperf ping-pong` over TCP on loopback: half a round trip.
+/// Measures half a round trip of `sockperf ping-pong` over TCP on loopback.
 pub(crate) fn sockperf(quick: bool) -> Outcome<f64> {
     let place = ["--tcp", "-i", "127.0.0.1"];
-    // The server answers without sleeping, as we do.
+    // The server answers without sleeping, as Tieline does.
     let (_server, port) = server("sockperf", &[&["server", "--nonblocked"], &place[..]].concat())?;
     let seconds = if quick { "1" } else { "2" };
     let mut client = command("taskset", &["-c", "1", "sockperf", "ping-pong", "--nonblocked"]);
@@ -236,13 +239,13 @@ pub(crate) fn sockperf(quick: bool) -> Outcome<f64> {
     sockperf_p50(&out).ok_or_else(|| format!("sockperf said `{}`", out.trim()))
 }
 
-/// `sockperf: ---> percentile 50.000 =    6.659`, in microseconds.
+/// Reads a line such as `sockperf: ---> percentile 50.000 =    6.659`, in microseconds.
 fn sockperf_p50(said: &str) -> Option<f64> {
     let line = said.lines().find(|line| line.contains("percentile 50.000"))?;
     Some(line.rsplit('=').next()?.trim().parse::<f64>().ok()? * 1e3)
 }
 
-/// `iperf3` with one stream on loopback, writing this much at a time.
+/// Measures `iperf3` with one stream on loopback, with writes of this size.
 pub(crate) fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
     let (_server, port) = server("iperf3", &["-s", "-1"])?;
     let seconds = if quick { "1" } else { "2" };
@@ -254,7 +257,7 @@ pub(crate) fn iperf3(size: &str, quick: bool) -> Outcome<f64> {
     bits.map(|bits| bits / 8.0).ok_or_else(|| format!("iperf3 said {}", value["error"]))
 }
 
-/// A program of one file in C, compiled once for each state of that file.
+/// Returns a program of one C file, compiled once for each content of that file.
 pub(crate) fn compiled(
     compiler: &str,
     source: &str,
@@ -274,7 +277,7 @@ pub(crate) fn compiled(
     Ok(program)
 }
 
-/// `bare.c` over a provider of libfabric.
+/// Makes a source from `bare.c` over a provider of libfabric.
 pub(crate) fn bare(
     provider: &str,
     test: &str,
@@ -295,7 +298,7 @@ pub(crate) fn ucp_startup() -> Outcome<f64> {
     out.trim().parse().map_err(|_| format!("ucp_startup said `{}`", out.trim()))
 }
 
-/// Two processes with a ring in each direction and nothing else.
+/// Makes a source from two processes with a ring in each direction, without a library.
 pub(crate) fn ring(unit: Unit) -> Outcome<f64> {
     let program = compiled("cc", "xtask/src/bench/ring.c", "", "libc6-dev")?;
     number(capture(&mut command(&program, &[]))?.trim(), unit.field())

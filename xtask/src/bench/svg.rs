@@ -1,4 +1,4 @@
-//! The ratios as bars: to the right is better, and a mark shows the aim.
+//! Draws the ratios as bars: right is better, and a mark shows the aim.
 
 use super::Row;
 use std::fmt::Write;
@@ -7,7 +7,7 @@ const WIDTH: f64 = 900.0;
 const LEFT: f64 = 400.0;
 const RIGHT: f64 = 60.0;
 const BAR: f64 = 22.0;
-/// The axis goes from a quarter to eight times the rival.
+/// The range of the axis: from a quarter of the rival to eight times the rival.
 const RANGE: (f64, f64) = (0.25, 8.0);
 
 pub(crate) fn draw(rows: &[Row], machine: &str) -> String {
@@ -54,7 +54,7 @@ pub(crate) fn draw(rows: &[Row], machine: &str) -> String {
     )
 }
 
-/// A ratio turned so that more is better.
+/// Returns the ratio, or its inverse if less is better, so that a larger value is always better.
 fn better(row: &Row, ratio: f64) -> f64 {
     if row.is_better_lower { 1.0 / ratio } else { ratio }
 }

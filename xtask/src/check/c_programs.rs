@@ -1,4 +1,4 @@
-//! The C library, from C: what it exports, and programs that are compiled against its header as C11 and as C++17.
+//! Checks of the C library from C: its exports, and programs that are compiled against its header as C11 and as C++17.
 
 use super::{Count, quiet};
 use crate::c_library::{self, SONAME, check_exports};
@@ -6,18 +6,18 @@ use crate::sh::{Outcome, command, files_of, root, run, target, which};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// A caller's mistakes, all of them.
+/// The program with all errors that a caller can make.
 const MISUSE: &str = "capi/tests/misuse.c";
-/// Each call once at least.
+/// The program that makes each call at least once.
 const SURFACE: &str = "capi/tests/surface.c";
-/// Two processes that find each other by an exchange of their own.
+/// The program with two processes that connect by their own exchange.
 const EXCHANGE: &str = "capi/tests/own_exchange.c";
-/// Contexts that are opened and closed again and again.
+/// The program that opens and closes contexts repeatedly.
 const AGAIN: &str = "capi/tests/again.c";
-/// A whole program, which is linked statically as well.
+/// A whole program, which is also linked statically.
 const HELLO: &str = "capi/examples/hello.c";
 
-/// The library as the build has made it.
+/// Returns the library that the build has made.
 pub(super) fn library() -> Outcome<PathBuf> {
     c_library::link("debug")
 }
@@ -26,12 +26,12 @@ pub(super) fn exports() -> Count {
     Count::one(library().and_then(|folder| check_exports(&folder.join(SONAME))))
 }
 
-/// A program of one file, as C or as C++, that finds the library where it was built.
+/// Compiles a program of one file, as C or as C++; the program finds the library in the build directory.
 pub(super) fn compiled(source: &Path, as_cxx: bool, more: &[&str]) -> Outcome<PathBuf> {
     compiled_with(&c_library::folder("debug"), source, as_cxx, more)
 }
 
-/// The same with the library in another folder.
+/// Compiles a program with the library in another directory.
 pub(super) fn compiled_with(
     folder: &Path,
     source: &Path,
@@ -53,12 +53,12 @@ pub(super) fn compiled_with(
     Ok(program)
 }
 
-/// The files of a folder with this ending.
+/// Returns the files of a directory with this ending.
 pub(super) fn sources(folder: &str, ending: &str) -> Vec<PathBuf> {
     files_of(root().join(folder), ending).unwrap_or_default()
 }
 
-/// A caller's mistakes and the whole surface: plainly as C and as C++, under valgrind, and with AddressSanitizer.
+/// Runs the programs of misuse and of the whole interface: as C and as C++, under valgrind, and with AddressSanitizer.
 pub(super) fn surface() -> Count {
     let mut total = Count::default();
     for (program, what) in [("c++", "as C++"), ("valgrind", "under valgrind")] {
@@ -79,7 +79,7 @@ pub(super) fn surface() -> Count {
             run(true, &[], &[]);
         }
         if which("valgrind").is_some() {
-            // A forked child leaves what it had.
+            // A forked child does not release the memory of its parent, so only one program is checked for leaks.
             let leaks = if source.ends_with(SURFACE) { "full" } else { "no" };
             let leaks = format!("--leak-check={leaks}");
             let (show, errors) = ("--show-leak-kinds=definite", "--errors-for-leak-kinds=definite");
@@ -93,7 +93,8 @@ pub(super) fn surface() -> Count {
     total
 }
 
-/// Contexts leave nothing behind: what a program counts itself, and what LeakSanitizer finds. Many are opened with few providers.
+/// Checks that contexts leave no resource, with the counts of a program and with LeakSanitizer. Many contexts are opened with a
+/// small number of providers.
 fn again() -> Count {
     let mut total = Count::default();
     let address: &[&str] = &["-fsanitize=address"];
@@ -113,7 +114,7 @@ fn counted(program: &Path, rounds: &str, providers: &str) -> Count {
     quiet(command.env("TIELINE_PROVIDER_PATH", target().join("debug")))
 }
 
-/// A program without a dynamic loader uses what is built in, and says that it refuses files.
+/// Checks that a program without a dynamic loader uses the built-in providers, and reports that it refuses files.
 fn static_program() -> Count {
     let folder = c_library::folder("debug");
     let program = folder.join("hello.static");
@@ -144,12 +145,12 @@ fn static_program() -> Count {
     total
 }
 
-/// Runs a program with the providers of this build, after these words.
+/// Runs a program with the providers of this build, with these words before it.
 fn ran(program: &Path, before: &[&str]) -> Count {
     let program = program.as_os_str();
     let mut words = before.iter().map(OsStr::new).chain([program]);
     let mut command = command(words.next().unwrap_or(program), &[]);
-    // Leaks are looked for by valgrind and by `again`. A request for more memory than there is gets none.
+    // valgrind and `again` search for leaks. A request for more memory than is available must return null.
     let options = "detect_leaks=0:allocator_may_return_null=1";
     let command = command.args(words).env("ASAN_OPTIONS", options);
     quiet(command.env("TIELINE_PROVIDER_PATH", target().join("debug")))

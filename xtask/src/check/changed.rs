@@ -1,11 +1,12 @@
-//! The packages that differ from main: committed, staged, in the work tree, or new.
+//! Finds the packages that differ from main: committed, staged, in the work tree, or new.
 
 use crate::sh::{self, Outcome, capture, command, root};
 use std::path::{Path, PathBuf};
 
-/// The names of the packages in whose folders a file differs from main, sorted.
+/// Returns the names of the packages in whose directories a file differs from main, sorted.
 ///
-/// A change outside of all packages, such as of a page, names none. A change of the workspace's manifest or lock file names all.
+/// A change outside of all packages, such as of a page, selects no package. A change of the workspace's manifest or lock file
+/// selects all packages.
 pub(super) fn packages() -> Outcome<Vec<String>> {
     let folders: Vec<(PathBuf, String)> = sh::packages(&["--no-deps"])?
         .iter()
@@ -18,7 +19,7 @@ pub(super) fn packages() -> Outcome<Vec<String>> {
     Ok(owners(&files()?, &folders))
 }
 
-/// The files that differ, from the root.
+/// Returns the files that differ, relative to the root.
 fn files() -> Outcome<Vec<String>> {
     let git = |words: &[&str]| capture(&mut command("git", words));
     let base = ["origin/main", "main"].into_iter().find_map(|main| {
@@ -31,7 +32,7 @@ fn files() -> Outcome<Vec<String>> {
     Ok(all.filter(|name| !name.is_empty()).map(str::to_owned).collect())
 }
 
-/// The packages of these files: each file belongs to the innermost folder that holds it.
+/// Returns the packages of these files: each file belongs to the innermost package directory that contains it.
 fn owners(files: &[String], folders: &[(PathBuf, String)]) -> Vec<String> {
     let every = files.iter().any(|file| file == "Cargo.toml" || file == "Cargo.lock");
     let owner = |file: &String| {

@@ -1,12 +1,12 @@
-//! Which file uses which: the order of the core's rooms, as ARCHITECTURE.md says it, and files that use each other in a
-//! circle, of which nobody can read one without the others.
+//! Checks dependencies between files: the order of the core's modules, which ARCHITECTURE.md states, and cycles of files that use
+//! each other.
 //!
 //! The uses of a file are read from its `use` items and from paths that begin with `crate`, `self`, `super` or a module of its own.
-//! Re-exports are followed to where the name stands. Tests do not count: they may use everything.
+//! Re-exports are followed to the definition of the name. Tests do not count: they may use every module.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Packages of whose sources this many files may use each other in a circle. The numbers only ever become smaller.
+/// The maximum number of files of a package that may use each other in a cycle. These numbers may only be decreased.
 const MOST: [(usize, &str); 3] = [
     (4, "core"),
     (3, "job providers/tcp"),
@@ -17,10 +17,10 @@ const MOST: [(usize, &str); 3] = [
     ),
 ];
 
-/// A module's path in its package: `["endpoint", "key"]`; of the package's root, nothing.
+/// A module's path in its package: `["endpoint", "key"]`; empty for the root of the package.
 type Path = Vec<String>;
 
-/// The circles that are too large, each with its files.
+/// Returns the cycles that are too large, each with its files.
 pub(super) fn too_large(texts: &[(String, String)]) -> Vec<String> {
     let each = |(most, packages): &(usize, &'static str)| {
         let most = *most;
@@ -40,10 +40,10 @@ pub(super) fn too_large(texts: &[(String, String)]) -> Vec<String> {
     MOST.iter().flat_map(each).filter_map(too_large).collect()
 }
 
-/// The heading of the order of the core's rooms: one line for each room, or for several that use each other.
+/// The heading of the order of the core's modules. The list has one line for each module, or for several that use each other.
 const ORDER: &str = "```order of core/src\n";
 
-/// Rooms of the core that use one which comes after them in the order that the page says.
+/// Returns the modules of the core that use a module that follows them in the order of the page.
 pub(super) fn backwards(page: &str, texts: &[(String, String)]) -> Vec<String> {
     let order = page.split(ORDER).nth(1).and_then(|rest| rest.split("```").next());
     let Some(order) = order else {
@@ -73,7 +73,7 @@ pub(super) fn backwards(page: &str, texts: &[(String, String)]) -> Vec<String> {
     wrong.into_iter().collect()
 }
 
-/// The text of every module below a folder, without tests and comments.
+/// Returns the text of every module below a directory, without tests and comments.
 fn modules(folder: &str, texts: &[(String, String)]) -> BTreeMap<Path, String> {
     let mut modules = BTreeMap::new();
     for (name, text) in texts.iter().filter(|(name, _)| !super::rules::is_test(name)) {
@@ -91,7 +91,7 @@ fn modules(folder: &str, texts: &[(String, String)]) -> BTreeMap<Path, String> {
     modules
 }
 
-/// The files of the largest circle; none where nothing goes round.
+/// Returns the files of the largest cycle; empty if there is no cycle.
 fn largest(modules: &BTreeMap<Path, String>) -> Vec<Path> {
     let uses = uses(modules);
     let reach = |from: &Path| {
@@ -115,7 +115,7 @@ fn largest(modules: &BTreeMap<Path, String>) -> Vec<Path> {
     modules.keys().map(circle).max_by_key(Vec::len).unwrap_or_default()
 }
 
-/// Which modules each one uses. The root is only a list of names, so nothing depends on it.
+/// Returns the modules that each module uses. The root is only a list of names, so no module depends on it.
 fn uses(modules: &BTreeMap<Path, String>) -> BTreeMap<Path, BTreeSet<Path>> {
     let mut names = BTreeMap::new();
     for (module, text) in modules {
@@ -141,7 +141,7 @@ fn uses(modules: &BTreeMap<Path, String>) -> BTreeMap<Path, BTreeSet<Path>> {
     uses
 }
 
-/// The path from the package's root; none where it leads to another package.
+/// Returns the path from the package's root; `None` if the path leads to another package.
 fn absolute(modules: &BTreeMap<Path, String>, module: &Path, path: &[String]) -> Option<Path> {
     let ups = path.iter().take_while(|word| *word == "super").count();
     let (from, rest) = match path.first()?.as_str() {
@@ -154,7 +154,7 @@ fn absolute(modules: &BTreeMap<Path, String>, module: &Path, path: &[String]) ->
     Some([from, rest].concat())
 }
 
-/// The module in which what a path names stands, behind re-exports.
+/// Returns the module that defines the item of a path, after following re-exports.
 fn stands(
     modules: &BTreeMap<Path, String>,
     names: &BTreeMap<(Path, String), Path>,
@@ -172,7 +172,7 @@ fn stands(
     None
 }
 
-/// The start of an item's `use`, and whether it is a re-export.
+/// Returns the position of an item's `use`, and whether the item is a re-export.
 fn use_of(item: &str) -> Option<(usize, bool)> {
     let at = item.rfind("use ")?;
     let before = item[..at].rsplit(['\n', '{', '}']).next().unwrap_or_default().trim();
@@ -180,7 +180,7 @@ fn use_of(item: &str) -> Option<(usize, bool)> {
     (before.is_empty() || public).then_some((at, public))
 }
 
-/// The paths of `use` items: of re-exports, or of the others.
+/// Returns the paths of `use` items: of re-exports, or of the others.
 fn imports(text: &str, public: bool) -> Vec<Path> {
     let mut found = Vec::new();
     for item in text.split(';') {
@@ -191,7 +191,7 @@ fn imports(text: &str, public: bool) -> Vec<Path> {
     found
 }
 
-/// The paths of a tree such as `a::{b, c::{d, e}}`.
+/// Appends the paths of a tree such as `a::{b, c::{d, e}}`.
 fn tree(text: &str, prefix: &[String], found: &mut Vec<Path>) {
     let text = text.trim();
     let words = |text: &str| -> Path {
@@ -220,7 +220,7 @@ fn tree(text: &str, prefix: &[String], found: &mut Vec<Path>) {
     }
 }
 
-/// Paths in the middle of code that begin with `crate`, `self`, `super` or one of these modules.
+/// Returns the paths inside code that begin with `crate`, `self`, `super` or one of these modules.
 fn inline(text: &str, own: &[&str]) -> Vec<Path> {
     let is_word = |c: char| c == '_' || c.is_ascii_alphanumeric();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
 //! Every example of the library, in Rust and in C, and one of the test runtime runs unchanged under every way to start a job:
-//! `tieline run`, a bootstrap by hand, and mpirun. Those in C are compiled as C and as C++.
+//! `tieline run`, a bootstrap by hand, and mpirun. The C examples are compiled as C and as C++.
 
 use super::{Count, c_programs, least, quiet, suite};
 use crate::sh::{Outcome, command, read, target, which};
@@ -7,12 +7,12 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Their folders.
+/// The directories of the examples.
 const FOLDERS: [&str; 2] = ["core/examples", "tests/runtime/examples"];
-/// Measured, not run: see [`super::instructions`] and `cargo xtask bench`.
+/// The examples that are measured and not run as jobs: see [`super::instructions`] and `cargo xtask bench`.
 const NO_JOBS: [&str; 2] = ["instructions", "tags"];
 
-/// By hand: each rank is started on its own, the first one last. `$0` is the program, `$1` the number of ranks.
+/// A script that starts each rank by hand, the first rank last. `$0` is the program, `$1` the number of ranks.
 const BY_HAND: &str = "rank=$1; pids=; while [ $rank -gt 0 ]; do rank=$((rank - 1)); \
                        TIELINE_RANK=$rank TIELINE_SIZE=$1 \"$0\" & pids=\"$pids $!\"; done; \
                        for pid in $pids; do wait $pid || exit 1; done";
@@ -50,7 +50,7 @@ fn stem(source: &Path) -> String {
     source.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// An example as a job, each way that there is here.
+/// Runs an example as a job, under each launcher that is available.
 fn example(source: &Path, program: Outcome<PathBuf>) -> Outcome<Count> {
     let (program, processes, mut total) = (program?, processes_of(source)?, Count::default());
     for (way, count) in ways(&program, &processes) {
@@ -61,7 +61,7 @@ fn example(source: &Path, program: Outcome<PathBuf>) -> Outcome<Count> {
     Ok(total)
 }
 
-/// It runs once, since the library is the same.
+/// Runs an example that is compiled as C++. The example runs once, since the library is the same.
 fn example_as_cxx(source: &Path) -> Outcome<Count> {
     let program = c_programs::compiled(source, true, &[])?;
     let mut launch = suite::tieline(&["run", "-n", &processes_of(source)?, "--"]);
@@ -74,12 +74,12 @@ fn processes_of(source: &Path) -> Outcome<String> {
     processes(&text).map(|n| n.to_string()).ok_or_else(no_line)
 }
 
-/// The providers of this build, which a program in another folder does not find beside itself.
+/// Passes the providers of this build, which a program in another directory would not find.
 fn with_providers(command: &mut Command) -> &mut Command {
     command.env("TIELINE_PROVIDER_PATH", target().join("debug"))
 }
 
-/// The program as a job, each way that there is here.
+/// Runs the program as a job, under each launcher that is available.
 fn ways(program: &Path, processes: &str) -> Vec<(&'static str, Count)> {
     let mut launch = suite::tieline(&["run", "-n", processes, "--"]);
     let mut ways = vec![("under tieline run", quiet(with_providers(launch.arg(program))))];
@@ -100,7 +100,7 @@ fn ways(program: &Path, processes: &str) -> Vec<(&'static str, Count)> {
     ways
 }
 
-/// The N of the first `tieline run -n N` in a `//!` line, or in a line of C's first comment.
+/// Returns the N of the first `tieline run -n N` in a `//!` line, or in a line of the first C comment.
 fn processes(source: &str) -> Option<usize> {
     let is_doc = |line: &&str| ["//!", "/*", " *"].iter().any(|begin| line.starts_with(begin));
     let docs = source.lines().filter(is_doc);

@@ -1,13 +1,12 @@
-//! The regression gate that does not depend on how busy the machine is: instructions per operation.
+//! A regression check that does not depend on the load of the machine: instructions per operation.
 //!
-//! `core/examples/instructions.rs` is the program that is counted. `instructions list` prints the names of its
-//! cases, one a line; `instructions CASE N` does the case N times, and callgrind counts what happens inside
-//! `measured_CASE`, but for what a [`Subject`] leaves out. Two runs of different N are counted, so that the first
-//! calls' extra fall out of the difference. The providers are the files of this build, so that every call
-//! crosses into a `.so`.
+//! `core/examples/instructions.rs` is the program that is counted. `instructions list` prints the names of its cases, one per line;
+//! `instructions CASE N` runs the case N times, and callgrind counts the instructions inside `measured_CASE`, except for functions
+//! that a [`Subject`] excludes. Two runs with different N are counted, so that the difference excludes the additional cost of the
+//! first calls. The providers are the files of this build, so that every call crosses into a `.so`.
 //!
-//! If a case needs a library or a device, a test over a double is counted in the same way, without the double's share: [`played`].
-//! The test does its cases in turn, as often as `TIELINE_COUNTED` says.
+//! If a case needs a library or a device, a test over a double is counted in the same manner, without the double's instructions:
+//! [`played`]. The test runs its cases in turn; `TIELINE_COUNTED` states the number of repetitions.
 
 use super::{Count, c_programs, least};
 use crate::c_library;
@@ -24,19 +23,19 @@ use std::sync::{Mutex, PoisonError};
 const SHORT: u64 = 1_600;
 const LONG: u64 = 17_600;
 
-/// A program that is counted.
+/// A program whose instructions are counted.
 struct Subject {
     program: PathBuf,
     cases: Vec<String>,
-    /// The arguments: the case, and the number of calls.
+    /// A function that adds the arguments: the case, and the number of calls.
     told: fn(&mut Command, &str, u64),
-    /// A part of the names of what is not counted: functions, with all that they call.
+    /// A part of the names of functions that are not counted, including all functions that they call.
     left_out: &'static str,
-    /// The case in which that is certainly called; none: in all.
+    /// The case in which the excluded function is certainly called; `None` if it is called in all cases.
     calls_it: Option<&'static str>,
 }
 
-/// Checks the counts against the accepted ones.
+/// Compares the counts with the accepted counts.
 pub(super) fn check() -> Count {
     if which("valgrind").is_none() {
         return Count::skip("valgrind is not installed (apt-get install valgrind)");
@@ -54,7 +53,7 @@ pub(super) fn check() -> Count {
     checked().into()
 }
 
-/// `cargo xtask instructions [--accept]`.
+/// Runs `cargo xtask instructions [--accept]`.
 pub(crate) fn run(accept: bool) -> Outcome {
     let found = measure()?;
     let mut accepted = Accepted::read()?;
@@ -73,8 +72,8 @@ pub(crate) fn run(accept: bool) -> Outcome {
     accepted.write()
 }
 
-/// The cases that are counted over `shm` and in C. The command, whose program is not built, is named for the features of what all
-/// depend on.
+/// Builds the cases that are counted over `shm` and in C. The build also selects the command's package, without building its
+/// program, because its dependencies determine the features of common crates.
 fn build() -> Outcome {
     let packages = ["tieline", "tieline-capi", "tieline-tools"].map(|name| ["--package", name]);
     let files = ["shm", "shm-cma"].map(|name| format!("--package=tieline-provider-{name}-plugin"));
@@ -86,7 +85,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Messages and memory over `shm`.
+/// Returns the program with messages and memory over `shm`.
 fn over_shm() -> Outcome<Subject> {
     let program = target().join("release/examples/instructions");
     let cases = words(&capture(&mut command(&program, &["list"]))?);
@@ -96,13 +95,13 @@ fn over_shm() -> Outcome<Subject> {
     Ok(Subject {
         program,
         cases,
-        // The others are built too, and are not what is counted.
+        // The other providers are also built, and are not counted.
         told: |command, case, times| {
             let _ = command.args([case, &times.to_string()]);
             let _ = command.env("TIELINE_PROVIDERS", "shm,shm-cma");
         },
-        // It runs as often as the clock says, and not as often as the operation: how much of it falls to one operation depends
-        // on how fast the machine is.
+        // The function runs at intervals of the clock, independently of the number of operations, so its share per operation
+        // depends on the speed of the machine.
         left_out: "slow_progress",
         calls_it: Some("poll"),
     })
@@ -111,8 +110,9 @@ fn over_shm() -> Outcome<Subject> {
 /// The test of a provider that is counted.
 const PLAYED: &str = "instructions_tests::messages_and_puts_arrive_however_many_there_are";
 
-/// Providers over what their tests play: `ofi` over a libfabric, and below the whole core `rc` of `verbs` over a device.
-/// The tools, which have no library, are named for the features of what all depend on.
+/// Returns the tests of providers over doubles: `ofi` over a libfabric, and `rc` of `verbs` over a device below the whole core. The
+/// build also selects the packages of the tools, which have no library, because their dependencies determine the features of common
+/// crates.
 fn played() -> Outcome<Vec<Subject>> {
     let args = "test --release --quiet -p tieline-provider-ofi -p tieline-provider-verbs -p tieline-tools --lib \
                 --no-run --message-format=json";
@@ -139,7 +139,8 @@ fn played() -> Outcome<Vec<Subject>> {
     Ok(vec![over_ofi, subject("tieline_provider_verbs", over_rc)?])
 }
 
-/// The cases of [`over_shm`] once more, through the C library: what it adds is to become 25 at most, and is not yet.
+/// Returns the cases of [`over_shm`] through the C library. The aim is that the C library adds at most 25 instructions, which is
+/// not reached yet.
 fn in_c() -> Outcome<Subject> {
     let source = root().join("capi/tests/instructions.c");
     let program =
@@ -170,7 +171,7 @@ fn measure() -> Outcome<BTreeMap<String, u64>> {
         }
         Ok(())
     };
-    // Other work on the machine changes no count.
+    // Other processes on the machine do not change the counts.
     std::thread::scope(|scope| {
         let beside = scope.spawn(each);
         each().and(beside.join().unwrap_or(Err("a count panicked".into())))
@@ -199,13 +200,13 @@ fn count(subject: &Subject, case: &str, times: u64) -> Outcome<u64> {
     Ok(total - left_out)
 }
 
-/// The instructions in a callgrind file, and how many of them are those of functions with that in their names, and of what they
-/// called.
+/// Returns the instructions in a callgrind file, and the instructions of functions whose names contain `left_out`, including those
+/// of called functions.
 fn counted(text: &str, left_out: &str) -> Option<(u64, u64)> {
     let (mut total, mut instructions) = (None, 0);
-    // A name is written where it comes first, behind its number; then the number stands for it.
+    // callgrind writes a name after its number at the first occurrence; later only the number is written.
     let mut numbers = BTreeSet::new();
-    // The line behind `calls=` ends with the instructions of all of them, those of what is called from there included.
+    // The line after `calls=` ends with the instructions of all these calls, including those of functions called from there.
     let (mut caller_is_one, mut callee_is_one, mut behind_calls) = (false, false, false);
     for line in text.lines() {
         if let Some(rest) = line.strip_prefix("totals:").or(line.strip_prefix("summary:")) {
@@ -229,7 +230,7 @@ fn counted(text: &str, left_out: &str) -> Option<(u64, u64)> {
     total.filter(|total| *total >= instructions).map(|total| (total, instructions))
 }
 
-/// xtask/instructions.toml.
+/// The contents of xtask/instructions.toml.
 struct Accepted {
     tolerance_percent: u64,
     counts: BTreeMap<String, u64>,
@@ -260,7 +261,7 @@ impl Accepted {
     fn write(&self) -> Outcome {
         let mut text = String::from(
             "# Accepted instructions per operation, release build, counted by callgrind.\n\
-             # Written by `cargo xtask instructions --accept`; say in the commit why a count grew.\n",
+             # `cargo xtask instructions --accept` writes this file; a commit that raises a count states the reason.\n",
         );
         let _ = writeln!(text, "tolerance_percent = {}", self.tolerance_percent);
         for (case, count) in &self.counts {
@@ -269,7 +270,7 @@ impl Accepted {
         write(Accepted::file(), text)
     }
 
-    /// Cases that were accepted once and are not counted any more, in words: `--accept` takes them out.
+    /// Describes the cases that were accepted and are no longer counted: `--accept` removes them.
     fn vanished(&self, found: &BTreeMap<String, u64>) -> Vec<String> {
         let gone = self.counts.keys().filter(|case| !found.contains_key(*case));
         gone.map(|case| {
@@ -278,7 +279,7 @@ impl Accepted {
         .collect()
     }
 
-    /// More than was accepted fails; much less is worth accepting, and said.
+    /// Checks a count: a count above the accepted one fails, and a much smaller count is reported, so that it can be accepted.
     fn compare(&self, case: &str, found: u64) -> Outcome {
         let Some(&accepted) = self.counts.get(case) else {
             return Err(format!("{case}: {found} instructions, and no count is accepted yet"));

@@ -1,6 +1,6 @@
-//! The vendor's kit: a provider that `tieline new-provider` writes is built, checked and found with nothing of this tree but what
-//! `cargo xtask install` and the development package lay under a prefix. That it makes packages is tried in clean roots
-//! (`cargo xtask package test`).
+//! Checks the development kit: a provider that `tieline new-provider` writes is built, checked and found with only the files that
+//! `cargo xtask install` and the development package install under a prefix. `cargo xtask package test` tests the provider's
+//! packages in clean roots.
 
 use super::Count;
 use crate::sh::{Outcome, capture, make_folder, on, read, root, target, which};
@@ -8,12 +8,14 @@ use crate::{install, package};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The name of the provider that is written here, its file and a variable that it declares.
+/// The name of the provider that the check writes.
 const NAME: &str = "vendor-net";
+/// The file of the provider that the check writes.
 const FILE: &str = "libtieline_vendor_net.so";
+/// A variable that the provider declares.
 const VARIABLE: &str = "TIELINE_VENDOR_NET_ROOM";
 
-/// The variables that tell cargo where its folders are.
+/// The variables that state cargo's directories.
 const CARGO: [&str; 4] = ["HOME", "CARGO_HOME", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN"];
 
 pub(super) fn check() -> Count {
@@ -33,14 +35,14 @@ pub(super) fn check() -> Count {
     checked.into()
 }
 
-/// The installed tree, and beside it the vendor's sources.
+/// The installed tree, and the directory of the provider's sources.
 struct Kit {
     folder: PathBuf,
     prefix: PathBuf,
 }
 
 impl Kit {
-    /// From the build that is there.
+    /// Installs the files of the present build.
     fn laid(folder: PathBuf) -> Outcome<Kit> {
         package::emptied(&folder)?;
         let prefix = folder.join("usr");
@@ -49,7 +51,7 @@ impl Kit {
         Ok(Kit { folder, prefix })
     }
 
-    /// A command that finds the prefix and the system's programs, and knows nothing else.
+    /// Returns a command whose environment contains only the prefix and the system's programs.
     fn command(&self, program: &str, args: &[&str], place: &Path) -> Command {
         let mut command = Command::new(program);
         let _ = command.args(args).current_dir(place).env_clear();
@@ -62,7 +64,7 @@ impl Kit {
         command
     }
 
-    /// Writes a provider in a language; returns its folder.
+    /// Writes a provider in a language; returns the provider's directory.
     fn written(&self, language: &str, more: &[&str]) -> Outcome<PathBuf> {
         let place = self.folder.join(language);
         make_folder(&place)?;
@@ -77,7 +79,7 @@ impl Kit {
         let laid = self.folder.join("c-installed");
         let destination = format!("DESTDIR={}", laid.display());
         let _ = capture(&mut self.command("make", &["install", &destination], &made))?;
-        // The prefix's own providers, below that destination.
+        // The directory is that of the prefix's own providers, below that destination.
         let place = self.prefix.strip_prefix("/").unwrap_or(&self.prefix);
         self.is_found(&laid.join(place).join("lib/tieline-1/providers"), &made)
     }
@@ -85,12 +87,12 @@ impl Kit {
     fn provider_in_rust(&self) -> Outcome {
         let api = self.prefix.join("share/tieline/plugin-api");
         let made = self.written("rust", &["--plugin-api", &api.display().to_string()])?;
-        // The versions that are at hand, of what it needs; nothing is fetched.
+        // The lock file selects versions of dependencies that are already downloaded; nothing is fetched.
         let lock = root().join("Cargo.lock");
         let _ = on(&lock, std::fs::copy(&lock, made.join("Cargo.lock")))?;
         let cargo = std::env::var("CARGO").unwrap_or("cargo".into());
         let _ = capture(&mut self.command(&cargo, &["update", "--workspace", "--offline"], &made))?;
-        // Kept between runs, so that what it uses is compiled once; and shared with a test of the command's.
+        // The directory is kept between runs, so that dependencies are compiled once, and is shared with a test of the command.
         let built = target().join("tmp/new-provider");
         let mut build = self.command(&cargo, &["build", "--offline", "--locked"], &made);
         let _ = capture(build.arg("--target-dir").arg(&built))?;
@@ -101,7 +103,8 @@ impl Kit {
         self.is_found(&providers, &made)
     }
 
-    /// The provider in a folder keeps the contract, is found beside those of the prefix, and says what it is.
+    /// Checks that the provider in a directory conforms to the ABI, is found together with those of the prefix, and describes
+    /// itself correctly.
     fn is_found(&self, providers: &Path, place: &Path) -> Outcome {
         let file = providers.join(FILE).display().to_string();
         let _ = capture(&mut self.command("tieline", &["check", &file], place))?;
@@ -110,7 +113,7 @@ impl Kit {
             let mut tieline = self.command("tieline", words, place);
             capture(tieline.env("TIELINE_PROVIDER_PATH", &path).env(VARIABLE, "65"))
         };
-        // A long path with spaces takes several lines.
+        // A long path with spaces is printed in several lines.
         let said = show(&["info"])?.replace(&format!("\n{:22}", ""), " ");
         for (name, file) in [(NAME, &*file), ("tcp ", "/libtieline_tcp.so")] {
             if !said.lines().any(|line| line.starts_with(name) && line.ends_with(file)) {

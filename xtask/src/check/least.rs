@@ -1,11 +1,11 @@
-//! How many tests of each suite run at least. A suite whose tests were not found must not look like one that passed, and a
-//! test that says that it cannot run here has not run.
+//! The minimum number of tests of each suite. A suite whose tests were not found must not count as passed, and a test that reports
+//! that it cannot run has not run.
 
 use super::Count;
 use std::collections::BTreeMap;
 
-/// The packages whose tests nextest runs. The numbers are what runs on a machine without root's rights, compilers or
-/// other programs; they are raised when tests are added in numbers, never lowered without a word in the commit.
+/// The packages whose tests nextest runs. Each number is that of the tests that run on a machine without root's rights, compilers
+/// or other programs. The numbers are raised when many tests are added, and are lowered only with a reason in the commit.
 const PACKAGES: &[(&str, usize)] = &[
     ("tieline", 357),
     ("tieline-bad-providers", 54),
@@ -35,9 +35,9 @@ const PACKAGES: &[(&str, usize)] = &[
     ("xtask-header", 5),
 ];
 
-/// Everything else.
+/// The suites other than those of the packages.
 const SUITES: &[(&str, usize)] = &[
-    // All packages together, where the runner does not tell them apart.
+    // The number for all packages together, if the runner does not distinguish packages.
     ("tests", 1900),
     ("processes", 20),
     ("conformance", 12),
@@ -49,7 +49,7 @@ const SUITES: &[(&str, usize)] = &[
     ("instructions", 13),
 ];
 
-/// The count of a suite, which has failed when less of it ran than there is.
+/// Returns the count of a suite, which fails if fewer tests ran than the minimum.
 pub(super) fn or_failed(suite: &str, mut count: Count) -> Count {
     let least = SUITES.iter().find(|(name, _)| *name == suite).map_or(usize::MAX, |found| found.1);
     if count.failed.is_empty() && count.passed < least {
@@ -60,7 +60,7 @@ pub(super) fn or_failed(suite: &str, mut count: Count) -> Count {
     count
 }
 
-/// The packages of which fewer tests ran than there are, in words.
+/// Describes the packages of which fewer tests ran than the minimum.
 pub(super) fn missing(ran: &BTreeMap<String, usize>) -> Vec<String> {
     let ran = |package: &str| ran.get(package).copied().unwrap_or(0);
     let few = PACKAGES.iter().filter(|(package, least)| ran(package) < *least);

@@ -1,6 +1,8 @@
-//! Every crate that is compiled has a licence that deny.toml allows, comes from crates.io and accepts our oldest Rust.
+//! Checks the crates that are compiled: each has a licence that deny.toml allows, comes from crates.io, and supports the oldest
+//! Rust of this project.
 //!
-//! cargo-deny reads the same file and knows advisories. It is no requirement, since a fresh machine compiles it for minutes.
+//! cargo-deny reads the same file and also checks advisories. cargo-deny is not required, because a new machine needs minutes to
+//! compile it.
 
 use super::{Count, quiet};
 use crate::sh::{Outcome, capture, cargo, packages, read, root, which};
@@ -20,7 +22,7 @@ pub(super) fn check() -> Count {
 
 fn all_are_allowed() -> Outcome {
     let rules = read(root().join("deny.toml"))?;
-    // Not `--offline`: on a fresh machine it fetches what nothing has needed until now.
+    // The call does not use `--offline`: a new machine fetches crates that no earlier command has needed.
     let packages = packages(&["--locked", "--filter-platform", "x86_64-unknown-linux-gnu"])?;
     let own = packages.iter().find(|package| package["name"] == "tieline");
     let newest = own.map(minor).ok_or("cargo metadata does not name tieline")?;
@@ -28,7 +30,7 @@ fn all_are_allowed() -> Outcome {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("; ")) }
 }
 
-/// Why a package may not be used, where that is so.
+/// Returns the reason why a package may not be used, if there is one.
 fn refused(rules: &str, newest: u32, package: &Value) -> Option<String> {
     let text = |field: &str| package[field].as_str().unwrap_or("none");
     let (name, licence, source) = (text("name"), text("license"), text("source"));
@@ -42,13 +44,13 @@ fn refused(rules: &str, newest: u32, package: &Value) -> Option<String> {
     is_new.then(|| format!("{name} needs Rust {}, which is too new", text("rust_version")))
 }
 
-/// 85 of `1.85` or `1.85.0`.
+/// Returns the minor version: 85 for `1.85` or `1.85.0`.
 fn minor(package: &Value) -> u32 {
     let version = package["rust_version"].as_str().unwrap_or_default();
     version.split('.').nth(1).map_or(0, |minor| minor.parse().unwrap_or(u32::MAX))
 }
 
-/// The licences that the section `[licenses]` of deny.toml allows to all, and to this crate alone.
+/// Returns the licences that the section `[licenses]` of deny.toml allows for all crates, and for this crate.
 fn allowed<'a>(rules: &'a str, name: &str) -> Vec<&'a str> {
     let quoted = |text: &'a str| text.split('"').skip(1).step_by(2);
     let section = rules.split("[licenses]\n").nth(1).and_then(|rest| rest.split("\n[").next());
@@ -59,7 +61,7 @@ fn allowed<'a>(rules: &'a str, name: &str) -> Vec<&'a str> {
     for_all.into_iter().chain(own).flat_map(quoted).collect()
 }
 
-/// Whether an SPDX expression is fulfilled: one side of an OR, both sides of an AND. An AND binds more closely; the
+/// Checks whether an SPDX expression is fulfilled: one side of an OR, both sides of an AND. An AND binds more closely; the
 /// parentheses that crates have enclose licences of which each is allowed.
 fn is_fulfilled(expression: &str, allowed: &[&str]) -> bool {
     let expression = expression.replace(['(', ')'], " ").replace('/', " OR ");
@@ -67,7 +69,7 @@ fn is_fulfilled(expression: &str, allowed: &[&str]) -> bool {
     sides.any(|side| side.split(" AND ").all(|licence| allowed.contains(&licence.trim())))
 }
 
-/// Every crate has the texts of both licences in its package.
+/// Checks that every crate has the texts of both licences in its package.
 fn texts_are_packaged() -> Outcome {
     let list = ["package", "--workspace", "--list", "--allow-dirty", "--offline"];
     let listed = capture(&mut cargo(&list))?;

@@ -1,9 +1,9 @@
-//! Rules for the core's memory that the compiler does not check. A function that can be misused is `unsafe`, and bytes that others
-//! may write meanwhile are copied in one place only.
+//! Checks rules for the core's memory that the compiler does not check. A function that can be misused must be `unsafe`. Bytes that
+//! other threads or processes may write during a copy are copied in one place only.
 
 use super::rules::is_test;
 
-/// Safe functions that look as if they could be misused, and cannot: the file, the function, and why.
+/// Safe functions that appear to be misusable but are not: the file, the function, and the reason.
 const SAFE: &[(&str, &str, &str)] = &[
     ("core/src/endpoint/abi.rs", "map", "the endpoint's own key is dropped behind all pointers"),
     ("core/src/registry/abi/events.rs", "payload", "the borrow of a `Polled` keeps it readable"),
@@ -28,20 +28,21 @@ const SAFE: &[(&str, &str, &str)] = &[
     ("core/src/worker/abi.rs", "each_of", "it lends events to a call during which none can poll"),
 ];
 
-/// The files that touch bytes which threads, processes and devices write during a copy. A copy there is `copy_shared`: by atomics,
-/// or by the processor's own instruction.
+/// The files that access bytes which threads, processes and devices may write during a copy. These files copy with `copy_shared`:
+/// by atomics, or by the processor's own instruction.
 const SHARED: &[&str] = &["core/src/sys.rs", "core/src/sys/", "core/src/mem/"];
 
-/// Copies that let the compiler assume that nobody writes meanwhile.
+/// The copy functions that let the compiler assume that the bytes do not change during the copy.
 const PLAIN: &str = "copy_nonoverlapping copy_to_nonoverlapping copy_from_nonoverlapping memcpy ptr::copy( copy_from( \
                      copy_to( copy_from_slice( clone_from_slice( slice::from_raw_parts ptr::read ptr::write \
                      .read_unaligned( .write_unaligned( read_volatile( write_volatile( write_bytes(";
 
-/// Addresses and events as they are.
+/// The types of raw addresses and events.
 const RAW: &[&str] =
     &["*mut ", "*const ", " Event", "&Event", "[Event]", "Polled", "RawEndpoint", "[Iov]"];
 
-/// Safe functions of the core's unsafe files that take an address or an event as it is, or hand out a span that outlives its memory.
+/// Returns the safe functions of the core's unsafe files that take a raw address or event, or return a span that outlives its
+/// memory.
 pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let is_unsafe_file = |name: &str| {
@@ -67,7 +68,7 @@ pub(super) fn misusable(texts: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-/// The functions that others may call and that are safe, each with its signature.
+/// Returns the safe functions that other modules may call, each with its signature.
 fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let lines = text.match_indices("pub").filter(|(at, _)| {
         let line = text[..*at].rsplit('\n').next().unwrap_or_default();
@@ -88,7 +89,7 @@ fn functions(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Plain copies where memory is shared.
+/// Returns the plain copies in files whose memory is shared.
 pub(super) fn plain_copies(texts: &[(String, String)]) -> Vec<String> {
     let is_shared =
         |name: &str| SHARED.iter().any(|place| name.starts_with(place)) && !is_test(name);
@@ -107,7 +108,7 @@ pub(super) fn plain_copies(texts: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-/// A file's text up to its tests.
+/// Returns a file's text up to its tests.
 fn without_tests(text: &str) -> &str {
     text.split("#[cfg(test)]\nmod tests {").next().unwrap_or(text)
 }
@@ -120,7 +121,7 @@ mod tests {
         [(name.to_owned(), text.to_owned())]
     }
 
-    /// The functions as they once were.
+    /// The texts are those of functions that were safe in earlier versions.
     #[test]
     fn a_safe_function_that_can_be_misused_is_named() {
         let wrong = |line: &str| misusable(&file("core/src/registry/abi/new.rs", line)).len();
@@ -154,7 +155,7 @@ mod tests {
         assert!(misusable(&file("core/src/op/table.rs", payload)).is_empty());
         let excepted = "    pub(crate) fn from_owned(buffer: &mut [u8]) -> Span {\n";
         assert!(misusable(&file("core/src/sys.rs", excepted)).is_empty());
-        // No caller's word makes one right.
+        // No promise of the caller makes such a function correct.
         let trusted = "    pub(crate) fn part(&self) -> Result<Span, Status> {\n";
         assert_eq!(misusable(&file("core/src/sys.rs", trusted)).len(), 1);
     }

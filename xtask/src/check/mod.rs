@@ -1,7 +1,8 @@
-//! `cargo xtask test`: the checks that a change has to pass, in order of what fails first and cheapest.
+//! `cargo xtask test`: runs the checks that a change has to pass, starting with the cheapest checks and those that fail most
+//! frequently.
 //!
-//! A check that fails does not end the run: the last line counts them all. A check that cannot run here counts as skipped,
-//! with its reason. Long checks, and those that boot virtual machines, are left to `--selection` and `--all`.
+//! A check that fails does not end the run: the last line counts all checks. A check that cannot run here counts as skipped, with
+//! its reason. Long checks, and those that boot virtual machines, run only with `--selection` and `--all`.
 
 mod c_programs;
 mod changed;
@@ -30,7 +31,7 @@ use std::process::Command;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How one check, or a whole suite of tests, ended.
+/// The result of one check or of a whole suite of tests.
 #[derive(Debug, Default)]
 pub(crate) struct Count {
     pub(crate) passed: usize,
@@ -65,30 +66,30 @@ impl From<Outcome<Count>> for Count {
     }
 }
 
-/// The runs that a check is part of.
+/// The runs that include a check.
 #[derive(Clone, Copy, PartialEq)]
 enum When {
-    /// `cargo xtask test`, and with it all others.
+    /// The check runs in `cargo xtask test`, and in all larger runs.
     Test,
-    /// `cargo xtask test --selection` and `--all`.
+    /// The check runs in `cargo xtask test --selection` and `--all`.
     Selection,
-    /// `cargo xtask test --selection` alone: a part of what `--all` does whole.
+    /// The check runs only in `cargo xtask test --selection`, and is a part of a check of `--all`.
     Part,
-    /// `cargo xtask test --all`.
+    /// The check runs only in `cargo xtask test --all`.
     All,
 }
 
-/// How a check is done.
+/// The kind of a check.
 enum How {
-    /// As it is.
+    /// A check that needs no build.
     Alone(fn() -> Count),
-    /// With what the build has made.
+    /// A check that needs the files of the build.
     Built(fn() -> Count),
 }
 
 use How::{Alone, Built};
 
-/// A check: its name, the minutes after which it has ended on a busy machine, the runs that it is part of, and how it is done.
+/// A check: its name, its time limit in minutes on a busy machine, the runs that include it, and its kind.
 type Check = (&'static str, u64, When, How);
 
 const CHECKS: &[Check] = &[
@@ -169,7 +170,7 @@ const CHECKS: &[Check] = &[
     ),
 ];
 
-/// A check that `--selection` runs for every fourth commit.
+/// Runs a check if it is the turn of its part at this commit. `--selection` runs each part for every fourth commit.
 fn in_turn(part: usize, check: fn() -> Count) -> Count {
     match lab::turn() {
         turn if turn == part => check(),
@@ -177,7 +178,7 @@ fn in_turn(part: usize, check: fn() -> Count) -> Count {
     }
 }
 
-/// `cargo xtask test [--all | --selection | FILTER...]`.
+/// Runs `cargo xtask test [--all | --selection | FILTER...]`.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let is_chosen = |(name, _, when, _): &Check| match words {
         [] => *when == When::Test,
@@ -201,8 +202,8 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     outcome
 }
 
-/// `cargo xtask check`: what a change needs at once. Formatting, rules, clippy, and the unit tests of the packages that differ from
-/// main and of those that depend on them.
+/// Runs `cargo xtask check`, the quick checks of a change: formatting, rules, clippy, and the unit tests of the packages that
+/// differ from main and of the packages that depend on them.
 pub(crate) fn run_changed() -> Outcome {
     let packages = changed::packages()?;
     println!("packages that differ from main: {}", packages.join(", "));
@@ -210,7 +211,7 @@ pub(crate) fn run_changed() -> Outcome {
     run_one("formatting", 2, &formatting, &mut total);
     run_one("rules of the house", 2, &rules::check, &mut total);
     if !packages.is_empty() {
-        // Cargo looks at no package again that the change does not concern.
+        // Cargo does not check packages again that the change does not affect.
         run_one("clippy", 20, &clippy, &mut total);
         run_one("unit tests", 20, &|| suite::unit_tests(&packages), &mut total);
     }
@@ -239,7 +240,7 @@ fn run_all(checks: Vec<&Check>) -> Outcome {
     closing_line(&total)
 }
 
-/// Does one check, prints how it ended, and adds its counts.
+/// Runs one check, prints its result, and adds its counts.
 fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Count) {
     heading(name);
     let began = Instant::now();
@@ -257,7 +258,7 @@ fn run_one(name: &str, minutes: u64, check: &dyn Fn() -> Count, total: &mut Coun
     total.add(Count { passed, failed: named(&failed), skipped: named(&skipped) });
 }
 
-/// The line that counts all checks, which ends the output where nothing was left out.
+/// Returns the line that counts all checks; it is the last line if no check was omitted.
 pub(crate) fn closing_line(Count { passed, failed, skipped }: &Count) -> Outcome {
     println!("{passed} passed, {} failed, {} skipped", failed.len(), skipped.len());
     match failed.len() {
@@ -285,13 +286,13 @@ fn documentation() -> Count {
     quiet(cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// Runs a command whose output is of interest only when it fails.
+/// Runs a command whose output is printed only if the command fails.
 fn quiet(command: &mut Command) -> Count {
     let (outcome, said) = listened(command);
     Count::one(told(outcome, &said))
 }
 
-/// How a command ended, which has said this.
+/// Makes the result of a command that has printed these lines.
 fn told(outcome: Outcome<bool>, said: &[String]) -> Outcome {
     outcome.and_then(|ok| {
         if ok {

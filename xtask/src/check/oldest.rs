@@ -1,15 +1,16 @@
-//! The oldest Rust that Cargo.toml promises, and another processor: both type-check what we ship, in a root of Debian trixie, whose
-//! rustc is that Rust.
+//! Checks with the oldest Rust that Cargo.toml promises, and for another processor architecture: both type-check the released
+//! packages, in a root of Debian trixie, whose rustc is that Rust.
 
 use super::{Count, told};
 use crate::package::{clean_root, vendor};
 use crate::sh::{Outcome, command, listened, root};
 use std::path::Path;
 
-/// Debian's release with the promised Rust, and its packages.
+/// The Debian release with the promised Rust, and the packages to install.
 const RELEASE: (&str, &str) = ("trixie", "cargo,rustc");
 
-/// Rust's library for this processor comes as a package of Debian, which is unpacked and not installed: no program of it runs.
+/// Rust's standard library for this processor is a Debian package, which is unpacked but not installed, because none of its
+/// programs is needed.
 const OTHER: &str = "
     dpkg --add-architecture arm64
     apt-get update -qq
@@ -43,7 +44,7 @@ pub(super) fn check() -> Count {
     count
 }
 
-/// Runs a script in the root, which sees this tree at `/tree` and writes nothing into it.
+/// Runs a script in the root, which contains this tree at `/tree` and must not write to the tree.
 fn inside(folder: &Path, script: &str) -> Outcome {
     let mount = "mkdir -p \"$1/tree\" && cp /etc/resolv.conf \"$1/etc/\" && mount --bind -o ro \"$2\" \"$1/tree\" && mount -t proc proc \"$1/proc\" && \
                  chroot \"$1\" bash -euxc \"$3\"";

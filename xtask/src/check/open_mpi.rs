@@ -1,4 +1,4 @@
-//! An unmodified Open MPI over the C library, by a provider of libfabric: contrib/libfabric says what that proves.
+//! Runs an unmodified Open MPI over the C library, through a provider of libfabric; contrib/libfabric describes the purpose.
 
 use super::{Count, c_programs, told};
 use crate::sh::{listened, root, target};

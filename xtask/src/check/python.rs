@@ -1,4 +1,4 @@
-//! The Python module over the C library of this build: its tests, and its example from a wheel that carries the library.
+//! Checks the Python module over the C library of this build: its tests, and its example from a wheel that contains the library.
 
 use super::{Count, c_programs, quiet, told};
 use crate::c_library::SONAME;
@@ -20,7 +20,7 @@ pub(super) fn check() -> Count {
     checked.into()
 }
 
-/// Python with the providers of this build, which writes nothing beside the sources.
+/// Returns a Python command with the providers of this build; it writes no files to the source directories.
 fn python(words: &[&str]) -> Command {
     let mut python = command("python3", words);
     let _ = python.current_dir(root().join("python"));
@@ -32,7 +32,7 @@ fn python(words: &[&str]) -> Command {
 fn tests(library: &Path) -> Count {
     let (mut said, mut ran) = (Vec::new(), 0);
     let mut python = python(&["-m", "unittest", "discover", "tests"]);
-    // Warnings, such as of what was not closed, are failures.
+    // Warnings, for instance of objects that were not closed, count as failures.
     let _ = python.env("PYTHONPATH", ".").env("PYTHONWARNINGS", "error");
     let outcome = lines(python.env("TIELINE_LIBRARY", library), |line| {
         let count = line.strip_prefix("Ran ").and_then(|rest| rest.split(' ').next());
@@ -48,10 +48,10 @@ fn tests(library: &Path) -> Count {
     }
 }
 
-/// So many tests there are at least.
+/// The minimum number of tests.
 const LEAST: usize = 23;
 
-/// The example, where a wheel was unpacked that has the library in it.
+/// Returns the command of the example, from an unpacked wheel that contains the library.
 fn from_a_wheel(library: &Path) -> Outcome<Command> {
     let folder = target().join("debug/python");
     emptied(&folder)?;

@@ -1,7 +1,8 @@
-//! The page for operators leads from the words of a line to what to do. Words that nothing says any more lead nowhere.
+//! Checks the quotes in the page for operators, which lists the action for each error text. A quote of a text that the program
+//! never prints is an error.
 
-/// Rows of a page's tables whose first cell quotes what neither a source says nor a test expects: a sentence that is put together stands
-/// whole only in a test.
+/// Returns rows of a page's tables whose first cell quotes a text that is neither in a source nor in a test. A sentence that is
+/// assembled at run time appears as a whole only in a test.
 pub(super) fn nowhere_said(page: &str, texts: &[(String, String)]) -> Vec<String> {
     let sources: Vec<String> = texts
         .iter()
@@ -21,8 +22,8 @@ pub(super) fn nowhere_said(page: &str, texts: &[(String, String)]) -> Vec<String
     wrong
 }
 
-/// The pieces of a quote that a source holds verbatim. Omissions (`...`), numbers and files are not among them, since a file may be
-/// a constant.
+/// Returns the pieces of a quote that a source must contain verbatim. Omissions (`...`), numbers and file names are excluded, since
+/// a file name may be a constant.
 fn pieces(quote: &str) -> impl Iterator<Item = &str> {
     let cut = quote.split("...").flat_map(|part| part.split(|c: char| c.is_ascii_digit()));
     let cut = cut.flat_map(|part| part.split(" /dev/"));
@@ -31,7 +32,7 @@ fn pieces(quote: &str) -> impl Iterator<Item = &str> {
     whole.filter(|piece| piece.len() > 4)
 }
 
-/// A source whose strings go on without a break.
+/// Joins the lines of strings in a source.
 fn joined(text: &str) -> String {
     let mut lines = text.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();

@@ -1,16 +1,16 @@
-//! The rules of CONTRIBUTING.md that a compiler does not see: how long a file is, that tests do not sleep, and which part
-//! uses which. An exception stands here with its reason.
+//! Checks the rules of CONTRIBUTING.md that a compiler does not check: the length of files, sleeps in tests, and the dependencies
+//! between parts. An exception is listed here with its reason.
 
 use super::{Count, circles, memory, quotes, statics};
 use crate::sh::{read, root};
 use std::path::{Path, PathBuf};
 
-/// A file is one thing: "about" 500 lines.
+/// The maximum number of lines in a file.
 const LONGEST: usize = 550;
-/// Cases follow each other in a test's file.
+/// The maximum number of lines in a test's file, which consists of successive cases.
 const LONGEST_TEST: usize = 600;
 
-/// Files that are longer, and how long they may be.
+/// The files that may be longer, with their maximum length.
 const LONG: &[(&str, usize, &str)] = &[
     ("core/src/op/table.rs", 600, "one table, whose fields are private to it"),
     ("plugin-api/src/abi.rs", 600, "the whole ABI in one place"),
@@ -18,7 +18,7 @@ const LONG: &[(&str, usize, &str)] = &[
     ("providers/shm/src/sys.rs", 600, "every question to the kernel"),
 ];
 
-/// Tests, and what only they use, that sleep: how often, and why there is nothing to wait for.
+/// Tests, and code that only tests use, that sleep: the number of sleeps, and the reason why there is no event to wait for.
 const SLEEPS: &[(&str, usize, &str)] = &[
     ("providers/tcp/src/loopback_tests/connecting.rs", 1, "between polls"),
     ("providers/tcp/src/loopback_tests/waiting.rs", 1, "between polls"),
@@ -31,7 +31,7 @@ const SLEEPS: &[(&str, usize, &str)] = &[
     ("tools/tests/support/mod.rs", 1, "launchers and what they leave have no event for outsiders"),
 ];
 
-/// A package's folder, and what its `[dependencies]` may name of ours.
+/// The directory of each package, and the packages of this workspace that its `[dependencies]` may name.
 const MAY_USE: &str = "
     plugin-api:  net:plugin-api  tag:  tests/testing:  conformance:plugin-api  config:plugin-api  wireup:plugin-api
     job:config,net,plugin-api  providers/registration:plugin-api  capi:tieline  xtask:testing
@@ -41,8 +41,8 @@ const MAY_USE: &str = "
     providers/ofi:plugin-api,net,registration  providers/verbs:plugin-api,net,registration
     core:plugin-api,config,job,net,provider-shm,provider-shm-cma,wireup  tests/runtime:tieline,tag";
 
-/// A package's folder, and the number of foreign packages that it may depend on. A fresh machine compiles these before the first
-/// line of `cargo xtask demo` and `test`.
+/// The directory of a package, and the maximum number of foreign packages on which it may depend. A new machine compiles these
+/// before the first line of `cargo xtask demo` and `test`.
 const FOREIGN: &[(&str, usize)] = &[("xtask", 1), ("tests/testing", 0)];
 
 const PLACES: &str = "capi config conformance core job net plugin-api providers tag tools tests docs/examples wireup xtask";
@@ -101,7 +101,7 @@ fn lengths(texts: &[(String, String)]) -> Vec<String> {
     texts.iter().filter_map(too_long).collect()
 }
 
-/// Whether a file is a test, or something that only tests use.
+/// Checks whether a file is a test, or code that only tests use.
 pub(super) fn is_test(name: &str) -> bool {
     name.starts_with("tests/")
         || name.contains("/tests/")
@@ -113,7 +113,7 @@ pub(super) fn is_test(name: &str) -> bool {
 fn sleeps(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, text) in texts.iter().filter(|(name, _)| !name.starts_with("xtask/")) {
-        // In other files the tests stand at the end.
+        // In other files the tests are at the end.
         let tests = match is_test(name) {
             true => text.as_str(),
             false => text.find("#[cfg(test)]").map_or("", |at| &text[at..]),

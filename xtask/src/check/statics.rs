@@ -1,12 +1,12 @@
-//! Locks of the whole process: in a forked child one that another thread held stays locked for ever, and so does a value that another
-//! thread was making. So a `static` that is such a thing is in a `PerProcess`, or stands here.
+//! Checks locks of the whole process: in a forked child, a lock that another thread held stays locked forever, and so does a value
+//! that another thread was initializing. A `static` of such a type must therefore be in a `PerProcess`, or be listed here.
 
 use super::rules::is_test;
 
-/// Types that a thread may wait for.
+/// The types for which a thread may wait.
 const WAITED_FOR: [&str; 6] = ["Mutex<", "RwLock<", "OnceLock<", "LazyLock<", "Once ", "Condvar "];
 
-/// Files that have such statics, how many, and why a child does not wait for them.
+/// The files with such statics, their number, and the reason why a child does not wait for them.
 const KNOWN: &[(&str, usize, &str)] = &[
     ("capi/src/abi/message.rs", 1, "it is tried and never waited for"),
     ("core/src/registry/abi/host.rs", 1, "it is tried and never waited for"),
@@ -21,7 +21,7 @@ const KNOWN: &[(&str, usize, &str)] = &[
 /// The sources of the programs and libraries that a forked child may run.
 const PLACES: &str = "capi/src config/src core/src job/src net/src plugin-api/src providers tag/src tools/src wireup/src";
 
-/// Statics that a forked child could wait for without end.
+/// Returns the statics for which a forked child could wait forever.
 pub(super) fn locked_for_ever(texts: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, text) in texts {
@@ -44,7 +44,7 @@ pub(super) fn locked_for_ever(texts: &[(String, String)]) -> Vec<String> {
     wrong
 }
 
-/// The static's name, if a thread may wait for it.
+/// Returns the static's name, if a thread may wait for it.
 fn waited_for(line: &str) -> Option<&str> {
     let before = line.find("static ")?;
     let is_declared = line[..before].trim().is_empty() || line.trim_start().starts_with("pub");

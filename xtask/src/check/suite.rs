@@ -1,4 +1,4 @@
-//! The test suites: built once in the development profile, all of them with the same features, and counted test by test.
+//! The test suites: built once in the development profile, all of them with the same features, and counted per test.
 
 use super::{Count, least};
 use crate::sh::{LIMIT, Outcome, cargo, command, lines, packages, target, which, within};
@@ -7,18 +7,19 @@ use std::process::Command;
 use std::sync::OnceLock;
 use tieline_testing::{built, hang};
 
-/// The places where tests end or stop a process. Every suite is built with them, so that nothing is built twice.
+/// The features with hooks by which tests end or stop a process. Every suite is built with these features, so that no package is
+/// built twice.
 pub(super) const HOOKS: [&str; 2] = [
     "--features",
     "tieline-provider-shm/test-hooks,tieline-provider-shm-cma/test-hooks,tieline-processes/test-hooks",
 ];
 
-/// Everything that tests run: the command, the provider files, the examples, the tests themselves.
+/// Builds all files that tests run: the command, the provider files, the examples, and the tests.
 pub(super) fn build() -> Count {
     Count::one(built().clone())
 }
 
-/// The outcome of the build, which runs once.
+/// Returns the outcome of the build, which runs once.
 fn built() -> &'static Outcome {
     static BUILT: OnceLock<Outcome> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -30,7 +31,7 @@ fn built() -> &'static Outcome {
     })
 }
 
-/// Does a check that runs the programs of the build. A check that runs alone is built for first, in the build's own time.
+/// Runs a check that needs the programs of the build. If the check runs alone, the build runs first, with its own time limit.
 pub(super) fn with_build(check: impl FnOnce() -> Count) -> Count {
     match within(LIMIT, built) {
         Ok(()) => check(),
@@ -38,21 +39,21 @@ pub(super) fn with_build(check: impl FnOnce() -> Count) -> Count {
     }
 }
 
-/// Builds the programs of the lab's hosts, for a lab that is run alone: the same files as [`build`] makes.
+/// Builds the programs of the lab's hosts, if only the lab runs: the same files as [`build`] makes.
 pub(crate) fn build_for_the_lab() -> Count {
     println!("building what the lab runs");
     let args = ["build", "--workspace", "--lib", "--bins", "--examples"];
     super::quiet(cargo(&args).args(HOOKS))
 }
 
-/// Runs test programs that the build has made, by their names, and of their tests those with `filter` in their names.
+/// Runs built test programs by their names, and of their tests those with `filter` in their names.
 fn built_tests(names: &[&str], filter: &str) -> Count {
     let mut test = cargo(&["test", "--workspace", "--no-fail-fast"]);
     let _ = test.args(HOOKS).args(names.iter().flat_map(|name| ["--test", name]));
     libtest(test.args(["--", filter]).env(built::GIVEN, target().join("debug")))
 }
 
-/// Tests that need nothing but their own process: all but the test programs of [`OTHERS`].
+/// Runs the tests that need only their own process: all except the test programs of [`OTHERS`].
 pub(super) fn tests() -> Count {
     if which("cargo-nextest").is_some() {
         let others = OTHERS.map(|package| format!("package({package})")).join(" or ");
@@ -68,14 +69,14 @@ pub(super) fn tests() -> Count {
         Ok(names) => names,
         Err(text) => return Count::one(Err(text)),
     };
-    // The workspace stays whole: with fewer packages, cargo builds some dependencies with other features.
+    // The command selects the whole workspace: with fewer packages, cargo builds some dependencies with other features.
     let mut test = cargo(&["test", "--workspace", "--no-fail-fast", "--lib", "--bins"]);
     let _ = test.args(names.iter().flat_map(|name| ["--test", name]));
     let _ = test.args(HOOKS).args(["--", "--show-output"]);
     least::or_failed("tests", libtest(test.env(built::GIVEN, target().join("debug"))))
 }
 
-/// The names of all test programs but those of [`OTHERS`].
+/// Returns the names of all test programs except those of [`OTHERS`].
 fn test_programs() -> Outcome<Vec<String>> {
     let mut names = Vec::new();
     for package in packages(&["--no-deps"])? {
@@ -89,10 +90,11 @@ fn test_programs() -> Outcome<Vec<String>> {
     Ok(names)
 }
 
-/// Packages whose test programs have runners of their own: [`processes_and_conformance`].
+/// The packages whose test programs have their own runners: [`processes_and_conformance`].
 const OTHERS: [&str; 2] = ["tieline-processes", "tieline-conformance"];
 
-/// Tests of the libraries and programs of these packages and of those that depend on them; of all packages without cargo-nextest.
+/// Runs the tests in the libraries and programs of these packages and of the packages that depend on them; without cargo-nextest,
+/// of all packages.
 pub(super) fn unit_tests(packages: &[String]) -> Count {
     let units = ["--workspace", "--lib", "--bins"];
     if which("cargo-nextest").is_some() {
@@ -102,8 +104,8 @@ pub(super) fn unit_tests(packages: &[String]) -> Count {
     libtest(cargo(&["test", "--no-fail-fast"]).args(units).args(HOOKS))
 }
 
-/// Tests with real processes, which their runner kills, locks away and counts, and beside them conformance over every
-/// provider of the workspace: either leaves the processors idle while it waits.
+/// Runs the tests with real processes and, at the same time, the conformance suite over every provider of the workspace: each
+/// leaves the processors idle while it waits.
 pub(super) fn processes_and_conformance() -> Count {
     let conformance =
         || least::or_failed("conformance", built_tests(&["providers", "networks"], ""));
@@ -116,12 +118,12 @@ pub(super) fn processes_and_conformance() -> Count {
     })
 }
 
-/// Each promise of the conformance suite is broken once, and found.
+/// Breaks each promise of the conformance suite once, and checks that the suite detects the violation.
 pub(super) fn mutations() -> Count {
     least::or_failed("mutations", built_tests(&["mutations"], ""))
 }
 
-/// docs/checks.md, which names the promises.
+/// Checks docs/checks.md, which lists the promises.
 pub(super) fn page_of_checks() -> Count {
     let page = built_tests(&["mutations"], "the_page_of_checks_is_fresh");
     least::or_failed("page of checks", page)
@@ -132,7 +134,7 @@ pub(super) fn doctests() -> Count {
     least::or_failed("doctests", libtest(command.args(HOOKS)))
 }
 
-/// Built with another standard of atomics, so in a directory of its own.
+/// Runs the loom tests, which are built with replaced atomics and therefore in a separate directory.
 pub(super) fn loom() -> Count {
     let args = ["test", "--release", "-p", "tieline-provider-shm", "--lib", "loom"];
     let mut command = cargo(&args);
@@ -163,22 +165,22 @@ fn nextest(words: &[&str]) -> Nextest {
     told
 }
 
-/// Counts what nextest says, one test at a time. A test that prints `skipped: reason` counts as skipped.
+/// Counts nextest's results for each test. A test that prints `skipped: reason` counts as skipped.
 #[derive(Default)]
 struct Nextest {
     count: Count,
-    /// The test whose output comes now.
+    /// The name of the test whose output is being read.
     name: String,
     failing: bool,
     skipped: bool,
-    /// How many tests of each package ran, without those that said that they could not.
+    /// The number of tests of each package that ran, without skipped tests.
     packages: BTreeMap<String, usize>,
-    /// Tests whose slowness was told.
+    /// The tests that were reported as slow.
     slow: BTreeSet<String>,
 }
 
 impl Nextest {
-    /// Takes one line; says whether a reader wants to see it.
+    /// Handles one line; returns whether the line should be printed.
     fn hear(&mut self, line: &str) -> bool {
         if let Some((passed, name)) = verdict(line) {
             return self.ended(passed, name);
@@ -200,7 +202,7 @@ impl Nextest {
             || line.starts_with("warning")
     }
 
-    /// Whether a line says that a test takes long, which is then told once for it.
+    /// Checks whether a line reports a slow test, which is then printed once for that test.
     fn is_slow(&mut self, line: &str) -> bool {
         let line = line.trim_start();
         line.starts_with("SLOW")
@@ -222,13 +224,14 @@ impl Nextest {
     }
 }
 
-/// The package in `crate::binary test`.
+/// Returns the package in `crate::binary test`.
 fn package(name: &str) -> &str {
     let binary = name.split_whitespace().next().unwrap_or("");
     binary.split("::").next().unwrap_or("")
 }
 
-/// `    PASS [   0.003s] (1/9) crate test`: how it ended, and what comes after the last bracket.
+/// Parses a line such as `    PASS [   0.003s] (1/9) crate test`: returns whether the test passed, and the text after the last
+/// bracket.
 fn verdict(line: &str) -> Option<(bool, &str)> {
     let rest = line.strip_prefix("  ")?.trim_start();
     let word = rest.split_whitespace().next()?;
@@ -239,12 +242,12 @@ fn verdict(line: &str) -> Option<(bool, &str)> {
         _ => return None,
     };
     let name = rest.get(rest.find(']')? + 1..)?.trim_start();
-    // A position such as `(12/345)` may stand before the name.
+    // A position such as `(12/345)` may precede the name.
     let name = if name.starts_with('(') { name.get(name.find(')')? + 1..)?.trim() } else { name };
     Some((passed, name))
 }
 
-/// The reason in `skipped: reason`, also as the end of a test runner's own line.
+/// Returns the reason in `skipped: reason`, including at the end of a test runner's line.
 fn skip_reason(line: &str) -> Option<&str> {
     let line = line.trim();
     line.strip_prefix("skipped: ").or_else(|| {
@@ -253,7 +256,7 @@ fn skip_reason(line: &str) -> Option<&str> {
     })
 }
 
-/// Runs what has the built-in test runner.
+/// Runs programs that use the built-in test runner.
 fn libtest(command: &mut Command) -> Count {
     let (mut told, mut said) = (Libtest::default(), Vec::new());
     let outcome = lines(command, |line| {
@@ -268,18 +271,18 @@ fn libtest(command: &mut Command) -> Count {
     told.ended(outcome)
 }
 
-/// Counts what the built-in test runner says. A test that prints `skipped: reason` counts as skipped.
+/// Counts the results of the built-in test runner. A test that prints `skipped: reason` counts as skipped.
 #[derive(Default)]
 struct Libtest {
     count: Count,
-    /// The test whose output comes now, until it has said that it was skipped.
+    /// The name of the test whose output is being read, unless it was reported as skipped.
     section: String,
-    /// Tests that take long.
+    /// The tests that were reported as slow.
     slow: BTreeSet<String>,
 }
 
 impl Libtest {
-    /// Takes one line; says whether a reader wants to see it at once.
+    /// Handles one line; returns whether the line should be printed immediately.
     fn hear(&mut self, line: &str) -> bool {
         if let Some(name) = slow(line) {
             return self.slow.insert(name.to_owned());
@@ -305,7 +308,8 @@ impl Libtest {
         line.starts_with("test result:")
     }
 
-    /// The program has ended, or was ended: those that it waited for are named.
+    /// Handles the end of the program. If the program was ended by the time limit, the error names the processes for which it
+    /// waited.
     fn ended(mut self, outcome: Result<bool, String>) -> Count {
         if outcome.is_err() {
             let hangs = self.slow.into_iter().map(|name| format!("{name} does not end"));
@@ -315,13 +319,13 @@ impl Libtest {
     }
 }
 
-/// The test that takes long, in `test NAME has been running for over 60 seconds`.
+/// Returns the slow test in `test NAME has been running for over 60 seconds`.
 fn slow(line: &str) -> Option<&str> {
     let (name, _) = line.strip_prefix("test ")?.split_once(" has been running for over ")?;
     Some(name)
 }
 
-/// A suite that fails without a failing test did not build, or was ended.
+/// Returns the count of a suite. A suite that fails without a failing test did not build, or was ended.
 fn ended(mut count: Count, outcome: Result<bool, String>) -> Count {
     match outcome {
         Ok(true) => {}
@@ -334,7 +338,7 @@ fn ended(mut count: Count, outcome: Result<bool, String>) -> Count {
     count
 }
 
-/// The program of the command, in the development profile.
+/// Returns the `tieline` command in the development profile.
 pub(super) fn tieline(args: &[&str]) -> Command {
     command(target().join("debug/tieline"), args)
 }

@@ -1,4 +1,4 @@
-//! Generated files that are committed: each must be what would be generated now.
+//! Checks generated files that are committed: each must equal its generated text.
 
 use super::Count;
 use crate::sh::{capture, command, read, root, target};
@@ -8,7 +8,7 @@ pub(super) fn header() -> Count {
     super::quiet(&mut command(program, &["--check"]))
 }
 
-/// docs/configuration.md comes from the same tables as `tieline config`.
+/// Checks docs/configuration.md, which is generated from the same tables as `tieline config`.
 pub(super) fn configuration() -> Count {
     let file = root().join("docs/configuration.md");
     let tieline = target().join("debug/tieline");

@@ -1,11 +1,12 @@
-//! Compares the C declarations of the providers verbs and ofi with crates that make theirs from the headers: `tests/yardstick`.
+//! Compares the C declarations of the providers verbs and ofi with crates that generate their declarations from the headers:
+//! `tests/yardstick`.
 
 use super::{Count, told};
 use crate::setup;
 use crate::sh::{capture, cargo, command, lines, root, target};
 use std::path::{Path, PathBuf};
 
-/// The tests of each provider.
+/// The number of tests of each provider.
 const TESTS: usize = 3;
 
 pub(super) fn check() -> Count {
@@ -25,7 +26,7 @@ pub(super) fn check() -> Count {
     count
 }
 
-/// The root folder of unpacked headers of libfabric 2.x.
+/// Returns the root directory of unpacked headers of libfabric 2.x.
 fn unpacked_headers() -> Result<PathBuf, String> {
     let folder = target().join("yardstick/libfabric");
     let script = root().join("tests/yardstick/libfabric-headers.sh");
@@ -33,7 +34,7 @@ fn unpacked_headers() -> Result<PathBuf, String> {
     Ok(folder.join("root"))
 }
 
-/// Runs the tests of one provider with the headers below `root`, or those of the machine.
+/// Runs the tests of one provider with the headers below `root`, or with those of the machine.
 fn compare(name: &str, root: Option<&Path>) -> Count {
     let mut test = cargo(&["test", "--locked", "--manifest-path", "tests/yardstick/Cargo.toml"]);
     let _ = test.args(["--features", name, "--test", name]);

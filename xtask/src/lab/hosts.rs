@@ -1,4 +1,4 @@
-//! Hosts that stay up for somebody else's scripts: the measurements of `cargo xtask bench --lab`.
+//! Hosts that remain running for scripts of other commands: the measurements of `cargo xtask bench --lab`.
 
 use super::kernel::Kernel;
 use super::machine::{self, Lab};
@@ -7,24 +7,27 @@ use crate::sh::Outcome;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Hosts that are alike.
+/// A set of equal hosts.
 pub(crate) struct Hosts {
     kernel: Kernel,
     folder: PathBuf,
-    /// How many, and how many processors and devices each has.
+    /// The number of hosts.
     count: usize,
+    /// The number of processors of each host.
     cpus: usize,
+    /// The number of RDMA devices of each host.
     devices: usize,
     lab: Option<Lab>,
 }
 
 impl Hosts {
-    /// Boots two with a device each, or says why there can be no lab here.
+    /// Boots two hosts with one device each. Returns the reason if the lab cannot run on this machine.
     pub(crate) fn boot() -> Outcome<Hosts> {
         Hosts::of(2, 1, 1)
     }
 
-    /// Boots one with two processors, for which the modules of `tests/lab/modules` are built, or says why there can be none here.
+    /// Boots one host with two processors, for which the modules of `tests/lab/modules` are built. Returns the reason if this is
+    /// impossible on this machine.
     pub(crate) fn with_modules() -> Outcome<Hosts> {
         let hosts = Hosts::of(1, 2, 0)?;
         super::modules::missing(&hosts.kernel)?.map_or(Ok(hosts), Err)
@@ -43,8 +46,8 @@ impl Hosts {
         lab.ok_or_else(|| machine::NOT_UP.into())
     }
 
-    /// Runs a script's functions, `h0` and so on, to their end. Hosts that were lost on the way are booted anew for the
-    /// next script.
+    /// Runs the functions of a script, `h0` and so on, to their end. Hosts that were lost during the script are booted again for
+    /// the next script.
     pub(crate) fn run(&mut self, name: &str, script: &str, timeout: Duration) -> Outcome {
         let test = Test::written(&self.folder, name, script)?;
         let test = Test { hosts: self.count, devices: self.devices, timeout, ..test };
@@ -60,7 +63,7 @@ impl Hosts {
         }
     }
 
-    /// The folder that is `$RESULTS` for the script of this name.
+    /// Returns the directory that is `$RESULTS` for the script of this name.
     pub(crate) fn results(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }

@@ -1,5 +1,5 @@
-//! The kernel of the hosts: Debian's package, fetched once and kept in the user's cache, with an initramfs
-//! of the few modules and the one script that bring a host up.
+//! The kernel of the hosts: Debian's package, fetched once and kept in the user's cache, with an initramfs that contains the
+//! modules and the script that start a host.
 
 use super::{modules, scripts};
 use crate::sh::{
@@ -10,7 +10,7 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// Loaded in this order, each after what it needs. rdma_rxe asks for "crc32" by name.
+/// The modules, in the order in which they are loaded: each follows the modules that it needs. rdma_rxe requests "crc32" by name.
 const MODULES: &str = "9p 9pnet_virtio virtio_pci virtio_console virtio_net overlay crc32_generic crc32_pclmul \
                        rdma_rxe rdma_ucm sch_netem veth";
 
@@ -18,11 +18,11 @@ const MODULES: &str = "9p 9pnet_virtio virtio_pci virtio_console virtio_net over
 pub(super) struct Kernel {
     pub(super) image: PathBuf,
     pub(super) initramfs: PathBuf,
-    /// The folder of the cache that holds it, named as its package.
+    /// The directory of the cache that contains the kernel; its name is that of the package.
     pub(super) home: PathBuf,
 }
 
-/// The kernel, fetched if it is not there; the error says why there is none.
+/// Returns the kernel, and fetches it if it is missing; the error is the reason why there is no kernel.
 pub(super) fn prepared() -> Outcome<Kernel> {
     let cache = cache()?;
     let kept = || kept(&cache);
@@ -37,14 +37,14 @@ pub(super) fn prepared() -> Outcome<Kernel> {
     Ok(Kernel { image: home.join("kernel"), initramfs: initramfs(&home)?, home })
 }
 
-/// `$XDG_CACHE_HOME/tieline-lab`: outside the tree, so that it outlives `cargo clean`.
+/// Returns `$XDG_CACHE_HOME/tieline-lab`, which is outside the tree, so that it survives `cargo clean`.
 pub(super) fn cache() -> Outcome<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let base = set("XDG_CACHE_HOME").or_else(|| set("HOME").map(|home| home.join(".cache")));
     Ok(base.ok_or("neither XDG_CACHE_HOME nor HOME is set")?.join("tieline-lab"))
 }
 
-/// The package that `linux-image-amd64` stands for today.
+/// Returns the package to which `linux-image-amd64` refers at present.
 fn newest_name() -> Option<String> {
     let said = capture(&mut command("apt-cache", &["depends", "linux-image-amd64"])).ok()?;
     said.lines().find_map(|line| {
@@ -57,20 +57,20 @@ fn is_complete(home: &Path) -> bool {
     fs::read_to_string(home.join("complete")).is_ok_and(|said| said == contents())
 }
 
-/// The files of a complete folder of the cache.
+/// Returns the list of files in a complete directory of the cache.
 fn contents() -> String {
     format!("kernel unpacked\n{}", MODULES.replace(' ', "\n"))
 }
 
-/// The newest kernel in the cache, for a machine without a network.
+/// Returns the newest kernel in the cache, for a machine without a network.
 fn kept(cache: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(cache).ok()?;
     let homes = entries.flatten().map(|entry| entry.path()).filter(|home| is_complete(home));
     homes.max_by_key(|home| fs::metadata(home).and_then(|m| m.modified()).ok())
 }
 
-/// Fetches the package and keeps of it what a host needs: some ten MB. Its headers come with it where there are any: of a later
-/// day they are of another kernel.
+/// Fetches the package and keeps the files that a host needs: about ten MB. The headers are fetched at the same time if they are
+/// available, because headers that are fetched later belong to another kernel.
 fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
     println!("fetching {name}");
     let work = cache.join(format!("{name}.{}", std::process::id()));
@@ -78,7 +78,7 @@ fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
         .and_then(|()| download(&work, &[name]))
         .and_then(|()| keep(&work, name));
     if outcome.is_ok() {
-        // A caller that needs them asks again, and reports why there are none.
+        // A caller that needs the headers fetches them again, and reports the reason if there are none.
         let _ = modules::headers(&work.join("home"), name);
     }
     let home = cache.join(name);
@@ -87,11 +87,11 @@ fn fetch(cache: &Path, name: &str) -> Outcome<PathBuf> {
         on(&home, fs::rename(work.join("home"), &home))
     });
     let _ = fs::remove_dir_all(&work);
-    // Another run that fetched the same at the same time may have been faster.
+    // Another run may have fetched the same package at the same time and finished first.
     outcome.or_else(|text| if is_complete(&home) { Ok(()) } else { Err(text) }).map(|()| home)
 }
 
-/// Fetches packages and unpacks them all into `work/tree`.
+/// Fetches packages, and unpacks all of them into `work/tree`.
 pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
     make_folder(work)?;
     let download =
@@ -100,7 +100,7 @@ pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
         if !is_root() {
             return Err(text);
         }
-        // Package lists that are older than the archive name files that are gone.
+        // Package lists that are older than the archive refer to files that no longer exist.
         run(&mut command("apt-get", &["update", "-qq"]))?;
         let _ = download()?;
     }
@@ -114,13 +114,13 @@ pub(super) fn download(work: &Path, names: &[&str]) -> Outcome {
     })
 }
 
-/// Copies the kernel, and the modules under the number of their turn.
+/// Copies the kernel and the modules; a module's file name is its position in the order.
 fn keep(work: &Path, name: &str) -> Outcome {
     let (tree, home) = (work.join("tree"), work.join("home"));
     let version = name.trim_start_matches("linux-image-");
     let copy = |from: &Path, to: PathBuf| on(from, fs::copy(from, &to).map(|_| ()));
     let image = tree.join(format!("boot/vmlinuz-{version}"));
-    // To unpack itself takes an emulated processor longer than to boot.
+    // An emulated processor needs more time to unpack a kernel than to boot it.
     if unpack(&image, &home.join("kernel")).is_none() {
         copy(&image, home.join("kernel"))?;
     }
@@ -142,8 +142,8 @@ fn keep(work: &Path, name: &str) -> Outcome {
     write(home.join("complete"), contents())
 }
 
-/// Unpacks a kernel as the boot protocol describes it. The compressed kernel lies after the sectors of the set-up code, at an
-/// offset that the header names. It is an ELF file that qemu boots directly.
+/// Unpacks a kernel as the boot protocol describes it. The compressed kernel follows the sectors of the set-up code, at an offset
+/// that the header names. The unpacked kernel is an ELF file that qemu boots directly.
 fn unpack(image: &Path, to: &Path) -> Option<()> {
     let bytes = fs::read(image).ok()?;
     let number = |at: usize| {
@@ -161,7 +161,8 @@ fn unpack(image: &Path, to: &Path) -> Option<()> {
     };
     let file = to.with_extension("packed");
     fs::write(&file, packed).ok()?;
-    // The size that follows the data makes some of these tools complain: what came out is looked at.
+    // Some of these tools report an error because of the size that follows the data, so the code checks their output instead of
+    // their status.
     let script = format!("{tool} \"$1\" > \"$2\"");
     let _ = capture(command("sh", &["-c", &script, "sh"]).arg(&file).arg(to));
     let _ = fs::remove_file(&file);
@@ -170,7 +171,7 @@ fn unpack(image: &Path, to: &Path) -> Option<()> {
     fs::metadata(to).is_ok_and(|m| m.len() == size).then_some(())
 }
 
-/// Packed anew only when its script changes.
+/// Makes the initramfs, unless it exists and its script has not changed.
 fn initramfs(home: &Path) -> Outcome<PathBuf> {
     let init = scripts().join("init");
     let text = bytes(&init)?;

@@ -1,4 +1,4 @@
-//! The hosts: one qemu each, spoken to over a virtio port.
+//! The hosts: one qemu process each, with a virtio port for commands.
 
 use super::kernel::Kernel;
 use super::network::{self, NETWORKS};
@@ -15,59 +15,59 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long a host may take to come up on a machine that has much else to do.
+/// The time limit for the boot of a host, on a busy machine.
 const BOOT: Duration = Duration::from_secs(240);
 pub(super) const NOT_UP: &str = "a host was not up in time";
-/// How long the others may go on once a host has failed its part.
+/// The time for which the other hosts may continue after a host has failed its part.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// How long a host may take to write down what state it is in, and to end a test that is over.
+/// The time limit for a host to write its state and to end a test that is over.
 const TO_END: Duration = Duration::from_secs(30);
 
-/// The folders that the hosts see: the scripts of the lab, cargo's build folder, and the folder of results.
+/// The directories that the hosts mount: the scripts of the lab, cargo's build directory, and the directory of results.
 pub(super) const SCRIPTS: &str = "/run/tieline/scripts";
 const TARGET: &str = "/run/tieline/target";
 pub(super) const RESULTS: &str = "/run/lab";
 
-/// One line of a host.
+/// An event of a host.
 pub(super) enum Event {
     Ready,
-    /// A part of a test ended: its name, its exit status.
+    /// A part of a test has ended, with this name and exit status.
     Done(String, i32),
-    /// The machine has ended.
+    /// The host's machine has ended.
     Gone,
 }
 
-/// Hosts that are up.
+/// The hosts that are running.
 pub(super) struct Lab {
-    /// Their emulators, whose standard input and output are the hosts' virtio ports.
+    /// The emulator processes, whose standard input and output are the hosts' virtio ports.
     hosts: Vec<Child>,
     events: Receiver<(usize, Event)>,
     folder: PathBuf,
     sockets: PathBuf,
-    /// Every host is still there and has ended its last test.
+    /// Whether every host is alive and has ended its last test.
     pub(super) whole: bool,
-    /// How long it took until all hosts were ready.
+    /// The time until all hosts were ready.
     pub(super) boot: Duration,
     slowness: u32,
 }
 
-/// Emulated hosts that can work at once: each keeps a processor of this machine busy.
+/// The maximum number of emulated hosts that work at the same time: each uses one processor of this machine.
 const AT_ONCE: usize = 2;
 
-/// A test that runs.
+/// A test that is running.
 struct Going {
     test: Test,
-    /// The first of its hosts.
+    /// The number of the test's first host.
     first: usize,
     logs: Vec<Growing>,
     began: Instant,
     story: Story,
-    /// How each host's part ended, if it has.
+    /// The end of each host's part, if it has ended.
     parts: Vec<Option<Part>>,
     deadline: Deadline,
-    /// The same from its beginning to its end, for how long it waited.
+    /// A deadline for the whole test, which measures the time that the test waited for processors.
     whole: Deadline,
-    /// The time was over, and the hosts were told to end it.
+    /// Whether the time limit has passed and the hosts were told to end the test.
     late: bool,
 }
 
@@ -86,7 +86,7 @@ impl Going {
         }
     }
 
-    /// Takes what a host says, when it is one of this test's.
+    /// Handles an event of a host, if the host belongs to this test.
     fn hear(&mut self, host: usize, event: &Event) {
         let part = host.checked_sub(self.first).and_then(|number| self.parts.get_mut(number));
         match (event, part) {
@@ -107,15 +107,15 @@ impl Going {
     }
 }
 
-/// A test that is over.
+/// A test that has ended.
 pub(super) struct Ended {
     pub(super) verdict: Verdict,
     pub(super) time: Duration,
-    /// The output of its hosts.
+    /// The output of the test's hosts.
     pub(super) story: Story,
 }
 
-/// A folder for the results of this run; those of earlier runs are gone.
+/// Makes a directory for the results of this run, and removes the results of earlier runs.
 pub(super) fn results() -> Outcome<PathBuf> {
     let all = folder();
     make_folder(&all)?;
@@ -134,7 +134,8 @@ pub(super) fn results() -> Outcome<PathBuf> {
 }
 
 impl Lab {
-    /// Starts the hosts and waits until all of them are ready, or for so long that there is no lab. They end with this process.
+    /// Starts the hosts and waits until all of them are ready, or until the time limit for the boot. The hosts end with this
+    /// process.
     pub(super) fn boot(
         kernel: &Kernel,
         folder: &Path,
@@ -142,7 +143,7 @@ impl Lab {
         cpus: usize,
     ) -> Outcome<Option<Lab>> {
         let began = Instant::now();
-        // Socket paths are short: not below the build folder.
+        // Socket paths have a short maximum length, so the sockets are not below the build directory.
         let sockets = std::env::temp_dir().join(format!("tieline-lab-{}", std::process::id()));
         let _ = fs::remove_dir_all(&sockets);
         on(&sockets, fs::create_dir(&sockets))?;
@@ -188,7 +189,7 @@ impl Lab {
         Ok(Some(lab))
     }
 
-    /// Runs a test to its end on every host it asks for. Their output is passed on as it arrives.
+    /// Runs a test to its end on every host that it requires. The output of the hosts is printed when it arrives.
     pub(super) fn run(&mut self, test: &Test, each: &mut dyn FnMut(usize, &str)) -> Outcome<Ended> {
         let mut going = self.begin(test, 0)?;
         while !going.is_over() {
@@ -197,8 +198,8 @@ impl Lab {
         Ok(self.end(going))
     }
 
-    /// Runs tests of one host each, one after another on as many hosts as this machine can emulate at once, and hands
-    /// over how each ended. It leaves those for which there is no good host any more.
+    /// Runs tests of one host each. The tests run one after another, on the maximum number of hosts that this machine can emulate
+    /// at the same time. Reports the end of each test. Returns the tests for which no usable host is left.
     pub(super) fn run_alone(
         &mut self,
         tests: &mut VecDeque<Test>,
@@ -215,7 +216,7 @@ impl Lab {
                 let Some(over) = place.take_if(|going| going.is_over()) else { continue };
                 let test = over.test.clone();
                 let again = ended(&test, self.end(over));
-                // After a test without an end nothing is begun any more.
+                // After a test that did not end, no further test is started.
                 if self.whole && !test.last {
                     *place = tests.pop_front().map(|test| self.begin(&test, host)).transpose()?;
                 }
@@ -225,7 +226,7 @@ impl Lab {
         Ok(())
     }
 
-    /// Starts a test on so many hosts as it asks for, from `first` on.
+    /// Starts a test on its hosts, from number `first` on.
     fn begin(&mut self, test: &Test, first: usize) -> Outcome<Going> {
         let own = self.folder.join(&test.name);
         make_folder(&own)?;
@@ -250,7 +251,7 @@ impl Lab {
         Ok(going)
     }
 
-    /// Hears what comes next, for a moment, and moves each test on.
+    /// Waits a short time for an event, and updates each test.
     fn step(&mut self, all: &mut [&mut Going], each: &mut dyn FnMut(usize, &str)) {
         let left = all.iter().map(|going| going.deadline.left()).min().unwrap_or_default();
         let event = self.next(left.min(Duration::from_millis(100)));
@@ -268,7 +269,7 @@ impl Lab {
                     match part {
                         Some(_) => {}
                         None if !going.late => self.tell(host, &format!("end {}", going.test.name)),
-                        // To write down its state is how a host begins to end a test.
+                        // A host writes its state when it begins to end a test.
                         None if state.exists() => *part = Some(Part::Stuck),
                         None => *part = Some(Part::Silent),
                     }
@@ -279,7 +280,7 @@ impl Lab {
         }
     }
 
-    /// The verdict on a test that is over.
+    /// Makes the verdict on a test that has ended.
     fn end(&self, mut going: Going) -> Ended {
         let time = going.began.elapsed();
         going.read_logs(true, &mut |_, _| {});
@@ -294,12 +295,12 @@ impl Lab {
         Deadline::new(length, self.slowness, self.hosts.iter().map(Child::id))
     }
 
-    /// The next thing that a host says, or nothing for so long.
+    /// Returns the next event of a host, or `None` after `wait`.
     fn next(&mut self, wait: Duration) -> Option<(usize, Event)> {
         self.events.recv_timeout(wait).ok()
     }
 
-    /// A host that cannot be told is one that has ended, which is heard from it.
+    /// Sends a line to a host. A host that does not accept the line has ended, and its end is received as an event.
     fn tell(&mut self, host: usize, line: &str) {
         if let Some(host) = self.hosts.get_mut(host) {
             let _ = host.stdin.as_mut().map(|port| port.write_all(format!("{line}\n").as_bytes()));
@@ -329,15 +330,15 @@ impl Drop for Lab {
     }
 }
 
-/// The command line of one host.
+/// Returns the command line of one host.
 fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &Path) -> Command {
     let arguments = format!(
         "console=ttyS0 quiet panic=-1 oops=panic mitigations=off nokaslr no_timer_check \
          nowatchdog random.trust_cpu=on lab_host={number}"
     );
-    // A host never outlives this process, however that ends.
+    // The option ends a host with this process, for any reason.
     let mut qemu = command("setpriv", &["--pdeathsig", "KILL", "--", "qemu-system-x86_64"]);
-    // qemu takes two commas for one that is part of a value.
+    // qemu parses two commas as one comma inside a value.
     let value = |path: &Path| path.display().to_string().replace(',', ",,");
     let share = |path: &Path, tag: &str, more: &str| {
         let path = value(path);
@@ -373,7 +374,7 @@ fn qemu(kernel: &Kernel, number: usize, cpus: usize, results: &Path, sockets: &P
     qemu
 }
 
-/// Hands over what a host says until its end.
+/// Sends the events of a host to a channel until the host ends.
 fn listen(stream: Option<ChildStdout>, number: usize, sender: Sender<(usize, Event)>) {
     let _ = std::thread::spawn(move || {
         let lines = stream.into_iter().flat_map(|stream| BufReader::new(stream).lines());

@@ -1,7 +1,7 @@
 //! `cargo xtask lab`: tests on hosts with real RDMA drivers, on a machine that has none.
 //!
-//! Every host is a virtual machine with Debian's kernel, soft RoCE on its links and this machine's files
-//! as its root; `tests/lab` holds what runs there. `docs/lab.md` explains how to write a test.
+//! Every host is a virtual machine with Debian's kernel, soft RoCE on its links, and this machine's files as its root. `tests/lab`
+//! contains the scripts and programs that run on the hosts. `docs/lab.md` explains how to write a test.
 
 mod hosts;
 mod kernel;
@@ -45,7 +45,7 @@ cargo xtask lab --shell            keep the hosts up and run what comes, line by
   --log                                       show the output of tests that pass, too
 ";
 
-/// The words after `lab` on the command line.
+/// Runs the command with the words after `lab` on the command line.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     let Some(wish) = Wish::parse(words)? else {
         print!("{HELP}");
@@ -69,13 +69,13 @@ pub(crate) fn run(words: &[&str]) -> Outcome {
     closing_line(&count).map_err(|_| count.failed.join("; "))
 }
 
-/// The lab as one step of `cargo xtask test`: every failure and every skipped test is named.
+/// Runs the lab as one step of `cargo xtask test`: every failure and every skipped test is named.
 pub(crate) fn check(selection: Selection) -> Count {
     let wish = Wish { what: What::Tests(selection), ..Wish::default() };
     wish.tried().into()
 }
 
-/// The kernel to boot, or why there can be no lab here.
+/// Returns the kernel to boot, or the reason why the lab cannot run on this machine.
 fn possible() -> Outcome<kernel::Kernel> {
     setup::install(setup::LAB)?;
     kernel::prepared()
@@ -84,14 +84,14 @@ fn possible() -> Outcome<kernel::Kernel> {
 enum What {
     Tests(Selection),
     File(PathBuf),
-    /// A command and the host it is for; every host where none is named.
+    /// Commands, each with the host that runs it; a command without a host runs on every host.
     Commands(Vec<(Option<String>, String)>),
     Shell,
     List,
 }
 
 impl What {
-    /// Whether it runs the tests, whose programs have to be those of this tree.
+    /// Checks whether the command runs the tests, whose programs have to be built from this tree.
     fn needs_build(&self) -> bool {
         matches!(self, What::Tests(_) | What::File(_))
     }
@@ -101,7 +101,7 @@ struct Wish {
     what: What,
     hosts: usize,
     devices: usize,
-    /// The memory of every host, for every test.
+    /// The number of processors of each host, if it is set for all tests.
     cpus: Option<usize>,
     timeout: Duration,
     repeat: usize,
@@ -173,7 +173,7 @@ impl Wish {
         }
     }
 
-    /// Without a lab each of its tests is skipped, and counts as one.
+    /// Counts each test as skipped if the lab cannot run.
     fn none_ran(&self, reason: &str) -> Outcome<Count> {
         let What::Tests(selection) = &self.what else { return Err(reason.into()) };
         let Chosen { tests, mut left_out, .. } = selection.chosen()?;
@@ -191,7 +191,7 @@ impl Wish {
             }
             _ => Chosen::default(),
         };
-        // Modules that are built on the headers of the kernel are skipped if there are no headers.
+        // Tests of modules that need the kernel's headers are skipped if there are no headers.
         let needs_modules = tests.is_empty() || tests.iter().any(|test| test.modules);
         if let Some(reason) = if needs_modules { modules::missing(kernel)? } else { None } {
             println!("there are no modules of tests/lab: {reason}");
@@ -225,7 +225,7 @@ impl Wish {
         Ok(count)
     }
 
-    /// One test that runs these commands.
+    /// Makes a test that runs these commands.
     fn command_test(
         &self,
         folder: &Path,
@@ -261,22 +261,22 @@ impl Wish {
     }
 }
 
-/// Runs a test whose hosts' words are shown as they come.
+/// Runs a test and prints the output of its hosts when it arrives.
 fn command(lab: &mut Lab, test: &Test) -> Outcome<Count> {
     let ended = lab.run(test, &mut |host, line| println!("h{host}| {line}"))?;
     Ok(Count::of(test, &ended.verdict, ended.time))
 }
 
-/// A test from a file anywhere: the hosts see its folder by another path, or not at all.
+/// Makes a test from a file in any directory: the hosts mount that directory under another path, or not at all.
 fn foreign_test(folder: &Path, file: &Path) -> Outcome<Test> {
     let text = read(file)?;
-    // Its name is one word of the hosts' command line.
+    // The name must be one word of the hosts' command line.
     let name = file.file_stem().unwrap_or_default().to_string_lossy().replace(' ', "-");
     Test::written(folder, &name, &text)
 }
 
 impl Count {
-    /// Says how a test ended, and counts it.
+    /// Prints the result of a test, and counts it.
     fn of(test: &Test, verdict: &Verdict, time: Duration) -> Count {
         let name = &test.name;
         let (word, count) = match verdict {
@@ -293,7 +293,7 @@ impl Count {
     }
 }
 
-/// The same tests again and again, each time with a folder of results of their own.
+/// Repeats the tests, each time with a separate directory of results.
 fn repeated(mut tests: Vec<Test>, times: usize) -> Vec<Test> {
     let once = tests.clone();
     for time in 2..=times {
@@ -318,12 +318,12 @@ fn number(word: &str, least: usize, most: usize) -> Outcome<usize> {
     }
 }
 
-/// The folder of the scripts that run on the hosts.
+/// Returns the directory of the scripts that run on the hosts.
 fn scripts() -> PathBuf {
     root().join("tests/lab")
 }
 
-/// The folder of the lab's results, below cargo's build folder.
+/// Returns the directory of the lab's results, below cargo's build directory.
 fn folder() -> PathBuf {
     target().join("lab")
 }

@@ -1,5 +1,5 @@
-//! The kernel modules of `tests/lab/modules`: built against the headers of the kernel that the hosts boot, which are fetched
-//! with it, and kept in `target/lab/modules`.
+//! Builds the kernel modules of `tests/lab/modules` against the headers of the hosts' kernel, which are fetched with the kernel.
+//! The modules are kept in `target/lab/modules`.
 
 use super::kernel::{self, Kernel};
 use super::{folder, scripts};
@@ -10,13 +10,13 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// The kernels whose interface the modules are written for.
+/// The prefix of the kernels for whose interface the modules are written.
 const LINUX: &str = "linux-image-6.1.";
 
 const MODULES: [&str; 2] = ["xpmem.ko", "knem.ko"];
 
-/// Builds the modules, unless those that are there are of these sources and this kernel. Returns why there can be none here, if
-/// that is so. A module that does not compile is an error.
+/// Builds the modules, unless the existing ones are built from these sources for this kernel. Returns the reason if the modules
+/// cannot be built on this machine. A module that does not compile is an error.
 pub(super) fn missing(kernel: &Kernel) -> Outcome<Option<String>> {
     let name = name_of(&kernel.home);
     if !name.starts_with(LINUX) {
@@ -42,7 +42,7 @@ pub(super) fn missing(kernel: &Kernel) -> Outcome<Option<String>> {
         return Ok(None);
     }
     println!("building the kernel modules");
-    // The kernel's build takes no folder with a space in its path, which the tree may have.
+    // The kernel's build does not support a directory with a space in its path, and the tree may have such a path.
     let work = kernel.home.join(format!("modules.{}", std::process::id()));
     let outcome = compile(&work, &headers, &sources).and_then(|()| {
         let _ = fs::remove_dir_all(&home);
@@ -56,7 +56,7 @@ pub(super) fn missing(kernel: &Kernel) -> Outcome<Option<String>> {
     outcome.map(|()| None)
 }
 
-/// The files that the kernel's own build takes, with their texts, by name.
+/// Returns the files for the kernel's build, by name, with their texts.
 fn sources() -> Outcome<Vec<(String, String)>> {
     let folder = scripts().join("modules");
     let mut files = entries(folder)?;
@@ -72,7 +72,7 @@ fn compile(work: &Path, headers: &Path, sources: &[(String, String)]) -> Outcome
     for (name, text) in sources {
         write(work.join(name), text)?;
     }
-    // A compiler warning is an error here, as everywhere.
+    // Compiler warnings are errors, as in all C files of the project.
     let mut make = command("make", &["-s", "-C"]);
     let _ = make.arg(headers).arg(format!("M={}", work.display())).arg("KCFLAGS=-Werror");
     let (made, told) = listened(make.arg("modules"));
@@ -81,13 +81,13 @@ fn compile(work: &Path, headers: &Path, sources: &[(String, String)]) -> Outcome
         return Err("the kernel modules do not compile: see above".into());
     }
     for module in MODULES {
-        // A host reads them from this machine: without what is for debuggers they are a tenth as long.
+        // A host reads the modules from this machine: without debug information their size is a tenth.
         let _ = capture(command("strip", &["--strip-debug"]).arg(work.join(module)))?;
     }
     Ok(())
 }
 
-/// The folder of headers of the kernel in `home`, whose package is `image`: fetched if they are not there.
+/// Returns the directory of headers of the kernel in `home`, whose package is `image`, and fetches the headers if they are missing.
 pub(super) fn headers(home: &Path, image: &str) -> Outcome<PathBuf> {
     let name = image.replacen("image", "headers", 1);
     let all = home.join("headers");
@@ -99,12 +99,13 @@ pub(super) fn headers(home: &Path, image: &str) -> Outcome<PathBuf> {
     let work = home.join(format!("headers.{}", std::process::id()));
     let outcome = fetch(&work, &name).and_then(|()| on(&all, fs::rename(work.join("tree"), &all)));
     let _ = fs::remove_dir_all(&work);
-    // Another run that fetched the same at the same time may have been faster.
+    // Another run may have fetched the same headers at the same time and finished first.
     outcome.or_else(|text| if own.join("Makefile").exists() { Ok(()) } else { Err(text) })?;
     Ok(own)
 }
 
-/// The package, and those of which it is made: what all flavours of this kernel share, and the tools of its build.
+/// Fetches the package and the packages that it includes: the headers that all flavours of this kernel share, and the tools of the
+/// kernel's build.
 fn fetch(work: &Path, name: &str) -> Outcome {
     let said = capture(&mut command("apt-cache", &["depends", name]))?;
     let depends = said.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
@@ -114,14 +115,14 @@ fn fetch(work: &Path, name: &str) -> Outcome {
             name.starts_with("linux-headers-") || name.starts_with("linux-kbuild-")
         }));
     kernel::download(work, &names)?;
-    // It names the place where its package would install the other.
+    // The makefile contains the path at which the other package would be installed.
     let file = work.join("tree/usr/src").join(name).join("Makefile");
     let text = read(&file)?;
     let here = "include $(dir $(lastword $(MAKEFILE_LIST)))../";
     write(&file, text.replace("include /usr/src/", here))
 }
 
-/// The compiler that the headers ask for.
+/// Returns the compiler that the headers require.
 fn compiler(headers: &Path) -> String {
     compiler_in(&fs::read_to_string(headers.join(".kernelvariables")).unwrap_or_default())
 }

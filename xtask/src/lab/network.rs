@@ -1,32 +1,32 @@
-//! The networks between the hosts: a switch of Unix datagram sockets, so that nothing of the lab is ever
-//! seen on a network of this machine.
+//! The networks between the hosts: a switch of Unix datagram sockets, so that no packet of the lab reaches a network of this
+//! machine.
 //!
-//! A datagram is a frame. The sixth byte of a host's address says which port it is behind.
+//! A datagram is a frame. The sixth byte of a host's address is the number of its port on the switch.
 
 use crate::sh::{Outcome, on};
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How many networks there are, a link of every host on each.
+/// The number of networks; each host has a link on each network.
 pub(super) const NETWORKS: usize = 2;
 
-/// The address of a host's link.
+/// Returns the address of a host's link.
 pub(super) fn mac(network: usize, host: usize) -> String {
     format!("52:54:00:77:{network:02x}:{host:02x}")
 }
 
-/// qemu's end of a link.
+/// Returns the path of qemu's end of a link.
 pub(super) fn host_end(folder: &Path, network: usize, host: usize) -> PathBuf {
     folder.join(format!("n{network}h{host}"))
 }
 
-/// The switch's end of a link.
+/// Returns the path of the switch's end of a link.
 pub(super) fn switch_end(folder: &Path, network: usize, host: usize) -> PathBuf {
     folder.join(format!("n{network}s{host}"))
 }
 
-/// Starts the switches: a thread per link. They end when the process does.
+/// Starts the switches, with a thread per link. The threads end with the process.
 pub(super) fn start(folder: &Path, hosts: usize) -> Outcome {
     for network in 0..NETWORKS {
         for host in 0..hosts {
@@ -40,11 +40,11 @@ pub(super) fn start(folder: &Path, hosts: usize) -> Outcome {
     Ok(())
 }
 
-/// How long a frame waits for a host that takes nothing. A busy host takes its frames later, which slows down the sender. A host
-/// whose link is down never takes any, and must not silence the others' links with the first few broadcasts.
+/// The time for which a frame waits for a host that accepts no frames. A busy host accepts its frames later, which slows down the
+/// sender. A host whose link is down never accepts a frame, and its broadcasts must not block the links of other hosts.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Passes on what one host sends. A host that is not there loses frames, as on a real switch.
+/// Forwards the frames that one host sends. Frames for a host that is not running are dropped, as on a real switch.
 fn forward(socket: &UnixDatagram, from: usize, others: &[PathBuf]) {
     let mut frame = vec![0; 1 << 17];
     while let Ok(len) = socket.recv(&mut frame) {

@@ -1,22 +1,23 @@
-//! How slow this machine is. Deadlines are for hangs, and a slow host is no hang. Each deadline is written for a quiet machine and
-//! stretched by the time that the hosts took to boot. It stops while a host waits for a processor of this machine.
+//! The slowness of this machine. Deadlines detect hangs, and must not end tests on slow hosts. Each deadline is stated for an idle
+//! machine, and multiplied by a factor that is derived from the boot time of the hosts. A deadline does not advance while a host
+//! waits for a processor of this machine.
 
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The time that each host adds to the boot on a quiet machine with two processors.
+/// The time that each host adds to the boot on an idle machine with two processors.
 const BOOT_OF_ONE: Duration = Duration::from_millis(2500);
 
-/// Nothing is stretched further: even a machine that is busy for good must come to an end.
+/// The maximum factor: a run must end even on a machine that is permanently busy.
 const SLOWEST: u32 = 8;
 
-/// How much slower this machine is than a quiet one, as a whole number.
+/// Returns the factor by which this machine is slower than an idle one, as a whole number.
 pub(super) fn slowness(boot: Duration, hosts: usize) -> u32 {
     let nominal = BOOT_OF_ONE.as_secs_f64() * hosts.max(2) as f64;
     ((boot.as_secs_f64() / nominal).ceil() as u32).clamp(1, SLOWEST)
 }
 
-/// A deadline of a test.
+/// A deadline of a test or of a part of it.
 pub(super) struct Deadline {
     began: Instant,
     length: Duration,
@@ -25,13 +26,13 @@ pub(super) struct Deadline {
 }
 
 impl Deadline {
-    /// One that is `length` away on a quiet machine; `qemus` are the processes that must not be kept waiting.
+    /// Makes a deadline after `length` on an idle machine. `qemus` are the processes whose waits for a processor do not count.
     pub(super) fn new(length: Duration, slowness: u32, qemus: impl Iterator<Item = u32>) -> Self {
         let qemus = qemus.map(|id| (id, waited(id))).collect();
         Deadline { began: Instant::now(), length, slowness, qemus }
     }
 
-    /// No later than so long from now.
+    /// Moves the deadline to at most `length` from the present time.
     pub(super) fn bring_forward(&mut self, length: Duration) {
         self.length = length.min(self.left() / self.slowness);
         self.began = Instant::now();
@@ -40,7 +41,8 @@ impl Deadline {
         }
     }
 
-    /// How long the host that waited longest, for which the others waited, had no processor since then.
+    /// Returns the longest time for which any of the hosts has waited for a processor since the start; the other hosts waited for
+    /// that host.
     pub(super) fn waited(&self) -> Duration {
         let waits = self.qemus.iter().map(|(id, before)| waited(*id).saturating_sub(*before));
         waits.max().unwrap_or_default()
@@ -52,7 +54,7 @@ impl Deadline {
     }
 }
 
-/// How long a process was ready to run and had no processor: its thread that waited longest.
+/// Returns the time for which a process was ready to run and had no processor, of the thread that waited longest.
 fn waited(id: u32) -> Duration {
     let threads = fs::read_dir(format!("/proc/{id}/task")).into_iter().flatten().flatten();
     let waits = threads.filter_map(|thread| {

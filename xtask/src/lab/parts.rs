@@ -1,4 +1,4 @@
-//! The tests of a run: all of them, or the core and one of four parts that share the rest.
+//! The tests of a run: all tests, or the core and one of four parts that together contain the other tests.
 
 use super::kernel;
 use super::test::{self, Test};
@@ -7,36 +7,36 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
 
-/// How many parts share the tests outside the core.
+/// The number of parts that share the tests outside the core.
 pub(super) const PARTS: usize = 4;
 
-/// The tests to run.
+/// A selection of tests.
 pub(crate) enum Selection {
     /// Every test.
     All,
-    /// Those whose names contain one of these.
+    /// The tests whose names contain one of these texts.
     Named(Vec<String>),
-    /// Those with `core=1`.
+    /// The tests with `core=1`.
     Core,
-    /// Those of a part.
+    /// The tests of a part.
     Part(usize),
     /// The core, and the part whose turn it is at this commit.
     Ci,
 }
 
-/// The tests of a selection.
+/// The tests that a selection contains.
 #[derive(Default)]
 pub(super) struct Chosen {
-    /// In the order of their boots.
+    /// The tests, in the order of their boots.
     pub(super) tests: Vec<Test>,
-    /// Tests that run only by their names, with the reason.
+    /// The tests that run only by name, each with the reason.
     pub(super) left_out: Vec<String>,
-    /// The part among them.
+    /// The part that the selection contains.
     pub(super) part: Option<usize>,
 }
 
 impl Selection {
-    /// Finds the tests. Prints the part among them, and the last green commit of each part.
+    /// Finds the tests. Prints the selected part, and the last successful commit of each part.
     pub(super) fn chosen(&self) -> Outcome<Chosen> {
         let all = test::all()?;
         let parts = parts(&all);
@@ -82,8 +82,8 @@ impl Selection {
     }
 }
 
-/// The part of each test outside the core, by name. Tests stand in the order of their boots, so that a part has few of these,
-/// and that order is cut into equal shares of the time. A new test moves only tests beside a cut.
+/// Returns the part of each test outside the core, by name. The tests are in the order of their boots, so that a part needs a small
+/// number of boots, and are divided into parts of equal time. A new test moves only tests next to a boundary between parts.
 fn parts(tests: &[Test]) -> HashMap<String, usize> {
     let mut rest: Vec<&Test> =
         tests.iter().filter(|test| !test.core && test.by_name.is_none()).collect();
@@ -98,12 +98,12 @@ fn parts(tests: &[Test]) -> HashMap<String, usize> {
     rest.iter().map(part).collect()
 }
 
-/// A measure of the time that a test takes: those of one host run two at once.
+/// Returns a measure of the time that a test takes; two tests of one host run at the same time.
 fn cost(test: &Test) -> usize {
     test.timeout.as_secs() as usize * test.hosts.min(2)
 }
 
-/// The part that is run at this commit.
+/// Returns the part that runs at this commit.
 pub(crate) fn turn() -> usize {
     let commits = git(&["rev-list", "--count", "HEAD"]).and_then(|count| count.parse().ok());
     if commits.is_none() {
@@ -116,12 +116,12 @@ fn git(args: &[&str]) -> Option<String> {
     capture(&mut command("git", args)).ok().map(|said| said.trim().to_owned())
 }
 
-/// The line of a part's last green run.
+/// Returns the line of a part's last successful run.
 fn last_green(text: &str, part: usize) -> Option<&str> {
     text.lines().rev().find_map(|line| line.strip_prefix(&format!("{part} ")))
 }
 
-/// Adds a line to the file of green parts.
+/// Adds a line to the file of successful parts.
 pub(super) fn was_green(part: usize) {
     let commit = git(&["describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]);
     let commit = commit.unwrap_or_else(|| "a commit without a name".into());

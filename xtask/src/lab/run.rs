@@ -1,4 +1,4 @@
-//! Tests one after another, on hosts that they share.
+//! Runs tests one after another, on hosts that the tests share.
 
 use super::machine::{Ended, Lab, NOT_UP};
 use super::test::{Chance, Test, Verdict};
@@ -11,27 +11,28 @@ use std::time::Duration;
 #[derive(Default)]
 pub(super) struct Run {
     pub(super) count: Count,
-    /// Tests and boots, each with its time and its verdict.
+    /// The tests and boots, each with its time and its verdict.
     pub(super) rows: Vec<(String, Duration, &'static str)>,
     pub(super) chance: Chance,
-    /// The output of tests that pass is shown, too.
+    /// Whether the output of passed tests is also printed.
     pub(super) log: bool,
 }
 
 impl Run {
-    /// Runs tests that stand in the order of their boots. `boot` takes the processors of a host, and the number of hosts.
+    /// Runs tests that are in the order of their boots. The parameters of `boot` are the processors of a host, and the number of
+    /// hosts.
     pub(super) fn tests(
         &mut self,
         tests: &[Test],
         boot: impl Fn(usize, usize) -> Outcome<Option<Lab>>,
     ) -> Outcome {
-        // Other tests get hosts that are booted anew: rdma_rxe is not trusted to work on a second device after a run of
-        // tests on one, since messages were lost there for good.
+        // Tests that need other hosts get newly booted hosts: rdma_rxe is not used with a second device after tests on one device,
+        // because messages were lost permanently in that state.
         for like in tests.chunk_by(|a, b| a.boot() == b.boot()) {
             let (mut alone, mut together): (Vec<Test>, Vec<Test>) =
                 like.iter().cloned().partition(|test| test.hosts == 1);
-            // Tests without a device come before all others, and tests that spoil their host behind. Among the rest the
-            // longest is the first, so that none is left for the end.
+            // Tests without a device run first, and tests that change their host run last. The longest of the other tests runs
+            // first, so that no long test remains at the end.
             alone.sort_by_key(|test| (test.last, test.devices, std::cmp::Reverse(test.timeout)));
             together.sort_by_key(|test| test.last);
             let (mut alone, mut together) = (VecDeque::from(alone), VecDeque::from(together));
@@ -49,8 +50,8 @@ impl Run {
             while let Some(test) = together.pop_front() {
                 let mut running = lab.take().map_or_else(|| self.up(cpus, hosts, &boot), Ok)?;
                 let ended = running.run(&test, &mut |_, _| {})?;
-                // If a test failed, the machine itself may be broken, such as a network card that sends nothing any more. The next
-                // test would fail there, too, and take its whole time limit.
+                // If a test failed, the machine itself may be broken, for instance by a network card that sends no packets. The
+                // next test would also fail on this machine, after its whole time limit.
                 let is_good = matches!(ended.verdict, Verdict::Passed | Verdict::Skipped(_));
                 lab = Some(running).filter(|lab| lab.whole && is_good && !test.last);
                 self.over(&test, ended).into_iter().for_each(|test| together.push_front(test));
@@ -59,7 +60,7 @@ impl Run {
         Ok(())
     }
 
-    /// Hosts that are up.
+    /// Boots hosts, or returns the running ones.
     fn up(
         &mut self,
         cpus: usize,
@@ -78,7 +79,7 @@ impl Run {
         }
     }
 
-    /// Says how a test ended, and counts that. Returns the test that is to be repeated, if it is.
+    /// Prints and counts the result of a test. Returns the test if it is to be repeated.
     fn over(&mut self, test: &Test, ended: Ended) -> Option<Test> {
         let Ended { verdict, time, story } = ended;
         self.rows.push((test.name.clone(), time, verdict.word()));

@@ -1,4 +1,4 @@
-//! Logs: shown as they grow, and what is needed of them when a test has failed; the table at the end.
+//! Logs: printed while they grow, and the relevant lines after a test has failed; the table at the end.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A file that somebody else writes, read line by line.
+/// A file that another process writes, read line by line.
 pub(super) struct Growing {
     path: PathBuf,
     read: u64,
@@ -17,7 +17,7 @@ impl Growing {
         Growing { path, read: 0 }
     }
 
-    /// Hands over the lines that have come since the last call; with `last`, an unfinished one too.
+    /// Passes the lines that were written since the last call to `each`; with `last`, an unfinished line too.
     pub(super) fn lines(&mut self, last: bool, mut each: impl FnMut(&str)) {
         let mut bytes = Vec::new();
         let Ok(mut file) = File::open(&self.path) else { return };
@@ -36,10 +36,10 @@ impl Growing {
 pub(super) struct Story {
     folder: PathBuf,
     own: PathBuf,
-    /// The hosts that it is of.
+    /// The numbers of the test's hosts.
     hosts: Range<usize>,
     lines: Vec<(Duration, usize, String)>,
-    /// How much of each host's console belongs to the tests before.
+    /// The number of bytes of each host's console that were written before the test.
     consoles: Vec<u64>,
     /// The state of the machine during the test.
     machine: String,
@@ -49,7 +49,7 @@ pub(super) struct Story {
 const TROUBLE: &str =
     "fail|error|panicked|cannot|could not|refused|timed out|in time|killed|bug|warning|call trace";
 
-/// The most lines of one kind and host that are printed for a test that failed.
+/// The maximum number of lines of one kind and host that are printed for a failed test.
 const MOST: usize = 40;
 
 impl Story {
@@ -78,7 +78,7 @@ impl Story {
         );
     }
 
-    /// The lines on a host's console since the test began.
+    /// Returns the lines on a host's console since the beginning of the test.
     fn console(&self, host: usize) -> Vec<String> {
         let mut kernel = Growing::new(console(&self.folder, host));
         kernel.read = self.consoles.get(host - self.hosts.start).copied().unwrap_or(0);
@@ -87,7 +87,7 @@ impl Story {
         said
     }
 
-    /// The first line on a console that tells of trouble in the kernel itself.
+    /// Returns the first line on a console that reports an error of the kernel itself.
     pub(super) fn kernel_trouble(&self) -> Option<String> {
         let of = |host| self.console(host).into_iter().find(|line| is_kernel_trouble(line));
         self.hosts
@@ -99,13 +99,13 @@ impl Story {
         self.lines.push((after, host, line.to_owned()));
     }
 
-    /// Everything that was said.
+    /// Prints the whole output.
     pub(super) fn print(&self) {
         self.lines.iter().for_each(print_line);
     }
 
-    /// The essentials of a failed test: first the lines that report trouble, then the end of each host's output, the host's state,
-    /// and its kernel's messages.
+    /// Prints the relevant output of a failed test: first the lines that report errors, then the end of each host's output, the
+    /// host's state, and the messages of the host's kernel.
     pub(super) fn print_failure(&self) {
         let lines = &self.lines;
         println!("  {}", self.machine);
@@ -130,12 +130,13 @@ impl Story {
     }
 }
 
-/// The file with the words of a host's kernel.
+/// Returns the file with the messages of a host's kernel.
 pub(super) fn console(folder: &Path, host: usize) -> PathBuf {
     folder.join(format!("h{host}.console"))
 }
 
-/// The fault of a process is `traps: NAME[ID] general protection fault`, and no trouble of the kernel.
+/// Checks whether a line reports an error of the kernel. The fault of a process, `traps: NAME[ID] general protection fault`, is no
+/// error of the kernel.
 fn is_kernel_trouble(line: &str) -> bool {
     ["Oops", "BUG:", "Kernel panic", "general protection"].iter().any(|word| line.contains(word))
         && !line.contains("traps: ")
@@ -150,7 +151,7 @@ fn print_line((after, host, line): &(Duration, usize, String)) {
     println!("    h{host} {:6.1}| {line}", after.as_secs_f64());
 }
 
-/// How long everything took, and the sum.
+/// Prints the time of each step, and the sum.
 pub(super) fn table(rows: &[(String, Duration, &'static str)], whole: Duration) {
     println!("\n seconds  verdict  test");
     for (name, time, verdict) in rows {

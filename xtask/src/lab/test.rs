@@ -1,5 +1,5 @@
-//! A test is a shell file, whose first lines say about it what the lab has to know. Its parts have ends, of which a verdict
-//! is made.
+//! A test is a shell file. The first lines of the file describe the requirements of the test. The ends of the test's parts
+//! determine the verdict.
 
 use super::machine::{RESULTS, SCRIPTS};
 use super::scripts;
@@ -10,49 +10,50 @@ use std::time::Duration;
 /// One test of the lab.
 #[derive(Clone)]
 pub(super) struct Test {
-    /// The file's name.
+    /// The name of the file.
     pub(super) name: String,
-    /// In a sentence, what holds when it passes.
+    /// A sentence that states what holds when the test passes.
     pub(super) about: String,
-    /// As the hosts see it.
+    /// The path of the file on the hosts.
     pub(super) file: PathBuf,
     pub(super) hosts: usize,
-    /// RDMA devices of each host.
+    /// The number of RDMA devices of each host.
     pub(super) devices: usize,
-    /// Processors of each host.
+    /// The number of processors of each host.
     pub(super) cpus: usize,
-    /// On a quiet machine.
+    /// The time limit on an idle machine.
     pub(super) timeout: Duration,
-    /// It loads kernel modules of `tests/lab/modules`.
+    /// Whether the test loads kernel modules of `tests/lab/modules`.
     pub(super) modules: bool,
-    /// Nothing else runs on its hosts after it: its changes last as long as the kernel runs.
+    /// Whether the test must be the last on its hosts, because its changes last until the next boot.
     pub(super) last: bool,
-    /// It belongs to the core, which runs at every commit.
+    /// Whether the test belongs to the core, which runs at every commit.
     pub(super) core: bool,
-    /// Why it is run only when it is named: it takes long, or does not always end the same way yet.
+    /// The reason why the test runs only by name: it takes a long time, or its result is not always the same.
     pub(super) by_name: Option<String>,
 }
 
-/// Every test, by name.
+/// Returns every test, by name.
 pub(super) fn all() -> Outcome<Vec<Test>> {
     let folder = scripts().join("tests");
     files_of(folder, "sh")?.iter().map(|file| Test::read(file)).collect()
 }
 
 impl Test {
-    /// Tests that may run on the same hosts have the same. Every host boots with a device, also for tests without one.
+    /// Returns the requirements for the boot: tests with equal requirements may run on the same hosts. Every host boots with a
+    /// device, even for tests without one.
     pub(super) fn boot(&self) -> (usize, usize) {
         (self.cpus, self.devices.max(1))
     }
 
-    /// A test of this text, which is written where the hosts find it.
+    /// Makes a test with this text, in a directory that the hosts mount.
     pub(super) fn written(folder: &Path, name: &str, text: &str) -> Outcome<Test> {
         let file = folder.join(format!("{name}.sh"));
         write(&file, text)?;
         Ok(Test { file: Path::new(RESULTS).join(format!("{name}.sh")), ..Test::read(&file)? })
     }
 
-    /// Reads the assignments of a test's head, which docs/lab.md lists.
+    /// Reads the assignments in the head of a test, which docs/lab.md lists.
     fn read(file: &Path) -> Outcome<Test> {
         let said = |text: String| format!("{}: {text}", file.display());
         let text = read(file)?;
@@ -85,34 +86,34 @@ impl Test {
     }
 }
 
-/// How one host's part of a test ended.
+/// The end of one host's part of a test.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Part {
-    /// With this status.
+    /// The part ended with this status.
     Ended(i32),
-    /// By the lab, when the time was over.
+    /// The lab ended the part when the time limit had passed.
     Late,
-    /// Not even then, though its host still answers.
+    /// The part did not end even then, although its host still answers.
     Stuck,
-    /// Not even then, and its host does not answer.
+    /// The part did not end even then, and its host does not answer.
     Silent,
-    /// With its host.
+    /// The part ended because its host ended.
     Gone,
 }
 
-/// How a test ended.
+/// The verdict on a test.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Passed,
     Failed(String),
-    /// A host does not answer, and its kernel gave no reason: the emulation may be at fault.
+    /// A host does not answer, and its kernel reported no reason: the emulation may be the cause.
     Silent(String),
     Skipped(String),
 }
 
 impl Verdict {
-    /// The verdict on a test from its parts, one for each host from `first` on. `skipped` is the test's own reason, and
-    /// `kernel` is trouble on a console.
+    /// Makes the verdict on a test from its parts, one for each host from `first` on. `skipped` is the test's own reason, and
+    /// `kernel` is an error on a console.
     pub(super) fn on(
         parts: &[Part],
         first: usize,
@@ -146,7 +147,7 @@ impl Verdict {
         }
     }
 
-    /// In one word, for a table.
+    /// Returns the verdict as one word, for a table.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Verdict::Passed => "ok",
@@ -157,15 +158,15 @@ impl Verdict {
     }
 }
 
-/// The one machine of a run that may stop answering. The hosts are booted anew then, and the test is repeated. A second such
-/// machine is a failure, as any other trouble is at once.
+/// The permission to repeat one test of a run after a host has stopped answering. The hosts are then booted again, and the test is
+/// repeated. A second such host is a failure, as any other error is immediately.
 #[derive(Default)]
 pub(super) struct Chance {
     taken: bool,
 }
 
 impl Chance {
-    /// Whether the test that ended so is repeated.
+    /// Decides whether a test with this verdict is repeated.
     pub(super) fn repeats(&mut self, verdict: &Verdict) -> bool {
         matches!(verdict, Verdict::Silent(_)) && !std::mem::replace(&mut self.taken, true)
     }

@@ -1,11 +1,11 @@
-//! The build that packages are made of: the release profile, with the directory of libraries that it will be installed in, and
-//! without a trace of where it was built.
+//! The build for packages: the release profile, with the library directory of the installation, and without paths of the build
+//! machine.
 
 use crate::sh::{self, Outcome, bytes, command, entries, make_folder, on, root, target};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-/// Builds everything for this directory of libraries, and installs it below a folder.
+/// Builds all packages for this library directory, and installs them below a directory.
 pub(super) fn installed(libdir: &str, folder: &Path) -> Outcome {
     println!("building the release profile for {libdir}: some minutes when nothing is there");
     let own = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
@@ -17,14 +17,15 @@ pub(super) fn installed(libdir: &str, folder: &Path) -> Outcome {
     sh::run(&mut install)
 }
 
-/// Compiled code names its sources in panics and in debug information; these paths are the same everywhere.
+/// Returns the compiler options that replace the paths of sources, which appear in panics and in debug information, by paths that
+/// are the same on every machine.
 fn remapped() -> String {
     let places = places();
     let flags = places.iter().map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
     flags.collect::<Vec<_>>().join("\u{1f}")
 }
 
-/// The folder of the sources here, and its name in the build.
+/// Returns the directories of sources on this machine, and their names in the build.
 fn places() -> Vec<(String, &'static str)> {
     let home = std::env::var("CARGO_HOME").ok().filter(|home| !home.is_empty());
     let home = home.or_else(|| Some(format!("{}/.cargo", std::env::var("HOME").ok()?)));
@@ -33,7 +34,7 @@ fn places() -> Vec<(String, &'static str)> {
     registry.into_iter().chain([own]).collect()
 }
 
-/// Sees that no file in a folder names a place of this machine.
+/// Checks that no file contains a path of this machine.
 pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
     let places = places();
     for file in files {
@@ -47,7 +48,7 @@ pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
     Ok(())
 }
 
-/// A folder with nothing in it.
+/// Empties a directory, or makes it.
 pub(crate) fn emptied(folder: &Path) -> Outcome {
     if folder.exists() {
         on(folder, std::fs::remove_dir_all(folder))?;
@@ -55,14 +56,14 @@ pub(crate) fn emptied(folder: &Path) -> Outcome {
     make_folder(folder)
 }
 
-/// Copies a file with its mode, and makes the folders above it.
+/// Copies a file with its mode, and makes the directories above it.
 pub(super) fn copy(from: &Path, to: &Path) -> Outcome {
     let parent = to.parent().unwrap_or(Path::new("."));
     make_folder(parent)?;
     on(from, std::fs::copy(from, to).map(|_| ()))
 }
 
-/// Every file below a folder, sorted, with links.
+/// Returns every file below a directory, sorted, including links.
 pub(crate) fn files(folder: &Path) -> Outcome<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in entries(folder)? {

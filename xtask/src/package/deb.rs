@@ -1,4 +1,4 @@
-//! Debian's packages.
+//! Makes the Debian packages.
 
 use super::{build, stage};
 use crate::sh::{Outcome, capture, command, files_of, listened, read, root, target, write};
@@ -7,32 +7,32 @@ use std::path::{Path, PathBuf};
 /// The version in `packaging/debian/changelog`.
 pub(super) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "-1");
 
-/// That of the packages that are an upgrade of them.
+/// The version of packages that upgrade the packages above.
 pub(super) const NEXT: &str = concat!(env!("CARGO_PKG_VERSION"), "-2");
 
-/// The programs that make them.
+/// The programs that make the packages.
 pub(super) const NEEDS: &str = "dpkg-buildpackage dh perl";
 
-/// Builds everything and makes the packages; returns their files.
+/// Builds all files and makes the packages; returns the package files.
 pub(super) fn make(version: &str) -> Outcome<Vec<PathBuf>> {
     super::there(NEEDS)?;
     let tree = stage::make(&libdir()?, &target().join("packages/stage-deb"))?;
     cut(&tree, version, &target().join("packages/deb"))
 }
 
-/// The same tree as packages of this version, in another folder.
+/// Makes packages of this version from the same tree, in another directory.
 pub(super) fn again(version: &str, folder: &Path) -> Outcome {
     cut(&target().join("packages/stage-deb"), version, folder).map(|_| ())
 }
 
-/// Debian's directory of libraries on this machine.
+/// Returns Debian's library directory on this machine.
 fn libdir() -> Outcome<String> {
     let architecture = ["-qDEB_HOST_MULTIARCH"];
     let triplet = capture(&mut command("dpkg-architecture", &architecture))?;
     Ok(format!("/usr/lib/{}", triplet.trim()))
 }
 
-/// Makes the packages of a tree in a folder, which is emptied before.
+/// Makes the packages of a tree in a directory, which is emptied before.
 fn cut(tree: &Path, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(folder)?;
     let source = folder.join("tieline");
@@ -49,8 +49,8 @@ fn cut(tree: &Path, version: &str, folder: &Path) -> Outcome<Vec<PathBuf>> {
     files_of(folder, "deb")
 }
 
-/// Puts into a tree how Debian's packages of this version are made of it: `debian`, with the helpers of this very source, which
-/// others get from libtieline-dev.
+/// Adds the directory `debian` for packages of this version to a tree, with the helpers of this source, which other packages get
+/// from libtieline-dev.
 pub(super) fn describe(tree: &Path, version: &str) -> Outcome {
     let (packaging, debian) = (root().join("packaging"), tree.join("debian"));
     let from = packaging.join("debian");
@@ -69,7 +69,7 @@ pub(super) fn describe(tree: &Path, version: &str) -> Outcome {
     write(&changelog, text.replacen(VERSION, version, 1))
 }
 
-/// Runs a command that says a lot; that is shown when it fails.
+/// Runs a command with long output, which is printed only if the command fails.
 pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcome {
     let (ok, said) = listened(command);
     write(log, said.join("\n") + "\n")?;
@@ -80,7 +80,7 @@ pub(super) fn told_in(command: &mut std::process::Command, log: &Path) -> Outcom
     Err(format!("it failed: see above, and {}", log.display()))
 }
 
-/// The packages and their sizes.
+/// Prints the packages and their sizes.
 pub(super) fn show(packages: &[PathBuf]) {
     for file in packages {
         let bytes = std::fs::metadata(file).map_or(0, |meta| meta.len());

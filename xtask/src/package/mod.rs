@@ -1,7 +1,7 @@
-//! `cargo xtask package`: what distributions install, cut from one staged tree.
+//! `cargo xtask package`: makes the packages for distributions from one staged tree.
 //!
-//! `deb` makes Debian's packages in `target/packages/deb`, `rpm` those of others, `stage` the tree that they are cut from, `source` what Debian
-//! builds its own from. docs/packaging.md has what is in which, and why.
+//! `deb` makes Debian packages in `target/packages/deb`, `rpm` makes rpms, `stage` makes the tree for both, and `source` makes the
+//! Debian source package. docs/packaging.md describes the contents of each package, with the reasons.
 
 mod build;
 mod deb;
@@ -22,8 +22,8 @@ pub(crate) use test::unpacked as clean_root;
 
 const USAGE: &str = "cargo xtask package deb | rpm | source | test [bookworm|trixie|rpm|source...] | stage LIBDIR FOLDER";
 
-/// Everything is compiled anew for each directory of libraries, and once more from the source package: that takes its time on a
-/// busy machine.
+/// The time limit: all code is compiled for each library directory, and again from the source package, which takes hours on a busy
+/// machine.
 const LIMIT: Duration = Duration::from_secs(4 * 60 * 60);
 
 /// Fails unless all these programs are installed.
@@ -32,7 +32,7 @@ fn there(programs: &str) -> Outcome {
     missing.map_or(Ok(()), |it| Err(format!("{it} is not installed: cargo xtask setup package")))
 }
 
-/// The command.
+/// Runs the command.
 pub(crate) fn run(words: &[&str]) -> Outcome {
     sh::within(LIMIT, || obey(words))
 }

@@ -1,21 +1,21 @@
-//! The licences of what is linked into the binaries: each crate with its own, and each text once.
+//! Collects the licences of all code that is linked into the binaries: each crate with its licences, and each text once.
 
 use crate::sh::{self, Outcome, capture, cargo, entries, name_of, read, root};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// Words in the names of files that hold a licence's text.
+/// The words in the names of files that contain a licence's text.
 const NAMES: [&str; 4] = ["licen", "copying", "notice", "copyright"];
 
-/// The texts of crates whose packages have none, each in a file of the crate's name.
+/// The directory with the texts of crates whose packages contain none; each file has the name of its crate.
 const OTHERS: &str = "packaging/licences";
 
-/// The text for the standard library, which is linked and no crate of cargo's.
+/// The file for the standard library, which is linked but is no crate of cargo.
 const STANDARD: &str = "rust-std";
 
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
-/// The text of `NOTICES`, for what these packages of the workspace link.
+/// Returns the text of `NOTICES` for the crates that these packages of the workspace link.
 pub(super) fn text(packages: &[String]) -> Outcome<String> {
     let linked = linked(packages)?;
     let mut crates = String::new();
@@ -50,8 +50,8 @@ pub(super) fn text(packages: &[String]) -> Outcome<String> {
     Ok(all)
 }
 
-/// The crates that end up in a binary, as `name vVERSION`, and our own, which have a path behind that. Macros, and what is
-/// for tests or for building, run elsewhere.
+/// Returns the crates that are linked into a binary, as `name vVERSION`; crates of this workspace also have a path. Macros, and
+/// crates for tests or builds, are excluded, because they are not linked.
 fn linked(packages: &[String]) -> Outcome<BTreeSet<String>> {
     let args = ["tree", "--locked", "--edges", "normal,no-proc-macro", "--target", PLATFORM];
     let mut tree = cargo(&args);
@@ -62,7 +62,7 @@ fn linked(packages: &[String]) -> Outcome<BTreeSet<String>> {
     Ok(capture(&mut tree)?.lines().map(str::to_owned).collect())
 }
 
-/// The texts in the folder of a crate, or that in the file which is there for it.
+/// Returns the texts in the directory of a crate, or the text in the file that replaces them.
 fn licences(folder: &Path, other: &Path) -> Outcome<Vec<String>> {
     let is_licence = |name: &str| NAMES.iter().any(|part| name.contains(part));
     let mut files = entries(folder)?;

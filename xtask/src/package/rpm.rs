@@ -1,36 +1,36 @@
-//! Packages for distributions of rpms.
+//! Makes the packages for distributions that use rpm.
 
 use super::{build, deb, stage};
 use crate::sh::{Outcome, command, name_of, root, target};
 use std::path::{Path, PathBuf};
 
-/// Their directory of libraries.
+/// The library directory of these distributions.
 const LIBDIR: &str = "/usr/lib64";
 
-/// The list of rpm's own generators.
+/// The directory that lists rpm's generators.
 const GENERATORS: &str = "/usr/lib/rpm/fileattrs";
 
-/// The programs that make them.
+/// The programs that make the packages.
 pub(super) const NEEDS: &str = "rpmbuild perl";
 
-/// Builds everything and makes the packages; returns their files.
+/// Builds all files and makes the packages; returns the package files.
 pub(super) fn make() -> Outcome<Vec<PathBuf>> {
     super::there(NEEDS)?;
     let tree = stage::make(LIBDIR, &target().join("packages/stage-rpm"))?;
     cut(&tree, &target().join("packages/rpm"))
 }
 
-/// The same packages once more, in another folder.
+/// Makes the same packages again, in another directory.
 pub(super) fn again(folder: &Path) -> Outcome {
     cut(&target().join("packages/stage-rpm"), folder).map(|_| ())
 }
 
-/// Makes the packages of a tree in a folder, which is emptied before.
+/// Makes the packages of a tree in a directory, which is emptied before.
 fn cut(tree: &Path, folder: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(folder)?;
     let attributes = folder.join("attributes");
     let packaging = root().join("packaging");
-    // rpm runs the generators that it finds listed there: its own, and that of this very source, which others have from
+    // rpm runs the generators that this directory lists: its own, and the generator of this source, which other packages get from
     // libtieline-devel.
     let own = ["tieline.attr", "tieline.req", "tieline.prov"];
     let own = own.map(|file| packaging.join("rpm").join(file));
@@ -48,7 +48,7 @@ fn cut(tree: &Path, folder: &Path) -> Outcome<Vec<PathBuf>> {
         format!("_libdir {LIBDIR}"),
         format!("tieline_stage {}", tree.display()),
         "tieline_source none".into(),
-        // The same bytes from the same commit, whoever builds.
+        // The settings make the bytes of a package the same for the same commit on every machine.
         "_buildhost tieline".into(),
         "use_source_date_epoch_as_buildtime 1".into(),
         "clamp_mtime_to_source_date_epoch 1".into(),

@@ -1,7 +1,7 @@
-//! Debian's source package: everything that its packages are built from, so that a machine without a network builds them.
+//! Makes Debian's source package, which contains everything that a machine without a network needs to build the packages.
 //!
-//! The sources are the files that git knows, in one archive; the crates that they need are in a second one, `vendor` in the unpacked
-//! tree, where `debian/rules` finds them.
+//! The sources are the files that git knows, in one archive; the required crates are in a second archive, which is unpacked to
+//! `vendor` in the tree, where `debian/rules` expects them.
 
 use super::{build, deb};
 use crate::sh::{
@@ -16,27 +16,27 @@ use std::process::Command;
 /// The name of the tree.
 const NAME: &str = concat!("tieline-", env!("CARGO_PKG_VERSION"));
 
-/// The prefix of the archives' names.
+/// The prefix of the names of the archives.
 const ORIGINAL: &str = concat!("tieline_", env!("CARGO_PKG_VERSION"), ".orig");
 
-/// The target of the build. Crates that only other targets need are present by name, since `Cargo.lock` names them, and empty.
+/// The targets of the build. Crates that only other targets need are kept as empty crates, since `Cargo.lock` names them.
 const PLATFORMS: [&str; 2] = ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"];
 
-/// The programs that make it.
+/// The programs that make the source package.
 pub(super) const NEEDS: &str = "dpkg-source git tar xz";
 
-/// Its folder.
+/// Returns the directory of the source package.
 pub(super) fn folder() -> PathBuf {
     target().join("packages/source")
 }
 
-/// Makes the source package in a folder; returns its files.
+/// Makes the source package in a directory; returns its files.
 pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
     super::there(NEEDS)?;
     build::emptied(folder)?;
     let files = known_to_git()?;
     let mut tar = archive(&folder.join(format!("{ORIGINAL}.tar.xz")), &root())?;
-    // Links lead to files of the tree, and stay as they are.
+    // Links refer to files of the tree, and are not changed.
     let _ = tar.args(["--no-recursion", &format!("--transform=s,^,{NAME}/,S")]);
     let list = folder.join("files");
     write(&list, files.join("\0"))?;
@@ -54,7 +54,7 @@ pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
     on(&tree, std::fs::rename(unpacked.join("vendor"), tree.join("vendor")))?;
     deb::describe(&tree, deb::VERSION)?;
     let mut dpkg = command("dpkg-source", &["--build"]);
-    // The folder of the sources' archives, and the one of its own archives.
+    // dpkg-source reads the tree and the archives in this directory, and writes its own archives to the same directory.
     deb::told_in(dpkg.arg(&tree).current_dir(folder), &folder.join("build.log"))?;
     on(&unpacked, std::fs::remove_dir_all(&unpacked))?;
     let mut made = build::files(folder)?;
@@ -62,7 +62,7 @@ pub(super) fn make(folder: &Path) -> Outcome<Vec<PathBuf>> {
     Ok(made)
 }
 
-/// The files that git tracks and the new ones, without deleted ones: relative to the root, sorted.
+/// Returns the files that git tracks and new files, without deleted files: relative to the root, sorted.
 pub(crate) fn known_to_git() -> Outcome<Vec<String>> {
     let words = ["ls-files", "-z", "--cached", "--others", "--exclude-standard"];
     let said = capture(&mut command("git", &words))
@@ -72,7 +72,7 @@ pub(crate) fn known_to_git() -> Outcome<Vec<String>> {
     Ok(files.into_iter().map(str::to_owned).collect())
 }
 
-/// An archive of something in a folder, which is the same whoever makes it and when.
+/// Makes an archive of a directory that is the same for every user and at any time.
 fn archive(file: &Path, folder: &Path) -> Outcome<Command> {
     let mut date = command("dpkg-parsechangelog", &["--show-field", "Timestamp", "--file"]);
     let date = capture(date.arg(root().join("packaging/debian/changelog")))?;
@@ -80,12 +80,12 @@ fn archive(file: &Path, folder: &Path) -> Outcome<Command> {
     let mut tar = command("tar", &args);
     let _ = tar.args(["--format=gnu", "--mode=u=rwX,go=rX", &format!("--mtime=@{}", date.trim())]);
     let _ = tar.arg("--file").arg(file).arg("--directory").arg(folder);
-    // Several threads would cut it where their number says.
+    // With several threads, the blocks of the archive would depend on the number of threads.
     let _ = tar.env("XZ_OPT", "--threads=1");
     Ok(tar)
 }
 
-/// The crates of `Cargo.lock`, in a folder.
+/// Copies the crates of `Cargo.lock` into a directory.
 pub(crate) fn vendor(folder: &Path) -> Outcome {
     let args = ["vendor", "--quiet", "--locked", "--versioned-dirs"];
     let _ = capture(cargo(&args).arg(folder))?;
@@ -99,7 +99,7 @@ pub(crate) fn vendor(folder: &Path) -> Outcome {
     Ok(())
 }
 
-/// Crates of which something is compiled on a platform that we compile for: `name-version`.
+/// Returns the crates of which code is compiled on a supported platform: `name-version`.
 fn needed() -> Outcome<BTreeSet<String>> {
     let mut needed = BTreeSet::new();
     for platform in PLATFORMS {
@@ -112,7 +112,8 @@ fn needed() -> Outcome<BTreeSet<String>> {
     Ok(needed)
 }
 
-/// Leaves of a crate what cargo reads to see that nobody needs it: its manifest, and the sum that `Cargo.lock` has.
+/// Removes the contents of a crate that is not needed, except for the files that cargo reads: the manifest, and the checksum that
+/// `Cargo.lock` contains.
 fn empty(krate: &Path) -> Outcome {
     let manifest = bytes(krate.join("Cargo.toml"))?;
     let mut sums = sums(krate)?;
@@ -124,7 +125,7 @@ fn empty(krate: &Path) -> Outcome {
     write(krate.join(SUMS), sums.to_string())
 }
 
-/// Takes out of a crate what was compiled for Windows: no source leads to it, and nothing here reads it.
+/// Removes Windows binaries from a crate, which are not built from its sources and are not used by this project.
 fn without_foreign_programs(krate: &Path) -> Outcome {
     let mut sums = sums(krate)?;
     let files = sums["files"].as_object_mut().ok_or(format!("{}: {SUMS}", krate.display()))?;
@@ -142,7 +143,7 @@ fn without_foreign_programs(krate: &Path) -> Outcome {
     }
 }
 
-/// How the names of what is compiled for Windows end.
+/// The endings of the names of Windows binaries.
 const FOREIGN: [&str; 3] = ["dll", "exe", "lib"];
 
 fn sums(krate: &Path) -> Outcome<Value> {

@@ -1,4 +1,4 @@
-//! The tree that every package is cut from: what is installed, where it will lie.
+//! Makes the staged tree from which every package is made, with the paths of the installation.
 
 use super::{build, notices};
 use crate::install::PROVIDERS;
@@ -9,13 +9,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Those whose variables the packaged file of settings has. The others' are known where their kernel modules are, which is not to
-/// make one build's file another than the next one's.
+/// The providers whose variables are in the packaged settings file. Variables of other providers are known only on machines with
+/// their kernel modules, so including them would make the file depend on the build machine.
 const CONFIGURED: [&str; 6] = ["ofi", "shm", "shm-cma", "tcp", "tcp-connect", "verbs"];
 
-/// Builds everything for this directory of libraries, and puts it below a folder, which is emptied before.
+/// Builds all files for this library directory, and installs them below a directory, which is emptied before.
 pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<PathBuf> {
-    // A program that runs from the stage has directories of its own.
+    // A program that runs from the staged tree has its own working directory, so the path must be absolute.
     let folder = on(folder, std::path::absolute(folder))?;
     build::emptied(&folder)?;
     build::installed(libdir, &folder)?;
@@ -28,7 +28,7 @@ pub(super) fn make(libdir: &str, folder: &Path) -> Outcome<PathBuf> {
     Ok(folder)
 }
 
-/// A folder that is filled as the root of a system would be.
+/// A directory that is filled like the root of a system.
 struct Tree<'a>(&'a Path);
 
 impl Tree<'_> {
@@ -61,7 +61,7 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Pages, settings, documentation.
+    /// Installs the pages, settings and documentation.
     fn words(&self) -> Outcome {
         self.with_the_tool()?;
         for page in ["README.md", "ARCHITECTURE.md", "SECURITY.md", "LICENSE-MIT", "LICENSE-APACHE"]
@@ -77,11 +77,11 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// The settings for all users: the tool that is packaged writes them.
+    /// Installs the settings for all users, which the packaged command writes.
     fn with_the_tool(&self) -> Outcome {
         let tieline = self.0.join("usr/bin/tieline");
-        // The variables name the providers that are packaged, and nothing that this machine has set or installed. The environment
-        // takes precedence over configuration files, and staged files are found before installed ones.
+        // The variables select the packaged providers, and exclude settings and providers of this machine. The environment takes
+        // precedence over configuration files, and staged files are found before installed ones.
         let mut settings = command(&tieline, &["config", "--file"]);
         let settings = settings.env_clear().env("TIELINE_PROVIDER_PATH", self.providers()?);
         let settings = settings.env("TIELINE_PROVIDERS", CONFIGURED.join(","));
@@ -97,7 +97,7 @@ impl Tree<'_> {
         self.write("/etc/tieline/tieline.toml", text.as_bytes(), 0o644)
     }
 
-    /// The folder of the tree's providers.
+    /// Returns the directory of the tree's providers.
     fn providers(&self) -> Outcome<PathBuf> {
         let files = build::files(&self.0.join("usr"))?;
         let provider = files.iter().find(|file| file.ends_with("providers/libtieline_shm.so"));
@@ -124,7 +124,8 @@ impl Tree<'_> {
     }
 }
 
-/// Lays the crate that providers in Rust are made with below a folder, as source: as it would be published, but for what only that needs.
+/// Installs the source of the crate for providers in Rust below a directory, as it would be published, but without the files that
+/// only publishing needs.
 pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
     let made = target().join("packages/crate");
     let args = ["package", "--no-verify", "--allow-dirty", "--locked", "-p", "tieline-plugin-api"];
@@ -139,7 +140,7 @@ pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
     let _ = capture(tar.arg(made.join(name)).arg("--directory").arg(&place))?;
     for file in build::files(&place)? {
         let name = name_of(&file);
-        // The texts of the licences lie where each distribution has them.
+        // Each distribution has its own place for the texts of licences.
         let other = ["Cargo.lock", "Cargo.toml.orig", ".cargo_vcs_info.json"].contains(&&*name);
         let done = match other || name.starts_with("LICENSE") {
             true => std::fs::remove_file(&file),
@@ -150,19 +151,19 @@ pub(crate) fn crate_for_providers(folder: &Path) -> Outcome {
     Ok(())
 }
 
-/// The providers that a file of settings has variables of.
+/// Returns the providers whose variables a settings file contains.
 fn owners(text: &str) -> Vec<&str> {
     let named = |line| str::strip_prefix(line, "# ---- Provider ")?.strip_suffix(" ----");
     text.lines().filter_map(named).collect()
 }
 
-/// Everybody reads what is staged and its owner alone writes it, whatever this process's umask makes of new directories.
+/// Makes staged files readable by all users and writable only by their owner, regardless of the umask of this process.
 fn readable(folder: &Path) -> Outcome {
     let mut chmod = command("chmod", &["--recursive", "u=rwX,go=rX"]);
     capture(chmod.arg(folder)).map(|_| ())
 }
 
-/// A Perl program's own page.
+/// Returns the man page in a Perl program.
 fn manual(file: &Path, name: &str) -> Outcome<String> {
     let version = concat!("tieline ", env!("CARGO_PKG_VERSION"));
     let args = ["--section=1", "--date= ", "--release", version, "--center=Tieline", "--name"];

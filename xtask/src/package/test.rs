@@ -1,7 +1,7 @@
-//! `cargo xtask package test`: the packages, in roots that nothing of the project was ever installed in.
+//! `cargo xtask package test`: tests the packages in roots in which the project was never installed.
 //!
-//! A root is made by mmdebstrap once, and kept as an archive in `target/packages/roots`. Each is unpacked anew, and the steps of
-//! `packaging/test` run in it, in order: a step is a shell script whose first line says what it shows.
+//! mmdebstrap makes a root once, and an archive of it is kept in `target/packages/roots`. Each test unpacks the root again, and the
+//! steps of `packaging/test` run in it, in order: a step is a shell script whose first line describes it.
 
 use super::{build, deb, rpm, source, there};
 use crate::check::Count;
@@ -11,10 +11,10 @@ use crate::sh::{
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Debian's releases in which packages are tried: bookworm's are made here, and newer ones take them.
+/// The Debian releases in which packages are tested: the packages are made for bookworm, and newer releases must install them.
 const RELEASES: [&str; 2] = ["bookworm", "trixie"];
 
-/// The packages that the steps need there: the tools of a provider's author, and programs that inspect.
+/// The packages that the steps need in a root: the tools of a provider's author, and programs that inspect files.
 const INCLUDE: &str = "build-essential,debhelper,pkg-config,iproute2,rpm";
 
 /// The root in which the source package is built: the oldest release whose compiler suffices, and the additional packages.
@@ -23,7 +23,7 @@ const COMPILER: &str = "cargo,rustc";
 
 const ARCHIVE: &str = "http://deb.debian.org/debian";
 
-/// Everything, or what is named: a release, `rpm`, or `source`.
+/// Runs all tests, or those that are named: a release, `rpm`, or `source`.
 pub(crate) fn run(named: &[&str]) -> Count {
     if let Err(text) = known(named) {
         return Count::one(Err(text));
@@ -43,7 +43,7 @@ pub(crate) fn run(named: &[&str]) -> Count {
     count
 }
 
-/// Whether all that is named can be tried.
+/// Checks whether all named tests exist.
 fn known(named: &[&str]) -> Outcome {
     let all = [&RELEASES[..], &["rpm", "source"]].concat();
     match named.iter().find(|name| !all.contains(name)) {
@@ -57,7 +57,7 @@ fn debian(releases: &[&str]) -> Outcome<Count> {
         return Ok(Count::skip(format!("Debian's packages: {text}")));
     }
     let _ = deb::make(deb::VERSION)?;
-    // The packages, and those of the next version.
+    // The first directory contains the packages, and the second those of the next version.
     let (now, next) = (target().join("packages/deb"), target().join("packages/deb-next"));
     deb::again(deb::NEXT, &next)?;
     let mut total = same_bytes("deb", &now, |folder| deb::again(deb::VERSION, folder));
@@ -69,19 +69,19 @@ fn debian(releases: &[&str]) -> Outcome<Count> {
     Ok(total)
 }
 
-/// Steps beside the packages, on this machine.
+/// Runs steps on this machine, outside of a root.
 fn all_outside(place: &str, kind: &str) -> Outcome<Count> {
     let scripts = files_of(&root().join("packaging/test").join(kind), "sh")?;
     Ok(each(place, &scripts, |name| outside(kind, name)))
 }
 
-/// Files of folders, by their endings, and the folders of a root that they go to.
+/// Files of directories, selected by their endings, and the directories of a root to which they are copied.
 type Given<'a> = (PathBuf, &'a str, &'a [&'a str]);
 
-/// A root that was unpacked, or why there can be none here.
+/// The path of an unpacked root, or the reason why there is none on this machine.
 pub(crate) type Root = Result<PathBuf, String>;
 
-/// The steps of a folder, in a root that has these files.
+/// Runs the steps of a directory in a root to which these files are copied.
 fn all_inside(place: &str, root_of: Outcome<Root>, given: &[Given<'_>], steps: &str) -> Count {
     let folder = match root_of {
         Ok(Ok(folder)) => folder,
@@ -92,12 +92,12 @@ fn all_inside(place: &str, root_of: Outcome<Root>, given: &[Given<'_>], steps: &
         .and_then(|()| laid(&folder, &root().join("packaging/test").join(steps)))
         .map_err(|text| format!("{place}: {text}"));
     let count = laid.map(|scripts| each(place, &scripts, |name| inside(&folder, name)));
-    // It holds devices and other users' files: not left to be cleaned by somebody else.
+    // The root contains devices and files of other users, so it is removed here.
     let _ = std::fs::remove_dir_all(&folder);
     count.into()
 }
 
-/// A root of a release, unpacked; with these packages besides.
+/// Unpacks the root of a release, with these additional packages.
 pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
     let skipped = |reason: String| Ok(Err(reason));
     if !is_root() {
@@ -118,7 +118,7 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
         }
         println!("making a clean {name}: a minute or two, once");
         let part = roots.join(format!("{name}.part.tar"));
-        // A failure before anything was unpacked means that the archive cannot be reached; a failure after that is a real one.
+        // A failure before any file was unpacked means that the package archive cannot be reached; a later failure is an error.
         let begun = roots.join(format!("{name}.begun"));
         let _ = std::fs::remove_file(&begun);
         let mut make = command("mmdebstrap", &["--quiet", "--variant=minbase"]);
@@ -145,7 +145,7 @@ pub(crate) fn unpacked(release: &str, more: &str) -> Outcome<Root> {
     Ok(Ok(folder))
 }
 
-/// The source package: the same bytes when it is made again, nothing to remark, and built where there is no network.
+/// Tests the source package: a second build has the same bytes, the linters report nothing, and it builds without a network.
 fn sources() -> Outcome<Count> {
     if let Err(text) = there(source::NEEDS).and_then(|()| there(deb::NEEDS)) {
         return Ok(Count::skip(format!("the source package: {text}")));
@@ -162,7 +162,7 @@ fn sources() -> Outcome<Count> {
     Ok(total)
 }
 
-/// The steps in order, each told with what it shows.
+/// Runs the steps in order, and prints the description of each.
 fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Count {
     let mut total = Count::default();
     for script in scripts {
@@ -185,7 +185,7 @@ fn each(place: &str, scripts: &[PathBuf], run: impl Fn(&str) -> Command) -> Coun
     total
 }
 
-/// Packages of rpm: what the solver makes of them, and what they do in a Debian root, since a root of their own has no C library.
+/// Tests the rpms: with the solver of rpm, and in a Debian root, since an rpm root has no C library on this machine.
 fn rpms() -> Outcome<Count> {
     if let Err(text) = there(rpm::NEEDS) {
         return Ok(Count::skip(format!("rpms: {text}")));
@@ -197,7 +197,7 @@ fn rpms() -> Outcome<Count> {
     let scripts = files_of(&root().join("packaging/test/rpm"), "sh")?;
     let mut count = same_bytes("rpm", &target().join("packages/rpm"), rpm::again);
     let debian = unpacked(RELEASES[0], "");
-    // The step that wants a root says that it is skipped where there is none.
+    // If there is no root, the step that needs one reports that it is skipped.
     let folder = debian.as_ref().ok().and_then(|root| root.as_deref().ok());
     count.add(each("rpm", &scripts, |name| {
         let mut bash = outside("rpm", name);
@@ -209,10 +209,11 @@ fn rpms() -> Outcome<Count> {
     Ok(count)
 }
 
-/// A step runs in a directory of its own, which goes with it; without one it does not run.
+/// The beginning of each step's script: it makes a temporary directory for the step, which is removed afterwards. Without that
+/// directory the step does not run.
 const SCRATCH: &str = "own_at=$(mktemp -d); trap 'cd /; rm -rf \"$own_at\"' EXIT; cd \"$own_at\"";
 
-/// One step beside the packages, on this machine.
+/// Returns the command of one step on this machine, outside of a root.
 fn outside(kind: &str, name: &str) -> Command {
     let packaging = root().join("packaging");
     let words = format!(". \"$PACKAGING/test/prelude\"; {SCRATCH}; . \"$PACKAGING/test/$STEP\"");
@@ -225,7 +226,7 @@ fn outside(kind: &str, name: &str) -> Command {
     bash
 }
 
-/// The packages of a folder are made again from the same tree, and are the same bytes.
+/// Makes the packages of a directory again from the same tree, and checks that the bytes are the same.
 fn same_bytes(kind: &str, first: &Path, again: impl FnOnce(&Path) -> Outcome) -> Count {
     let second = first.with_file_name(format!("{}-again", name_of(first)));
     let compared = again(&second).and_then(|()| {
@@ -243,12 +244,12 @@ fn same_bytes(kind: &str, first: &Path, again: impl FnOnce(&Path) -> Outcome) ->
     Count::one(compared)
 }
 
-/// The first line of a step.
+/// Returns the first line of a step, which describes it.
 fn title(text: &str) -> Option<&str> {
     text.lines().next()?.strip_prefix("# ")
 }
 
-/// Puts files of folders, by their endings, into folders of a root.
+/// Copies files of directories, by their endings, into directories of a root.
 fn given_to(root: &Path, given: &[Given<'_>]) -> Outcome {
     for (from, to, endings) in given {
         for ending in *endings {
@@ -258,7 +259,7 @@ fn given_to(root: &Path, given: &[Given<'_>]) -> Outcome {
     Ok(())
 }
 
-/// Puts the steps of a folder into a root; returns them in order.
+/// Copies the steps of a directory into a root; returns them in order.
 fn laid(folder: &Path, steps: &Path) -> Outcome<Vec<PathBuf>> {
     build::emptied(&folder.join("scratch"))?;
     let scripts = files_of(steps, "sh")?;
@@ -272,7 +273,7 @@ fn copied(files: &[PathBuf], to: &Path) -> Outcome {
     files.try_for_each(|file| build::copy(file, &to.join(name_of(file))))
 }
 
-/// The files of a folder with this ending, in order.
+/// Returns the files of a directory with this ending, in order.
 fn files_of(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
     let files = sh::files_of(folder, ending)?;
     match files.is_empty() {
@@ -281,7 +282,7 @@ fn files_of(folder: &Path, ending: &str) -> Outcome<Vec<PathBuf>> {
     }
 }
 
-/// One step, with processes, mounts and networks of its own, so that nothing of it is left.
+/// Returns the command of one step, with separate namespaces for processes, mounts and networks, so that nothing remains of it.
 fn inside(folder: &Path, name: &str) -> Command {
     let words = format!(
         "mount -t tmpfs shm /dev/shm; mount -t tmpfs run /run; mount -t sysfs sys /sys; ip link set lo up; \
@@ -297,7 +298,7 @@ fn inside(folder: &Path, name: &str) -> Command {
     unshare
 }
 
-/// How a step ended, and what it said.
+/// Runs a step; returns its result and its output.
 fn step(command: &mut Command) -> (Count, Vec<String>) {
     let (outcome, said) = listened(command);
     let skipped = said.last().and_then(|line| line.strip_prefix("skipped: "));

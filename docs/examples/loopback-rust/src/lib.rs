@@ -31,7 +31,7 @@ const SLOTS: usize = 256;
 const PAYLOAD: usize = 4096;
 const IDENTITY: usize = PAYLOAD; // 4096 is the minimum
 
-/// A number that is unique in this process.
+/// Returns a number that is unique in this process.
 pub(crate) fn next_number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -156,7 +156,7 @@ impl Domain for LoopbackDomain {
     }
 }
 
-/// One message (or arrival) in the ring.
+/// A slot of the ring, with a message or an arrival.
 struct Slot {
     kind: u32,
     id: u32,
@@ -166,7 +166,8 @@ struct Slot {
     data: Box<[u8; PAYLOAD]>,
 }
 
-/// Slots `head..tail` (modulo their number) are full; the core holds the first `shown` until the next poll.
+/// The ring of messages. Slots `head..tail` (modulo the number of slots) are full; the core holds the first `shown` slots until the
+/// next poll.
 #[derive(Default)]
 struct Ring {
     slots: Vec<Slot>,
@@ -174,9 +175,9 @@ struct Ring {
     tail: usize,
     shown: usize,
     peers: u64,
-    /// The number of messages that are being packed, for which there must be room.
+    /// The number of messages that are being packed, for which slots are reserved.
     reserved: usize,
-    /// The number that may wait.
+    /// The maximum number of waiting messages.
     room: usize,
 }
 
@@ -193,7 +194,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Sends what `fill` writes. The limit turns a flood into AGAIN instead of exhausting memory.
+    /// Sends the message that `fill` writes. If the ring is full, the call returns AGAIN, so that a flood of messages cannot
+    /// exhaust memory.
     fn send(
         &mut self,
         kind: u32,
@@ -212,7 +214,7 @@ impl Ring {
         (slot.kind, slot.id, slot.peer, slot.header) = (kind, id, peer, header);
         slot.len = fill(&mut slot.data)?;
         let len = slot.len;
-        // It is sent only now: an error above has no effect.
+        // The message becomes visible only here, so an error above has no effect.
         self.tail += 1;
         Ok(len)
     }
@@ -321,7 +323,7 @@ impl Endpoint for LoopbackEndpoint {
         if max > PAYLOAD {
             return Err(Status::TooLarge);
         }
-        // The packer may send while it runs, so nothing is borrowed, and a slot is reserved for this message.
+        // The packer may send while it runs, so the ring is not borrowed during the call, and a slot is reserved for this message.
         self.ring.borrow_mut().reserve()?;
         let mut packed = [0; PAYLOAD];
         let len = packer.pack(&mut packed[..max]);

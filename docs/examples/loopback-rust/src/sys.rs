@@ -1,4 +1,4 @@
-//! The three places where bytes are copied through raw pointers.
+//! The three functions that copy bytes through raw pointers.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +6,7 @@ use core::{ptr, slice};
 use tieline_plugin_api::RmaOp;
 use tieline_plugin_api::abi::Iov;
 
-/// A piece of a message.
+/// Returns the bytes of a piece of a message.
 pub(crate) fn piece(piece: &Iov) -> &[u8] {
     if piece.len == 0 {
         return &[];
@@ -18,8 +18,8 @@ pub(crate) fn piece(piece: &Iov) -> &[u8] {
 /// Copies the local pieces to `remote`.
 pub(crate) fn scatter(op: &RmaOp<'_>, mut remote: *mut u8) {
     for piece in op.iov {
-        // SAFETY: the table has checked that `op.len` bytes from `remote` lie in a live region, which its
-        // owner keeps mapped. The pieces belong to the poster, and add up to `op.len`. They may overlap.
+        // SAFETY: the table has checked that `op.len` bytes from `remote` lie in a live region, which its owner keeps mapped. The
+        // pieces belong to the poster, and add up to `op.len`. The pieces may overlap.
         unsafe {
             ptr::copy(piece.base, remote, piece.len);
             remote = remote.add(piece.len);
@@ -30,7 +30,7 @@ pub(crate) fn scatter(op: &RmaOp<'_>, mut remote: *mut u8) {
 /// Copies from `remote` to the local pieces.
 pub(crate) fn gather(op: &RmaOp<'_>, mut remote: *mut u8) {
     for piece in op.iov {
-        // SAFETY: as in `scatter`.
+        // SAFETY: the reasons are those in `scatter`.
         unsafe {
             ptr::copy(remote, piece.base, piece.len);
             remote = remote.add(piece.len);

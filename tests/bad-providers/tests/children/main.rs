@@ -1,4 +1,5 @@
-//! Applications with their own handling of child processes. A separate program, because signal actions apply to the whole process.
+//! Tests of applications that handle child processes themselves. The tests are a separate program, because signal actions apply to
+//! the whole process.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! The possible settings of SIGCHLD in an application.
+//! The settings of SIGCHLD that an application may have.
 #![allow(unsafe_code)] // signal actions
 
 use std::ffi::c_int;
@@ -8,7 +8,7 @@ use std::ffi::c_int;
 pub(crate) enum OnChild {
     Default,
     Ignore,
-    /// A handler that reaps every child immediately.
+    /// The application has a handler that reaps every child immediately.
     CollectAll,
 }
 
@@ -23,12 +23,12 @@ pub(crate) fn set(way: OnChild) {
         OnChild::Ignore => libc::SIG_IGN,
         OnChild::CollectAll => collect_all as extern "C" fn(c_int) as libc::sighandler_t,
     };
-    // SAFETY: this program has one test; nothing else waits for children meanwhile.
+    // SAFETY: this program has one test; no other code waits for children during the test.
     assert_ne!(unsafe { libc::signal(libc::SIGCHLD, action) }, libc::SIG_ERR);
 }
 
-/// Whether this process has a child, alive or dead.
+/// Checks whether this process has a child, alive or dead.
 pub(crate) fn has_child() -> bool {
-    // SAFETY: only queries; a reaped child is not needed by any other code.
+    // SAFETY: the call only queries the state; no other code needs a child that it reaps.
     unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) >= 0 }
 }

@@ -1,4 +1,4 @@
-//! Common parts of the tests of bad providers.
+//! Code that the tests of bad providers share.
 #![allow(dead_code)] // each test program uses a part
 
 use std::cell::Cell;
@@ -7,12 +7,12 @@ use tieline::Context;
 use tieline::explain::Verdict;
 use tieline_bad_providers::Directory;
 
-/// A context that looks for providers in `directories`, besides the built-in ones.
+/// Opens a context that searches for providers in `directories`, besides the built-in ones.
 pub(crate) fn open(directories: &[&Directory]) -> Context {
     open_with(directories, &[])
 }
 
-/// The same with more settings.
+/// Opens a context as [`open`] does, with further settings.
 pub(crate) fn open_with(directories: &[&Directory], settings: &[(&str, &str)]) -> Context {
     let paths: Vec<String> =
         directories.iter().map(|directory| directory.path().display().to_string()).collect();
@@ -25,13 +25,13 @@ pub(crate) fn open_with(directories: &[&Directory], settings: &[(&str, &str)]) -
     builder.open().expect("a context, whatever lies in the directories")
 }
 
-/// The verdicts of the report about a provider (or a directory), in order.
+/// Returns the verdicts of the report about a provider (or a directory), in order.
 pub(crate) fn verdicts(context: &Context, provider: &str) -> Vec<Verdict> {
     let records = context.report().records;
     records.into_iter().filter(|r| r.provider == provider).map(|r| r.verdict).collect()
 }
 
-/// The phase, the expected and the found text of the only refusal of a provider.
+/// Returns the phase, the expected and the found text of the only refusal of a provider.
 #[track_caller]
 pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, String) {
     match verdicts(context, provider).as_slice() {
@@ -42,7 +42,7 @@ pub(crate) fn refusal(context: &Context, provider: &str) -> (String, String, Str
     }
 }
 
-/// Checks that the refusal of a provider has these words, and that everything else works.
+/// Checks that the refusal of a provider contains these words, and that the other providers work.
 #[track_caller]
 pub(crate) fn assert_refused(
     context: &Context,
@@ -58,13 +58,13 @@ pub(crate) fn assert_refused(
     assert_the_rest_works(context);
 }
 
-/// Whether a provider was found and loaded.
+/// Checks whether a provider was found and loaded.
 pub(crate) fn is_found(context: &Context, provider: &str) -> bool {
     let loaded = context.report().providers;
     loaded.iter().any(|view| view.name == provider)
 }
 
-/// Checks that a message to oneself arrives.
+/// Checks that a message from a worker to itself arrives.
 #[track_caller]
 pub(crate) fn assert_the_rest_works(context: &Context) {
     let worker = context.worker().expect("a worker");

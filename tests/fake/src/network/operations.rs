@@ -1,4 +1,4 @@
-//! Memory operations and flushes: accepted, carried out when they are due, reported as completed.
+//! Memory operations and flushes: accepted, carried out when they are due, and reported as completed.
 
 use super::{Parcel, State};
 use crate::calls::{Act, Verdict};
@@ -7,7 +7,7 @@ use tieline_plugin_api::{Posted, Posting, Status, caps, event, op_flags};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
-    /// The put, and the word that notifies the target.
+    /// A put, and the word that notifies the target.
     Put {
         from: Vec<Piece>,
         bytes: Vec<u8>,
@@ -21,7 +21,7 @@ pub(crate) enum Kind {
         operand: u64,
         compare: u64,
     },
-    /// The message is on its wire already; only its memory is still in use.
+    /// A gathered message, which was already sent; only its memory is still in use.
     Message {
         from: Vec<Piece>,
         bytes: Vec<u8>,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
 pub(crate) struct Op {
     pub(crate) kind: Kind,
     pub(crate) cookie: u64,
-    /// Registration, offset and length at the target.
+    /// The registration, offset and length at the target.
     pub(crate) target: (u64, u64, usize),
     pub(crate) flags: u64,
     /// The number of the operation on its endpoint.
@@ -43,11 +43,11 @@ pub(crate) struct Op {
     due: u64,
     held: bool,
     fails: Option<Status>,
-    /// The result at the target, and the tick from which on it is reported.
+    /// The result at the target, and the tick at which its report is due.
     ended: Option<(Result<u64, Status>, u64)>,
-    /// The local completion was reported.
+    /// Whether the local completion was reported.
     told: bool,
-    /// The completion was reported as `OutcomeUnknown`: the memory may be accessed until the endpoint is closed.
+    /// Whether the completion was reported as `OutcomeUnknown`: the memory may be accessed until the endpoint is closed.
     unknown: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct FlushAll {
     cookie: u64,
     held: bool,
     fails: Option<Status>,
-    /// The operations that it waits for, as endpoints and numbers on these.
+    /// The operations that the flush waits for, each as an endpoint and a number on this endpoint.
     before: Vec<(usize, u64)>,
 }
 
@@ -67,12 +67,12 @@ impl Op {
         Op { kind, cookie, target, flags, number, epoch, due, held, fails, ended, told, unknown }
     }
 
-    /// The operation completes once the bytes have been read: the application asked for local completion.
+    /// Checks whether the operation completes when its bytes have been read, because the application requested local completion.
     fn ends_locally(&self) -> bool {
         matches!(self.kind, Kind::Put { .. }) && self.flags & op_flags::REMOTE_COMPLETION == 0
     }
 
-    /// A put whose source buffer is free when the call returns.
+    /// Checks whether this is a put whose source buffer is free when the call returns.
     fn is_short(&self, most: usize) -> bool {
         let more = self.flags & op_flags::MORE != 0;
         match &self.kind {
@@ -159,7 +159,7 @@ impl State {
         Ok(Posting::Pending)
     }
 
-    /// The next flush of a whole interface that has nothing left to wait for.
+    /// Returns the next flush of a whole interface whose operations have all completed.
     fn flushed_all(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
         let ends = |flush: &FlushAll| {
             let goes_on = |&(at, number): &(usize, u64)| {
@@ -177,7 +177,7 @@ impl State {
         Some((flush.cookie, flush.fails.or(late).map_or(Ok(0), Err)))
     }
 
-    /// Cancels an operation that has not started. A message cannot be cancelled: it is on its wire when its call returns.
+    /// Cancels an operation that has not started. A message cannot be cancelled: it was sent when its call returned.
     pub(crate) fn cancel(&mut self, endpoint: usize, cookie: u64) -> Result<(), Status> {
         self.usable(endpoint)?;
         let told_at = self.soon(self.lane_of(endpoint).report);
@@ -191,20 +191,21 @@ impl State {
         Ok(())
     }
 
-    /// Whether a flush has nothing to wait for, and no failure to report.
+    /// Checks whether a flush has nothing to wait for and no failure to report.
     pub(crate) fn nothing_to_flush(&self, endpoint: usize) -> bool {
         let endpoint = &self.endpoints[endpoint];
         endpoint.ops.is_empty() && endpoint.late.is_empty() && endpoint.failed.is_none()
     }
 
-    /// A fence orders later operations behind all earlier ones.
+    /// Records a fence, which orders later operations after all earlier ones.
     pub(crate) fn fence(&mut self, endpoint: usize) -> Result<(), Status> {
         self.connected(endpoint)?;
         self.endpoints[endpoint].epoch += 1;
         Ok(())
     }
 
-    /// Whether all operations before its fence have been carried out, and for a put with notification all earlier puts.
+    /// Checks whether all operations before the operation's fence have been carried out and, for a put with notification, all
+    /// earlier puts.
     fn may_run(&self, endpoint: usize, op: &Op, earlier: usize) -> bool {
         let ops = &self.endpoints[endpoint].ops;
         let tells = matches!(op.kind, Kind::Put { word: Some(_), .. });
@@ -244,7 +245,7 @@ impl State {
         let target = memory.piece.part(offset, len)?;
         match &op.kind {
             Kind::Put { from, bytes, word } => {
-                // The source buffer of a short put is free already.
+                // The source buffer of a short put is already free.
                 if !op.told && !from.is_empty() {
                     let now: Vec<u8> = from.iter().flat_map(|piece| piece.read()).collect();
                     if now != *bytes {
@@ -274,7 +275,7 @@ impl State {
         }
     }
 
-    /// Delivers the notification of a put. It is not ordered with messages; it comes behind earlier notifications.
+    /// Delivers the notification of a put. The notification is not ordered with messages, but follows earlier notifications.
     fn notify(&mut self, endpoint: usize, word: u32) {
         self.send(endpoint, event::NOTIFIED, 0, u64::from(word), &[]);
         let message = |parcel: &Parcel| parcel.kind == event::MESSAGE;
@@ -295,7 +296,7 @@ impl State {
         }
     }
 
-    /// Advances time by one poll: carries out what is due, in any order that fences and flushes allow.
+    /// Advances time by one poll: carries out the operations that are due, in any order that fences and flushes allow.
     pub(super) fn step(&mut self, polled: usize) {
         self.tick += 1;
         loop {
@@ -335,7 +336,7 @@ impl State {
         }
     }
 
-    /// The next completion of an interface that is due.
+    /// Returns the next completion of an interface that is due.
     pub(super) fn completion(&mut self, interface: usize) -> Option<(u64, Result<u64, Status>)> {
         if let Some(flushed) = self.flushed_all(interface) {
             return Some(flushed);
@@ -343,7 +344,7 @@ impl State {
         let tick = self.tick;
         for at in 0..self.endpoints.len() {
             let endpoint = &mut self.endpoints[at];
-            // A flush waits for earlier operations whose completion is not reported yet.
+            // A flush waits for earlier operations whose completion was not reported.
             let first = (0..endpoint.ops.len()).find(|&place| {
                 let op = &endpoint.ops[place];
                 let ended = op.ended.is_some_and(|(_, told_at)| op.told || told_at <= tick);
@@ -377,7 +378,7 @@ impl State {
                 }
                 None => {
                     op.told = true;
-                    // The bytes have left: the operation is carried out from the copy, later.
+                    // The bytes were copied: the operation is carried out later, from the copy.
                     op.due = tick + 1 + self.lanes[self.interfaces[interface].lane].delay;
                     return Some((op.cookie, Ok(0)));
                 }

@@ -1,4 +1,4 @@
-//! Rendezvous messages (`Rendezvous`): peers that break the protocol, and slow lanes.
+//! Tests of rendezvous messages (`Rendezvous`): peers that violate the protocol, and slow lanes.
 
 mod both_ends;
 
@@ -19,12 +19,12 @@ const ASSIST: u32 = 0xf006;
 const ANNOUNCE: u32 = 0xf00b;
 const WITHDRAW: u32 = 0xf00c;
 
-/// The number of receives after which a receiver has asked for help more than once.
+/// The number of receives after which a receiver has requested help at least twice.
 const TAKES: usize = 100;
 
 pub(crate) type Came = Rc<RefCell<Vec<Rendezvous>>>;
 
-/// The outcome of a rendezvous message to `b`, which keeps it.
+/// Sends a rendezvous message to `b`, which keeps it, and returns the message.
 pub(crate) fn kept_at_b(stage: &Stage, id: u16) -> Came {
     let came = Came::default();
     let log = came.clone();
@@ -38,7 +38,7 @@ fn announce(id: u16, len: u64, key: &[u8]) -> Vec<u8> {
     [&head[..], &key_len, key].concat()
 }
 
-/// A stage on which `a` can send arbitrary protocol messages to `b`.
+/// A pair of workers of which `a` can send arbitrary protocol messages to `b`.
 struct Liar {
     stage: Stage,
     came: Came,
@@ -56,7 +56,7 @@ impl Liar {
         world.forge(world.interface(0, "all"), world.interface(1, "all"), id, header, payload);
     }
 
-    /// The RTS with this key, as `b` receives it.
+    /// Sends an RTS with this key, and returns it as `b` receives it.
     fn announced(&self, token: u64, len: u64, key: &[u8]) -> Rendezvous {
         self.says(ANNOUNCE, token, &announce(5, len, key));
         assert!(self.stage.until(|| !self.came.borrow().is_empty()), "it was not handed on");
@@ -64,13 +64,13 @@ impl Liar {
         came.unwrap()
     }
 
-    /// Memory of `b`, filled with 0xee.
+    /// Registers memory of `b`, filled with 0xee.
     fn untouched(&self) -> Region {
         self.stage.at_b.register_transient(vec![0xee; 4096]).unwrap()
     }
 }
 
-/// Asserts that nothing was written there.
+/// Asserts that no byte of the memory was written.
 #[track_caller]
 fn assert_untouched(memory: Region) {
     assert!(memory.into_buffer().unwrap().iter().all(|byte| *byte == 0xee));
@@ -98,7 +98,7 @@ cases! {
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 1);
         assert_eq!(liar.stage.b.counters().malformed, 2);
-        // When the transfer has ended, the number is free again.
+        // After the transfer has ended, the number of the RTS can be used again.
         liar.came.borrow_mut().clear();
         liar.says(ANNOUNCE, 9, &announce(5, 100, &[1; 80]));
         liar.stage.settle();
@@ -106,7 +106,7 @@ cases! {
     }
 
     fn rts_of_departed_peer_are_dropped_without_route_to_it() {
-        // The most RTS of one peer that a worker keeps by default.
+        // The maximum number of rendezvous messages of one peer that a worker keeps by default.
         let count = if tieline_testing::is_whole() { 65_536 } else { 1000 };
         for status in [0, Status::PeerFailed as i32] {
             let liar = Liar::new();
@@ -164,7 +164,7 @@ cases! {
         }
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 70);
-        // The share of each peer is available whatever the bound is.
+        // The share of each peer is available for any value of the bound.
         let stage = Stage::with(vec![Lane::whole("all")], &[("TIELINE_ANNOUNCED", "0")]);
         let liar = Liar { came: kept_at_b(&stage, 5), stage };
         for token in 1..=200 {
@@ -216,7 +216,7 @@ cases! {
         let announcement = liar.announced(1, 4096, &short.remote_key().unwrap());
         let not = announcement.receive_into(&memory, 0..4096).unwrap_err();
         assert_eq!(not.error.status(), Status::OutOfRange);
-        // The beginning is there and can be received.
+        // The beginning of the message has arrived and can be received.
         let taken = not.announcement.receive_into(&memory, 10..1010).unwrap();
         let taken = pending(Ok(taken));
         assert!(liar.stage.until(|| liar.stage.b.test(&taken) == Some(Ok(0))));
@@ -315,7 +315,7 @@ cases! {
         }
         liar.stage.settle();
         assert_eq!(liar.came.borrow().len(), 1024);
-        // A finished transfer makes room again.
+        // A finished transfer reduces the count of rendezvous messages.
         let _ = liar.came.borrow_mut().split_off(1000);
         liar.says(ANNOUNCE, 2000, &payload);
         liar.stage.settle();

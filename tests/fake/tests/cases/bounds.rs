@@ -1,4 +1,4 @@
-//! Bounds of queues.
+//! Tests of the bounds of queues.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -10,14 +10,14 @@ use tieline::{
 };
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// More entries than any bound of 16 KiB allows.
+/// The number of entries: more than any bound of 16 KiB allows.
 const MANY: usize = 4_000;
 
-/// The id and the bytes of a request, by its number.
+/// A function that makes the id and the bytes of a request from its number.
 type Question = fn(u64) -> (u32, Vec<u8>);
 type Post = fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, PostError>;
 
-/// Its source buffer is free at local completion, and the bytes arrive later.
+/// Posts a put whose source buffer is free at local completion, and whose bytes arrive later.
 const PUT_LOCALLY: Post = |ab, local, key| ab.put_with(local, 0..8, key, 0, Completion::Local);
 const COMPARE_SWAP: Post = |ab, _, key| ab.compare_swap(Width::Bits64, key, 0, 1, 2);
 
@@ -47,7 +47,7 @@ fn again_at_the_bound(act: Act) {
         let (_target, key) = stage.target(vec![0; 64]);
         let local = stage.local(vec![1; 8]);
         if slot == Slot::Flush {
-            // An operation to wait for.
+            // The held put is an operation to wait for.
             stage.world.hold(Slot::Put);
             drop(stage.ab.put(&local, 0..8, &key, 0).unwrap());
         }
@@ -115,7 +115,7 @@ cases! {
         }
     }
 
-    /// A request for a service is a request too.
+    /// Requests for a service are bounded like other requests.
     fn answers_to_a_peer_that_does_not_take_them_are_bounded() {
         let service = |token: u64| {
             let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x01x\0\0"].concat();
@@ -143,7 +143,8 @@ cases! {
         }
     }
 
-    /// The requester learns that there is no room long before its peer would disconnect it for requesting without reading answers.
+    /// The requester learns that the queue of answers is full long before the responder would disconnect it for sending requests
+    /// without reading answers.
     fn requester_is_not_disconnected_when_responder_has_no_room() {
         const MOST: usize = 20_000;
         let posts: [Post; 5] = [
@@ -180,7 +181,7 @@ cases! {
         }
     }
 
-    /// A fence directly behind another one adds no order.
+    /// A fence directly after another fence adds no order.
     fn fences_without_anything_between_them_count_once() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").without_atomics()]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -226,7 +227,7 @@ cases! {
         }
     }
 
-    /// Each progress call sends only a part of the backlog, however long that is.
+    /// Each progress call sends only a part of the backlog, regardless of the length of the backlog.
     fn progress_call_sends_bounded_messages_and_answers() {
         const MANY: usize = 200;
         let stage = Stage::new(vec![Lane::messages("am")]);
@@ -234,7 +235,7 @@ cases! {
         for side in [0, 1] {
             let at = stage.world.interface(side, "am");
             stage.world.rule(Rule::every(Slot::Short, Act::Refuse(Status::Again)).at(at));
-            // The backlog of `a` is messages, that of `b` is answers.
+            // The backlog of `a` consists of messages, and that of `b` of answers.
             let requests: Vec<Request> = (0..MANY)
                 .map(|i| match side {
                     0 => pending(stage.ab.send(5, i as u64, b"waits")),
@@ -261,7 +262,7 @@ cases! {
     /// A peer that sends requests without end and cannot be answered is disconnected, and its operations end.
     fn answers_that_cannot_be_given_are_bounded() {
         const BOUND: usize = 65_536;
-        // Answers are bounded by time as well; the timeout must not interfere here.
+        // A timeout also limits the time of unanswered requests; the timeout must not interfere in this test.
         let settings = [("TIELINE_CONNECT_TIMEOUT", "1h")];
         let stage = Stage::with(vec![Lane::messages("am")], &settings);
         let target = stage.at_b.register_with(vec![0; 64], Access::ALL).unwrap();
@@ -274,12 +275,12 @@ cases! {
         let asked = pending(cb.fetch_add(&key, 0, 1));
         let turn = || c.progress() + stage.b.progress();
         (0..10).for_each(|_| { let _ = turn(); });
-        // The same request again and again, as from a peer that never ends an operation.
+        // The peer sends the same request repeatedly, as a peer would that never ends an operation.
         let question = [&[0; 40][..], &[0, 8]].concat();
         for _ in 0..BOUND {
             stage.world.forge(at, b, 0xf003, 1 << 40, &question);
         }
-        // More polls than are needed to deliver all of them.
+        // The number of polls exceeds the number that is needed to deliver all requests.
         (0..BOUND / 8).for_each(|_| { let _ = turn(); });
         let ended = c.test(&asked).expect("nobody waits for an answer that does not come");
         assert_eq!(ended.unwrap_err().status(), Status::Closed);
@@ -297,7 +298,7 @@ cases! {
             stage.world.rule(Rule::every(slot, Act::Refuse(Status::NoMemory)).at(a));
         }
         (1..=BOUND).for_each(|token| stage.world.forge(b, a, 0xf005, token, &[]));
-        // More polls than are needed to deliver all of them.
+        // The number of calls exceeds the number that is needed to deliver all messages.
         (0..BOUND / 8).for_each(|_| { let _ = stage.a.progress(); });
         let inside = Rc::new(Cell::new(false));
         let told: Rc<RefCell<Vec<bool>>> = Rc::default();
@@ -328,13 +329,13 @@ cases! {
             let ask = [b"TS\x01\x01", &token.to_le_bytes()[..], b"\x07nothing\0\0"].concat();
             stage.world.forge(b, a, SERVICE, 0, &ask);
         }
-        // More calls than are needed to deliver all of them.
+        // The number of calls exceeds the number that is needed to deliver all requests.
         (0..BOUND / 8).for_each(|_| {
             let _ = stage.a.progress();
         });
         assert_eq!(stage.a.counters().malformed, 0, "these were to be questions");
         stage.world.forget_rules();
-        // More calls than are needed to send all of them.
+        // The number of calls exceeds the number that is needed to send all messages.
         (0..BOUND / 8).for_each(|_| { let _ = stage.a.progress(); });
         let calls = [stage.world.calls(Slot::Short), stage.world.calls(Slot::Packed)].concat();
         let sent = calls.iter().filter(|call| call.id == SERVICE && !call.refused).count();

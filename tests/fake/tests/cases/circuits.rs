@@ -1,4 +1,4 @@
-//! Circuits: connections of lanes that connect endpoints, and their teardown.
+//! Tests of circuits: connections of lanes that connect endpoints, and their teardown.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Access, Outcome, ServiceRequest, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Longer than anything that a case waits for.
+/// A time limit that is longer than any wait of the tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The id of a message that answers a request.
 const REPLY: u32 = 0xf004;
@@ -17,7 +17,7 @@ fn over_circuits() -> Stage {
     Stage::new(vec![Lane::whole("all").over_circuits()])
 }
 
-/// For a while there is no room for the answers of this worker.
+/// Makes the lane refuse the answers of this worker, until the rule is removed.
 fn no_room_for_answers(stage: &Stage, at: usize) {
     for slot in [Slot::Short, Slot::Packed] {
         let rule = Rule::every(slot, Act::Refuse(Status::Again)).at(at);
@@ -39,7 +39,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The application's endpoint is closed while answers still wait for room on its circuit.
+    /// The application's endpoint is closed while answers wait for space on its circuit.
     fn answers_of_circuit_end_with_close_of_its_last_user() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
@@ -57,7 +57,7 @@ cases! {
         drop((ba, a, b));
     }
 
-    /// As above, within one call: a dropped endpoint with queued messages fails.
+    /// A dropped endpoint with queued messages fails within one call.
     fn answers_of_circuit_end_with_failure_of_its_dropped_user() {
         let stage = over_circuits();
         let at = stage.world.interface(0, "all");
@@ -77,10 +77,10 @@ cases! {
         drop((ba, a, b));
     }
 
-    /// The lane is asked to confirm delivery (flush), has no room for that, and fails.
+    /// The lane is asked to confirm delivery (flush), has no space for the flush, and fails.
     fn a_circuit_that_fails_while_its_worker_closes_is_not_asked_again() {
         let stage = over_circuits();
-        // An endpoint that nothing was sent on.
+        // The test sends nothing on this endpoint.
         let second = stage.b.connect(&stage.a.address().unwrap()).unwrap();
         let log = stage.log_at_b(5);
         let sent = pending(second.send(5, 0, b""));
@@ -94,7 +94,7 @@ cases! {
         drop((log, second));
     }
 
-    /// The circuit has long failed when the last user of the peer is dropped.
+    /// The circuit has failed long before the last user of the peer is dropped.
     fn peer_is_forgotten_with_rest_of_its_circuit() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (_target, key) = stage.target(vec![0; 8]);
@@ -104,7 +104,7 @@ cases! {
         stage.a.on_message(5, move |m| seen.set(Some(m.peer()))).unwrap();
         let _ = stage.ba.send(5, 0, b"").unwrap();
         assert!(stage.until(|| peer.get().is_some()));
-        // The answers go through the application's endpoint.
+        // The answers are sent through the application's endpoint.
         drop(stage.a.endpoint_to(peer.get().unwrap()).unwrap());
         let at = |nth, lane| stage.world.interface(nth, lane);
         stage.world.break_endpoints(at(0, "rma"), at(1, "rma"), Status::Io, "the cable is cut");
@@ -157,13 +157,13 @@ cases! {
             end(&stage);
             let ended = stage.end_of(&get).expect("it has nothing to wait for").unwrap_err();
             assert_eq!((ended.status(), stage.a.pending()), (status, 0));
-            // After a failure of the provider the memory may still be accessed.
+            // After the status `ProviderFailed` the memory may still be accessed.
             assert_eq!(local.close().is_ok(), status != Status::ProviderFailed);
             stage.assert_no_faults();
         }
     }
 
-    /// A covered operation still writes: `Ok` would mean that its memory may be reused.
+    /// An operation that the flush covers still writes: `Ok` would mean that its memory may be reused.
     fn a_flush_of_a_dropped_endpoint_is_not_complete_before_what_it_covers() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let (target, _) = stage.target(vec![0; 8]);
@@ -184,7 +184,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// An interface that is out of use reports nothing about a peer that had a connection there.
+    /// An interface that is out of use does not report failures of peers that were connected there.
     fn peer_failure_is_reported_beside_interface_out_of_use() {
         for status in [Status::ProviderFailed, Status::Io] {
             let lanes = vec![
@@ -193,7 +193,7 @@ cases! {
             ];
             let stage = Stage::new(lanes);
             let at = |nth, lane| stage.world.interface(nth, lane);
-            // A connection that only the peer uses.
+            // The connection is used only by the peer.
             let region = stage.at_a.register_with(vec![0; 8], Access::ALL).unwrap();
             let key = stage.ba.import_key(&region.remote_key().unwrap()).unwrap();
             let put = pending(stage.ba.put_bytes(&[1; 8], &key, 0));
@@ -242,7 +242,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// The application still holds an endpoint of the same connection and has not learned that it failed.
+    /// The application still holds an endpoint of the same connection and was not notified of its failure.
     fn request_to_closed_worker_fails_immediately() {
         let stage = over_circuits();
         let (_target, _key) = stage.target(vec![0; 8]);
@@ -254,7 +254,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The packer closes the worker or exceeds a timeout, so that the connection is closed while its provider executes the packer.
+    /// The packer closes the worker or exceeds a timeout, so the connection is closed while its provider executes the packer.
     fn a_connection_that_packs_is_closed_when_it_has_packed() {
         let stage = over_circuits();
         let asked = RefCell::new(None);
@@ -272,7 +272,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The same with a request that arrives when the worker is closed, and a packer that panics.
+    /// A request arrives when the worker is closed, and the packer panics.
     fn a_connection_whose_packer_panics_is_closed_behind_it() {
         let stage = over_circuits();
         let asked = RefCell::new(None);
@@ -290,7 +290,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The answer was still pending, and the application holds an endpoint of the connection.
+    /// The answer is still pending, and the application holds an endpoint of the connection.
     fn request_pending_at_worker_close_is_answered_closed() {
         for lane in [Lane::whole("all").over_circuits(), Lane::whole("all")] {
             let stage = Stage::new(vec![lane]);
@@ -305,7 +305,7 @@ cases! {
         }
     }
 
-    /// The same for an answer that no route leads back for.
+    /// The answer cannot be sent, because there is no route back.
     fn requester_without_route_back_learns_of_worker_close() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let third = crate::stage::context(stage.world, &[]);
@@ -328,7 +328,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The answer to the first request has the reason: no retry is needed.
+    /// The answer to the first request contains the reason: no retry is needed.
     fn impossible_connection_is_refused_with_reason_in_first_answer() {
         let stage = over_circuits();
         let said: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
@@ -350,7 +350,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Requests that the application has kept, and requests that arrive afterwards.
+    /// The test covers requests that the application has kept, and requests that arrive afterwards.
     fn service_request_to_closed_worker_is_answered_closed() {
         for over_circuits in [true, false] {
             let stage = Stage::new(vec![Lane { to_endpoint: over_circuits, ..Lane::whole("all") }]);

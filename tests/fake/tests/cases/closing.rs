@@ -1,4 +1,4 @@
-//! Closing workers and endpoints: everything posted is delivered or reported as lost, and no resource is left.
+//! Tests of closing workers and endpoints: every posted operation is delivered or reported as lost, and no resource remains.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use tieline::{Completion, Outcome, Status};
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 
-/// Longer than anything that a case waits for.
+/// A time limit that is longer than any wait of the tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 cases! {
@@ -39,7 +39,7 @@ cases! {
         drop((ba, b));
     }
 
-    /// A close flushes everything, including answers to requests of peers.
+    /// A close flushes all posted operations, including answers to requests of peers.
     fn a_worker_that_is_closed_has_delivered_everything() {
         let lane = Lane { again: 300, ..Lane::whole("all").late(40) };
         let stage = Stage::new(vec![lane]);
@@ -64,8 +64,8 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// A peer that has closed had everything it wanted, whether its lane reports that to a flush or later. A peer that broke may
-    /// have lost messages.
+    /// A peer that has closed had received everything, whether its lane reports the close to a flush or later. A peer that broke
+    /// may have lost messages.
     fn close_after_close_of_peer_loses_nothing() {
         for (status, is_lost) in [(Status::Closed, false), (Status::Io, true)] {
             for act in [Act::Refuse(status), Act::FailLater(status)] {
@@ -87,7 +87,8 @@ cases! {
             static WORLD: Cell<Option<&'static World>> = const { Cell::new(None) };
             static HANDLED: Cell<bool> = const { Cell::new(false) };
         }
-        /// Delivers a message after the lanes were asked to confirm delivery. They confirm once it has been handled.
+        /// Delivers a message after the lanes were asked to confirm delivery. The lanes confirm delivery when the message has been
+        /// handled.
         fn comes_late() {
             let Some(world) = WORLD.get().filter(|world| !world.calls(Slot::Flush).is_empty()) else { return };
             if HANDLED.get() {
@@ -191,7 +192,7 @@ cases! {
         }
     }
 
-    /// A flush would have reported the failure. The owner of the request can still test it.
+    /// A flush would have reported the failure. The owner of the request can still test the request.
     fn unreported_failure_is_reported_by_worker_close() {
         for (lanes, way) in [
             (vec![Lane::whole("all").late(3)], "said pending"),
@@ -230,7 +231,7 @@ cases! {
         let target = stage.at_a.register(vec![7; 64]).unwrap();
         let key = stage.ba.import_key(&target.remote_key().unwrap()).unwrap();
         let local = stage.at_b.register(vec![0; 64]).unwrap();
-        // The route back has no room at first.
+        // The route back refuses the answers at first.
         let at = stage.world.interface(0, "am");
         for slot in [Slot::Short, Slot::Packed] {
             stage.world.rule(Rule { times: 30, ..Rule::every(slot, Act::Refuse(Status::Again)).at(at) });
@@ -246,7 +247,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Answers that wait for room on their route, and answers without a route back.
+    /// The test covers answers that wait for space on their route, and answers without a route back.
     fn answers_that_a_closed_worker_could_not_give_are_named() {
         let no_room = [(Slot::Short, Status::Again), (Slot::Packed, Status::Again)];
         for (refused, to) in [(&no_room[..], "fake:am/am"), (&[(Slot::Connect, Status::NoMemory)], "peer ")] {
@@ -298,8 +299,8 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// The last reference is an endpoint, an operation or a message. The provider keeps memory as long as the endpoint on which it
-    /// was posted.
+    /// The last reference is an endpoint, an operation or a message. The provider keeps the memory of an operation until the
+    /// endpoint of the operation is closed.
     fn last_reference_to_dropped_worker_keeps_its_interfaces_open() {
         for which in 0..3 {
             let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
@@ -346,7 +347,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The peer's requests were answered over this endpoint, but only the application holds it for that.
+    /// The peer's requests were answered over this endpoint, but only the application holds the endpoint.
     fn an_endpoint_that_answers_went_through_is_closed_when_it_is_dropped() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Put);
@@ -373,7 +374,7 @@ cases! {
         assert_eq!(world.left()[..3], [0; 3]);
     }
 
-    /// The operation holds the last reference to the memory, and the provider the last one to the operation.
+    /// The operation holds the last reference to the memory, and the provider holds the last reference to the operation.
     fn memory_of_a_dropped_endpoint_stays_until_the_provider_has_closed_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.hold(Slot::Get);

@@ -1,4 +1,4 @@
-//! Reported completions: with the application's tag, in the order in which operations ended, or added to a counter.
+//! Tests of reported completions: with the application's tag, in the order in which operations ended, or added to a counter.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -12,7 +12,7 @@ use tieline_plugin_api::caps::CANCEL;
 
 type Told = (u64, Result<u64, Status>);
 
-/// All completions that `worker` has to report.
+/// Takes all completions that `worker` has to report.
 fn told(worker: &Worker) -> Vec<Told> {
     let mut all = Vec::new();
     let taken = worker.take_completed(usize::MAX, |user, result| {
@@ -31,7 +31,7 @@ cases! {
             stage.a.track(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), word).unwrap();
         }
         stage.world.forget_rules();
-        // One operation that is `Done` when it is tracked, and one that returns a value.
+        // One operation is `Done` when it is tracked, and another operation returns a value.
         stage.a.track(&Outcome::Done(3), 72).unwrap();
         for (word, offset) in [(73, 16), (u64::MAX, 24)] {
             stage.a.track(&stage.ab.fetch_add(&key, offset, 5).unwrap(), word).unwrap();
@@ -192,7 +192,7 @@ cases! {
         stage.world.rule(Rule::every(Slot::Put, Act::FailLater(Status::OutOfRange)));
         stage.a.count(&stage.ab.put_bytes(&[1; 8], &key, 0).unwrap(), &counter).unwrap();
         drop(counter);
-        // Another counter takes its place and starts at zero.
+        // Another counter reuses the place of the dropped counter, and starts at zero.
         let next = stage.a.completion_counter().unwrap();
         stage.world.forget_rules();
         stage.settle();
@@ -207,7 +207,7 @@ cases! {
         assert_ne!(stage.a.wait(Some(Duration::ZERO)), Ok(Waited::Moved));
         stage.a.track(&Outcome::Done(0), 1).unwrap();
         assert_eq!(stage.a.arm(), Ok(false));
-        // No event would wake the worker.
+        // No event wakes the worker, so the wait must return because of the untaken completion.
         assert_eq!(stage.a.wait(None), Ok(Waited::Moved));
         assert_eq!(told(&stage.a), [(1, Ok(0))]);
         assert_eq!(stage.a.arm(), Ok(true));
@@ -225,7 +225,7 @@ cases! {
         assert_eq!(told(&stage.a), [(1, Ok(0))]);
     }
 
-    /// An untaken completion must not keep every later wait awake.
+    /// An untaken completion must not prevent later waits from sleeping.
     fn wait_for_request_sleeps_although_completions_are_untaken() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         stage.settle();

@@ -1,4 +1,4 @@
-//! Connection-only modules, and modules that fail while a worker arms for sleep.
+//! Tests of connection-only modules, and of modules that fail while a worker arms for sleep.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -6,13 +6,13 @@ use std::time::Duration;
 use tieline::{Error, Outcome, PostError, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Messages over one provider, and memory over connections that a connector of the other provider forms.
+/// Returns a lane for messages over one provider, and a lane for memory whose connections a connector of the other provider forms.
 fn formed_by_a_connector() -> Vec<Lane> {
     let rma = Lane::memory("rma").over_circuits().sleeping();
     vec![Lane::messages("am").sleeping(), rma, Lane::connector("mail")]
 }
 
-/// The number of calls to connectors, without collecting and closing.
+/// Returns the number of calls to connectors, without calls that collect or close.
 fn asked(stage: &Stage) -> usize {
     let slots = [Slot::Datagram, Slot::Collect, Slot::ArmConnector];
     slots.iter().map(|slot| stage.world.calls(*slot).len()).sum()
@@ -137,7 +137,7 @@ cases! {
         }
     }
 
-    /// The connector's descriptor is readable and is not read any more.
+    /// The connector's descriptor is readable, but is not polled after the failure.
     fn descriptor_of_broken_connector_wakes_no_sleep() {
         let stage = Stage::new(formed_by_a_connector());
         stage.world.rule(Rule::every(Slot::Collect, Act::Refuse(Status::ProviderFailed)));
@@ -161,7 +161,7 @@ cases! {
         assert_eq!(calls, refused.iter().filter(|refused| !**refused).count());
     }
 
-    /// The provider is not called again, not even to close the module that carried the datagram.
+    /// The core does not call the provider again, not even to close the module that carried the datagram.
     fn module_that_breaks_while_carrying_datagram_is_taken_out_of_use() {
         const WIREUP: u32 = 0xf007;
         let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits()];
@@ -212,7 +212,7 @@ cases! {
         assert!(stage.until(|| log.borrow().contains(&9)));
     }
 
-    /// The endpoint's messages go over that lane, so the endpoint has ended before the next lane would be tried.
+    /// The endpoint's messages use that lane, so the endpoint has ended before the next lane would be tried.
     fn operation_that_ended_with_its_provider_is_not_reposted() {
         for get in [false, true] {
             let slot = if get { Slot::Get } else { Slot::Put };

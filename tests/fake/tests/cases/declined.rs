@@ -1,4 +1,4 @@
-//! A lane that declines a put or get: the next lane to that memory is asked, for this operation only.
+//! Tests of lanes that decline a put or get: the core asks the next lane to that memory, for this operation only.
 
 use crate::cases;
 use crate::shared::copying;
@@ -9,7 +9,7 @@ use tieline_plugin_api::caps::PASSIVE_TARGET;
 
 const DECLINES: Act = Act::Refuse(Status::Declined);
 
-/// Two lanes to memory that decline nothing yet, the better one first, both with this character.
+/// Makes two lanes to memory that do not decline at first, the better one first. `character` changes both.
 fn two(character: fn(Lane) -> Lane) -> Stage {
     let lane = |name, priority| character(Lane { priority, ..Lane::memory(name) });
     Stage::new(vec![Lane::messages("am"), lane("a", 9), lane("b", 1)])
@@ -19,7 +19,7 @@ fn late(lane: Lane) -> Lane {
     lane.late(3)
 }
 
-/// The calls of a slot on one of `a`'s lanes.
+/// Returns the calls of a slot on one of `a`'s lanes.
 fn calls(world: &World, slot: Slot, lane: &str) -> Vec<Call> {
     let at = world.interface(0, lane);
     world.calls(slot).into_iter().filter(|call| call.interface == at).collect()
@@ -29,7 +29,7 @@ fn lens(world: &World, slot: Slot, lane: &str) -> Vec<usize> {
     calls(world, slot, lane).iter().map(|call| call.len).collect()
 }
 
-/// A put or a get of `len` bytes.
+/// Posts a put or a get of `len` bytes.
 fn post(
     stage: &Stage,
     slot: Slot,
@@ -57,7 +57,7 @@ cases! {
                     }
                 }
                 assert_eq!(target.to_vec(0..40).unwrap(), local.to_vec(0..40).unwrap());
-                // Each lane was asked once, and no operation went over messages.
+                // Each lane was asked once, and no operation was emulated by messages.
                 assert_eq!(lens(stage.world, slot, "a"), [8, 40, 8, 40, 8, 40]);
                 assert_eq!(lens(stage.world, slot, "b"), [40, 40, 40]);
                 assert_eq!(stage.a.counters().emulated, 0);
@@ -124,7 +124,7 @@ cases! {
         }
     }
 
-    /// The operation waits for room and is then declined: it stops waiting and asks no lane twice.
+    /// The operation waits for space and is then declined: it stops waiting, and no lane is asked twice.
     fn operation_that_waits_for_room_may_then_be_declined() {
         let stage = two(late);
         stage.world.rule(Rule { times: 3, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a") });
@@ -139,7 +139,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A fence stays with the lane that carries all operations, whatever another lane declines before it.
+    /// A fence applies to the lane that carries all operations, and does not depend on operations that another lane has declined.
     fn a_fence_knows_nothing_of_a_lane_that_has_declined() {
         let stage = two(late);
         stage.world.change("a", |lane| lane.declines_from = 0);
@@ -150,7 +150,7 @@ cases! {
         assert_eq!(calls(stage.world, Slot::Fence, "b").len(), 1, "the fence is not the lane's own");
         assert_eq!(calls(stage.world, Slot::Fence, "a").len(), 0);
         stage.world.forget_rules();
-        // This operation may use the better lane, and so it has to wait.
+        // This operation may use the better lane, and therefore has to wait for it.
         stage.world.change("a", |lane| lane.declines_from = usize::MAX);
         let second = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
         stage.settle();
@@ -161,7 +161,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The lane that a fence relies on declines a later operation: another lane must not overtake.
+    /// The lane that a fence relies on declines a later operation: the operation must not overtake earlier ones on another lane.
     fn operation_declined_behind_fence_does_not_overtake_earlier_ones() {
         for again in [0, 2] {
             let stage = two(late);
@@ -181,7 +181,7 @@ cases! {
         }
     }
 
-    /// The same for an operation that only its lane tracks, because it has completed locally.
+    /// The earlier operation has completed locally, so that only its lane tracks it.
     fn declined_operation_behind_fence_waits_for_locally_completed_ones() {
         for over_messages in [false, true] {
             // The bytes leave, and arrive when the target polls.
@@ -206,7 +206,7 @@ cases! {
         }
     }
 
-    /// Bytes that another lane carried do not tie the operation to a lane that has ended.
+    /// The bytes that another lane carried do not bind the rest of the operation to a lane that has ended.
     fn rest_of_declined_transfer_also_leaves_ended_lane() {
         for why in [Status::Closed, Status::Unreachable] {
             let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a") };
@@ -223,7 +223,7 @@ cases! {
         }
     }
 
-    /// A peer may help to copy what the best lane has declined; that lane takes no part.
+    /// A peer may help to copy a transfer that the best lane has declined; the best lane carries no part of the transfer.
     fn transfer_declined_by_best_lane_goes_to_copying_lane() {
         const LONG: usize = 200 << 10;
         let a = Lane { priority: 9, declines_from: 1000, ..Lane::memory("a").late(3) };
@@ -262,7 +262,7 @@ cases! {
         }
     }
 
-    /// The self-test of a lane uses a size that the lane may not be meant for.
+    /// The self-test of a lane may use a size that the lane declines.
     fn a_module_that_declines_passes_the_self_test() {
         let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma").late(3)]);
         world.change("rma", |lane| lane.declines_from = 100);
@@ -272,7 +272,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// A module with messages only has no self-test and need not reach itself.
+    /// A module that carries only messages has no self-test and need not reach itself.
     fn a_module_without_operations_on_memory_is_not_tried() {
         let world = World::new(1, vec![Lane::messages("am"), Lane::memory("rma")]);
         let report = crate::stage::context(world, &[("TIELINE_SELFTEST", "on")]).report();

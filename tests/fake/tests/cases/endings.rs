@@ -1,4 +1,4 @@
-//! Closing an endpoint: after its posted operations (flush), or immediately (cancel).
+//! Tests of closing an endpoint: after its posted operations (flush), or immediately (cancel).
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -19,7 +19,7 @@ fn lanes() -> Vec<Vec<Lane>> {
     ]
 }
 
-/// Every post returns the same status.
+/// Checks that every post returns the same status, and returns that status.
 fn all_refused(endpoint: &Endpoint, key: &RemoteKey, local: &tieline::Region) {
     let posts: [(&str, Result<Outcome, PostError>); 9] = [
         ("send", endpoint.send(1, 0, b"late")),
@@ -118,7 +118,7 @@ cases! {
             assert_eq!(stage.a.pending(), 0);
             all_refused(&stage.ab, &key, &local);
             assert_eq!(stage.ab.close(Close::Cancel).map(|outcome| outcome.is_done()), Ok(true));
-            // The provider still has the memory.
+            // The provider still uses the memory.
             let local = local.close().unwrap_err().region;
             stage.world.forget_rules();
             stage.world.release_held();
@@ -141,7 +141,7 @@ cases! {
         let local = stage.local(vec![0; 64]);
         let mine = stage.at_a.register(vec![9; 8]).unwrap();
         stage.settle();
-        // `b` sends requests as well, and is answered over the route back to it.
+        // The worker `b` also sends requests, and is answered over the route back to `b`.
         let their_key = stage.ba.import_key(&mine.remote_key().unwrap()).unwrap();
         let into = stage.at_b.register(vec![0; 8]).unwrap();
         let get = pending(stage.ab.get(&local, 0..64, &key, 0));
@@ -198,7 +198,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The endpoint exists while one of its messages waits to be received, or while a key is held. Requests of its peer are
+    /// The endpoint remains while one of its messages waits to be received, or while a key is held. Requests of its peer are
     /// answered over it and need no other connection.
     fn unheld_endpoint_answers_its_peer_while_it_exists() {
         for by_a_key in [false, true] {

@@ -1,4 +1,4 @@
-//! Unsolicited answers, and messages of a later protocol version.
+//! Tests of unsolicited answers, and of messages of a later protocol version.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -19,8 +19,8 @@ fn get_data(position: u64, status: i32, data: &[u8]) -> Vec<u8> {
     [&position.to_le_bytes()[..], &status.to_le_bytes(), &[0; 4], data].concat()
 }
 
-/// A range of a region as requests encode it: number and generation, which follow the head and the context's number in its key, and
-/// the offset.
+/// Encodes a range of a region as requests do: the number and generation, which follow the head and the context's number in the
+/// region's key, and the offset.
 fn range(region: &Region, offset: u64) -> Vec<u8> {
     [&region.remote_key().unwrap()[21..37], &offset.to_le_bytes()].concat()
 }
@@ -34,7 +34,7 @@ fn ask_get(region: &Region, offset: u64, len: u64) -> Vec<u8> {
     [&range(region, offset)[..], &len.to_le_bytes()].concat()
 }
 
-/// An operation that a provider has accepted is completed by no message of the peer, and its memory stays.
+/// Checks that no message of the peer completes an operation that a provider has accepted, and that its memory stays registered.
 fn only_the_provider_ends(
     slot: Slot,
     post: impl Fn(&Endpoint, &Region, &RemoteKey) -> Result<Outcome, PostError>,
@@ -44,7 +44,7 @@ fn only_the_provider_ends(
     let (_target, key) = stage.target(vec![7; 64]);
     let local = stage.local(vec![1; 64]);
     if slot == Slot::Flush {
-        // After a local completion, the flush of a lane waits for it.
+        // The put has completed locally, so the flush of a lane waits for it.
         let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local).unwrap();
         let _ = stage.finish(put).unwrap();
     }
@@ -70,7 +70,7 @@ fn only_the_provider_ends(
     assert!(stage.a.counters().malformed > 0, "lies are counted");
 }
 
-/// The number in the request of the last emulated atomic.
+/// Returns the number in the request of the last emulated atomic.
 fn question(stage: &Stage) -> u64 {
     let asked = |slot| stage.world.calls(slot).into_iter().rfind(|call| call.id == ATOMIC);
     asked(Slot::Short).or(asked(Slot::Packed)).expect("a question").cookie
@@ -93,7 +93,7 @@ cases! {
         only_the_provider_ends(Slot::Flush, |ab, _, _| ab.flush());
     }
 
-    /// An emulated put also has a number, and only the responder may complete it.
+    /// An emulated put has a number, and only the responder may complete the put.
     fn a_third_process_cannot_answer_for_the_peer_that_was_asked() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let third = crate::stage::context(stage.world, &[]);
@@ -113,7 +113,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Neither the kinds nor the numbers of the core's own messages are interchangeable.
+    /// The kinds and the numbers of the core's own messages are not interchangeable.
     fn an_emulated_atomic_is_not_ended_by_an_answer_to_a_get() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -140,7 +140,7 @@ cases! {
         assert_eq!(stage.end_of(&second), Some(Ok(5)), "an old answer ended a new operation");
     }
 
-    /// The answer of the right peer to the right get is written to the get's range or nowhere.
+    /// The answer of the right peer to the right get is written inside the get's range or is dropped.
     fn an_answer_to_a_get_writes_nowhere_but_in_its_range() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (_target, key) = stage.target(vec![7; 64]);
@@ -149,7 +149,7 @@ cases! {
         let asked = stage.world.calls(Slot::Short).into_iter().rfind(|call| call.id == GET);
         let cookie = asked.expect("a question").cookie;
         let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
-        // The last two lie within the range, and would count as bytes that have not arrived.
+        // The last two pairs lie within the range, and would count as bytes that have not arrived.
         for (position, len) in [(4, 8), (8, 8), (0, 9), (u64::MAX, 8), (u64::MAX - 7, 8), (1 << 40, 1), (4, 4), (7, 1)] {
             stage.world.forge(b, a, GET_DATA, cookie, &get_data(position, 0, &vec![9; len]));
         }
@@ -161,7 +161,7 @@ cases! {
         assert_eq!(local.to_vec(0..64).unwrap(), [vec![1; 24], vec![7; 8], vec![1; 32]].concat());
     }
 
-    /// docs/wire.md: a later minor of the same major appends fields to messages without a payload.
+    /// As docs/wire.md states, a later minor of the same major may append fields to messages without a payload.
     fn fields_of_a_later_version_are_left_alone() {
         const TAIL: [u8; 5] = [0xee; 5];
         const SEVENS: u64 = 0x0707_0707_0707_0707;
@@ -183,14 +183,14 @@ cases! {
         assert_eq!(stage.end_of(&request), Some(Ok(1234)));
     }
 
-    /// docs/wire.md: a later minor of the same major may add messages.
+    /// As docs/wire.md states, a later minor of the same major may add messages.
     fn messages_of_a_later_version_are_dropped_and_counted() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let log = stage.log_at_b(5);
         let (target, _key) = stage.target(vec![0; 64]);
         let (a, b) = (stage.world.interface(0, "all"), stage.world.interface(1, "all"));
         let atomic = ask_atomic(&target, 0, 5);
-        // The last value is wider than any id.
+        // The last value is larger than any id.
         for id in [0xf0fd, 0xffff, 0x1_0000 + ATOMIC] {
             stage.world.forge(a, b, id, 1 << 40, &atomic);
         }

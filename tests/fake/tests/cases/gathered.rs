@@ -1,4 +1,4 @@
-//! Messages whose payload a transport gathers from the application's memory.
+//! Tests of messages whose payload a transport gathers from the application's memory.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -7,7 +7,7 @@ use std::rc::Rc;
 use tieline::Status;
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// A lane that gathers.
+/// Makes a lane that gathers messages.
 fn lane() -> Lane {
     Lane { max_zcopy: 1000, ..Lane::whole("all") }
 }
@@ -15,7 +15,7 @@ fn lane() -> Lane {
 /// The header and the payload of a message.
 type Came = (u64, Vec<u8>);
 
-/// Records the messages with id 5 at `b`, with their headers.
+/// Records the messages with id 5 at `b`, with the headers of the messages.
 fn told(stage: &Stage) -> Rc<RefCell<Vec<Came>>> {
     let told = Rc::new(RefCell::new(Vec::new()));
     let seen = told.clone();
@@ -59,7 +59,7 @@ cases! {
             let posted = match n % 4 {
                 0 => stage.ab.send(5, n, &[0; 9]),
                 1 => stage.ab.send_regions(5, n, &[piece(0), piece(9), piece(100)]),
-                // Longer than the lane's limit for gathered messages, and with more pieces.
+                // The message is longer than the lane's limit for gathered messages, and has more pieces.
                 2 => stage.ab.send_regions(5, n, &[(&local, 0..1500)]),
                 _ => stage.ab.send_regions(5, n, &[0, 20, 40, 60, 80].map(piece)),
             };

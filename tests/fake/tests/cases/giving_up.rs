@@ -1,4 +1,4 @@
-//! Operations that are cancelled, or whose outcome is unknown.
+//! Tests of operations that are cancelled, or whose outcome is unknown.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -6,7 +6,7 @@ use tieline::{Access, Completion, CompletionError, PostError, Request, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps::CANCEL;
 
-/// Asserts that an operation of `a` has already ended as cancelled.
+/// Asserts that an operation of `a` has ended as cancelled.
 #[track_caller]
 fn canceled_now(stage: &Stage, request: &Request) {
     let ended = stage.a.test(request).expect("it has ended").unwrap_err();
@@ -149,7 +149,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// None of it is posted, whichever lane it waits for and whichever lane has declined it.
+    /// No part of the operation is posted, for any lane that it waits for and any lane that has declined it.
     fn operation_queued_for_synchronous_lane_can_be_canceled() {
         let lanes = |at_once: fn(Lane) -> Lane| {
             let lane = |name, priority| at_once(Lane { priority, max_put: 16, ..Lane::memory(name) });
@@ -180,7 +180,7 @@ cases! {
         }
     }
 
-    /// The put is an operation of the endpoint to the peer's service worker, and waits on this side.
+    /// The put is an operation of the endpoint to the peer's service worker, and waits in `a`.
     fn operation_held_by_fence_from_service_worker_can_be_canceled() {
         for thread in ["off", "on"] {
             let on = [("TIELINE_PROGRESS_THREAD", thread)];
@@ -222,7 +222,7 @@ cases! {
         }
     }
 
-    /// The application requested no cancellation.
+    /// The application did not request the cancellation.
     fn unrequested_cancel_by_provider_is_reported_by_flush() {
         let stage = Stage::new(vec![Lane::whole("all").with(CANCEL)]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -239,7 +239,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The fake records a fault if memory is released that such an operation uses.
+    /// The fake provider records a fault if memory is released that such an operation uses.
     fn memory_of_operation_with_unknown_outcome_is_retained_until_close() {
         for lane in [Lane::whole("all"), Lane::whole("all").over_circuits()] {
             let stage = Stage::new(vec![lane]);

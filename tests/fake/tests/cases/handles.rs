@@ -1,4 +1,4 @@
-//! Key handles: resolved once, bounded, and accepted only from the responder.
+//! Tests of key handles: resolved once, bounded, and accepted only from the responder.
 
 use crate::cases;
 use crate::progress_thread::{comes, with_threads};
@@ -10,7 +10,7 @@ const REPLY: u32 = 0xf004;
 const KEY: u32 = 0xf00d;
 const KEY_IS: u32 = 0xf00e;
 
-/// The request that a pending lookup has sent.
+/// Returns the request that a pending lookup has sent.
 #[track_caller]
 fn asked(lookup: Result<KeyLookup, PostError>) -> Request {
     match lookup.unwrap() {
@@ -19,7 +19,7 @@ fn asked(lookup: Result<KeyLookup, PostError>) -> Request {
     }
 }
 
-/// The key of a handle, looked up as often as needed.
+/// Looks up the key of a handle until the lookup completes, and returns the key.
 fn resolved(stage: &Stage, over: &Endpoint, handle: KeyHandle) -> Result<RemoteKey, Status> {
     loop {
         match over.key_by_handle(handle).unwrap() {
@@ -31,7 +31,7 @@ fn resolved(stage: &Stage, over: &Endpoint, handle: KeyHandle) -> Result<RemoteK
     }
 }
 
-/// The number of key requests that a worker has sent.
+/// Returns the number of key requests that a worker has sent.
 fn questions(stage: &Stage) -> usize {
     stage.world.calls(Slot::Short).iter().filter(|call| call.id == KEY).count()
 }
@@ -70,7 +70,7 @@ cases! {
         assert_eq!(target.to_vec(0..8).unwrap(), [7; 8]);
     }
 
-    /// A handle of a region that was closed, and one that never existed.
+    /// The test uses a handle of a region that was closed, and a handle that never existed.
     fn handle_of_no_region_is_refused_and_not_reported_by_flush() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let target = stage.at_b.register(vec![0; 8]).unwrap();
@@ -104,7 +104,7 @@ cases! {
         assert_eq!(lent.handle().unwrap_err().status(), Status::Invalid);
     }
 
-    /// The refusal comes by message, or from a lane that checks keys itself.
+    /// The refusal arrives by message, or from a lane that checks keys itself.
     fn cached_key_is_not_returned_after_first_refusal() {
         for lanes in [vec![Lane::messages("all")], vec![Lane::whole("all")], vec![Lane::whole("all").synchronous()]] {
             let stage = Stage::new(lanes);
@@ -136,7 +136,7 @@ cases! {
         assert_eq!(resolved(&stage, &stage.ab, handle).map(drop), Err(Status::KeyRejected));
     }
 
-    /// Emulated operations go over a separate endpoint there.
+    /// In this test, emulated operations use a separate endpoint.
     fn refusal_by_progress_thread_is_handled_too() {
         let stage = with_threads();
         let target = stage.at_b.register(vec![0; 8]).unwrap();
@@ -167,7 +167,7 @@ cases! {
         let stranger = stage.world.interface(2, "all");
         let malformed = stage.a.counters().malformed;
         stage.world.forge(stranger, a, KEY_IS, token, &bait);
-        // Keys from the right peer for requests that were never sent, and an answer without a key.
+        // The test forges keys from the right peer for requests that were never sent, and an answer without a key.
         stage.world.forge(b, a, KEY_IS, token ^ 1 << 40, &bait);
         stage.world.forge(b, a, KEY_IS, 0, &bait);
         stage.world.forge(b, a, REPLY, token, &[0; 12]);
@@ -180,7 +180,7 @@ cases! {
         assert_eq!(key.len(), 8);
     }
 
-    /// A request of another kind is not answered by a key either.
+    /// A request of another kind is not answered by a key.
     fn a_key_ends_nothing_but_the_question_for_it() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -210,7 +210,7 @@ cases! {
             assert_eq!(error.status(), Status::KeyRejected);
             drop((question, asked(stage.ab.key_by_handle(never_given()))));
             stage.settle();
-            // The real answer arrives too late.
+            // The real answer arrives after the request has ended.
             assert_eq!(stage.a.counters().malformed, malformed + 2);
         }
         assert!(stage.ab.error().is_none());
@@ -285,7 +285,7 @@ cases! {
         assert!(resolved(&stage, &stage.ab, handle).is_ok());
     }
 
-    /// docs/wire.md: messages that a later minor has added are not sent to an earlier one.
+    /// As docs/wire.md states, messages that a later minor has added are not sent to a peer of an earlier minor.
     fn a_peer_of_an_earlier_version_is_not_asked() {
         let stage = Stage::new(vec![Lane::messages("all")]);
         let mut address = stage.b.address().unwrap();

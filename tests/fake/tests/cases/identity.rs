@@ -1,4 +1,4 @@
-//! Identities of endpoints and peers: numbers, user data, the sender of a message, the endpoint that failed.
+//! Tests of the identities of endpoints and peers: numbers, user data, the sender of a message, the endpoint that failed.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tieline::{Endpoint, PeerId, Status, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// The senders of messages with id 5 as `b` sees them: the peer's number, and the user data of the endpoint to it.
+/// The senders of messages with id 5, as `b` receives them: the peer's number, and the user data of the endpoint to it.
 type Senders = Log<(PeerId, Option<u64>)>;
 type Log<T> = Rc<RefCell<Vec<T>>>;
 
@@ -39,7 +39,7 @@ fn broken(stage: &Stage) {
     stage.settle();
 }
 
-/// Registers another handler when it is dropped.
+/// A value that registers another handler when it is dropped.
 struct Again(Weak<Worker>, Rc<Cell<u32>>);
 
 impl Drop for Again {
@@ -90,7 +90,7 @@ cases! {
         assert_eq!(*seen.borrow(), [(number, Some(2))]);
         drop(later);
         log.borrow_mut().clear();
-        // The endpoint that answers go through belongs to the library.
+        // The endpoint that carries the answers belongs to the library.
         let met = ab.flush_messages().unwrap();
         let _ = ab.send(5, 0, b"").unwrap();
         (0..200).for_each(|_| turn());
@@ -110,7 +110,7 @@ cases! {
         assert_eq!(again.peer(), number);
     }
 
-    /// Two thousand other peers come and go, of whom a thousand are remembered.
+    /// Two thousand other peers connect and leave, and the worker remembers a thousand of them.
     fn peer_with_endpoint_keeps_its_number_among_many_peers() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let third = crate::stage::context(stage.world, &[]);

@@ -1,5 +1,5 @@
-//! The registrations and keys that a provider sees. Keys that serve all endpoints of an interface are imported once per peer, and
-//! dropped with the last user.
+//! Tests of the registrations and keys that a provider sees. A key that serves all endpoints of an interface is imported once per
+//! peer, and dropped with the last user.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -10,7 +10,7 @@ use tieline_plugin_api::register_flags;
 
 const MANY: usize = 50;
 
-/// Endpoints from `a` to `b`, each with its own handle of the same key.
+/// Makes endpoints from `a` to `b`, each with its own handle of the same key.
 fn endpoints(stage: &Stage, bytes: &[u8]) -> Vec<(Endpoint, RemoteKey)> {
     let to = stage.b.address().unwrap();
     let endpoint = |_| {
@@ -21,14 +21,14 @@ fn endpoints(stage: &Stage, bytes: &[u8]) -> Vec<(Endpoint, RemoteKey)> {
     (0..MANY).map(endpoint).collect()
 }
 
-/// How often a key was imported and dropped, by the interface and by endpoints.
+/// Returns the number of imports and drops of a key, by the interface and by endpoints.
 fn calls(stage: &Stage) -> [usize; 4] {
     [Slot::ImportShared, Slot::DropShared, Slot::ImportKey, Slot::DropKey]
         .map(|slot| stage.world.calls(slot).len())
 }
 
 cases! {
-    /// The promise is not an access right: keys and peers do not carry it.
+    /// The promise of relaxed ordering is not an access right: keys do not carry it to peers.
     fn relaxed_ordering_is_passed_with_registration_only() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         for (access, flags) in [

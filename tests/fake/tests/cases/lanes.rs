@@ -1,4 +1,4 @@
-//! The effect of a lane's properties on order, completion and sizes.
+//! Tests of the effects of a lane's properties on order, completion and sizes.
 
 use crate::cases;
 use crate::stage::{Stage, context, pending};
@@ -61,7 +61,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The put goes over one lane, the atomic over messages: the order within each lane does not order these two.
+    /// The put uses a lane and the atomic uses messages: the order within each lane does not order these two operations.
     fn an_atomic_behind_a_fence_waits_for_a_put_on_another_lane() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").without_atomics()];
         let stage = Stage::new(lanes);
@@ -80,7 +80,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The reverse: the atomic over messages comes first.
+    /// The atomic, which uses messages, is posted before the put.
     fn a_put_behind_a_fence_waits_for_an_emulated_atomic() {
         let lanes = vec![Lane::messages("am").late(20), Lane::memory("rma").without_atomics()];
         let stage = Stage::new(lanes);
@@ -114,7 +114,7 @@ cases! {
         assert_eq!((stage.end_of(&put), stage.end_of(&atomic)), (Some(Ok(0)), Some(Ok(0))));
     }
 
-    /// The failure of a locally completed operation is reported by the next flush, whatever fences lie between.
+    /// The failure of a locally completed operation is reported by the next flush, regardless of fences in between.
     fn a_fence_swallows_no_failure() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -126,7 +126,7 @@ cases! {
         stage.ab.fence().unwrap();
         let flushed = stage.ended(stage.ab.flush());
         assert_eq!(flushed.expect_err("a put was refused").status(), Status::KeyRejected);
-        // It is reported once.
+        // The failure is reported once.
         assert_eq!(stage.finish(stage.ab.flush().unwrap()), Ok(0));
     }
 
@@ -149,7 +149,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The device may be notified of all of them together; each last operation says explicitly that no more follow.
+    /// The device may be notified of all pieces together; each last piece carries no flag that more pieces follow.
     fn all_but_the_last_piece_of_a_cut_transfer_say_that_more_follows() {
         for (len, many) in [(10, 1), (100, 1), (101, 2), (1000, 10), (6_600, 66)] {
             for slot in [Slot::Put, Slot::Get] {
@@ -165,7 +165,7 @@ cases! {
                 assert_eq!(target.to_vec(0..len).unwrap(), local.to_vec(0..len).unwrap());
                 let calls = stage.world.calls(slot);
                 let said: Vec<bool> = calls.iter().map(|call| call.flags & MORE != 0).collect();
-                // After the 64th piece the others wait until some have completed.
+                // After the 64th piece, the other pieces wait until some pieces have completed.
                 let follows = |n: usize| n + 1 != many && n != 63;
                 assert_eq!(said[..many.min(64)], (0..many.min(64)).map(follows).collect::<Vec<_>>());
                 assert_eq!((said.len(), said.last()), (many, Some(&false)));
@@ -202,7 +202,7 @@ cases! {
         }
     }
 
-    /// The next flush reports the failure of a native put that had completed locally, too.
+    /// The next flush also reports the failure of a native put that had completed locally.
     fn failure_of_locally_completed_native_put_is_reported_by_flush() {
         let stage = Stage::new(vec![Lane::whole("all").late(5)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -223,11 +223,11 @@ cases! {
         let error = stage.end_of(&put).expect("an end").expect_err("there is no such region");
         assert_eq!(error.status(), Status::KeyRejected);
         assert!(!error.why().is_empty(), "{error}");
-        // The failure belonged to that operation.
+        // The failure belongs to that operation, not to the endpoint.
         assert!(stage.ab.error().is_none());
     }
 
-    /// A lane that has no room at times costs time and nothing else.
+    /// A lane that returns `Again` at times only delays operations.
     fn a_lane_without_room_delays_and_loses_nothing() {
         let lane = Lane { again: 700, ..Lane::whole("all").late(3) };
         let stage = Stage::new(vec![lane]);
@@ -324,7 +324,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// `Done` carries the value of a fetching atomic, otherwise 0, on every lane.
+    /// `Done` contains the value of a fetching atomic, and 0 for other operations, on every lane.
     fn an_atomic_without_a_result_brings_none() {
         for lane in [Lane::whole("all").late(2), Lane::whole("all").synchronous(), Lane::messages("all")] {
             let stage = Stage::new(vec![lane]);
@@ -334,7 +334,7 @@ cases! {
         }
     }
 
-    /// Each side has operations behind a fence, and waits for an answer of the other.
+    /// Each side has operations that wait at a fence, and waits for an answer of the other side.
     fn two_that_wait_at_fences_answer_each_other() {
         let stage = Stage::new(vec![Lane::messages("am").late(2)]);
         let (target, key) = stage.target(vec![0; 64]);
@@ -355,7 +355,7 @@ cases! {
         assert_eq!(own.to_vec(0..40).unwrap(), [2; 40]);
     }
 
-    /// A key import that a provider deferred is retried in the course of operations.
+    /// A key import that a provider deferred is retried while operations are posted.
     fn operations_use_better_lane_once_provider_has_it() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name).synchronous() };
         let stage = Stage::new(vec![Lane::messages("am"), lane("good", 9), lane("plain", 1)]);
@@ -431,7 +431,7 @@ cases! {
         }
     }
 
-    /// An operation waits for a lane without room; it does not switch to another lane.
+    /// An operation waits for a lane that returns `Again`; it does not switch to another lane.
     fn operation_that_waits_for_room_stays_on_its_lane() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").late(2)]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -470,10 +470,10 @@ cases! {
         assert_eq!(end(&other).status(), Status::KeyRejected, "it had a reason of its own");
     }
 
-    /// A provider may number its peers freely: by queue pairs, by positions in memory.
+    /// A provider may choose any peer numbers, for instance queue pair numbers or memory positions.
     fn numbers_of_peers_may_be_any() {
         let far = Lane { apart: 1 << 40, ..Lane::messages("all") };
-        // Both have met: each has answered the other.
+        // Each side has answered the other, so both know each other's peer number.
         let stage = Stage::new(vec![far]);
         let (_target, key) = stage.target(vec![0; 64]);
         assert_eq!(stage.finish(stage.ab.fetch_add(&key, 0, 5).unwrap()), Ok(0));
@@ -507,7 +507,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A target without a progress thread.
+    /// The target has no progress thread.
     fn a_key_says_whether_its_operations_wait_for_progress_of_the_target() {
         let memory = Lane::memory("rma");
         let waiting = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory.clone() };

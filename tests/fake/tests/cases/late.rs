@@ -1,4 +1,5 @@
-//! Puts that complete locally and fail later: every flush that covers such a put reports the failure, and no other failure is lost.
+//! Tests of puts that complete locally and fail later: every flush that covers such a put reports the failure, and no other failure
+//! is lost.
 
 use crate::cases;
 use crate::progress_thread::{comes, is_done};
@@ -9,13 +10,13 @@ use tieline_plugin_api::caps;
 
 const REFUSED: Act = Act::FailLater(Status::KeyRejected);
 
-/// Messages, and two lanes to memory, the better one first.
+/// Returns a lane for messages, and two lanes to memory, the better one first.
 fn two() -> Stage {
     let lane = |name, priority| Lane { priority, ..Lane::memory(name) };
     Stage::new(vec![Lane::messages("am"), lane("a", 9), lane("b", 1)])
 }
 
-/// A put of `a` that has completed locally, and whose bytes are in flight.
+/// Posts a put of `a` that has completed locally, and whose bytes are in flight.
 #[track_caller]
 fn put_locally(stage: &Stage, ab: &Endpoint, key: &RemoteKey) {
     let put = ab.put_with(&stage.local(vec![1; 8]), 0..8, key, 0, Completion::Local);
@@ -35,13 +36,13 @@ fn flushes(stage: &Stage) -> Vec<Call> {
     stage.world.calls(Slot::Flush).into_iter().filter(|call| !call.refused).collect()
 }
 
-/// A put that is held.
+/// Posts a put that the lane holds.
 fn held(stage: &Stage, key: &RemoteKey) -> Request {
     stage.world.rule(Rule::next(Slot::Put, Act::Hold));
     pending(stage.ab.put_bytes(&[7; 8], key, 8))
 }
 
-/// Two endpoints that share one connection to a peer's service worker, and a region there.
+/// Makes two endpoints that share one connection to a peer's service worker, and a region of that peer.
 fn sharing() -> (Stage, Endpoint, Region, [RemoteKey; 2]) {
     let memory = Lane::memory("rma");
     let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory }.over_circuits();
@@ -69,7 +70,7 @@ fn sharing() -> (Stage, Endpoint, Region, [RemoteKey; 2]) {
     (stage, other, target, [key, theirs])
 }
 
-/// The result of an operation that ends while other threads run.
+/// Waits for the result of an operation while other threads run.
 fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
     let request = match outcome {
         Outcome::Done(value) => return Ok(value),
@@ -85,7 +86,7 @@ fn end_of(stage: &Stage, outcome: Outcome) -> Result<u64, Status> {
 }
 
 cases! {
-    /// The older flush flushes the lane for both, and the lane reports the failure once.
+    /// The older flush flushes the lane for both flushes, and the lane reports the failure once.
     fn failure_found_by_older_flush_is_reported_by_covering_younger_one() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -98,7 +99,7 @@ cases! {
         let younger = pending(stage.ab.flush());
         stage.world.release_held();
         assert_eq!(status(stage.end_of(&held)), Ok(0));
-        // The older flush may report it too: both wait for the same flush of the lane.
+        // The older flush may also report the failure: both wait for the same flush of the lane.
         assert_eq!(status(stage.end_of(&older)), Err(Status::KeyRejected));
         assert_eq!(status(stage.end_of(&younger)), Err(Status::KeyRejected));
         assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
@@ -126,7 +127,7 @@ cases! {
         assert_eq!(flushed(&stage, &stage.ab), Ok(0), "it is told");
     }
 
-    /// A lane that refuses the flush itself fails both flushes, too.
+    /// A lane that refuses the flush itself also fails both flushes.
     fn lane_that_refuses_flush_fails_every_flush_that_covers_it() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -145,7 +146,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A put that leaves the lane of a fence flushes that lane first, long before the open flush may.
+    /// A put that leaves the lane of a fence flushes that lane before the open flush may do so.
     fn failure_found_by_put_leaving_its_lane_is_reported_by_open_flush() {
         for report in [0, 40] {
             let stage = two();
@@ -166,7 +167,7 @@ cases! {
         }
     }
 
-    /// If no flush is open, the next one reports it.
+    /// If no flush is open, the next flush reports the failure.
     fn failure_found_by_put_leaving_its_lane_is_reported_by_next_flush() {
         let stage = two();
         let (_target, key) = stage.target(vec![0; 64]);
@@ -181,11 +182,11 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// That flush stands before the leaving put, and its flush of the lane was posted behind.
+    /// The open flush was posted before the leaving put, and its flush of the lane was posted later.
     fn put_leaving_lane_of_fence_waits_for_running_flush_of_that_lane() {
         let stage = two();
         let (target, key) = stage.target(vec![0; 64]);
-        // This put is carried out last: its bytes have left.
+        // This put is carried out last, because its bytes were copied.
         let local = stage.local(vec![1; 8]);
         stage.world.change("a", |lane| lane.delay = 400);
         let first = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
@@ -278,7 +279,7 @@ cases! {
             assert_eq!(stage.a.counters().connections, connections, "it takes over the other's");
             put_locally(&stage, &ab, &key);
             assert_eq!(flushed(&stage, &ab), Ok(0), "{no_room}");
-            // It reports the failures of its own puts.
+            // The endpoint reports the failures of its own puts.
             stage.world.rule(Rule::next(Slot::Put, REFUSED));
             put_locally(&stage, &ab, &key);
             assert_eq!(flushed(&stage, &ab), Err(Status::KeyRejected), "{no_room}");

@@ -1,4 +1,4 @@
-//! Endpoints whose limits are lower than those of their module.
+//! Tests of endpoints whose limits are lower than those of their module.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -18,8 +18,8 @@ fn narrow() -> Lane {
     Lane { limits: LESS, ..Lane::whole("all") }
 }
 
-/// Posts messages of all lengths up to the longest, and puts and gets of several pieces; the fake records a fault for each that is
-/// too long.
+/// Posts messages of all lengths up to the longest, and puts and gets of several pieces; the fake provider records a fault for each
+/// operation that is too long.
 #[track_caller]
 fn everything_fits(stage: &Stage) {
     assert_eq!(stage.ab.max_message().unwrap(), 100);
@@ -55,7 +55,8 @@ cases! {
         }
     }
 
-    /// An endpoint of a circuit may not know its limits yet, and is asked once more when it is connected.
+    /// The core reads the limits again when the endpoint is connected, because an endpoint of a circuit may not know its limits
+    /// earlier.
     fn endpoint_limits_are_read_after_connect_and_when_connected() {
         for (lane, times) in [(narrow(), 1), (narrow().over_circuits(), 2)] {
             let stage = Stage::new(vec![lane]);
@@ -73,7 +74,7 @@ cases! {
         }
     }
 
-    /// The limit is negotiated while the connection forms.
+    /// The limit is negotiated during connection setup.
     fn limits_known_only_after_connection_are_used() {
         for max_packed in [100, 63] {
             let limits = EndpointLimits { max_packed, ..LESS };
@@ -87,7 +88,7 @@ cases! {
             assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 64], &key, 0)), Ok(0));
             assert_eq!(target.to_vec(0..64).unwrap(), [1; 64]);
             assert!(stage.world.was_refused(Slot::Limits), "nobody asked while it formed");
-            // A limit too low for the library's own messages rules the lane out.
+            // A limit that is too low for the library's own messages excludes the lane.
             let used = max_packed == 100;
             let path = if used { "fake:late/late" } else { "emulated over fake:am/am" };
             assert_eq!(&*key.path(), path);
@@ -123,7 +124,7 @@ cases! {
         }
     }
 
-    /// A message that waits for a connection was checked against the module's limit.
+    /// The length of a message that waits for a connection was checked against the module's limit.
     fn queued_message_too_long_for_endpoint_fails_as_too_large() {
         let stage = Stage::new(vec![narrow()]);
         let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
@@ -158,7 +159,7 @@ cases! {
         }
     }
 
-    /// Wire-up datagrams are messages too.
+    /// Wire-up datagrams are subject to the same limit as messages.
     fn an_endpoint_that_cannot_carry_them_carries_no_datagrams() {
         const WIREUP: u32 = 0xf007;
         let lanes = vec![Lane::messages("am").on_other_provider(), Lane::memory("rma").over_circuits()];
@@ -196,7 +197,7 @@ cases! {
                 assert_eq!(stage.a.pending(), before, "{when}");
             };
             claim(&stage.ab, "at once");
-            // The lane has no room, and messages are queued.
+            // The lane returns `Again`, so messages are queued.
             let full = [Slot::Short, Slot::Packed];
             full.iter().for_each(|slot| stage.world.rule(Rule::every(*slot, Act::Refuse(Status::Again))));
             claim(&stage.ab, "where there is no room");
@@ -215,7 +216,7 @@ cases! {
             }
             assert!(stage.until(|| seen.borrow().len() == 3));
             stage.settle();
-            // Two endpoints have no order between them.
+            // Messages of two endpoints have no order, so the test sorts them.
             seen.borrow_mut().sort_unstable();
             assert_eq!((&*seen.borrow(), stage.a.pending()), (&vec![1, 2, 3], 0));
             stage.assert_no_faults();

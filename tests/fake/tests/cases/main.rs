@@ -1,4 +1,5 @@
-//! Each case checks one guarantee: lying peers, failing providers and slow lanes must not harm the application.
+//! The cases of the fake provider. Each case checks one guarantee: lying peers, failing providers and slow lanes must not harm the
+//! application.
 
 mod announced;
 mod bounds;
@@ -36,7 +37,7 @@ mod waiting;
 mod ways;
 mod workers;
 
-/// Declares cases: each is a test of the same name.
+/// Declares cases: each name becomes a test.
 macro_rules! cases {
     ($( $(#[$doc:meta])* fn $name:ident() $body:block )*) => {
         $( $(#[$doc])* #[test] fn $name() $body )*

@@ -1,4 +1,4 @@
-//! Puts that notify the target: by the lane itself, in the message with the last bytes, or in a separate message.
+//! Tests of puts that notify the target: by the lane itself, in the message with the last bytes, or in a separate message.
 
 use crate::cases;
 use crate::progress_thread::{comes, is_done};
@@ -10,7 +10,7 @@ use tieline::{Completion, PeerId, PostError, Region, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
-/// The notifications that the target's handler received, and the contents of its memory at that time.
+/// The notifications that the target's handler received, each with the contents of the target's memory at that time.
 type Told = Rc<RefCell<Vec<(PeerId, u32, Vec<u8>)>>>;
 
 fn told_at_b(stage: &Stage, target: &Region) -> Told {
@@ -28,7 +28,7 @@ fn words(told: &Told) -> Vec<u32> {
     told.borrow().iter().map(|(_, word, _)| *word).collect()
 }
 
-/// The routes of a put and its notification.
+/// Returns the possible routes of a put and its notification.
 fn ways() -> Vec<(&'static str, Vec<Lane>)> {
     let messages = || Lane::messages("am");
     let rail = |name, telling: bool| {
@@ -51,7 +51,7 @@ fn ways() -> Vec<(&'static str, Vec<Lane>)> {
     ]
 }
 
-/// The address of a worker whose protocol has this minor version.
+/// Changes the minor version of the protocol in a worker's address.
 pub(crate) fn with_minor(mut address: Vec<u8>, minor: u8) -> Vec<u8> {
     let (place, end) = (5 + 16 + 1, address.len() - 4);
     address[place] = minor;
@@ -103,7 +103,7 @@ cases! {
         }
     }
 
-    /// The earlier puts went another route, completed locally, or have not completed.
+    /// The earlier puts used another route, completed locally, or have not completed.
     fn every_put_before_it_is_there() {
         for telling in [true, false] {
             for completion in [Completion::Local, Completion::Remote] {
@@ -125,7 +125,7 @@ cases! {
                 assert!(stage.until(|| told.borrow().len() == 2));
                 let told = told.take();
                 for (_, word, bytes) in told {
-                    // The second notification need not come behind the first, which went another route.
+                    // The second notification may precede the first, which used another route.
                     assert_eq!(bytes[..8 + 8 * word as usize], [3; 24][..8 + 8 * word as usize]);
                 }
                 stage.assert_no_faults();
@@ -150,7 +150,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The fence waits for the operations before it, and not for the notification.
+    /// The fence waits for the operations before it, but not for the notification.
     fn notifying_put_behind_fence_completes() {
         for telling in [true, false] {
             let a = Lane { priority: 9, ..Lane::memory("a") };
@@ -214,7 +214,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The bytes go in messages as there is room, and take room in the queue only while they wait.
+    /// The bytes are sent in messages, and count in the queue only while they wait.
     fn notifying_put_longer_than_queue_bound_completes() {
         const LONG: usize = 40_000;
         let lanes = vec![Lane::messages("am"), Lane::memory("rma")];
@@ -265,7 +265,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// When the lane fails, queued puts go by another lane, which does not notify by itself.
+    /// When the lane fails, queued puts use another lane, which does not notify by itself.
     fn notification_of_lost_lane_takes_another_route() {
         let a = Lane { priority: 9, ..Lane::memory("a").telling(32) };
         let stage = Stage::new(vec![Lane::messages("am"), a, Lane::memory("b").late(9)]);
@@ -296,7 +296,7 @@ cases! {
             for slot in [Slot::Put, Slot::PutNotify] {
                 stage.world.rule(Rule::every(slot, Act::FailLater(Status::KeyRejected)));
             }
-            // Over messages the target refuses: its region has been replaced by then.
+            // The target refuses the put over messages, because its region has been replaced.
             drop(target);
             stage.b.on_notification({
                 let told = told.clone();
@@ -310,7 +310,7 @@ cases! {
         }
     }
 
-    /// The notification goes its own route, and outlives its endpoint.
+    /// The notification uses a separate route, and outlives its endpoint.
     fn notification_of_done_put_arrives_although_endpoint_is_dropped() {
         for (way, lanes) in ways() {
             let mut stage = Stage::new(lanes);
@@ -325,7 +325,7 @@ cases! {
         }
     }
 
-    /// Also if there is no room at times.
+    /// The guarantee also holds if lanes return `Again` at times.
     fn many_notifications_come_once_each_and_no_byte_is_late() {
         for (way, lanes) in ways() {
             let slow = lanes.into_iter().map(|lane| Lane { again: 400, ..lane }.late(6)).collect();
@@ -370,7 +370,7 @@ cases! {
         }
     }
 
-    /// As with messages of an unknown peer: they are dispatched, and cannot be answered.
+    /// A notification of an unknown peer is dispatched, like a message of an unknown peer, and cannot be answered.
     fn notification_of_unknown_peer_has_no_peer_and_bad_word_is_dropped() {
         let stage = Stage::new(vec![Lane::whole("all").telling(32)]);
         let (target, _key) = stage.target(vec![0; 8]);
@@ -428,7 +428,7 @@ cases! {
         }
     }
 
-    /// The peer would drop the unknown message, and the notification would be lost.
+    /// An older peer would drop the unknown message, and the notification would be lost.
     fn older_peer_gets_no_notification_over_messages() {
         for (way, lanes) in ways() {
             let stage = Stage::new(lanes);
@@ -438,7 +438,7 @@ cases! {
             let endpoint = stage.a.connect(&older).unwrap();
             let key = endpoint.import_key(&target.remote_key().unwrap()).unwrap();
             let local = stage.local(vec![7; 512]);
-            // Over circuits the first put would only form a circuit, without a known lane.
+            // Over circuits, the first put would only form a circuit, and its lane would not be known.
             assert_eq!(stage.ended(endpoint.put(&local, 0..8, &key, 0)), Ok(0), "{way}");
             let before = stage.world.calls(Slot::PutNotify).len();
             match endpoint.put_notify(&local, 0..512, &key, 0, 300) {
@@ -474,7 +474,7 @@ cases! {
         }
     }
 
-    /// An operation went to the service worker, and has ended.
+    /// An operation used the service worker, and has ended.
     fn notifying_put_returns_to_its_lane_when_service_worker_is_idle() {
         let rma = Lane::memory("rma").telling(32).without_atomics();
         let on = [("TIELINE_PROGRESS_THREAD", "on")];
@@ -494,7 +494,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The service worker has a lane of its own to memory, whose notifications arrive at that worker.
+    /// The service worker has a separate lane to memory, whose notifications arrive at that worker.
     fn lane_to_service_worker_delivers_no_notification() {
         let rma = Lane::memory("rma").telling(32);
         let served = Lane { caps: rma.caps & !caps::PASSIVE_TARGET, ..rma };

@@ -1,4 +1,4 @@
-//! Fences and flushes when operations take several routes, or leave the route that they were posted for.
+//! Tests of fences and flushes when operations take several routes, or leave the route for which they were posted.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -7,14 +7,15 @@ use tieline::{Completion, Endpoint, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
-/// Messages, and two lanes to memory whose operations complete later. The first is better, the second accepts short puts.
+/// Makes a lane for messages, and two lanes to memory whose operations complete later. The first lane to memory is better, and the
+/// second accepts short puts.
 fn two_memories() -> Stage {
     let a = Lane { priority: 9, ..Lane::memory("a") };
     let b = Lane { max_put: 100, ..Lane::memory("b") };
     Stage::new(vec![Lane::messages("am"), a, b])
 }
 
-/// A key of the same region that leads over the lane `b` only.
+/// Makes a key of the same region whose only lane is `b`.
 fn over_b(stage: &Stage, target: &Region) -> RemoteKey {
     stage.world.rule(Rule::next(Slot::ImportKey, Act::Refuse(Status::KeyRejected)).on("a"));
     let key = stage.ab.import_key(&target.remote_key().unwrap()).unwrap();
@@ -22,7 +23,7 @@ fn over_b(stage: &Stage, target: &Region) -> RemoteKey {
     key
 }
 
-/// Posts an operation behind the fence that takes another route, longer than one piece or not.
+/// A function that posts an operation after a fence on another route. The operation has one piece or several.
 type Behind = fn(&Endpoint, &Region, &RemoteKey) -> tieline::Request;
 
 const BEHIND: [(&str, Behind); 5] = [
@@ -34,7 +35,7 @@ const BEHIND: [(&str, Behind); 5] = [
 ];
 
 cases! {
-    /// The wait ends with an event: polling before the sleep finds nothing.
+    /// The wait ends with an event: a poll before the sleep finds no event.
     fn wait_for_operation_behind_fence_sleeps() {
         let rma = Lane::memory("rma").without_atomics().sleeping();
         let stage = Stage::new(vec![Lane::messages("am").sleeping(), rma]);
@@ -55,7 +56,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Any operation ends once the other lane is done, whether or not others wait before it.
+    /// The operation ends when the other lane has completed, regardless of operations that wait before it.
     fn operation_on_other_route_behind_fence_waits_and_completes() {
         for waits in [false, true] {
             for (name, post) in BEHIND {
@@ -87,7 +88,7 @@ cases! {
     /// A long transfer uses both lanes, so the fence before it belongs to neither lane alone.
     fn a_transfer_over_two_lanes_behind_a_fence_waits_for_both_and_ends() {
         const LONG: usize = 1 << 20;
-        // Lanes of one module in two domains, as two ports.
+        // The lanes belong to one module in two domains, as two ports do.
         let lane = |name, priority| Lane { priority, module: "port", ..Lane::memory(name) };
         let lanes = vec![Lane::messages("am"), lane("a", 9), lane("b", 1)];
         let stage = Stage::new(lanes);
@@ -107,7 +108,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It was queued for the lane of the operations before the fence, which then refuses it.
+    /// The operation was queued for the lane of the operations before the fence, and that lane then refuses it.
     fn operation_leaving_its_lane_does_not_overtake_fence() {
         for then_fence in [false, true] {
             let stage = two_memories();
@@ -115,7 +116,7 @@ cases! {
             stage.world.rule(Rule::next(Slot::Put, Act::Hold).on("a"));
             let first = pending(stage.ab.put_bytes(&[1; 8], &key, 0));
             stage.ab.fence().unwrap();
-            // At first there is no room; then the lane refuses this operation for good.
+            // At first the lane returns `Again`; then it refuses this operation permanently.
             stage.world.rule(Rule { times: 2, ..Rule::every(Slot::Put, Act::Refuse(Status::Again)).on("a") });
             let second = pending(stage.ab.put_bytes(&[2; 8], &key, 0));
             if then_fence {
@@ -132,7 +133,7 @@ cases! {
         }
     }
 
-    /// An operation that falls back to messages keeps its place in the queue, before later fences.
+    /// An operation that falls back to messages keeps its position in the queue, before later fences.
     fn operation_without_lane_falls_back_to_messages_before_later_fences() {
         for fenced in [false, true] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);
@@ -155,7 +156,7 @@ cases! {
         }
     }
 
-    /// It was queued before its route was known.
+    /// The atomic was queued before its route was known.
     fn an_atomic_that_waited_for_its_key_is_before_the_fence_behind_it() {
         let lane = |name, priority| Lane { priority, ..Lane::memory(name) };
         let device = lane("device", 1);
@@ -179,7 +180,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The operation, or a flush behind it, had failed before its request was dropped.
+    /// The operation, or a later flush, had failed before its request was dropped.
     fn failure_of_dropped_request_is_reported_by_next_flush() {
         for (flushed, asked) in [(false, false), (false, true), (true, false), (true, true)] {
             let stage = Stage::new(vec![Lane::whole("all")]);
@@ -199,7 +200,7 @@ cases! {
         }
     }
 
-    /// A message that was never sent completely is not answered.
+    /// The peer does not answer a message that was never sent completely.
     fn a_flush_ends_after_a_put_that_failed_alone_before_it_was_sent() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -213,8 +214,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The lane that the put was queued for refuses it, and its bytes leave by another one, which needs progress at the target for
-    /// the rest.
+    /// The lane for which the put was queued refuses it. Another lane carries the bytes, and needs progress at the target for the
+    /// rest.
     fn a_flush_asks_the_lane_that_a_put_took_in_the_end() {
         let active = |lane: Lane| Lane { caps: lane.caps & !caps::PASSIVE_TARGET, ..lane };
         let (a, b) = (Lane { priority: 9, ..Lane::memory("a") }, active(Lane::memory("b")));
@@ -238,7 +239,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A fence behind a fence orders nothing.
+    /// A fence directly after a fence orders nothing.
     fn fences_alone_take_no_more_room() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").without_atomics()]);
         stage.world.hold(Slot::Put);

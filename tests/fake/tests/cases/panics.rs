@@ -1,4 +1,4 @@
-//! Handlers and providers that panic.
+//! Tests of handlers and providers that panic.
 
 use crate::cases;
 use crate::stage::{Stage, context, pending, try_context};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use tieline::{Completion, Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Longer than anything here takes.
+/// A time limit that is longer than any wait of the tests.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Events behind a handler that panicked are dispatched by the next calls.
+/// Checks that events after a handler that panicked are dispatched by the next calls.
 fn nothing_behind_a_panic_is_lost(lane: Lane) {
     let stage = Stage::new(vec![lane]);
     let seen = Rc::new(Cell::new(0));
@@ -31,7 +31,7 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
     let back = stage.at_a.register(vec![0; 64]).unwrap();
     let back = stage.ba.import_key(&back.remote_key().unwrap()).unwrap();
     let local = stage.at_b.register(vec![1; 64]).unwrap();
-    // Messages to `b` and completions of `b`, in one batch.
+    // The batch contains messages to `b` and completions of `b`.
     let mut puts = Vec::new();
     for i in 0..12 {
         let _ = stage.finish(stage.ab.send(5, i, b"1234567890").unwrap()).unwrap();
@@ -54,7 +54,7 @@ fn nothing_behind_a_panic_is_lost(lane: Lane) {
     stage.assert_no_faults();
 }
 
-/// Two lanes, of two providers.
+/// Returns two lanes of two providers.
 fn two_provider_lanes() -> Vec<Lane> {
     vec![
         Lane { lends: true, ..Lane::messages("am").late(2) },
@@ -62,8 +62,9 @@ fn two_provider_lanes() -> Vec<Lane> {
     ]
 }
 
-/// Slots of objects that a worker opens later, or that belong to no worker: their rule names no interface. All other rules name
-/// `a`. A peer whose provider broke sends nothing more, and an operation that waits for it would not end.
+/// Slots of objects that a worker opens later, or that belong to no worker: a rule for these slots names no interface. All other
+/// rules name the interface of `a`. A peer whose provider broke sends nothing more, and an operation that waits for that peer would
+/// not end.
 const OF_NO_INTERFACE: [Slot; 9] = [
     Slot::Register,
     Slot::Deregister,
@@ -76,7 +77,7 @@ const OF_NO_INTERFACE: [Slot; 9] = [
     Slot::CloseDomain,
 ];
 
-/// Calls every slot of both lanes at `a`, or tries to. Returns the operations that were started.
+/// Calls every slot of both lanes at `a`, as far as the slots accept calls. Returns the operations that were started.
 fn everything(
     stage: &Stage,
     (target, key): (&Region, &RemoteKey),
@@ -109,14 +110,14 @@ fn everything(
         outcomes.push(fresh.send(5, 1, b"fresh"));
         stage.settle();
     }
-    // A worker without work checks whether it may sleep.
+    // A worker without work arms for a sleep.
     let _ = stage.a.wait(Some(Duration::ZERO));
     drop(stage.at_a.worker());
     drop(try_context(stage.world, &[]).map(|context| context.worker().is_ok()));
     outcomes
 }
 
-/// A provider fails in calls of this slot, on this lane, during a mix of operations. Returns whether the slot was called.
+/// Makes a provider fail in calls of this slot, on this lane, during a mix of operations. Returns whether the slot was called.
 fn breaks_in(mut rule: Rule, lane: &'static str) -> bool {
     let stage = Stage::new(two_provider_lanes());
     let log = stage.log_at_b(5);
@@ -142,7 +143,7 @@ fn breaks_in(mut rule: Rule, lane: &'static str) -> bool {
     stage.world.was_refused(rule.slot)
 }
 
-/// Every slot of this lane, except `poll`, whose calls are not counted.
+/// The slots of this lane that the test covers: all except `poll`, whose calls are not counted.
 const SLOTS: [Slot; 25] = [
     Slot::Short,
     Slot::Packed,
@@ -182,7 +183,7 @@ fn in_every_slot(times: u64) {
     }
 }
 
-/// Carries datagrams for `a` from here on. The first datagram that contains these bytes panics.
+/// Carries datagrams for `a` after this call, and panics at the first datagram that contains `bytes`.
 fn panics_at(stage: &Stage, bytes: &'static [u8]) -> impl Fn() -> Option<Vec<u8>> + use<> {
     let mail: Rc<RefCell<VecDeque<Vec<u8>>>> = Rc::default();
     let (post, panics) = (mail.clone(), Cell::new(true));
@@ -213,7 +214,7 @@ fn panics_until(
 }
 
 cases! {
-    /// In the middle of a post: only the datagram is lost, as any datagram may be.
+    /// The carrier panics during a post: only the datagram is lost, which the protocol allows.
     fn panic_of_datagram_carrier_propagates_from_progress() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").over_circuits()]);
         let mail = panics_at(&stage, b"rma");
@@ -232,7 +233,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The same while an endpoint opens its next lane: it gets another turn.
+    /// The carrier panics while an endpoint opens its next lane: the endpoint retries.
     fn endpoint_continues_after_panic_of_datagram_carrier() {
         let second = Lane { priority: 0, ..Lane::messages("second") };
         let second = second.on_other_provider().over_circuits();
@@ -285,7 +286,7 @@ cases! {
         }
     }
 
-    /// Messages go through one provider, memory operations through another one, which fails.
+    /// Messages use one provider, and memory operations use another provider, which fails.
     fn a_provider_that_panics_is_taken_out_and_no_other() {
         let lanes = vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()];
         let stage = Stage::new(lanes);
@@ -298,12 +299,12 @@ cases! {
         assert_eq!(error.status(), Status::ProviderFailed, "{error}");
         assert!(!error.to_string().contains("fake:am"), "the wrong one is blamed: {error}");
         stage.settle();
-        // The provider is not called again.
+        // The core does not call the provider again.
         let calls = stage.world.calls(Slot::Put).len();
         let _ = stage.ended(stage.ab.put(&local, 0..8, &key, 0));
         stage.settle();
         assert_eq!(stage.world.calls(Slot::Put).len(), calls, "a provider that broke is called again");
-        // The provider of messages still serves new endpoints of this worker, and new workers.
+        // The provider of messages continues to serve new endpoints of this worker, and new workers.
         let next = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let _ = next.send(5, 76, b"still here").unwrap();
         assert!(stage.until(|| log.borrow().contains(&76)));
@@ -353,7 +354,7 @@ cases! {
         assert!(stage.until(|| { let _ = worker.progress(); log.borrow().contains(&77) }));
     }
 
-    /// The endpoint fails with the first of its lanes, before the second is taken out of use.
+    /// The endpoint fails with the first of its lanes, before the second lane is taken out of use.
     fn a_provider_that_broke_closes_nothing_of_any_of_its_lanes() {
         for over_circuits in [false, true] {
             let rma = Lane { to_endpoint: over_circuits, ..Lane::memory("rma") };
@@ -384,7 +385,7 @@ cases! {
         }
     }
 
-    /// It was out of use for another reason when its provider failed.
+    /// The interface was already out of use when its provider failed.
     fn an_interface_that_had_failed_is_not_polled_when_its_provider_broke() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -401,7 +402,7 @@ cases! {
         assert_eq!(polls(), before, "a provider that broke is called again");
     }
 
-    /// Whichever slot it is, all operations in flight end, and so do later ones.
+    /// For every slot, all operations in flight end, and later operations end too.
     fn provider_that_breaks_in_any_slot_causes_no_hang() {
         in_every_slot(1);
     }
@@ -424,13 +425,13 @@ cases! {
                 if !OF_NO_INTERFACE.contains(&slot) {
                     rule = rule.at(at);
                 }
-                // Slots of objects that a worker already has.
+                // The slots of objects that a worker already has.
                 let own = [Slot::CloseInterface, Slot::CloseDomain, Slot::OpenDomain, Slot::Release];
                 stage.world.rule(rule);
                 drop(everything(&stage, (&target, &key), &local));
-                // If a slot cannot report its panic, the next call that can report it does.
+                // If a slot cannot report its panic, the next call that can report the panic does so.
                 drop(everything(&stage, (&target, &key), &local));
-                // A worker checks now and then whether a provider failed outside of data calls.
+                // A worker checks at intervals whether a provider failed outside of data calls.
                 (0..5_000).for_each(|_| { let _ = stage.a.progress(); });
                 if !stage.world.was_refused(slot) || own.contains(&slot) {
                     continue;
@@ -467,7 +468,7 @@ cases! {
         assert_eq!([held(am), held(rma)], [(true, 4608, 2); 2]);
         stage.world.rule(Rule::every(Slot::Put, Act::Panic));
         let put = stage.ab.put(&local, 0..8, &key, 0);
-        // Before and after the worker has checked.
+        // The values are those before and after the worker's check.
         assert_eq!([held(am), held(rma)], [(true, 4608, 2), (false, 0, 0)]);
         let ended = stage.ended(put).expect_err("its provider panicked");
         assert_eq!(ended.status(), Status::ProviderFailed);
@@ -491,7 +492,7 @@ cases! {
         assert!(stage.a.test(&put).is_none());
         stage.world.release_held();
         assert_eq!(stage.end_of(&put), Some(Ok(0)));
-        // Its own cookie, a second time.
+        // The provider reports an operation's own cookie a second time.
         stage.world.forget_rules();
         stage.world.hold(Slot::Put);
         drop(put);
@@ -501,7 +502,7 @@ cases! {
         assert!(stage.a.test(&next).is_none(), "an old number ended a new operation");
     }
 
-    /// The last error text of this thread is about something else.
+    /// The last error text of this thread describes another failure.
     fn provider_failure_in_other_thread_is_reported_with_its_text() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         stage.world.rule(Rule::next(Slot::Register, Act::Refuse(Status::NoMemory)));
@@ -532,7 +533,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// The payload is released neither by the panic nor by the worker's end.
+    /// Neither the panic nor the worker's end releases the payload.
     fn payload_kept_by_panicked_handler_is_released_with_its_guard() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
@@ -557,7 +558,8 @@ cases! {
         assert_eq!((world.left(), world.faults()), ([0; 5], Vec::new()));
     }
 
-    /// The payload of the RTS was lent, and is released before the handler runs, which may keep the announcement and panic.
+    /// The payload of the RTS was lent, and is released before the handler runs. The handler may keep the rendezvous message
+    /// (`announcement`) and panic.
     fn lent_rts_is_released_once_for_any_handler() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::whole("all") }]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();

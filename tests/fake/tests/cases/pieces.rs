@@ -1,4 +1,4 @@
-//! Puts and gets of several pieces of local memory.
+//! Tests of puts and gets of several pieces of local memory.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -6,17 +6,17 @@ use std::ops::Range;
 use tieline::{Outcome, PostError, Region, RemoteKey, Status};
 use tieline_fake::{Act, Lane, Rule, Slot};
 
-/// Bytes in which no two neighbours are equal.
+/// Returns bytes in which no two neighbours are equal.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
 }
 
-/// Changes the properties of a lane.
+/// A function that changes the properties of a lane.
 type Manner = fn(Lane) -> Lane;
 
 const MANNERS: [Manner; 2] = [|lane| lane.late(3), Lane::synchronous];
 
-/// Ranges of two regions in alternation, so that no two successive pieces are adjacent in memory.
+/// Returns ranges of two regions in alternation, so that no two successive pieces are adjacent in memory.
 fn woven<'a>(two: &'a [Region; 2], lens: &[usize]) -> Vec<(&'a Region, Range<usize>)> {
     let mut at = [5, 900];
     let piece = |(which, len): (usize, &usize)| {
@@ -27,7 +27,7 @@ fn woven<'a>(two: &'a [Region; 2], lens: &[usize]) -> Vec<(&'a Region, Range<usi
     lens.iter().enumerate().map(piece).collect()
 }
 
-/// The contents of the pieces.
+/// Returns the contents of the pieces.
 fn held(pieces: &[(&Region, Range<usize>)]) -> Vec<u8> {
     pieces.iter().flat_map(|(region, range)| region.to_vec(range.clone()).unwrap()).collect()
 }
@@ -58,7 +58,7 @@ cases! {
         let memory = |max_iov, max| Lane { max_iov, max_put: max, max_get: max, ..Lane::memory("rma") };
         let mut shapes: Vec<(Vec<Lane>, Option<usize>)> = vec![(messages(), None)];
         for manner in MANNERS {
-            // Eight pieces are not empty.
+            // Eight of the pieces are not empty.
             for (max_iov, max, calls) in [(16, 0, Some(1)), (8, 0, Some(1)), (3, 0, Some(3)), (1, 0, Some(8)), (16, 97, None), (2, 60, None)] {
                 shapes.push((with(manner(memory(max_iov, max))), calls));
             }
@@ -84,7 +84,7 @@ cases! {
                     }
                 }
                 if let Some(calls) = calls {
-                    // A call of the fast path is not repeated.
+                    // The core does not repeat the call of the fast path.
                     assert_eq!(stage.world.calls(slot).len(), calls, "{lanes:?}");
                 }
                 stage.assert_no_faults();
@@ -111,7 +111,7 @@ cases! {
             assert_eq!(stage.ended(stage.ab.get_pieces(&woven(&regions, &[0, 0]), &key, 64)), Ok(0));
             assert_eq!(stage.ab.get_pieces(&[], &key, 65).unwrap_err().status(), Status::OutOfRange);
             assert!(stage.world.calls(Slot::Put).is_empty() && stage.world.calls(Slot::Get).is_empty());
-            // A single piece with bytes among empty ones is an ordinary put.
+            // A list with one non-empty piece is an ordinary put.
             assert_eq!(stage.ended(stage.ab.put_pieces(&woven(&regions, &[0, 7, 0]), &key, 0)), Ok(0));
             assert_eq!(stage.world.calls(Slot::Put).len(), 1);
             stage.assert_no_faults();
@@ -146,7 +146,7 @@ cases! {
         }
     }
 
-    /// Each byte is one of those that were requested for it, and no other memory is written.
+    /// Each byte has one of the values that were requested for its place, and no other memory is written.
     fn get_into_overlapping_pieces_leaves_one_of_the_requested_bytes() {
         for manner in MANNERS {
             let lane = Lane { max_iov: 1, ..manner(Lane::memory("rma")) };
@@ -179,7 +179,7 @@ cases! {
             let (target, key) = stage.target(bytes(LONG));
             let local = stage.local(bytes(LONG + 7).into_iter().rev().collect());
             let ends = [0, 100, LONG / 3, LONG / 2 + 5, LONG / 2 + 6, LONG - 1, LONG];
-            // In reverse order, so that they do not form one range.
+            // The pieces are in reverse order, so that they do not form one range.
             let pieces: Vec<_> = ends.windows(2).rev().map(|ends| (&local, ends[0]..ends[1])).collect();
             assert_eq!(stage.ended(post(&stage, slot, &pieces, &key, 0)), Ok(0));
             assert!(target.to_vec(0..LONG).unwrap() == held(&pieces));
@@ -189,7 +189,7 @@ cases! {
         }
     }
 
-    /// The list is rebuilt where a lane has finished a part of it, and where there was no room.
+    /// The list is rebuilt after a lane has completed a part of it, and after a lane has returned `Again`.
     fn pieces_that_are_declined_or_wait_for_room_go_on_where_they_were() {
         for manner in MANNERS {
             for slot in [Slot::Put, Slot::Get] {
@@ -213,7 +213,7 @@ cases! {
         }
     }
 
-    /// A queued operation keeps its regions, and the room of its list counts towards the bound.
+    /// A queued operation keeps its regions, and the size of its list counts towards the bound.
     fn pieces_that_wait_keep_their_regions_and_take_room_in_the_queue() {
         let lane = Lane::memory("rma").late(2);
         let stage = Stage::with(vec![Lane::messages("am"), lane], &[("TIELINE_QUEUE_BYTES", "4096")]);
@@ -235,7 +235,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Some of its pieces are on a connection that ends: no further ones are posted, and operations on other routes continue.
+    /// Some pieces of the transfer are on a connection that ends: no further pieces are posted, and operations on other routes
+    /// continue.
     fn a_transfer_whose_lane_ends_before_all_of_it_is_posted_ends_alone() {
         for has_another in [false, true] {
             let a = Lane { priority: 9, max_put: 100, ..Lane::memory("a").over_circuits() };
@@ -263,7 +264,7 @@ cases! {
         }
     }
 
-    /// None of it was posted, and there is a message lane.
+    /// No part of the transfer was posted, and a message lane exists.
     fn transfer_queued_for_last_lane_falls_back_to_messages_at_its_end() {
         let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("a")]);
         let (target, key) = stage.target(vec![0; 8]);

@@ -1,4 +1,5 @@
-//! Pointers to a peer's memory: the objects that they keep alive, when there is none, and the effect of a lane's end.
+//! Tests of pointers to a peer's memory: the objects that they keep alive, the cases without a pointer, and the effect of a lane's
+//! end.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -11,7 +12,7 @@ fn mapping() -> Lane {
     Lane::whole("all").with(KEY_POINTER)
 }
 
-/// Stores `value` through the pointer, and checks it in the region.
+/// Stores `value` through the pointer, and checks the value in the region.
 #[track_caller]
 fn stores(pointer: &RemotePointer, value: u64) {
     pointer.atomic_u64(8).unwrap().store(value, SeqCst);

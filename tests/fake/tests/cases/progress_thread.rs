@@ -1,4 +1,4 @@
-//! The library's progress thread: its requirements, and the reports when it ends.
+//! Tests of the library's progress thread: its requirements, and the reports when it ends.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -9,14 +9,14 @@ use tieline::{Completion, Outcome, Status, Worker};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::caps;
 
-/// Longer than anything here takes.
+/// A time limit that is longer than any wait of the tests.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn with_threads() -> Stage {
     Stage::with(vec![Lane::messages("am")], &[("TIELINE_PROGRESS_THREAD", "on")])
 }
 
-/// Whether the condition is met while other threads run.
+/// Waits until the condition is met while other threads run; returns whether it was met.
 pub(crate) fn comes(mut happens: impl FnMut() -> bool) -> bool {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
@@ -28,7 +28,7 @@ pub(crate) fn comes(mut happens: impl FnMut() -> bool) -> bool {
     false
 }
 
-/// Whether an operation of `a` succeeds while other threads run.
+/// Returns whether an operation of `a` succeeds while other threads run.
 pub(crate) fn is_done(stage: &Stage, outcome: Outcome) -> bool {
     match outcome {
         Outcome::Done(_) => true,
@@ -40,12 +40,12 @@ pub(crate) fn is_done(stage: &Stage, outcome: Outcome) -> bool {
 }
 
 cases! {
-    /// The lane has no descriptor, so a sleeping thread would never be woken.
+    /// The lane has no descriptor, so a sleeping progress thread would never be woken.
     fn it_serves_over_a_module_that_cannot_wake_it() {
         let stage = with_threads();
         let (target, key) = stage.target(vec![0; 64]);
         let put = pending(stage.ab.put_bytes(&[7; 64], &key, 0));
-        // The application at the target computes.
+        // The application at the target makes no progress, because it computes.
         let ended = comes(|| { let _ = stage.a.progress(); stage.a.test(&put).is_some() });
         assert!(ended, "nobody served it: {:?}", stage.at_b.report().why());
         assert_eq!((stage.a.test(&put), target.to_vec(0..64).unwrap()), (Some(Ok(0)), vec![7; 64]));
@@ -54,7 +54,7 @@ cases! {
     fn stopped_thread_is_reported_by_every_worker_and_new_object() {
         let stage = with_threads();
         let before = stage.b.address().unwrap();
-        // The thread's worker was the second to open an interface.
+        // The progress thread's worker was the second worker to open an interface.
         let serves = stage.world.interface(1, "am");
         stage.world.rule(Rule::every(Slot::Arm, Act::Refuse(Status::Io)).at(serves));
         assert!(comes(|| stage.at_b.worker().is_err()), "nobody is told");
@@ -70,7 +70,8 @@ cases! {
         }
         let heard = stage.b.wait(Some(Duration::ZERO)).unwrap_err();
         assert!(heard.what().contains("progress thread"), "{heard}");
-        // The end is reported once; the application may continue without the thread. Here the lane itself cannot be waited for.
+        // The end is reported once; the application may continue without the thread. The wait fails here because the lane itself
+        // does not support waiting.
         assert_eq!(stage.b.wait(Some(Duration::ZERO)).unwrap_err().status(), Status::Unsupported);
         assert!(stage.b.address().unwrap().len() < before.len(), "peers are sent to a worker that is gone");
         // The other context has its own thread.
@@ -78,7 +79,7 @@ cases! {
         assert_eq!(stage.a.wait(Some(Duration::ZERO)).unwrap_err().status(), Status::Unsupported);
     }
 
-    /// By an existing endpoint, and by one made from an address issued before.
+    /// The operations use an existing endpoint, and an endpoint made from an address that was issued before the stop.
     fn worker_progress_serves_emulated_operations_after_thread_stop() {
         for met in [false, true] {
             let stage = with_threads();
@@ -102,7 +103,8 @@ cases! {
         }
     }
 
-    /// Over connections the stop is detected when they are formed; fences and flushes wait for the operations that wait for that.
+    /// Over connections, the stop is detected when a connection is formed; fences and flushes wait for the operations that wait for
+    /// the connection.
     fn operations_waiting_for_stopped_thread_go_to_worker() {
         let lanes = vec![Lane::messages("am").over_circuits(), Lane::connector("mail")];
         let stage = Stage::with(lanes, &[("TIELINE_PROGRESS_THREAD", "on")]);
@@ -125,7 +127,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A close does not count operations as lost that another endpoint has taken over and delivered.
+    /// A close does not count an operation as lost if another endpoint has taken over and delivered it.
     fn closing_worker_delivers_operations_queued_for_stopped_thread() {
         thread_local! {
             static B: RefCell<Option<Worker>> = const { RefCell::new(None) };
@@ -164,7 +166,7 @@ cases! {
             let put = stage.ab.put_with(&local, 0..8, &key, 0, Completion::Local);
             assert!(is_done(&stage, put.unwrap()));
             let [put] = stage.world.calls(Slot::Put)[..] else { panic!("one put, natively") };
-            // The thread's worker was the second to open an interface.
+            // The progress thread's worker was the second worker to open an interface.
             let serves = stage.world.interface(1, "rma");
             stage.world.break_endpoints(put.interface, serves, Status::Io, "the cable is cut");
             stage.settle();
@@ -203,7 +205,7 @@ cases! {
             let other = waits.then(|| pending(stage.ab.put(&local, 0..8, &over_b, 8)));
             let notification = pending(stage.ab.put_notify(&local, 0..0, &key, 0, 1));
             assert_eq!(stage.world.was_refused(Slot::Flush), !waits, "whether the lane was asked");
-            // The thread's worker was the second to open an interface.
+            // The progress thread's worker was the second worker to open an interface.
             let serves = stage.world.interface(1, "rma");
             stage.world.break_endpoints(put.interface, serves, Status::Io, "the cable is cut");
             stage.settle();
@@ -221,7 +223,7 @@ cases! {
         }
     }
 
-    /// Operations in flight through it must not be left pending when it fails.
+    /// Operations in flight over the connection must not stay pending when the connection fails.
     fn operations_in_flight_end_with_connection_to_service_worker() {
         for circuits in [false, true] {
             let memory = Lane::memory("rma");
@@ -238,7 +240,7 @@ cases! {
             let posted = || !stage.world.calls(Slot::Get).is_empty();
             assert!(comes(|| { let _ = stage.turn(); posted() }), "{circuits}");
             let [call] = stage.world.calls(Slot::Get)[..] else { panic!("one get, natively") };
-            // The thread's worker was the second to open an interface.
+            // The progress thread's worker was the second worker to open an interface.
             let serves = stage.world.interface(1, "rma");
             stage.world.break_endpoints(call.interface, serves, Status::Io, "the cable is cut");
             let ended = stage.end_of(&get).unwrap_or_else(|| panic!("{circuits}: it ends")).unwrap_err();
@@ -249,7 +251,7 @@ cases! {
         }
     }
 
-    /// Keys that were imported before continue through its other lanes.
+    /// Keys that were imported before continue to work over other lanes.
     fn operations_through_failed_service_connection_end_too() {
         let memory = Lane::memory("rma");
         let memory = Lane { caps: memory.caps & !caps::PASSIVE_TARGET, ..memory };
@@ -259,7 +261,8 @@ cases! {
         assert!(is_done(&stage, stage.ab.put_bytes(&[1; 8], &key, 0).unwrap()));
         let at = |worker: usize, lane: &str| stage.world.interface(worker, lane);
         let [put] = stage.world.calls(Slot::Put)[..] else { panic!("one put, natively") };
-        // The thread's worker was the second to open an interface; that of `a` is the one that posted the put.
+        // The progress thread's worker was the second worker to open an interface; the interface of `a` is the one that posted the
+        // put.
         let own = (0..4).find(|worker| at(*worker, "rma") == put.interface).expect("of some worker");
         stage.world.break_endpoints(at(own, "am"), at(1, "am"), Status::Io, "the cable is cut");
         stage.settle();

@@ -1,4 +1,4 @@
-//! An idle interface is polled less often while another one is busy.
+//! Tests of idle interfaces, which are polled less often while another interface is busy.
 
 use crate::cases;
 use crate::stage::{Stage, pending};

@@ -1,4 +1,4 @@
-//! A large transfer with the peer's help, over a module that copies between processes.
+//! Tests of large transfers with the peer's help, over a module that copies between processes.
 
 mod refused;
 
@@ -14,36 +14,37 @@ use tieline::{
 use tieline_fake::{Act, Lane, Rule, Slot, World};
 use tieline_plugin_api::caps;
 
-/// Enough chunks that the helper gets some.
+/// The length of a transfer that has enough chunks for the helper to copy some of them.
 const LEN: usize = 8 << 20;
 
-/// Claims are multiples of this size.
+/// The size of a chunk: claims are multiples of this size.
 const CHUNK: usize = 64 << 10;
 
 /// The number of slots of a worker.
 const SLOTS: usize = 16;
 
-/// The message that requests help.
+/// The id of the message that requests help.
 const ASSIST: u32 = 0xf006;
 
 /// The length of a remote key's head: its kind and version.
 const HEAD: usize = 5;
 
-/// The number of transfers after a first one that request help of a peer that never helps.
+/// The number of transfers, after a first transfer, that request help of a peer that never helps.
 const TRIES: usize = 3;
-/// More than both sides need to teach each other which memory a key names.
+/// A number of round trips that is larger than both sides need to learn which memory a key names.
 const ROUND_TRIPS: usize = 100;
 
-/// The offset of the transfer in the local region. The offset in the target, which is longer, follows.
+/// The offset of the transfer in the local region.
 const FROM: usize = 192;
+/// The offset of the transfer in the target, which is longer than the local region.
 const TO: usize = 4160;
 
-/// Bytes in which no two pieces are equal.
+/// Returns bytes in which no two pieces are equal.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len as u32).map(|i| (i.wrapping_mul(0x9e37_79b1) >> 24) as u8).collect()
 }
 
-/// Copies between processes, as with the kernel's calls: nothing needs to be polled.
+/// Makes a lane that copies between processes, like the kernel's calls: it needs no polls.
 pub(crate) fn copying() -> Lane {
     let lane = Lane::memory("copy").without_atomics().synchronous();
     let caps = (lane.caps | caps::LOCAL_ONLY) & !caps::NEEDS_POLL;
@@ -54,32 +55,33 @@ pub(crate) fn over_three(world: &'static World) -> Context {
     context(world, &[("TIELINE_PROVIDERS", "fake,shm,other")])
 }
 
-/// A message lane whose wire the test can read, and a copying lane.
+/// Makes a message lane whose messages the test can read, and a copying lane.
 pub(crate) fn over_wire() -> Vec<Lane> {
     vec![Lane::messages("wire"), copying().on_other_provider()]
 }
 
-/// A put of [`LEN`] bytes that is pending because the peer, on its own thread, has stopped while it copies a part.
+/// A put of [`LEN`] bytes that is pending because the peer, which has a separate thread, has stopped while it copies a part.
 struct Standing<'a> {
     world: &'static World,
     at_a: &'a Context,
     a: &'a Worker,
     ab: &'a Endpoint,
     put: &'a Request,
-    /// The source; this is its only handle.
+    /// The source of the put; this field is the only handle of the region.
     local: Region,
     /// The peer's address and the key of the target.
     there: (&'a [u8], &'a [u8]),
-    /// A word of the peer that this side can access by itself.
+    /// The key of a word of the peer that this side can access by itself, and a local region.
     word: (&'a RemoteKey, &'a Region),
 }
 
-/// Runs `body` while the helper is stopped; it returns how the put ends when the helper resumes.
+/// Runs `body` while the helper is stopped. `body` returns the expected end of the put when the helper resumes.
 fn while_the_helper_stands_still(body: impl FnOnce(Standing<'_>) -> Result<u64, Status>) {
     while_it_stands_still_and(None, body);
 }
 
-/// The same, with `rule` for this side's copies once the helper has claimed a part.
+/// Runs `body` as [`while_the_helper_stands_still`] does, and applies `rule` to this side's copies when the helper has claimed a
+/// part.
 fn while_it_stands_still_and(
     rule: Option<Rule>,
     body: impl FnOnce(Standing<'_>) -> Result<u64, Status>,
@@ -113,13 +115,14 @@ fn while_it_stands_still_and(
     assert_eq!((&*key.path(), &*word_key.path()), ("other:copy/copy", "shm/ring"));
     let moved = bytes(FROM + LEN);
     let local = at_a.register_with(moved.clone(), Access::ALL).unwrap();
-    // The helper learns the keys in the first transfer, for which it comes too late.
+    // The helper learns the keys in the first transfer, which ends before the helper starts.
     assert_eq!(a.finish(ab.put(&local, FROM..1 << 20, &key, TO as u64).unwrap()), Ok(0));
-    // From here on it stops in its first copy.
+    // After this rule the helper stops in its first copy.
     world.rule(Rule::next(Slot::Get, Act::Stop).on("copy"));
     let mut rule = rule;
     let put = (0..TRIES).find_map(|_| {
-        // It asks this side which memory the keys name. That takes progress of both sides, and this side makes none during a copy.
+        // The helper asks this side which memory the keys name. The answer takes progress of both sides, and this side makes none
+        // during a copy.
         for _ in 0..ROUND_TRIPS {
             assert_eq!(a.finish(ab.flush_messages().unwrap()), Ok(0));
         }
@@ -159,24 +162,24 @@ fn while_it_stands_still_and(
     assert_eq!(world.faults(), Vec::<String>::new());
 }
 
-/// A worker `b` whose memory `a` helps to copy; the test forges the requests of `b`.
+/// A stage on which worker `a` helps to copy memory of worker `b`; the test forges the requests of `b`.
 ///
-/// The fields are in the order of their drop.
+/// The order of the fields is the order in which they are dropped.
 struct Asked {
     to_b: Endpoint,
     _key: RemoteKey,
     a: Worker,
     b: Worker,
-    /// At `a`.
+    /// The target of the copy, at `a`.
     target: Region,
-    /// At `b`: the source of the copy, and the slots.
+    /// The source of the copy and the slots, at `b`.
     source: Region,
     words: Region,
     _contexts: [Context; 2],
     world: &'static World,
 }
 
-/// The plan that a request for help states.
+/// The plan of a transfer, which a request for help states.
 #[derive(Clone, Copy)]
 struct Plan {
     put: bool,
@@ -186,7 +189,7 @@ struct Plan {
     offset: u64,
 }
 
-/// The whole of both regions, in the first slot.
+/// The plan of a copy of both whole regions, in the first slot.
 const WHOLE: Plan = Plan { put: true, slot: 0, len: LEN as u64, at: 0, offset: 0 };
 
 impl Asked {
@@ -223,12 +226,13 @@ impl Asked {
         }
     }
 
-    /// A word of a slot: 0 the claims, 8 the number of chunks that the helper has copied, 16 whether it failed.
+    /// Returns a word of a slot: at 0 the claims, at 8 the number of chunks that the helper has copied, at 16 whether the helper
+    /// failed.
     fn word(&self, slot: u16, at: usize) -> &std::sync::atomic::AtomicU64 {
         self.words.atomic_u64(usize::from(slot) * 128 + at).unwrap()
     }
 
-    /// Resets the slot and forges a request for help of `b`.
+    /// Resets the slot, and forges a request for help from `b`.
     fn ask(&self, plan: Plan) {
         self.word(plan.slot, 0).store(1 << 48, Ordering::SeqCst);
         self.word(plan.slot, 8).store(0, Ordering::SeqCst);
@@ -238,7 +242,7 @@ impl Asked {
             &plan.slot.to_le_bytes(),
             &plan.len.to_le_bytes(),
             &plan.at.to_le_bytes(),
-            // Number and generation of the region, behind the head and the context's number.
+            // The number and generation of the region follow the head and the context's number.
             &record[HEAD + 16..HEAD + 32],
             &plan.offset.to_le_bytes(),
         ];
@@ -252,20 +256,20 @@ impl Asked {
     }
 }
 
-/// Polls often enough for any wrong result to appear.
+/// Polls until any wrong result would have appeared.
 fn some_progress(a: &Worker) {
     for _ in 0..1_000 {
         let _ = a.progress();
     }
 }
 
-/// Two processes whose kernel copies between them.
+/// Makes two contexts like those of two processes whose kernel copies between them.
 fn two_contexts() -> (&'static World, [Context; 2]) {
     let world = World::new(1, over_wire());
     (world, [over_three(world), over_three(world)])
 }
 
-/// An endpoint from `a` to `b` whose lanes are connected, and a key of memory at `b`.
+/// Makes an endpoint from `a` to `b` whose lanes are connected, and a key of memory at `b`.
 fn met(a: &Worker, b: &Worker, far: &Region) -> (Endpoint, RemoteKey) {
     let ab = a.connect(&b.address().unwrap()).unwrap();
     let key = ab.import_key(&far.remote_key().unwrap()).unwrap();
@@ -300,7 +304,7 @@ cases! {
         });
     }
 
-    /// At some moment the kernel starts to refuse copies that it has allowed before, or the lane declines.
+    /// During the transfer the kernel starts to refuse copies that it has allowed before, or the lane declines.
     fn refused_copy_takes_another_route_while_helper_copies() {
         for why in [Status::Unreachable, Status::Declined] {
             let refused = Rule::every(Slot::Put, Act::Refuse(why));
@@ -314,7 +318,7 @@ cases! {
         }
     }
 
-    /// The helper's part is memory of the application too.
+    /// The helper's part of the transfer is also memory of the application.
     fn a_worker_is_not_idle_while_a_helper_copies() {
         while_the_helper_stands_still(|Standing { a, .. }| {
             some_progress(a);
@@ -323,7 +327,7 @@ cases! {
         });
     }
 
-    /// The helper will report in the slot of the transfer, whatever became of the transfer, and it still reads the memory.
+    /// The helper will report in the slot of the transfer even after the transfer has ended, and still reads the memory.
     fn transfer_that_ended_early_leaves_slot_and_memory_to_helper() {
         const PATIENCE: Duration = Duration::from_secs(60);
         while_the_helper_stands_still(|standing| {
@@ -335,7 +339,7 @@ cases! {
             assert_eq!(ended.status(), Status::TimedOut);
             let not = local.close().expect_err("the helper reads it");
             assert_eq!(not.error.status(), Status::Busy);
-            // The same transfer again, for which the helper has no time.
+            // The same transfer is posted again, and the helper does not respond to it.
             let again = a.connect(there.0).unwrap();
             let key = again.import_key(there.1).unwrap();
             assert_eq!(&*key.path(), "other:copy/copy");
@@ -351,8 +355,8 @@ cases! {
         });
     }
 
-    /// The connection is gone, but only the kernel knows whether the process is. Without a lane that could ask the kernel, the
-    /// connection decides.
+    /// The connection is gone, but only the kernel knows whether the process has ended. If no lane can ask the kernel, the end of
+    /// the connection decides.
     fn disconnected_helper_keeps_slot_until_its_process_is_gone() {
         for says in [Status::PeerFailed, Status::Declined, Status::Unreachable] {
             while_the_helper_stands_still(|standing| {
@@ -373,7 +377,7 @@ cases! {
                 world.rule(Rule::next(Slot::Put, Act::Refuse(says)).on("copy"));
                 some_progress(a);
                 let freed = first_slot_is_free();
-                // The helper is alive after all and copies its part.
+                // The helper is alive and copies its part.
                 world.go_on();
                 for _ in 0..2 {
                     assert_eq!(a.finish(again.flush_messages().unwrap()), Ok(0));
@@ -384,7 +388,7 @@ cases! {
         }
     }
 
-    /// The word with the claims of both sides lies in memory that the peer can write.
+    /// The word with the claims of both sides is in memory that the peer can write.
     fn peer_that_resets_claims_is_detected() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
@@ -397,7 +401,7 @@ cases! {
             let _ = a.progress() + b.progress();
         }
         assert_eq!(&*key.path(), "other:copy/copy");
-        // The request for help names the location of the word.
+        // The request for help states the location of the word.
         let asked = loop {
             let put = ab.put(&local, 0..LEN, &key, 0).unwrap();
             if let Some(asked) = world.on_the_way(ASSIST) {
@@ -425,7 +429,7 @@ cases! {
                 let word = slot * 128;
                 let seen = c.finish(ca.fetch(AtomicOp::Or, Width::Bits64, &control, word, 0).unwrap());
                 let seen = seen.unwrap();
-                // Resets the claims, as if there were none, in a transfer of the same number.
+                // The peer resets the claims to zero in a transfer of the same number.
                 let put = ca.compare_swap(Width::Bits64, &control, word, seen, seen >> 48 << 48);
                 let _ = c.finish(put.unwrap()).unwrap();
             }
@@ -441,7 +445,7 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// A request for help holds two keys, and is longer than the messages of some modules.
+    /// A request for help contains two keys, and is longer than the messages of some modules.
     fn peer_with_short_messages_only_is_not_asked_for_help() {
         let wire = Lane { max_packed: 64, max_short: 64, ..Lane::messages("wire") };
         let world = World::new(1, vec![wire, copying().on_other_provider()]);
@@ -464,7 +468,8 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// A number is reused after 65 535 requests. Not more than that can be unread, if requests that were never sent use up none.
+    /// A number is reused after 65 535 requests. At most 65 535 requests can be unread, if requests that were never sent use no
+    /// number.
     fn unreachable_helper_uses_up_no_request_number() {
         let world = World::new(1, over_wire());
         let (at_a, at_b) = (over_three(world), over_three(world));
@@ -501,9 +506,10 @@ cases! {
         assert_eq!(world.faults(), Vec::<String>::new());
     }
 
-    /// One call copies a bounded number of pieces and the next one continues, however many transfers need help.
+    /// One call copies a bounded number of pieces and the next call continues, regardless of the number of transfers that need
+    /// help.
     fn progress_call_copies_bounded_part_of_help_requests() {
-        // The most pieces in progress, and the most chunks of a piece.
+        // The maximum number of pieces in progress, times the maximum number of chunks in a piece.
         const BOUND: u64 = 8 * 16;
         let asked = Asked::new();
         for slot in 0..SLOTS as u16 {
@@ -523,7 +529,7 @@ cases! {
         assert_eq!(asked.world.faults(), Vec::<String>::new());
     }
 
-    /// Keys imported for helping are cached, and are not the application's keys.
+    /// Keys that were imported for helping are cached, and are not keys of the application.
     fn an_endpoint_to_a_peer_that_was_helped_is_closed_when_it_is_dropped() {
         let asked = Asked::new();
         let wire = asked.world.interface(0, "wire");
@@ -536,7 +542,7 @@ cases! {
         let before = closed(world);
         drop(to_b);
         assert_eq!(closed(world), before + 1);
-        // A later request is still helped.
+        // The helper still serves a later request.
         let to_b = a.connect(&b.address().unwrap()).unwrap();
         let asked = Asked { to_b, _key, a, b, target, source, words, _contexts, world };
         let chunks = asked.a.counters().assisted_chunks;
@@ -546,11 +552,11 @@ cases! {
         assert_eq!(asked.world.faults(), Vec::<String>::new());
     }
 
-    /// The peer names the place that a helper copies to, and the sum of its numbers may overflow.
+    /// The peer states the place to which the helper copies, and the sum of these numbers may overflow.
     fn help_request_beyond_end_of_memory_is_ignored() {
         let asked = Asked::new();
         asked.target.write(0, &vec![5; LEN]).unwrap();
-        // The first claim is at the back, and would lie at 0 if the sum overflowed.
+        // The first claim is at the end of the transfer, and would be at offset 0 if the sum overflowed.
         let first = (LEN - 16 * CHUNK) as u64;
         let around = 0u64.wrapping_sub(first);
         let chunks = asked.a.counters().assisted_chunks;
@@ -564,7 +570,7 @@ cases! {
             }
         }
         assert_eq!(asked.a.counters().assisted_chunks, chunks);
-        // More than a word of claims can count.
+        // The lengths exceed the number of chunks that a word of claims can count.
         for len in [u64::MAX, (1 << 24) * CHUNK as u64] {
             let malformed = asked.a.counters().malformed;
             asked.ask(Plan { len, ..WHOLE });

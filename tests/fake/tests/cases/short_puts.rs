@@ -1,4 +1,4 @@
-//! Short puts: the provider copies their bytes while it is called.
+//! Tests of short puts: the provider copies their bytes within the call.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -14,7 +14,7 @@ fn lanes() -> Vec<Lane> {
 }
 
 cases! {
-    /// A longer put is not copied inline, and its memory has to stay.
+    /// A longer put is not copied inline, and its memory has to stay valid.
     fn bytes_of_a_short_put_are_the_callers_again_when_the_call_returns() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);
@@ -59,7 +59,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// And the module is not called.
+    /// The core refuses the put without calling the module.
     fn a_key_without_the_right_to_write_refuses_them_however_they_complete() {
         let stage = Stage::new(lanes());
         let region = stage.at_b.register_with(vec![0; 64], Access::READ).unwrap();
@@ -87,7 +87,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// As for every other operation: beyond the bound the next one returns `Again`.
+    /// As for every other operation, the post above the bound returns `Again`.
     fn an_endpoint_has_no_more_of_them_open_than_it_may() {
         let stage = Stage::with(lanes(), &[("TIELINE_QUEUE_BYTES", "16k")]);
         let (_target, key) = stage.target(vec![0; 64]);
@@ -104,8 +104,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A short put that the module refuses waits in the queue, keeps its order behind a fence, and fails with the same errors as
-    /// any other.
+    /// A short put that the module refuses waits in the queue, keeps its order after a fence, and fails with the same errors as any
+    /// other put.
     fn short_put_that_cannot_be_inline_behaves_as_long_one() {
         let stage = Stage::new(lanes());
         let (target, key) = stage.target(vec![0; 64]);
@@ -144,7 +144,7 @@ cases! {
         assert_eq!(stage.a.pending(), 0);
     }
 
-    /// The memory was the caller's all the time: nothing is kept, and a late completion by the provider is ignored.
+    /// The memory belonged to the caller all the time: the core keeps no memory, and ignores a late completion by the provider.
     fn open_short_puts_can_be_abandoned_and_late_completion_is_ignored() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
@@ -165,7 +165,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its request is gone: the next flush reports the failure, as for any other operation.
+    /// The request was dropped: the next flush reports the failure, as for any other operation.
     fn failure_of_unasked_short_put_is_reported_by_next_flush() {
         let stage = Stage::new(lanes());
         let (_target, key) = stage.target(vec![0; 64]);
@@ -182,7 +182,7 @@ cases! {
         }
         stage.assert_no_faults();
     }
-    /// Its connection is lost before a flush. Messages take another lane, and so do later operations.
+    /// The connection is lost before a flush. Messages and later operations use another lane.
     fn short_put_lost_after_completion_is_reported_by_next_flush() {
         for held in [true, false] {
             let rma = Lane { max_short_put: MOST, ..Lane::memory("rma").over_circuits() };
@@ -207,7 +207,8 @@ cases! {
         }
     }
 
-    /// A fence within one lane, and a fence across two lanes: an operation on the other lane waits for a flush of the first.
+    /// The test covers a fence within one lane, and a fence across two lanes: an operation on the other lane waits for a flush of
+    /// the first.
     fn short_puts_do_not_overtake_fence_on_another_lane() {
         for keeps in [true, false] {
             let lane = |name, priority| {

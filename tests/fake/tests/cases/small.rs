@@ -1,5 +1,5 @@
-//! Small puts and gets to a target that has promised to poll often. They go by messages if these are faster than the module that
-//! reaches the target's memory. Without that promise they never do.
+//! Small puts and gets to a target that has promised to poll often. The core emulates them by messages if messages are faster than
+//! the module that reaches the target's memory. Without that promise the core never does so.
 
 use crate::cases;
 use crate::notify::with_minor;
@@ -12,29 +12,29 @@ use tieline_plugin_api::abi::EndpointLimits;
 use tieline_plugin_api::caps::PASSIVE_TARGET;
 
 const PROMISE: (&str, &str) = ("TIELINE_POLLS_OFTEN", "on");
-/// The lane's stated cost, with which messages are faster up to `UP_TO` bytes.
+/// A stated cost of the lane for which messages are faster up to `UP_TO` bytes.
 const SLOW_NS: f64 = 550.0;
 const UP_TO: usize = 64;
 const BY_BOTH: &str = "fake:rma/rma, up to 64 bytes emulated over fake:am/am";
-/// The bound of unanswered small operations.
+/// The maximum number of unanswered small operations.
 const FEW: usize = 16;
 
-/// A slow lane to memory that completes inline.
+/// Makes a slow lane to memory that completes inline.
 fn slow() -> Lane {
     Lane { slow_ns: SLOW_NS, ..Lane::memory("rma").synchronous() }
 }
 
-/// The target has made the promise; the other side has not.
+/// Makes a stage whose target has promised to poll often; the other side has made no promise.
 fn promised() -> Stage {
     with(slow())
 }
 
-/// The same with this lane to memory.
+/// Makes a stage like [`promised`], with this lane to memory.
 fn with(memory: Lane) -> Stage {
     Stage::with_each(vec![Lane::messages("am"), memory], &[], &[PROMISE])
 }
 
-/// Another endpoint to the target that has sent nothing, and a key for it.
+/// Makes another endpoint to the target, which has sent nothing, and a key for it.
 fn another(stage: &Stage, target: &Region) -> (Endpoint, RemoteKey) {
     let ab = stage.a.connect(&stage.b.address().unwrap()).unwrap();
     let key = ab.import_key(&target.remote_key().unwrap()).unwrap();
@@ -45,14 +45,14 @@ fn is_pending(posted: &Result<Outcome, PostError>) -> bool {
     matches!(posted, Ok(Outcome::Pending(_)))
 }
 
-/// Message lanes return `Again`.
+/// Makes message lanes return `Again`.
 fn no_room(stage: &Stage) {
     for slot in [Slot::Short, Slot::Packed] {
         stage.world.rule(Rule::every(slot, Act::Refuse(Status::Again)).on("am"));
     }
 }
 
-/// The notifications that the target's handler received, and the contents of its memory at that time.
+/// The notifications that the target's handler received, each with the contents of the target's memory at that time.
 type Told = Rc<RefCell<Vec<(u32, Vec<u8>)>>>;
 
 fn told_at_b(stage: &Stage, target: &Region) -> Told {
@@ -70,7 +70,7 @@ fn lens(stage: &Stage, slot: Slot) -> Vec<usize> {
     stage.world.calls(slot).iter().map(|call| call.len).collect()
 }
 
-/// The number of messages sent by any worker.
+/// Returns the number of messages sent by all workers.
 fn messages(stage: &Stage) -> usize {
     stage.world.calls(Slot::Short).len() + stage.world.calls(Slot::Packed).len()
 }
@@ -107,7 +107,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Many operations of such a module are in flight together, so the latency of one says little.
+    /// A module that completes later has many operations in flight together, so the latency of a single operation does not decide.
     fn a_module_that_ends_later_keeps_what_is_small() {
         let stage = with(Lane { slow_ns: 1e9, ..Lane::memory("rma").late(3) });
         let (target, key) = stage.target(vec![0; 64]);
@@ -134,7 +134,7 @@ cases! {
         let told = stage.ab.report().iter().map(|r| r.verdict.to_string()).collect::<Vec<_>>();
         let why = "used for RMA of up to 64 bytes: the peer polls often; 8 bytes in 486 ns, by fake:rma/rma in 668 ns";
         assert!(told.iter().any(|line| line == why), "{told:?}");
-        // In the other direction there is no promise.
+        // The worker `a` has made no promise to `b`.
         let told = stage.ba.report().iter().map(|r| r.verdict.to_string()).collect::<Vec<_>>();
         assert!(!told.iter().any(|line| line.contains("polls often")), "{told:?}");
         let order = stage.at_a.report().why();
@@ -151,7 +151,7 @@ cases! {
                 assert!(key.reaches_passive_target());
                 let (local, before) = (stage.local((0..200).collect()), messages(&stage));
                 for len in [1, 8, UP_TO, 150] {
-                    // The target does not poll.
+                    // The target makes no progress.
                     let alone = |outcome| match outcome {
                         Outcome::Done(_) => true,
                         Outcome::Pending(request) => (0..100).any(|_| {
@@ -189,7 +189,7 @@ cases! {
         }
     }
 
-    /// `Done` means the same as over the module: the bytes are in place.
+    /// `Done` has the same meaning as over the module: the bytes are in the target's memory.
     fn a_small_put_by_messages_is_done_when_the_target_has_it() {
         let stage = promised();
         let (target, key) = stage.target(vec![0; 64]);
@@ -219,7 +219,7 @@ cases! {
             stage.ab.fence().unwrap();
             let behind = post(2, second).unwrap();
             if !before.is_done() {
-                // The target does not poll.
+                // The target makes no progress.
                 for _ in 0..100 {
                     let _ = stage.a.progress();
                 }
@@ -262,7 +262,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Earlier operations that completed inline need not be waited for.
+    /// Earlier operations that completed inline cause no wait.
     fn small_notifying_puts_wait_for_no_answers() {
         const MANY: usize = 40;
         let stage = promised();
@@ -286,7 +286,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The target promised to poll and does not: operations that need no answer do not wait for one.
+    /// The target breaks its promise to poll: operations that need no answer do not wait for one.
     fn pausing_target_delays_few_small_operations_only() {
         let stage = promised();
         let (target, key) = stage.target(vec![0; 200]);
@@ -297,7 +297,7 @@ cases! {
         let posted: Vec<_> = (0..50).flat_map(|_| [put(), get()]).collect();
         assert_eq!(posted.iter().filter(|posted| is_pending(posted)).count(), FEW);
         assert!(posted[..FEW].iter().all(is_pending));
-        // By any endpoint to the target.
+        // The limit applies to all endpoints to the target.
         assert!(second.put(&local, 0..8, &its_key, 8).unwrap().is_done());
         assert!(stage.ab.put(&local, 0..200, &key, 0).unwrap().is_done());
         assert!(stage.ab.get(&back, 0..200, &key, 0).unwrap().is_done());
@@ -336,7 +336,7 @@ cases! {
         assert_eq!(back.to_vec(0..8).unwrap(), [1; 8]);
         assert_eq!(target.to_vec(0..182).unwrap(), [1; 182]);
         assert_eq!((stage.a.pending(), stage.b.counters().emulated), (0, 0));
-        // A notification is a message, and waits for room.
+        // The notification is a message, and is queued while the lane returns `Again`.
         let put = stage.ab.put_notify(&local, 0..8, &key, 0, 3).unwrap();
         stage.settle();
         assert!(!put.is_done() && told.borrow().is_empty());
@@ -371,7 +371,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The lane is opened once, and message lanes can still be selected.
+    /// The lane is opened only once, and message lanes can be selected later.
     fn unopenable_message_lane_leaves_small_operations_to_module() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -387,7 +387,7 @@ cases! {
         assert!(key.reaches_passive_target());
         let notes = stage.at_a.report().warnings;
         assert!(notes.iter().any(|note| note.contains("do not use messages")), "{notes:?}");
-        // The cause of the failure is gone.
+        // The rule that caused the failure is removed.
         stage.world.forget_rules();
         assert_eq!(stage.ended(ab.send(5, 0, &[1; 8])), Ok(0));
         assert_eq!((ab.message_path().as_str(), key.path().as_str()), ("fake:am/am", BY_BOTH));
@@ -409,7 +409,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The comparison was made with the costs of another lane.
+    /// The costs were compared with another message lane.
     fn a_message_lane_that_takes_anothers_place_carries_nothing_small() {
         let lanes = vec![Lane { priority: 9, ..Lane::messages("am") }, Lane::messages("wire"), slow()];
         let stage = Stage::with_each(lanes, &[], &[PROMISE]);
@@ -444,7 +444,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Two facts about the peer: its address says that it polls often, and its protocol version which messages it understands.
+    /// The core uses two facts about the peer: the address states that the peer polls often, and the protocol version determines
+    /// which messages the peer understands.
     fn older_peer_that_polls_often_is_notified_by_lane_only() {
         for telling in [true, false] {
             let memory = if telling { slow().telling(32) } else { slow() };
@@ -483,7 +484,7 @@ cases! {
         }
     }
 
-    /// Mapped memory, and a module whose stated costs are as low, is accessed as before.
+    /// Mapped memory, and a module whose stated costs are equally low, is accessed without messages.
     fn a_module_that_is_quick_does_what_is_small_too() {
         let quick = vec![Lane::messages("am"), Lane::memory("rma").synchronous()];
         let stage = Stage::with(quick, &[PROMISE]);
@@ -492,7 +493,7 @@ cases! {
         assert!(stage.ab.put_bytes(&[1; 8], &key, 0).unwrap().is_done());
     }
 
-    /// Small operations go by the module again if there is no message lane whose costs were compared.
+    /// The core uses the module for small operations again if there is no message lane whose costs were compared.
     fn a_lane_that_ends_leaves_what_is_small_to_messages_and_to_the_next_lane() {
         let memory = |name, priority| Lane { priority, name, module: name, ..slow() };
         let lanes = vec![Lane::messages("am"), memory("a", 9), Lane { slow_ns: 0.0, ..memory("b", 1) }];
@@ -501,7 +502,7 @@ cases! {
         assert_eq!(key.path(), "fake:a/a, up to 64 bytes emulated over fake:am/am");
         stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::Unreachable)).on("a"));
         assert_eq!(stage.ended(stage.ab.put_bytes(&[1; 100], &key, 0)), Ok(0));
-        // The next lane is fast.
+        // The next lane is faster than messages.
         assert_eq!(key.path(), "fake:b/b");
         assert_eq!(stage.ended(stage.ab.put_bytes(&[2; 8], &key, 0)), Ok(0));
         assert_eq!(stage.b.counters().emulated, 0);
@@ -509,7 +510,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Bytes that arrive only when the target polls are no reason to wait for the target twice.
+    /// A lane that delivers bytes only when the target polls is compared with messages by cost, like any other lane.
     fn a_lane_that_needs_the_targets_progress_itself_is_compared_like_others() {
         let stage = with(Lane { caps: slow().caps & !PASSIVE_TARGET, ..slow() });
         let (target, key) = stage.target(vec![0; 64]);

@@ -1,4 +1,4 @@
-//! Two contexts of one process with one worker each, and the helpers of the cases.
+//! Two contexts of one process with one worker each, and helper functions of the cases.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -9,15 +9,15 @@ use tieline::{
 };
 use tieline_fake::{Lane, World};
 
-/// The number of polls after which something counts as never happening; everything due happens within some tens.
+/// The number of polls after which an event counts as never happening; every due event happens within some tens of polls.
 const NEVER: usize = 5_000;
 
-/// A context whose network is `world`.
+/// Opens a context whose network is `world`.
 pub(crate) fn context(world: &'static World, settings: &[(&str, &str)]) -> Context {
     try_context(world, settings).expect("a context over the fake")
 }
 
-/// The same, with the error if it is refused.
+/// Opens a context as [`context`] does, or returns the error.
 pub(crate) fn try_context(
     world: &'static World,
     settings: &[(&str, &str)],
@@ -32,7 +32,7 @@ pub(crate) fn try_context(
     builder.out_of_band(world.has_circuits()).open()
 }
 
-/// Wire-up datagrams, each with the worker that it is addressed to.
+/// Wire-up datagrams, each with the name of the worker to which it is addressed.
 type Mail = Rc<RefCell<VecDeque<(u8, Vec<u8>)>>>;
 
 /// Carries the datagrams of a worker for the application.
@@ -46,7 +46,7 @@ fn carry(worker: &Worker, name: u8, mail: &Mail) -> Result<(), Error> {
 
 /// A worker `a` with an endpoint to a worker `b` of another context, which has an endpoint back.
 ///
-/// The fields are in the order of their drop.
+/// The order of the fields is the order in which they are dropped.
 pub(crate) struct Stage {
     pub(crate) ab: Endpoint,
     pub(crate) ba: Endpoint,
@@ -67,7 +67,7 @@ impl Stage {
         Stage::with_each(lanes, settings, settings)
     }
 
-    /// With settings for `a` and for `b`.
+    /// Makes a stage with separate settings for `a` and for `b`.
     pub(crate) fn with_each(
         lanes: Vec<Lane>,
         of_a: &[(&str, &str)],
@@ -79,7 +79,7 @@ impl Stage {
         let mail = Mail::default();
         for (worker, name) in [(&a, 0), (&b, 1)].into_iter().filter(|_| world.has_circuits()) {
             match carry(worker, name, &mail) {
-                // Messages carry the datagrams.
+                // If this is unsupported, messages carry the datagrams.
                 Err(error) if error.status() == Status::Unsupported => {}
                 carried => carried.unwrap(),
             }
@@ -87,7 +87,7 @@ impl Stage {
         let ab = a.connect(&b.address().unwrap()).unwrap();
         let ba = b.connect(&a.address().unwrap()).unwrap();
         let stage = Stage { ab, ba, a, b, at_a, at_b, world, mail };
-        // Both have met: each knows the other's peer number.
+        // After this flush each worker knows the other's peer number.
         let _ = stage.finish(stage.ab.flush_messages().unwrap()).unwrap();
         let back = pending(stage.ba.flush_messages());
         assert!(stage.until(|| stage.b.test(&back) == Some(Ok(0))));
@@ -95,12 +95,12 @@ impl Stage {
         stage
     }
 
-    /// From here on the application carries the datagrams of `a`.
+    /// Makes the application carry the datagrams of `a` from this call on.
     pub(crate) fn carry_for_a(&self) -> Result<(), Error> {
         carry(&self.a, 0, &self.mail)
     }
 
-    /// One progress call of each worker.
+    /// Makes one progress call of each worker.
     pub(crate) fn turn(&self) -> usize {
         let datagram = self.mail.borrow_mut().pop_front();
         if let Some((to, datagram)) = datagram {
@@ -109,14 +109,14 @@ impl Stage {
         self.a.progress() + self.b.progress()
     }
 
-    /// Progress of both workers until everything due has happened.
+    /// Makes progress on both workers until every due event has happened.
     pub(crate) fn settle(&self) {
         for _ in 0..200 {
             let _ = self.turn();
         }
     }
 
-    /// Progress of both until `done`. Returns whether it became true.
+    /// Makes progress on both workers until `done` returns true. Returns whether it did.
     #[must_use]
     pub(crate) fn until(&self, done: impl Fn() -> bool) -> bool {
         for _ in 0..NEVER {
@@ -128,7 +128,7 @@ impl Stage {
         done()
     }
 
-    /// The result of an operation of `a`.
+    /// Waits for the result of an operation of `a`.
     #[track_caller]
     pub(crate) fn finish(&self, outcome: Outcome) -> Result<u64, CompletionError> {
         let request = match outcome {
@@ -138,13 +138,13 @@ impl Stage {
         self.end_of(&request).expect("an operation that ends")
     }
 
-    /// The same for a post that may fail or complete inline.
+    /// Waits for the result of a post that may fail or complete inline.
     #[track_caller]
     pub(crate) fn ended(&self, posted: Result<Outcome, PostError>) -> Result<u64, Error> {
         Ok(self.finish(posted?)?)
     }
 
-    /// The result of a pending operation of `a`, if it ends.
+    /// Returns the result of a pending operation of `a`, if the operation ends.
     pub(crate) fn end_of(&self, request: &Request) -> Option<Result<u64, CompletionError>> {
         let result = RefCell::new(None);
         let ended = self.until(|| {
@@ -154,14 +154,14 @@ impl Stage {
         if ended { result.into_inner() } else { None }
     }
 
-    /// A region of `b` that holds `bytes`, and its key at `a`.
+    /// Makes a region of `b` that holds `bytes`, and the region's key at `a`.
     pub(crate) fn target(&self, bytes: Vec<u8>) -> (Region, RemoteKey) {
         let region = self.at_b.register_with(bytes, Access::ALL).unwrap();
         let key = self.ab.import_key(&region.remote_key().unwrap()).unwrap();
         (region, key)
     }
 
-    /// A region of `a`.
+    /// Makes a region of `a`.
     pub(crate) fn local(&self, bytes: Vec<u8>) -> Region {
         self.at_a.register(bytes).unwrap()
     }
@@ -172,7 +172,7 @@ impl Stage {
         assert_eq!(self.world.faults(), Vec::<String>::new());
     }
 
-    /// The headers of the messages with this id that arrive at `b`.
+    /// Records the headers of the messages with this id that arrive at `b`.
     pub(crate) fn log_at_b(&self, id: u16) -> Rc<RefCell<Vec<u64>>> {
         let log: Rc<RefCell<Vec<u64>>> = Rc::default();
         let seen = log.clone();
@@ -181,7 +181,7 @@ impl Stage {
     }
 }
 
-/// The request of an operation that must not have ended.
+/// Returns the request of an operation that must still be pending.
 #[track_caller]
 pub(crate) fn pending(outcome: Result<Outcome, PostError>) -> Request {
     match outcome.unwrap() {
@@ -190,7 +190,7 @@ pub(crate) fn pending(outcome: Result<Outcome, PostError>) -> Request {
     }
 }
 
-/// Posts until `Again`. Returns the number of accepted posts, if that happens before `most`.
+/// Posts until a post returns `Again`. Returns the number of accepted posts, which must be below `most`.
 pub(crate) fn posts_until_again(
     most: usize,
     mut post: impl FnMut() -> Result<Outcome, PostError>,

@@ -1,4 +1,4 @@
-//! Puts and gets of blocks at equal distances.
+//! Tests of puts and gets of blocks at equal distances.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -23,7 +23,7 @@ fn lanes() -> Vec<Vec<Lane>> {
     ]
 }
 
-/// The same number of bytes as two shapes, each of which lies in a region.
+/// Generates two shapes of the same number of bytes, each of which fits into a region.
 fn shapes() -> impl Strategy<Value = (Blocks, Blocks)> {
     let blocks = |len: usize| {
         let cuts: Vec<usize> = (1..=len).filter(|cut| len % cut == 0 && len / cut <= 64).collect();
@@ -39,7 +39,7 @@ fn shapes() -> impl Strategy<Value = (Blocks, Blocks)> {
     (1..=360usize).prop_flat_map(move |len| (blocks(len), blocks(len)))
 }
 
-/// The offset of each byte of these blocks.
+/// Returns the offset of each byte of these blocks.
 fn places(blocks: Blocks) -> impl Iterator<Item = usize> {
     (0..blocks.count).flat_map(move |number| {
         let begin = blocks.offset as usize + number * blocks.stride;
@@ -47,7 +47,7 @@ fn places(blocks: Blocks) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The result of a copy byte by byte.
+/// Returns the result of a copy that is made byte by byte.
 fn copied(from: &[u8], at: Blocks, mut to: Vec<u8>, there: Blocks) -> Vec<u8> {
     for (from_at, to_at) in places(at).zip(places(there)) {
         to[to_at] = from[from_at];
@@ -68,7 +68,7 @@ cases! {
                 let now = target.to_vec(0..BYTES).unwrap();
                 prop_assert_eq!(&now, &copied(&before, here, far, there));
                 prop_assert_eq!(&local.to_vec(0..BYTES).unwrap(), &before);
-                // And back, with another shape.
+                // The blocks are copied back in another shape.
                 let other = Blocks { offset: there.offset + 3, ..there };
                 prop_assert_eq!(stage.ended(stage.ab.get_strided(&local, here, &key, other)), Ok(0));
                 prop_assert_eq!(&local.to_vec(0..BYTES).unwrap(), &copied(&now, other, before, here));
@@ -111,7 +111,7 @@ cases! {
         let nothing = Blocks { block: 0, ..inside };
         assert_eq!(stage.ended(stage.ab.put_strided(&local, nothing, &key, Blocks::run(7, 0))), Ok(0));
         assert_eq!(nothing.ranges(0..0).count(), 0);
-        // In 64-bit arithmetic the third block would begin where the first does.
+        // In 64-bit arithmetic the third block would begin at the offset of the first.
         let around = Blocks { offset: 0, block: 1, stride: 1 << 63, count: 3 };
         assert_eq!(around.ranges(0..3).count(), 0);
     }
@@ -122,7 +122,7 @@ cases! {
         let (_target, key) = stage.target(vec![0; BYTES]);
         let local = stage.local(bytes(0));
         let runs = |count| Blocks { offset: 0, block: 8, stride: 16, count };
-        // At most 16 operations, one of which stands for the whole.
+        // At most 16 operations may be pending, one of which represents the whole transfer.
         let refused = stage.ab.put_strided(&local, runs(16), &key, runs(16)).unwrap_err();
         assert!(matches!(&refused, PostError::Correct(error) if error.status() == Status::TooLarge), "{refused:?}");
         stage.world.hold(Slot::Put);

@@ -1,4 +1,4 @@
-//! Atomics over a device that only swaps whole 64-bit words: all other atomics are composed of swaps.
+//! Tests of atomics over a device that only swaps whole 64-bit words: all other atomics are composed of swaps.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -6,7 +6,7 @@ use tieline::{Access, AtomicOp, Status, Width};
 use tieline_fake::{Act, Lane, Rule, Slot};
 use tieline_plugin_api::{atomic_op, caps};
 
-/// A device whose atomics complete later, or inline.
+/// Makes a stage with a device whose atomics complete inline or later.
 fn stage(at_once: bool) -> Stage {
     let swap = 1 << atomic_op::COMPARE_SWAP;
     let device = Lane { atomics: [0, swap, 0, swap], ..Lane::memory("device") };
@@ -15,14 +15,14 @@ fn stage(at_once: bool) -> Stage {
     Stage::with(vec![Lane::messages("am"), device], &[("TIELINE_ATOMICS", "device")])
 }
 
-/// Words in which every byte is distinguishable, in memory order.
+/// Words in which every byte is different, in memory order.
 const WORDS: [u64; 4] = [0x1122_3344_5566_7788, 0xf0e0_d0c0_b0a0_9080, 7, u64::MAX];
 
 fn bytes() -> Vec<u8> {
     WORDS.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// The new value of a word after the operation.
+/// Returns the new value of a word after the operation.
 fn after(op: AtomicOp, width: Width, old: u64, n: u64) -> u64 {
     let n = if width == Width::Bits32 { u64::from(n as u32) } else { n };
     let new = match op {
@@ -47,7 +47,7 @@ const OPS: [AtomicOp; 7] = [
     AtomicOp::Max,
 ];
 
-/// The word of that width at an offset.
+/// Returns the word of this width at an offset.
 fn word(bytes: &[u8], at: usize, width: Width) -> u64 {
     match width {
         Width::Bits32 => u64::from(u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())),
@@ -100,7 +100,7 @@ cases! {
         assert_eq!(target.to_vec(0..32).unwrap(), expected);
     }
 
-    /// The swap finds a value that another process has stored meanwhile, and the next attempt starts from it.
+    /// The swap finds a value that another process has stored in between, and the next attempt starts with that value.
     fn a_word_that_changes_between_two_swaps_is_read_again() {
         let stage = stage(false);
         let (target, key) = stage.target(vec![0; 16]);
@@ -126,7 +126,8 @@ cases! {
         assert_eq!(stage.a.pending(), 0, "nothing is left of it");
     }
 
-    /// Without that promise such atomics are not coherent with those of the owner and its neighbours, which use the processor.
+    /// If the module does not promise coherence, its atomics are not coherent with those of the owner and its neighbours, which use
+    /// the processor.
     fn masks_of_a_module_that_promises_no_atomics_are_not_used() {
         let lane = Lane::memory("rma");
         let lane = Lane { caps: lane.caps & !caps::ATOMICS, ..lane };
@@ -160,7 +161,7 @@ cases! {
         assert_eq!(plain.to_vec(0..8).unwrap(), [1; 8]);
     }
 
-    /// The 64-bit word around it does not lie in the region.
+    /// The 64-bit word that contains the half word does not lie in the region.
     fn half_a_word_at_the_end_of_a_region_is_refused_with_what_to_do() {
         let stage = stage(false);
         let (target, key) = stage.target(vec![0; 12]);

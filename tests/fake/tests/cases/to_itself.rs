@@ -1,4 +1,4 @@
-//! A worker that connects to itself: a new endpoint reuses an idle connection.
+//! Tests of a worker that connects to itself: a new endpoint reuses an idle connection.
 
 use crate::cases;
 use crate::stage::Stage;
@@ -18,7 +18,7 @@ fn to_itself(stage: &Stage) -> Endpoint {
     stage.a.connect(&stage.a.address().unwrap()).unwrap()
 }
 
-/// The headers of the messages that arrive at `a`.
+/// Records the headers of the messages that arrive at `a`.
 fn log_at_a(stage: &Stage) -> Rc<RefCell<Vec<u64>>> {
     let log: Rc<RefCell<Vec<u64>>> = Rc::default();
     let seen = log.clone();
@@ -27,7 +27,7 @@ fn log_at_a(stage: &Stage) -> Rc<RefCell<Vec<u64>>> {
 }
 
 cases! {
-    /// The connection fails by a report of its provider, or by a refused answer.
+    /// The connection fails by a report of its provider, or when an answer is refused.
     fn connection_that_died_while_idle_is_not_reused() {
         for by_an_answer in [false, true] {
             let stage = over_circuits();
@@ -52,7 +52,7 @@ cases! {
         }
     }
 
-    /// The cable is cut under connections that are in use and under idle ones.
+    /// The provider fails connections that are in use together with idle ones.
     fn connections_that_are_used_and_not_may_die_together() {
         let stage = over_circuits();
         let (log, at) = (log_at_a(&stage), stage.world.interface(0, "all"));
@@ -80,8 +80,8 @@ cases! {
         assert_eq!((world.left(), world.faults()), ([0; 5], Vec::new()));
     }
 
-    /// The handler of each message opens the endpoint that sends the next one, and keeps some. In the end one handler drops all of
-    /// them.
+    /// The handler of each message opens the endpoint that sends the next message, and keeps some endpoints. The last handler drops
+    /// all of them.
     fn handlers_that_open_and_drop_endpoints_take_the_same_connections_again() {
         let stage = over_circuits();
         let a = Rc::new(stage.at_a.worker().unwrap());
@@ -112,7 +112,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// The next user of the connection flushes the operations of its previous user, as soon as there is room for a flush.
+    /// The next user of the connection flushes the operations of the previous user when the lane accepts a flush.
     fn failures_of_dropped_endpoint_are_not_reported_to_next_user() {
         let lane = Lane { max_short_put: 64, ..Lane::whole("all") };
         let stage = Stage::new(vec![lane.over_circuits()]);

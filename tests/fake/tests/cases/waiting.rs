@@ -1,4 +1,4 @@
-//! Messages in an endpoint's queue: each leaves it once, and its completion is reported in the requested form.
+//! Tests of messages in an endpoint's queue: each leaves the queue once, and its completion is reported in the requested form.
 
 use crate::cases;
 use crate::stage::{Stage, pending, posts_until_again};
@@ -9,7 +9,7 @@ use tieline_fake::{Act, Lane, Rule, Slot};
 
 const FULL: Act = Act::Refuse(Status::Again);
 
-/// More entries than any bound of 16 KiB allows.
+/// The number of entries: more than any bound of 16 KiB allows.
 const MANY: usize = 4_000;
 
 fn stage() -> Stage {
@@ -18,12 +18,12 @@ fn stage() -> Stage {
     stage
 }
 
-/// A rule for the messages that cases send from `a`.
+/// Makes a rule for the messages that cases send from `a`.
 fn rule_for_sends(stage: &Stage, act: Act) -> Rule {
     Rule::every(Slot::Short, act).at(stage.world.interface(0, "all")).id(5)
 }
 
-/// The number of messages that the queue can hold.
+/// Returns the number of messages that the queue can hold.
 fn room(stage: &Stage) -> usize {
     stage.world.rule(rule_for_sends(stage, FULL));
     let (taken, requests) = posts_until_again(MANY, || stage.ab.send(5, 0, b""));
@@ -32,7 +32,7 @@ fn room(stage: &Stage) -> usize {
     taken.expect("a bound")
 }
 
-/// The number of a request, which is also the cookie that the provider receives.
+/// Returns the number of a request, which is also the cookie that the provider receives.
 fn number(request: &Request) -> u64 {
     let words = format!("{request:?}");
     let digits = words.trim_start_matches("Request(0x").trim_end_matches(')');
@@ -48,7 +48,7 @@ struct Line {
     flush: Request,
 }
 
-/// Posts 25 messages into a queue with room for them. Every fifth is cancelled, and a flush stands behind the first 15.
+/// Posts 25 messages into an empty queue. Every fifth message is cancelled, and a flush follows the first 15.
 fn line(stage: &Stage, counter: &tieline::CompletionCounter, first: u64) -> Line {
     let (mut asked, mut flush) = (Vec::new(), None);
     let (mut tracked, mut counted, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
@@ -114,8 +114,8 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// It fails alone, and later messages are sent. The flush behind it reports the failure if its request was dropped, and also if
-    /// it was tracked or counted.
+    /// The message fails alone, and later messages are sent. A later flush reports the failure if the message's request was
+    /// dropped, tracked or counted.
     fn queued_message_refused_by_lane_fails_alone_and_is_reported_once() {
         for skip in 0..20 {
             let stage = stage();
@@ -137,7 +137,7 @@ cases! {
             for (n, request) in &line.asked {
                 assert_eq!(status(request), end(*n), "{n}");
             }
-            // The flush covers the first fifteen.
+            // The flush covers the first fifteen messages.
             assert_eq!(status(&line.flush), if bad < 15 { end(bad) } else { Ok(0) });
             assert_eq!(told(&stage), line.tracked.iter().map(|n| (*n, end(*n))).collect::<Vec<_>>());
             let failed = u64::from(line.counted.contains(&bad));
@@ -174,7 +174,7 @@ cases! {
             for (n, request) in &line.asked {
                 assert_eq!(status(request), end(*n), "{n}");
             }
-            // The flush asks the lanes once earlier messages have left, and may then find the endpoint failed.
+            // The flush asks the lanes after earlier messages have left the queue; the endpoint may have failed before.
             let flushed = status(&line.flush);
             assert!(flushed == Err(Status::Io) || flushed == Ok(0) && bad >= 15, "{bad}: {flushed:?}");
             let mut told = told(&stage);
@@ -188,7 +188,7 @@ cases! {
         }
     }
 
-    /// No provider has the operation: neither while it is queued, nor after it has left and its slot has been reused.
+    /// The provider does not have the operation: it is still queued, or it was sent and its slot has been reused.
     fn forged_completion_of_queued_or_sent_message_is_ignored() {
         let stage = stage();
         let at = stage.world.interface(0, "all");
@@ -224,7 +224,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Inside a handler of the same worker: a dropped endpoint sends its queue first, a closed one ends it.
+    /// The handler belongs to the same worker: a dropped endpoint first sends its queue, and a closed endpoint ends its queue.
     fn endpoint_removed_in_handler_sends_or_ends_its_queue() {
         for closes in [false, true] {
             let stage = stage();
@@ -265,7 +265,7 @@ cases! {
         }
     }
 
-    /// Queued messages among puts in flight, some of which have completed locally: a flush waits for all of them.
+    /// The messages are queued among puts in flight, some of which have completed locally: a flush waits for all operations.
     fn flush_waits_for_queued_messages_and_puts_in_any_order() {
         for first in ["message", "put"] {
             let stage = stage();

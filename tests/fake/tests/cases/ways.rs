@@ -1,4 +1,4 @@
-//! The next route after a failed one, and no needless calls of lanes.
+//! Tests of the route that replaces a failed one, and of unnecessary calls of lanes.
 
 use crate::cases;
 use crate::progress_thread::{comes, with_threads};
@@ -11,7 +11,7 @@ use tieline_fake::{Act, Lane, Rule, Slot, World};
 const REPLY: u32 = 0xf004;
 
 cases! {
-    /// The requester is answered although the answer waited for room on an endpoint that has failed.
+    /// The requester is answered although the answer was queued on an endpoint that has failed.
     fn answer_queued_on_failed_endpoint_takes_another_route() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let at = stage.world.interface(0, "am");
@@ -28,7 +28,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// And although that very answer makes the endpoint fail.
+    /// The refusal of the answer makes the endpoint fail, and another route carries the answer.
     fn permanently_refused_answer_takes_another_route() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let at = stage.world.interface(0, "am");
@@ -49,7 +49,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Each attempt costs a failed connection, and would be made for every operation.
+    /// Each attempt costs a failed connection, and without the pause every operation would make one.
     fn a_thread_that_could_not_be_reached_is_left_alone_for_a_while() {
         let stage = with_threads();
         let address = stage.b.address().unwrap();
@@ -83,7 +83,7 @@ cases! {
         assert_eq!(stage.a.pending(), 0);
     }
 
-    /// The flush asks once about operations that completed locally at the thread, and not again.
+    /// The flush asks once about operations that completed locally at the thread. The next flush is inline.
     fn flush_waits_for_service_thread_and_next_one_is_inline() {
         let stage = with_threads();
         let (target, key) = stage.target(vec![0; 8]);

@@ -1,4 +1,4 @@
-//! Workers: ownership of requests, flushes of all endpoints, and the end of peers.
+//! Tests of workers: ownership of requests, flushes of all endpoints, and the end of peers.
 
 use crate::cases;
 use crate::stage::{Stage, pending};
@@ -14,14 +14,14 @@ cases! {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let other = stage.at_a.worker().unwrap();
         let back = other.connect(&stage.b.address().unwrap()).unwrap();
-        // Both workers have done the same so far, so their next operations have the same number.
+        // Both workers have made the same calls, so their next operations have the same number.
         let met = pending(back.flush_messages());
         assert!(stage.until(|| { let _ = other.progress(); other.test(&met) == Some(Ok(0)) }));
         drop(met);
         let (target, key) = stage.target(vec![0; 64]);
         let theirs = back.import_key(&target.remote_key().unwrap()).unwrap();
         stage.world.hold(Slot::Atomic);
-        // Two operations with the same number: that of the other worker has ended with 0, this one with 5.
+        // Two operations have the same number: the operation of the other worker has ended with 0, and this one with 5.
         let mine = pending(stage.ab.fetch_add(&key, 0, 5));
         let not_mine = pending(back.fetch_add(&theirs, 0, 5));
         stage.world.forget_rules();
@@ -63,7 +63,7 @@ cases! {
         wakes.join().unwrap();
     }
 
-    /// Otherwise a waiting worker would never sleep again.
+    /// If every poll reported the failure, a waiting worker would never sleep again.
     fn a_module_that_fails_at_every_poll_is_news_once() {
         for status in [Status::Io, Status::ProviderFailed] {
             let stage = Stage::new(vec![Lane::messages("am"), Lane::memory("rma").on_other_provider()]);
@@ -90,7 +90,7 @@ cases! {
         assert!(stage.until(|| stage.ab.error().is_some()));
         let (target, local) = (third.register(vec![0; 8]).unwrap(), stage.local(vec![1; 8]));
         let key = ac.import_key(&target.remote_key().unwrap()).unwrap();
-        // Whether this flush reports the death does not matter here.
+        // The flush may or may not report the death; the test ignores its result.
         let _ = stage.a.flush();
         drop(ac.put(&local, 0..8, &key, 0).unwrap());
         assert_eq!(stage.a.flush(), Ok(()));
@@ -114,7 +114,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// If it flushed one after the other, each flush would wait for all earlier ones.
+    /// If the worker flushed one endpoint after the other, each flush would wait for all earlier flushes.
     fn a_workers_flush_asks_all_endpoints_before_it_waits_for_one() {
         const ENOUGH: u32 = 1000;
         thread_local! {
@@ -122,7 +122,7 @@ cases! {
             static POLLS: Cell<u32> = const { Cell::new(0) };
             static ASKED: Cell<usize> = const { Cell::new(0) };
         }
-        /// Counts the flushes of lanes after enough polls, and then releases the held operations.
+        /// Counts the flushes of lanes after a number of polls, and then releases the held operations.
         fn let_go() {
             POLLS.set(POLLS.get() + 1);
             if let (Some(world), ENOUGH) = (WORLD.get(), POLLS.get()) {
@@ -139,7 +139,7 @@ cases! {
         let far = third.register(vec![0; 8]).unwrap();
         let far_key = ac.import_key(&far.remote_key().unwrap()).unwrap();
         let local = stage.local(vec![1; 8]);
-        // After a local completion, the flush of the lane waits for it.
+        // The puts have completed locally, so the flush of the lane waits for them.
         for (end, key) in [(&stage.ab, &key), (&ac, &far_key)] {
             let put = end.put_with(&local, 0..8, key, 0, Completion::Local).unwrap();
             assert_eq!(stage.finish(put), Ok(0));
@@ -182,7 +182,7 @@ cases! {
         assert_eq!(quick, slow);
     }
 
-    /// The handler's message refers to the payload, whatever happens to the kept copy.
+    /// The handler's message refers to the payload, regardless of the kept copy.
     fn lent_payload_is_released_once_after_handler_and_kept_copy() {
         let stage = Stage::new(vec![Lane { lends: true, ..Lane::messages("am") }]);
         let read: Rc<RefCell<Vec<Vec<u8>>>> = Rc::default();
@@ -196,7 +196,7 @@ cases! {
                 keeps.borrow_mut().push(first);
             }
             seen.borrow_mut().push(m.payload().to_vec());
-            // A further `keep` copies.
+            // A second `keep` makes a copy.
             drop(m.keep());
             seen.borrow_mut().push(m.payload().to_vec());
         }).unwrap();
@@ -217,7 +217,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Short payloads lie inside the kept object, longer ones beside it, and both move with it.
+    /// Short payloads are stored inside the kept object, longer payloads outside; both remain valid when the object moves.
     fn kept_payload_has_its_bytes_at_any_length_and_place() {
         let stage = Stage::new(vec![Lane::messages("am")]);
         let kept: Rc<RefCell<Vec<tieline::KeptMessage>>> = Rc::default();
@@ -228,7 +228,7 @@ cases! {
             let _ = stage.ab.send(5, len as u64, &bytes(len)).unwrap();
             assert!(stage.until(|| kept.borrow().len() == len + 1));
         }
-        // At another address than where they were kept.
+        // The kept messages are moved to another address.
         let mut kept: Vec<_> = kept.take().into_iter().map(Box::new).collect();
         kept.reverse();
         for message in kept {
@@ -239,7 +239,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Once, when the last of its connections is closed, and after all of its messages.
+    /// The leave is reported once, when the last connection of the peer is closed, and after all of its messages.
     fn orderly_leave_of_peer_is_reported_without_error() {
         let stage = Stage::new(vec![Lane::whole("all").late(3)]);
         let second = stage.a.connect(&stage.b.address().unwrap()).unwrap();
@@ -264,7 +264,7 @@ cases! {
         drop((ba, b));
     }
 
-    /// It has no endpoint there: only the peer uses the connection.
+    /// The receiver has no endpoint to the peer: only the peer uses the connection.
     fn leave_of_peer_is_reported_to_pure_receiver() {
         let mut stage = Stage::new(vec![Lane::whole("all").over_circuits()]);
         let told: Rc<RefCell<Vec<(&str, String)>>> = Rc::default();
@@ -289,7 +289,7 @@ cases! {
         drop((b, at_a, at_b));
     }
 
-    /// A refused connection, or one that is still forming, never belonged to the peer.
+    /// A connection that was refused or is still forming never belonged to the peer.
     fn leave_of_peer_is_reported_without_connection_to_it() {
         for refused in [true, false] {
             let stage = Stage::new(vec![
@@ -321,7 +321,7 @@ cases! {
         }
     }
 
-    /// Over lanes that observe processes, and over network lanes.
+    /// The test covers lanes that observe processes, and network lanes.
     fn death_of_silent_peer_is_reported() {
         for local in [0, caps::LOCAL_ONLY] {
             let whole = Lane::whole("all");
@@ -343,7 +343,7 @@ cases! {
         }
     }
 
-    /// A third party's report about a process on this host is passed on once this side has observed the end, or has no endpoint
+    /// A third party's report about a process on this host is forwarded when this worker has observed the end, or has no endpoint
     /// left that observes the process.
     fn peer_is_reported_gone_after_its_last_observing_endpoint() {
         for end in [None, Some(Status::PeerFailed), Some(Status::Closed)] {
@@ -373,7 +373,7 @@ cases! {
         }
     }
 
-    /// A handler that drops everything about all peers learns of the next failure in a separate call.
+    /// If a handler drops everything about all peers, the next failure is reported in a separate call.
     fn a_handler_of_failures_does_not_run_inside_another() {
         let whole = Lane::whole("all");
         let stage = Stage::new(vec![Lane { caps: whole.caps | caps::LOCAL_ONLY, ..whole }]);
@@ -421,7 +421,7 @@ cases! {
         assert_eq!(*told.borrow(), ["failed"]);
     }
 
-    /// A connection that finds no room is retried, and the operations that wait for it stay in order.
+    /// A connection request that the lane refuses with `Again` is retried, and the operations that wait for it stay in order.
     fn a_connection_without_room_is_made_later() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let log = stage.log_at_b(5);
@@ -437,7 +437,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// A handler drops an endpoint and connects another one, and the same poll delivered the failure of the first.
+    /// A handler drops an endpoint and connects another one, and the failure of the first was delivered by the same poll.
     fn failure_of_removed_endpoint_is_not_passed_to_next_one() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let a = Rc::new(stage.at_a.worker().unwrap());
@@ -466,7 +466,7 @@ cases! {
         assert!(next.send(1, 0, b"").is_ok());
     }
 
-    /// No event will wake the worker for messages that have room and wait for their turn.
+    /// No event wakes the worker for messages that can be sent immediately and wait for their turn.
     fn a_worker_does_not_sleep_while_it_can_send_what_is_queued() {
         let stage = Stage::new(vec![Lane::whole("all").sleeping()]);
         let log = stage.log_at_b(5);
@@ -485,7 +485,7 @@ cases! {
         assert!(stage.until(|| log.borrow().len() == 40));
     }
 
-    /// A module need not have a descriptor; without one it is polled as long as the wait lasts.
+    /// A module need not have a descriptor; without one, the worker polls it for the duration of the wait.
     fn finish_waits_by_polling_where_a_lane_cannot_wake_anybody() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -506,7 +506,7 @@ cases! {
         assert_eq!(*log.borrow(), [42]);
     }
 
-    /// Each endpoint fails by its own connection, whose ends the kernel closes. The application is notified once per worker.
+    /// Each endpoint fails by its own connection, which the kernel closes. The application is notified once per worker.
     fn a_process_that_died_ends_every_endpoint_that_leads_to_it() {
         let stage = Stage::new(vec![Lane::whole("all")]);
         let second = stage.at_b.worker().unwrap();
@@ -538,7 +538,7 @@ cases! {
         stage.assert_no_faults();
     }
 
-    /// Its cause may be the end of one worker, or a peer that claims to be another one: neither ends the other endpoints.
+    /// The cause may be the end of one worker, or a peer that claims to be another one: neither ends the other endpoints.
     fn connection_with_dead_other_end_fails_alone() {
         let stage = Stage::new(vec![Lane::whole("all").synchronous()]);
         let (target, key) = stage.target(vec![0; 8]);
@@ -551,7 +551,7 @@ cases! {
         stage.settle();
         assert_eq!(there.error().map(|error| error.status()), Some(Status::PeerFailed));
         assert_eq!(stage.ab.error(), None);
-        // Nor does an operation that detects the failure.
+        // An operation that detects the failure does not end the other endpoints.
         let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let lost = again.import_key(&target.remote_key().unwrap()).unwrap();
         stage.world.rule(Rule::every(Slot::Put, Act::Refuse(Status::PeerFailed)));
@@ -575,7 +575,7 @@ cases! {
         stage.world.leave(a, b, Status::TimedOut as i32, "nothing was heard of it");
         let poll = || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| stage.b.progress()));
         assert!((0..100).any(|_| poll().is_err()), "nobody is told");
-        // The peer comes back, and closes its only connection.
+        // The peer reconnects, and closes its only connection.
         let log = stage.log_at_b(5);
         let again = stage.a.connect(&stage.b.address().unwrap()).unwrap();
         let _ = again.send(5, 0, b"").unwrap();

@@ -1,4 +1,4 @@
-//! Runs a program over a set of providers, and compares every result with the oracle.
+//! Runs a program over a set of providers, and compares each result with the oracle.
 
 mod closing;
 mod ends;
@@ -29,29 +29,29 @@ use tieline_fake::{Act, Rule, Slot, World};
 use told::Told;
 use workers::Unheard;
 
-/// The providers that a program runs over.
+/// The providers over which a program runs.
 pub(crate) struct Providers {
     /// The settings of the contexts.
     pub(crate) settings: Vec<(&'static str, String)>,
     /// The world of the fake provider, if it is among them.
     pub(crate) world: Option<&'static World>,
-    /// The target's memory comes from `Context::alloc`.
+    /// Whether the target's memory comes from `Context::alloc`.
     pub(crate) alloc: bool,
 }
 
-/// The number of polls after which something counts as never happening.
+/// The number of polls after which an event counts as never happening.
 const NEVER: usize = 4_000;
-/// The most operations of one program: a put writes its number as a byte.
+/// The maximum number of operations in one program: a put writes its number as a byte.
 const MOST: usize = 240;
 const ANSWER: u16 = 20;
 
 thread_local! {
-    /// The workers of the running program, which a wait inside a call must progress.
+    /// The workers of the running program. A wait inside a call must make progress on them.
     static WORKERS: RefCell<Vec<Weak<Worker>>> = const { RefCell::new(Vec::new()) };
     static WAITING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Called by the fake in each poll: while one worker waits, the others make progress.
+/// Makes progress on all workers. The fake provider calls this function in each poll, because one worker may wait for the others.
 pub(crate) fn meanwhile() {
     if !WAITING.replace(false) {
         return;
@@ -64,7 +64,7 @@ pub(crate) fn meanwhile() {
     WAITING.set(true);
 }
 
-/// Progress, also if handlers panic.
+/// Makes progress, even if handlers panic.
 fn progress(worker: &Worker) -> usize {
     catch_unwind(AssertUnwindSafe(|| worker.progress())).unwrap_or(1)
 }
@@ -88,7 +88,7 @@ enum What {
 struct Open {
     what: What,
     request: Request,
-    /// It is tracked with this word, and not tested.
+    /// The word with which the operation is tracked; a tracked operation is not tested.
     word: Option<u64>,
     /// The destination of a get, with a guard on either side of its range.
     landing: Option<Own>,
@@ -96,14 +96,14 @@ struct Open {
     source: Option<Own>,
 }
 
-/// An endpoint and its objects.
+/// An endpoint, and the objects that belong to it.
 struct End {
     number: usize,
     endpoint: Endpoint,
-    /// Every other operation uses the second key, whose operations may take another lane.
+    /// The two keys of the target's memory. Every other operation uses the second key, whose operations may take another lane.
     keys: [RemoteKey; 2],
     open: Vec<Open>,
-    /// The accepted messages with their lengths.
+    /// The accepted messages, with their lengths.
     sent: Vec<(u64, usize)>,
     broken: bool,
 }
@@ -114,7 +114,7 @@ struct Heard {
     /// The headers of all messages, in order.
     headers: Vec<u64>,
     trouble: Option<String>,
-    /// The words of notifications, and the contents of the target's memory at that time.
+    /// The words of notifications, each with the contents of the target's memory at that time.
     told: Vec<(u32, Vec<u8>)>,
     /// The accepted answers, by the worker number of the end.
     answered: [Vec<u64>; ENDS],
@@ -132,7 +132,7 @@ struct Run {
     ends: Vec<Option<End>>,
     /// The target's endpoints to the workers of the ends.
     back: Vec<Endpoint>,
-    /// The messages of former ends that may still arrive.
+    /// The messages of former ends that can still arrive.
     past: Vec<(usize, Vec<(u64, usize)>)>,
     /// The operations of former ends.
     leaving: Vec<(usize, Open)>,
@@ -160,7 +160,7 @@ struct Run {
     long: Long,
 }
 
-/// Runs one program. The error is the reason of its failure.
+/// Runs one program. Returns the reason if the program fails.
 pub(crate) fn run(program: &Program, providers: &Providers) -> Result<(), String> {
     let world = providers.world;
     let mut run = Run::open(program, providers).map_err(|error| format!("opening: {error}"))?;
@@ -318,7 +318,7 @@ impl Run {
         self.ends[end].as_mut().expect("an end is there between steps")
     }
 
-    /// Records the result of a post: an operation of the model, or a message.
+    /// Records the result of a post, which is an operation of the model or a message.
     fn posted(
         &mut self,
         end: usize,
@@ -360,7 +360,7 @@ impl Run {
         }
     }
 
-    /// Records the end of an operation, with success or failure.
+    /// Records the end of an operation, with its success or failure.
     fn ended(
         &mut self,
         end: usize,
@@ -376,7 +376,7 @@ impl Run {
                 if let What::Memory(op) = what {
                     self.model.lose(op);
                 }
-                // A provider may still use it.
+                // A provider may still use the memory.
                 self.closing.add([landing, source]);
                 return Ok(());
             }
@@ -394,7 +394,7 @@ impl Run {
                     self.model.check_got(op, inner)?;
                     self.closing.close(own)?;
                 }
-                // The application owns it again.
+                // The memory belongs to the application again.
                 source.map_or(Ok(()), |own| self.closing.close(own))
             }
             What::Message(_) => Ok(()),
@@ -420,7 +420,7 @@ impl Run {
         }
     }
 
-    /// Tests everything that is pending.
+    /// Tests all pending operations.
     fn ask(&mut self) -> Result<(), String> {
         self.hear()?;
         self.ask_taking()?;
@@ -460,7 +460,7 @@ impl Run {
         Ok(())
     }
 
-    /// Compares everything that is visible from outside with the oracle.
+    /// Compares the observable state with the oracle.
     fn look(&mut self) -> Result<(), String> {
         self.ask()?;
         let memory = self.target.to_vec(0..TARGET).map_err(|e| e.to_string())?;
@@ -528,7 +528,8 @@ impl Run {
                 WAITING.set(true);
                 let flushed = self.workers[end].flush();
                 WAITING.set(false);
-                // Before the flush: a failure that was reported by a test is not reported by the flush.
+                // The operations are tested before the flush, because a failure that a test has reported is not reported by the
+                // flush.
                 self.ask()?;
                 let broken = self.end(end).broken;
                 match flushed {
@@ -537,7 +538,7 @@ impl Run {
                         self.model.flush_failed(number, posted);
                     }
                     Err(error) if !broken => return Err(format!("the flush failed: {error}")),
-                    // The flush may report the failed endpoint or leave it out.
+                    // The flush may report the failed endpoint or omit it.
                     Ok(()) | Err(_) => {}
                 }
                 Ok(())

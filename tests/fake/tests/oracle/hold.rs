@@ -9,7 +9,7 @@ fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-/// Runs programs over the providers that `providers` returns for each.
+/// Runs programs over the providers that `providers` returns for each program.
 pub(crate) fn hold(wants: Wants, programs: u32, providers: impl Fn(&Program) -> Providers) {
     let programs = if is_whole() { programs } else { programs / 2 };
     let cases = number("TIELINE_ORACLE_PROGRAMS", programs);
@@ -33,9 +33,9 @@ pub(crate) fn polls_often() -> (&'static str, String) {
     ("TIELINE_POLLS_OFTEN", "on".into())
 }
 
-/// The providers for one program over a real transport, with these settings and those of the environment.
+/// Returns the providers for one program over a real transport, with these settings and those of the environment.
 pub(crate) fn providers_of(settings: &[(&'static str, &str)], program: &Program) -> Providers {
-    // A close waits for a peer that is closed after it.
+    // Each close would otherwise wait for a peer that the test closes later.
     let mut all = vec![("TIELINE_CLOSE_TIMEOUT", "20ms".to_string())];
     all.extend(settings.iter().map(|(name, value)| (*name, (*value).to_string())));
     all.extend((program.seed % 4 == 1).then(polls_often));

@@ -1,9 +1,9 @@
 //! Random programs of puts, gets, atomics, messages, flushes and fences over lanes that refuse, delay, reorder, break and lie.
 //! Every result is compared with an oracle that knows the meaning of each guarantee.
 //!
-//! The programs are the same in every run; `cargo xtask test --all` runs twice as many. `TIELINE_ORACLE_PROGRAMS=5000` sets their
-//! number, and `TIELINE_ORACLE_SEED=7` selects others. A failure prints the shortest program that still fails. `over.rs` runs them
-//! over the providers that the environment names.
+//! The programs are the same in every run; `cargo xtask test --all` runs twice as many. `TIELINE_ORACLE_PROGRAMS=5000` sets the
+//! number of programs, and `TIELINE_ORACLE_SEED=7` selects other programs. A failure prints the shortest program that still fails.
+//! `over.rs` runs the programs over the providers that the environment names.
 
 mod driver;
 mod hold;
@@ -25,7 +25,7 @@ fn programs_keep_to_the_promises_over_lanes_of_any_character() {
     });
 }
 
-/// The stated costs of a lane to memory with which up to 8, 64 and 256 bytes are faster by messages.
+/// The stated costs of a lane to memory for which messages are faster up to 8, 64 and 256 bytes.
 const SLOW_NS: [f64; 3] = [531.0, 550.0, 615.0];
 
 #[test]

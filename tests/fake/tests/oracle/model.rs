@@ -1,14 +1,14 @@
-//! The oracle: the meaning of the guarantees. It records the posted and ended operations, and derives the possible contents of the
-//! target's memory at any moment.
+//! The oracle, which defines the meaning of the guarantees. The oracle records the posted and ended operations, and derives the
+//! possible contents of the target's memory at any moment.
 //!
-//! * `Done` of a put with remote completion, of an atomic and of a get: it has been carried out.
-//! * `Done` of a put with local completion: only its bytes were read.
-//! * A successful flush: everything posted on that endpoint before it has been carried out.
-//! * A notification: its put and every put posted earlier on that endpoint have been carried out. It arrives once, and always if
-//!   the put succeeded.
+//! * `Done` of a put with remote completion, of an atomic and of a get: the operation has been carried out.
+//! * `Done` of a put with local completion: only the put's bytes were read.
+//! * A successful flush: every operation posted on that endpoint before the flush has been carried out.
+//! * A notification: its put and every put posted earlier on that endpoint have been carried out. A notification arrives once, and
+//!   always if the put succeeded.
 //! * A fence: operations posted before it are carried out before operations posted after it.
-//! * A cancelled operation: it has not been carried out at all.
-//! * An operation that failed, or whose endpoint was dropped or broke: it is carried out at most once.
+//! * A cancelled operation: no part of it has been carried out.
+//! * An operation that failed, or whose endpoint was dropped or broke: the operation is carried out at most once.
 
 use crate::program::{CELL, CELLS, FIRST_CELL, WORDS};
 use std::collections::BTreeSet;
@@ -16,11 +16,11 @@ use std::collections::BTreeSet;
 /// The effect of an operation at the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Fills the first `len` bytes of a cell with its own number.
+    /// A put that fills the first `len` bytes of a cell with the operation's number.
     Put { cell: usize, len: usize, local: bool, tells: bool },
-    /// Reads the first `len` bytes of a cell.
+    /// A get that reads the first `len` bytes of a cell.
     Get { cell: usize, len: usize },
-    /// Sets a bit of its own in a word.
+    /// An atomic that sets a bit of its own in a word.
     Atomic { word: usize, bit: u64, fetch: bool },
 }
 
@@ -31,24 +31,24 @@ struct Op {
     epoch: u64,
     posted: u64,
     ended: bool,
-    /// The moment from which on it is known to have been carried out.
+    /// The moment after which the operation is known to have been carried out.
     complete: Option<u64>,
-    /// It is unknown whether it has been, or will be, carried out.
+    /// Whether it is unknown that the operation has been, or will be, carried out.
     unknown: bool,
-    /// It may fail or end as cancelled, and its result is not known yet.
+    /// Whether the operation may fail or end as cancelled, and its result is not known.
     doubtful: bool,
-    /// A later operation that was carried out implies that this one was.
+    /// Whether a later operation that was carried out implies that this operation was carried out.
     implied: bool,
-    /// The provider returned `Again`: its effect must never be visible.
+    /// Whether the provider returned `Again`: the effect of the operation must never be visible.
     refused: bool,
-    /// It succeeded, so its notification has to arrive. On a broken end the arrival is open.
+    /// Whether the operation succeeded, so that its notification has to arrive. On a broken end the arrival is uncertain.
     owes: bool,
-    /// Its notification has arrived.
+    /// Whether the notification has arrived.
     told: bool,
 }
 
 impl Op {
-    /// Whether it is not certain to be carried out, whatever later operations imply.
+    /// Checks whether the operation may remain undone, regardless of what later operations imply.
     fn is_unsure(&self) -> bool {
         self.unknown || self.doubtful
     }
@@ -83,7 +83,7 @@ impl Model {
         self.clock
     }
 
-    /// A bit that no other operation on that word uses. Only every other bit is used, so that a double addition is visible.
+    /// Returns a bit that no other operation on that word uses. Only every other bit is used, so that a double addition is visible.
     pub(crate) fn bit(&mut self, word: usize) -> Option<u64> {
         let most = if word % 2 == 0 { 31 } else { 15 };
         let next = self.bits[word];
@@ -91,7 +91,7 @@ impl Model {
         (next < most).then(|| 1 << (2 * next))
     }
 
-    /// The number of operations so far: a put writes its own number as a byte.
+    /// Returns the number of operations so far: a put writes its own number as a byte.
     pub(crate) fn len(&self) -> usize {
         self.ops.len()
     }
@@ -117,12 +117,12 @@ impl Model {
         self.ops.len() - 1
     }
 
-    /// The post was refused.
+    /// Records that the post was refused.
     pub(crate) fn refuse(&mut self, op: usize) {
         (self.ops[op].refused, self.ops[op].ended) = (true, true);
     }
 
-    /// The operation succeeded.
+    /// Records that the operation succeeded.
     pub(crate) fn end(&mut self, op: usize, value: u64) -> Result<(), String> {
         let now = self.now();
         let this = &mut self.ops[op];
@@ -144,7 +144,7 @@ impl Model {
         }
     }
 
-    /// The operation failed, or its result is not looked at.
+    /// Records that the operation failed, or that its result is ignored.
     pub(crate) fn lose(&mut self, op: usize) {
         let this = &mut self.ops[op];
         if this.complete.is_none() && !this.refused {
@@ -156,7 +156,7 @@ impl Model {
         self.epochs[end] += 1;
     }
 
-    /// A flush of that endpoint, posted at `posted`, has succeeded.
+    /// Records that a flush of that endpoint, posted at `posted`, has succeeded.
     pub(crate) fn flushed(&mut self, end: usize, posted: u64) {
         let now = self.now();
         for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted < posted) {
@@ -167,7 +167,7 @@ impl Model {
         }
     }
 
-    /// All ended operations of that endpoint have been carried out, including those that had completed locally.
+    /// Records that all ended operations of that endpoint have been carried out, including operations that had completed locally.
     pub(crate) fn confirm(&mut self, end: usize) {
         let now = self.now();
         let local = |op: &&mut Op| op.end == end && op.ended && op.complete.is_none();
@@ -176,53 +176,53 @@ impl Model {
         }
     }
 
-    /// That flush has failed: an earlier operation was not carried out.
+    /// Records that a flush has failed: an earlier operation was not carried out.
     pub(crate) fn flush_failed(&mut self, end: usize, posted: u64) {
         for op in self.ops.iter_mut().filter(|op| op.end == end && op.posted < posted) {
             op.unknown |= !op.refused && op.complete.is_none();
         }
     }
 
-    /// From here on single operations of an end may fail.
+    /// Allows single operations of an end to fail from this call on.
     pub(crate) fn doubt_end(&mut self, end: usize) {
         let _ = self.doubted.insert(end);
         let open = |op: &&mut Op| op.end == end && op.complete.is_none();
         self.ops.iter_mut().filter(open).for_each(|op| op.doubtful = true);
     }
 
-    /// From here on no operation may fail.
+    /// Allows no operation to fail from this call on.
     pub(crate) fn calm(&mut self) {
         self.doubted.clear();
     }
 
-    /// The operation may end as cancelled.
+    /// Records that the operation may end as cancelled.
     pub(crate) fn doubt(&mut self, op: usize) {
         self.ops[op].doubtful = true;
     }
 
-    /// An endpoint is gone or has broken: its open operations may be carried out or not.
+    /// Records that an endpoint is gone or has broken: its open operations may or may not be carried out.
     pub(crate) fn lose_end(&mut self, end: usize) {
         for op in 0..self.ops.len() {
             if self.ops[op].end == end && !self.ops[op].ended {
                 self.lose(op);
             }
         }
-        // Locally completed puts may never arrive.
+        // Locally completed puts may be lost.
         let local = |op: &&mut Op| op.end == end && op.complete.is_none() && !op.refused;
         self.ops.iter_mut().filter(local).for_each(|op| op.unknown = true);
     }
 
-    /// All other ends have broken, or are gone with queued operations: their notifications may never arrive.
+    /// Records that all other ends have broken, or are gone with queued operations: their notifications may be lost.
     pub(crate) fn silence_all_but(&mut self, stands: Option<usize>) {
         self.ops.iter_mut().filter(|op| Some(op.end) != stands).for_each(|op| op.owes = false);
     }
 
-    /// The notifications of this end may never arrive.
+    /// Records that the notifications of this end may be lost.
     pub(crate) fn silence(&mut self, end: usize) {
         self.ops.iter_mut().filter(|op| op.end == end).for_each(|op| op.owes = false);
     }
 
-    /// The notification of an operation has arrived, with these contents of the target's memory.
+    /// Records that the notification of an operation has arrived, with these contents of the target's memory.
     pub(crate) fn notified(&mut self, op: usize, memory: &[u8]) -> Result<(), String> {
         let now = self.now();
         let Some(this) = self.ops.get_mut(op) else { return Err(format!("{op} tells nothing")) };
@@ -242,12 +242,12 @@ impl Model {
         self.look(memory).map_err(|why| format!("when operation {op} was told: {why}"))
     }
 
-    /// An operation whose notification did not arrive.
+    /// Returns an operation whose notification did not arrive.
     pub(crate) fn untold(&self) -> Option<usize> {
         self.ops.iter().position(|op| op.owes && !op.told && !op.is_unsure())
     }
 
-    /// Whether `x` was certainly carried out before `y`, if both are carried out.
+    /// Checks whether `x` was certainly carried out before `y`, if both are carried out.
     fn before(&self, x: usize, y: usize) -> bool {
         let (x, y) = (&self.ops[x], &self.ops[y]);
         x.end == y.end && x.epoch < y.epoch || x.complete.is_some_and(|done| done < y.posted)
@@ -258,7 +258,7 @@ impl Model {
         (op.complete.is_some() || op.implied) && !op.refused
     }
 
-    /// The fetched value holds the bits of earlier operations and no others.
+    /// Checks that the fetched value contains the bits of earlier operations and no other bits.
     fn check_fetched(&self, op: usize, word: usize, own: u64, value: u64) -> Result<(), String> {
         if value & own != 0 {
             return Err(format!("operation {op} found its own bit: it was carried out twice"));
@@ -308,7 +308,7 @@ impl Model {
         matches!(self.ops[op].kind, Kind::Put { cell: c, len, .. } if c == cell && at < len)
     }
 
-    /// Whether a byte may have its value, given the puts that have certainly been carried out.
+    /// Checks whether a byte may have its value, given the puts that have certainly been carried out.
     fn check_byte(
         &self,
         cell: usize,
@@ -345,7 +345,7 @@ impl Model {
     /// Checks the target's memory.
     pub(crate) fn look(&mut self, memory: &[u8]) -> Result<(), String> {
         let cell = |n: usize| &memory[FIRST_CELL + n * CELL..][..CELL];
-        // Each visible put implies that the puts certainly before it were carried out.
+        // Each visible put implies that all puts that are ordered before it were carried out.
         let mut seen: BTreeSet<usize> = (0..CELLS)
             .flat_map(|n| cell(n).iter().filter_map(|&byte| self.put_of(byte)).collect::<Vec<_>>())
             .filter(|&put| put < self.ops.len())
@@ -397,7 +397,7 @@ impl Model {
     }
 }
 
-/// The offset of a word, and its width.
+/// Returns the offset of a word, and its width.
 pub(crate) fn place_of(word: usize) -> (usize, usize) {
     (16 * word, if word % 2 == 0 { 8 } else { 4 })
 }

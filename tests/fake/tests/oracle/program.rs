@@ -4,19 +4,19 @@ use proptest::prelude::*;
 use tieline_fake::Lane;
 use tieline_plugin_api::caps;
 
-/// The number of words for atomics, each with its own width. The cells for puts and gets follow them.
+/// The number of words for atomics, each of which has its own width. The cells for puts and gets follow the words.
 pub(crate) const WORDS: usize = 4;
 /// The number of cells.
 pub(crate) const CELLS: usize = 3;
-/// The bytes of a cell; odd, so that cells are not aligned.
+/// The number of bytes in a cell; odd, so that cells are not aligned.
 pub(crate) const CELL: usize = 301;
 /// The offset of the first cell.
 pub(crate) const FIRST_CELL: usize = 64;
-/// The bytes of the target.
+/// The number of bytes in the target's memory.
 pub(crate) const TARGET: usize = FIRST_CELL + CELLS * CELL;
-/// The name of the better one of two lanes to memory.
+/// The name of the better of two lanes to memory.
 pub(crate) const BETTER: &str = "better";
-/// The number of workers that post; each has one endpoint at a time.
+/// The number of workers that post; each worker has one endpoint at a time.
 pub(crate) const ENDS: usize = 2;
 
 /// The source of a put, and its completion.
@@ -45,7 +45,7 @@ pub(crate) enum Handler {
     Panics,
 }
 
-/// The library's own message that is forged.
+/// The kind of library message that is forged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lie {
     Put,
@@ -84,7 +84,7 @@ impl Lie {
         Lie::KeyIs,
     ];
 
-    /// The id of the end's messages.
+    /// Returns the id of the end's messages.
     pub(crate) fn id(self) -> u32 {
         match self {
             Lie::Put => 0xf000,
@@ -114,7 +114,7 @@ pub(crate) enum Step {
         how: Put,
         cell: usize,
         len: usize,
-        /// It notifies the target with its number.
+        /// Whether the put notifies the target with its number.
         tells: bool,
     },
     Get {
@@ -135,12 +135,12 @@ pub(crate) enum Step {
         len: usize,
         handler: Handler,
     },
-    /// A message with so many bytes more than the inline limit.
+    /// Sends a message whose length exceeds the inline limit by this number of bytes.
     SendLong {
         end: usize,
         more: usize,
     },
-    /// The target receives so many quarters of a rendezvous message that it keeps.
+    /// Makes the target receive this number of quarters of a kept rendezvous message.
     Take {
         nth: usize,
         quarters: usize,
@@ -160,40 +160,40 @@ pub(crate) enum Step {
     Fence {
         end: usize,
     },
-    /// Progress of one worker: those of the ends first, then the target's.
+    /// Makes progress on one worker, by its index: those of the ends first, then the target's.
     Turn {
         who: usize,
         times: usize,
     },
-    /// Drops the requests of this end, pending or not.
+    /// Drops the requests of this end, whether they are pending or not.
     Forget {
         end: usize,
     },
-    /// Drops the endpoint and its keys, and connects again.
+    /// Drops the end's endpoint and keys, and connects again.
     Reconnect {
         end: usize,
     },
-    /// Breaks its lanes.
+    /// Breaks the end's lanes.
     Break {
         end: usize,
     },
-    /// Cancels one of its pending operations.
+    /// Cancels one of the end's pending operations.
     Cancel {
         end: usize,
         nth: usize,
     },
-    /// The next call of a slot of one of its lanes fails, inline or later; the endpoint continues.
+    /// Makes the next call of a slot of one of the end's lanes fail, inline or later; the endpoint continues.
     Fail {
         end: usize,
         slot: usize,
         lane: usize,
         later: bool,
     },
-    /// Closes the memory of ended or forgotten operations where possible.
+    /// Closes the memory of ended or forgotten operations if it is not in use.
     Close {
         end: usize,
     },
-    /// Closes its worker, with unlimited time or with none. The end takes no further steps.
+    /// Closes the end's worker, with unlimited time or with no time. The end takes no further steps.
     CloseWorker {
         end: usize,
         patient: bool,
@@ -215,7 +215,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// The end that takes the step.
+    /// Returns the end that takes the step.
     pub(crate) fn end(self) -> Option<usize> {
         match self {
             Step::Turn { .. } | Step::Take { .. } | Step::Refuse { .. } => None,
@@ -240,7 +240,7 @@ impl Step {
         }
     }
 
-    /// The same memory operation for this end.
+    /// Returns the same memory operation for this end.
     fn of(self, end: usize) -> Step {
         match self {
             Step::Put { how, cell, len, tells, .. } => Step::Put { end, how, cell, len, tells },
@@ -261,18 +261,18 @@ pub(crate) struct Manner {
     pub(crate) report: u64,
     pub(crate) batch: usize,
     pub(crate) lends: bool,
-    /// The lane can cancel operations.
+    /// Whether the lane can cancel operations.
     pub(crate) cancels: bool,
     pub(crate) max_iov: u32,
     pub(crate) max_put: usize,
     pub(crate) max_get: usize,
-    /// Longest short put.
+    /// The length of the longest short put.
     pub(crate) max_short_put: usize,
     pub(crate) max_short: usize,
     pub(crate) max_packed: usize,
-    /// Longest gathered message; 0: none.
+    /// The length of the longest gathered message; 0 if there is none.
     pub(crate) max_zcopy: usize,
-    /// The number of bits of a notification word of a lane to memory; 0: it does not notify.
+    /// The number of bits in a notification word of a lane to memory; 0 if the lane does not notify.
     pub(crate) notify_bits: u32,
 }
 
@@ -316,7 +316,7 @@ pub(crate) enum Shape {
     TwoMemories,
 }
 
-/// A program, and its network.
+/// A program and its network.
 #[derive(Clone)]
 pub(crate) struct Program {
     pub(crate) wants: Wants,
@@ -328,7 +328,7 @@ pub(crate) struct Program {
 }
 
 impl std::fmt::Debug for Program {
-    /// A line for each lane and each step.
+    /// Prints a line for each lane and each step.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Program { seed, shape, queue_bytes, .. } = self;
         writeln!(f, "seed {seed}, {shape:?}, queues of {queue_bytes} bytes")?;
@@ -343,7 +343,7 @@ impl std::fmt::Debug for Program {
 }
 
 impl Program {
-    /// The lanes of the program, if the network is a fake.
+    /// Returns the lanes of the program, if the network is a fake.
     pub(crate) fn lanes(&self) -> Vec<Lane> {
         let [first, second] = self.manners;
         match self.shape {
@@ -427,24 +427,25 @@ fn manner() -> impl Strategy<Value = Manner> {
 /// The kinds of steps in a program.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wants {
-    /// Steps that only a fake supports: breaking, lying, waiting for a worker of the same thread.
+    /// Whether the program has steps that only the fake provider supports: breaking, lying, waiting for a worker of the same
+    /// thread.
     pub(crate) fake: bool,
-    /// Handlers that panic.
+    /// Whether handlers may panic.
     pub(crate) panics: bool,
-    /// Forged answers.
+    /// Whether answers may be forged.
     pub(crate) lies: bool,
-    /// Lanes that complete later and have limits.
+    /// Whether lanes may complete later and have limits.
     pub(crate) limits: bool,
-    /// Fences across operations on several lanes.
+    /// Whether fences may order operations on several lanes.
     pub(crate) fences: bool,
-    /// A worker's flush does not fail because of an endpoint that broke before.
+    /// Whether a worker's flush succeeds although an endpoint broke before.
     pub(crate) spoils: bool,
-    /// Operations without a value return 0.
+    /// Whether operations without a value return 0.
     pub(crate) values: bool,
 }
 
 impl Wants {
-    /// Everything.
+    /// The program with all kinds of steps.
     pub(crate) const ALL: Wants = Wants {
         fake: true,
         panics: true,
@@ -461,7 +462,7 @@ impl Wants {
             Step::Lie { .. } | Step::Forge { .. } => self.fake && self.lies,
             Step::Break { .. } | Step::FlushWorker { .. } => self.fake,
             Step::CloseWorker { patient, .. } => self.fake || !patient,
-            // Such a lane has completed whatever it accepted.
+            // Such a lane has completed every operation that it accepted.
             Step::Fail { .. } => self.fake && !matches!(shape, Shape::Synchronous),
             Step::Fence { .. } => self.fences || matches!(shape, Shape::Whole | Shape::Messages),
             _ => true,
@@ -535,14 +536,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// One step, or two memory operations of one end with a fence between them.
+/// Generates one step, or two memory operations of one end with a fence between them.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let ordered = (0..ENDS, memory_step(), memory_step())
         .prop_map(|(end, first, second)| vec![first.of(end), Step::Fence { end }, second.of(end)]);
     prop_oneof![8 => step().prop_map(|step| vec![step]), 1 => ordered]
 }
 
-/// Programs of up to so many steps or triples of steps.
+/// Generates programs of up to `most` steps or triples of steps.
 pub(crate) fn programs(wants: Wants, most: usize) -> impl Strategy<Value = Program> {
     let shape = prop_oneof![
         Just(Shape::Whole),
@@ -553,7 +554,7 @@ pub(crate) fn programs(wants: Wants, most: usize) -> impl Strategy<Value = Progr
         Just(Shape::TwoProviders),
         Just(Shape::TwoMemories),
     ];
-    // Room for one operation, for some, and for more than a program has.
+    // The bounds of the queue: for one operation, for some, and for more than a program has.
     let queue = prop_oneof![Just(64usize), Just(2 << 10), Just(256 << 10)];
     let steps = prop::collection::vec(steps(), 1..most)
         .prop_map(|pieces| pieces.into_iter().flatten().collect::<Vec<Step>>());

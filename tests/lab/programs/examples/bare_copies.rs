@@ -1,12 +1,12 @@
-//! The latency of reading another process's memory by each kernel interface, in a bare loop. A line is `figure`, the size,
-//! nanoseconds, and the name.
+//! The latency of reading another process's memory by each kernel interface, measured in a loop without Tieline. Each output line
+//! contains `figure`, the size, nanoseconds, and the name.
 
 use std::time::Instant;
 use tieline_lab_programs::child::Child;
 use tieline_lab_programs::sys::{self, PAGE};
 use tieline_lab_programs::{knem, xpmem};
 
-/// Bytes of a get, and the number of timed gets.
+/// The number of bytes in a get, and the number of timed gets.
 const SIZES: [(usize, usize); 6] =
     [(8, 100), (512, 100), (4096, 50), (64 << 10, 50), (1 << 20, 20), (16 << 20, 5)];
 const MOST: usize = 16 << 20;
@@ -55,10 +55,10 @@ fn main() {
     let _ = child.end();
 }
 
-/// The median time of one get, for each size.
+/// Prints the median time of one get, for each size.
 fn timed(name: &str, get: impl Fn(usize)) {
     for (len, count) in SIZES {
-        // Reading the clock takes as long as a short get.
+        // Reading the clock takes the time of a short get, so short gets are timed in groups.
         let each = if len > 4096 { 1 } else { 16 };
         get(len);
         let mut times: Vec<u128> = (0..count)

@@ -1,7 +1,7 @@
-//! Two processes copy each other's regions, while both make and end regions of newly mapped memory all the time, for so many
-//! seconds: `knem_race 4`. A region keeps the bytes that it was made of: a copy has all of them, or its cookie is unknown. Cookies
-//! are reused immediately, so a copy of a region that was renewed meanwhile may have the bytes of the next one. That is also
-//! detected as too late.
+//! Two processes copy each other's regions, while both repeatedly make and end regions of newly mapped memory: `knem_race 4` runs
+//! for 4 seconds. A region keeps the bytes that it was made of: a copy has all of these bytes, or its cookie is unknown. Cookies
+//! are reused immediately, so a copy of a region that was renewed during the copy may have the bytes of the next region. The check
+//! counts such a copy as too late.
 
 use std::time::{Duration, Instant};
 use tieline_lab_programs::child::Child;
@@ -9,16 +9,16 @@ use tieline_lab_programs::knem::{Device, How, Piece, READ, SUCCESS, WRITE};
 use tieline_lab_programs::random::Random;
 use tieline_lab_programs::sys::{self, End, PAGE};
 
-/// Regions of a process at a time.
+/// The number of regions of each process.
 const REGIONS: usize = 16;
-/// Pages of a region.
+/// The number of pages in a region.
 const PAGES: usize = 4;
 
 fn main() -> Result<(), String> {
     let seconds =
         std::env::args().nth(1).and_then(|word| word.parse().ok()).ok_or("knem_race SECONDS")?;
     let until = Instant::now() + Duration::from_secs(seconds);
-    // For each process and region: a sequence number that is odd while the two words behind it change, the cookie, and the value of
+    // For each process and region: a sequence number that is odd while the two following words change, the cookie, and the value of
     // the bytes.
     let words = sys::map_shared(2 * PAGE);
     let start = |me: usize| {
@@ -82,12 +82,12 @@ impl Side {
         }
     }
 
-    /// The address of a region's published words.
+    /// Returns the address of a region's published words.
     fn told(&self, of: usize, region: usize) -> usize {
         self.words + of * PAGE + region * 24
     }
 
-    /// Ends a region, and makes another one of new memory, which is then remapped or discarded immediately.
+    /// Ends a region, and makes another region of new memory, which is then remapped or discarded immediately.
     fn renew(&mut self) {
         let region = self.random.below(REGIONS);
         let told = self.told(self.me, region);
@@ -114,7 +114,7 @@ impl Side {
         sys::store_word(at, 0);
     }
 
-    /// Copies a region of the other process, or a part.
+    /// Copies a region of the other process, or a part of the region.
     fn copy(&mut self) {
         let region = self.random.below(REGIONS);
         let told = self.told(1 - self.me, region);

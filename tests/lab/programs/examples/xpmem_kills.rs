@@ -1,5 +1,6 @@
-//! A source that maps, unmaps and discards memory, and two attachers that have the kernel copy their attachments. One of the three
-//! is killed during that, and the others go on. The argument is the number of rounds: `xpmem_kills 30`.
+//! Kills one of three processes repeatedly. One process is a source that maps, unmaps and discards memory. The other two attach
+//! this memory, and the kernel copies their attachments. After each kill the other two processes continue. The argument is the
+//! number of rounds: `xpmem_kills 30`.
 
 use tieline_lab_programs::child::Child;
 use tieline_lab_programs::random::Random;
@@ -12,7 +13,7 @@ const PROCESSES: usize = 3;
 fn main() -> Result<(), String> {
     let rounds: u64 =
         std::env::args().nth(1).and_then(|word| word.parse().ok()).ok_or("xpmem_kills ROUNDS")?;
-    // The segment, and then the number of turns that each process has done.
+    // The shared words are the segment, and then the number of turns that each process has done.
     let words = sys::map_shared(PAGE);
     let mut random = Random::new(u64::from(std::process::id()));
     let mut killed = [0; PROCESSES];
@@ -49,7 +50,7 @@ fn main() -> Result<(), String> {
     Ok(())
 }
 
-/// Waits until a process has done so many more turns.
+/// Waits until a process has done `more` further turns.
 fn go_on(
     words: usize,
     processes: &mut [Option<Child>],
@@ -99,7 +100,7 @@ fn attacher(words: usize, number: usize, mut random: Random) {
     let device = Device::open();
     let pipe = Pipe::default();
     loop {
-        // Each of these may find that the source is gone.
+        // Each of these calls may find that the source is gone.
         let first = random.below(PAGES);
         let len = PAGE * (1 + random.below(PAGES - first));
         let apid = device.get(segment);
@@ -110,7 +111,7 @@ fn attacher(words: usize, number: usize, mut random: Random) {
                 Err(errno) => panic!("a copy of an attachment: errno {errno}"),
             }
         }
-        // Some attachments are left for the release, or for the end.
+        // Some attachments remain for the release, or for the end.
         match random.below(3) {
             0 => {
                 let _ = at.map(|at| device.detach(at));

@@ -1,11 +1,11 @@
 //! Two processes access each other's memory through attachments, while both attach and detach, and map, unmap and discard attached
-//! memory, for so many seconds: `xpmem_race 4`.
+//! memory. `xpmem_race 4` runs for 4 seconds.
 //!
 //! The first part of each process's memory is never unmapped, only mapped over and discarded: the other process accesses it
-//! directly. The second part has holes at times: the other process has the kernel copy it, which returns EFAULT there. A word of a
-//! page is 0, or names its owner, the page's number, and the turn of its last change. An owner that has mapped a page anew
-//! announces the turn once the word is stored. So a reader that finds an older turn than was announced before has read a freed
-//! page.
+//! directly. The second part may have holes: the other process accesses this part by kernel copies, which return EFAULT for a hole.
+//! A word of a page is 0, or names its owner, the page's number, and the turn of its last change. An owner that has mapped a page
+//! again publishes the turn after it has stored the word. If a reader finds an older turn than the published one, it has read a
+//! freed page.
 
 use std::time::{Duration, Instant};
 use tieline_lab_programs::child::Child;
@@ -13,20 +13,20 @@ use tieline_lab_programs::random::Random;
 use tieline_lab_programs::sys::{self, End, PAGE, Pipe};
 use tieline_lab_programs::xpmem::Device;
 
-/// Pages of each process.
+/// The number of pages of each process.
 const PAGES: usize = 96;
-/// Pages without holes.
+/// The number of pages without holes.
 const TOUCHED: usize = 64;
-/// The most attachments of a process at a time.
+/// The maximum number of attachments of a process.
 const ATTACHMENTS: usize = 12;
-/// The bits of the turn in a word.
+/// The number of bits that a word has for the turn.
 const TURN_BITS: u32 = 40;
 
 fn main() -> Result<(), String> {
     let seconds =
         std::env::args().nth(1).and_then(|word| word.parse().ok()).ok_or("xpmem_race SECONDS")?;
     let until = Instant::now() + Duration::from_secs(seconds);
-    // For each process: its announcements, one per page, its segment, and whether it has stopped its accesses.
+    // For each process: the published turns, one per page, its segment, and whether it has stopped its accesses.
     let words = sys::map_shared(2 * PAGE);
     let start = |me: u64| {
         Child::start(move |talk| {
@@ -39,7 +39,7 @@ fn main() -> Result<(), String> {
                 "process {me}: {} words read, {} copied, {} were zero, {} not there; {} attachments, {} changes",
                 side.read, side.copied, side.zeros, side.holes, side.attachments, side.changes
             );
-            // The other process may access this memory until it has stopped, too.
+            // The other process may access this memory until it has also stopped.
             talk.say(side.wrong);
             let _ = talk.hear();
             side.leave();
@@ -64,10 +64,10 @@ struct Side {
     turns: [u64; PAGES],
     random: Random,
     permit: Option<i64>,
-    /// Reserved addresses for attachments: one that the kernel chose could lie where this process has unmapped its own memory.
+    /// The reserved addresses for attachments: the kernel could choose an address where this process has unmapped its own memory.
     places: Vec<usize>,
     pipe: Pipe,
-    /// The address, the other process's first page, the number of pages.
+    /// The attachments: the address, the other process's first page, and the number of pages.
     attached: Vec<(usize, usize, usize)>,
     read: u64,
     copied: u64,
@@ -78,12 +78,12 @@ struct Side {
     wrong: u64,
 }
 
-/// The address at which a process announces the turn of a page.
+/// Returns the address at which a process publishes the turn of a page.
 fn announced(words: usize, of: u64, page: usize) -> usize {
     words + of as usize * PAGE + page * 8
 }
 
-/// The address at which a process publishes its segment.
+/// Returns the address at which a process publishes its segment.
 fn segment(words: usize, of: u64) -> usize {
     announced(words, of, PAGES)
 }
@@ -129,7 +129,7 @@ impl Side {
         }
     }
 
-    /// Maps, unmaps or discards some pages of this process, and fills some.
+    /// Maps, unmaps or discards some pages of this process, and writes to some pages.
     fn change(&mut self) {
         let first = self.random.below(PAGES);
         let count = (1 + self.random.below(6)).min(PAGES - first);
@@ -153,7 +153,7 @@ impl Side {
             }
             self.turns[page] += 1;
             let word = word(self.me, page, self.turns[page]);
-            // At both ends: a page must not be a mixture.
+            // The word is stored at both ends of the page, so that a mixture of two pages is detected.
             sys::store_word(self.memory + page * PAGE, word);
             sys::store_word(self.memory + (page + 1) * PAGE - 8, word);
             sys::store_word(announced(self.words, self.me, page), self.turns[page]);
@@ -186,7 +186,7 @@ impl Side {
         self.places.push(at);
     }
 
-    /// A short-lived child: shared pages are copied on write from then on.
+    /// Forks a short-lived child: shared pages are copied on write after that.
     fn fork(&mut self) {
         let pid = sys::fork();
         if pid == 0 {
@@ -228,7 +228,7 @@ impl Side {
     fn judge(&mut self, page: usize, before: u64, found: u64) {
         let other = 1 - self.me;
         if found == 0 {
-            // It is being filled, or was discarded since.
+            // The page is being filled, or was discarded.
             self.zeros += 1;
             return;
         }

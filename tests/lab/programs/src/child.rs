@@ -12,11 +12,11 @@ pub struct Talk {
 impl Talk {
     /// Sends a number.
     pub fn say(&self, number: u64) {
-        // A process that has ended receives nothing; the next wait detects that.
+        // A process that has ended receives no number; the next wait detects the end.
         let _ = sys::write_from(self.to, std::ptr::from_ref(&number) as usize, 8);
     }
 
-    /// Waits for a number; none if the other side has ended.
+    /// Waits for a number; returns `None` if the other side has ended.
     pub fn hear(&self) -> Option<u64> {
         let mut number = 0u64;
         let read = sys::read_to(self.from, std::ptr::from_mut(&mut number) as usize, 8);
@@ -33,9 +33,9 @@ impl Drop for Talk {
 
 /// A child process.
 pub struct Child {
-    /// Its process number.
+    /// The process number of the child.
     pub pid: i32,
-    /// The channel to it.
+    /// The channel to the child.
     pub talk: Talk,
     waited: bool,
 }
@@ -60,25 +60,25 @@ impl Child {
         Child { pid, talk: Talk { from: up_from, to: down_to }, waited: false }
     }
 
-    /// Waits for its next number, which must arrive.
+    /// Waits for the child's next number, which must arrive.
     pub fn hear(&self) -> u64 {
         self.talk.hear().unwrap_or_else(|| panic!("the child {} has ended", self.pid))
     }
 
-    /// Lets the child continue, and waits for its next number.
+    /// Lets the child continue, and waits for the child's next number.
     pub fn step(&self) -> u64 {
         self.talk.say(0);
         self.hear()
     }
 
-    /// Lets the child continue, and waits for its end.
+    /// Lets the child continue, and waits for the child's end.
     pub fn end(mut self) -> End {
         self.talk.say(0);
         self.waited = true;
         sys::wait(self.pid)
     }
 
-    /// The end of the child, if it has ended by itself.
+    /// Returns the end of the child, if the child has ended by itself.
     pub fn has_ended(&mut self) -> Option<End> {
         let end = sys::has_ended(self.pid);
         self.waited |= end.is_some();

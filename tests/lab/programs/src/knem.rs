@@ -1,50 +1,50 @@
-//! /dev/knem, command by command.
+//! The commands of /dev/knem.
 
 use crate::sys::{self, Answer};
 use std::os::fd::RawFd;
 
-/// The status of a copy: not complete.
+/// The status of a copy that is not complete.
 pub const PENDING: u32 = 0;
-/// Complete, or as far as both sides reached.
+/// The status of a copy that is complete, or has reached the end of the shorter side.
 pub const SUCCESS: u32 = 1;
-/// Failed.
+/// The status of a copy that has failed.
 pub const FAILED: u32 = 2;
 
-/// Flags of copies.
+/// A flag of copies: the engine performs the copy.
 pub const DMA: u32 = 1;
-/// With [`DMA`]: it completes later.
+/// A flag of copies: with [`DMA`], the copy completes later.
 pub const DMA_LATER: u32 = 2;
-/// Completion by a thread, later.
+/// A flag of copies: a thread performs the copy, which completes later.
 pub const THREAD: u32 = 8;
-/// A flag of regions: for one copy.
+/// A flag of regions: the region serves one copy.
 pub const SINGLE_USE: u32 = 32;
-/// The descriptor notifies of a later completion.
+/// A flag of copies: the descriptor reports the completion.
 pub const NOTIFY: u32 = 64;
-/// A flag of regions: for every user.
+/// A flag of regions: every user may use the region.
 pub const ANY_USER: u32 = 128;
 
-/// A bit of the cookie's half for the region; the low half is for the context.
+/// A bit in the half of the cookie that contains the region; the low half contains the context.
 pub const OTHER_REGION: u64 = 1 << 60;
-/// A bit of the cookie's half for the context.
+/// A bit in the half of the cookie that contains the context.
 pub const OTHER_CONTEXT: u64 = 1 << 20;
 
-/// Reading.
+/// The protection of a region that may be read.
 pub const READ: u32 = libc::PROT_READ as u32;
-/// Writing.
+/// The protection of a region that may be written.
 pub const WRITE: u32 = libc::PROT_WRITE as u32;
 
 /// A piece of memory.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Piece {
-    /// Its address.
+    /// The address of the piece.
     pub base: u64,
-    /// In bytes.
+    /// The length of the piece in bytes.
     pub len: u64,
 }
 
 impl Piece {
-    /// The memory there.
+    /// Makes a piece of the memory at this address.
     pub fn of(base: usize, len: usize) -> Piece {
         Piece { base: base as u64, len: len as u64 }
     }
@@ -117,46 +117,46 @@ struct InlineBounded {
 /// A status that the module never writes.
 const UNWRITTEN: u32 = 99;
 
-/// The mode of a copy.
+/// The parameters that select the mode of a copy.
 #[derive(Clone, Copy, Default)]
 pub struct How {
-    /// Its flags.
+    /// The flags of the copy.
     pub flags: u32,
-    /// The slot for its status.
+    /// The slot for the status of the copy.
     pub slot: u32,
 }
 
-/// A descriptor of the device: a context.
+/// A descriptor of the device, which represents a context.
 #[derive(Clone, Copy)]
 pub struct Device {
-    /// Its number.
+    /// The number of the descriptor.
     pub fd: RawFd,
 }
 
 impl Device {
-    /// Opens it for reading and writing.
+    /// Opens the device for reading and writing.
     pub fn open() -> Device {
         Device::open_as(libc::O_RDWR)
     }
 
-    /// Opens it with these flags.
+    /// Opens the device with these flags.
     pub fn open_as(flags: i32) -> Device {
         let fd = sys::open("/dev/knem", flags);
         Device { fd: fd.unwrap_or_else(|e| panic!("/dev/knem: errno {e}")) }
     }
 
-    /// The command `info`.
+    /// Runs the command `info`.
     pub fn info(self) -> Answer<[u32; 4]> {
         let mut info = [UNWRITTEN; 4];
         sys::ioctl(self.fd, 0x4010_4b10, &mut info).map(|_| info)
     }
 
-    /// The command that binds the thread.
+    /// Runs the command that binds the thread.
     pub fn bind(self) -> Answer {
         sys::ioctl(self.fd, 0x8010_4b11, &mut [2u32, 0, 0, 0]).map(drop)
     }
 
-    /// The command `create`.
+    /// Runs the command `create`.
     pub fn create(self, pieces: &[Piece], protection: u32, flags: u32) -> Answer<u64> {
         let list = pieces.as_ptr() as u64;
         let mut create = Create {
@@ -170,18 +170,18 @@ impl Device {
         sys::ioctl(self.fd, 0xc020_4b21, &mut create).map(|_| create.cookie)
     }
 
-    /// A region of one piece, for reading and writing.
+    /// Makes a region of one piece, for reading and writing.
     pub fn region(self, base: usize, len: usize) -> u64 {
         let made = self.create(&[Piece::of(base, len)], READ | WRITE, 0);
         made.unwrap_or_else(|e| panic!("create: errno {e}"))
     }
 
-    /// The command `destroy`.
+    /// Runs the command `destroy`.
     pub fn destroy(self, mut cookie: u64) -> Answer {
         sys::ioctl(self.fd, 0x8008_4b22, &mut cookie).map(drop)
     }
 
-    /// The command `copy`: its status.
+    /// Runs the command `copy`, and returns the copy's status.
     pub fn copy(self, from: (u64, u64), to: (u64, u64), how: How) -> Answer<u32> {
         let mut copy =
             Copy { from: from.0, from_at: from.1, to: to.0, to_at: to.1, ..Copy::default() };
@@ -189,7 +189,7 @@ impl Device {
         sys::ioctl(self.fd, 0x8030_4b32, &mut copy).map(|_| copy.status)
     }
 
-    /// The command `copy, bounded`: its status.
+    /// Runs the command `copy, bounded`, and returns the copy's status.
     pub fn copy_bounded(
         self,
         from: (u64, u64),
@@ -203,7 +203,7 @@ impl Device {
         sys::ioctl(self.fd, 0x8038_4b34, &mut copy).map(|_| copy.status)
     }
 
-    /// The command `inline copy`, to the region where `write` is set: its status.
+    /// Runs the command `inline copy`, and returns the copy's status. If `write` is set, the region is the destination.
     pub fn inline(
         self,
         pieces: &[Piece],
@@ -228,7 +228,7 @@ impl Device {
         sys::ioctl(self.fd, 0x8030_4b33, &mut copy).map(|_| copy.status)
     }
 
-    /// The command `inline, bounded`: its status.
+    /// Runs the command `inline, bounded`, and returns the copy's status.
     pub fn inline_bounded(
         self,
         pieces: &[Piece],
@@ -255,7 +255,7 @@ impl Device {
         sys::ioctl(self.fd, 0x8038_4b35, &mut copy).map(|_| copy.status)
     }
 
-    /// Any command.
+    /// Runs the command with this number.
     pub fn command(self, number: u64) -> Answer {
         sys::ioctl(self.fd, number, &mut [0u64; 8]).map(drop)
     }

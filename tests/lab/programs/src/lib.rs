@@ -1,5 +1,5 @@
-//! Shared parts of the lab's programs about the kernel interfaces xpmem and knem. They use the devices directly, with the numbers
-//! and layouts of the tables, and without Tieline.
+//! Code that the lab's programs about the kernel interfaces xpmem and knem share. The programs use the devices directly, with the
+//! numbers and layouts of the tables, and without Tieline.
 
 pub mod child;
 pub mod knem;

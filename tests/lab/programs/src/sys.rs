@@ -1,14 +1,15 @@
-//! The system calls of these programs: memory by its address, which may be unmapped, and calls with their errno.
+//! The system calls of the lab's programs: access to memory by its address, which may be unmapped, and calls that return their
+//! errno.
 //!
 //! Addresses are plain numbers here. The memory that a test accesses may be unmapped on purpose, or belong to another process. An
-//! access that the kernel refuses ends a process of the test, which is what is tested.
+//! access that the kernel refuses ends a process of the test, and the test checks that end.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// A page.
+/// The size of a page in bytes.
 pub const PAGE: usize = 4096;
 
 /// The result of a call, or its errno.
@@ -22,13 +23,13 @@ fn answer(returned: i64) -> Answer<i64> {
     if returned < 0 { Err(errno()) } else { Ok(returned) }
 }
 
-/// ioctl.
+/// Calls ioctl.
 pub fn ioctl<T>(fd: RawFd, number: u64, argument: &mut T) -> Answer<i64> {
-    // SAFETY: each caller's argument has the layout of its command; the modules write within it.
+    // SAFETY: each caller's argument has the layout of its command; the modules write only inside the argument.
     answer(i64::from(unsafe { libc::ioctl(fd, number, std::ptr::from_mut(argument)) }))
 }
 
-/// open with `O_CLOEXEC`.
+/// Calls open with `O_CLOEXEC`.
 pub fn open(path: &str, flags: i32) -> Answer<RawFd> {
     let path = CString::new(path).unwrap_or_default();
     // SAFETY: the path ends with a zero.
@@ -36,15 +37,15 @@ pub fn open(path: &str, flags: i32) -> Answer<RawFd> {
         .map(|fd| fd as RawFd)
 }
 
-/// close.
+/// Calls close.
 pub fn close(fd: RawFd) {
-    // SAFETY: passes a number only.
+    // SAFETY: the call passes only a number.
     let _ = unsafe { libc::close(fd) };
 }
 
-/// dup.
+/// Calls dup.
 pub fn dup(fd: RawFd) -> Answer<RawFd> {
-    // SAFETY: passes a number only.
+    // SAFETY: the call passes only a number.
     answer(i64::from(unsafe { libc::dup(fd) })).map(|fd| fd as RawFd)
 }
 
@@ -52,12 +53,12 @@ fn mapped(address: *mut libc::c_void) -> Answer<usize> {
     if address == libc::MAP_FAILED { Err(errno()) } else { Ok(address as usize) }
 }
 
-/// Fresh private memory, of zeros.
+/// Maps new private memory, which is zeroed.
 pub fn map(len: usize) -> usize {
     map_at(0, len).unwrap_or_else(|e| panic!("mmap: errno {e}"))
 }
 
-/// The same at an address (0: anywhere), replacing existing mappings.
+/// Maps new private memory at an address (0: any address), replacing existing mappings.
 pub fn map_at(address: usize, len: usize) -> Answer<usize> {
     let fixed = if address == 0 { 0 } else { libc::MAP_FIXED };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
@@ -67,31 +68,31 @@ pub fn map_at(address: usize, len: usize) -> Answer<usize> {
     })
 }
 
-/// Fresh memory that children share.
+/// Maps new memory that children share.
 pub fn map_shared(len: usize) -> usize {
     let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-    // SAFETY: new memory.
+    // SAFETY: the call maps new memory.
     let address = unsafe {
         libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0)
     };
     mapped(address).unwrap_or_else(|e| panic!("mmap: errno {e}"))
 }
 
-/// A mapping of a descriptor, for reading.
+/// Maps a descriptor for reading.
 pub fn map_file(fd: RawFd, offset: i64, len: usize) -> Answer<usize> {
-    // SAFETY: new memory.
+    // SAFETY: the call maps new memory.
     mapped(unsafe {
         libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ, libc::MAP_SHARED, fd, offset)
     })
 }
 
-/// munmap.
+/// Calls munmap.
 pub fn unmap(address: usize, len: usize) {
-    // SAFETY: the test's own memory.
+    // SAFETY: the memory belongs to the test.
     let _ = unsafe { libc::munmap(address as *mut _, len) };
 }
 
-/// mremap to a fresh place.
+/// Moves a mapping to a new address with mremap.
 pub fn remap(address: usize, len: usize) -> Answer<usize> {
     let to = map(len);
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -99,50 +100,50 @@ pub fn remap(address: usize, len: usize) -> Answer<usize> {
     mapped(unsafe { libc::mremap(address as *mut _, len, len, flags, to as *mut libc::c_void) })
 }
 
-/// mprotect to reading only, or to both.
+/// Calls mprotect for reading only, or for reading and writing.
 pub fn protect(address: usize, len: usize, writable: bool) -> Answer<i64> {
     let protection = libc::PROT_READ | if writable { libc::PROT_WRITE } else { 0 };
-    // SAFETY: the test's own memory.
+    // SAFETY: the memory belongs to the test.
     answer(i64::from(unsafe { libc::mprotect(address as *mut _, len, protection) }))
 }
 
-/// `MADV_DONTNEED`.
+/// Discards pages with `MADV_DONTNEED`.
 pub fn discard(address: usize, len: usize) {
-    // SAFETY: the test's own memory.
+    // SAFETY: the memory belongs to the test.
     let _ = unsafe { libc::madvise(address as *mut _, len, libc::MADV_DONTNEED) };
 }
 
 /// Stores a byte.
 pub fn store(address: usize, byte: u8) {
-    // SAFETY: see the top of this file; an atomic, since another process may access it at this time.
+    // SAFETY: see the top of this file. The store is atomic, since another process may access the byte at the same time.
     unsafe { AtomicU8::from_ptr(address as *mut u8) }.store(byte, Ordering::SeqCst);
 }
 
 /// Loads a byte.
 pub fn load(address: usize) -> u8 {
-    // SAFETY: as above.
+    // SAFETY: see the top of this file. The load is atomic, since another process may access the byte at the same time.
     unsafe { AtomicU8::from_ptr(address as *mut u8) }.load(Ordering::SeqCst)
 }
 
 /// Stores a word that is aligned.
 pub fn store_word(address: usize, word: u64) {
-    // SAFETY: as above.
+    // SAFETY: see the top of this file. The store is atomic, since another process may access the word at the same time.
     unsafe { AtomicU64::from_ptr(address as *mut u64) }.store(word, Ordering::SeqCst);
 }
 
 /// Loads a word that is aligned.
 pub fn load_word(address: usize) -> u64 {
-    // SAFETY: as above.
+    // SAFETY: see the top of this file. The load is atomic, since another process may access the word at the same time.
     unsafe { AtomicU64::from_ptr(address as *mut u64) }.load(Ordering::SeqCst)
 }
 
 /// Adds one to a word that is aligned.
 pub fn count_word(address: usize) {
-    // SAFETY: as above.
+    // SAFETY: see the top of this file. The addition is atomic, since another process may access the word at the same time.
     let _ = unsafe { AtomicU64::from_ptr(address as *mut u64) }.fetch_add(1, Ordering::SeqCst);
 }
 
-/// A pipe: its end for reading and its end for writing.
+/// Makes a pipe, and returns its end for reading and its end for writing.
 pub fn pipe() -> (RawFd, RawFd) {
     let mut ends = [0; 2];
     // SAFETY: the array is writable.
@@ -151,23 +152,23 @@ pub fn pipe() -> (RawFd, RawFd) {
     (ends[0], ends[1])
 }
 
-/// write from any address.
+/// Calls write for any address.
 pub fn write_from(fd: RawFd, address: usize, len: usize) -> Answer<i64> {
     // SAFETY: the kernel checks whether the memory is mapped.
     answer(unsafe { libc::write(fd, address as *const _, len) } as i64)
 }
 
-/// read to any address.
+/// Calls read for any address.
 pub fn read_to(fd: RawFd, address: usize, len: usize) -> Answer<i64> {
     // SAFETY: the kernel checks whether the memory is mapped.
     answer(unsafe { libc::read(fd, address as *mut _, len) } as i64)
 }
 
-/// send on a fresh pair of sockets, from any address; returns the received bytes.
+/// Sends memory at any address over a new pair of sockets; returns the received bytes.
 pub fn send_from(address: usize, len: usize) -> Answer<Vec<u8>> {
     let mut ends = [0; 2];
     let mut bytes = vec![0u8; len];
-    // SAFETY: the array is writable, the buffer has the stated length; the kernel checks whether the memory is mapped.
+    // SAFETY: the array is writable, the buffer has the stated length, and the kernel checks whether the memory is mapped.
     let sent = unsafe {
         assert_eq!(libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()), 0);
         let sent = answer(libc::send(ends[0], address as *const _, len, 0) as i64);
@@ -180,7 +181,7 @@ pub fn send_from(address: usize, len: usize) -> Answer<Vec<u8>> {
     sent.map(|_| bytes)
 }
 
-/// A private pipe, through which the kernel copies: it returns EFAULT where an access would be a signal.
+/// A private pipe, through which the kernel copies: the copy returns EFAULT in cases in which an access would cause a signal.
 pub struct Pipe(RawFd, RawFd);
 
 impl Default for Pipe {
@@ -191,7 +192,7 @@ impl Default for Pipe {
 }
 
 impl Pipe {
-    /// The word there.
+    /// Copies a word by the kernel.
     pub fn word(&self, address: usize) -> Answer<u64> {
         let mut word = 0u64;
         let _ = write_from(self.1, address, 8)?;
@@ -207,7 +208,7 @@ impl Drop for Pipe {
     }
 }
 
-/// The byte there, copied by the kernel.
+/// Returns the byte at an address, copied by the kernel.
 pub fn probe(address: usize) -> Answer<u8> {
     let pipe = Pipe::default();
     let mut byte = 0u8;
@@ -216,31 +217,32 @@ pub fn probe(address: usize) -> Answer<u8> {
     Ok(byte)
 }
 
-/// `process_vm_readv`, of so many bytes.
+/// Calls `process_vm_readv` for `len` bytes.
 pub fn read_process(pid: i32, remote: usize, local: usize, len: usize) -> Answer<i64> {
     let here = libc::iovec { iov_base: local as *mut _, iov_len: len };
     let there = libc::iovec { iov_base: remote as *mut _, iov_len: len };
-    // SAFETY: one piece each; the kernel checks whether the memory is mapped.
+    // SAFETY: each list has one piece, and the kernel checks whether the memory is mapped.
     answer(unsafe { libc::process_vm_readv(pid, &raw const here, 1, &raw const there, 1, 0) } as i64)
 }
 
-/// `process_vm_writev`, of so many bytes.
+/// Calls `process_vm_writev` for `len` bytes.
 pub fn write_process(pid: i32, local: usize, remote: usize, len: usize) -> Answer<i64> {
     let here = libc::iovec { iov_base: local as *mut _, iov_len: len };
     let there = libc::iovec { iov_base: remote as *mut _, iov_len: len };
-    // SAFETY: one piece each; the kernel checks whether the memory is mapped, and the program gives up the bytes there.
+    // SAFETY: each list has one piece, the kernel checks whether the memory is mapped, and the program does not rely on the bytes
+    // at the destination.
     answer(
         unsafe { libc::process_vm_writev(pid, &raw const here, 1, &raw const there, 1, 0) } as i64
     )
 }
 
-/// Loads and stores so many bytes.
+/// Copies `len` bytes by loads and stores.
 pub fn copy(from: usize, to: usize, len: usize) {
-    // SAFETY: memory of the program, or attached to it, of that length; the two do not overlap.
+    // SAFETY: both ranges have this length and belong to the program or are attached to it. The ranges do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, len) }
 }
 
-/// fork; 0 in the child. Only a process with one thread calls it.
+/// Forks, and returns 0 in the child. Only a process with one thread calls this function.
 pub fn fork() -> i32 {
     // SAFETY: these programs have one thread.
     let pid = unsafe { libc::fork() };
@@ -251,7 +253,7 @@ pub fn fork() -> i32 {
 /// Runs `body` in a child that shares this process's memory, and waits until it has ended.
 pub fn in_other_process_of_same_memory(body: fn(usize), argument: usize) {
     extern "C" fn run(given: *mut libc::c_void) -> i32 {
-        // SAFETY: `given` points to the argument of the call below, which waits until this has ended.
+        // SAFETY: `given` points to the argument of the call below, which waits until the child has ended.
         let (body, argument) = unsafe { *given.cast::<(fn(usize), usize)>() };
         body(argument);
         0
@@ -273,16 +275,16 @@ pub fn in_other_process_of_same_memory(body: fn(usize), argument: usize) {
     unmap(stack, 1 << 18);
 }
 
-/// The end of a process.
+/// The way in which a process has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Exit with this status.
+    /// The process has exited with this status.
     Status(i32),
-    /// This signal.
+    /// This signal has ended the process.
     Signal(i32),
 }
 
-/// Waits for a child's end.
+/// Waits for a child's end, and returns it.
 pub fn wait(pid: i32) -> End {
     let mut status = 0;
     // SAFETY: the status is writable.
@@ -290,7 +292,7 @@ pub fn wait(pid: i32) -> End {
     end(status)
 }
 
-/// The end of a child, if it has ended; it is reaped then.
+/// Returns the end of a child that has ended, and reaps the child.
 pub fn has_ended(pid: i32) -> Option<End> {
     let mut status = 0;
     // SAFETY: the status is writable.
@@ -308,19 +310,19 @@ fn end(status: i32) -> End {
 
 /// Ends this process immediately, as a child that must not run its parent's exit handlers.
 pub fn exit(status: i32) -> ! {
-    // SAFETY: ends the process.
+    // SAFETY: the call ends the process.
     unsafe { libc::_exit(status) }
 }
 
-/// SIGKILL.
+/// Sends SIGKILL.
 pub fn kill(pid: i32) {
-    // SAFETY: passes numbers only.
+    // SAFETY: the call passes only numbers.
     let _ = unsafe { libc::kill(pid, libc::SIGKILL) };
 }
 
 /// Executes `sleep` in place of this process.
 pub fn exec_sleep() {
-    // SAFETY: every string ends with a zero, the list with a null.
+    // SAFETY: every string ends with a zero, and the list ends with a null.
     let _ = unsafe {
         libc::execlp(
             c"sleep".as_ptr(),
@@ -331,9 +333,9 @@ pub fn exec_sleep() {
     };
 }
 
-/// Becomes this user, with this group only.
+/// Changes the process to this user, with this group only.
 pub fn become_user(uid: u32, gid: u32) {
-    // SAFETY: passes numbers only.
+    // SAFETY: the calls pass only numbers.
     unsafe {
         assert_eq!(libc::setgroups(0, std::ptr::null()), 0, "setgroups: errno {}", errno());
         assert_eq!(libc::setgid(gid), 0, "setgid: errno {}", errno());
@@ -341,9 +343,9 @@ pub fn become_user(uid: u32, gid: u32) {
     }
 }
 
-/// Forbids other processes access to this one by ptrace's checks.
+/// Forbids other processes to access this process, by ptrace's checks.
 pub fn not_dumpable() {
-    // SAFETY: passes numbers only.
+    // SAFETY: the call passes only numbers.
     let _ = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) };
 }
 
@@ -354,15 +356,15 @@ pub fn no_core() {
     let _ = unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) };
 }
 
-/// Ends this process when its parent does.
+/// Makes the kernel end this process when its parent ends.
 pub fn end_with_parent() {
-    // SAFETY: passes numbers only.
+    // SAFETY: the call passes only numbers.
     let _ = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
 }
 
-/// This process's number in the initial namespace, from /proc below that of this namespace.
+/// Returns this process's number in the initial namespace, from a /proc that is mounted for that namespace.
 pub fn kernel_pid() -> i64 {
-    // SAFETY: a separate mount namespace, in a process that ends soon.
+    // SAFETY: the calls affect only a separate mount namespace, in a process that ends soon.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0, "unshare: errno {}", errno());
         let _ = libc::mount(

@@ -1,8 +1,8 @@
-//! A table of guarantees: each row is tested and reported by name.
+//! A table of guarantees. Each row is tested and reported by name.
 
 use std::fmt::Debug;
 
-/// The numbers of rows that hold and of those that do not.
+/// The number of rows that hold, and the number of rows that do not hold.
 #[derive(Default)]
 pub struct Table {
     held: usize,
@@ -10,7 +10,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A row with its guaranteed value.
+    /// Tests a row against its guaranteed value.
     pub fn row<T: PartialEq + Debug>(&mut self, row: &str, found: T, promised: T) {
         if found == promised {
             println!("row ok: {row}");
@@ -21,7 +21,7 @@ impl Table {
         }
     }
 
-    /// The result of the program: an error if a row does not hold, or if there were fewer rows than `least`.
+    /// Returns the result of the program: an error if a row does not hold, or if there were fewer rows than `least`.
     pub fn end(self, least: usize) -> Result<(), String> {
         println!("{} rows hold, {} are broken", self.held, self.broken);
         if self.broken > 0 {

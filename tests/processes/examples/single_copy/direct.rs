@@ -1,4 +1,4 @@
-//! Direct access (loads and stores) over xpmem: which processes die with their peer, and which do not.
+//! Direct access (loads and stores) over xpmem: tests of which processes die with their peer.
 
 use crate::kills::{self, LEN, STEPS, Step, Survivors, held, is_in_use, names_the_failure};
 use crate::provider::DIRECT;
@@ -12,7 +12,7 @@ fn only_process_in_mid_direct_access_dies_with_its_peer() -> Verdict {
         return Verdict::Skipped(why);
     }
     let before = DIRECT.held();
-    // A pair that communicates all the time, and is the other side of every killed process.
+    // A pair that communicates in all rounds, and is the peer of every killed process.
     let mut survivors = Survivors::start(&DIRECT);
     survivors.go_on(0);
     let by_survivors = DIRECT.held();
@@ -40,7 +40,7 @@ fn start(name: &str) -> Node {
     kills::start(&DIRECT, name)
 }
 
-/// An accessor that has attached all of its owner's memory, with its pages present.
+/// Starts an accessor that has attached all of its owner's memory, with all pages present.
 fn attached() -> (Node, Node) {
     let (mut accessor, mut owner) = (start("user"), start("gone"));
     let _ = owner.must(&format!("register memory {LEN}"));
@@ -57,7 +57,7 @@ fn is_ended_by_sigbus(mut node: Node) {
     assert_eq!(ended.signal(), Some(libc::SIGBUS), "{} ended with {ended}", node.peer.name);
 }
 
-/// The bytes behind the place where it stops are gone when it continues.
+/// The bytes after the position at which the process stops are gone when it continues.
 fn dies_with_its_owner(step: Step, what: &str) {
     let (mut accessor, mut owner) = attached();
     held(&mut accessor, &format!("{what} gone.memory {LEN} {}", owner.peer.pid()));
@@ -68,7 +68,7 @@ fn dies_with_its_owner(step: Step, what: &str) {
     is_ended_by_sigbus(accessor);
 }
 
-/// A process without an access learns of the death, and is refused afterwards.
+/// A process without an access is notified of the death, and later accesses are refused.
 fn lives_on_without_its_owner(what: &str) {
     let (mut accessor, mut owner) = attached();
     let _ = owner.kill();
@@ -80,7 +80,7 @@ fn lives_on_without_its_owner(what: &str) {
     accessor.end();
 }
 
-/// An access by a pointer is not checked.
+/// An access through a pointer is not checked.
 fn dies_by_a_pointer_to_an_owner_that_is_gone() {
     let (mut accessor, mut owner) = attached();
     let _ = accessor.must("point there gone.memory");

@@ -1,4 +1,4 @@
-//! The lane of a pair for which the best one is left out, forbidden or gone. Other pairs keep theirs.
+//! The lane of a pair if the best lane is disabled, forbidden or gone. Other pairs keep their lane.
 
 use crate::provider::{
     self, CMA, DIRECT, IN_ORDER, KNEM, SingleCopy, Taken, XPMEM, launch, one_is_missing,
@@ -23,7 +23,7 @@ const MESSAGES: &str = "emulated over shm/ring";
 const ALL: &str = "TIELINE_PROVIDERS=shm,shm-cma,shm-xpmem,shm-knem";
 const NO_CMA: &str = "TIELINE_PROVIDERS=shm,shm-xpmem,shm-knem";
 
-/// A process with root's files and without root's rights.
+/// Returns the launch of a process with root's files and without root's rights.
 fn plain(name: &str) -> Launch {
     let none = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--"];
     launch(name).through(&none)
@@ -33,7 +33,7 @@ fn start(name: &str, settings: &str) -> Node {
     provider::open(plain(name), settings)
 }
 
-/// Puts and gets of several lengths and offsets, with a check of every byte of the region after each. Returns the lane.
+/// Makes puts and gets of several lengths and offsets, and checks every byte of the region after each. Returns the lane.
 fn moved(from: &mut Node, to: &mut Node) -> String {
     let name = to.peer.name.clone();
     let _ = from.must(&format!("register out {LEN}"));
@@ -60,8 +60,8 @@ fn moved(from: &mut Node, to: &mut Node) -> String {
     path
 }
 
-/// Checks the path of the pair, and that its report has exactly one record with these words for each of these providers, and no
-/// duplicate records.
+/// Checks the path of the pair. The report of the pair must have exactly one record with these words for each of these providers,
+/// and no duplicate records.
 fn goes_by(from: &mut Node, to: &mut Node, path: &str, records: &[(&str, &str)]) {
     let name = to.peer.name.clone();
     from.connect(to);
@@ -83,7 +83,7 @@ fn goes_by(from: &mut Node, to: &mut Node, path: &str, records: &[(&str, &str)])
 /// Checks that the process itself reports the reason in exactly one record.
 fn goes_without(node: &mut Node, why: &str) {
     let report = node.must("context-report");
-    // The provider's log lines follow the records.
+    // The log lines of the provider follow the records.
     let records = report.split("\"warnings\"").next().unwrap_or_default();
     assert_eq!(records.matches(why).count(), 1, "{why}: {report}");
 }
@@ -99,7 +99,7 @@ fn end<const N: usize>(nodes: [Node; N]) -> Verdict {
 fn pair_falls_back_by_one_lane_per_left_out_provider() -> Verdict {
     let here: Vec<&SingleCopy> =
         IN_ORDER.iter().copied().filter(|one| one.is_missing().is_none()).collect();
-    // A list that only excludes providers keeps the default order of the others.
+    // A list that only excludes providers keeps the default order of the remaining providers.
     let whole = "TIELINE_PROVIDERS=^verbs";
     let (mut whole, mut other) = (start("whole", whole), start("other", whole));
     goes_by(&mut whole, &mut other, here[0].path, &[]);
@@ -113,7 +113,7 @@ fn pair_falls_back_by_one_lane_per_left_out_provider() -> Verdict {
         let offered: Vec<String> = offered.collect();
         let missing: Vec<(&str, &str)> =
             names.iter().copied().zip(offered.iter().map(String::as_str)).collect();
-        // Two processes with the same exclusion, and one with it beside one without it.
+        // The test runs two processes with the same exclusion, and then a process with it and a process without it.
         let (mut without, mut like) = (start("without", &setting), start("like", &setting));
         goes_by(&mut without, &mut like, path, &[]);
         goes_by(&mut like, &mut whole, path, &[]);
@@ -154,7 +154,7 @@ fn a_pair_falls_back_where_yama_forbids_it_and_pairs_that_it_allows_stay() -> Ve
         goes_by(&mut a, &mut b, path, record);
         let (path, record) = if scope < 1 { (CMA.path, &[][..]) } else { (XPMEM.path, of_cma) };
         goes_by(&mut a, &mut silent, path, record);
-        // An administrator may.
+        // An administrator may access the memory.
         goes_by(&mut root, &mut a, CMA.path, &[]);
         let _ = end([a, b, silent]);
     }
@@ -231,7 +231,7 @@ fn a_pair_falls_back_whose_processes_are_in_two_user_namespaces() -> Verdict {
     let own = ["unshare", "--user", "--map-root-user", "--"];
     let mut inside = Node::open(launch("inside").through(&own), &[ALL]);
     goes_by(&mut a, &mut b, CMA.path, &[]);
-    // A process outside, as the creator of the namespace, has all rights in it; a process inside has none outside.
+    // A process outside the namespace, as its creator, has all rights in the namespace; a process inside has no rights outside.
     goes_by(&mut a, &mut inside, CMA.path, &[]);
     let file = "revocation needs a file";
     let words = [("shm-cma", "user namespace"), ("shm-xpmem", file), ("shm-knem", file)];

@@ -1,19 +1,19 @@
-//! The latency of gets over each single-copy provider. `cargo xtask bench --lab` compares these with bare loops over the same
-//! interfaces (`bare_copies` of `tests/lab/programs`, which has the same names). A line is `figure`, the size, nanoseconds, and the
-//! name.
+//! The latency of gets over each single-copy provider. `cargo xtask bench --lab` compares these figures with loops over the same
+//! interfaces without Tieline (`bare_copies` of `tests/lab/programs`, which has the same names). Each output line contains
+//! `figure`, the size, nanoseconds, and the name.
 
 use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch, open};
 use std::process::ExitCode;
 
-/// Bytes of a get, and the number of timed gets.
+/// The number of bytes in a get, and the number of timed gets.
 const SIZES: [(usize, usize); 6] =
     [(8, 100), (512, 100), (4096, 50), (64 << 10, 50), (1 << 20, 20), (16 << 20, 5)];
-/// The most bytes attached at a time.
+/// The maximum number of bytes that are attached at a time.
 const WINDOW: usize = 2 << 20;
-/// Keeps one attachment, so that each access to another window finds it cold.
+/// A setting that keeps one attachment, so that each access to another window finds the window cold.
 const NOTHING_KEPT: &str = "TIELINE_SHM_XPMEM_ATTACHMENTS=1";
 
-/// Measures all of them.
+/// Measures all providers, and prints the figures.
 pub(crate) fn print() -> ExitCode {
     gets("xpmem direct, warm", &DIRECT, "");
     gets("xpmem direct, cold", &DIRECT, NOTHING_KEPT);
@@ -29,7 +29,7 @@ fn gets(name: &str, over: &SingleCopy, more: &str) {
         println!("skipped: {name}: {why}");
         return;
     }
-    // Without help of the peer, which would share the large ones.
+    // The peer's help is disabled, because the peer would copy a part of large gets.
     let settings = format!(
         "TIELINE_PROVIDERS=shm,{} {} TIELINE_ASSIST_SIZE=1g {more}",
         over.name, over.settings
@@ -44,7 +44,7 @@ fn gets(name: &str, over: &SingleCopy, more: &str) {
     assert_eq!(accessor.import(&mut owner, "memory"), over.path);
     let stride = if more.is_empty() { 0 } else { WINDOW };
     for (len, count) in SIZES {
-        // The first run brings in the pages and keys that stay.
+        // The first run brings in the pages and keys that remain for the timed run.
         for count in [1, count] {
             let time =
                 accessor.must(&format!("time-gets owner.memory here {len} {count} {stride}"));

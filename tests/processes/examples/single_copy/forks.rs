@@ -1,5 +1,5 @@
-//! A fork of either side: its attachments, registrations and imports still belong to the parent and are valid; the child has none
-//! of them.
+//! A fork of either side: its attachments, registrations and imports still belong to the parent and are valid; the child cannot use
+//! them.
 
 use crate::kills::settings;
 use crate::provider::{CMA, DIRECT, KNEM, SingleCopy, XPMEM, launch, open};
@@ -35,7 +35,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// Puts and gets in both directions, each with the present bytes of the owner.
+    /// Makes puts and gets in both directions, and checks that each transfers the present bytes of the owner.
     fn goes_on(&mut self, seed: usize) {
         let Pair { a, b } = self;
         for turned in [false, true] {
@@ -44,7 +44,7 @@ impl Pair {
             let _ = one.must(&format!("fill here {seed}"));
             let _ = one.must(&format!("put {name}.memory here 0 {LEN} 0"));
             assert_eq!(other.must(&format!("check memory 0 {LEN} {seed} 0")), "same");
-            // The owner's own writes, which go to its own pages after a fork.
+            // The owner writes to its own pages after a fork.
             let _ = other.must(&format!("fill memory {}", seed + 1));
             let _ = one.must(&format!("get {name}.memory here 0 {LEN} 0"));
             assert_eq!(one.must(&format!("check here 0 {LEN} {} 0", seed + 1)), "same");
@@ -80,7 +80,7 @@ fn forks(over: &SingleCopy) -> Verdict {
             let node = if forks_b { &mut pair.b } else { &mut pair.a };
             node.must(order)
         };
-        // The child keeps the bytes of this moment, whatever the parent writes meanwhile.
+        // The child keeps the bytes of the moment of the fork, regardless of later writes by the parent.
         let _ = forker(&mut pair, &format!("fork-aside memory {}", seed + 1));
         pair.goes_on(seed + 2);
         assert_eq!(over.held(), held, "the child has nothing of it, and took nothing away");

@@ -1,4 +1,4 @@
-//! Processes killed at every step of a single copy, on either side.
+//! Tests that kill processes at every step of a single copy, on either side.
 
 use crate::provider::{CMA, KNEM, SingleCopy, XPMEM, launch, open};
 use tieline_processes::node::nothing_leaks;
@@ -22,7 +22,7 @@ fn kills_at_every_step_of_copies_by_cma_leave_survivors_at_work() -> Verdict {
     kills(&CMA, 3)
 }
 
-/// With 11 kills in each. `cargo xtask lab kills --repeat 5` has 330 of each kind.
+/// The number of rounds, with 11 kills in each. `cargo xtask lab kills --repeat 5` makes 330 kills of each kind.
 const ROUNDS: usize = 6;
 
 /// The length of every region.
@@ -37,9 +37,9 @@ pub(crate) enum Step {
     Packed,
     /// The accessor has imported the key, and has copied nothing yet.
     Imported,
-    /// The accessor is in the middle of a copy.
+    /// The owner got `Busy` when it tried to close its memory during the copy.
     Copying,
-    /// Meanwhile the owner got `Busy` when it tried to close its memory.
+    /// The survivors: one process copies from and to memory of the other, and the two exchange messages.
     Closing,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Survivors<'a> {
         Survivors { over, accessor, owner, told: 0 }
     }
 
-    /// Lets both end by themselves.
+    /// Lets both survivors end by themselves.
     pub(crate) fn end(self) {
         self.accessor.end();
         self.owner.end();
@@ -92,7 +92,7 @@ impl<'a> Survivors<'a> {
         self.owner.nothing_was_wrong();
     }
 
-    /// Kills an owner at that step.
+    /// Kills an owner at the given step.
     pub(crate) fn owner_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
         let name = victim.peer.name.clone();
         let _ = victim.must(&format!("register memory {LEN}"));
@@ -115,10 +115,10 @@ impl<'a> Survivors<'a> {
         }
         let _ = victim.kill();
         if matches!(step, Step::Copying | Step::Closing) {
-            // All bytes may have been copied before the memory was gone; then the next operation fails.
+            // All bytes may have been copied before the memory was gone; the next operation then fails.
             if let Err(failed) = self.accessor.answer() {
-                // An owner that has begun to close has revoked its key. An accessor that checks the key before each part gets that
-                // error.
+                // An owner that has begun to close its memory has revoked the key. An accessor that checks the key before each part
+                // gets that error.
                 let revoked = step == Step::Closing && failed.status == "KeyRejected";
                 if !revoked {
                     names_the_failure(&format!("{} {}", failed.status, failed.text));
@@ -126,7 +126,7 @@ impl<'a> Survivors<'a> {
             }
         }
         if let Some(key) = key {
-            // The key names memory that is gone, and so is its owner, who could have said that.
+            // The key refers to memory that is gone, and so is the owner that could have reported this.
             if self.accessor.ask(&format!("import {name} memory {key}")).is_ok() {
                 self.is_refused(&name);
             }
@@ -156,7 +156,7 @@ impl<'a> Survivors<'a> {
         names_the_failure(&format!("{} {}", failed.status, failed.text));
     }
 
-    /// Kills an accessor at that step.
+    /// Kills an accessor at the given step.
     pub(crate) fn accessor_is_killed(&mut self, mut victim: Node, step: Step, what: &str) {
         let owner = &mut self.owner;
         let _ = owner.must(&format!("register memory {LEN}"));
@@ -191,7 +191,7 @@ pub(crate) fn settings(over: &SingleCopy) -> String {
     format!("TIELINE_PROVIDERS=shm,{} {}", over.name, over.settings)
 }
 
-/// Starts a copy, and waits until it has reached the middle.
+/// Starts a copy, and waits until the copy has reached the middle.
 pub(crate) fn held(node: &mut Node, copy: &str) {
     node.peer.tell(&format!("held {copy}"));
     let _ = node.peer.expect("inside");

@@ -1,5 +1,5 @@
 //! Processes that copy each other's memory by the single-copy providers, over the kernel's interfaces: a process is killed, a copy
-//! is forbidden, or the device is removed. Tests of the lab run these by name.
+//! is forbidden, or the device is removed. Tests of the lab start these programs by name.
 
 mod direct;
 mod fallback;

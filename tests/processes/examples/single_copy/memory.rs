@@ -1,4 +1,4 @@
-//! Memory of every kind over the single-copy providers: see `tieline_processes::matrix`.
+//! Tests of every kind of memory over the single-copy providers: see `tieline_processes::matrix`.
 
 use crate::kills::settings;
 use crate::provider::{DIRECT, KNEM, SingleCopy, VERBS, XPMEM, launch, open};
@@ -16,12 +16,12 @@ pub(crate) const TESTS: &[Test] = named![
 ];
 
 fn memory_of_every_kind_is_right_over_knem() -> Verdict {
-    // Some kernels cannot pin private mappings of files. These fall back to messages.
+    // Some kernels cannot pin private mappings of files. Such mappings fall back to messages.
     is_right(&KNEM, &[Kind::File])
 }
 
-/// Without io_uring the owner has its own copy of the pages when the key is made. A fork takes that away, and the matrix would
-/// detect it.
+/// Without io_uring, the owner has its own copy of the pages when the key is made. A fork removes this property, and the matrix
+/// would detect the error.
 fn memory_that_nothing_holds_is_right_until_a_fork_over_knem() -> Verdict {
     if let Some(why) = KNEM.is_missing() {
         return Verdict::Skipped(why);

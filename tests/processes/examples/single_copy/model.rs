@@ -1,5 +1,5 @@
-//! Memory that is cold to xpmem, and the access that attaches it. The library reports the measured costs of this machine, and the
-//! expected access follows from them.
+//! Tests of memory that is cold to xpmem, and of the access that attaches it. The library reports the measured costs of this
+//! machine, and the test derives the expected access from these costs.
 
 use crate::provider::{CMA, COLD, launch, make_faults_longer, open};
 use tieline_processes::{Node, Test, Verdict, named};
@@ -42,7 +42,7 @@ fn start(name: &str) -> Node {
     open(launch(name), &format!("{both} {}", COLD.settings))
 }
 
-/// Puts to fresh memory until it is attached. Returns the number of puts, `None` if more than `MOST`.
+/// Makes puts to fresh memory until the memory is attached. Returns the number of puts, or `None` if the number exceeds `MOST`.
 fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Option<usize> {
     let _ = owner.must(&format!("register memory {len}"));
     let _ = accessor.must(&format!("register here {len}"));
@@ -52,7 +52,7 @@ fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Op
     let before = attached(accessor);
     let mut came = None;
     for access in 1..=most {
-        // All bytes arrive on either path.
+        // All bytes arrive on either path, by a copy or by attached memory.
         let checked = access == 1 || attached(accessor) > before;
         if checked {
             let _ = accessor.must(&format!("fill here {access}"));
@@ -81,14 +81,14 @@ fn tried(costs: &Costs, accessor: &mut Node, owner: &mut Node, len: usize) -> Op
     came
 }
 
-/// The number of attached bytes of this process.
+/// Returns the number of attached bytes of this process.
 fn attached(node: &mut Node) -> u64 {
     let memory = node.must("memory");
     let line = memory.split(';').find(|line| line.starts_with(COLD.path)).expect("an interface");
     line.split(' ').nth(3).and_then(|bytes| bytes.parse().ok()).expect("bytes of peers")
 }
 
-/// The costs in ns, as the library reports them.
+/// The costs in nanoseconds, as the library reports them.
 #[derive(Debug)]
 struct Costs {
     attaching: f64,
@@ -117,7 +117,8 @@ impl Costs {
         }
     }
 
-    /// The access that attaches memory of so many bytes, if all accesses are alike; `None`: attaching never pays off.
+    /// Returns the number of the access that attaches memory of `len` bytes, if all accesses are equal; `None` if attaching never
+    /// reduces the cost.
     fn accesses(&self, len: usize) -> Option<usize> {
         let bytes = len as f64;
         let (warm, copied) = (self.warm_byte * bytes, self.copy + self.copied_byte * bytes);

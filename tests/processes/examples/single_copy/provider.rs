@@ -1,4 +1,5 @@
-//! The single-copy providers. To add one: a constant here, a place in the order, and a test of kills that names it.
+//! The single-copy providers. To add a provider, add a constant to this file, a place in the order, and a test of kills that names
+//! the provider.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -7,18 +8,18 @@ use std::time::Instant;
 use tieline_processes::peer::DEADLINE;
 use tieline_processes::{Launch, Node};
 
-/// A provider, and the source of its count of held objects.
+/// A provider, and the source of the number of objects that it holds.
 pub(crate) struct SingleCopy {
     pub(crate) name: &'static str,
-    /// The lane, as keys report it.
+    /// The name of the lane, as keys report it.
     pub(crate) path: &'static str,
-    /// Further settings of its processes.
+    /// Further settings of the processes that use the provider.
     pub(crate) settings: &'static str,
-    /// The kernel module behind it.
+    /// The kernel module that the provider uses.
     module: Option<Module>,
 }
 
-/// A kernel module that counts the objects it has made and ended. Its device has the module's name.
+/// A kernel module that counts the objects it has made and ended. The device of a module has the module's name.
 struct Module {
     name: &'static str,
     made: &'static str,
@@ -33,12 +34,12 @@ pub(crate) const XPMEM: SingleCopy = SingleCopy {
     settings: "",
     module: Some(Module { name: "xpmem", made: "attached", ended: "detached" }),
 };
-/// Direct access by loads and stores, which an operator can select.
+/// The provider with direct access by loads and stores, which an operator can select.
 pub(crate) const DIRECT: SingleCopy = SingleCopy {
     settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_COLD=serve",
     ..XPMEM
 };
-/// The same, only for memory where it pays off: windows are longer than the registered memory.
+/// The provider with direct access only for memory for which it reduces the cost: windows are longer than the registered memory.
 pub(crate) const COLD: SingleCopy = SingleCopy {
     settings: "TIELINE_SHM_XPMEM_ACCESS=direct TIELINE_SHM_XPMEM_WINDOW=1g TIELINE_LOG=info \
                TIELINE_ASSIST_SIZE=1g",
@@ -51,20 +52,20 @@ pub(crate) const KNEM: SingleCopy = SingleCopy {
     module: Some(Module { name: "knem", made: "created", ended: "destroyed" }),
 };
 
-/// A device that accesses registered memory as that of other hosts.
+/// A device that accesses registered memory in the same manner as the memory of other hosts.
 pub(crate) const VERBS: SingleCopy =
     SingleCopy { name: "verbs", path: "verbs:rxe0/rc", settings: "", module: None };
 
-/// All of them, in their default order.
+/// All single-copy providers, in their default order.
 pub(crate) const IN_ORDER: &[&SingleCopy] = &[&CMA, &XPMEM, &KNEM];
 
-/// The reason why not all of them can be tested here.
+/// Returns the reason why some of the providers cannot be tested on this machine.
 pub(crate) fn one_is_missing() -> Option<String> {
     IN_ORDER.iter().find_map(|one| one.is_missing())
 }
 
 impl SingleCopy {
-    /// The reason why it cannot be tested here.
+    /// Returns the reason why the provider cannot be tested on this machine.
     pub(crate) fn is_missing(&self) -> Option<String> {
         let _ = self.module.as_ref()?;
         let device = self.device();
@@ -72,7 +73,7 @@ impl SingleCopy {
         gone.then(|| format!("there is no {device}: the lab has it"))
     }
 
-    /// The path of its device.
+    /// Returns the path of the provider's device.
     pub(crate) fn device(&self) -> String {
         format!("/dev/{}", self.kernel_module())
     }
@@ -81,7 +82,8 @@ impl SingleCopy {
         self.module.as_ref().map_or("none", |module| module.name)
     }
 
-    /// Waits until its module holds so many objects: those of dead processes end by themselves, some of them a moment later.
+    /// Waits until the module holds `expected` objects: objects of dead processes end by themselves, some of them shortly after the
+    /// process.
     pub(crate) fn holds_again(&self, expected: i64, when: &str) {
         let late = Instant::now() + DEADLINE;
         while self.held() != expected && Instant::now() < late {
@@ -99,11 +101,11 @@ impl SingleCopy {
         let target = target.parent().expect("a folder above");
         let file = target.join("lab/modules").join(self.kernel_module()).with_extension("ko");
         ran(Command::new("insmod").arg(file));
-        // As the udev rules of the real modules do.
+        // The udev rules of the real modules set the same mode.
         mode(&self.device(), 0o666);
     }
 
-    /// The number of objects (regions, attachments) that its module holds for all processes together.
+    /// Returns the number of objects (regions, attachments) that the module holds for all processes together.
     pub(crate) fn held(&self) -> i64 {
         let Some(module) = &self.module else { return 0 };
         let counter = |counter: &str| -> i64 {
@@ -115,18 +117,18 @@ impl SingleCopy {
     }
 }
 
-/// A process that finds all providers of this build.
+/// Returns the launch of a process that finds all providers of this build.
 pub(crate) fn launch(name: &str) -> Launch {
     Launch::new(name, "node").env("TIELINE_PROVIDER_PATH", folder().display())
 }
 
-/// A process with an open context; its settings are separated by blanks.
+/// Starts a process with an open context. Blanks separate the settings.
 pub(crate) fn open(launch: Launch, settings: &str) -> Node {
     let settings: Vec<&str> = settings.split_whitespace().collect();
     Node::open(launch, &settings)
 }
 
-/// The directory of this build's shared objects: this program lies one level below.
+/// Returns the directory of this build's shared objects, which is one level above this program.
 fn folder() -> PathBuf {
     let program = std::env::current_exe().expect("the path of this program");
     program.ancestors().nth(2).expect("a folder above").to_path_buf()
@@ -151,7 +153,7 @@ pub(crate) fn yama_scope() -> u32 {
     text.trim().parse().unwrap_or(0)
 }
 
-/// A device that cannot be opened while this exists.
+/// A device that cannot be opened while this value exists.
 pub(crate) struct Taken {
     device: String,
     unreadable: bool,
@@ -168,7 +170,7 @@ impl Taken {
         Taken { device, unreadable }
     }
 
-    /// The error text of opening the device.
+    /// Returns the error text of opening the device.
     pub(crate) fn why(&self) -> String {
         let device = &self.device;
         match self.unreadable {

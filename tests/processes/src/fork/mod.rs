@@ -1,4 +1,4 @@
-//! Forked children that live beside their parents while the test continues.
+//! Forked children that run while the test of their parent continues.
 
 mod sys;
 

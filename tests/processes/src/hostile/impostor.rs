@@ -9,44 +9,44 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 const PAGE: usize = 4096;
-/// The table of keys: this many entries of four words (number, length, rights, zero).
+/// The number of entries in the table of keys. An entry has four words (number, length, rights, zero).
 const ENTRIES: usize = 16 << 10;
 const ENTRY: usize = 32;
-/// Standard input, which brings the orders.
+/// Standard input, from which the process reads orders.
 const ORDERS: i32 = 0;
 
-/// A socket whose name appears in a copy of the owner's address, and memory in place of the owner's.
+/// A socket whose name is in a copy of the owner's address, and memory that replaces the owner's memory.
 pub(super) struct Impostor {
-    /// The owner's address, with the socket and the worker's number replaced.
+    /// A copy of the owner's address with another socket and another worker's number.
     pub(super) address: Vec<u8>,
     listener: UnixListener,
     socket: Vec<u8>,
     connections: Vec<UnixStream>,
-    /// The memory that it presents as the owner's.
+    /// The memory that the impostor presents as the owner's.
     pub(super) memory: Memory,
     table: Memory,
 }
 
 impl Impostor {
-    /// Impersonates the worker with this address, for its memory with this key.
+    /// Impersonates the worker with this address, for the worker's memory with this key.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     ///
     /// # Panics
-    /// If the key has no part of shm, or the worker no directory for its socket.
+    /// Panics if the key has no part of shm, or if the worker's socket has no directory.
     pub(super) fn of(address: &[u8], key: &[u8]) -> io::Result<Impostor> {
         let target = Target::of(address);
         assert!(!target.is_abstract(), "its name would be taken");
         let mut forged = address.to_vec();
         let mut socket = target.socket.clone();
-        // The name tieline-0123456789abcdef.sock gets another number.
+        // In the name tieline-0123456789abcdef.sock, one digit of the number is changed.
         let digit = socket.len() - b".sock".len() - 1;
         socket[digit] = if socket[digit] == b'0' { b'1' } else { b'0' };
         forged[forge::candidate(address, b"shm").end - b".sock".len() - 1] = socket[digit];
         let forged = forge::flipped(&forged, forge::worker(address).start, 1);
 
-        // Domain, number, place in the table, length, rights.
+        // The fields of the key: domain, number, place in the table, length, rights.
         let domain = key.windows(16).position(|id| id == target.domain).expect("a key of shm's");
         let word = |at: usize| u64::from_le_bytes(key[at..at + 8].try_into().expect("8 bytes"));
         let (number, len, rights) = (word(domain + 16), word(domain + 28), word(domain + 36));
@@ -60,7 +60,7 @@ impl Impostor {
         Ok(Impostor { address: forged, listener, socket, connections: Vec::new(), memory, table })
     }
 
-    /// Accepts all connections and answers requests for memory, until `enough`. Returns the number of requests.
+    /// Accepts all connections and answers requests for memory, until `enough` returns true. Returns the number of requests.
     pub(super) fn serve(&mut self, enough: impl Fn() -> bool) -> usize {
         let mut asked = 0;
         while !enough() {

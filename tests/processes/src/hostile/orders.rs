@@ -14,16 +14,16 @@ use std::thread::{JoinHandle, spawn};
 struct Hostile {
     target: Option<Target>,
     channels: Vec<Channel>,
-    /// Connections that sent nothing, or something other than a greeting.
+    /// The connections that sent nothing, or something other than a greeting.
     strangers: Vec<OwnedFd>,
-    /// The other ends of sockets that were sent; nothing reads them.
+    /// The other ends of sockets that were sent, which are never read.
     unread: Vec<TcpListener>,
-    /// Threads that close sockets that were sent.
+    /// The threads that close sockets that were sent.
     closing: Vec<JoinHandle<()>>,
     impostor: Option<Impostor>,
 }
 
-/// The role.
+/// Runs the role `hostile`.
 pub fn hostile(parent: Parent) {
     let mut hostile = Hostile::default();
     while let Some(order) = parent.hear() {
@@ -49,14 +49,14 @@ impl Hostile {
     fn obey(&mut self, words: &[&str], parent: &Parent) -> io::Result<String> {
         Ok(match words {
             ["become", user] => sys::become_user(number(user) as u32).to_string(),
-            // Aims all following orders at this worker. Returns whether its socket has an abstract name.
+            // `aim` directs all following orders at this worker. Returns whether the worker's socket has an abstract name.
             ["aim", address] => {
                 let target = Target::of(&unhex(address));
                 let named = if target.is_abstract() { "abstract" } else { "in a directory" };
                 self.target = Some(target);
                 named.to_string()
             }
-            // Connections with a proper greeting, and a channel each.
+            // `greet` makes connections with a proper greeting, each with a channel.
             ["greet", count] => {
                 for _ in 0..number(count) {
                     let channel = self.target().greet(b"nobody you know")?;
@@ -64,15 +64,15 @@ impl Hostile {
                 }
                 self.channels.len().to_string()
             }
-            // A connection that claims to come from the worker with this address.
+            // `greet-as` makes a connection that claims to come from the worker with this address.
             ["greet-as", address] => {
                 let channel = self.target().greet(&unhex(address))?;
                 self.channels.push(channel);
                 self.channels.len().to_string()
             }
-            // The answer to a greeting of the next version.
+            // This order returns the answer to a greeting of the next version.
             ["greet-in-the-next-version"] => hex(&self.target().greet_in_the_next_version()?),
-            // Connections that send nothing.
+            // `silent` makes connections that send nothing.
             ["silent", count] => {
                 for _ in 0..number(count) {
                     let socket = self.target().connect()?;
@@ -80,26 +80,26 @@ impl Hostile {
                 }
                 self.strangers.len().to_string()
             }
-            // The number of greeted connections that the victim has not closed.
+            // `open` returns the number of greeted connections that the victim has not closed.
             ["open"] => {
                 let open = |c: &&Channel| c.socket().is_some_and(sys::is_open);
                 self.channels.iter().filter(open).count().to_string()
             }
-            // Closes the connections, and keeps the rings.
+            // `hang-up` closes the connections, and keeps the rings.
             ["hang-up"] => {
                 self.channels.iter_mut().for_each(Channel::hang_up);
                 self.strangers.clear();
                 String::new()
             }
-            // Moves every channel into its fast box.
+            // `switch` moves every channel into its fast box.
             ["switch"] => {
                 let moved =
                     self.channels.iter_mut().filter_map(|c| c.switch().then_some(())).count();
                 moved.to_string()
             }
-            // Sends the same record on every channel while it is accepted, up to so many times. Returns the total.
+            // `say` sends the same record on every channel while the channel accepts it, at most `times` times. Returns the total.
             ["say", record, times] => self.say(&unhex(record), number(times)).to_string(),
-            // The same until the next order. Returns the total.
+            // `flood` sends the same record until the next order. Returns the total.
             ["flood", record] => {
                 parent.say("streaming");
                 let (record, mut said) = (unhex(record), 0);
@@ -108,26 +108,27 @@ impl Hostile {
                 }
                 said.to_string()
             }
-            // Greetings with a TCP socket whose close takes five minutes.
+            // `linger` sends greetings with a TCP socket whose close takes five minutes.
             ["linger", count] => {
                 for _ in 0..number(count) {
                     let (tcp, unread) = sys::lingering(300)?;
                     self.unread.push(unread);
                     let greeted = self.greet_with(std::slice::from_ref(&tcp));
-                    // If the victim closed first, or received nothing, this close is the one that blocks.
+                    // If the victim closed its copy first, or received none, this close is the one that blocks.
                     self.closing.push(spawn(move || drop(tcp)));
                     greeted?;
                 }
                 self.strangers.len().to_string()
             }
-            // Waits until all of them are closed here. Descriptors that were not received are then closed by the victim.
+            // `closed` waits until all sockets are closed in this process. Descriptors that were not received are then closed by
+            // the victim.
             ["closed"] => {
                 for thread in self.closing.drain(..) {
                     thread.join().expect("closing does not panic");
                 }
                 String::new()
             }
-            // Greetings with other descriptors than memory, and as many as the system accepts.
+            // `odd` sends greetings with descriptors that are not memory, and with the maximum number of descriptors.
             ["odd"] => {
                 for kind in 0..sys::ODD_KINDS {
                     let odd = sys::odd_descriptors(kind)?;
@@ -135,19 +136,19 @@ impl Hostile {
                 }
                 self.strangers.len().to_string()
             }
-            // Messages into every ring until the next order. Returns the total.
+            // `write` writes messages into every ring until the next order. Returns the total.
             ["write"] => {
                 parent.say("streaming");
                 self.write(parent).to_string()
             }
-            // The same by a peer that disconnects when the rings are full for the first time.
+            // `haunt` writes messages as `write` does, and disconnects when the rings are full for the first time.
             ["haunt"] => {
                 let first = self.fill();
                 self.channels.iter_mut().for_each(Channel::hang_up);
                 parent.say("streaming");
                 (first + self.write(parent)).to_string()
             }
-            // Messages on every channel from a file of huge pages, into which a hole is punched meanwhile.
+            // `huge` sends messages on every channel from a file of huge pages, into which a hole is punched during that time.
             ["huge"] => {
                 let huge = Memory::with_huge_pages()?;
                 for channel in &mut self.channels {
@@ -159,31 +160,31 @@ impl Hostile {
                 }
                 String::new()
             }
-            // Impersonates the worker with this address, for its memory with this key. Returns the address to use.
+            // `impersonate` acts as the worker with this address, for its memory with this key. Returns the address to use.
             ["impersonate", address, key] => {
                 let impostor = Impostor::of(&unhex(address), &unhex(key))?;
                 let address = hex(&impostor.address);
                 self.impostor = Some(impostor);
                 address
             }
-            // Acts as that worker until the next order. Returns the number of requests for memory.
+            // `play` serves as the impersonated worker until the next order. Returns the number of requests for memory.
             ["play"] => {
                 parent.say("streaming");
                 let impostor = self.impostor.as_mut().expect("`impersonate` comes first");
                 impostor.serve(|| parent.wants_something()).to_string()
             }
-            // The word at an offset of the presented memory.
+            // `got` returns the word at an offset of the presented memory.
             ["got", at] => {
                 let impostor = self.impostor.as_ref().expect("`impersonate` comes first");
                 impostor.memory.load(number(at)).to_string()
             }
-            // Ends `write`, `haunt`, `flood` and `play`.
+            // `stop` ends `write`, `haunt`, `flood` and `play`.
             ["stop"] => String::new(),
             _ => panic!("{words:?} is no order"),
         })
     }
 
-    /// Writes as many messages as the rings have room for.
+    /// Writes messages until all rings are full.
     fn fill(&mut self) -> usize {
         let filled = |channel: &mut Channel| {
             std::iter::repeat_with(|| channel.push(slot::INLINE, 8, &[0, 0]))
@@ -205,7 +206,7 @@ impl Hostile {
         let socket = self.target().connect()?;
         let hello = self.target().hello(b"nobody you know");
         match sys::send_record(&socket, &hello, &wire::borrowed(descriptors)) {
-            // Disconnected before the greeting was sent, as a process of another user is.
+            // The victim has disconnected before the greeting was sent, as it does for a process of another user.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             sent => {
                 sent?;

@@ -7,40 +7,42 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 const PAGE: usize = 4096;
-/// The size of the fast box of its channels.
+/// The size in bytes of the fast box of the peer's channels.
 const FAST_BOX: usize = 4096;
-/// The length of a slot, and the offsets of the first slots of the cold ring and of the fast box.
+/// The length of a slot in bytes.
 const SLOT: usize = 64;
+/// The offset of the first slot of the cold ring, and the number of slots.
 const COLD: (usize, usize) = (512, 32);
+/// The offset of the first slot of the fast box, and the number of slots.
 const FAST: (usize, usize) = (PAGE, FAST_BOX / SLOT);
-/// The offset at which the receiver reports the number of consumed slots.
+/// The offset of the word in which the receiver reports the number of consumed slots.
 const TAIL: usize = 128;
 
 /// The first byte of each record.
 pub mod record {
-    /// The greeting.
+    /// The record that greets the owner.
     pub const HELLO: u8 = 1;
-    /// Asks the receiver to poll its rings.
+    /// The record that asks the receiver to poll its rings.
     pub const WAKE: u8 = 4;
-    /// Requests the segment of a remote key.
+    /// The record that requests the segment of a remote key.
     pub const KEY_REQUEST: u8 = 7;
-    /// A segment's memory, and the table of keys.
+    /// The record with a segment's memory and the table of keys.
     pub const KEY_REPLY: u8 = 8;
-    /// A segment of the pool.
+    /// The record with a segment of the pool.
     pub const SEGMENT: u8 = 5;
 }
 
 /// The kinds of slots.
 pub mod slot {
-    /// A message whose payload lies in the slot.
+    /// A message whose payload is in the slot.
     pub const INLINE: u8 = 1;
-    /// A message whose payload lies in the pool.
+    /// A message whose payload is in the pool.
     pub const POOLED: u8 = 2;
-    /// From here on the sender rings the doorbell.
+    /// A slot after which the sender rings the doorbell.
     pub const BELL_ON: u8 = 3;
-    /// The sender requests a fast box.
+    /// A slot by which the sender requests a fast box.
     pub const WANT_FAST: u8 = 4;
-    /// The sender continues in the fast box.
+    /// A slot after which the sender continues in the fast box.
     pub const SWITCH: u8 = 5;
 }
 
@@ -50,40 +52,40 @@ pub struct Target {
     version: u8,
     /// The secret that a greeting must contain.
     pub cookie: [u8; 16],
-    /// The domain that its keys belong to.
+    /// The domain to which the interface's keys belong.
     pub domain: [u8; 16],
-    /// `sun_path`: a leading zero makes the name abstract.
+    /// The socket's name, `sun_path`: a leading zero makes the name abstract.
     pub socket: Vec<u8>,
 }
 
 impl Target {
-    /// Parses it from a worker's address.
+    /// Parses the description of the interface in a worker's address.
     ///
     /// # Panics
-    /// If the address has no candidate of shm.
+    /// Panics if the address has no candidate of shm.
     #[must_use]
     pub fn of(address: &[u8]) -> Target {
         let shm = &address[forge::candidate(address, b"shm")];
-        // version, cookie, boot, two namespaces, process, domain, length of the name, name
+        // The fields of the candidate: version, cookie, boot, two namespaces, process, domain, length of the name, name.
         let id = |at: usize| <[u8; 16]>::try_from(&shm[at..at + 16]).expect("16 bytes");
         Target { version: shm[0], cookie: id(1), domain: id(49), socket: shm[66..].to_vec() }
     }
 
-    /// Whether the name of the socket is abstract.
+    /// Checks whether the name of the socket is abstract.
     #[must_use]
     pub fn is_abstract(&self) -> bool {
         self.socket[0] == 0
     }
 
-    /// A connection without a greeting.
+    /// Makes a connection without a greeting.
     ///
     /// # Errors
-    /// If it is not accepted.
+    /// Returns an error if the connection is not accepted.
     pub fn connect(&self) -> io::Result<OwnedFd> {
         sys::connect_unix(&self.socket)
     }
 
-    /// The greeting of a peer that has the address.
+    /// Makes the greeting of a peer that has the address.
     #[must_use]
     pub fn hello(&self, identity: &[u8]) -> Vec<u8> {
         let mut out = vec![record::HELLO, self.version];
@@ -95,10 +97,10 @@ impl Target {
         out
     }
 
-    /// The owner's answers to a greeting of the next version, until it disconnects.
+    /// Sends a greeting of the next version, and returns the owner's answers until the owner disconnects.
     ///
     /// # Errors
-    /// If the connection is not accepted, or not answered.
+    /// Returns an error if the connection is not accepted, or not answered.
     pub fn greet_in_the_next_version(&self) -> io::Result<Vec<u8>> {
         let memory = Memory::sealed(PAGE + FAST_BOX)?;
         let socket = self.connect()?;
@@ -111,10 +113,10 @@ impl Target {
         Ok(said)
     }
 
-    /// A channel with a correct greeting.
+    /// Makes a channel with a correct greeting.
     ///
     /// # Errors
-    /// If it is not accepted.
+    /// Returns an error if the connection is not accepted.
     pub fn greet(&self, identity: &[u8]) -> io::Result<Channel> {
         let memory = Memory::sealed(PAGE + FAST_BOX)?;
         let socket = self.connect()?;
@@ -126,22 +128,22 @@ impl Target {
 /// A connection with its ring.
 pub struct Channel {
     socket: Option<OwnedFd>,
-    /// Shared with the victim.
+    /// The memory that is shared with the victim.
     pub memory: Memory,
     position: u64,
-    /// The position at the start of the fast box, all of whose slots are free then.
+    /// The position of the ring at which the fast box starts, when all slots of the fast box are free.
     origin: u64,
     fast: bool,
 }
 
 impl Channel {
-    /// The socket, until it was closed.
+    /// Returns the socket, unless it was closed.
     #[must_use]
     pub fn socket(&self) -> Option<&OwnedFd> {
         self.socket.as_ref()
     }
 
-    /// Closes the socket. The ring stays, and can be written to.
+    /// Closes the socket. The ring remains, and can be written.
     pub fn hang_up(&mut self) {
         self.socket = None;
     }
@@ -149,13 +151,14 @@ impl Channel {
     /// Sends a record over the socket.
     ///
     /// # Errors
-    /// If the socket is full, or closed on either side.
+    /// Returns an error if the socket is full, or closed on either side.
     pub fn say(&self, record: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let socket = self.socket.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         sys::send_record(socket, record, descriptors)
     }
 
-    /// Writes one slot at the victim's next position, if the victim has consumed the slot there. Returns whether it had.
+    /// Writes one slot at the victim's next position, if the victim has consumed that slot. Returns whether the victim had consumed
+    /// it.
     pub fn push(&mut self, kind: u8, len: u8, body: &[u64]) -> bool {
         let (start, count) = if self.fast { FAST } else { COLD };
         let count = count as u64;
@@ -173,7 +176,8 @@ impl Channel {
         true
     }
 
-    /// Continues in the fast box, which the victim reads in every poll.
+    /// Continues in the fast box, which the victim reads in every poll. Returns whether the slot that announces the change was
+    /// written.
     pub fn switch(&mut self) -> bool {
         let count = FAST.1 as u64;
         let switched = self.push(slot::SWITCH, 0, &[]);
@@ -186,7 +190,7 @@ impl Channel {
     }
 }
 
-/// The record that passes the first segment of a pool.
+/// Makes the record that passes the first segment of a pool.
 #[must_use]
 pub fn first_segment(len: usize) -> Vec<u8> {
     let mut out = vec![record::SEGMENT, 0, 0, 0, 0];
@@ -194,7 +198,7 @@ pub fn first_segment(len: usize) -> Vec<u8> {
     out
 }
 
-/// A descriptor to send, borrowed.
+/// Borrows descriptors that are to be sent.
 #[must_use]
 pub fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     descriptors.iter().map(AsFd::as_fd).collect()

@@ -9,14 +9,15 @@ impl Node {
         Ok(match words {
             ["counted"] => self.seen.counted.get().to_string(),
             ["exact-count"] => self.seen.exact.get().to_string(),
-            // The value of the counter after the last `mixed`, and how many more additions may have been executed.
+            // `atomics` returns the value of the counter after the last `mixed`, and the number of further additions that may have
+            // been executed.
             ["atomics"] => {
                 format!("{} {}", self.seen.confirmed.get(), self.seen.unknown.get())
             }
             ["pongs"] => self.seen.pongs.get().to_string(),
             ["wrong"] => self.seen.wrong.borrow().join("; "),
             ["failures"] => self.seen.failures.borrow().join(";"),
-            // Makes progress until so many peers were reported as failed.
+            // `failures` makes progress until `count` peers were reported as failed.
             ["failures", count] => {
                 while self.seen.failures.borrow().len() < number(count) {
                     self.pause()?;
@@ -27,14 +28,14 @@ impl Node {
                 Some(error) => format!("{:?} {error}", error.status()),
                 None => "alive".into(),
             },
-            // Makes progress until the endpoint has failed.
+            // `await-error` makes progress until the endpoint has failed.
             ["await-error", name] => loop {
                 if let Some(error) = self.endpoint(name).error() {
                     break format!("{:?} {error}", error.status());
                 }
                 self.pause()?;
             },
-            // The context's complete report, as JSON.
+            // `context-report` returns the context's complete report, as JSON.
             ["context-report"] => self.context().report().to_json(),
             ["report", name] => {
                 let records = self.endpoint(name).report();
@@ -69,7 +70,7 @@ impl Node {
                 sys::limit(which, number(value) as u64).to_string()
             }
             ["forbid", call] => sys::forbid(call).to_string(),
-            // The live status of another process.
+            // `look` returns the live status of another process.
             ["look", process] => {
                 let shown = tieline::live::status_of(number(process) as u32)?;
                 shown.iter().map(ToString::to_string).collect()
@@ -83,7 +84,7 @@ impl Node {
     }
 }
 
-/// A line of this process's status, in KiB.
+/// Returns the value of a line in this process's status, in KiB.
 #[must_use]
 pub fn status_kib(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -92,7 +93,8 @@ pub fn status_kib(name: &str) -> u64 {
     number.unwrap_or(0)
 }
 
-/// The resident memory of this process that is not file contents: its own, and shared memory files that it maps.
+/// Returns the resident memory of this process without file contents, in KiB: its private memory, and the shared memory files that
+/// it maps.
 #[must_use]
 pub fn resident_kib() -> u64 {
     status_kib("RssAnon") + status_kib("RssShmem")

@@ -10,14 +10,14 @@ impl Node {
     pub(super) fn forks(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
             ["fork", name, key, local] => Ok(self.fork(name, key, local)),
-            // A child that lives beside this process until `fork-joined`, and then reports whether the region has the bytes of its
+            // `fork-aside` forks a child that lives until `fork-joined`, and then reports whether the region has the bytes of its
             // fill.
             ["fork-aside", region, seed] => {
                 let (region, seed) = (find(&self.regions, region), number(seed) as u64);
                 self.aside = Some(Aside::fork(|| u8::from(!is_filled(region, seed))));
                 Ok(String::new())
             }
-            // The same; the child reports whether the region has the bytes of the moment of the fork.
+            // `fork-aside-same` forks a child that reports whether the region has the bytes of the moment of the fork.
             ["fork-aside-same", region] => {
                 let region = find(&self.regions, region);
                 let before = region.to_vec(0..region.len())?;
@@ -25,7 +25,7 @@ impl Node {
                 self.aside = Some(Aside::fork(|| u8::from(!same())));
                 Ok(String::new())
             }
-            // A program, started by `fork` or by `spawn`, that runs until `start-ended`.
+            // `start` starts a program, by `fork` or by `spawn`, that runs until `start-ended`.
             ["start", how] => {
                 self.started = Some(Started::new(*how == "fork"));
                 Ok(String::new())
@@ -39,7 +39,7 @@ impl Node {
                 let code = self.aside.take().expect("`fork-aside` comes first").join();
                 Ok(format!("{code:?}"))
             }
-            // A child that opens its own context, and puts to its own memory by that path.
+            // `fork-anew` forks a child that opens its own context, and puts to its own memory by that path.
             ["fork-anew", path, settings @ ..] => {
                 let code = sys::in_forked_child(|| match anew(path, settings) {
                     Ok(()) => 0,
@@ -54,9 +54,9 @@ impl Node {
         }
     }
 
-    /// The results of all operations in a forked child, which then drops everything and ends.
+    /// Returns the results of all operations in a forked child, which then drops all objects and ends.
     pub(super) fn fork(&mut self, name: &str, key: &str, local: &str) -> String {
-        // An untaken completion keeps a waiting worker awake, in the child and in the parent separately.
+        // An untaken completion makes waits return immediately, in the child and in the parent separately.
         self.worker().track(&Outcome::Done(0), 7).expect("it is this process's");
         let code = sys::in_forked_child(|| {
             let statuses = self.post_all(name, key, local);

@@ -1,12 +1,12 @@
-//! Leaving in several ways, and the reports about peers that have left or died.
+//! Orders that end a node in different ways, and the reports about peers that have left or died.
 
 use super::{Node, number};
 use std::time::{Duration, Instant};
 use tieline::Error;
 
-/// Messages that their receiver keeps.
+/// The id of messages that their receiver keeps.
 pub const KEPT: u16 = 7;
-/// The handler of such a message ends the process by `exit`.
+/// The id of messages whose handler ends the process by `exit`.
 pub const EXITS: u16 = 8;
 
 impl Node {
@@ -29,18 +29,18 @@ impl Node {
 
     pub(super) fn leaving(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
-            // Closes the worker while endpoints, keys, regions and kept messages are alive.
+            // `leave holding` closes the worker while endpoints, keys, regions and kept messages are alive.
             ["leave", "holding"] => {
                 self.passive = true;
                 self.worker().close(Duration::from_secs(10)).map_err(Error::from)?;
             }
-            // Drops the worker and the context, and keeps everything else.
+            // `leave dropping` drops the worker and the context, and keeps all other objects.
             ["leave", "dropping"] => {
                 self.passive = true;
                 self.worker = None;
                 self.context = None;
             }
-            // Drops a region and the context first, and the worker last.
+            // `leave backwards` drops a region and the context first, and the worker last.
             ["leave", "backwards"] => {
                 self.passive = true;
                 self.regions.clear();
@@ -48,13 +48,13 @@ impl Node {
                 self.worker = None;
             }
             ["leave", "exit"] => std::process::exit(0),
-            // The failure of the last peer, where no peer is connected.
+            // `alone` waits for the failure of the last peer, when no peer is connected.
             ["alone"] => {
                 let failure = self.worker().last_peer_failure();
                 return Ok(failure.map_or("no".into(), |failure| format!("{failure}")));
             }
-            // Makes progress until so many peers have left or failed. Returns how many left, the failures, and the endpoints that
-            // failed.
+            // `farewells` makes progress until `count` peers have left or failed. Returns the number of peers that left, the
+            // failures, and the endpoints that failed.
             ["farewells", count] => {
                 let come =
                     |node: &Node| node.seen.left.get() as usize + node.seen.failures.borrow().len();
@@ -62,7 +62,7 @@ impl Node {
                     self.pause()?;
                 }
             }
-            // Makes progress for so many milliseconds.
+            // `rest` makes progress for `time` milliseconds.
             ["rest", time] => {
                 let time = Duration::from_millis(number(time) as u64);
                 let _ = self.worker().wait_until(|| false, Some(time))?;

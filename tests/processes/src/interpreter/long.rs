@@ -5,13 +5,13 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use tieline::{Error, Outcome, Region, Rendezvous, Status};
 
-/// Messages that are kept as they arrive: their header is the seed of their bytes.
+/// The id of rendezvous messages that are kept when they arrive: the header is the seed of the bytes.
 pub(super) const LONG: u16 = 6;
 
-/// A node's state of these messages.
+/// A node's state of rendezvous messages.
 #[derive(Default)]
 pub(super) struct Long {
-    /// A message that was sent and may not have ended, and its memory.
+    /// A message that was sent and may not have ended, with the memory of the message.
     sent: Option<(Result<Outcome, Error>, Region)>,
     pub(super) came: Rc<RefCell<Vec<Rendezvous>>>,
 }
@@ -19,7 +19,7 @@ pub(super) struct Long {
 impl Node {
     pub(super) fn long(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
-            // Posts a message from transiently registered memory (`lend`).
+            // `long` posts a message from transiently registered memory (`lend`).
             ["long", name, len, seed] => {
                 let (len, seed) = (number(len), number(seed) as u64);
                 let bytes: Vec<u8> = (0..len).map(|at| pattern(at, seed)).collect();
@@ -29,7 +29,7 @@ impl Node {
                 self.long.sent = Some((sent.map_err(Error::from), memory));
                 Ok(String::new())
             }
-            // The result of that message, once its memory was returned.
+            // `long-end` returns the result of that message, after the message's memory was returned.
             ["long-end"] => {
                 let (sent, memory) = self.long.sent.take().expect("`long` comes first");
                 let ended = sent.and_then(|sent| self.finish(Ok(sent)));
@@ -52,13 +52,14 @@ impl Node {
                 self.worker().cancel(request)?;
                 Ok(String::new())
             }
-            // Waits until one has arrived.
+            // `long-came` waits until a message has arrived.
             ["long-came"] => {
                 let came = self.long.came.clone();
                 let _ = self.worker().wait_until(|| !came.borrow().is_empty(), None)?;
                 Ok(came.borrow()[0].len().to_string())
             }
-            // Receives the message, and checks every byte and those around it. With `aloud` it reports the start of the receive.
+            // `long-take` receives the message, and checks every byte and the surrounding bytes. With `aloud` it reports the start
+            // of the receive.
             ["long-take", aloud @ ..] => {
                 let announcement = self.long.came.borrow_mut().remove(0);
                 let (len, seed) = (announcement.len(), announcement.header());

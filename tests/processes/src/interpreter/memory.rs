@@ -19,7 +19,7 @@ impl Node {
                 let region = self.context().alloc_with(number(len), Access::READ)?;
                 let _ = self.regions.insert((*name).to_string(), region);
             }
-            // Maps application memory of that kind, `fresh` or filled, that peers may `read` or use for `both`.
+            // `map` maps application memory of that kind, `fresh` or filled. Peers may `read` it, or use it for `both`.
             ["map", name, len, kind, rights, seed] => {
                 let mapped =
                     Mapped::new(Kind::named(kind), number(len)).map_err(|_| Status::NoMemory)?;
@@ -43,9 +43,9 @@ impl Node {
                 let _ = self.regions.insert((*name).to_string(), region);
             }
             ["shared", name] => return Ok(find(&self.regions, name).is_shared().to_string()),
-            // Puts all of a new application's memory, closes it as soon as possible, and unmaps it.
+            // `put-and-unmap` puts a new memory of the application, closes the memory as soon as possible, and unmaps it.
             ["put-and-unmap", key, len, seed] => self.put_and_unmap(key, number(len), seed)?,
-            // Registers memory, makes its key and closes it, repeatedly until it is killed.
+            // `churn` registers memory, makes its key and closes it, repeatedly until the process is killed.
             ["churn", len] => loop {
                 let region = self.context().register(vec![0u8; number(len)])?;
                 let _ = region.remote_key()?;
@@ -78,7 +78,7 @@ impl Node {
                     region.write(start, &bytes)?;
                 }
             }
-            // Whether `len` bytes from `at` on are those of a fill from `from` on.
+            // `check` returns whether `len` bytes from `at` on are those of a fill from `from` on.
             ["check", name, at, len, seed, from] => {
                 let region = find(&self.regions, name);
                 let (at, len, from) = (number(at), number(len), number(from));
@@ -100,7 +100,7 @@ impl Node {
             ["rally-own", name, turns, side] => {
                 rally(find(&self.regions, name).atomic_u64(0)?, number(turns), side);
             }
-            // Waits for another process to change a word, with or without progress.
+            // `watch` waits for another process to change a word, with or without progress.
             ["watch", name, at, how] => {
                 let word = find(&self.regions, name).atomic_u64(number(at))?;
                 let before = word.load(Ordering::SeqCst);
@@ -118,7 +118,7 @@ impl Node {
         Ok(String::new())
     }
 
-    /// Reports the result of the first attempt to close the memory, before it waits.
+    /// Puts memory and unmaps it. Reports the result of the first attempt to close the memory, before it waits.
     fn put_and_unmap(&self, key: &str, len: usize, seed: &str) -> Result<(), Error> {
         let (name, _) = key.split_once('.').expect("NAME.KEY");
         let pages = sys::Pages::map(len);

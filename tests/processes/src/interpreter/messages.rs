@@ -8,7 +8,7 @@ use tieline::{AtomicOp, Error, Outcome, PostError, Status, Width, Worker};
 impl Node {
     pub(super) fn messages(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
-            // One message, posted once and waited for.
+            // `send` posts one message and waits for its completion.
             ["send", name, id, header, len] => {
                 let (id, header) = (number(id) as u16, number(header) as u64);
                 let payload = vec![header as u8; number(len)];
@@ -22,7 +22,7 @@ impl Node {
                 let outcome = self.endpoint(name).send_regions(9, 0, &pieces);
                 self.finish(outcome)
             }
-            // Numbered messages, as fast as possible, until their number is reached or one fails permanently.
+            // `stream` sends numbered messages without pauses, until `count` is reached or a message fails permanently.
             ["stream", name, count, len] => {
                 let endpoint = self.endpoint(name).clone();
                 let count = number(count) as u64;
@@ -38,7 +38,7 @@ impl Node {
                             continue;
                         }
                         Err(e) => {
-                            // All outstanding messages have ended too, with the same reason.
+                            // All outstanding messages have also ended, with the same reason.
                             for outcome in pending {
                                 let ended = self.worker().finish(outcome);
                                 assert!(
@@ -73,9 +73,9 @@ impl Node {
                 self.finish(outcome)
             }
             ["flush"] => Ok(self.worker().flush().map(|()| String::new())?),
-            // Posts one operation of each kind. Returns the status of each.
+            // `post-all` posts one operation of each kind. Returns the status of each.
             ["post-all", name, key, local] => Ok(self.post_all(name, key, local)),
-            // Endless requests and answers, driven by the handlers.
+            // `chat` exchanges requests and answers without end, driven by the handlers.
             ["chat", name] => {
                 let endpoint = self.endpoint(name).clone();
                 *self.seen.chatting.borrow_mut() = Some(endpoint.clone());
@@ -113,7 +113,7 @@ impl Node {
         list.join(",")
     }
 
-    /// Sends numbered messages to all other nodes, and receives as many from each.
+    /// Sends numbered messages to all other nodes, and receives the same number from each.
     pub(super) fn all_to_all(
         &mut self,
         rank: usize,
@@ -152,7 +152,7 @@ impl Node {
         Ok(String::new())
     }
 
-    /// Requests and answers, one after the other, with the named way of waiting.
+    /// Exchanges requests and answers, one after the other. `how` selects the kind of wait.
     pub(super) fn rounds(&self, name: &str, count: u64, how: &str) -> Result<String, Error> {
         let (endpoint, worker) = (self.endpoint(name), self.worker());
         self.seen.pongs.set(0);

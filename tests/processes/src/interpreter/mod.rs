@@ -1,7 +1,7 @@
-//! The role `node`: carries out the orders of the test one after another, and reports the result and the time of each.
+//! The role `node`: executes the orders of the test one after another, and reports the result and the time of each.
 //!
-//! Between two orders it makes progress, and sleeps when there is nothing to do; after `passive` it makes no calls at all. Answers
-//! are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS SCOPE TEXT`.
+//! Between two orders the node makes progress, and sleeps when there is nothing to do; after `passive` it makes no calls at all.
+//! Answers are `ok NANOSECONDS TEXT` and `error NANOSECONDS STATUS SCOPE TEXT`.
 
 mod facts;
 mod forks;
@@ -33,16 +33,16 @@ use tieline::{
     RemotePointer, Status, Worker, WorkerName,
 };
 
-/// Messages that are counted; a header other than 0 numbers them, per sender from 1.
+/// The id of messages that are counted; a header other than 0 numbers the messages of a sender, from 1.
 pub const COUNTED: u16 = 1;
-/// Messages that are answered with [`PONG`], the same header and the same payload.
+/// The id of messages that are answered with [`PONG`], the same header and the same payload.
 pub const PING: u16 = 2;
-/// Answers.
+/// The id of answers.
 pub const PONG: u16 = 3;
-/// Messages of a stream without loss, duplicates, changes or reordering: see `streams.rs`.
+/// The id of the messages of a stream without loss, duplicates, changes or reordering: see `streams.rs`.
 pub const EXACT: u16 = 5;
 
-/// The byte at an offset of a filled region.
+/// Returns the byte at an offset of a filled region.
 #[must_use]
 pub fn pattern(at: usize, seed: u64) -> u8 {
     ((at as u64 * 7 + (at as u64 >> 8) * 13 + seed) % 251) as u8
@@ -55,9 +55,9 @@ struct Seen {
     pongs: Cell<u64>,
     wrong: RefCell<Vec<String>>,
     failures: RefCell<Vec<String>>,
-    /// The number of peers that have left in an orderly way.
+    /// The number of peers that have left in an orderly manner.
     left: Cell<u64>,
-    /// Endpoints that have failed.
+    /// The endpoints that have failed.
     ended: RefCell<Vec<String>>,
     kept: RefCell<Vec<KeptMessage>>,
     chatting: RefCell<Option<Endpoint>>,
@@ -69,7 +69,7 @@ struct Seen {
     confirmed: Cell<u64>,
     /// The number of atomics whose execution is unknown.
     unknown: Cell<u64>,
-    /// The application carries datagrams, so it may not sleep in a call of the library.
+    /// Whether the application carries datagrams, so that it may not sleep in a call of the library.
     carries: Cell<bool>,
 }
 
@@ -81,7 +81,7 @@ impl Seen {
 
 struct Node {
     regions: HashMap<String, Region>,
-    /// The pages under some regions.
+    /// The pages of some regions.
     pages: HashMap<String, Spoiled>,
     keys: HashMap<String, RemoteKey>,
     pointers: HashMap<String, RemotePointer>,
@@ -95,15 +95,15 @@ struct Node {
     aside: Option<Aside>,
     /// A program that this process has started.
     started: Option<Started>,
-    /// Registered memory of the application.
+    /// The registered memory of the application.
     mapped: HashMap<String, Mapped>,
     parent: Parent,
-    /// The number of the last exact message, by receiver.
+    /// The number of the last exact message, for each receiver.
     numbers: RefCell<HashMap<String, u64>>,
     long: Long,
 }
 
-/// The role.
+/// Runs the role `node`.
 pub fn node(parent: Parent) {
     let mut node = Node {
         regions: HashMap::new(),
@@ -137,7 +137,7 @@ pub fn node(parent: Parent) {
             Err(e) => node.parent.say(&format!("error {now} {:?} {:?} {e}", e.status(), e.scope())),
         }
     }
-    // The application's objects are dropped before the worker, the worker before its context.
+    // The application's objects are dropped before the worker, and the worker before its context.
     *node.seen.chatting.borrow_mut() = None;
 }
 
@@ -145,16 +145,16 @@ fn number(word: &str) -> usize {
     word.parse().unwrap_or_else(|_| panic!("`{word}` is no number"))
 }
 
-/// Bytes as hexadecimal text.
+/// Converts bytes to hexadecimal text.
 #[must_use]
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Hexadecimal text as bytes.
+/// Converts hexadecimal text to bytes.
 ///
 /// # Panics
-/// If it is not hexadecimal.
+/// Panics if the text is not hexadecimal.
 #[must_use]
 pub fn unhex(text: &str) -> Vec<u8> {
     let byte = |pair: &[u8]| {
@@ -181,7 +181,7 @@ impl Node {
         find(&self.endpoints, name)
     }
 
-    /// Waits for an operation, as an application with or without its own datagrams does.
+    /// Waits for an operation, in the form that suits whether the application carries datagrams.
     fn finish(&self, outcome: Result<Outcome, PostError>) -> Result<String, Error> {
         let worker = self.worker();
         let value = match outcome? {
@@ -208,14 +208,14 @@ impl Node {
     fn obey(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
             ["open", settings @ ..] => self.open(settings, None),
-            // Opens a worker whose datagrams the application carries, under this name.
+            // `open-carrying` opens a worker whose datagrams the application carries, under this name.
             ["open-carrying", name, settings @ ..] => self.open(settings, Some(name)),
             ["fresh-worker"] => {
                 self.keys.clear();
                 self.endpoints.clear();
                 *self.seen.chatting.borrow_mut() = None;
                 self.worker = None;
-                // The next worker numbers its peers anew, and is new to them.
+                // The next worker assigns new numbers to its peers, and its peers assign a new number to it.
                 self.numbers.borrow_mut().clear();
                 self.seen.next.borrow_mut().clear();
                 self.seen.next_exact.borrow_mut().clear();
@@ -224,7 +224,7 @@ impl Node {
                 self.open_worker(None)
             }
             ["close"] => {
-                // In the order of a program that declares them in the usual one.
+                // The objects are dropped in the order of a program that declares them in the usual order.
                 self.keys.clear();
                 self.endpoints.clear();
                 *self.seen.chatting.borrow_mut() = None;
@@ -233,7 +233,7 @@ impl Node {
                 self.context = None;
                 Ok(String::new())
             }
-            // Closes the worker, and returns the state of the objects that remain.
+            // `close-worker` closes the worker, and returns the state of the objects that remain.
             ["close-worker", name, key, local] => {
                 self.passive = true;
                 let context = self.context.take();
@@ -314,7 +314,7 @@ impl Node {
             ["all-to-all", rank, count, addresses @ ..] => {
                 self.all_to_all(number(rank), number(count) as u64, addresses)
             }
-            // Joins the job of the environment. Returns the ranks, and those on the same host.
+            // `join` joins the job of the environment. Returns the number of ranks, and the number of ranks on the same host.
             ["join"] => {
                 let job = Job::from_env()?;
                 let places = [job.rank(), job.size(), job.local_rank(), job.local_size()]
@@ -322,14 +322,14 @@ impl Node {
                 self.job = Some(job);
                 Ok(places.join(" "))
             }
-            // Exchanges addresses through the job, then sends messages to all.
+            // `meet` exchanges addresses through the job, then sends messages to all ranks.
             ["meet", count] => {
                 let job = self.job.as_ref().expect("`join` comes first");
                 let (rank, mine) = (job.rank(), self.worker().address()?);
                 let everybody: Vec<String> = job.exchange(&mine)?.iter().map(|a| hex(a)).collect();
                 let addresses: Vec<&str> = everybody.iter().map(String::as_str).collect();
                 let _ = self.all_to_all(rank, number(count) as u64, &addresses)?;
-                // Other processes may still need this one.
+                // Other processes may still need this process's progress.
                 let (job, worker) = (self.job.as_ref(), self.worker());
                 let nap = Some(Duration::from_millis(1));
                 let met = job.map(|job| job.barrier_while(|| worker.wait(nap).map(drop)));
@@ -351,7 +351,7 @@ impl Node {
                 self.passive = true;
                 Ok(String::new())
             }
-            // As `passive`, with system calls in between: it is not asleep.
+            // `compute` makes no calls of the library, but makes system calls, so that the process is not asleep.
             ["compute"] => {
                 let _ = self.worker().progress();
                 self.passive = true;
@@ -361,7 +361,7 @@ impl Node {
                 self.passive = false;
                 Ok(String::new())
             }
-            // Ends a stream that runs until the next order.
+            // `stop` ends a stream that runs until the next order.
             ["stop"] => Ok(String::new()),
             _ => self.facts(words),
         }

@@ -20,7 +20,7 @@ impl Node {
                 let _ = self.keys.insert(key_name, key);
                 Ok(path)
             }
-            // The same by a handle; reports `begins` when the request was sent to the owner.
+            // `import-handle` imports a key by its handle, and reports `begins` when the request was sent to the owner.
             ["import-handle", name, key, bytes] => {
                 let bytes = unhex(bytes).try_into().expect("eight bytes");
                 let handle = KeyHandle::from_bytes(bytes);
@@ -42,7 +42,7 @@ impl Node {
             ["reaches-passive", key] => {
                 Ok(find(&self.keys, key).reaches_passive_target().to_string())
             }
-            // A pointer to a peer's memory, kept under this name.
+            // `point` makes a pointer to a peer's memory, and keeps it under this name.
             ["point", name, key] => {
                 let pointer = find(&self.keys, key).pointer()?;
                 let _ = self.pointers.insert((*name).to_string(), pointer);
@@ -109,7 +109,7 @@ impl Node {
                 );
                 self.finish(outcome)
             }
-            // A put or get that stops in the middle, reports `inside`, and continues when that process has ended.
+            // `held` starts a put or get that stops in the middle, reports `inside`, and continues when that process has ended.
             ["held", what, key, len, process] => {
                 let (name, _) = key.split_once('.').expect("NAME.KEY");
                 let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
@@ -130,13 +130,14 @@ impl Node {
                 pages.unmap();
                 ended
             }
-            // Repeated gets, every other one at an offset of so many bytes. Returns the median time of one, in ns.
+            // `time-gets` repeats a get, every second time at an offset of `stride` bytes. Returns the median time of a get, in
+            // nanoseconds.
             ["time-gets", key, local, len, count, stride] => {
                 let (name, _) = key.split_once('.').expect("NAME.KEY");
                 let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
                 let (local, len) = (find(&self.regions, local), number(len));
                 let (count, stride) = (number(count), number(stride) as u64);
-                // Reading the clock takes as long as a short get.
+                // Reading the clock takes the time of a short get, so short gets are timed in groups.
                 let each = if len > 4096 { 1 } else { 16 };
                 let mut times = Vec::new();
                 for _ in 0..count {
@@ -149,7 +150,7 @@ impl Node {
                 times.sort_unstable();
                 Ok(times[count / 2].to_string())
             }
-            // Repeats the operation, with a check of its result, until it fails.
+            // `repeat` repeats the operation and checks its result, until the operation fails.
             ["repeat", what, key] => {
                 let (name, _) = key.split_once('.').expect("NAME.KEY");
                 let (endpoint, key) = (self.endpoint(name), find(&self.keys, key));
@@ -179,7 +180,7 @@ impl Node {
     }
 }
 
-/// Adds 1 whenever it is this side's turn, which is the first side's while the word is even.
+/// Adds 1 to the word in every turn of this side. The first side has its turn while the word is even.
 pub(super) fn rally(word: &AtomicU64, turns: usize, side: &str) {
     let other = u64::from(side != "first");
     for _ in 0..turns {

@@ -19,7 +19,7 @@ impl Node {
                 let _ = self.pages.insert((*name).to_string(), pages);
             }
             ["spoil", name, how, from] => find(&self.pages, name).change(how, number(from)),
-            // Posts a message from registered memory.
+            // `long-of` posts a message from registered memory.
             ["long-of", name, region, len] => {
                 let region = find(&self.regions, region).clone();
                 let pieces = [(&region, 0..number(len))];
@@ -34,7 +34,7 @@ impl Node {
                 let put = endpoint.put_notify(local, 0..len, key, offset as u64, word as u32);
                 return self.finish(put);
             }
-            // The notification words of puts.
+            // `words` returns the notification words of puts.
             ["words"] => return Ok(format!("{:?}", self.seen.words.borrow())),
             _ => panic!("{words:?} is no order"),
         }

@@ -6,11 +6,11 @@ use tieline::{Endpoint, Error, Message, Outcome, PostError};
 
 /// The lengths of the transfers of one turn of `mixed`.
 const LENGTHS: [usize; 4] = [8, 1000, 4096, 40_000];
-/// The layout of the target's region: a counter, then one of these slots per length.
+/// The offset of the first slot in the target's region, which consists of a counter and then a slot per length.
 const FIRST_PLACE: usize = 4096;
 const PLACE: usize = 65_536;
 
-/// The length of a region for `mixed` by peers; `here` needs two slots.
+/// The length of a region for `mixed` by peers; the region `here` needs two slots.
 pub const MIXED_REGION: usize = FIRST_PLACE + LENGTHS.len() * PLACE;
 
 /// Checks a message of a peer's exact stream.
@@ -32,16 +32,18 @@ pub(super) fn arrived(seen: &Seen, m: &Message<'_>) {
 impl Node {
     pub(super) fn streams(&mut self, words: &[&str]) -> Result<String, Error> {
         match words {
-            // Numbered messages of these lengths in turn; COUNT of them, or `until-told`. Returns how many were sent.
+            // `exact` sends numbered messages of these lengths in turn: `count` messages, or until the next order. Returns the
+            // number of sent messages.
             ["exact", name, count, lengths @ ..] => {
                 let lengths: Vec<usize> = lengths.iter().map(|len| number(len)).collect();
                 self.exact(name, limit(count), &lengths)
             }
-            // In turn a message, a put, the get that reads it back, and an atomic, each waited for and checked.
+            // `mixed` makes in turn a message, a put, a get of the same bytes, and an atomic. The order waits for each operation,
+            // and checks each result.
             ["mixed", name, region, count] => self.mixed(name, region, limit(count)),
-            // Connects so many endpoints to one address together, and sends a message on each.
+            // `many` connects `count` endpoints to one address at the same time, and sends a message on each.
             ["many", name, address, count] => self.many(name, address, number(count)),
-            // Makes progress until so many have arrived.
+            // `reach` makes progress until `count` have arrived.
             ["reach", what, count] => {
                 let count = number(count) as u64;
                 loop {
@@ -70,7 +72,7 @@ impl Node {
         self.numbers.borrow().get(name).copied().unwrap_or(0) + 1
     }
 
-    /// Posts one exact message, waiting for room. Its number counts only once it is posted.
+    /// Posts one exact message, and retries while the queue is full. The message's number counts only after the post.
     fn post_exact(&self, endpoint: &Endpoint, name: &str, len: usize) -> Result<Outcome, Error> {
         let header = self.next_number(name);
         let payload: Vec<u8> = (0..len).map(|at| pattern(at, header)).collect();
@@ -110,7 +112,7 @@ impl Node {
                 }
             }
         };
-        // Every posted operation ends once, and none succeeds after one that failed.
+        // Every posted operation ends once, and no operation succeeds after a failed one.
         let mut failed: Option<Error> = None;
         for posted in pending {
             match (self.finish(Ok(posted)), &failed) {
@@ -175,7 +177,7 @@ impl Node {
             }
             Err(e) => {
                 seen.unknown.set(seen.unknown.get() + 1);
-                // An atomic may fail with its lane while the connection has another one.
+                // An atomic may fail with its lane while the connection has another lane.
                 if endpoint.error().is_some() { Err(e) } else { Ok(()) }
             }
         }

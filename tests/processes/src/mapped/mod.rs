@@ -1,4 +1,4 @@
-//! All kinds of memory that an application may register, and the orders of a node about them.
+//! All kinds of memory that an application may register, and a node's orders about this memory.
 
 mod sys;
 
@@ -7,7 +7,7 @@ pub use sys::{KINDS, Kind, Mapped};
 
 use std::process::{Child, Command, Stdio};
 
-/// A process that this one starts and that lives beside it.
+/// A child process that runs another program.
 #[derive(Debug)]
 pub struct Started(Child);
 
@@ -15,7 +15,7 @@ impl Started {
     /// Starts a process, by fork and exec or without a copy of this process.
     ///
     /// # Panics
-    /// If it does not start.
+    /// Panics if the process does not start.
     #[must_use]
     pub fn new(by_fork: bool) -> Started {
         let mut sleep = Command::new("sleep");

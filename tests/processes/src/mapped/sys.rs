@@ -1,4 +1,4 @@
-//! Mappings.
+//! Mappings of memory of every kind.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -8,17 +8,17 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 /// A kind of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Private and anonymous, as a heap.
+    /// Private anonymous memory, like a heap.
     Private,
-    /// Anonymous, and shared with children.
+    /// Anonymous memory that is shared with children.
     Shared,
-    /// A memory file, shared.
+    /// A shared memory file.
     Memfd,
-    /// A private mapping of a file, as the initialized data of a program.
+    /// A private mapping of a file, like the initialized data of a program.
     File,
-    /// Private and anonymous, of transparent huge pages if the system provides some.
+    /// Private anonymous memory of transparent huge pages, if the system provides them.
     Transparent,
-    /// Private and anonymous, of reserved huge pages.
+    /// Private anonymous memory of reserved huge pages.
     Huge,
 }
 
@@ -33,17 +33,17 @@ pub const KINDS: [(&str, Kind); 6] = [
 ];
 
 impl Kind {
-    /// The kind of that name.
+    /// Returns the kind of that name.
     ///
     /// # Panics
-    /// If there is none.
+    /// Panics if there is no such kind.
     #[must_use]
     pub fn named(name: &str) -> Kind {
         let kind = KINDS.iter().find(|(known, _)| *known == name);
         kind.unwrap_or_else(|| panic!("`{name}` is no kind of memory")).1
     }
 
-    /// Whether a forked child shares the memory with its parent.
+    /// Checks whether a forked child shares the memory with its parent.
     #[must_use]
     pub fn is_shared(self) -> bool {
         matches!(self, Kind::Shared | Kind::Memfd)
@@ -52,20 +52,20 @@ impl Kind {
 
 const HUGE: usize = 2 << 20;
 
-/// Memory that an application has mapped. The owner drops it after all regions in it were closed.
+/// Memory that an application has mapped. The owner drops it after all regions in the memory were closed.
 #[derive(Debug)]
 pub struct Mapped {
     base: usize,
     len: usize,
-    /// The whole mapping.
+    /// The address and the length of the whole mapping.
     all: (usize, usize),
 }
 
 impl Mapped {
-    /// Maps memory, which is not written yet.
+    /// Maps memory without writing to it.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Returns the system's error.
     pub fn new(kind: Kind, len: usize) -> io::Result<Mapped> {
         let map = |len: usize, flags: libc::c_int, file: Option<&OwnedFd>| {
             let rights = libc::PROT_READ | libc::PROT_WRITE;
@@ -91,7 +91,7 @@ impl Mapped {
                 let file = memory_file(len)?;
                 map(len, libc::MAP_SHARED, Some(&file)).map(|base| mapped(base, len))
             }
-            // The program itself is long enough, and not a file in memory.
+            // The file is the program itself, which is long enough, and is not a file in memory.
             Kind::File => {
                 let program = File::open("/proc/self/exe")?;
                 assert!(program.metadata()?.len() >= len as u64, "the program is too short");
@@ -102,7 +102,7 @@ impl Mapped {
                 let all = whole + HUGE;
                 let start = map(all, anonymous, None)?;
                 let base = start.next_multiple_of(HUGE);
-                // SAFETY: a mapping of this function, which keeps its contents.
+                // SAFETY: the mapping was made by this function, and keeps its contents.
                 let _ = unsafe { libc::madvise(base as *mut _, whole, libc::MADV_HUGEPAGE) };
                 Ok(Mapped { base, len, all: (start, all) })
             }
@@ -116,20 +116,20 @@ impl Mapped {
     /// Registers the memory.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Returns the library's error.
     pub fn register(
         &self,
         context: &tieline::Context,
         access: tieline::Access,
     ) -> Result<tieline::Region, tieline::OpenError> {
-        // SAFETY: it stays mapped until it is dropped, and the owner closes the region before.
+        // SAFETY: the memory stays mapped until it is dropped, and the owner closes the region before.
         unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
     }
 
-    /// Fills every byte with `byte` of its offset.
+    /// Fills every byte with the result of `byte` for its offset.
     pub fn fill(&self, byte: impl Fn(usize) -> u8) {
         for at in 0..self.len {
-            // SAFETY: within the mapping; no peer has its key yet.
+            // SAFETY: the address is inside the mapping, and no peer has the key yet.
             unsafe { *((self.base + at) as *mut u8) = byte(at) };
         }
     }
@@ -137,13 +137,13 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new`, and not registered any more.
+        // SAFETY: `new` has mapped the memory, and all of its regions were closed.
         let _ = unsafe { libc::munmap(self.all.0 as *mut libc::c_void, self.all.1) };
     }
 }
 
 fn memory_file(len: usize) -> io::Result<OwnedFd> {
-    // SAFETY: a name that ends with a zero; the descriptor has no other owner.
+    // SAFETY: the name ends with a zero, and the descriptor has no other owner.
     let file = unsafe {
         let fd = libc::memfd_create(c"mapped".as_ptr(), libc::MFD_CLOEXEC);
         if fd < 0 {
@@ -157,7 +157,7 @@ fn memory_file(len: usize) -> io::Result<OwnedFd> {
 
 /// Executes `sleep` in place of this process.
 pub(crate) fn exec_sleep() -> io::Error {
-    // SAFETY: every string ends with a zero, the list with a null.
+    // SAFETY: every string ends with a zero, and the list ends with a null.
     let _ = unsafe {
         libc::execlp(
             c"sleep".as_ptr(),

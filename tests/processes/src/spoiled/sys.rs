@@ -1,4 +1,4 @@
-//! The system calls.
+//! The system calls that change memory.
 
 #![allow(unsafe_code)]
 
@@ -7,20 +7,20 @@ use std::io;
 use std::os::fd::AsRawFd;
 use tieline::{Access, Context, OpenError, Region};
 
-/// Pages that are mapped in one of several ways.
+/// Pages that are mapped in a selected manner.
 #[derive(Debug)]
 pub struct Spoiled {
     base: usize,
     len: usize,
-    /// The file that they map.
+    /// The file that the pages map.
     file: Option<File>,
 }
 
 impl Spoiled {
-    /// Maps `len` bytes: `file` (shared), `read-only`, `nowhere` (no access rights), otherwise private ones.
+    /// Maps `len` bytes. `kind` is `file` (shared), `read-only`, `nowhere` (no access rights), or another word for private memory.
     ///
     /// # Panics
-    /// If there are none.
+    /// Panics if the mapping fails.
     #[must_use]
     pub fn map(len: usize, kind: &str) -> Spoiled {
         let rights = match kind {
@@ -49,21 +49,21 @@ impl Spoiled {
     /// Registers the pages.
     ///
     /// # Errors
-    /// Those of the library.
+    /// Returns the library's error.
     pub fn register(&self, context: &Context, access: Access) -> Result<Region, OpenError> {
-        // SAFETY: only the library accesses these bytes in this process, and the effect of their loss is what is tested.
+        // SAFETY: only the library accesses these bytes in this process, and the tests check the effect of their loss.
         unsafe { context.register_raw(self.base as *mut u8, self.len, access) }
     }
 
     /// Applies a change to all pages from an offset on: `unmap`, `nowhere`, `read-only`, `usable`, or `cut` (their file).
     ///
     /// # Panics
-    /// If the system refuses.
+    /// Panics if the system refuses the change.
     pub fn change(&self, how: &str, from: usize) {
         let (at, len) = ((self.base + from) as *mut libc::c_void, self.len - from);
         let rights = match how {
             "unmap" => {
-                // SAFETY: mapped by `map`; see `register`.
+                // SAFETY: `map` has mapped the range; see `register`.
                 assert_eq!(unsafe { libc::munmap(at, len) }, 0, "{}", io::Error::last_os_error());
                 return;
             }
@@ -76,7 +76,7 @@ impl Spoiled {
             "usable" => libc::PROT_READ | libc::PROT_WRITE,
             _ => panic!("`{how}` is no change"),
         };
-        // SAFETY: as above.
+        // SAFETY: `map` has mapped the range; see `register`.
         assert_eq!(unsafe { libc::mprotect(at, len, rights) }, 0, "{}", io::Error::last_os_error());
     }
 }

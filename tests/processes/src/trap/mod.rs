@@ -1,4 +1,4 @@
-//! A place in this process's memory that stops every access until it is released, including an access of the kernel in the middle
+//! A trap in this process's memory, which stops every access until it is released. The kernel's accesses also stop, in the middle
 //! of a copy that this process has requested.
 
 mod sys;
@@ -17,11 +17,11 @@ pub struct Trap {
 }
 
 impl Trap {
-    /// Sets a trap in the middle of `pages`, whose bytes there are lost. An access stops there, and `sprung` is called on another
-    /// thread. When the process `until` has ended, the bytes are back, as zeros.
+    /// Sets a trap in the middle of `pages`, whose bytes there are lost. An access stops at the trap, and `sprung` is called on
+    /// another thread. When the process `until` has ended, the access continues and reads zeros.
     ///
     /// # Errors
-    /// The kernel has no userfaultfd, or does not allow it to this user.
+    /// Returns an error if the kernel has no userfaultfd, or does not allow it to this user.
     pub fn set(pages: &Pages, until: u32, sprung: fn()) -> io::Result<Trap> {
         let hole = (pages.base() + pages.len() / 2) & !(sys::PAGE - 1);
         let (faults, process) = (sys::Faults::new()?, sys::process(until)?);
@@ -42,7 +42,7 @@ impl Trap {
 
 impl Drop for Trap {
     fn drop(&mut self) {
-        // A trap that was not touched is touched now.
+        // A trap that no access has reached is touched here.
         self.over.store(true, Ordering::SeqCst);
         sys::touch(self.hole);
         if let Some(watcher) = self.watcher.take() {

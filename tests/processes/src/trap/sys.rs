@@ -26,27 +26,27 @@ pub(super) struct Faults {
 
 impl Faults {
     pub(super) fn new() -> io::Result<Faults> {
-        // SAFETY: passes a flag.
+        // SAFETY: the call passes only a flag.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) };
         if fd < 0 {
             return Err(last());
         }
-        // SAFETY: a descriptor without another owner.
+        // SAFETY: the descriptor has no other owner.
         let faults = Faults { fd: unsafe { OwnedFd::from_raw_fd(fd as i32) } };
         faults.call(UFFDIO_API, &mut [API, 0, 0])?;
         Ok(faults)
     }
 
     fn call<const WORDS: usize>(&self, number: u64, argument: &mut [u64; WORDS]) -> io::Result<()> {
-        // SAFETY: an open descriptor, and a record of the length in the number: 24 or 32 bytes.
+        // SAFETY: the descriptor is open, and the record has the length that the number encodes: 24 or 32 bytes.
         let done = unsafe { libc::ioctl(self.fd.as_raw_fd(), number as _, argument.as_mut_ptr()) };
         if done == 0 { Ok(()) } else { Err(last()) }
     }
 
-    /// Removes the page there; from now on accesses to it are reported.
+    /// Removes the page at this address; accesses to the page are reported afterwards.
     pub(super) fn catch(&self, at: usize) -> io::Result<()> {
         self.call(UFFDIO_REGISTER, &mut [at as u64, PAGE as u64, MISSING, 0])?;
-        // SAFETY: a page of the test, whose bytes it gives up.
+        // SAFETY: the page belongs to the test, which does not need the bytes.
         let gone = unsafe { libc::madvise(at as *mut _, PAGE, libc::MADV_DONTNEED) };
         if gone == 0 { Ok(()) } else { Err(last()) }
     }
@@ -61,7 +61,7 @@ impl Faults {
         while read() < 0 && last().kind() == io::ErrorKind::Interrupted {}
     }
 
-    /// Fills the page with zeros, and resumes the thread that accessed it.
+    /// Fills the page with zeros, and resumes the thread that has accessed the page.
     pub(super) fn fill(&self, at: usize) {
         let mut asked = [at as u64, PAGE as u64, 0, 0];
         while self
@@ -73,26 +73,26 @@ impl Faults {
     }
 }
 
-/// A descriptor of a living process.
+/// Opens a descriptor of a living process.
 pub(super) fn process(number: u32) -> io::Result<OwnedFd> {
-    // SAFETY: passes numbers.
+    // SAFETY: the call passes only numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, number, 0) };
     if fd < 0 {
         return Err(last());
     }
-    // SAFETY: a descriptor without another owner.
+    // SAFETY: the descriptor has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Waits for its end.
+/// Waits for the end of the process.
 pub(super) fn wait_for_end(process: &OwnedFd) {
     let mut one = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record.
+    // SAFETY: the call gets the address of one record.
     while unsafe { libc::poll(&raw mut one, 1, -1) } != 1 {}
 }
 
 /// Loads a byte.
 pub(super) fn touch(at: usize) {
-    // SAFETY: a byte of the test's memory; an atomic, since a copy may write it at this time.
+    // SAFETY: the byte belongs to the test. The load is atomic, since a copy may write the byte at the same time.
     let _ = unsafe { AtomicU8::from_ptr(at as *mut u8) }.load(Ordering::SeqCst);
 }

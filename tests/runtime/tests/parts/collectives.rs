@@ -1,4 +1,4 @@
-//! Collectives, whose results every rank can compute by itself.
+//! Tests of collectives, whose results every rank can compute by itself.
 
 use super::{Numbers, bytes};
 use tieline::Error;
@@ -9,7 +9,8 @@ const ROUNDS: u64 = 20;
 pub(crate) fn all(runtime: &Runtime) -> Result<(), Error> {
     let (rank, size) = (runtime.rank(), runtime.size());
     for round in 0..ROUNDS {
-        // A message of the application, which must not match a receive of a collective, nor the reverse.
+        // The message of the application must not match a receive of a collective. A message of a collective must not match a
+        // receive of the application.
         let message = runtime.send((rank + 1) % size, round, &bytes(rank, 0, round, 50))?;
         let any = runtime.receive(None, 0, u64::MAX)?;
 
@@ -29,7 +30,7 @@ pub(crate) fn all(runtime: &Runtime) -> Result<(), Error> {
             assert!(mine == all, "round {round}: {count} words on rank {rank}");
         }
 
-        // Parts of different lengths, some empty, some long enough for a rendezvous.
+        // The parts have different lengths: some are empty, and some are long enough for a rendezvous.
         let len = |from: usize, to: usize| (from * 7 + to * 13) * (round as usize % 4) * 100;
         let parts: Vec<_> = (0..size).map(|to| bytes(rank, to, round, len(rank, to))).collect();
         let got = runtime.alltoall(&parts)?;

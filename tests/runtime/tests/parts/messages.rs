@@ -1,11 +1,11 @@
-//! Messages of all lengths, tags and orders.
+//! Tests of messages of all lengths, tags and orders.
 
 use super::{Numbers, bytes};
 use tieline::Error;
 use tieline_runtime::{Received, Receiving, Runtime, Sending};
 
-/// Lengths around the limits of transports, the same on every rank; the last ones are rendezvous messages. Ranks may be reached by
-/// several transports.
+/// Returns lengths around the limits of transports, the same on every rank; the last lengths are those of rendezvous messages.
+/// Different transports may reach different ranks.
 fn lengths(runtime: &Runtime) -> Result<Vec<usize>, Error> {
     let eager = runtime.eager((runtime.rank() + 1) % runtime.size())?;
     let limits = runtime.allgather(&(eager as u32).to_le_bytes())?;
@@ -17,7 +17,7 @@ fn lengths(runtime: &Runtime) -> Result<Vec<usize>, Error> {
     Ok(lengths)
 }
 
-/// Sends one message of each length to every rank, including this one; its tag is the index of the length.
+/// Sends one message of each length to every rank, including this rank; the tag of a message is the index of its length.
 fn send_all(runtime: &Runtime, lengths: &[usize]) -> Result<Vec<Sending>, Error> {
     let mut sending = Vec::new();
     for (len, tag) in lengths.iter().zip(0..) {
@@ -58,7 +58,7 @@ pub(crate) fn unexpected(runtime: &Runtime) -> Result<(), Error> {
     let lengths = lengths(runtime)?;
     let sending = send_all(runtime, &lengths)?;
     runtime.barrier()?;
-    // From the last tag to the first, with the sources in a rank-specific order.
+    // The receives are posted from the last tag to the first, with the sources in a rank-specific order.
     for (tag, len) in lengths.iter().enumerate().rev() {
         let tag = tag as u64;
         for distance in 0..runtime.size() {
@@ -70,7 +70,7 @@ pub(crate) fn unexpected(runtime: &Runtime) -> Result<(), Error> {
     sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))
 }
 
-/// The number of messages from each rank to each; a tag is the message's number and three random bits.
+/// The number of messages from each rank to each rank; a tag consists of the message's number and three random bits.
 const EACH: u64 = 60;
 
 pub(crate) fn wildcards(runtime: &Runtime) -> Result<(), Error> {
@@ -81,7 +81,8 @@ pub(crate) fn wildcards(runtime: &Runtime) -> Result<(), Error> {
         (0..EACH).map(move |n| n << 3 | numbers.below(8))
     };
     let len = |tag: u64| lengths[(tag % 11) as usize * lengths.len() / 11];
-    // All of one kind by their three lower bits, from any rank; then those of each rank; then the rest.
+    // The messages of one kind are received by their three lower bits, from any rank; then the messages of each rank; then the
+    // rest.
     let mut receiving = Vec::new();
     let of_kind = |kind: u64| (0..size).flat_map(|s| tags(s, rank)).filter(move |t| t % 8 == kind);
     for kind in [3, 5] {
@@ -107,7 +108,7 @@ pub(crate) fn wildcards(runtime: &Runtime) -> Result<(), Error> {
             receiving.push((None, None, runtime.receive(None, 0, u64::MAX)?));
         }
     }
-    // The fields are in the order of their drop.
+    // The order of the fields is the order in which they are dropped.
     let mut last = vec![[None; 3]; size];
     let mut count = 0;
     for (source, kind, receiving) in receiving {
@@ -126,7 +127,8 @@ pub(crate) fn wildcards(runtime: &Runtime) -> Result<(), Error> {
     sending.into_iter().try_for_each(|sending| runtime.wait_sent(sending))
 }
 
-/// Registered memory is sent from, several times together, and received into, without a write outside of the message's range.
+/// Tests registered memory: several messages are sent from it together, and messages are received into it without a write outside
+/// of the message's range.
 pub(crate) fn lent(runtime: &Runtime) -> Result<(), Error> {
     let (rank, size) = (runtime.rank(), runtime.size());
     let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
@@ -135,7 +137,7 @@ pub(crate) fn lent(runtime: &Runtime) -> Result<(), Error> {
     let held = bytes(rank, next, 0, longest + 3);
     let (out, room) = (runtime.lend(held.clone())?, runtime.lend(vec![0xaa; 2 * longest + 300])?);
     for (len, tag) in lengths.iter().chain(lengths.iter().rev()).zip(0..) {
-        // Posted before the messages arrive or afterwards; with their length, or longer.
+        // Receives are posted before the messages arrive or afterwards, with the length of the message or a larger one.
         let (early, more) = (tag % 2 == 0, tag as usize % 3);
         let begins = |n: usize| 100 + n * (len + 100);
         let receive = |n: usize| {
@@ -175,7 +177,7 @@ pub(crate) fn probes(runtime: &Runtime) -> Result<(), Error> {
     );
     for round in 0..20 {
         let tag = 100 + round;
-        // It would match the message, and is cancelled before that can be sent.
+        // The receive would match the message, and is cancelled before the message can be sent.
         let cancelled = runtime.receive(None, tag, u64::MAX)?;
         let stays = runtime.receive(Some(before), tag + 1000, 0)?;
         runtime.cancel(cancelled).expect("nobody has sent anything");
@@ -198,7 +200,7 @@ pub(crate) fn probes(runtime: &Runtime) -> Result<(), Error> {
         let stays = match round % 3 {
             0 => stays,
             _ => {
-                // A receive that has a message, or will get one, is cancelled once or not at all.
+                // A receive that has a message, or will get one, can be cancelled at most once.
                 match runtime.cancel(stays) {
                     Ok(()) => runtime.receive(Some(before), tag + 1000, 0)?,
                     Err(matched) => matched,

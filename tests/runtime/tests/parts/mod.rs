@@ -10,7 +10,7 @@ use tieline_runtime::Runtime;
 /// One part of a test.
 pub(crate) type Part = fn(&Runtime) -> Result<(), Error>;
 
-/// All parts that a job survives, by name.
+/// All parts that leave the job usable, by name.
 pub(crate) const ALL: &[(&str, Part)] = &[
     ("receives that are posted first", messages::expected),
     ("messages that come first", messages::unexpected),
@@ -26,7 +26,7 @@ pub(crate) const ALL: &[(&str, Part)] = &[
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
-    /// The same on every rank.
+    /// Makes a sequence that is the same on every rank.
     pub(crate) fn of(seed: u64) -> Numbers {
         Numbers(seed)
     }
@@ -43,7 +43,7 @@ impl Numbers {
     }
 }
 
-/// The bytes from one rank to another with a tag: every byte depends on all three.
+/// Returns the bytes from one rank to another with a tag: every byte depends on both ranks and the tag.
 pub(crate) fn bytes(from: usize, to: usize, tag: u64, len: usize) -> Vec<u8> {
     let mut numbers = Numbers::of(from as u64 ^ (to as u64) << 20 ^ tag << 40);
     let mut bytes: Vec<u8> =

@@ -1,13 +1,13 @@
-//! Windows: the owner and another rank check every byte of the puts.
+//! Tests of windows: the owner and another rank check every byte of the puts.
 
 use super::bytes;
 use tieline::{AtomicOp, Error};
 use tieline_runtime::Runtime;
 
-/// The part of a window that each rank may write.
+/// The number of bytes of a window that each rank may write.
 const PART: usize = 40_000;
 
-/// One of a rank's eight bits of a word; eight ranks share a word.
+/// Returns one of a rank's eight bits in a word; eight ranks share a word.
 fn bit(rank: usize, n: usize) -> u64 {
     1 << ((rank * 8 + n) % 64)
 }
@@ -20,7 +20,7 @@ pub(crate) fn put_and_get(runtime: &Runtime) -> Result<(), Error> {
     window.fence()?;
     for round in 0..4u64 {
         for to in 0..size {
-            // In pieces of many lengths, the last one up to the end of the part.
+            // The puts have many lengths, and the last one ends at the end of the part.
             let data = bytes(rank, to, round, PART);
             let (mut at, mut len) = (0, 1 + round as usize);
             while at < PART {
@@ -57,7 +57,7 @@ pub(crate) fn put_and_get(runtime: &Runtime) -> Result<(), Error> {
         }
         window.fence()?; // the next round starts after all ranks have checked
     }
-    // An access beyond its end is an error, and changes nothing.
+    // An access beyond the end of the window is an error, and changes nothing.
     assert!(window.put(rank, words + 128, b"x").is_err() || window.flush(rank).is_err());
     assert!(window.get((rank + 1) % size, words..words + 129).is_err());
     window.close()
@@ -69,7 +69,7 @@ pub(crate) fn locks(runtime: &Runtime) -> Result<(), Error> {
     let window = runtime.window(64)?;
     window.fence()?;
     for turn in 0..TURNS {
-        // Neither atomic nor contiguous: only the lock prevents lost updates between two ranks.
+        // The increment is neither atomic nor contiguous: only the lock prevents lost updates between two ranks.
         let owner = (turn as usize) % size;
         window.lock(owner)?;
         let there = window.get(owner, 0..64)?;

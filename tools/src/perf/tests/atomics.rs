@@ -1,4 +1,5 @@
-//! add_lat (posted), fadd_lat, swap_lat and cswap_lat (each waited for), on one 64-bit word that starts at 0.
+//! The tests add_lat (posted), fadd_lat, swap_lat and cswap_lat (which wait for each operation), on one 64-bit word that starts at
+//! 0.
 
 use super::Asked;
 use crate::perf::args::Test;

@@ -1,4 +1,4 @@
-//! Limits of the machine itself, against which the other tests are held.
+//! Tests of the machine's limits, with which the other tests are compared.
 
 use crate::perf::args::Limit;
 use crate::perf::stats::{Samples, measure};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use tieline::Error;
 
-/// One thread copies between two buffers.
+/// Measures one thread that copies between two buffers.
 pub(crate) fn memcpy(size: usize, limit: Limit) -> Result<Samples, Error> {
     let source = vec![0x5a_u8; size];
     let mut target = vec![0_u8; size];
@@ -20,11 +20,11 @@ pub(crate) fn memcpy(size: usize, limit: Limit) -> Result<Samples, Error> {
     measure(limit, copy, |_| Ok(()))
 }
 
-/// A line of its own, whatever lies beside it.
+/// A word in a separate cache line.
 #[repr(align(128))]
 struct Line(AtomicU64);
 
-/// Two threads hand one cache line to and fro: even numbers are ours, odd ones theirs.
+/// Measures two threads that pass one cache line to each other: one thread writes the even numbers, the other the odd numbers.
 pub(crate) fn crossing(cpus: &[usize], limit: Limit) -> Result<Samples, Error> {
     const STOP: u64 = u64::MAX;
     let line = Line(AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! am_lat and am_bw.
+//! The tests am_lat and am_bw.
 
 use crate::perf::args::Limit;
 use crate::perf::control::Spec;
@@ -6,7 +6,7 @@ use crate::perf::side::{Side, id, pattern};
 use crate::perf::stats::{Samples, measure};
 use tieline::Error;
 
-/// Ping and pong: both directions are measured together.
+/// Measures a ping and its pong: both directions together.
 pub(super) fn latency(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samples, Error> {
     let mut payload = vec![0; spec.size];
     let ping = |number: u64| {
@@ -35,8 +35,8 @@ pub(super) fn serve_latency(side: &Side<'_>, size: usize, verify: bool) -> Resul
     Ok(())
 }
 
-/// A stream, until the receiver has acknowledged every byte of it. That it has none is acknowledged before, so that its way back to us
-/// stands when the clock begins.
+/// Measures a stream, until the receiver has acknowledged every byte. Before the measurement, the receiver acknowledges zero bytes,
+/// so that its connection back is established.
 pub(super) fn bandwidth(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samples, Error> {
     let size = spec.size;
     let mut payload = vec![0; size];
@@ -50,7 +50,7 @@ pub(super) fn bandwidth(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Sa
     measure(limit, send, |sent| acknowledged(side, sent * size as u64))
 }
 
-/// Waits until the receiver has said that so many bytes have arrived.
+/// Waits until the receiver has acknowledged `sent` bytes.
 fn acknowledged(side: &Side<'_>, sent: u64) -> Result<(), Error> {
     side.send(id::END, 0, &[])?;
     let said = || side.seen.acknowledged.take();

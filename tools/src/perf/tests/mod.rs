@@ -1,5 +1,5 @@
-//! The tests, a file for each family. A test has two sides: the requesting process measures, and its peer serves until it receives
-//! the request to stop.
+//! The tests of `tieline perf`, in a file for each family. A test has two sides: the requesting process measures, and its peer
+//! serves until it receives the request to stop.
 
 mod atomics;
 pub(crate) mod limits;
@@ -17,7 +17,7 @@ use tieline::{Endpoint, Error, Region, RemoteKey, Status};
 pub(crate) struct Asked<'a> {
     pub(crate) spec: Spec,
     pub(crate) limit: Limit,
-    /// Puts or gets under way in a stream.
+    /// The number of puts or gets in flight in a stream.
     pub(crate) window: usize,
     pub(crate) peer: &'a Peer,
     /// The path that was forced.
@@ -28,7 +28,7 @@ pub(crate) struct Asked<'a> {
 pub(crate) struct Measured {
     pub(crate) samples: Samples,
     pub(crate) path: String,
-    /// How often the peer was preempted meanwhile.
+    /// The number of preemptions of the peer during the test.
     pub(crate) preempted: u64,
 }
 
@@ -67,7 +67,7 @@ fn message(side: &Side<'_>, spec: &Spec, limit: Limit) -> Result<Samples, Error>
     }
 }
 
-/// Measures messages to a side that serves by [`serve_messages`] already.
+/// Measures messages to a side that already serves with [`serve_messages`].
 pub(crate) fn run_messages(
     side: &Side<'_>,
     spec: &Spec,
@@ -79,7 +79,7 @@ pub(crate) fn run_messages(
     Ok((samples, message_path(side)?))
 }
 
-/// The other side of that.
+/// Serves messages for [`run_messages`].
 pub(crate) fn serve_messages(side: &Side<'_>, spec: &Spec) -> Result<(), Error> {
     match spec.test {
         Test::AmLat => messages::serve_latency(side, spec.size, spec.verify)?,
@@ -107,7 +107,7 @@ fn with_key(
     }
 }
 
-/// The peer's side of one test.
+/// Serves one test, on the peer's side.
 pub(crate) fn serve(
     side: &Side<'_>,
     spec: &Spec,
@@ -139,17 +139,17 @@ pub(crate) fn serve(
     Ok(side.seen.wrong.get())
 }
 
-/// Whole words, so that the last byte lies in one.
+/// Returns the size of the memory, rounded up to whole words, so that the last byte is in a word.
 fn room(size: usize) -> usize {
     size.next_multiple_of(8)
 }
 
-/// The module that carries messages to the peer.
+/// Returns the module that carries messages to the peer.
 fn message_path(side: &Side<'_>) -> Result<String, Error> {
     Ok(chosen_for(side.endpoint()?, "message").next().unwrap_or("unknown".into()))
 }
 
-/// The modules that a role was given to, for this peer.
+/// Returns the modules that were chosen for a role and this peer.
 fn chosen_for(endpoint: &Endpoint, role: &'static str) -> impl Iterator<Item = String> {
     endpoint.report().into_iter().filter_map(move |record| match &record.verdict {
         Verdict::ChosenFor { roles, .. } if roles.iter().any(|r| r == role) => Some(format!(
@@ -161,7 +161,7 @@ fn chosen_for(endpoint: &Endpoint, role: &'static str) -> impl Iterator<Item = S
     })
 }
 
-/// The route of puts and gets, or the route of atomics: not every module that copies supports atomics.
+/// Returns the route of puts and gets, or the route of atomics, which may differ: not every module that copies supports atomics.
 fn key_path(side: &Side<'_>, test: Test, key: &RemoteKey) -> Result<String, Error> {
     let path = key.path();
     let atomic = test.has_fixed_size();
@@ -171,13 +171,13 @@ fn key_path(side: &Side<'_>, test: Test, key: &RemoteKey) -> Result<String, Erro
     Ok(format!("emulated over {}", message_path(side)?))
 }
 
-/// That what was forced is what is taken.
+/// Checks that the forced path is the one that is used.
 pub(crate) fn check_path(taken: &str, forced: Option<&str>) -> Result<(), Error> {
     let first = forced.and_then(|path| path.split(',').next());
     let right = match first {
         None | Some("shm") => true, // where shm has no way to that memory, emulation over shm is what was asked for
         Some("emulated") => taken.starts_with("emulated"),
-        // A domain is a provider, `shm/ring`, or one of its devices, `verbs:rxe0/rc`.
+        // The forced name is a provider, as in `shm/ring`, or the provider of a device, as in `verbs:rxe0/rc`.
         Some(name) => taken.split(['/', ':']).next() == Some(name),
     };
     if right {
@@ -191,7 +191,7 @@ pub(crate) fn check_path(taken: &str, forced: Option<&str>) -> Result<(), Error>
     ))
 }
 
-/// A payload that is not what it should be.
+/// Makes the error for a wrong payload.
 fn differs(why: String) -> Error {
     Error::new(
         Status::BadData,

@@ -1,4 +1,4 @@
-//! put_lat, put_bw, get_lat and get_bw.
+//! The tests put_lat, put_bw, get_lat and get_bw.
 
 use super::Asked;
 use crate::perf::side::{Side, pattern};
@@ -7,29 +7,30 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use tieline::{Completion, Endpoint, Error, Outcome, PostError, Region, RemoteKey};
 
-/// How often a put is looked for between two progress calls.
+/// The number of checks for an arrived put between two progress calls.
 const LOOKS: u32 = 16;
-/// From here on a stream makes progress between operations.
+/// The size from which on a stream makes progress between operations.
 const LARGE: usize = 4096;
-/// Up to here a put is of bytes that lie anywhere, where that ends at once. If it does not, no side waits until each put is
-/// visible. The answer of a ping-pong, or the flush of a stream, covers all of them, as with the rivals' short puts.
+/// The size up to which a put sends bytes from unregistered memory, if such a put completes inline. In that case no side waits
+/// until each put is visible: the answer of a ping-pong, or the flush of a stream, covers all puts. Short puts of the compared
+/// programs work in the same manner.
 const SHORT: usize = 256;
 
-/// When a put of this size is to have ended.
+/// Returns the completion mode for a put of this size.
 fn completion(size: usize) -> Completion {
     if size <= SHORT { Completion::Local } else { Completion::Remote }
 }
 
-/// The state that a ping-pong by put needs on either side.
+/// The state of a ping-pong by put, on either side.
 struct Table<'a> {
     side: &'a Side<'a>,
     endpoint: &'a Endpoint,
     key: &'a RemoteKey,
-    /// The region that receives the other side's puts.
+    /// The region into which the other side puts.
     landing: &'a Region,
     source: Region,
     payload: Vec<u8>,
-    /// The put before, if it did not end at once: its buffer must not be touched until it has.
+    /// The preceding put, if it did not complete inline: its buffer must not be written until the put has completed.
     before: Option<Outcome>,
     at_once: bool,
     verify: bool,
@@ -48,7 +49,7 @@ impl Table<'_> {
         Ok(Table { side, endpoint, key, landing, source, payload, before: None, at_once, verify })
     }
 
-    /// Puts turn `number` to the other side; its last byte says the number, from 1 to 255 and around.
+    /// Puts turn `number` to the other side; the last byte of the put contains the number, cyclically from 1 to 255.
     fn put(&mut self, number: u64) -> Result<(), Error> {
         let size = self.payload.len();
         if self.verify {
@@ -56,7 +57,7 @@ impl Table<'_> {
         }
         self.payload[size - 1] = mark(number);
         if self.at_once {
-            // The bytes are free again; the other side's answer says that they arrived.
+            // The bytes can be reused. The other side's answer implies that they arrived.
             let outcome = self.side.post(|| self.endpoint.put_bytes(&self.payload, self.key, 0))?;
             self.at_once = outcome.is_done();
             return Ok(());
@@ -76,17 +77,17 @@ impl Table<'_> {
             self.before = Some(outcome);
             return Ok(());
         }
-        // A put in several pieces has arrived when it completes, not when its last byte is visible.
+        // A put in several pieces has arrived when it completes, and not when its last byte is visible.
         self.side.finish(outcome).map(drop)
     }
 
-    /// Waits for turn `number` of the other side, or until it says that the test is over.
+    /// Waits for turn `number` of the other side; returns false if the other side has ended the test.
     fn wait(&self, number: u64) -> Result<bool, Error> {
         let last = self.payload.len() - 1;
         let word = self.landing.atomic_u64(last & !7)?;
         let shift = (last & 7) * 8;
         let arrived = || (word.load(Ordering::Acquire) >> shift) as u8 == mark(number);
-        // Progress now and then: what is waited for is the memory.
+        // The loop makes progress at intervals, because it waits for a change of memory.
         let mut there = false;
         self.side.wait_until(|| {
             there = (0..LOOKS).any(|_| arrived());
@@ -106,7 +107,7 @@ fn mark(number: u64) -> u8 {
     (number % 255) as u8 + 1
 }
 
-/// Ping and pong by put.
+/// Measures a ping and its pong by put.
 pub(super) fn put_latency(
     side: &Side<'_>,
     asked: &Asked<'_>,
@@ -138,7 +139,7 @@ pub(super) fn serve_put_latency(
     Ok(())
 }
 
-/// One put or get after the other: `window` of them under way.
+/// Measures successive puts or gets, of which `window` are in flight.
 fn stream(
     side: &Side<'_>,
     asked: &Asked<'_>,
@@ -149,7 +150,7 @@ fn stream(
     let one = |number| {
         let outcome = side.post(|| post(number))?;
         if asked.spec.size >= LARGE {
-            // As a program would: it serves what the peer asks for, so that the peer can help.
+            // Like a program, the loop makes progress and thereby serves requests of the peer, so that the peer can help.
             side.step()?;
         }
         if outcome.is_done() {
@@ -184,7 +185,7 @@ pub(super) fn put_bandwidth(
     stream(side, asked, asked.window, put)
 }
 
-/// Each put is read back and compared.
+/// Reads each put back and compares the bytes.
 fn verified(
     side: &Side<'_>,
     asked: &Asked<'_>,
@@ -212,7 +213,7 @@ fn verified(
     measure(asked.limit, one, |_| Ok(()))
 }
 
-/// `window` is 1 for get_lat. The target holds the pattern of number 0.
+/// Measures gets. `window` is 1 for get_lat. The target holds the pattern of number 0.
 pub(super) fn get(
     side: &Side<'_>,
     asked: &Asked<'_>,

@@ -1,7 +1,8 @@
-//! Gets of another process's memory by each single copy, beside a loop over the same kernel interface with nothing around it.
+//! Gets of another process's memory by each single-copy provider, compared with a loop over the same kernel interface without
+//! Tieline.
 //!
-//! Two programs print a line for each size and way, with the same names: `single_copy figures` of `tests/processes` by Tieline,
-//! `bare_copies` of `tests/lab/programs` without.
+//! Two programs print a line for each size and provider, with the same names: `single_copy figures` of `tests/processes` uses
+//! Tieline, and `bare_copies` of `tests/lab/programs` does not.
 
 use super::Measured;
 use crate::bench::groups::{Comparison, Group, Unit};
@@ -11,7 +12,7 @@ use crate::sh::{Outcome, cargo, heading, run};
 use std::path::Path;
 use std::time::Duration;
 
-/// The quantity that the programs measure, and the label of its row.
+/// The sizes that the programs measure, and the label of each row.
 const SIZES: [(u64, &str); 6] = [
     (8, "8 B"),
     (512, "512 B"),
@@ -20,7 +21,7 @@ const SIZES: [(u64, &str); 6] = [
     (1 << 20, "1 MiB"),
     (16 << 20, "16 MiB"),
 ];
-/// The first four are held against [`CMA`] too, both by Tieline.
+/// The providers. The first four are also compared with [`CMA`], both with Tieline.
 const WAYS: [&str; 6] = [
     "xpmem direct, warm",
     "xpmem direct, cold",
@@ -34,7 +35,7 @@ const CMA: &str = "cma";
 const NOTE: &str = "A process gets memory that another one has registered, by Tieline and by a bare loop over the same kernel \
     interface. Warm: what is got is attached and its pages are there. Cold: each get attaches a window (Tieline 2 MiB, the loop as much as it \
     gets), brings its pages in, and detaches another one. copy: the kernel copies from what is attached; direct: loads. The interfaces of xpmem and knem are doubles.";
-/// For one round of all.
+/// The time limit for one round of all measurements.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Builds the two programs and the providers.
@@ -52,7 +53,7 @@ pub(super) fn build() -> Outcome {
 /// The title of the group.
 pub(super) const WHAT: &str = "gets within a host";
 
-/// All sizes, small to large. Without the modules there is nothing.
+/// Measures all sizes, in ascending order. Without the kernel modules, the result is empty.
 pub(super) fn measure(rounds: usize) -> Outcome<Vec<Measured>> {
     heading(WHAT);
     let mut hosts = match Hosts::with_modules() {
@@ -109,7 +110,7 @@ fn at_size((size, name): (u64, &'static str), rounds: usize, results: &Path) -> 
     Measured { group, series: all, note: NOTE }
 }
 
-/// The nanoseconds of a line `figure SIZE NANOSECONDS WAY`.
+/// Returns the nanoseconds of a line `figure SIZE NANOSECONDS WAY`.
 fn figure(said: &str, size: u64, way: &str) -> Option<f64> {
     said.lines().find_map(|line| {
         let mut words = line.strip_prefix("figure ")?.splitn(3, ' ');

@@ -1,13 +1,13 @@
-//! The comparisons in the lab, and the aims. A row's note names what its two sides do alike and where they differ.
+//! The comparisons in the lab, and the aims. The note of a row states what its two sides have in common and how they differ.
 
 use super::Measured;
 use super::pair::{self, Figure, Pair, STREAM, Tool};
 use crate::bench::groups::Group;
 
-/// The words of `tieline perf --test`, of a program of perftest, and of `ucx_perftest -t` where it has such a test.
+/// The words of `tieline perf --test`, of a program of perftest, and of `ucx_perftest -t` if it has such a test.
 type Words = [&'static str; 3];
 
-/// A figure of so many iterations by ours, perftest and UCX; the aim is towards perftest.
+/// Compares a figure of Tieline with perftest and UCX, with the same number of iterations; the aim refers to perftest.
 fn beside(
     what: &'static str,
     (figure, iterations): (Figure, u64),
@@ -25,7 +25,7 @@ fn beside(
     Measured { group, series: Vec::new(), note }
 }
 
-/// Times and rates, small to large.
+/// Returns the groups of times and rates, in ascending order of size.
 pub(super) fn speed() -> Vec<Measured> {
     vec![
         beside(
@@ -82,7 +82,7 @@ pub(super) fn speed() -> Vec<Measured> {
     ]
 }
 
-/// Instructions: counted once, because they do not depend on how busy the machine is.
+/// Returns the groups of instructions, which are counted once, because they do not depend on the load of the machine.
 pub(super) fn instructions() -> Vec<Kind> {
     let turn = |what, figure, words| beside(what, (figure, 100), None, words, TURN);
     let post = |what, figure, words| beside(what, (figure, STREAM), None, words, POST);
@@ -116,11 +116,11 @@ pub(super) fn instructions() -> Vec<Kind> {
     ]
 }
 
-/// The instructions of one kind of operation.
+/// The instruction counts of one kind of operation.
 pub(super) struct Kind {
     pub(super) turn: Measured,
     pub(super) post: Measured,
-    /// The label of the difference.
+    /// The label of the row with the difference between a turn and a post.
     pub(super) rest: &'static str,
 }
 

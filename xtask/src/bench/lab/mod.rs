@@ -1,8 +1,9 @@
-//! `cargo xtask bench --lab`: Tieline beside perftest and UCX on the same soft RoCE device, between two hosts of the
-//! lab, and its single copies within one beside bare loops (`copies.rs`). The hosts are emulated: what is read is the ratio of two figures of one run, never a time.
+//! `cargo xtask bench --lab`: compares Tieline with perftest and UCX on the same soft RoCE device, between two hosts of the lab. On
+//! one host, it compares the single-copy providers with loops without Tieline (`copies.rs`). The hosts are emulated, so only the
+//! ratio of two figures of one run is meaningful, never a time.
 //!
-//! All rounds of a group are one script, so that the hosts stay as they are between A and B. A figure is the
-//! program's own (its median time, its average bandwidth), the table has the median of the rounds.
+//! All rounds of a group are one script, so that the hosts do not change between two measurements. A figure is the program's own
+//! value (its median time, its average bandwidth); the table contains the median of the rounds.
 
 mod copies;
 mod groups;
@@ -19,10 +20,10 @@ use pair::Pair;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long one measurement may take, on a machine that has much else to do.
+/// The time limit of one measurement in seconds, on a busy machine.
 const PATIENCE: u64 = 60;
 
-/// Functions of the scripts. A pair that failed once is left out of the rounds that follow.
+/// The functions of the scripts. A pair that failed once is omitted in the following rounds.
 const FUNCTIONS: &str = r#"
 export TIELINE_PROVIDER_PATH="$TARGET/release" TIELINE_SECRET=lab TIELINE_ATOMICS=device
 export UCX_IB_GID_INDEX="$GID"
@@ -59,7 +60,7 @@ pub(super) fn measure(quick: bool, only: &str) -> Outcome {
     if is_wanted(copies::WHAT) {
         copies::build()?;
     }
-    // If the program that counts instructions is missing, the rest is still measured.
+    // If the program that counts instructions is missing, the other figures are still measured.
     if let Err(text) = compiled("cc", "xtask/src/steps.c", "", "linux-libc-dev") {
         println!("instructions are not counted: {text}");
     }
@@ -111,7 +112,7 @@ fn one_group(hosts: &mut Hosts, beside: Measured, rounds: usize) -> Outcome<Meas
     let name: String =
         group.what.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     let measurements = (group.sources.len() * rounds) as u64;
-    // Late output is dropped; output that has come by then counts.
+    // Output after the timeout is dropped; output before the timeout counts.
     let timeout = Duration::from_secs(30 + measurements * PATIENCE / 2);
     let ended = hosts.run(&name, &script, timeout);
     let results = hosts.results(&name);
@@ -129,7 +130,7 @@ fn one_group(hosts: &mut Hosts, beside: Measured, rounds: usize) -> Outcome<Meas
     Ok(Measured { group, series, note })
 }
 
-/// The figure of one measurement.
+/// Reads the figure of one measurement.
 fn read(results: &Path, pair: usize, round: usize, of: &Pair) -> Outcome<f64> {
     let text = |end: &str| {
         std::fs::read_to_string(results.join(format!("{pair}-{round}.{end}"))).unwrap_or_default()
@@ -140,7 +141,7 @@ fn read(results: &Path, pair: usize, round: usize, of: &Pair) -> Outcome<f64> {
     })
 }
 
-/// All rounds, in turn.
+/// Returns the script of all rounds, in turn.
 fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
     let part = |offers: bool| {
         let mut text = String::new();
@@ -159,7 +160,7 @@ fn script(group: &Group<Pair>, there: &[bool], rounds: usize) -> String {
     format!("PATIENCE={PATIENCE}\n{FUNCTIONS}\nh0() {{\n{offers}}}\nh1() {{\n{takes}}}\n")
 }
 
-/// A turn less its post.
+/// Computes the instructions of a turn without those of its post.
 fn rest(what: &'static str, turn: &Measured, post: &Measured) -> Measured {
     let series = turn.series.iter().zip(&post.series).map(|(turn, post)| {
         let mut series = Series::new(&turn.label, Unit::Instructions, None);

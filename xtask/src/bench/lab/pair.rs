@@ -1,23 +1,23 @@
-//! A pair of programs, a server on h0 and a client on h1: their commands, and how their figures are read.
+//! A pair of programs, a server on h0 and a client on h1: their commands, and the parsing of their figures.
 
 use crate::bench::groups::Unit;
 use crate::bench::source::{number, ucx_field};
 use crate::sh::Outcome;
 
-/// Whose program.
+/// The program that is measured.
 #[derive(Clone, Copy)]
 pub(super) enum Tool {
     /// `tieline perf`.
     Tieline,
-    /// One of perftest's.
+    /// A program of perftest.
     Perftest(&'static str),
     Ucx,
 }
 
-/// Which figure of it.
+/// The figure that is read from the program.
 #[derive(Clone, Copy)]
 pub(super) enum Figure {
-    /// Median time, ns: the program's own.
+    /// The median time in nanoseconds, as the program reports it.
     P50,
     Rate,
     Bandwidth,
@@ -37,7 +37,7 @@ impl Figure {
     }
 }
 
-/// One measurement.
+/// One measurement of a pair of programs.
 pub(super) struct Pair {
     pub(super) tool: Tool,
     /// The test and its options.
@@ -46,23 +46,24 @@ pub(super) struct Pair {
     pub(super) figure: Figure,
 }
 
-/// Doorbells that pass before instructions are counted, and how many are counted. Some twenty belong to the connection. A stream is
-/// counted behind its warm-up, a tenth of [`STREAM`]: what was posted before the connection stood was queued. The first messages there
-/// find credits; the least of the counts is one of theirs.
+/// The number of doorbells that pass before instructions are counted, and the number that is counted. About twenty belong to the
+/// connection. A stream is counted after its warm-up, a tenth of [`STREAM`], because operations that were posted before the
+/// connection was established were queued. The first messages after the warm-up have credits, and the smallest count is that of
+/// such a message.
 ///
-/// This one counts the post of a put, in a stream with no poll between doorbells.
+/// The figure for the post of a put, in a stream without a poll between doorbells.
 pub(super) const POST_PUT: Figure = Figure::Steps("300 16", |entries| entries == 1);
-/// The same of a message.
+/// The figure for the post of a message, in a stream without a poll between doorbells.
 pub(super) const POST_MESSAGE: Figure = Figure::Steps("226 24", |entries| entries == 1);
-/// A turn, with polls between doorbells.
+/// The figure for a turn, with polls between doorbells.
 pub(super) const TURN: Figure = Figure::Steps("60 15", |entries| entries != 1);
-/// The same of a put, whose program may poll its memory alone.
+/// The figure for a turn of puts, in which the program may poll only its memory.
 pub(super) const TURN_PUT: Figure = Figure::Steps("60 15", |_| true);
-/// Operations of a stream whose posts are counted.
+/// The number of operations of a stream whose posts are counted.
 pub(super) const STREAM: u64 = 2000;
 
 impl Pair {
-    /// The program that must be installed.
+    /// Returns the program that must be installed.
     pub(super) fn needs(&self) -> Option<&'static str> {
         match self.tool {
             Tool::Tieline => None,
@@ -71,7 +72,7 @@ impl Pair {
         }
     }
 
-    /// The command of h0; it listens on `port` and ends with its client.
+    /// Returns the command of h0, which listens on `port` and ends with its client.
     pub(super) fn server(&self, port: u16) -> String {
         match self.tool {
             Tool::Tieline => {
@@ -82,7 +83,7 @@ impl Pair {
         }
     }
 
-    /// The command of h1.
+    /// Returns the command of h1.
     pub(super) fn client(&self, port: u16) -> String {
         let count = match self.figure {
             Figure::Steps(which, _) => format!("\"$TARGET/bench/steps\" {which} "),
@@ -107,7 +108,7 @@ impl Pair {
         format!("{program} -d rxe0 -x \"$GID\" -F -p {port} -n {} {}", self.iterations, self.test)
     }
 
-    /// The figure in what the client printed.
+    /// Reads the figure in the output of the client.
     pub(super) fn read(&self, said: &str) -> Outcome<f64> {
         if let Figure::Steps(_, fits) = self.figure {
             return steps(said, fits);
@@ -128,13 +129,13 @@ impl Pair {
     }
 }
 
-/// The table of a perftest program: a line of names that begins with `#bytes`, then the figures. Its megabyte has
-/// 2^20 bytes, its times are in microseconds, its rates in millions.
+/// Reads the table of a perftest program: a line of names that begins with `#bytes`, then the figures. perftest's megabyte has 2^20
+/// bytes, its times are in microseconds, and its rates in millions.
 fn perftest_field(said: &str, unit: Unit) -> Outcome<f64> {
     let mut lines = said.lines().map(str::trim).skip_while(|line| !line.starts_with("#bytes"));
     let names = lines.next().unwrap_or_default();
     let figures = lines.find(|line| line.starts_with(|c: char| c.is_ascii_digit()));
-    // A name may hold a blank, so the columns are counted.
+    // A name may contain a blank, so the columns are counted.
     let (expected, column, scale) = match unit {
         Unit::Bandwidth => ("BW average[MB/sec]", 3, 1_048_576.0),
         Unit::Rate => ("MsgRate[Mpps]", 4, 1e6),
@@ -148,8 +149,8 @@ fn perftest_field(said: &str, unit: Unit) -> Outcome<f64> {
     })
 }
 
-/// The least of the lines `steps ALL IN-THE-DRIVER ENTRIES` whose number of entries into the driver fits. Higher counts include
-/// waiting or occasional work. A post enters it once, a turn with polls more often.
+/// Returns the smallest count in the lines `steps ALL IN-THE-DRIVER ENTRIES` whose number of entries into the driver is accepted.
+/// Higher counts include waiting or occasional work. A post enters the driver once, and a turn with polls enters it several times.
 fn steps(said: &str, fits: impl Fn(u64) -> bool) -> Outcome<f64> {
     let count = |line: &str| {
         let words = line.strip_prefix("steps ")?.split_whitespace();

@@ -1,5 +1,5 @@
-/* core/examples/counter.rs as a program of MPI: every rank adds to one word of rank 0, and waits for each answer.
- * Prints the time of all of it. */
+/* core/examples/counter.rs as an MPI program: every rank adds to one word of rank 0, and waits for each answer.
+ * Prints the total time. */
 
 #include <mpi.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* core/examples/halo.rs as a program of MPI: the same line of cells, one cell to each neighbour in every step.
+/* core/examples/halo.rs as an MPI program: the same line of cells, one cell to each neighbour in every step.
  * Prints the time of a step. */
 
 #include <mpi.h>

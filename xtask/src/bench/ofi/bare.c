@@ -1,14 +1,15 @@
-/* Bare loops of fi_sendmsg, fi_writemsg and fi_readmsg between two processes on loopback, for `cargo xtask bench`:
+/* Loops of fi_sendmsg, fi_writemsg and fi_readmsg between two processes on loopback, for `cargo xtask bench`:
  *
  *     bare PROVIDER TEST BYTES SECONDS
  *
- * send_lat   one way of a message: half of ping and pong
- * put_lat    as send_lat, by writes that complete at the target, which looks at its memory
- * get_lat    a read that is waited for
- * put_bw     a stream of writes, 16 under way
- * memory     what this process grows by for an endpoint, and for a peer that messages go to and come from
+ * send_lat   the latency of a message: half of a ping and its pong
+ * put_lat    as send_lat, by writes that complete at the target, which polls its memory
+ * get_lat    a single read
+ * put_bw     a stream of writes, of which 16 are in flight
+ * memory     the growth of this process's memory by an endpoint, and by a peer that sends and receives messages
  *
- * Nanoseconds of one (the median over batches, where somebody waits for each), and bytes per second.
+ * The output is the nanoseconds of one operation (the median over batches) for latency tests, and bytes per second for
+ * streams.
  */
 #define _GNU_SOURCE
 #include <rdma/fabric.h>
@@ -54,7 +55,7 @@ static double now(void)
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-/* Memory of this process alone that was written to, as `tieline footprint` counts it. */
+/* Returns the memory of this process without program files that was written, as `tieline footprint` counts it. */
 static long written(void)
 {
     FILE *file = fopen("/proc/self/smaps_rollup", "r");
@@ -144,7 +145,7 @@ static void turn(const char *test, int first, long bytes, long n)
                     look();
             }
         } else if (mine) {
-            /* The last byte says which turn it is. */
+            /* The last byte identifies the turn. */
             long before = ended;
             local[bytes - 1] = (char)(n + 1);
             transfer(1, local, bytes, 0);
@@ -235,10 +236,11 @@ int main(int argc, char **argv)
     key = 7;
 
     int turns = strstr(test, "_lat") && strcmp(test, "get_lat");
-    /* A stream's first batch forms the connection, and is not counted either. */
+    /* The first batch of a stream forms the connection, and is not counted. */
     long n = 0, warm = strstr(test, "_bw") ? 256 : 50;
     if (!turns && !first) {
-        /* The target sleeps while there is nothing to do, as ours does: what runs beside it is the wire's other end. */
+        /* The target sleeps while there is nothing to do, as Tieline does, because the kernel's side of the connection
+           runs on the same processor. */
         int fd;
         must("FI_GETWAIT", fi_control(&cq->fid, FI_GETWAIT, &fd));
         while (!arrived) {
@@ -285,7 +287,7 @@ int main(int argc, char **argv)
             all += took;
             total += done;
         }
-        /* Both stop at the same turn: the first one announces it after each batch. */
+        /* Both sides stop at the same turn: the first side announces the end after each batch. */
         char more = now() - begin < seconds * 1e9;
         if (turns && n % 64 == 0) {
             if (first ? write(to[1], &more, 1) != 1 : read(to[0], &more, 1) != 1)
@@ -308,7 +310,7 @@ int main(int argc, char **argv)
                rate * bytes * (turns ? 2 : 1));
     }
     fflush(stdout);
-    /* The last message arrives while a side polls. */
+    /* The last message arrives while a side still polls. */
     double until = now() + 2e9;
     while (waitpid(child, NULL, WNOHANG) == 0 && now() < until)
         look();

@@ -1,7 +1,7 @@
-//! Plain English: the share of sentences that make a reader stop, and names that are too long or no names.
+//! Checks the prose: the share of sentences that are hard to read, and names that are too long or are no names.
 //!
-//! A sentence is flagged if it begins with a relative clause, holds one of a few worn phrases, or has more than 35 words. The
-//! measure is a lens: it does not see all that is odd, and [`SOUND`] lists where it is wrong.
+//! A sentence is flagged if it begins with a relative clause, contains one of a list of phrases, or has more than 35 words. The
+//! check does not find every such sentence, and [`SOUND`] lists its exceptions.
 
 mod texts;
 
@@ -11,7 +11,7 @@ use crate::sh::root;
 use std::path::{Path, PathBuf};
 use texts::{Form, Piece, pieces, sentences};
 
-/// The parts of the project that are measured, and how many of 1000 sentences may be flagged in each.
+/// The parts of the project that are measured, and the maximum number of flagged sentences per 1000 sentences in each part.
 const PARTS: [(&str, usize); 7] = [
     ("pages of the root", 30),
     ("docs", 30),
@@ -22,10 +22,10 @@ const PARTS: [(&str, usize); 7] = [
     ("errors and help", 30),
 ];
 
-/// A sentence that begins with one of these has a clause where its subject should stand.
+/// The words with which a sentence begins that has a relative clause as its subject.
 const OPEN: &str = "Who Whoever What Whatever Where Wherever Whose Of Nobody Somebody";
 
-/// Phrases that hold such a clause, or that are no words of the field.
+/// Phrases that contain such a clause, or that are not words of the field.
 const WORN: &[&str] = &[
     "hears that",
     "hears so",
@@ -60,21 +60,21 @@ const WORN: &[&str] = &[
     "all the same",
 ];
 
-/// Beginnings and phrases that are sound English.
+/// Beginnings and phrases that are correct English although they match.
 const SOUND: &[&str] = &["Of course", "What to do", "What next", "Where to read"];
 
-/// More words than this are two sentences.
+/// The maximum number of words in a sentence.
 const LONGEST: usize = 35;
 
-/// A name says subject, condition and result.
+/// The maximum length of a name, which states subject, condition and result.
 const LONGEST_NAME: usize = 70;
 
-/// No name of a function or type begins with one of these.
+/// Words with which no name of a function or type may begin.
 const NO_NAMES: &[&str] = &[
     "who", "whoever", "what", "whatever", "where", "wherever", "whose", "of", "nobody", "somebody",
 ];
 
-/// Files whose text is not ours to change: what was released, and what is generated from texts that are measured.
+/// Files whose text is not checked: released files, and files that are generated from texts that are measured.
 const GIVEN: &[&str] = &[
     "tests/old-providers/1.0",
     "docs/checks.md",
@@ -101,7 +101,7 @@ struct Measure {
     names: Vec<Flag>,
 }
 
-/// The check: each part stays below its share, and no name is flagged.
+/// Runs the check: each part must stay below its share, and no name may be flagged.
 pub(super) fn check() -> Count {
     let found =
         measure(&PLACES.split_whitespace().map(|place| root().join(place)).collect::<Vec<_>>());
@@ -124,7 +124,7 @@ pub(super) fn check() -> Count {
     Count::one(Err(wrong.join("; ")))
 }
 
-/// `cargo xtask prose [PATH...]`: every flagged sentence and name, then a line for each part.
+/// Runs `cargo xtask prose [PATH...]`: prints every flagged sentence and name, then a line for each part.
 pub(crate) fn show(places: &[&str]) -> crate::sh::Outcome {
     let all: Vec<&str> =
         if places.is_empty() { PLACES.split_whitespace().collect() } else { places.to_vec() };
@@ -148,7 +148,7 @@ impl Measure {
 
     fn file(&mut self, name: &str, text: &str) {
         let test = is_test(name) || name.ends_with(".py") && name.contains("tests");
-        // In other files the tests stand at the end.
+        // In other files the tests are at the end.
         let tests =
             text.find("#[cfg(test)]\nmod ").map_or(usize::MAX, |at| text[..at].lines().count());
         for piece in pieces(name, text) {
@@ -166,7 +166,7 @@ impl Measure {
         }
         let mut before = "";
         for (at, line) in text.lines().enumerate() {
-            // An earlier name stays as an alias.
+            // A deprecated alias keeps its earlier name.
             let is_alias = before.trim_start().starts_with("#[deprecated(");
             before = line;
             if is_alias {
@@ -213,7 +213,7 @@ fn walk(place: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The part of the project that a piece belongs to. Strings of tests belong to none.
+/// Returns the part of the project to which a piece belongs. Strings of tests belong to no part.
 fn part(name: &str, piece: &Piece, test: bool) -> Option<usize> {
     let ending = name.rsplit('.').next().unwrap_or("");
     Some(match (piece.form, ending) {
@@ -228,7 +228,7 @@ fn part(name: &str, piece: &Piece, test: bool) -> Option<usize> {
     })
 }
 
-/// Whether a string is written for a reader: several words, most of them made of letters.
+/// Checks whether a string is written for a reader: it has several words, most of which consist of letters.
 fn is_prose(sentence: &str) -> bool {
     let words: Vec<&str> = sentence.split_whitespace().collect();
     let plain = words.iter().filter(|word| {
@@ -253,7 +253,7 @@ fn is_odd(sentence: &str) -> bool {
     open || words.count() > LONGEST || WORN.iter().any(|worn| padded.contains(&format!(" {worn} ")))
 }
 
-/// The names of functions and types that a line defines.
+/// Returns the names of functions and types that a line defines.
 fn names<'a>(file: &str, line: &'a str) -> impl Iterator<Item = &'a str> {
     let words: &[&str] = match file.rsplit('.').next() {
         Some("rs") => &["fn ", "struct ", "enum ", "trait ", "type "],
@@ -278,7 +278,7 @@ fn is_no_name(name: &str) -> bool {
     name.len() > LONGEST_NAME || NO_NAMES.contains(&first)
 }
 
-/// Whether the name of a type begins with a word: `WhoAsked` with `who`.
+/// Checks whether the name of a type begins with a word: `WhoAsked` begins with `who`.
 fn is_type_of(name: &str, word: &str) -> bool {
     let (first, rest) = name.split_at_checked(word.len()).unwrap_or((name, ""));
     first.to_lowercase() == word

@@ -1,4 +1,4 @@
-//! Finds the prose in a file: Markdown, comments, docstrings and messages. Each piece has the line on which it starts.
+//! Finds the prose in a file: Markdown, comments, docstrings and messages. Each piece records the line on which it starts.
 
 /// A piece of prose, written as Markdown, and the line of its file on which it starts.
 pub(super) struct Piece {
@@ -7,18 +7,18 @@ pub(super) struct Piece {
     pub(super) text: String,
 }
 
-/// The place of a piece of prose.
+/// The kind of a piece of prose.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// A page, a documentation comment or a docstring.
     Document,
     /// A comment that no documentation shows.
     Comment,
-    /// A string of the program: an error, or a line of help.
+    /// A string of the program: an error text or a line of help.
     Literal,
 }
 
-/// The pieces of a file, by the end of its name.
+/// Returns the pieces of a file, by the ending of the file's name.
 pub(super) fn pieces(name: &str, text: &str) -> Vec<Piece> {
     let found = match name.rsplit('.').next() {
         Some("md") => {
@@ -32,7 +32,7 @@ pub(super) fn pieces(name: &str, text: &str) -> Vec<Piece> {
     joined(found)
 }
 
-/// Comments on successive lines are one piece.
+/// Joins comments on successive lines into one piece.
 fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut all: Vec<Piece> = Vec::new();
     let mut next = 0;
@@ -55,7 +55,7 @@ fn joined(pieces: Vec<Piece>) -> Vec<Piece> {
     all
 }
 
-/// The comments and strings of a Rust or C source. In C, a comment with two stars documents.
+/// Returns the comments and strings of a Rust or C source. In C, a comment that begins with two stars is documentation.
 fn scanned(text: &str, c: bool) -> Vec<Piece> {
     let bytes = text.as_bytes();
     let mut found = Vec::new();
@@ -94,7 +94,7 @@ fn scanned(text: &str, c: bool) -> Vec<Piece> {
             let length = string(rest);
             (Form::Literal, length, unescaped(&rest[1..length.max(2) - 1]))
         } else if bytes[at] == b'\'' {
-            // A character, or the name of a lifetime.
+            // The quote begins a character, or the name of a lifetime.
             let length = match rest.chars().nth(1) {
                 Some('\\') => rest[2..].find('\'').map_or(1, |end| end + 3).max(4),
                 Some(other) if rest[1 + other.len_utf8()..].starts_with('\'') => {
@@ -116,7 +116,7 @@ fn scanned(text: &str, c: bool) -> Vec<Piece> {
     found
 }
 
-/// The start of the text of a raw string, and the number of its `#`.
+/// Returns the start of the text of a raw string, and the number of its `#`.
 fn raw(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let before = at.checked_sub(1).map(|before| bytes[before]);
     if bytes[at] != b'r'
@@ -128,7 +128,7 @@ fn raw(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (bytes.get(at + 1 + hashes) == Some(&b'"')).then_some((hashes + 2, hashes))
 }
 
-/// The length of the string that `rest` starts with, quotes included.
+/// Returns the length of the string with which `rest` starts, including the quotes.
 fn string(rest: &str) -> usize {
     let mut escaped = false;
     for (at, b) in rest.bytes().enumerate().skip(1) {
@@ -141,7 +141,7 @@ fn string(rest: &str) -> usize {
     rest.len()
 }
 
-/// A string with its line breaks: `\n` is one, a backslash at the end of a line is none.
+/// Returns a string with its line breaks: `\n` is a line break, and a backslash at the end of a line is not.
 fn unescaped(text: &str) -> String {
     let mut lines = text.split("\\\n");
     let first = lines.next().unwrap_or_default().to_owned();
@@ -149,7 +149,7 @@ fn unescaped(text: &str) -> String {
     whole.replace("\\n", "\n").replace("\\\"", "\"")
 }
 
-/// The docstrings, comments and other strings of a Python source.
+/// Returns the docstrings, comments and other strings of a Python source.
 fn python(text: &str) -> Vec<Piece> {
     let mut found = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -177,7 +177,8 @@ fn python(text: &str) -> Vec<Piece> {
     found
 }
 
-/// The sentences of a piece of Markdown, each with its line. Code and headings have none; a cell of a table is a paragraph.
+/// Returns the sentences of a piece of Markdown, each with its line. Code and headings contain no sentences; a cell of a table is a
+/// paragraph.
 pub(super) fn sentences(piece: &Piece) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut paragraph: Vec<(usize, &str)> = Vec::new();
@@ -212,14 +213,14 @@ pub(super) fn sentences(piece: &Piece) -> Vec<(usize, String)> {
     found
 }
 
-/// The text of a line that begins an item of a list.
+/// Returns the text of a line that begins an item of a list.
 fn item(line: &str) -> Option<&str> {
     let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
     let numbered = if number.len() < line.len() { number.strip_prefix(". ") } else { None };
     numbered.or_else(|| line.strip_prefix("- ")).or_else(|| line.strip_prefix("* "))
 }
 
-/// Cuts a paragraph where a sentence ends and the next begins.
+/// Cuts a paragraph into sentences.
 fn cut(words: &[(usize, &str)], found: &mut Vec<(usize, String)>) {
     let mut sentence: Vec<&str> = Vec::new();
     let mut start = 0;

@@ -1,4 +1,4 @@
-//! Rendezvous messages copied by both ends: the memory that the sender may access, late help, and the end of the transfer.
+//! Tests of rendezvous messages that both ends copy: the memory that the sender may access, late help, and the end of the transfer.
 
 use super::*;
 
@@ -9,10 +9,10 @@ cases! {
         let (len, from) = (1 << 20, 4160);
         let long = at_a.register_transient(vec![7; len]).unwrap();
         let room = || vec![0xee; from + len + 64];
-        // Memory that peers can access anyway, and transiently registered memory (`lend`).
+        // The destination is memory that peers can access anyway, or transiently registered memory (`lend`).
         for region in [at_b.register_with(room(), Access::ALL), at_b.register_transient(room())] {
             let (region, mut lent) = (region.unwrap(), Vec::new());
-            // Help is not requested in every receive: a lane has to form first, and a peer that does not help is asked less often.
+            // A receive does not always request help: a lane has to be formed first, and peers that do not help get fewer requests.
             for _ in 0..TAKES {
                 if lent.len() == 2 {
                     break;
@@ -46,7 +46,7 @@ cases! {
             let there = region.to_vec(0..from + len + 64).unwrap();
             assert!(there[from..from + len].iter().all(|byte| *byte == 7));
             assert!(there[..from].iter().chain(&there[from + len..]).all(|byte| *byte == 0xee));
-            // The keys given for the transfer have ended with it.
+            // The keys that were granted for the transfer have ended with the transfer.
             for key in lent {
                 let key = ab.import_key(&key).unwrap();
                 let put = ab.put_bytes(&[1; 8], &key, 0).map_err(|error| error.status());
@@ -75,8 +75,8 @@ cases! {
             calls.iter().flatten().filter(|call| call.id == ASSIST).count()
         };
         let turn = || a.progress() + b.progress();
-        // The first transfers teach each side which memory the other's keys name. Then more transfers are in flight than there are
-        // slots.
+        // The first transfers show each side which memory the other's keys name. Afterwards more transfers are in flight than there
+        // are slots.
         for many in [1, 1, 3, 40] {
             let out: Vec<_> = (1..=many).map(|n| at_a.register_transient(vec![n; len]).unwrap()).collect();
             let sent: Vec<_> =
@@ -116,7 +116,7 @@ cases! {
         assert_eq!((a.counters().malformed, b.counters().malformed), (0, 0));
     }
 
-    /// The destination stays in one processor's cache, and both ends have other work.
+    /// Several messages wait, so both ends have other work. The destination stays in the cache of one processor.
     fn while_others_wait_a_shorter_message_is_copied_by_its_receiver_alone() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, ab, came, .. } = &copying;
@@ -164,14 +164,14 @@ cases! {
         assert!(room.into_buffer().unwrap().iter().all(|byte| *byte == 7));
     }
 
-    /// As after an hour of computing: the number of an unread request for help has been reused.
+    /// The number of an unread request for help is reused, as after an hour of computing.
     fn stale_help_request_with_reused_number_changes_nothing() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, b, ba, .. } = &copying;
         let len = 8 << 20;
         let out = at_a.register_transient(vec![7; len]).unwrap();
         let room = at_b.register_transient(vec![0; len]).unwrap();
-        // Until each side knows which memory the other's keys name.
+        // Both sides transfer until each knows which memory the other's keys name.
         while a.counters().assisted_chunks == 0 {
             let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
             assert_eq!(copying.end_of(&taken), Ok(0));
@@ -198,10 +198,10 @@ cases! {
         room.write(0, &vec![0; len]).unwrap();
         let (sent, taken) = copying.a_take_that_asks_for_help(&out, &room);
         let asked = world.on_the_way(ASSIST).unwrap();
-        // The old request's number and slot.
+        // The forged request combines the old request's number and slot with the new request.
         let again = [&old[..1], &asked[1..5], &old[5..]].concat();
         let [at, from] = [0, 1].map(|nth| world.interface(nth, "wire"));
-        // The key in the new request is imported nowhere.
+        // No interface has imported the key in the new request.
         for slot in [Slot::ImportKey, Slot::ImportShared] {
             world.rule(Rule::every(slot, Act::Refuse(Status::NoMemory)).on("copy"));
         }
@@ -226,7 +226,7 @@ cases! {
         let out = at_a.register_transient(vec![7; len]).unwrap();
         let room = at_b.register_transient(vec![0; len]).unwrap();
         let mut taken = None;
-        // Until help was requested with a key.
+        // The loop runs until help was requested with a key.
         while world.on_the_way(ASSIST).is_none() {
             let sent = pending(ab.send_regions(5, 0, &[(&out, 0..len)]));
             while came.borrow().is_empty() {
@@ -292,7 +292,8 @@ impl Copying {
         self.a.progress() + self.b.progress()
     }
 
-    /// A long message from `a` that `b` receives. `a` was asked to copy a part, and has not read that request yet.
+    /// Starts the receive of a long message from `a` at `b`. The request that `a` should copy a part is sent, and `a` has not read
+    /// it.
     fn a_take_that_asks_for_help(&self, out: &Region, room: &Region) -> (Request, Request) {
         loop {
             let sent = pending(self.ab.send_regions(5, 0, &[(out, 0..out.len())]));
@@ -320,7 +321,7 @@ impl Copying {
     }
 }
 
-/// The memory's key in a request for help: it follows the plan and the key of the slots.
+/// Returns the key of the memory in a request for help, which follows the plan and the key of the slots.
 fn key_of_memory(asked: &[u8]) -> Vec<u8> {
     let blob = |at: usize| {
         let len = usize::from(u16::from_le_bytes([asked[at], asked[at + 1]]));

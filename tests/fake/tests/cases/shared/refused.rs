@@ -1,9 +1,9 @@
-//! Transfers copied by both ends that one end, or the lane, cannot continue.
+//! Tests of transfers by both ends that one end, or the lane, cannot continue.
 
 use super::*;
 
 cases! {
-    /// A transfer that is refused immediately gets no help: a large transfer falls back as a small one does.
+    /// A transfer that is refused immediately gets no help: a large transfer falls back to another route as a small transfer does.
     fn refused_large_transfer_takes_another_route() {
         let (gone, declined) = (Status::Unreachable, Status::Declined);
         for (slot, why) in [Slot::Put, Slot::Get].into_iter().flat_map(|s| [(s, gone), (s, declined)]) {
@@ -38,7 +38,7 @@ cases! {
         }
     }
 
-    /// As with an unassisted transfer: an error of the kernel, or of a copying device, is not the end of the peer.
+    /// As for a transfer without help, an error of the kernel or of a copying device does not fail the peer.
     fn failed_large_transfer_leaves_endpoint_usable_if_peer_lives() {
         for (slot, why) in [Slot::Put, Slot::Get].map(|s| [(s, Status::Io), (s, Status::Closed)]).concat() {
             let (world, [at_a, at_b]) = two_contexts();
@@ -62,7 +62,7 @@ cases! {
         }
     }
 
-    /// A part of it may have been written, so it cannot be reported as not done.
+    /// A part of the transfer may have been written, so the post must not return `Again`.
     fn large_transfer_without_room_midway_continues_later() {
         for slot in [Slot::Put, Slot::Get] {
             let (world, [at_a, at_b]) = two_contexts();
@@ -75,7 +75,7 @@ cases! {
                 Slot::Put => ab.put(&near, 0..LEN, &key, 0),
                 _ => ab.get(&near, 0..LEN, &key, 0),
             };
-            // It is retried inline, or behind the backlog.
+            // The transfer is retried inline, or after the backlog.
             assert_eq!(a.finish(moved.unwrap()), Ok(0));
             assert!(world.was_refused(slot) && world.on_the_way(ASSIST).is_some());
             assert!(far.to_vec(0..LEN).unwrap() == near.to_vec(0..LEN).unwrap());
@@ -84,8 +84,8 @@ cases! {
         }
     }
 
-    /// Also for memory that peers can access anyway: numbers are reused, and a helper that reads an old request late may match a
-    /// new transfer.
+    /// The grant also ends for memory that peers can access anyway: numbers are reused, and a helper that reads an old request late
+    /// could match a new transfer.
     fn helpers_grant_covers_one_transfer_and_ends_with_it() {
         let (world, [at_a, at_b]) = two_contexts();
         let (a, b) = (at_a.worker().unwrap(), at_b.worker().unwrap());

@@ -16,7 +16,7 @@ pub(super) struct Own {
 }
 
 impl Own {
-    /// A range of the memory in pieces, some of which are empty.
+    /// Returns a range of the memory in pieces, some of which are empty.
     pub(super) fn pieces(&self, from: usize, len: usize) -> Vec<(&Region, Range<usize>)> {
         let at = |part: usize| from + len * part / 5;
         let ends = [at(0), at(1), at(1), at(2), at(4), at(5), at(5)];
@@ -59,7 +59,7 @@ impl Closing {
         Ok(())
     }
 
-    /// Closes the regions that are not in use any more, by a worker if one is left.
+    /// Closes the regions that are not in use, with a worker if there is one.
     pub(super) fn try_all(&mut self, worker: Option<&Worker>) -> Result<(), String> {
         for Own { memory, region } in std::mem::take(&mut self.open) {
             let closed = match worker {
@@ -77,7 +77,7 @@ impl Closing {
         Ok(())
     }
 
-    /// The reason why a region is still in use.
+    /// Returns the reason why a region is still in use.
     pub(super) fn held(&mut self) -> Option<String> {
         let Own { memory, region } = self.open.pop()?;
         match region.close() {

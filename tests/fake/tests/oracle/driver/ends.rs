@@ -1,14 +1,15 @@
-//! The end of ends: dropped, broken, or closed in order when the program is over.
+//! The end of endpoints: dropped, broken, or closed in order when the program is over.
 
 use super::{ENDS, End, NEVER, Run, What, progress};
 use crate::program::{Handler, Put, Send, Step};
 use std::time::{Duration, Instant};
 use tieline::Status;
 
-/// Real transports need time beyond that number of turns, because the other side has threads of its own or the kernel's.
+/// The time limit for real transports, which need time beyond that number of turns, because the other side has threads of its own
+/// or uses the kernel's.
 const ELSEWHERE: Duration = Duration::from_secs(20);
 
-/// The steps that an idle endpoint has to accept.
+/// Returns the steps that an idle endpoint has to accept.
 fn idle_steps(end: usize) -> [Step; 4] {
     [
         Step::Send { end, how: Send::Plain, len: 8, handler: Handler::Listens },
@@ -19,7 +20,7 @@ fn idle_steps(end: usize) -> [Step; 4] {
 }
 
 impl Run {
-    /// One iteration per turn, until something that has not happened counts as never happening.
+    /// Iterates once per turn, until an event that has not happened counts as never happening.
     pub(super) fn turns(&self) -> impl Iterator<Item = usize> + use<> {
         let until = self.world.is_none().then(|| Instant::now() + ELSEWHERE);
         let waits = move || until.is_some_and(|until| Instant::now() < until);
@@ -32,12 +33,12 @@ impl Run {
         let End { number, endpoint, keys, open, sent, .. } = gone;
         drop((keys, endpoint));
         self.model.lose_end(number);
-        // Queued operations may be sent without the end, and end with success or failure.
+        // Queued operations may still be sent, and end with success or failure.
         for mut open in open {
             self.closing.add([open.landing.take(), open.source.take()]);
             self.leaving.push((end, open));
         }
-        // Queued messages may be lost with it, from some message on.
+        // Queued messages may be lost with the endpoint, from some message on.
         self.past.push((number, sent));
         let fresh = self.connect(end).map_err(|error| error.to_string())?;
         self.inherit_plan(end, fresh.number);
@@ -50,12 +51,12 @@ impl Run {
         if self.end(end).broken {
             return Ok(());
         }
-        // Workers were opened in this order: the target's, then those of the ends.
+        // The workers were opened in this order: the target's worker, then those of the ends.
         let is_asked = self.is_taking_of(end);
         for lane in world.lanes() {
             let (from, to) = (world.interface(end + 1, lane), world.interface(0, lane));
             world.break_endpoints(from, to, Status::TimedOut, "the cable is cut");
-            // If an answer is lost with the connection, the requester loses the connection, too.
+            // If an answer is lost with the connection, the requester also loses the connection.
             if is_asked {
                 world.break_endpoints(to, from, Status::TimedOut, "the cable is cut");
             }
@@ -73,14 +74,14 @@ impl Run {
         let other = self.ends[(end + 1) % ENDS].as_ref().map(|other| other.number);
         self.model.silence_all_but(other);
         if broken {
-            // Operations that had ended before and were not tested.
+            // The call finds operations that had ended before and were not tested.
             self.ask()?;
             self.model.lose_end(number);
         }
         Ok(())
     }
 
-    /// Ends everything and checks that no resource is left.
+    /// Ends all objects, and checks that no resource is left.
     pub(super) fn finish(&mut self) -> Result<(), String> {
         if let Some(world) = self.world {
             world.forget_rules();
@@ -113,7 +114,7 @@ impl Run {
         }
         self.all_told()?;
         self.nothing_is_taken()?;
-        // One flush reports the failures that were not reported before; no other flush does.
+        // One flush reports the failures that were not reported before; other flushes report none.
         for end in (0..ENDS)
             .filter(|end| self.ends[*end].as_ref().is_some_and(|end| !end.broken))
             .collect::<Vec<_>>()
@@ -121,7 +122,7 @@ impl Run {
             self.taken(end, Step::Flush { end })?;
         }
         self.calm();
-        // A last message, put and flush of each end, with a check of their guarantees.
+        // Each end posts a last message, put and flush, and the test checks their guarantees.
         for end in 0..ENDS {
             if self.ends[end].as_ref().is_none_or(|end| end.broken) {
                 continue;
@@ -159,7 +160,7 @@ impl Run {
         self.close_all()
     }
 
-    /// An idle endpoint accepts a step, if not immediately then after a few turns: its lanes may refuse at times.
+    /// Posts a step on an idle endpoint, which accepts it immediately or after a few turns, because its lanes may refuse at times.
     fn taken(&mut self, end: usize, step: Step) -> Result<(), String> {
         for _ in 0..50 {
             let before = self.refusals;
@@ -179,7 +180,7 @@ impl Run {
         Err(format!("{step:?} is always to be tried again, although nothing is under way"))
     }
 
-    /// Without endpoints nothing is in flight, and the application owns all memory.
+    /// Closes all memory. Without endpoints no operation is in flight, and the application owns all memory.
     fn close_all(&mut self) -> Result<(), String> {
         self.ends.iter_mut().for_each(|end| drop(end.take()));
         self.back.clear();

@@ -1,47 +1,47 @@
-//! Single operations that fail or are cancelled, on endpoints that continue.
+//! Single operations that fail or are cancelled, on endpoints that remain usable.
 
 use super::{ENDS, Own, Run, What};
 use tieline::{CompletionError, PostError, Status};
 use tieline_fake::{Act, Rule, Slot};
 
-/// The status of a planned failure, and of nothing else.
+/// The status that only planned failures have.
 pub(super) const PLANNED: Status = Status::KeyRejected;
 
 /// The expected failures.
 #[derive(Default)]
 pub(super) struct Failing {
-    /// Whether an operation of an end's worker may fail from here on.
+    /// Whether operations of each end's worker may fail after this point.
     planned: [bool; ENDS],
-    /// The operations with a requested cancellation.
+    /// The operations whose cancellation was requested.
     back: Vec<What>,
     /// The messages that ended as cancelled.
     unsent: Vec<u64>,
 }
 
 impl Failing {
-    /// Whether an accepted message was not cancelled.
+    /// Checks whether an accepted message was not cancelled.
     pub(super) fn stands(&self, serial: u64) -> bool {
         !self.unsent.contains(&serial)
     }
 
-    /// The message was cancelled and never sent.
+    /// Records that the message was cancelled and never sent.
     pub(super) fn is_unsent(&mut self, serial: u64) {
         self.unsent.push(serial);
     }
 
-    /// Whether its cancellation was requested.
+    /// Checks whether the operation's cancellation was requested.
     pub(super) fn is_asked_back(&self, what: What) -> bool {
         self.back.contains(&what)
     }
 }
 
 impl Run {
-    /// Whether an operation of this end may fail with this status.
+    /// Checks whether an operation of this end may fail with this status.
     pub(super) fn is_planned(&self, end: usize, status: Status) -> bool {
         self.failing.planned[end] && status == PLANNED
     }
 
-    /// Whether an operation of this end may fail.
+    /// Checks whether an operation of this end may fail.
     pub(super) fn may_be_planned(&self, end: usize) -> bool {
         self.failing.planned[end]
     }
@@ -59,14 +59,14 @@ impl Run {
         self.model.doubt_end(number);
     }
 
-    /// Passes a pending failure of an end to its new endpoint.
+    /// Transfers a pending failure of an end to its new endpoint.
     pub(super) fn inherit_plan(&mut self, end: usize, number: usize) {
         if self.failing.planned[end] {
             self.model.doubt_end(number);
         }
     }
 
-    /// From here on nothing fails.
+    /// Ends all planned failures.
     pub(super) fn calm(&mut self) {
         self.failing.planned = [false; ENDS];
         self.model.calm();
@@ -90,14 +90,14 @@ impl Run {
         }
     }
 
-    /// Drops a request. If its cancellation was requested, its result stays unknown, since no flush reports that.
+    /// Drops a request. If its cancellation was requested, its result stays unknown, since no flush reports the result.
     pub(super) fn give_up(&mut self, what: What) {
         if let (What::Memory(op), true) = (what, self.failing.back.contains(&what)) {
             self.model.lose(op);
         }
     }
 
-    /// An operation has failed and its endpoint continues. The error says why that is wrong.
+    /// Records an operation that has failed on an endpoint that continues. Returns an error if the failure is not allowed.
     pub(super) fn failed(
         &mut self,
         end: usize,
@@ -114,7 +114,7 @@ impl Run {
             return Err(format!("{what:?} failed: {error} ({:?})", error.status()));
         }
         match what {
-            // It has had no effect.
+            // The cancelled operation has had no effect.
             What::Memory(op) if canceled => self.model.refuse(op),
             What::Memory(op) => self.model.lose(op),
             What::Message(serial) if canceled => self.failing.is_unsent(serial),
@@ -124,7 +124,7 @@ impl Run {
             What::Flush { .. } | What::FlushMessages { .. } if canceled => {}
             _ => return Err(format!("{what:?} failed with a memory operation's {error}")),
         }
-        // It has ended: the application owns the memory.
+        // The operation has ended: the application owns the memory.
         memory.into_iter().flatten().try_for_each(|own| self.closing.close(own))
     }
 }

@@ -1,5 +1,5 @@
-//! Forged messages: unsolicited answers, and messages of the library with one field changed. Each names a separate region, the
-//! prey; the rest of the program must not be affected.
+//! Forged messages: unsolicited answers, and messages of the library with one field changed. Each forged message refers to a
+//! separate region, the prey. A forged message must not affect the rest of the program.
 
 use super::long::NOT_SENT;
 use super::{ENDS, Run, progress};
@@ -10,28 +10,28 @@ use std::rc::Rc;
 use tieline::{Access, Context, Error, Region, Rendezvous, Status, Worker};
 use tieline_fake::Slot;
 
-/// The length of the prey, where a well-formed message may write.
+/// The length of the prey, to which a well-formed message may write.
 pub(super) const LEN: usize = 64;
 const FROM: usize = 8;
 const TO: usize = 48;
 const BEFORE: u8 = 0x33;
-/// Whether the first bytes of the prey are unchanged, except for those that a lie may legitimately write.
+/// Checks whether the first bytes of the prey are unchanged, except for bytes that a forged message may legitimately write.
 pub(super) fn are_untouched(bytes: &[u8]) -> bool {
     let kept = |at: usize| !(FROM..TO).contains(&at);
     bytes.iter().enumerate().all(|(at, byte)| *byte == BEFORE || !kept(at))
 }
 
-/// The offset of the numbers of a key: they follow its head and the context's number.
+/// The offset of the numbers in a key, which follow the key's head and the context's number.
 const NUMBERS: usize = 5 + 16;
 
-/// The id of announcements whose message does not exist.
+/// The id of rendezvous messages (announcements) whose message does not exist.
 pub(super) const NEVER_SENT: u16 = 15;
-/// The number of these announcements that the target keeps, until the next ones arrive.
+/// The number of such announcements that the target keeps until the next ones arrive.
 const KEPT: usize = 3;
-/// The number of announcements that a lie remembers, to withdraw them.
+/// The number of announcements that the test remembers, to withdraw them.
 const REMEMBERED: usize = 8;
 
-/// The target keeps announcements of messages that do not exist, so that these can be withdrawn and received too.
+/// Makes the target keep announcements of messages that do not exist, so that they can also be withdrawn and received.
 pub(super) fn listen(b: &Worker, prey: &Rc<Prey>) -> Result<(), Error> {
     let prey = prey.clone();
     b.on_message(NEVER_SENT, move |message| {
@@ -44,11 +44,11 @@ pub(super) fn listen(b: &Worker, prey: &Rc<Prey>) -> Result<(), Error> {
     })
 }
 
-/// The memory that lies name, on either side.
+/// The memory that forged messages refer to, on either side.
 pub(super) struct Prey {
-    /// The regions and keys of the ends' context, and of the target's.
+    /// The regions and keys of the ends' context and of the target's context.
     sides: [(Region, Vec<u8>); 2],
-    /// A forged put has sent its notification and written nothing.
+    /// Whether a forged put has sent its notification but has written nothing.
     told_of_nothing: Cell<bool>,
     /// The kept announcements of messages that do not exist.
     kept: RefCell<VecDeque<Rendezvous>>,
@@ -83,8 +83,8 @@ impl Prey {
         }
     }
 
-    /// A notification has arrived at the target. If it has the word of a forged put, that put must have written since it was
-    /// forged.
+    /// Records a notification at the target. If the notification has the word of a forged put, that put must have written since it
+    /// was forged.
     pub(super) fn hear(&self, word: u32) {
         let bytes = self.sides[1].0.to_vec(FROM..FROM + 8);
         if word == NO_PUT && bytes.is_ok_and(|bytes| bytes == [BEFORE; 8]) {
@@ -106,14 +106,14 @@ impl Prey {
     }
 }
 
-/// The notification word of the forged put.
+/// The word of the forged put's notification.
 const NO_PUT: u32 = 0x1234;
 
 /// The body of a message, field by field.
 #[derive(Default)]
 struct Body {
     fields: Vec<Vec<u8>>,
-    /// Alternative values of each field.
+    /// The alternative values of each field.
     wrong: Vec<Vec<Vec<u8>>>,
 }
 
@@ -136,7 +136,7 @@ impl Body {
         self.field(&right.to_le_bytes(), wrong.iter().map(|wrong| wrong.to_le_bytes().to_vec()))
     }
 
-    /// Bytes that follow their length.
+    /// Appends a field of bytes that follow their length.
     fn blob(self, right: &[u8], wrong: &[&[u8]]) -> Body {
         let len = right.len() as u16;
         let wrong = wrong.iter().map(|wrong| wrong.to_vec());
@@ -144,7 +144,7 @@ impl Body {
             .field(right, wrong.chain([vec![0xff; right.len()], Vec::new()]))
     }
 
-    /// The region by its numbers, and an offset; all alternatives but the first are out of range.
+    /// Appends the numbers of a region and an offset; all alternatives except the first are out of range.
     fn target(self, key: &[u8]) -> Body {
         let numbers = [&key[NUMBERS..NUMBERS + 8], &key[NUMBERS + 8..NUMBERS + 16]];
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
@@ -154,7 +154,7 @@ impl Body {
             .number(FROM as u64, &[57, 64, 1 << 40, 1 << 63, u64::MAX - 7, u64::MAX])
     }
 
-    /// The body with one field changed, or truncated, or extended, or unchanged.
+    /// Returns the body with one field changed, or truncated, or extended, or unchanged.
     fn spoilt(mut self, wrong: usize) -> Vec<u8> {
         let (field, which) = (wrong % (self.fields.len() + 3), wrong / 64);
         if let Some(wrong) = self.wrong.get(field).filter(|wrong| !wrong.is_empty()) {
@@ -170,18 +170,18 @@ impl Body {
     }
 }
 
-/// The worker's number in its address.
+/// Returns the worker's number in its address.
 fn worker_of(address: &[u8]) -> &[u8] {
     let host = usize::from(address[59]);
     &address[60 + host..76 + host]
 }
 
-/// A correct body, from the keys of the receiver's memory and of the alleged sender's, and from their addresses.
+/// Makes a correct body, from the keys of the receiver's memory and of the alleged sender's memory, and from their addresses.
 fn body(lie: Lie, (key, theirs): (&[u8], &[u8]), (to, from): (&[u8], &[u8])) -> Body {
     let ends = [1 << 40, 1 << 63, u64::MAX - 7, u64::MAX];
     match lie {
         Lie::Put => {
-            // Also if the first eight bytes are taken for the notification word of a put.
+            // The length is too large even if the first eight bytes are parsed as the notification word of a put.
             let too_long = [LEN + 1, 100, 1900].map(|len| vec![0xbb; len]);
             Body::default().target(key).field(&[0xbb; 8], too_long)
         }
@@ -265,7 +265,7 @@ impl Run {
             0xf002 => data,
             _ => vec![of as u8; 8 * of],
         };
-        // The forged peer has to be known at the receiver.
+        // The alleged peer has to be known to the receiver.
         let _ = world.try_forge(from, at, id, cookie, &lie);
     }
 
@@ -294,7 +294,7 @@ impl Run {
         if lie == Lie::PutNotify {
             let _ = self.prey.sides[1].0.write(FROM, &[BEFORE; 8]);
         }
-        // At times with another id: of the library, or an unknown one.
+        // Some forged messages have another id: one of the library's ids, or an unknown id.
         let id = match wrong % 16 {
             0 => 0xf000 + (wrong / 16 % 15) as u32,
             1 => 0x1_0000 | lie.id(),
@@ -303,14 +303,14 @@ impl Run {
         let numbers = [0, 1 << 40, 1 << 63 | 5, u64::MAX - 1, u64::MAX];
         let strange = numbers[wrong / 256 % numbers.len()];
         match wrong / 16 % 4 {
-            // To the number of a request that may be open, for another operation.
+            // The message uses the number of a request that may be open for another operation.
             0 => {
                 let asked = [world.calls(Slot::Short), world.calls(Slot::Packed)].concat();
                 let own = |call: &&tieline_fake::Call| call.interface == at && call.id >= 0xf000;
                 let question = asked.iter().rfind(own).map_or(strange, |call| call.cookie);
                 world.forge_from_nobody(at, id, question, &bytes);
             }
-            // With a number that the end itself has announced, if there is one.
+            // The message uses a number that the end itself has announced, if there is one.
             1 if to_target => {
                 let sent = [world.calls(Slot::Short), world.calls(Slot::Packed)].concat();
                 let announced = |call: &&tieline_fake::Call| {
@@ -324,7 +324,7 @@ impl Run {
                 let _ = world.try_forge(other, at, id, number, &bytes);
                 self.prey.remember(lie, other, number);
             }
-            // With the number of a forged announcement.
+            // The message uses the number of a forged announcement.
             2 if to_target && lie == Lie::Withdraw => {
                 let announced = self.prey.announced.borrow();
                 let nth = wrong / 256 % announced.len().max(1);
@@ -355,7 +355,7 @@ impl Run {
         if end > 0 { self.take_lie(wrong / 8192 % 5) } else { Ok(()) }
     }
 
-    /// The target receives a message that does not exist, or some quarters of it.
+    /// Makes the target receive a message that does not exist, or some quarters of the message.
     pub(super) fn take_lie(&mut self, quarters: usize) -> Result<(), String> {
         let Some(announcement) = self.prey.kept.borrow_mut().pop_front() else { return Ok(()) };
         self.take_this(NOT_SENT, announcement, quarters)

@@ -1,4 +1,4 @@
-//! Rendezvous messages: the target keeps announcements, and receives or refuses them later.
+//! Rendezvous messages: the target keeps the announcements, and receives or refuses the messages later.
 
 use super::closing::{Closing, Own};
 use super::{Heard, Run, What, lies};
@@ -10,13 +10,13 @@ use tieline::{
     CompletionError, Error, Message, Outcome, PostError, Rendezvous, Request, Status, Worker,
 };
 
-/// The id of these messages.
+/// The id of rendezvous messages.
 pub(super) const LONG: u16 = 14;
-/// Stands for a message that was never sent.
+/// The serial number that represents a message that was never sent.
 pub(super) const NOT_SENT: u64 = u64::MAX;
 /// The byte that fills the destination of a receive and its surroundings.
 const GUARD: u8 = 0xee;
-/// The length of the guard on either side.
+/// The length in bytes of the guard on either side.
 const GUARDED: usize = 8;
 
 /// The result of a receive at the target.
@@ -36,17 +36,17 @@ struct Taking {
 
 #[derive(Default)]
 pub(super) struct Long {
-    /// The length of each sent message.
+    /// The length of each sent message, by its serial number.
     lens: HashMap<u64, usize>,
     taking: Vec<Taking>,
     taken: HashMap<u64, Taken>,
-    /// The messages whose sender was notified that it owns the bytes again.
+    /// The messages whose sender was notified that the sender owns the bytes again.
     back: Vec<u64>,
-    /// The memory of receives.
+    /// The memory of receives that may still be in use.
     closing: Closing,
 }
 
-/// The target's handler of an announcement.
+/// Handles an announcement at the target.
 fn hear(heard: &RefCell<Heard>, message: &Message<'_>) {
     let (serial, announcement) = (message.header(), message.rendezvous());
     let mut log = heard.borrow_mut();
@@ -76,7 +76,7 @@ impl Run {
         let len = most + 1 + more;
         let sent = own.endpoint.send(LONG, serial, &payload(serial, len));
         if matches!(&sent, Err(PostError::Correct(why)) if why.status() == Status::TooLarge) {
-            // On a lane with such small messages the RTS itself is too long.
+            // On a lane whose messages are this small, the RTS itself is too long.
             return if most < 512 { Ok(()) } else { Err(format!("{sent:?}")) };
         }
         if self.posted(end, What::Long(serial), sent, None, None)? {
@@ -86,7 +86,7 @@ impl Run {
         Ok(())
     }
 
-    /// The target receives a message, or its first bytes.
+    /// Makes the target receive a message, or its first bytes.
     pub(super) fn take(&mut self, nth: usize, quarters: usize) -> Result<(), String> {
         let mut heard = self.heard.borrow_mut();
         if heard.kept.is_empty() {
@@ -153,7 +153,7 @@ impl Run {
         announcement.refuse();
     }
 
-    /// The target drops the kept messages of this end, and all later ones.
+    /// Makes the target drop the kept messages of this end, and all later messages.
     pub(super) fn refuse_all_of(&mut self, end: usize, refuses: bool) {
         let mut heard = self.heard.borrow_mut();
         heard.refuses[end] = refuses;
@@ -166,7 +166,7 @@ impl Run {
         drop(refused);
     }
 
-    /// Receives or refuses the remaining messages; the target keeps none after that.
+    /// Receives or refuses the remaining messages; afterwards the target keeps none.
     pub(super) fn take_rest(&mut self) -> Result<(), String> {
         self.heard.borrow_mut().refuses = [true; 2];
         let kept = std::mem::take(&mut self.heard.borrow_mut().kept);
@@ -176,14 +176,14 @@ impl Run {
         for quarters in (0..=4).rev() {
             self.take_lie(quarters)?;
         }
-        // Those that have to be retried.
+        // The loop retries messages whose receive was refused.
         while !self.heard.borrow().kept.is_empty() {
             self.refuse(0);
         }
         Ok(())
     }
 
-    /// Whether its sender has ended, or may fail.
+    /// Checks whether the sender of the message has ended, or may fail.
     fn may_fail(&self, serial: u64) -> bool {
         let end = end_of(serial);
         let number = (serial >> 32) as usize & 0xff_ffff;
@@ -203,7 +203,7 @@ impl Run {
                 }
             }
         }
-        // Without progress, which runs handlers.
+        // The regions are closed without progress, because progress runs handlers.
         self.long.closing.try_all(None)?;
         self.long.closing.look()
     }
@@ -249,7 +249,7 @@ impl Run {
         }
     }
 
-    /// The sender was notified that the receiver has received the message.
+    /// Records that the sender was notified of a complete receive.
     pub(super) fn is_taken(&mut self, end: usize, serial: u64) -> Result<(), String> {
         self.ask_taking()?;
         let len = self.long.lens.get(&serial).copied();
@@ -262,7 +262,7 @@ impl Run {
         }
     }
 
-    /// The sender was notified that the receiver has refused the message, or received only a part.
+    /// Records that the sender was notified of a refusal, or of the receive of a part.
     pub(super) fn is_not_taken(
         &mut self,
         end: usize,
@@ -277,7 +277,7 @@ impl Run {
             CompletionError::Refused(_) if is_refused => Ok(()),
             CompletionError::Canceled(_) if self.failing.is_asked_back(what) => {
                 self.long.back.push(serial);
-                // It was cancelled in the queue, so the target never sees it.
+                // The message was cancelled in the queue, so the target never receives it.
                 if !self.heard.borrow().headers.contains(&serial) {
                     self.failing.is_unsent(serial);
                 }
@@ -301,17 +301,17 @@ impl Run {
         }
     }
 
-    /// The reason why memory of a receive is still in use.
+    /// Returns the reason why memory of a receive is still in use.
     pub(super) fn memory_taken_into(&mut self) -> Option<String> {
         self.long.closing.held()
     }
 
-    /// Whether the target is receiving a message of this end.
+    /// Checks whether the target is receiving a message of this end.
     pub(super) fn is_taking_of(&self, end: usize) -> bool {
         self.long.taking.iter().any(|taking| end_of(taking.serial) == end)
     }
 
-    /// Whether the target has no receive in progress.
+    /// Checks whether the target has no receive in progress.
     pub(super) fn takes_nothing(&self) -> bool {
         self.long.taking.is_empty()
     }

@@ -1,4 +1,4 @@
-//! Puts and their notifications; gets and atomics.
+//! Steps of puts and their notifications, and of gets and atomics.
 
 use super::{MOST, Own, Run, What};
 use crate::model::{Kind, place_of};
@@ -90,7 +90,7 @@ impl Run {
             (_, true) => to.put_notify_with(region, 0..len, key, at, word, completion),
             (_, false) => to.put_with(region, 0..len, key, at, completion),
         };
-        // Every third source is dropped immediately: the library keeps it as long as needed.
+        // Every third source is dropped immediately: the library must keep the region until the put has ended.
         let kept = (op % 3 != 0).then_some(source);
         self.posted(end, What::Memory(op), put, None, kept).map(|_| ())
     }
@@ -106,12 +106,12 @@ impl Run {
     }
 }
 
-/// The notification word of a put: a number that no forged one has. Every third is wider than some lanes carry.
+/// Returns the notification word of a put: a number that no forged put has. Every third word is wider than some lanes carry.
 fn word_of(op: usize) -> u32 {
     WORDS | op as u32 | if op % 3 == 0 { LONG } else { 0 }
 }
 
-/// The put with this notification word, if there is one.
+/// Returns the put with this notification word, if there is one.
 fn op_of(word: u32) -> Option<usize> {
     (word & !(LONG | 0xff) == WORDS).then_some((word & 0xff) as usize)
 }

@@ -1,4 +1,4 @@
-//! Completions of pending operations: every third operation is tracked by its worker, the others are tested.
+//! Completions of pending operations: every third operation is tracked by its worker, and the other operations are tested.
 
 use super::{Open, Run, What};
 use crate::driver::closing::Own;
@@ -10,7 +10,7 @@ pub(super) struct Told {
     posted: u64,
     /// The words of operations whose completion was not reported.
     waiting: HashSet<u64>,
-    /// The reported completions that were not processed yet.
+    /// The reported completions that were not processed.
     ended: HashMap<u64, Result<u64, CompletionError>>,
 }
 
@@ -60,7 +60,7 @@ impl Run {
         }
     }
 
-    /// The result of an operation, if it has ended.
+    /// Returns the result of an operation, if it has ended.
     pub(super) fn how(
         &mut self,
         end: usize,

@@ -1,11 +1,11 @@
-//! Closing workers: everything done or pending is at the target, or is reported as lost.
+//! The close of workers: every operation that was done or pending is at the target, or is reported as lost.
 
 use super::{ENDS, End, NEVER, Open, Run, WAITING, What, progress};
 use std::rc::Rc;
 use std::time::Duration;
 use tieline::{CompletionError, PostError, Status, Undelivered, Worker};
 
-/// Longer than anything takes unless it hangs.
+/// A time limit that is longer than any wait that does not hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The report of a worker's close.
@@ -18,9 +18,9 @@ struct Said {
 /// Messages whose completion was not reported.
 #[derive(Default)]
 pub(super) struct Unheard {
-    /// They ended with their worker.
+    /// The messages that ended with their worker.
     lost: Vec<u64>,
-    /// Their requests were dropped.
+    /// The messages whose requests were dropped.
     pub(super) forgotten: Vec<u64>,
 }
 
@@ -35,7 +35,7 @@ impl Said {
 }
 
 impl Run {
-    /// A worker that has not been closed.
+    /// Returns a worker that has not been closed.
     pub(super) fn open_worker(&self) -> Option<Rc<Worker>> {
         let end = (0..ENDS).find(|end| !self.is_closed[*end])?;
         Some(self.workers[end].clone())
@@ -44,7 +44,7 @@ impl Run {
     /// Closes the worker of an end, with all of its objects.
     pub(super) fn close_worker(&mut self, end: usize, patient: bool) -> Result<(), String> {
         let (broken, number) = (self.end(end).broken, self.end(end).number);
-        // The close waits for these.
+        // The close waits for these messages.
         self.refuse_all_of(end, patient);
         WAITING.set(true);
         let timeout = if patient { PATIENCE } else { Duration::ZERO };
@@ -63,7 +63,7 @@ impl Run {
         if ended > said.operations && !broken {
             return Err(format!("{ended} operations ended as closed, and it said {closed:?}"));
         }
-        // A failed message may be lost without those behind it.
+        // A failed message may be lost while later messages arrive.
         let known = closed.is_ok() || said.operations == 0 && !said.unconfirmed;
         if known && !broken && !closed.is_err_and(|lost| self.is_planned(end, lost.error.status()))
         {
@@ -93,7 +93,7 @@ impl Run {
         Ok(())
     }
 
-    /// Checks that everything pending has ended. Returns how much of it ended as closed.
+    /// Checks that all pending operations have ended. Returns the number of operations that ended as closed.
     fn end_all(&mut self, end: usize) -> Result<usize, String> {
         let mut lost = 0;
         for open in std::mem::take(&mut self.end(end).open) {
@@ -115,7 +115,7 @@ impl Run {
     fn lost(&mut self, what: What, error: &CompletionError) -> Result<(), String> {
         match what {
             What::Memory(op) => self.model.lose(op),
-            // It may have left, and then so did all messages before it.
+            // The message may have been sent, and then all earlier messages were sent too.
             What::Message(serial) | What::Long(serial) => self.unheard.lost.push(serial),
             What::Flush { .. } | What::FlushMessages { .. } => {}
         }
@@ -145,7 +145,7 @@ impl Run {
         Err("a message that was sent before its worker was closed has not arrived".into())
     }
 
-    /// Checks that the end does nothing more.
+    /// Checks that the end has no further effect.
     fn is_over(&self, end: usize) -> Result<(), String> {
         let worker = &self.workers[end];
         let own = self.ends[end].as_ref().expect("an end");

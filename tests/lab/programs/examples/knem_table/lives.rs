@@ -1,4 +1,4 @@
-//! Rows about events that a region outlives, and about events that it does not follow.
+//! Rows about events that a region outlives, and about events that do not change a region.
 
 use super::{NOW, filled};
 use libc::EINVAL;
@@ -7,7 +7,7 @@ use tieline_lab_programs::knem::{Device, Piece, READ, SUCCESS, WRITE};
 use tieline_lab_programs::sys::{self, PAGE};
 use tieline_lab_programs::table::Table;
 
-/// A region refers to its pages: it outlives their mapping, and ends with the last descriptor.
+/// Tests that a region refers to its pages: the region outlives their mapping, and ends with the last descriptor.
 pub(crate) fn lives(table: &mut Table, device: Device) {
     let memory = filled(PAGE, 11);
     let local = sys::map(PAGE);
@@ -70,8 +70,8 @@ pub(crate) fn lives(table: &mut Table, device: Device) {
     table.row("SIGKILL closes: EINVAL, and no signal", read(cookie), Err(EINVAL));
 }
 
-/// A region has the pages of its creation, and not the addresses: if a page is shared, the region keeps it and the owner gets a
-/// copy.
+/// Tests that a region has the pages of its creation, not the addresses: if a page is shared, the region keeps the page and the
+/// owner gets a copy.
 pub(crate) fn references(table: &mut Table, device: Device) {
     let local = sys::map(PAGE);
     let mut of_fresh = |row: &str, memory: usize, protection: u32, promised: u8| {
@@ -97,7 +97,7 @@ pub(crate) fn references(table: &mut Table, device: Device) {
     );
 }
 
-/// A fork makes pages shared: the first process to store gets a copy, and the region keeps the page.
+/// Tests a fork, which makes pages shared: the first process to store gets a copy, and the region keeps the page.
 pub(crate) fn forks(table: &mut Table, device: Device) {
     let memory = filled(PAGE, 30);
     let local = sys::map(PAGE);

@@ -1,5 +1,5 @@
-//! The table of /dev/knem, row by row: the result of each command, the end of copies, and the events that a region outlives. A row
-//! that holds only for the lab's double is marked as such.
+//! The table of /dev/knem, row by row: the result of each command, the end of copies, and the events that a region outlives. The
+//! names of rows that hold only for the lab's double of the module begin with "the double".
 
 mod lives;
 
@@ -12,7 +12,7 @@ use tieline_lab_programs::knem::{
 use tieline_lab_programs::sys::{self, PAGE};
 use tieline_lab_programs::table::Table;
 
-/// The least number of rows.
+/// The minimum number of rows.
 const ROWS: usize = 98;
 
 const NOW: How = How { flags: 0, slot: 0 };
@@ -38,19 +38,19 @@ fn main() -> Result<(), String> {
     table.end(ROWS)
 }
 
-/// Memory that is filled with this byte.
+/// Maps memory that is filled with this byte.
 fn filled(len: usize, byte: u8) -> usize {
     let memory = sys::map(len);
     (0..len).for_each(|at| sys::store(memory + at, byte));
     memory
 }
 
-/// The bytes at these offsets.
+/// Returns the bytes at these offsets.
 fn at(memory: usize, places: &[usize]) -> Vec<u8> {
     places.iter().map(|place| sys::load(memory + place)).collect()
 }
 
-/// A child that reports one number.
+/// Runs `body` in a child, and returns the number that the child reports.
 fn in_child(body: impl FnOnce(&Talk) -> u64) -> u64 {
     let child = Child::start(|talk| talk.say(body(talk)));
     let said = child.hear();
@@ -186,7 +186,7 @@ fn copies(table: &mut Table, device: Device) {
     table.row("0x80304b32 copy: all of it, and no byte beside it", seen, vec![0, 5, 5, 5, 0]);
 
     sys::discard(to, 3 * PAGE);
-    // The old memory is pinned: see the rows on events that a region outlives.
+    // The old memory is pinned: see the rows about events that a region outlives.
     let _ = device.destroy(target);
     let target = device.region(to, 2 * PAGE);
     table.row(
@@ -256,7 +256,7 @@ fn copies(table: &mut Table, device: Device) {
         Err(EINVAL),
     );
 
-    // Many pieces, of any length and offset.
+    // The test copies from 40 pieces of different lengths and offsets.
     let pieces: Vec<_> = (0..40).map(|i| Piece::of(from + 50 * i + i % 3, i)).collect();
     let gathered = device.create(&pieces, READ, 0);
     let len: usize = (0..40).sum();
@@ -469,7 +469,7 @@ fn later(table: &mut Table) {
     sys::close(device.fd);
 }
 
-/// The driver's behaviour with an engine for copies.
+/// Tests the driver's behaviour with an engine for copies.
 fn with_an_engine(table: &mut Table, device: Device) {
     table.row("info: feature 1, DMA", device.info(), Ok([0xd, 1, 0, 0]));
     let (from, to) = (filled(PAGE, 6), filled(PAGE, 0));

@@ -1,4 +1,4 @@
-//! Rows about events in the attacher.
+//! Rows about events in the attacher's process.
 
 use crate::watcher::Watcher;
 use libc::{EFAULT, ENOENT, SIGBUS, SIGKILL};
@@ -9,7 +9,7 @@ use tieline_lab_programs::xpmem::{Device, NOT_OPENED};
 
 const PAGES: usize = 8;
 
-/// The end of an attacher that runs `body` with its attachment.
+/// Returns the end of an attacher that runs `body` with its attachment.
 fn ends(segment: i64, body: impl FnOnce(Device, usize)) -> End {
     let child = Child::start(|_: &Talk| {
         let device = Device::open();
@@ -20,7 +20,7 @@ fn ends(segment: i64, body: impl FnOnce(Device, usize)) -> End {
     child.end()
 }
 
-/// The end of an attacher, which exits with status 0 if its closure returns true.
+/// Returns whether `body` returns true in an attacher, which then exits with status 0.
 fn holds(segment: i64, body: impl FnOnce(Device, usize) -> bool) -> End {
     ends(segment, |device, at| {
         if !body(device, at) {
@@ -130,7 +130,7 @@ fn system_calls(table: &mut Table, segment: i64) {
     table.row("Linux: process_vm_readv with an attachment on the local side: works", end, well);
 }
 
-/// An intermediate process makes a segment of attached memory.
+/// Tests an intermediate process that makes a segment of attached memory.
 fn attached_on(table: &mut Table, device: Device, segment: i64) {
     let middle = Child::start(|talk| {
         let device = Device::open();
@@ -146,7 +146,7 @@ fn attached_on(table: &mut Table, device: Device, segment: i64) {
     let _ = middle.end();
 }
 
-/// A process closes a copy of its descriptor and reports the result.
+/// Tests a process that closes a copy of its descriptor and reports the result.
 fn closing(table: &mut Table, segment: i64) {
     let child = Child::start(|talk| {
         let device = Device::open();

@@ -8,12 +8,12 @@ use tieline_lab_programs::xpmem::{Device, NOT_OPENED};
 
 const PAGES: usize = 16;
 
-/// The result of a child's closure, as one number: 0, or an errno.
+/// Returns the result of a child's closure as one number: 0, or an errno.
 fn errno<T>(answer: Result<T, i32>) -> u64 {
     answer.map_or_else(|e| e as u64, |_| 0)
 }
 
-/// A child that reports one number.
+/// Runs `body` in a child, and returns the number that the child reports.
 fn in_child(body: impl FnOnce(&Talk) -> u64) -> u64 {
     let child = Child::start(|talk| talk.say(body(talk)));
     let said = child.hear();
@@ -187,12 +187,13 @@ fn attach_rows(table: &mut Table, device: Device, memory: usize, segment: i64, a
     );
 
     table.row("0x7806 detach: EINVAL, ordinary memory", device.detach(memory), Err(EINVAL));
-    // The words of the other process, which shares all of this memory.
+    // The words belong to the other process, which shares all memory of this process.
     let words = sys::map(PAGE);
     sys::store_word(words, place as u64);
     sys::store_word(words + 16, device.fd as u64);
     sys::in_other_process_of_same_memory(
-        // With the inherited descriptor: the end of a descriptor that it opened itself would also end this process's.
+        // The other process uses the inherited descriptor, because the end of a descriptor that it opened itself would also end
+        // this process's objects.
         |words| {
             let device = Device { fd: sys::load_word(words + 16) as i32 };
             sys::store_word(words + 8, errno(device.detach(sys::load_word(words) as usize)));
@@ -223,7 +224,7 @@ fn release_rows(table: &mut Table, device: Device, segment: i64) {
     );
 }
 
-/// The result of `get` by a process of this user and group, for a segment that root made.
+/// Returns the result of `get` in a process of this user and group, for a segment that root made.
 fn gets(segid: i64, flags: i32, uid: u32, gid: u32) -> u64 {
     in_child(|_| {
         sys::become_user(uid, gid);

@@ -9,7 +9,7 @@ mod watcher;
 
 use tieline_lab_programs::{sys, table::Table};
 
-/// The least number of rows.
+/// The minimum number of rows.
 const ROWS: usize = 120;
 
 fn main() -> Result<(), String> {

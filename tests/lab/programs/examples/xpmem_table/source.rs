@@ -1,4 +1,4 @@
-//! Rows about events in the source, and their effect on the attacher.
+//! Rows about events in the source's process, and their effect on the attacher.
 
 use crate::watcher::Watcher;
 use libc::{EFAULT, ENOENT, SIGBUS};
@@ -9,7 +9,7 @@ use tieline_lab_programs::xpmem::Device;
 
 const PAGES: usize = 8;
 
-/// Memory whose pages begin with 1, 2, ...
+/// Maps memory whose pages begin with 1, 2, and so on.
 fn numbered(pages: usize) -> usize {
     let memory = sys::map(pages * PAGE);
     (0..pages).for_each(|page| sys::store(memory + page * PAGE, page as u8 + 1));
@@ -106,7 +106,7 @@ fn fork_rows(table: &mut Table, device: Device, memory: usize, segment: i64, wat
     let _ = device;
 }
 
-/// The fields are in the order of their drop.
+/// Starts a source. The order of the result's fields is the order in which they are dropped.
 fn source(what: fn(Device, &[i64])) -> (Child, i64) {
     let child = Child::start(|talk| {
         let device = Device::open();
@@ -169,7 +169,7 @@ fn ends(table: &mut Table, device: Device) {
     let watcher = Watcher::of(segment, PAGES);
     let before = watcher.load(0);
     child.talk.say(0);
-    // Its pipes are closed on exec, and the device with them.
+    // The child's pipes are closed on exec, together with the device.
     let silent = child.talk.hear();
     let got = until(|| device.get(segment).is_err());
     table.row("exec: the segment is ENOENT", (before, silent, got), (Some(1), None, true));
@@ -177,7 +177,7 @@ fn ends(table: &mut Table, device: Device) {
     let _ = child.kill();
 }
 
-/// Descriptors are closed one after another on exec: the last one follows soon.
+/// Waits until the condition holds. Descriptors are closed one after another on exec, so the last one may close a moment later.
 fn until(mut holds: impl FnMut() -> bool) -> bool {
     while !holds() {
         std::thread::yield_now();

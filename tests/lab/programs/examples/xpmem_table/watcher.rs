@@ -14,7 +14,7 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    /// A process that has attached the first pages of the segment.
+    /// Starts a process that has attached the first pages of the segment.
     pub(crate) fn of(segid: i64, pages: usize) -> Watcher {
         let child = Child::start(|talk| {
             let device = Device::open();
@@ -46,7 +46,7 @@ impl Watcher {
         self.child.talk.say(what << 56 | u64::from(byte) << 48 | page as u64);
     }
 
-    /// The first byte of a page, or none if the access ended the process.
+    /// Loads the first byte of a page; returns `None` if the access ended the process.
     pub(crate) fn load(&self, page: usize) -> Option<u8> {
         self.tell(LOAD, 0, page);
         self.child.talk.hear().map(|byte| byte as u8)
@@ -58,25 +58,25 @@ impl Watcher {
         self.child.talk.hear()
     }
 
-    /// The errno of a system call that reads the page, or 0.
+    /// Returns the errno of a system call that reads the page, or 0.
     pub(crate) fn probe(&self, page: usize) -> i32 {
         self.tell(PROBE, 0, page);
         self.child.hear() as i32
     }
 
-    /// The errno of another attach by its permit, or 0.
+    /// Returns the errno of another attach with the process's permit, or 0.
     pub(crate) fn attaches(&self) -> i32 {
         self.tell(ATTACH, 0, 0);
         self.child.hear() as i32
     }
 
-    /// The end of the process by a load.
+    /// Ends the process by a load, and returns its end.
     pub(crate) fn ends_at(self, page: usize) -> End {
         self.tell(LOAD, 0, page);
         self.child.end()
     }
 
-    /// The end of the process by a store.
+    /// Ends the process by a store, and returns its end.
     pub(crate) fn ends_storing(self, page: usize) -> End {
         self.tell(STORE, 1, page);
         self.child.end()
