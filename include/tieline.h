@@ -72,156 +72,162 @@ extern "C" {
 /* ---- Numbers, records and functions ---- */
 
 /*
- * Status: an operation, an endpoint, a name query or a worker has ended because its time was up. tieline_error.kind states the
- * outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation goes on.
+ * Status: an operation, an endpoint, a name query or a worker has ended because its time limit has passed. tieline_error.kind
+ * states the outcome. In contrast, TIELINE_TIMED_OUT means only that a wait has ended: the awaited operation continues.
  */
 #define TIELINE_EXPIRED -100
 
-/* A thread of the library serves peers' accesses to this context's memory while the application computes. */
+/* Flag of a context: a thread of the library serves peers' accesses to this context's memory while the application computes. */
 #define TIELINE_CONTEXT_PROGRESS_THREAD 1
 
-/* Promises peers that all workers make progress continuously (TIELINE_POLLS_OFTEN). */
+/* Flag of a context: promises peers that all workers make progress continuously (TIELINE_POLLS_OFTEN). */
 #define TIELINE_CONTEXT_POLLS_OFTEN 2
 
-/* The caller carries the datagrams that establish connections (tieline_worker_set_out_of_band). */
+/* Flag of a context: the caller carries the datagrams that establish connections (tieline_worker_set_out_of_band). */
 #define TIELINE_CONTEXT_OUT_OF_BAND 4
 
-/* The modules that were found and are used, as `tieline info` prints them. */
+/* Report: the modules that were found and are used, as `tieline info` prints them. */
 #define TIELINE_REPORT_TABLE 0
 
-/* Why each provider and module is used or not. */
+/* Report: the reason why each provider and module is used or not. */
 #define TIELINE_REPORT_WHY 1
 
-/* The full report in machine-readable form. */
+/* Report: the full report as JSON. */
 #define TIELINE_REPORT_JSON 2
 
-/* As a timeout: no limit. */
+/* The timeout without a limit. */
 #define TIELINE_FOREVER (-1)
 
-/* Peers may get. */
+/* Right to a region: peers may get. */
 #define TIELINE_READ 1
 
-/* Peers may put. */
+/* Right to a region: peers may put. */
 #define TIELINE_WRITE 2
 
-/* Peers may do atomics. */
+/* Right to a region: peers may do atomics. */
 #define TIELINE_ATOMIC 4
 
-/* Peers may do all three. */
+/* Rights to a region: peers may get, put and do atomics. */
 #define TIELINE_ALL 7
 
 /*
- * Not a right, but a promise: no thread polls the memory for the arrival of a put before a completion, a notification or a
- * message has reported it. A device may then reorder peers' writes on the bus.
+ * Flag of a registration, not a right: the caller promises that no thread polls the memory for the arrival of a put before a
+ * completion, a notification or a message has reported the put. A device may then reorder peers' writes on the bus.
  */
 #define TIELINE_RELAXED_ORDERING 8
 
 /*
- * Not a right either: the memory need not be mapped with these rights yet, because it is reserved now and committed later. Until
- * then, accesses of peers fail with TIELINE_PERMISSION, and nothing else fails.
+ * Flag of a registration, not a right: the memory is reserved and may be committed later, so the library does not check that it is
+ * mapped with these rights. Until the memory is committed, peers' accesses fail with TIELINE_PERMISSION.
  */
 #define TIELINE_COMMITTED_LATER 16
 
-/* Reports the completion of an operation by a request number: tieline_worker_finish, _test, _forget. */
+/* Report of a completion by a request number: tieline_worker_finish, _test, _forget. */
 #define TIELINE_TELL_REQUEST 0
 
-/* Reports it through tieline_worker_take_completed, with `user`, even if the operation is done when the call returns. */
+/* Report of a completion through tieline_worker_take_completed, with `user`, even if the operation is done when the call returns. */
 #define TIELINE_TELL_TRACKED 1
 
-/* Counts it in `counter`, even if the operation is done when the call returns. */
+/* Report of a completion in `counter`, even if the operation is done when the call returns. */
 #define TIELINE_TELL_COUNTED 2
 
-/* A put completes when its bytes may be reused; a flush completes when they are at the target. */
+/* Flag of an operation: a put completes when its bytes may be reused. A flush completes when the bytes are at the target. */
 #define TIELINE_HOW_LOCAL 1
 
-/* Runs the peer's notification handler with `word` when the bytes of this put, and of earlier puts, are at the target. */
+/*
+ * Flag of an operation: runs the peer's notification handler with `word` when the bytes of this put, and of earlier puts, are at
+ * the target.
+ */
 #define TIELINE_HOW_NOTIFY 2
 
-/* Completes everything that was posted before closing. */
+/* Way of closing an endpoint: completes all operations posted before, then closes. */
 #define TIELINE_CLOSE_FLUSH 0
 
-/* Ends pending operations immediately, as canceled. */
+/* Way of closing an endpoint: ends pending operations immediately, as canceled. */
 #define TIELINE_CLOSE_CANCEL 1
 
-/* Kind of a failure: this call will never succeed as it is, and the object is unchanged. */
+/* Kind of a failed call: the call never succeeds with these arguments, and the object is unchanged. */
 #define TIELINE_DO_CORRECT 0
 
-/* Nothing was done: make progress, and call again. */
+/* Kind of a failed call: nothing was done. Make progress, and call again. */
 #define TIELINE_DO_RETRY 1
 
-/* The endpoint has ended, or could not be established: the same may succeed over a new one. */
+/* Kind of a failed call: the endpoint has ended, or could not be established. The same call may succeed over a new endpoint. */
 #define TIELINE_DO_RECONNECT 2
 
-/* The peer is gone, or another one has replaced it: exchange addresses again. */
+/* Kind of a failed call: the peer is gone, or another process has replaced it. Exchange addresses again. */
 #define TIELINE_DO_EXCHANGE 3
 
-/* A setting, an installation or a permission has to change: `tieline info --why`. */
+/* Kind of a failed call: a setting, an installation or a permission has to change. See `tieline info --why`. */
 #define TIELINE_DO_CONFIGURE 4
 
-/* A bounded resource of this process is exhausted: release some of it. */
+/* Kind of a failed call: a bounded resource of this process is exhausted. Release a part of the resource. */
 #define TIELINE_DO_RELEASE 5
 
-/* The context is unusable for this: open another one. */
+/* Kind of a failed call: the context cannot be used for this call. Open another context. */
 #define TIELINE_DO_REOPEN 6
 
-/* Kind of a failed operation: it was refused, the target's memory is unchanged, and the connection stands. */
+/* Kind of a failed operation: the operation was refused, the target's memory is unchanged, and the connection remains open. */
 #define TIELINE_OP_REFUSED 7
 
-/* It was lost with its connection: it may or may not have happened, or may still happen. */
+/*
+ * Kind of a failed operation: the operation was lost with its connection. The operation may have happened, may not have happened,
+ * or may still happen.
+ */
 #define TIELINE_OP_UNKNOWN 8
 
-/* This process canceled it. */
+/* Kind of a failed operation: this process canceled the operation. */
 #define TIELINE_OP_CANCELED 9
 
-/* Its state was not examined: if it has not ended, it goes on. */
+/* Kind of an operation whose state was not examined: unless it has ended, the operation continues. */
 #define TIELINE_OP_PENDING 10
 
-/* The library panicked: the object of the call is unusable. Report it. */
+/* Kind of a failure: the library panicked, and the object of the call is unusable. Report the panic to the project. */
 #define TIELINE_PANICKED 11
 
-/* Result of tieline_worker_wait: something happened. */
+/* Result of tieline_worker_wait: an event was handled. */
 #define TIELINE_MOVED 1
 
-/* Nothing has happened, and the time is not up: wait again. */
+/* Result of tieline_worker_wait: nothing has happened, and the time limit has not passed. Wait again. */
 #define TIELINE_ROUSED 2
 
-/* An atomic: addition, wrapping. */
+/* Atomic operation: addition, wrapping. */
 #define TIELINE_ATOMIC_ADD 0
 
-/* Bitwise and. */
+/* Atomic operation: bitwise and. */
 #define TIELINE_ATOMIC_AND 1
 
-/* Bitwise or. */
+/* Atomic operation: bitwise or. */
 #define TIELINE_ATOMIC_OR 2
 
-/* Bitwise exclusive or. */
+/* Atomic operation: bitwise exclusive or. */
 #define TIELINE_ATOMIC_XOR 3
 
-/* Exchange. */
+/* Atomic operation: exchange. */
 #define TIELINE_ATOMIC_SWAP 4
 
-/* Stores the operand if the word equals the expected value. */
+/* Atomic operation: stores the operand if the word equals the expected value. */
 #define TIELINE_ATOMIC_COMPARE_SWAP 5
 
-/* Unsigned minimum. */
+/* Atomic operation: unsigned minimum. */
 #define TIELINE_ATOMIC_MIN 6
 
-/* Unsigned maximum. */
+/* Atomic operation: unsigned maximum. */
 #define TIELINE_ATOMIC_MAX 7
 
-/* A rendezvous message: its bytes are still at the sender. */
+/* A rendezvous message: whose bytes are still at the sender. */
 struct tieline_announcement;
 
 /* The root object, which a program opens first. */
 struct tieline_context;
 
-/* Counts completed operations of one worker. */
+/* A counter of completed operations of one worker. */
 struct tieline_counter;
 
-/* A route from one worker to one peer. */
+/* A connection from one worker to one peer. */
 struct tieline_endpoint;
 
-/* The processes that one launcher started, from the view of one of them. Any thread may use it. */
+/* The processes that one launcher started, as seen by one of these processes. Any thread may use the handle. */
 struct tieline_job;
 
 /* A message that a handler has kept. */
@@ -233,88 +239,89 @@ struct tieline_key;
 /* A name query in progress. */
 struct tieline_name_call;
 
-/* A peer's memory, mapped in this process. */
+/* A mapping of a peer's memory into this process. */
 struct tieline_pointer;
 
-/* Memory that operations and peers access. It belongs to its context, and any thread may use it. */
+/* A region: memory that operations and peers access. A region belongs to its context, and any thread may use it. */
 struct tieline_region;
 
 /* Wakes a sleeping worker, from any thread and from a signal handler. */
 struct tieline_waker;
 
-/* A progress engine. At most one thread is in a call of it at a time. */
+/* A progress engine. At most one thread at a time is in a call of a worker. */
 struct tieline_worker;
 
-/* A failure in words, and how to react to it. */
+/* A failure: its texts, and how to react to it. */
 struct tieline_error {
-    /* Bytes of this record; set it before the call. */
+    /* The size of this record in bytes. Set this field before the call. */
     size_t size;
-    /* TIELINE_*, below 0; 0 if nothing has failed yet. */
+    /* The status of the failure: TIELINE_*, below 0; 0 if nothing has failed yet. */
     int32_t status;
-    /* How to react: TIELINE_DO_*; or the outcome of an operation: TIELINE_OP_*. */
+    /* The reaction to a failed call: TIELINE_DO_*; or the outcome of a failed operation: TIELINE_OP_*. */
     uint32_t kind;
-    /* What happened. Never null; valid until the next call that fails in this thread. */
+    /* The text of the event. Never null; valid until the next call that fails in this thread. */
     const char *what;
-    /* Why; empty if the status says everything. */
+    /* The text of the reason; empty if the status says everything. */
     const char *why;
-    /* What to do; empty if there is no advice. */
+    /* The text of the remedy; empty if there is no advice. */
     const char *fix;
-    /* The name of the setting that caused it; null if none did. */
+    /* The name of the setting that caused the failure; null if no setting did. */
     const char *setting;
 };
 
-/* One variable and its value; overrides the environment and files. */
+/* A setting: a variable and its value. The value overrides the environment and the files. */
 struct tieline_setting {
-    /* The name: TIELINE_*. */
+    /* The name of the variable: TIELINE_*. */
     const char *name;
     /* The value, as in the environment. */
     const char *value;
 };
 
-/* How to open a context; zeros: as the environment and the configuration files say. */
+/* The parameters of tieline_context_open. If all fields are zero, the environment and the configuration files apply. */
 struct tieline_context_params {
-    /* Bytes of this record. */
+    /* The size of this record in bytes. */
     size_t size;
     /* Variables that override the environment and the files. */
     const struct tieline_setting *settings;
     /* The number of settings. */
     size_t settings_count;
-    /* TIELINE_CONTEXT_*. */
+    /* Flags of the context: TIELINE_CONTEXT_*. */
     uint64_t flags;
 };
 
 /*
- * How the completion of an operation is reported. Null, or all zeros: by the request number that the call writes. If no number is
- * requested, there is no report, and the endpoint's next flush reports a failure.
+ * The parameters that select how the completion of an operation is reported. If the pointer is null or all fields are zero, the
+ * completion is reported by the request number that the call writes. If the caller requests no number, only a failure is reported,
+ * by the endpoint's next flush.
  */
 struct tieline_how {
-    /* Bytes of this record. */
+    /* The size of this record in bytes. */
     size_t size;
-    /* TIELINE_TELL_*. */
+    /* The kind of the report: TIELINE_TELL_*. */
     uint32_t tell;
-    /* TIELINE_HOW_*. */
+    /* Flags of the operation: TIELINE_HOW_*. */
     uint32_t flags;
-    /* TIELINE_TELL_TRACKED: the word that is reported with the completion. */
+    /* The word that is reported with the completion, for TIELINE_TELL_TRACKED. */
     uint64_t user;
-    /* TIELINE_TELL_COUNTED: the counter. */
+    /* The counter, for TIELINE_TELL_COUNTED. */
     const struct tieline_counter *counter;
-    /* TIELINE_HOW_NOTIFY: the word that the peer receives after the bytes of a put. */
+    /* The word that the peer receives after the bytes of a put, for TIELINE_HOW_NOTIFY. */
     uint32_t word;
-    /* Must be zero. */
+    /* A reserved field, which must be zero. */
     uint32_t reserved;
 };
 
 /* A piece of a region. */
 struct tieline_piece {
-    /* The region. */
+    /* The region that contains the piece. */
     const struct tieline_region *region;
-    /* The offset of the first byte. */
+    /* The offset of the piece's first byte in the region. */
     size_t offset;
-    /* The number of bytes. */
+    /* The number of bytes in the piece. */
     size_t len;
 };
 
-/* Called when an endpoint has failed. */
+/* A function that the library calls when an endpoint has failed. */
 typedef void (*tieline_endpoint_failure_fn)(void *user,
                                             struct tieline_endpoint *endpoint,
                                             const struct tieline_error *why);
@@ -324,42 +331,42 @@ typedef void (*tieline_endpoint_failure_fn)(void *user,
  * are refused with TIELINE_INVALID, and `payload` must not be read.
  */
 struct tieline_message {
-    /* Bytes of this record. */
+    /* The size of this record in bytes. */
     size_t size;
     /* The header passed by the sender. */
     uint64_t header;
-    /* The bytes, valid during the handler; null for a rendezvous message. */
+    /* The bytes of the message, valid during the handler; null for a rendezvous message. */
     const void *payload;
-    /* The length of the message, also if it is a rendezvous message. */
+    /* The length of the message, including the length of a rendezvous message. */
     size_t len;
     /* The id passed by the sender. */
     uint32_t id;
     /*
-     * Not 0: a rendezvous message. It is longer than the sender's max_message, and its bytes are still at the sender. It is
-     * refused unless the handler calls tieline_message_announcement.
+     * Not 0 for a rendezvous message: a message longer than the sender's max_message, whose bytes are still at the sender. The
+     * message is refused unless the handler calls tieline_message_announcement.
      */
     uint32_t is_announced;
-    /* Internal: the number of the handler. */
+    /* The number of the handler, for internal use. */
     const void *reserved;
-    /* Internal: the number of the message among those of the handler; 0 between two messages. */
+    /* The number of the message among the messages of the handler, for internal use; 0 between two messages. */
     const void *reserved_worker;
 };
 
-/* A message handler. It runs in the thread that makes progress, and must not throw. */
+/* A message handler. The handler runs in the thread that makes progress, and must not throw. */
 typedef void (*tieline_message_fn)(void *user, const struct tieline_message *message);
 
-/* Called with the word of a peer's put. */
+/* A function that the library calls with the word of a peer's put. */
 typedef void (*tieline_notification_fn)(void *user, uint32_t peer, uint32_t word);
 
-/* Called when a peer has failed. */
+/* A function that the library calls when a peer has failed. */
 typedef void (*tieline_peer_failure_fn)(void *user, uint32_t peer, const struct tieline_error *why);
 
-/* Called when a peer has left. */
+/* A function that the library calls when a peer has left. */
 typedef void (*tieline_peer_left_fn)(void *user, uint32_t peer);
 
-/* Blocks of a region at equal distances. */
+/* A set of blocks of a region at equal distances. */
 struct tieline_blocks {
-    /* Bytes of this record. */
+    /* The size of this record in bytes. */
     size_t size;
     /* The offset of the first block in its region. */
     uint64_t offset;
@@ -373,15 +380,15 @@ struct tieline_blocks {
 
 /* The limits of an endpoint. */
 struct tieline_limits {
-    /* Bytes of this record; set it before the call. */
+    /* The size of this record in bytes. Set this field before the call. */
     size_t size;
-    /* The longest eager message; longer ones are rendezvous messages. */
+    /* The length of the longest eager message. Longer messages are rendezvous messages. */
     size_t max_message;
-    /* The longest message that the transport copies within the call. */
+    /* The length of the longest message that the transport copies within the call. */
     size_t max_short;
-    /* The longest message that tieline_send_pieces sends without a copy; 0: all are copied. */
+    /* The length of the longest message that tieline_send_pieces sends without a copy; 0: all messages are copied. */
     size_t max_gathered;
-    /* The number of operations that may be pending at a time. */
+    /* The maximum number of pending operations. */
     size_t max_pending;
     /* The number of bytes in pending operations above which a call returns TIELINE_AGAIN. */
     size_t max_queued_bytes;
@@ -389,7 +396,7 @@ struct tieline_limits {
 
 /* The properties of a key. */
 struct tieline_key_info {
-    /* Bytes of this record; set it before the call. */
+    /* The size of this record in bytes. Set this field before the call. */
     size_t size;
     /* The region's length. */
     uint64_t len;
@@ -397,23 +404,26 @@ struct tieline_key_info {
     uint32_t reaches_passive_target;
     /* Not 0: a better path may still become available. */
     uint32_t is_settling;
-    /* The longest put in one operation; longer ones are split and complete as one. 0: all go by messages. */
+    /*
+     * The length of the longest put in one operation. A longer put is split, and its parts complete as one operation. 0: all puts
+     * are emulated by messages.
+     */
     size_t max_put;
-    /* The longest get. */
+    /* The length of the longest get in one operation. */
     size_t max_get;
-    /* The number of local pieces in one operation. */
+    /* The maximum number of local pieces in one operation. */
     size_t max_pieces;
 };
 
 /* The values of a counter. */
 struct tieline_counted {
-    /* Bytes of this record; set it before the call. */
+    /* The size of this record in bytes. Set this field before the call. */
     size_t size;
-    /* Operations that completed successfully. */
+    /* The number of operations that completed successfully. */
     uint64_t done;
-    /* Operations that failed, were canceled, or ended with their endpoint. */
+    /* The number of operations that failed, were canceled, or ended with their endpoint. */
     uint64_t failed;
-    /* Operations that have not completed. */
+    /* The number of operations that have not completed. */
     uint64_t pending;
     /* The status of the first failure; 0 if there is none. */
     int32_t first_failure;
@@ -423,7 +433,7 @@ struct tieline_counted {
 
 /* A completed operation. */
 struct tieline_completed {
-    /* The word that the operation was tracked with. */
+    /* The word that the caller passed to track the operation. */
     uint64_t user;
     /* The value of a fetching atomic, otherwise 0. */
     uint64_t value;
@@ -433,37 +443,46 @@ struct tieline_completed {
     uint32_t kind;
 };
 
-/* A worker's counters, since it was opened. */
+/* A worker's counters, which start at 0 when the worker is opened. */
 struct tieline_counters {
-    /* Bytes of this record; set it before the call. */
+    /* The size of this record in bytes. Set this field before the call. */
     size_t size;
-    /* Dropped messages without a handler for their id, and dropped notifications without a handler. */
+    /*
+     * The number of messages that were dropped because their id has no handler, and of notifications that were dropped because
+     * there is no handler.
+     */
     uint64_t unknown_ids;
-    /* Malformed messages of the library's protocols, and replies to operations that have already ended: dropped. */
+    /*
+     * The number of dropped messages that were malformed messages of the library's protocols, or replies to operations that had
+     * already ended.
+     */
     uint64_t malformed;
-    /* Messages by which peers requested puts, gets and atomics that no module performs for them, or that are faster by message. */
+    /*
+     * The number of messages by which peers requested puts, gets and atomics that no module performs for them, or that are faster
+     * by message.
+     */
     uint64_t emulated;
-    /* Pieces of peers' large puts and gets that this worker copied for them. */
+    /* The number of pieces of peers' large puts and gets that this worker copied for the peers. */
     uint64_t assisted_chunks;
-    /* Connections established with peers, by modules that connect to an endpoint. */
+    /* The number of connections established with peers, by modules that connect to an endpoint. */
     uint64_t connections;
-    /* Connections that such modules failed to establish. */
+    /* The number of connections that such modules failed to establish. */
     uint64_t failed_connections;
-    /* Wire-up messages that were sent again because no reply arrived. */
+    /* The number of wire-up messages that were sent again because no reply arrived. */
     uint64_t wireup_retransmissions;
-    /* Connection requests that were rejected. */
+    /* The number of connection requests that were rejected. */
     uint64_t wireup_rejections;
 };
 
-/* A function of the library's. The caller's exchange calls it with the bytes of a rank. */
+/* A function of the library, which the caller's exchange calls with the bytes of a rank. */
 typedef void (*tieline_take_fn)(void *to, size_t rank, const void *bytes, size_t len);
 
 /*
  * The caller's own exchange, which replaces the launcher's. Every function returns TIELINE_OK or a status below 0, and runs in the
- * thread of the call. tieline_job_barrier with a worker calls `barrier`, or `allgather`, in a thread of the library's.
+ * thread of the call. tieline_job_barrier with a worker calls `barrier`, or `allgather`, in a thread of the library.
  */
 struct tieline_exchange {
-    /* Bytes of this record. */
+    /* The size of this record in bytes. */
     size_t size;
     /* The rank of this process, from 0. */
     size_t rank;
@@ -471,26 +490,26 @@ struct tieline_exchange {
     size_t ranks;
     /* The rank of this process on its host. */
     size_t local_rank;
-    /* The number of processes on this host; 0: unknown, taken as 1. */
+    /* The number of processes on this host; 0: unknown, treated as 1. */
     size_t local_ranks;
-    /* The first argument of the functions. */
+    /* The first argument of each function in this record. */
     void *user;
     /*
      * Sends `mine`, `len` bytes, to every rank, and calls take(to, rank, bytes, len) for each rank, once and in any order, before
-     * it returns. `to` is a number: bytes that arrive later are discarded.
+     * it returns. `to` is a handle: bytes that arrive after the return are discarded.
      */
     int32_t (*allgather)(void *user, const void *mine, size_t len, tieline_take_fn take, void *to);
     /* Publishes bytes under this process's rank and `key`. */
     int32_t (*publish)(void *user, uint32_t key, const void *bytes, size_t len);
     /* Waits until `rank` has published `key`, and passes its bytes to `take` once. */
     int32_t (*lookup)(void *user, size_t rank, uint32_t key, tieline_take_fn take, void *to);
-    /* Returns when every process has called it. Null: the library uses an allgather of no bytes instead. */
+    /* Returns when every process has called `barrier`. If the function is null, the library uses an allgather of no bytes instead. */
     int32_t (*barrier)(void *user);
 };
 
 /* The place of a process in its job. */
 struct tieline_job_place {
-    /* Bytes of this record; set it before the call. */
+    /* The size of this record in bytes. Set this field before the call. */
     size_t size;
     /* The rank of this process, from 0. */
     size_t rank;
@@ -503,8 +522,8 @@ struct tieline_job_place {
 };
 
 /*
- * Carries a datagram to the worker that named itself `to`; returns non-zero if it accepted the datagram. Any call of the worker
- * may run it, and it must not call back.
+ * A function that carries a datagram to the worker whose own name is `to`. The function returns non-zero if it accepted the
+ * datagram. Any call of the worker may run the function. The function must not call the library.
  */
 typedef int32_t (*tieline_datagram_fn)(void *user,
                                        const void *to,
@@ -515,7 +534,7 @@ typedef int32_t (*tieline_datagram_fn)(void *user,
 /* Describes the last failure of this thread. The strings are valid until this thread's next call that fails. */
 int32_t tieline_last_error(struct tieline_error *out);
 
-/* The same in one line, "what: why; what to do". Never null; empty if nothing has failed yet. */
+/* Describes the last failure of this thread in one line, "what: why; what to do". Never null; empty if nothing has failed yet. */
 const char *tieline_error_text(void);
 
 /* Describes a status in a few words. Never null. */
@@ -525,19 +544,20 @@ const char *tieline_status_text(int32_t status);
 int32_t tieline_context_open(const struct tieline_context_params *params,
                              struct tieline_context **context);
 
-/* Releases a context. Objects that were opened in it stay valid and keep what they need. */
+/* Releases a context. Objects that were opened in the context remain valid. */
 int32_t tieline_context_close(struct tieline_context *context);
 
 /*
- * Reports which modules were found, which are used, and why each of the others is not: TIELINE_REPORT_*, a string with its zero.
- * `len` holds the size of `text`, and receives the length of the string without its zero; TIELINE_TOO_LARGE if it does not fit.
+ * Reports which modules were found, which modules are used, and why a module is not used. `kind` is TIELINE_REPORT_*. The report
+ * is a string that ends with a zero. `len` holds the size of `text`, and receives the length of the string without its zero.
+ * Returns TIELINE_TOO_LARGE if the string does not fit.
  */
 int32_t tieline_context_report(const struct tieline_context *context,
                                uint32_t which,
                                char *text,
                                size_t *len);
 
-/* Opens a worker. Any thread may use it and the objects that belong to it, one thread at a time. */
+/* Opens a worker. Any thread may use the worker and its objects, but only one thread at a time. */
 int32_t tieline_worker_open(const struct tieline_context *context, struct tieline_worker **worker);
 
 /*
@@ -550,26 +570,27 @@ int32_t tieline_worker_close(struct tieline_worker *worker,
                              int64_t timeout_ns);
 
 /*
- * Releases a worker immediately: pending operations end, and may be lost. A handler may call it, and is then the last one that
- * runs: events that have arrived and were not reported yet are discarded.
+ * Releases a worker immediately: pending operations end, and may be lost. A handler may call this function. Events that have
+ * arrived and were not reported are then discarded, and no other handler runs.
  */
 int32_t tieline_worker_drop(struct tieline_worker *worker);
 
 /*
  * Writes the worker's address, which peers connect to. Exchange it over a channel that only the job can read: without a secret
  * (TIELINE_SECRET), any process that has the address may connect. `len` holds the size of the buffer, and receives the actual
- * length; TIELINE_TOO_LARGE if it does not fit.
+ * length. Returns TIELINE_TOO_LARGE if the address does not fit.
  */
 int32_t tieline_worker_address(const struct tieline_worker *worker,
                                void *address,
                                size_t *len);
 
-/* Makes progress and runs handlers. Returns the number of events, or a failure; 0 in a handler. */
+/* Makes progress and runs handlers. Returns the number of handled events, or a failure; always 0 in a handler. */
 int32_t tieline_worker_progress(const struct tieline_worker *worker);
 
 /*
- * Makes progress until `condition` returns non-zero, at most `timeout_ns` (below 0: without limit): TIELINE_TIMED_OUT when the
- * time is up. The condition is called between events. It may read anything and post, but must not call anything that waits.
+ * Makes progress until `condition` returns non-zero, for at most `timeout_ns` (below 0: without limit). Returns TIELINE_TIMED_OUT
+ * when the time limit has passed. The condition runs between events. The condition may read any memory and post operations, but
+ * must not call a function that waits.
  */
 int32_t tieline_worker_wait_until(const struct tieline_worker *worker,
                                   int32_t (*condition)(void *user),
@@ -586,16 +607,16 @@ int32_t tieline_worker_connect(const struct tieline_worker *worker,
                                struct tieline_endpoint **endpoint);
 
 /*
- * Releases an endpoint. Its queued operations are still sent. Operations that were already posted end as canceled, or complete
- * normally if the connection stays. Its keys become useless.
+ * Releases an endpoint. Messages in its queue are still sent. An operation that was already posted is canceled, or completes
+ * normally if the connection remains. The endpoint's keys become unusable.
  */
 int32_t tieline_endpoint_drop(struct tieline_endpoint *endpoint);
 
 /*
- * Sends a message of any length: `id` selects the handler at the peer, which receives `header` and the payload. The payload is
- * copied. TIELINE_OK: the transport has accepted it. TIELINE_PENDING: it is queued, or it is a rendezvous message: it is longer
- * than max_message (tieline_endpoint_limits), so the peer requests its bytes later. TIELINE_AGAIN: nothing was sent; make progress
- * and try again. `how` and `request` may be null.
+ * Sends a message of any length: `id` selects the handler at the peer, and the handler receives `header` and the payload. The call
+ * copies the payload. TIELINE_OK: the transport has accepted the message. TIELINE_PENDING: the message is queued, or it is longer
+ * than max_message (tieline_endpoint_limits) and therefore a rendezvous message, whose bytes the peer requests later.
+ * TIELINE_AGAIN: nothing was sent; make progress and try again. `how` and `request` may be null.
  */
 int32_t tieline_send(const struct tieline_endpoint *endpoint,
                      uint16_t id,
@@ -607,7 +628,8 @@ int32_t tieline_send(const struct tieline_endpoint *endpoint,
 
 /*
  * Sends a message gathered from pieces of regions, which must not change until the operation completes. A message that is longer
- * than max_message is a rendezvous message, as for tieline_send; if it is a single piece, the peer reads it in place.
+ * than max_message is a rendezvous message, as for tieline_send. If a rendezvous message has a single piece, the peer reads the
+ * piece in place.
  */
 int32_t tieline_send_pieces(const struct tieline_endpoint *endpoint,
                             uint16_t id,
@@ -618,43 +640,51 @@ int32_t tieline_send_pieces(const struct tieline_endpoint *endpoint,
                             uint64_t *request);
 
 /*
- * Completes when every put, get and atomic posted before is complete at the target, and the transport has accepted every
- * message posted before. TIELINE_BUSY in a handler.
+ * Flushes the endpoint. The flush completes when every put, get and atomic posted before is complete at the target, and the
+ * transport has accepted every message posted before. Returns TIELINE_BUSY in a handler.
  */
 int32_t tieline_endpoint_flush(const struct tieline_endpoint *endpoint,
                                const struct tieline_how *how,
                                uint64_t *request);
 
-/* Completes when the peer's handlers have run for every message posted before: a round trip. */
+/*
+ * Flushes messages with a round trip to the peer. The flush completes when the peer's handlers have run for every message posted
+ * before.
+ */
 int32_t tieline_endpoint_flush_messages(const struct tieline_endpoint *endpoint,
                                         const struct tieline_how *how,
                                         uint64_t *request);
 
-/* Orders every put, get and atomic posted before ahead of those posted after. It does not wait. */
+/* Orders every put, get and atomic posted before ahead of those posted after. The call does not wait. */
 int32_t tieline_endpoint_fence(const struct tieline_endpoint *endpoint);
 
-/* Closes the endpoint, as an operation: TIELINE_CLOSE_*. The handle stays until it is dropped. */
+/* Begins to close the endpoint; `how` is TIELINE_CLOSE_*. The close is an operation. The handle remains until it is dropped. */
 int32_t tieline_endpoint_close(const struct tieline_endpoint *endpoint,
                                uint32_t which,
                                const struct tieline_how *how,
                                uint64_t *request);
 
-/* Attaches a word of the caller's to the endpoint. */
+/* Attaches a word to the endpoint. */
 int32_t tieline_endpoint_set_user(const struct tieline_endpoint *endpoint, uint64_t user);
 
-/* Reads the attached word; 0 at first. */
+/* Reads the word that was attached to the endpoint. The initial value is 0. */
 int32_t tieline_endpoint_user(const struct tieline_endpoint *endpoint, uint64_t *user);
 
-/* The number that identifies the peer in this worker. Messages and notifications from the peer carry the same number. */
+/* Reports the number that identifies the peer in this worker. Messages and notifications from the peer carry the same number. */
 int32_t tieline_endpoint_peer(const struct tieline_endpoint *endpoint,
                               uint32_t *peer);
 
-/* Describes the path to this peer in one line with its zero; `len` as for tieline_context_report. */
-int32_t tieline_endpoint_path(const struct tieline_endpoint *endpoint, char *text, size_t *len);
+/*
+ * Describes the path to this peer in one line, a string that ends with a zero. `len` has the same meaning as for
+ * tieline_context_report.
+ */
+int32_t tieline_endpoint_path(const struct tieline_endpoint *endpoint,
+                              char *text,
+                              size_t *len);
 
 /*
- * Reports whether the endpoint has ended: TIELINE_OK while it has not, otherwise its status below 0. `why` may be null; it is
- * filled as by tieline_last_error, and its strings last until the next call that fails in this thread.
+ * Reports whether the endpoint has ended: TIELINE_OK if it has not, otherwise the status of the failure, which is below 0. `why`
+ * may be null; it is filled as by tieline_last_error, and its strings are valid until the next call that fails in this thread.
  */
 int32_t tieline_endpoint_error(const struct tieline_endpoint *endpoint,
                                struct tieline_error *why);
@@ -669,39 +699,39 @@ int32_t tieline_worker_on_endpoint_failure(const struct tieline_worker *worker,
                                            void *user);
 
 /*
- * Registers the handler for messages of one id, below 0xf000. It replaces the previous one; if called in a handler, when the
- * current progress call has ended. With a null handler, messages of this id are dropped.
+ * Registers the handler for messages of one id, below 0xf000. The new handler replaces the previous handler; in a handler, the
+ * replacement takes effect when the current progress call has ended. If the handler is null, messages of this id are dropped.
  */
 int32_t tieline_worker_on_message(const struct tieline_worker *worker,
                                   uint16_t id,
                                   tieline_message_fn handler,
                                   void *user);
 
-/* Reports the sender of a message: its peer number in this worker, which is also that of an endpoint to it. */
+/* Reports the sender of a message: the sender's peer number in this worker. An endpoint to the sender has the same number. */
 int32_t tieline_message_peer(const struct tieline_message *arrived,
                              uint32_t *peer);
 
 /*
- * Keeps a message beyond its handler. If the transport can give up its buffer, nothing is copied. The bytes stay valid until the
- * kept message is dropped.
+ * Keeps a message beyond its handler. If the transport can hand over its receive buffer, nothing is copied. The bytes stay valid
+ * until the kept message is dropped.
  */
 int32_t tieline_message_keep(const struct tieline_message *arrived,
                              struct tieline_kept **kept,
                              const void **payload);
 
-/* Releases a message that was kept. */
+/* Releases a kept message. */
 int32_t tieline_kept_drop(struct tieline_kept *kept);
 
 /*
- * Returns a handle to receive or refuse a rendezvous message with. It can be requested once, in the message's handler;
- * TIELINE_INVALID for a message that has a payload. The handle may be kept for any time.
+ * Returns a handle that receives or refuses a rendezvous message. The handle can be requested once, in the message's handler; the
+ * call returns TIELINE_INVALID for a message that has a payload. The handle remains valid without a time limit.
  */
 int32_t tieline_message_announcement(const struct tieline_message *arrived,
                                      struct tieline_announcement **announcement);
 
 /*
  * Receives the first `len` bytes of a rendezvous message into a part of a region. TIELINE_OK or TIELINE_PENDING: the handle has
- * ended. After any failure it has not: receive the message again, or refuse it.
+ * ended. After any failure the handle remains valid: receive the message again, or refuse it.
  */
 int32_t tieline_announcement_take(struct tieline_announcement *announcement,
                                   const struct tieline_region *local,
@@ -713,21 +743,21 @@ int32_t tieline_announcement_take(struct tieline_announcement *announcement,
 /* Refuses a rendezvous message; the sender is notified. */
 int32_t tieline_announcement_refuse(struct tieline_announcement *announcement);
 
-/* The endpoint to the sender of a message, if the caller holds one; otherwise null. */
+/* Returns the endpoint to the sender of a message, if the caller holds one; otherwise null. */
 int32_t tieline_message_endpoint(const struct tieline_message *arrived,
                                  struct tieline_endpoint **endpoint);
 
 /*
- * Registers the handler for puts with TIELINE_HOW_NOTIFY. When it runs, the bytes of that put and of the peer's earlier puts are
- * visible.
+ * Registers the handler for puts with TIELINE_HOW_NOTIFY. When the handler runs, the bytes of that put and of the peer's earlier
+ * puts are visible.
  */
 int32_t tieline_worker_on_notification(const struct tieline_worker *worker,
                                        tieline_notification_fn handler,
                                        void *user);
 
 /*
- * Registers the handler for failed peers: those that have sent something to this worker, or to which it has a connection. It runs
- * once per peer, with the first reason.
+ * Registers the handler for failed peers. The handler runs once per peer, with the first reason. A peer counts if it has sent
+ * something to this worker, or if the worker has a connection to it.
  */
 int32_t tieline_worker_on_peer_failure(const struct tieline_worker *worker,
                                        tieline_peer_failure_fn handler,
@@ -739,30 +769,27 @@ int32_t tieline_worker_on_peer_left(const struct tieline_worker *worker,
                                     void *user);
 
 /*
- * Opens an endpoint to a peer that has sent something to this worker, by its number: an endpoint that is still held, or one of the
- * worker's own.
+ * Opens an endpoint, by peer number, to a peer that has sent something to this worker. If the caller or the worker already holds
+ * an endpoint to the peer, the call returns that endpoint.
  */
 int32_t tieline_worker_endpoint_to(const struct tieline_worker *worker,
                                    uint32_t peer,
                                    struct tieline_endpoint **endpoint);
 
-/* An endpoint to a peer that the caller holds and that has not failed; null if there is none. */
+/* Returns an endpoint that the caller holds to this peer and that has not failed; null if there is none. */
 int32_t tieline_worker_known_endpoint(const struct tieline_worker *worker,
                                       uint32_t peer,
                                       struct tieline_endpoint **endpoint);
 
-/*
- * Allocates zeroed memory that is shared from the start: peers on this host load and store it. `rights` are TIELINE_READ and so
- * on.
- */
+/* Allocates zeroed memory that peers on this host can map. `rights` are TIELINE_READ and so on. */
 int32_t tieline_context_alloc(const struct tieline_context *context,
                               size_t len,
                               uint64_t rights,
                               struct tieline_region **region);
 
 /*
- * Registers memory of the caller's for access by peers. All of it must be mapped with the rights that peers get (otherwise
- * TIELINE_PERMISSION), unless TIELINE_COMMITTED_LATER is among them. The memory must stay valid until tieline_region_close has
+ * Registers memory of the caller for access by peers. The whole range must be mapped with the rights that peers get (otherwise
+ * TIELINE_PERMISSION), unless `rights` contains TIELINE_COMMITTED_LATER. The memory must stay valid until tieline_region_close has
  * returned TIELINE_OK; dropping the region is not enough.
  */
 int32_t tieline_context_register(const struct tieline_context *context,
@@ -772,9 +799,9 @@ int32_t tieline_context_register(const struct tieline_context *context,
                                  struct tieline_region **region);
 
 /*
- * Makes a region of the caller's memory that serves only as the local side of operations (a transient registration). It has no
- * key. If a device needs a registration, the library makes one for the duration of each operation. When all operations have
- * completed successfully, the bytes may be reused. To free the memory, close the region first.
+ * Makes a region of the caller's memory that serves only as the local side of operations (a transient registration). The region
+ * has no key. If a device needs a registration, the library makes one for the duration of each operation. The bytes may be reused
+ * when all operations have completed successfully. Close the region before you free the memory.
  */
 int32_t tieline_context_lend(const struct tieline_context *context,
                              void *memory,
@@ -784,26 +811,31 @@ int32_t tieline_context_lend(const struct tieline_context *context,
 /* Reports the address and the length of a region. Either output may be null. */
 int32_t tieline_region_memory(const struct tieline_region *region, void **memory, size_t *len);
 
-/* Writes the key by which a peer reaches the region; `len` as for tieline_worker_address. */
-int32_t tieline_region_key(const struct tieline_region *region, void *key, size_t *len);
+/* Writes the key that a peer needs to access the region; `len` has the same meaning as for tieline_worker_address. */
+int32_t tieline_region_key(const struct tieline_region *region,
+                           void *key,
+                           size_t *len);
 
 /*
- * Closes a region. TIELINE_OK: its memory is not accessed any more. TIELINE_BUSY while an operation or a peer may access it; the
- * handle stays valid, so make progress and close it again. After any other failure the memory must stay valid for the rest of the
- * process.
+ * Closes a region. TIELINE_OK: neither peers nor the library access the memory any more. TIELINE_BUSY: an operation or a peer may
+ * still access the memory; the handle stays valid, so make progress and close the region again. After any other failure the memory
+ * must stay valid for the rest of the process.
  */
 int32_t tieline_region_close(struct tieline_region *region);
 
-/* Releases a region; pending operations go on. The caller's memory may then be accessed until the process ends. */
+/* Releases a region; pending operations continue. The caller's memory may be accessed until the process ends. */
 int32_t tieline_region_drop(struct tieline_region *region);
 
-/* Imports a peer's key, the bytes of its tieline_region_key, for use on an endpoint. Each call parses the bytes again. */
+/*
+ * Imports a peer's key for use on an endpoint. The bytes come from the peer's tieline_region_key. Each call parses the bytes
+ * again.
+ */
 int32_t tieline_endpoint_import_key(const struct tieline_endpoint *endpoint,
                                     const void *key,
                                     size_t len,
                                     struct tieline_key **imported);
 
-/* Releases a key. */
+/* Releases a remote key. */
 int32_t tieline_key_drop(struct tieline_key *key);
 
 /* Writes bytes from any memory to the peer's region at `offset`. The bytes may be reused when the call returns. */
@@ -815,8 +847,8 @@ int32_t tieline_put_bytes(const struct tieline_key *key,
                           uint64_t *request);
 
 /*
- * Writes a part of a region to the peer's region at `offset`. After TIELINE_OK, or after the operation's completion, it is visible
- * there.
+ * Writes a part of a region to the peer's region at `offset`. After TIELINE_OK, or after the operation's completion, the bytes are
+ * visible in the peer's region.
  */
 int32_t tieline_put(const struct tieline_key *key,
                     uint64_t offset,
@@ -853,7 +885,7 @@ int32_t tieline_get_pieces(const struct tieline_key *key,
 
 /*
  * Writes blocks of a region, in order, to blocks of the peer's region. TIELINE_AGAIN: only a part was posted, and that part
- * goes on; post all of it again.
+ * continues; post all of the blocks again.
  */
 int32_t tieline_put_strided(const struct tieline_key *key,
                             const struct tieline_blocks *to,
@@ -870,7 +902,7 @@ int32_t tieline_get_strided(const struct tieline_key *key,
                             const struct tieline_how *how,
                             uint64_t *request);
 
-/* Reports the limits of an endpoint. It opens the connection for messages. */
+/* Reports the limits of an endpoint. The call opens the connection for messages. */
 int32_t tieline_endpoint_limits(const struct tieline_endpoint *endpoint,
                                 struct tieline_limits *limits);
 
@@ -878,8 +910,8 @@ int32_t tieline_endpoint_limits(const struct tieline_endpoint *endpoint,
 int32_t tieline_key_info(const struct tieline_key *key, struct tieline_key_info *info);
 
 /*
- * Applies an atomic to the word of `width` bytes (4 or 8) at `offset` in the peer's region, which is a multiple of `width`. It
- * does not return the old value. Not TIELINE_ATOMIC_COMPARE_SWAP.
+ * Applies an atomic to the word of `width` bytes (4 or 8) at `offset` in the peer's region, which is a multiple of `width`. The
+ * call does not return the old value, and does not accept TIELINE_ATOMIC_COMPARE_SWAP.
  */
 int32_t tieline_atomic(const struct tieline_key *key,
                        uint32_t op,
@@ -890,8 +922,9 @@ int32_t tieline_atomic(const struct tieline_key *key,
                        uint64_t *request);
 
 /*
- * Like tieline_atomic, and fetches the old value: into `value` if the call returns TIELINE_OK, otherwise with the operation's
- * completion. TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`; the other operations ignore `compare`.
+ * Applies an atomic as tieline_atomic does, and fetches the old value: into `value` if the call returns TIELINE_OK, otherwise with
+ * the operation's completion. TIELINE_ATOMIC_COMPARE_SWAP stores `operand` if the word equals `compare`; the other operations
+ * ignore `compare`.
  */
 int32_t tieline_fetch(const struct tieline_key *key,
                       uint32_t op,
@@ -905,34 +938,34 @@ int32_t tieline_fetch(const struct tieline_key *key,
 
 /*
  * Maps a key's memory into this process for loads and stores. This works for peers on this host if a provider supports it
- * (otherwise TIELINE_UNSUPPORTED). Accesses through the mapping are not checked. It stays until tieline_pointer_drop.
+ * (otherwise TIELINE_UNSUPPORTED). Accesses through the mapping are not checked. The mapping exists until tieline_pointer_drop.
  */
 int32_t tieline_key_pointer(const struct tieline_key *key,
                             struct tieline_pointer **pointer,
                             void **memory,
                             size_t *len);
 
-/* Releases a mapping. Its memory must not be accessed after that. */
+/* Releases a mapping. The mapped memory must not be accessed afterwards. */
 int32_t tieline_pointer_drop(struct tieline_pointer *pointer);
 
 /*
- * Writes a name of this worker, at most 48 bytes, for channels that carry no more; `len` as for tieline_worker_address. Keep it as
- * secret as the address.
+ * Writes a name of this worker, at most 48 bytes. A name serves channels that cannot carry a whole address. `len` has the same
+ * meaning as for tieline_worker_address. Keep the name as secret as the address.
  */
 int32_t tieline_worker_name(const struct tieline_worker *worker,
                             void *name,
                             size_t *len);
 
 /*
- * Opens an endpoint to the worker with this name. It makes progress until the address is resolved, at most
- * TIELINE_CONNECT_TIMEOUT. TIELINE_BUSY in a handler.
+ * Opens an endpoint to the worker with this name. The call makes progress until the address is resolved, for at most
+ * TIELINE_CONNECT_TIMEOUT. Returns TIELINE_BUSY in a handler.
  */
 int32_t tieline_worker_connect_by_name(const struct tieline_worker *worker,
                                        const void *name,
                                        size_t len,
                                        struct tieline_endpoint **endpoint);
 
-/* The same without waiting: starts a query for the worker with this name. Drive it with tieline_name_call_test. */
+/* Starts a query for the worker with this name, and returns without waiting. Advance the query with tieline_name_call_test. */
 int32_t tieline_worker_ask_name(const struct tieline_worker *worker,
                                 const void *name,
                                 size_t len,
@@ -946,19 +979,19 @@ int32_t tieline_worker_ask_name(const struct tieline_worker *worker,
 int32_t tieline_name_call_test(const struct tieline_name_call *call,
                                struct tieline_endpoint **endpoint);
 
-/* Abandons a query, or releases one that has ended. */
+/* Abandons a query in progress, or releases a query that has ended. */
 int32_t tieline_name_call_drop(struct tieline_name_call *call);
 
 /*
- * Writes eight bytes that stand for a region's key. A process that has them and an endpoint to a worker of this context can get
+ * Writes an eight-byte handle of a region's key. A process that has the handle and an endpoint to a worker of this context can get
  * the key.
  */
 int32_t tieline_region_handle(const struct tieline_region *region,
                               uint64_t *handle);
 
 /*
- * Resolves a handle of the peer's to a key. TIELINE_OK: it was known, and `key` is set. TIELINE_PENDING: a query to the owner is
- * in progress; when that operation has completed successfully, call again.
+ * Resolves a region handle of the peer to a key. TIELINE_OK: the key was known, and `key` is set. TIELINE_PENDING: a query to the
+ * owner is in progress; when that operation has completed successfully, call again.
  */
 int32_t tieline_endpoint_key_by_handle(const struct tieline_endpoint *endpoint,
                                        uint64_t handle,
@@ -969,32 +1002,38 @@ int32_t tieline_endpoint_key_by_handle(const struct tieline_endpoint *endpoint,
 /*
  * Waits for a pending operation, at most `timeout_ns` (below 0: without limit). If `value` is not null, it receives the
  * operation's value, which is 0 except for a fetching atomic. The request number is released, except after TIELINE_TIMED_OUT and
- * after TIELINE_BUSY in a handler: then the operation goes on.
+ * after TIELINE_BUSY in a handler: in these two cases the operation continues.
  */
 int32_t tieline_worker_finish(const struct tieline_worker *worker,
                               uint64_t request,
                               int64_t timeout_ns,
                               uint64_t *value);
 
-/* Tests a pending operation: TIELINE_PENDING while it has not completed, otherwise as tieline_worker_finish. It makes no progress. */
+/*
+ * Tests a pending operation: TIELINE_PENDING while it has not completed, otherwise the same result as tieline_worker_finish. The
+ * call makes no progress.
+ */
 int32_t tieline_worker_test(const struct tieline_worker *worker,
                             uint64_t request,
                             uint64_t *value);
 
-/* Releases the request number of a pending operation. The operation goes on; if it fails, the endpoint's next flush reports that. */
+/*
+ * Releases the request number of a pending operation. The operation continues. If the operation fails, the endpoint's next flush
+ * reports the failure.
+ */
 int32_t tieline_worker_forget(const struct tieline_worker *worker,
                               uint64_t request);
 
 /*
  * Cancels a pending operation. TIELINE_OK means that the cancellation has begun, not that it has succeeded: finish the request to
- * learn that.
+ * learn the outcome.
  */
 int32_t tieline_worker_cancel(const struct tieline_worker *worker,
                               uint64_t request);
 
 /*
- * Reports the completion of a pending operation with `user`, through tieline_worker_take_completed. The request number is
- * released.
+ * Arranges that the completion of a pending operation is reported with `user` by tieline_worker_take_completed. The call releases
+ * the request number.
  */
 int32_t tieline_worker_track(const struct tieline_worker *worker,
                              uint64_t request,
@@ -1008,13 +1047,13 @@ int32_t tieline_worker_counter(const struct tieline_worker *worker,
 int32_t tieline_counter_read(const struct tieline_counter *counter,
                              struct tieline_counted *counted);
 
-/* Releases a counter. The operations that it counts go on. */
+/* Releases a counter. The counted operations continue. */
 int32_t tieline_counter_drop(struct tieline_counter *counter);
 
 /*
- * Takes completed operations that were tracked, in the order of completion. `list` has room for `most` elements of `each` bytes
- * (sizeof *list); `taken` receives their number. It makes no progress. Each failed operation has its status in its element; the
- * thread's last error describes the last of them.
+ * Takes completed tracked operations, in the order of completion. `list` has space for `most` elements of `each` bytes (sizeof
+ * *list); `taken` receives the number of elements written. The call makes no progress. The element of a failed operation contains
+ * its status; the thread's last error describes the last failed operation.
  */
 int32_t tieline_worker_take_completed(const struct tieline_worker *worker,
                                       struct tieline_completed *list,
@@ -1023,35 +1062,35 @@ int32_t tieline_worker_take_completed(const struct tieline_worker *worker,
                                       size_t *taken);
 
 /*
- * Begins a flush of every endpoint of a worker. The counter counts the flushes; it has none pending once everything that was
- * posted before this call is complete.
+ * Begins a flush of every endpoint of a worker. The counter counts the flushes. When none of them is pending, every operation that
+ * was posted before this call is complete.
  */
 int32_t tieline_worker_begin_flush(const struct tieline_worker *worker,
                                    const struct tieline_counter *counter);
 
-/* Waits until everything that was posted on every endpoint before this call is complete. TIELINE_BUSY in a handler. */
+/* Waits until every operation that was posted on any endpoint before this call is complete. Returns TIELINE_BUSY in a handler. */
 int32_t tieline_worker_flush(const struct tieline_worker *worker);
 
 /*
- * Makes progress; if there was none to make, sleeps until there may be some, at most `timeout_ns` (below 0: without limit).
- * TIELINE_MOVED: something happened, a completion is waiting to be taken, or the worker was woken. TIELINE_ROUSED: nothing
- * happened, wait again. TIELINE_TIMED_OUT: the time is up.
+ * Makes progress. If there is nothing to do, sleeps until an event, for at most `timeout_ns` (below 0: without limit).
+ * TIELINE_MOVED: an event was handled, a completion is waiting to be taken, or the worker was woken. TIELINE_ROUSED: nothing
+ * happened, wait again. TIELINE_TIMED_OUT: the time limit has passed.
  */
 int32_t tieline_worker_wait(const struct tieline_worker *worker,
                             int64_t timeout_ns);
 
 /*
- * tieline_worker_wait for several workers of one thread: makes progress on all of them; if there was none to make, sleeps until
- * there may be some for one of them. It opens a descriptor for the call. A loop that waits often should keep its own epoll over
- * the workers' descriptors.
+ * Waits for several workers of one thread, as tieline_worker_wait does for one. Makes progress on all workers; if there is nothing
+ * to do, sleeps until an event for one of them. Each call opens a descriptor. A loop that waits often should keep its own epoll
+ * set of the workers' descriptors.
  */
 int32_t tieline_workers_wait(const struct tieline_worker *const *workers,
                              size_t count,
                              int64_t timeout_ns);
 
 /*
- * Makes progress until `holds` returns non-zero for a word in a region. The word is aligned, has 64 bits, and is written by peers.
- * `word` receives its value unless it is null.
+ * Makes progress until `holds` returns non-zero for the value of a word in a region. The word is aligned, has 64 bits, and is
+ * written by peers. Unless `word` is null, it receives the value.
  */
 int32_t tieline_worker_wait_word(const struct tieline_worker *worker,
                                  const struct tieline_region *region,
@@ -1062,17 +1101,17 @@ int32_t tieline_worker_wait_word(const struct tieline_worker *worker,
                                  uint64_t *word);
 
 /*
- * Returns a descriptor for poll and epoll. It is readable when there may be something to do, provided that tieline_worker_arm
- * returned TIELINE_OK before. It is level-triggered: it stays readable until the worker has made progress. It belongs to the
- * library and never changes during the worker's life: capi/examples/event_loop.c. The library's own time limits, such as that for
- * a silent peer, make it readable as well.
+ * Returns a descriptor for poll and epoll. If tieline_worker_arm returned TIELINE_OK before, the descriptor becomes readable when
+ * there may be something to do. The descriptor is level-triggered: it stays readable until the worker has made progress. The
+ * descriptor belongs to the library and never changes during the worker's life: see capi/examples/event_loop.c. The library's own
+ * time limits, such as the one for a silent peer, also make the descriptor readable.
  */
 int32_t tieline_worker_fd(const struct tieline_worker *worker,
                           int32_t *fd);
 
 /*
- * Prepares one sleep on the descriptor. TIELINE_OK: it is safe to sleep. TIELINE_PENDING: there is something to do now. Call it
- * before each sleep, after the last progress.
+ * Prepares one sleep on the descriptor. TIELINE_OK: the caller may sleep. TIELINE_PENDING: there is something to do now. Call this
+ * function before each sleep, after the last progress.
  */
 int32_t tieline_worker_arm(const struct tieline_worker *worker);
 
@@ -1080,32 +1119,33 @@ int32_t tieline_worker_arm(const struct tieline_worker *worker);
 int32_t tieline_worker_waker(const struct tieline_worker *worker, struct tieline_waker **waker);
 
 /*
- * Ends the worker's current wait, or makes the next one return immediately. Any thread and a signal handler may call it: it does
- * not allocate. For a handle that is not a waker it returns TIELINE_INVALID and does not change the thread's last error.
+ * Ends the worker's current wait, or makes the next one return immediately. Any thread and a signal handler may call it. The call
+ * does not allocate. For a handle that is not a waker, the call returns TIELINE_INVALID and does not change the thread's last
+ * error.
  */
 int32_t tieline_waker_wake(const struct tieline_waker *waker);
 
 /* Releases a waker. A signal handler must not call it. */
 int32_t tieline_waker_drop(struct tieline_waker *waker);
 
-/* Closes a region as tieline_region_close does, and makes progress until it is unused. TIELINE_BUSY: the time is up. */
+/* Closes a region as tieline_region_close does, and makes progress until it is unused. TIELINE_BUSY: the time limit has passed. */
 int32_t tieline_worker_close_region(const struct tieline_worker *worker,
                                     struct tieline_region *region,
                                     int64_t timeout_ns);
 
 /*
- * Describes the path that puts and gets with this key currently take, in a line with its zero: `shm/ring`, `shm-cma/copy`, or
- * `emulated over shm/ring`. If a connection is being established for the path, operations wait for it. `len` as for
- * tieline_context_report.
+ * Describes the current path of puts and gets with this key in one line, a string that ends with a zero: `shm/ring`,
+ * `shm-cma/copy`, or `emulated over shm/ring`. If the path's connection is still being established, operations wait for the
+ * connection. `len` has the same meaning as for tieline_context_report.
  */
 int32_t tieline_key_path(const struct tieline_key *key,
                          char *text,
                          size_t *len);
 
 /*
- * Writes the worker's state as JSON with its zero: each endpoint with its queue and the reason why it waits, connections that are
- * being established, open interfaces, and counters. It visits every endpoint, so do not call it in every iteration of a loop.
- * `len` as for tieline_context_report.
+ * Writes the worker's state as JSON, a string that ends with a zero: each endpoint with its queue and the reason why the queue
+ * waits, connections that are being established, open interfaces, and counters. The call visits every endpoint, so do not make it
+ * in every iteration of a loop. `len` has the same meaning as for tieline_context_report.
  */
 int32_t tieline_worker_status(const struct tieline_worker *worker,
                               char *text,
@@ -1116,29 +1156,35 @@ int32_t tieline_worker_counters(const struct tieline_worker *worker,
                                 struct tieline_counters *counters);
 
 /*
- * Joins the job that the environment describes (tieline run, mpirun, srun, TIELINE_BOOTSTRAP); without one it is rank 0 of 1. If
- * `own` is not null, the caller's exchange is used instead.
+ * Joins the job that the environment describes (tieline run, mpirun, srun, TIELINE_BOOTSTRAP). Without a launcher, the process is
+ * rank 0 of 1. If `own` is not null, the caller's exchange is used instead.
  */
 int32_t tieline_job_open(const struct tieline_exchange *own,
                          struct tieline_job **job);
 
-/* Leaves the job. A handler may do so; if the call around it belongs to the job, that call completes normally. */
+/* Leaves the job. A handler may call this function; if the handler runs inside a call of the job, that call completes normally. */
 int32_t tieline_job_close(struct tieline_job *job);
 
 /* Reports the rank of this process and the size of its job. */
 int32_t tieline_job_place(const struct tieline_job *job, struct tieline_job_place *place);
 
-/* Sets the time limit for one exchange or lookup of the launcher's. TIELINE_BUSY while another call of the job is in progress. */
+/*
+ * Sets the time limit for one exchange or lookup of the launcher. Returns TIELINE_BUSY while another call of the job is in
+ * progress.
+ */
 int32_t tieline_job_set_deadline(struct tieline_job *job,
                                  uint64_t deadline_ns);
 
-/* Publishes bytes, to be looked up by this process's rank and `key`. It does not wait for other processes. */
+/* Publishes bytes under this process's rank and `key`. The call does not wait for other processes. */
 int32_t tieline_job_publish(const struct tieline_job *job,
                             uint32_t key,
                             const void *data,
                             size_t len);
 
-/* Looks up what `rank` has published as `key`, and waits for it. `len` as for tieline_worker_address. */
+/*
+ * Waits until `rank` has published `key`, and writes the published bytes. `len` has the same meaning as for
+ * tieline_worker_address.
+ */
 int32_t tieline_job_lookup(const struct tieline_job *job,
                            size_t rank,
                            uint32_t key,
@@ -1146,8 +1192,8 @@ int32_t tieline_job_lookup(const struct tieline_job *job,
                            size_t *len);
 
 /*
- * All-gather: sends `mine` to every process, and calls `take` with the bytes of each rank, in rank order. Every process must call
- * it equally often.
+ * Sends `mine` to every process (an all-gather), and calls `take` with the bytes of each rank, in rank order. Every process must
+ * make the same number of calls.
  */
 int32_t tieline_job_exchange(const struct tieline_job *job,
                              const void *mine,
@@ -1156,15 +1202,17 @@ int32_t tieline_job_exchange(const struct tieline_job *job,
                              void *to);
 
 /*
- * Returns when every process has called it. If `worker` is not null, the call makes progress on it meanwhile, and sleeps while
- * there is nothing to do. Pass a worker if peers may still need it. TIELINE_BUSY in a handler of that worker.
+ * Returns when every process has called tieline_job_barrier. If `worker` is not null, the call makes progress on the worker, and
+ * sleeps while there is nothing to do. Pass a worker if peers may still access its memory or wait for its replies. Returns
+ * TIELINE_BUSY in a handler of that worker.
  */
 int32_t tieline_job_barrier(const struct tieline_job *job,
                             const struct tieline_worker *worker);
 
 /*
  * Lets the caller carry the few datagrams that establish connections. `address`, at most 4096 bytes, is the caller's own name for
- * this worker. The context must have been opened with TIELINE_CONTEXT_OUT_OF_BAND. Call it before tieline_worker_address.
+ * this worker. The context must have been opened with TIELINE_CONTEXT_OUT_OF_BAND. Call this function before
+ * tieline_worker_address.
  */
 int32_t tieline_worker_set_out_of_band(const struct tieline_worker *worker,
                                        const void *address,
@@ -1172,7 +1220,7 @@ int32_t tieline_worker_set_out_of_band(const struct tieline_worker *worker,
                                        tieline_datagram_fn send,
                                        void *user);
 
-/* Delivers a datagram that a peer's function was given for this worker. */
+/* Delivers a datagram that a peer's datagram function carried to this process. */
 int32_t tieline_worker_deliver(const struct tieline_worker *worker,
                                const void *datagram,
                                size_t len);

@@ -60,8 +60,8 @@ impl OfiDomain {
         [FI_SOCKADDR_IN, FI_SOCKADDR_IN6].contains(&self.offer.info.address_format())
     }
 
-    /// Returns a priority below that of the native transports, also for devices that both drive. All are below 65, the lowest priority within
-    /// a host.
+    /// Returns a priority below that of the native transports, also for devices that both drive. All are below 65, the lowest
+    /// priority within a host.
     fn priority(&self) -> u32 {
         match core_name(&self.offer.provider) {
             "cxi" | "efa" | "opx" => 55,
