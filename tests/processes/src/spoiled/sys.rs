@@ -5,6 +5,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tieline::{Access, Context, OpenError, Region};
 
 /// Pages that are mapped in a selected manner.
@@ -40,8 +41,11 @@ impl Spoiled {
             Some(file) => (file.as_raw_fd(), libc::MAP_SHARED),
             None => (-1, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS),
         };
+        // The system places other mappings far above: none of them fills the hole that `unmap` leaves.
+        static NEXT: AtomicUsize = AtomicUsize::new(1 << 40);
+        let hint = NEXT.fetch_add(1 << 30, Ordering::Relaxed) as *mut libc::c_void;
         // SAFETY: a new mapping changes no existing one.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), len, rights, flags, fd, 0) };
+        let base = unsafe { libc::mmap(hint, len, rights, flags, fd, 0) };
         assert!(base != libc::MAP_FAILED, "mmap: {}", io::Error::last_os_error());
         Spoiled { base: base as usize, len, file }
     }
