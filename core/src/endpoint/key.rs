@@ -490,7 +490,7 @@ impl KeyInner {
         if !self.record.access.allows(needed) {
             return Err(Error::new(
                 Status::KeyRejected,
-                format!("{} a remote region", needed.for_peers()),
+                format!("{} a remote region", needed.operation()),
                 "its key does not carry that right",
                 "the region's owner gives the right when it allocates or registers the memory",
             ));

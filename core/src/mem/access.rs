@@ -68,7 +68,7 @@ impl Access {
     }
 
     /// The operation that needs this right, as text.
-    pub(crate) fn for_peers(self) -> &'static str {
+    pub(crate) fn operation(self) -> &'static str {
         match self {
             Access::READ => "a get from",
             Access::WRITE => "a put to",
