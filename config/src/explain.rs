@@ -93,7 +93,7 @@ pub enum Verdict {
     },
     /// The subject is in use.
     ChosenFor {
-        /// The roles of the subject: `message`, `RMA`, `atomic`, `connection`.
+        /// The roles of the subject: `message`, `RMA`, `atomic`, `connection`, or a part of one, such as `RMA of up to 64 bytes`.
         roles: Vec<String>,
         /// The reason why it was chosen.
         because: String,

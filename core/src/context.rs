@@ -119,7 +119,8 @@ impl Context {
     ///
     /// The whole range must be mapped with the rights that peers get: readable for gets, writable for puts, both for atomics.
     /// [`Access::COMMITTED_LATER`] skips that check. If the memory is unmapped, protected or truncated later, accesses by peers
-    /// fail and this process continues.
+    /// normally fail and this process continues. `docs/guide.md` ("Registered memory that disappears") names the exceptions, such
+    /// as accesses by devices.
     ///
     /// # Safety
     /// `base` must be valid for reads and writes of `len` bytes until [`Region::close`] has returned `Ok` for this region, or until

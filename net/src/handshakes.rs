@@ -176,6 +176,7 @@ impl Handshakes {
                     handshake.acceptor.answer_unknown();
                 }
                 let _ = handshake.flush();
+                let _ = handshake.stream.shutdown(Shutdown::Write);
             }
             Outcome::Proven(hello) => {
                 let Some(mut handshake) = self.remove(hub, token) else { return };
@@ -183,8 +184,9 @@ impl Handshakes {
                 handshake.acceptor.answer(admitted.as_ref().map(|_| ()).map_err(|why| *why));
                 // The few bytes of an answer fit into the buffer of a socket that has sent only a greeting.
                 let answered = handshake.flush() && handshake.acceptor.output().is_empty();
-                if let (true, Ok(slot)) = (answered, admitted) {
-                    hand_over(hub, &slot, handshake, hello);
+                match admitted {
+                    Ok(slot) if answered => hand_over(hub, &slot, handshake, hello),
+                    _ => drop(handshake.stream.shutdown(Shutdown::Write)),
                 }
             }
         }

@@ -463,6 +463,8 @@ class Worker:
             for one in list(self._belongings):
                 one.close()
             self._let_go()
+            # The last reference to a closed context ends it.
+            self._context_handle = _Handle(None, None, self._context_handle.what)
         self._drive(status)
         if error is not None:
             raise error

@@ -46,7 +46,7 @@ impl Interface {
         &self.0.domain.provider.interface
     }
 
-    /// Returns the provider's handle, for calls with records of other sizes.
+    /// Returns the provider's handle, for calls that bypass this wrapper, such as tests that pass a record of another size.
     pub(crate) fn handle(&self) -> *mut c_void {
         self.0.handle
     }

@@ -84,7 +84,7 @@ pub(crate) struct EndpointState {
     pub(super) max_zcopy: Cell<usize>,
     pub(crate) shared: Rc<Shared>,
     pub(super) worker: Rc<dyn WorkerCalls>,
-    /// The endpoint's number, which is also the cookie of its lanes.
+    /// The endpoint's number, which is also the cookie of the lanes that it owns. A lane over a circuit has the circuit's number.
     pub(crate) id: Id,
     /// The endpoint's index among the worker's endpoints, which also names the owner of its operations.
     pub(crate) index: usize,

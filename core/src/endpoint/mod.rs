@@ -149,8 +149,8 @@ impl Endpoint {
     ///
     /// [`Worker::cancel`](crate::Worker::cancel) tries to withdraw a rendezvous message. Dropping the endpoint, closing it with
     /// [`Close::Cancel`] or closing the worker withdraws every message that the peer has not received. The peer is notified
-    /// immediately. However, a receiver whose transfer has begun may then read memory that has been released. The receiver's
-    /// transfer fails, and over `verbs` the connection ends for both sides.
+    /// immediately. However, a receiver whose transfer has begun may then read memory that has been released. In that case the
+    /// receiver's transfer fails, and over `verbs` the connection then ends for both sides.
     ///
     /// # Errors
     /// [`PostError::Retry`] if the queue is full, or if copies of long messages occupy `TIELINE_QUEUE_BYTES`: nothing was sent, so

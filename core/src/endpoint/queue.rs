@@ -261,6 +261,11 @@ impl EndpointState {
         std::mem::take(&mut *self.answers.borrow_mut()).into()
     }
 
+    /// Returns the number of queued operations and kept answers; `None` while either is borrowed for a change.
+    pub(crate) fn try_waiting_len(&self) -> Option<usize> {
+        Some(self.queue.try_borrow().ok()?.len() + self.answers.try_borrow().ok()?.len())
+    }
+
     pub(crate) fn answers_len(&self) -> usize {
         self.answers.borrow().len()
     }

@@ -93,6 +93,12 @@ impl Shared {
         self.hold(op, through.unwrap_or_else(|| vec![Through::Interface]));
     }
 
+    /// Checks whether an operation without an endpoint is open; `None` while the tables are borrowed for a change.
+    pub(crate) fn try_has_orphans(&self) -> Option<bool> {
+        let (orphans, ops) = (self.orphans.0.try_borrow().ok()?, self.ops.try_borrow().ok()?);
+        Some(orphans.iter().any(|orphan| ops.is_open(orphan.id)))
+    }
+
     /// Returns the number of operations without an endpoint per circuit or interface.
     pub(crate) fn orphans_by_path(
         &self,

@@ -74,8 +74,8 @@ impl Worker {
     ///
     /// Operations that are not delivered within `timeout` are lost and are listed in the error. The error also lists a failure that
     /// has not been reported yet and that the next flush would have reported. The call makes progress meanwhile: handlers run, and
-    /// operations that they post are delivered as well. If something is lost, each interface may take `TIELINE_CLOSE_TIMEOUT` on top
-    /// of `timeout`, as when the worker is dropped.
+    /// operations that they post are delivered as well. If something is lost, each interface may take `TIELINE_CLOSE_TIMEOUT` on
+    /// top of `timeout`, as when the worker is dropped.
     ///
     /// When the call returns, the worker is closed, with or without losses, as if it had been dropped. Endpoints, keys, requests
     /// and announcements that still exist return `Closed`. Only an immediate error (`Busy` inside a handler, `Invalid` in a forked
@@ -263,10 +263,6 @@ impl WorkerState {
         self.shared.orphans_by_path(|circuit| self.circuit_name(circuit))
     }
 
-    pub(super) fn has_orphans(&self) -> bool {
-        !self.orphans_by_path().is_empty()
-    }
-
     /// Checks whether peers wait for answers or help, apart from the operations of endpoints.
     pub(super) fn has_debts(&self) -> bool {
         !self.owed.is_empty()
@@ -284,12 +280,14 @@ impl WorkerState {
     }
 
     fn deliver(self: &Rc<Self>, book: &mut Book) -> Result<(), Error> {
+        // Whether handlers posted operations during the last round.
+        let mut posting = false;
         loop {
             let delivered =
                 self.wait_for(book.left(), false, || (!book.look(self)).then_some(()))?.is_some();
             self.all_endpoints().iter().for_each(|endpoint| endpoint.watch_for_more());
             if !delivered || !self.flush_transports(book)? {
-                return Err(out_of_time(false));
+                return Err(out_of_time(posting));
             }
             // Handlers may have posted operations after the lanes were flushed.
             let is_delivered = !book.look(self);
@@ -303,6 +301,7 @@ impl WorkerState {
                 more.iter().for_each(|endpoint| book.unconfirmed(endpoint.id.raw(), None));
                 return Err(out_of_time(!more.is_empty()));
             }
+            posting = !more.is_empty();
         }
     }
 

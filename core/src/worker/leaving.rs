@@ -1,7 +1,6 @@
 //! A worker's goodbye when the process exits: see [`crate::exit`].
 
 use super::WorkerState;
-use crate::endpoint::EndpointState;
 use crate::exit::{self, Leaves, thread_number};
 use crate::{Error, Status};
 use std::rc::Rc;
@@ -32,14 +31,13 @@ impl WorkerState {
         let (Ok(ops), Ok(_)) = (self.shared.ops.try_borrow(), self.endpoints.try_borrow()) else {
             return None;
         };
-        let of_endpoint = |endpoint: &Rc<EndpointState>| {
-            let open = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
-            open + endpoint.queue_len() + endpoint.answers_len()
-        };
+        let mut unsent = self.owed.try_len()? + usize::from(self.shared.try_has_orphans()?);
         let endpoints = self.all_endpoints();
-        let alive = endpoints.iter().filter(|endpoint| endpoint.is_alive());
-        let unsent = alive.map(of_endpoint).sum::<usize>() + self.owed.len();
-        Some(unsent as u64 + u64::from(self.has_orphans()))
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.is_alive()) {
+            let open = ops.open_wholes(endpoint.index) + ops.announced_of(endpoint.index);
+            unsent += open + endpoint.try_waiting_len()?;
+        }
+        Some(unsent as u64)
     }
 
     /// Notifies each connected peer that the process exits with operations that have not completed. A lane that does not accept the

@@ -148,8 +148,8 @@ use std::sync::Arc;
 /// Dropping a worker or an endpoint has the same meaning over every transport. Operations that returned `Done` are kept: a message
 /// that a transport has accepted reaches a peer that is alive and makes progress. Operations that are pending when the worker is
 /// dropped end with `Closed` and may be lost. [`Worker::close`] first delivers pending operations, and reports those that it could
-/// not deliver. If an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that were already
-/// posted end with `Canceled`, or complete normally if the connection stays.
+/// not deliver. If an endpoint is dropped, its worker sends the queued operations of that endpoint. Operations that a transport
+/// already holds complete normally if the worker keeps their connection open; otherwise they end with `Canceled`.
 ///
 /// Dropping does not wait for the applications of peers. Dropping may wait for the transport to accept messages, at most
 /// `TIELINE_CLOSE_TIMEOUT` (1 s) for each interface; messages that the transport has not accepted in this time are lost.

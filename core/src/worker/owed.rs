@@ -1,5 +1,5 @@
-//! The queue of answers that cannot be sent at present: a peer sent a request over one route, and there is no route to the peer,
-//! for example because descriptors ran out.
+//! The queue of answers that cannot be sent at present: a peer's request has arrived, but there is no route back to the peer, for
+//! example because no file descriptor is left for a connection.
 //!
 //! The answers are kept and retried for the time that forming a connection may take. Then the worker disconnects the peer, so that
 //! the peer's request ends with an error and does not wait forever.
@@ -35,6 +35,11 @@ impl Owed {
 
     pub(super) fn len(&self) -> usize {
         self.debts.borrow().len()
+    }
+
+    /// Returns the number of kept answers; `None` while they are borrowed for a change.
+    pub(super) fn try_len(&self) -> Option<usize> {
+        Some(self.debts.try_borrow().ok()?.len())
     }
 
     /// Checks whether the kept answers and `coming` more exceed the maximum.

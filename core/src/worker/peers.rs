@@ -183,6 +183,13 @@ impl Peers {
         if let Some(peer) = self.known.get_mut(&number) {
             (peer.parted, peer.told, peer.lost) = (false, false, None);
             (peer.leaves, peer.exited) = (false, None);
+        }
+        self.forget_last_failure(number);
+    }
+
+    /// A peer of the application has connected or left, so the failure of an earlier peer no longer explains a wait.
+    fn forget_last_failure(&mut self, number: u32) {
+        if self.last_failure.is_some() && !self.is_service(number) {
             self.last_failure = None;
         }
     }
@@ -216,8 +223,12 @@ impl Peers {
 
     /// Returns whether to report the leaving of this peer: once, until a connection of the peer is connected again.
     pub(super) fn part(&mut self, number: u32) -> bool {
-        self.last_failure = None;
-        self.known.get_mut(&number).is_some_and(|peer| !std::mem::replace(&mut peer.parted, true))
+        let peer = self.known.get_mut(&number);
+        let is_first = peer.is_some_and(|peer| !std::mem::replace(&mut peer.parted, true));
+        if is_first {
+            self.forget_last_failure(number);
+        }
+        is_first
     }
 
     /// Handles an interface that reuses the peer's number for another peer. Returns the endpoint of a peer that is forgotten as a

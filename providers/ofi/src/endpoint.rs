@@ -31,7 +31,9 @@ impl Endpoint for OfiEndpoint {
     type Key = RemoteKey;
 
     fn am_short(&self, id: u32, header: u64, payload: &[u8]) -> Posted {
-        self.engine.borrow_mut().send(self.channel, id, header, payload)
+        // It is borrowed if a signal handler that calls `exit` interrupts another call.
+        let mut engine = self.engine.try_borrow_mut().map_err(|_| Status::Again)?;
+        engine.send(self.channel, id, header, payload)
     }
 
     fn am_packed(

@@ -143,7 +143,8 @@ impl Directory {
         &self.path
     }
 
-    /// Checks whether this provider creates such directories, and removes them when they are empty.
+    /// Returns whether the directory is one of this provider's own: the provider creates it if it is missing, and removes it when
+    /// it is empty.
     pub(crate) fn is_made(&self) -> bool {
         self.made
     }

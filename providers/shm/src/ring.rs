@@ -135,8 +135,9 @@ impl SendRing {
         #[cfg(feature = "test-hooks")]
         crate::hooks::between_write_and_publish();
         let lap = lap(position, self.shift.get());
-        slot.control.store(u64::from(lap) << 32 | u64::from(head), Ordering::Release);
+        // First: a signal handler that calls `exit` may push, and must not write a published slot again.
         self.position.set(position + 1);
+        slot.control.store(u64::from(lap) << 32 | u64::from(head), Ordering::Release);
     }
 
     /// Prefetches the line of the next slot for writing.

@@ -301,6 +301,7 @@ impl ConnectionState {
                 self.outbox.stream_broke(number as u8);
             }
             if let Err(why) = self.outbox.acknowledged(head.ack) {
+                self.shared.poller.forget(standby.socket.as_raw_fd());
                 let broke = Broke::malformed("the peer", why);
                 return self.fail(broke.status, &broke.text);
             }

@@ -148,7 +148,8 @@ impl Node {
         self.must(&format!("import {} {region} {key}", other.peer.name))
     }
 
-    /// Checks that the received messages were in order and complete.
+    /// Checks that the node has recorded no error: no message out of order or with wrong bytes, no failed reply, no wrong result
+    /// of a put, get or atomic. Messages missing at the end are not detected.
     ///
     /// # Panics
     /// Panics if they were not.

@@ -1,4 +1,5 @@
-//! The test suites: built once in the development profile, all of them with the same features, and counted per test.
+//! The test suites. All except loom are built in the development profile with the same features, so that no package is built
+//! twice. Results are counted per test.
 
 use super::{Count, least};
 use crate::sh::{LIMIT, Outcome, cargo, command, lines, packages, target, which, within};

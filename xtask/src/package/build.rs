@@ -34,7 +34,7 @@ fn places() -> Vec<(String, &'static str)> {
     registry.into_iter().chain([own]).collect()
 }
 
-/// Checks that no file contains a path of this machine.
+/// Checks that no file contains the path of a source directory of this machine (see `places`).
 pub(super) fn names_no_place(files: &[PathBuf]) -> Outcome {
     let places = places();
     for file in files {

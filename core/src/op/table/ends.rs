@@ -1,4 +1,5 @@
-//! Ending all operations of an endpoint or an interface, and failures whose result was not requested.
+//! The ends of operations: all of an endpoint or of an interface at once. Also keeps the failures of operations whose result was
+//! not requested, for the next flush.
 
 use super::*;
 use crate::error::Scope;

@@ -30,7 +30,8 @@ impl<T: Copy> Guarded<T> {
 
     /// The address of the first record.
     pub(super) fn at(&mut self) -> *mut T {
-        self.words[BESIDE..].as_mut_ptr().cast()
+        // The pointer is made from all words: a provider may write before the room.
+        self.words.as_mut_ptr().wrapping_add(BESIDE).cast()
     }
 
     /// Returns whether the marked words are unchanged.

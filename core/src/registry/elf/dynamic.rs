@@ -1,7 +1,7 @@
 //! Checks two parts of a file that the loader does not check: the range that becomes read-only, and the version numbers.
 //!
-//! Wrong values lead the loader out of the file's own memory. The contents of that other memory decide whether the process ends. They may
-//! differ between this process and a child that tries the file.
+//! Wrong values lead the loader out of the file's own memory. The contents of that other memory decide whether the process ends.
+//! They may differ between this process and a child that tries the file.
 
 use super::{Bytes, Fields, Unfit, inside, unfit};
 
@@ -14,8 +14,8 @@ pub(super) struct Load {
     pub(super) memory_len: u64,
 }
 
-/// Checks that the memory that becomes read-only after relocation lies in a loadable segment. It may reach to the end of the last page,
-/// or to the next segment.
+/// Checks that the memory that becomes read-only after relocation lies in a loadable segment. It may reach to the end of the last
+/// page, or to the next segment.
 pub(super) fn check_relro(address: u64, len: u64, loads: &[Load], page: u64) -> Result<(), Unfit> {
     let is_inside = |load: &Load| {
         let next = loads.iter().map(|it| it.address).filter(|start| *start > load.address).min();
@@ -142,15 +142,20 @@ impl<B: Bytes + ?Sized> Memory<'_, B> {
 
     /// The highest number among the versions of other files.
     fn last_needed(&self, mut at: u64) -> Option<u16> {
-        let mut most = 0;
+        let (mut most, mut left) = (0, MOST);
         for _ in 0..MOST {
             let file = self.array::<16>(at)?;
             let file = Fields(&file);
             let mut version = at.checked_add(u64::from(file.u32(8)))?;
-            for _ in 0..file.u16(2) {
+            // As the loader does, the chain is followed to its end, whatever its count is.
+            loop {
+                left = left.checked_sub(1)?;
                 let raw = self.array::<16>(version)?;
                 most = most.max(Fields(&raw).u16(6) & !HIDDEN);
-                version = version.checked_add(u64::from(Fields(&raw).u32(12)))?;
+                match Fields(&raw).u32(12) {
+                    0 => break,
+                    next => version = version.checked_add(u64::from(next))?,
+                }
             }
             match file.u32(12) {
                 0 => return Some(most),

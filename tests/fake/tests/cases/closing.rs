@@ -153,7 +153,7 @@ cases! {
         WORLD.set(Some(stage.world));
         stage.world.meanwhile(confirm_late);
         drop(me.send(5, 0, b"first").unwrap());
-        let undelivered = stage.a.close(Duration::from_millis(20)).unwrap_err();
+        let undelivered = stage.a.close(Duration::from_millis(100)).unwrap_err();
         assert_eq!(undelivered.error.status(), Status::TimedOut);
         assert!(undelivered.to_string().contains("handlers kept posting"), "{undelivered}");
         assert!(undelivered.losses.iter().any(|loss| loss.unconfirmed), "{undelivered}");

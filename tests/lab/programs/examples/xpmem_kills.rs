@@ -1,6 +1,6 @@
 //! Kills one of three processes repeatedly. One process is a source that maps, unmaps and discards memory. The other two attach
-//! this memory, and the kernel copies their attachments. After each kill the other two processes continue. The argument is the
-//! number of rounds: `xpmem_kills 30`.
+//! this memory, and let the kernel read it through their attachments, by a write to a pipe. After each kill the other two
+//! processes continue. The argument is the number of rounds: `xpmem_kills 30`.
 
 use tieline_lab_programs::child::Child;
 use tieline_lab_programs::random::Random;

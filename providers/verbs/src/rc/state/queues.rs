@@ -17,8 +17,8 @@ fn fewest_sends(domain: &DomainState) -> usize {
     FEWEST_SENDS.max(domain.max_iov.div_ceil(domain.max_read_pieces.max(1)))
 }
 
-/// Makes a completion queue with this number of entries. Returns whether the queue can be resized; if not, the queue has the
-/// largest size needed.
+/// Makes a completion queue with this number of entries. Returns whether the queue can be resized. If not, the queue is made as
+/// large as may be needed later, or smaller if the device refuses that.
 fn completion_queue(domain: &DomainState, entries: usize) -> Result<(Cq, bool), Failure> {
     let make = |entries: usize| Cq::new(&domain.device, entries.min(domain.max_cqe));
     let cq = make(entries)?;

@@ -164,7 +164,8 @@ cases! {
         assert!(room.into_buffer().unwrap().iter().all(|byte| *byte == 7));
     }
 
-    /// The number of an unread request for help is reused, as after an hour of computing.
+    /// A request for help is still unread when its 16-bit number recurs, as if the helper had computed for an hour without
+    /// progress.
     fn stale_help_request_with_reused_number_changes_nothing() {
         let copying = Copying::new();
         let Copying { world, at_a, at_b, a, b, ba, .. } = &copying;
