@@ -18,8 +18,9 @@ fn processes() -> usize {
 /// The number of messages: more than a fast box requires, so that the largest channels are measured.
 const MESSAGES: usize = 20;
 
-/// The memory budget of a context, in KiB.
-const CONTEXT_KIB: u64 = 1024;
+/// The memory budget of a context, in KiB. In this profile, 660 of them are relocations of eight provider files; the budget of the
+/// release profile is 1024 (docs/benchmarks.md).
+const CONTEXT_KIB: u64 = 1152;
 const SILENT_PEER_KIB: u64 = 16;
 const TALKING_PEER_KIB: u64 = 64;
 
