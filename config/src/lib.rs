@@ -16,8 +16,6 @@
 
 mod builder;
 mod check;
-pub mod error;
-pub mod explain;
 mod files;
 mod markdown;
 mod nearest;
@@ -29,7 +27,6 @@ pub mod vars;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -39,45 +36,15 @@ use tieline_plugin_api::config::{self, Accepts};
 use tieline_plugin_api::{Status, config_kind};
 
 use select::Selection;
+use tieline_explain::{Error, Origin, Setting};
 
 pub use builder::ConfigBuilder;
-pub use error::Error;
 pub use nearest::nearest;
 pub use tieline_plugin_api::abi::Declared;
 pub use units::Kind;
 
 pub use markdown::{markdown, settings_file};
 pub use sys::effective_uid;
-
-/// The origin of a value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The program, which set the value through the builder.
-    Program,
-    /// An environment variable.
-    Environment,
-    /// A file, and the number of the line in it.
-    File(PathBuf, usize),
-    /// The default of the variable.
-    Default,
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Program => f.write_str("program"),
-            Origin::Environment => f.write_str("environment"),
-            Origin::File(path, line) => write!(f, "{}:{line}", path.display()),
-            Origin::Default => f.write_str("default"),
-        }
-    }
-}
-
-impl Serialize for Origin {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
 
 /// The destination of the report of a context.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,15 +63,6 @@ impl ReportTo {
             text => text.contains('/').then(|| ReportTo::File(text.to_owned())),
         }
     }
-}
-
-/// A value with its origin.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Setting {
-    /// The text of the value, as it was written.
-    pub value: String,
-    /// The origin of the value.
-    pub origin: Origin,
 }
 
 /// A variable with its value, kind and description: a line of `tieline config`.

@@ -7,9 +7,9 @@
 //! worker's promises are at the end.
 
 use crate::Error;
-use crate::log::is_plain;
 use crate::wire::{Format, Reader, Writer, seal};
 use std::sync::OnceLock;
+use tieline_explain::is_plain;
 use tieline_plugin_api::Status;
 use tieline_plugin_api::process::PerProcess;
 

@@ -32,8 +32,7 @@
 //! }
 //! ```
 
-pub use crate::config::error::{Error, Scope};
-pub use crate::config::{Origin, Setting};
+pub use tieline_explain::{Error, Origin, Scope, Setting};
 
 use crate::Status;
 use std::fmt;

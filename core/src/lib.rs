@@ -38,7 +38,6 @@ mod interface;
 mod journal;
 mod lanes;
 pub mod live;
-mod log;
 mod mem;
 pub mod message;
 mod names;
@@ -56,8 +55,8 @@ pub mod worker;
 
 pub use mem::region;
 use tieline_config as config;
-pub use tieline_config::explain;
 use tieline_config::select;
+pub use tieline_explain::record as explain;
 pub use tieline_job as job;
 use tieline_wireup::{self as wireup, wire};
 

@@ -21,7 +21,8 @@ use serde::Serialize;
 
 use crate::explain::{Record, Verdict};
 
-pub use crate::config::{FileView, Origin, Setting, ValueView};
+pub use crate::config::{FileView, ValueView};
+pub use tieline_explain::{Origin, Setting};
 pub use values::{
     configuration, nearest_word, value_text, value_text_within, values_text, values_text_within,
 };

@@ -3,7 +3,7 @@
 //! ```no_run
 //! use tieline_job::Job;
 //!
-//! fn main() -> Result<(), tieline_config::Error> {
+//! fn main() -> Result<(), tieline_explain::Error> {
 //!     let job = Job::from_env()?; // rank 0 of 1 without a launcher
 //!     let address = b"what worker.address() gave".to_vec();
 //!     let everyone = job.exchange(&address)?; // everyone[r] came from rank r
@@ -30,7 +30,8 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use tieline_config::{Config, Error};
+use tieline_config::Config;
+use tieline_explain::Error;
 use tieline_plugin_api::{Status, raised_rights};
 
 mod alone;
@@ -301,7 +302,7 @@ impl Job {
     /// bytes stay as long as the server of the exchange exists, even after this process has ended.
     ///
     /// ```
-    /// # fn main() -> Result<(), tieline_config::Error> {
+    /// # fn main() -> Result<(), tieline_explain::Error> {
     /// # let (job, address, neighbour) = (tieline_job::Job::from_env()?, b"what worker.address() gave", 0);
     /// const ADDRESS: u32 = 1;
     /// job.publish(ADDRESS, address)?;
@@ -376,9 +377,9 @@ impl Job {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # fn main() -> Result<(), tieline_config::Error> {
+    /// # fn main() -> Result<(), tieline_explain::Error> {
     /// # struct Worker;
-    /// # impl Worker { fn wait(&self, _: Option<Duration>) -> Result<(), tieline_config::Error> { Ok(()) } }
+    /// # impl Worker { fn wait(&self, _: Option<Duration>) -> Result<(), tieline_explain::Error> { Ok(()) } }
     /// # let (job, worker) = (tieline_job::Job::from_env()?, Worker);
     /// job.barrier_while(|| worker.wait(Some(Duration::from_millis(1))))?;
     /// # Ok(()) }

@@ -2,7 +2,7 @@
 //! [`Server::turn`] waits, up to its timeout.
 //!
 //! ```no_run
-//! # fn main() -> Result<(), tieline_config::Error> {
+//! # fn main() -> Result<(), tieline_explain::Error> {
 //! use tieline_job::server::Server;
 //! let mut server = Server::new(4, "c0ffee")?;
 //! let exchange = server.listen_unix()?; // `unix:@tieline-...`, for TIELINE_EXCHANGE

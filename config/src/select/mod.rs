@@ -17,9 +17,9 @@ mod parse;
 use semver::{Version, VersionReq};
 use tieline_plugin_api::Status;
 
-use crate::explain::{Record, Verdict};
 use crate::{Error, Origin, Setting, nearest, shown, vars};
 use glob::Glob;
+use tieline_explain::{Record, Verdict};
 
 /// The end of the verdict on a name that a list does not contain. A citation of the list precedes this text.
 pub const UNNAMED: &str = ", which does not name it";

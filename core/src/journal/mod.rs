@@ -11,7 +11,6 @@ mod bounds;
 mod sys;
 
 use crate::config::ReportTo;
-use crate::log::is_plain;
 use bounds::{Allowance, Said};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -20,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use tieline_explain::is_plain;
 
 /// The maximum number of remembered peers. The lanes to a remembered peer are not repeated for each endpoint.
 const REMEMBERED: usize = 4096;

@@ -9,13 +9,13 @@ pub(crate) mod key;
 pub mod region;
 mod room;
 
-use crate::log::Log;
 use crate::registry::LoadedProvider;
 use crate::registry::abi::objects::OpenDomain;
 use crate::sys::{self, Exposed, ForkGuard, OwnedBuffer, Span};
 use crate::{Error, Status};
 use region::{Access, Backing, Parked, Region, RegionState, Registration, Table};
 use std::sync::Arc;
+use tieline_explain::Log;
 use tieline_plugin_api::abi::DomainAttr;
 use tieline_plugin_api::memory_caps;
 

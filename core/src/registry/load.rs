@@ -7,7 +7,7 @@
 #![allow(unsafe_code)]
 
 use super::abi::grown::{Unlisted, listed};
-use super::abi::host::{LogLine, Services};
+use super::abi::host::Services;
 use super::abi::{EndpointTable, Tables, layout};
 use super::elf::Unfit;
 use super::identity::{Origin, Refusal};
@@ -18,12 +18,12 @@ use super::search::Checked;
 use super::settings::Settings;
 use super::sys;
 use crate::Error;
-use crate::log::Log;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use std::ffi::{OsStr, c_int, c_void};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use tieline_explain::{Log, LogLine};
 use tieline_plugin_api::abi::{DomainAttr, ENTRY_SYMBOL, EntryFn, Layouts, ProviderOps};
 use tieline_plugin_api::process::Kept;
 use tieline_plugin_api::{CoreNote, Status};

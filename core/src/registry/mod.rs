@@ -37,11 +37,10 @@ pub(crate) use settings::{Settings, is_named_after};
 
 use crate::builtin::Builtin;
 use crate::explain::{Record, Verdict};
-use crate::log::Log;
-use abi::host::LogLine;
 pub(crate) use identity::OUT_OF_BAND;
 use identity::Refusal;
 use std::sync::Arc;
+use tieline_explain::{Log, LogLine};
 use tieline_plugin_api::abi::EntryFn;
 use tieline_plugin_api::log_level;
 
@@ -75,7 +74,7 @@ pub(crate) fn discover_in(
     builtin: &[Builtin],
     wanted: &dyn Fn(&str, &semver::Version) -> Result<(), Verdict>,
 ) -> Discovery {
-    search_in(path, settings, builtin, wanted, Arc::new(Log::new()))
+    search_in(path, settings, builtin, wanted, Arc::new(Log::default()))
 }
 
 impl Discovery {

@@ -25,7 +25,6 @@ use super::settings::Settings;
 use super::sys::{self, Call, Step, Trial};
 use super::trust::Trust;
 use crate::config::effective_uid;
-use crate::log::Log;
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
@@ -36,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tieline_explain::Log;
 use tieline_plugin_api::abi::{Declared, ENTRY_SYMBOL, Set};
 use tieline_plugin_api::process::PerProcess;
 use tieline_plugin_api::raised_rights;
@@ -217,7 +217,7 @@ impl Settings for Snapshot {
 fn try_file(path: &Path, settings: &dyn Settings) -> std::io::Result<Trial> {
     let symbol = CString::new(ENTRY_SYMBOL)?;
     let settings = Arc::new(Snapshot(settings.all()));
-    let (services, host) = Services::open("trial", Arc::new(Log::new()), settings);
+    let (services, host) = Services::open("trial", Arc::new(Log::default()), settings);
     let call = Call { host, room: Room::new() };
     let trial = CString::new(path.as_os_str().as_bytes())
         .map_err(std::io::Error::from)

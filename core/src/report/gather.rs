@@ -11,8 +11,8 @@ use crate::config::{Config, vars};
 use crate::explain::{Record, Verdict};
 use crate::lanes::{LaneTarget, PeerModule, Serves, lanes};
 use crate::rank::{ModuleRef, Ranked, Role, cost_ns};
-use crate::registry::abi::host::LogLine;
 use crate::setup::Core;
+use tieline_explain::LogLine;
 
 impl Report {
     /// Makes the current report of a context.

@@ -4,11 +4,11 @@ use std::sync::{Arc, Weak};
 
 use super::gather::{level_name, wanted_level};
 use super::{LogView, Report, ValueView};
-use crate::config::Origin;
 use crate::explain::{Record, Verdict};
 use crate::journal::Journal;
-use crate::registry::abi::host::LogLine;
 use crate::setup::Core;
+use tieline_explain::LogLine;
+use tieline_explain::Origin;
 use tieline_plugin_api::raised_rights;
 
 impl Report {

@@ -130,7 +130,7 @@ fn or_none(value: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Setting;
+    use tieline_explain::Setting;
 
     fn queue_bytes() -> ValueView {
         ValueView {

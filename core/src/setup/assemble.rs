@@ -7,7 +7,6 @@ use crate::compose::{self, Composition, Preferences};
 use crate::config::{Config, Declared, ReportTo, vars};
 use crate::explain::{Record, Verdict};
 use crate::journal::Journal;
-use crate::log::Log;
 use crate::mem::{DomainSlot, Memory};
 use crate::rank::{ModuleFacts, ModuleRef, Role, compare};
 use crate::registry::abi::objects::OpenDomain;
@@ -17,6 +16,7 @@ use crate::registry::{
 use crate::sys::ForkGuard;
 use crate::{Error, Status};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tieline_explain::Log;
 use tieline_plugin_api::abi::{ModuleAttr, Set, fixed_str};
 use tieline_plugin_api::role;
 
@@ -264,7 +264,7 @@ impl Core {
         let assist_size = config.size(vars::ASSIST_SIZE)?;
         let polls_often = config.bool(vars::POLLS_OFTEN)?;
         let spin = super::Spin::new(&config)?;
-        let (guard, notes) = (Arc::new(ForkGuard::new()), Arc::new(Log::new()));
+        let (guard, notes) = (Arc::new(ForkGuard::new()), Arc::new(Log::default()));
         let core = Arc::new(Core {
             id,
             location: Location::here(),

@@ -17,7 +17,6 @@ use crate::error::Scope;
 use crate::explain::Record;
 use crate::journal::Journal;
 use crate::live;
-use crate::log::Log;
 use crate::mem::Memory;
 use crate::names::{self, NameService, WorkerName};
 use crate::registry::Discovery;
@@ -25,6 +24,7 @@ use crate::sys::{ForkGuard, Poller};
 use crate::{Error, Status};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+use tieline_explain::Log;
 use tieline_plugin_api::abi::ModuleAttr;
 
 pub(crate) use spin::Spin;

@@ -6,7 +6,6 @@
 //! of a name are kept before one is reused. The services print nothing: lines are added to a log that the report shows.
 
 use crate::config::upper;
-use crate::log::{Line, Log, is_plain};
 use crate::registry::settings::Settings;
 use std::cell::UnsafeCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,45 +13,14 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use tieline_explain::{Log, LogLine, is_plain};
 use tieline_plugin_api::abi::{
     ABI_MAJOR, ABI_MINOR, AsyncEvent, ConfigValue, ConfigVar, Declarations, Declared, Host,
 };
 use tieline_plugin_api::{Failure, OK, Status, async_kind, log_level};
 
-/// One line that a provider logged.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct LogLine {
-    /// The provider that logged it.
-    pub(crate) provider: String,
-    /// The level, one of `TIELINE_LOG_*`.
-    pub(crate) level: u32,
-    /// The text of the line.
-    pub(crate) text: String,
-    /// The device event that the line reports, if it reports one: `port_down`.
-    pub(crate) event: Option<&'static str>,
-}
-
 /// The maximum length of a line.
 const MOST_LINE_BYTES: usize = 1024;
-
-impl From<String> for LogLine {
-    fn from(text: String) -> LogLine {
-        LogLine { provider: "tieline".into(), level: log_level::WARN, text, event: None }
-    }
-}
-
-impl Line for LogLine {
-    fn lasts(&self) -> bool {
-        self.event.is_some()
-    }
-}
-
-impl Log<LogLine> {
-    /// Adds a line of a provider.
-    pub(in crate::registry) fn push(&self, provider: &str, level: u32, text: String) {
-        self.add(LogLine { provider: provider.to_string(), level, text, event: None });
-    }
-}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -4,12 +4,12 @@ use super::host::Services;
 use super::objects::OpenDomain;
 use super::{EndpointTable, FAILED_ENDPOINT, RawEndpoint};
 use crate::explain::{Record, Verdict};
-use crate::log::Log;
 use crate::registry::{Builtin, Discovery, SearchPath, Settings, discover_in};
 use std::cell::RefCell;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use tieline_explain::{Log, LogLine};
 use tieline_plugin_api::abi::{
     AsyncEvent, Declared, DomainAttr, DomainOps, EndpointOps, EntryFn, Host, InterfaceOps,
     ModuleAttr, ProviderOps, Set, fixed,
@@ -229,7 +229,7 @@ fn provider_without_device_is_unused_and_its_text_is_recorded() {
     }
     let found = discover_builtin(entry);
     assert_eq!(not_used(&found), "no card in any slot; version 1.0.0, built in");
-    let warns = |line: &super::host::LogLine| line.level <= log_level::WARN;
+    let warns = |line: &LogLine| line.level <= log_level::WARN;
     assert!(!found.log.lines().iter().any(warns), "to have no device is no event");
 }
 
@@ -277,7 +277,7 @@ fn the_hosts_services_serve_a_provider() {
 #[test]
 fn a_recycled_host_table_drops_calls_of_its_earlier_provider() {
     let open = || {
-        let log = Arc::new(Log::new());
+        let log = Arc::new(Log::default());
         let (services, host) = Services::open("again", log.clone(), Arc::new(NoSettings));
         (services, std::ptr::from_ref(host), log)
     };

@@ -9,7 +9,7 @@ const KEPT: usize = 256;
 /// Checks whether a character may appear in a line. Control characters, line ends and invisible characters that change the display
 /// of others (their direction, for example) may not appear. The check is needed because peers and files influence the text of a
 /// line.
-pub(crate) fn is_plain(c: char) -> bool {
+pub fn is_plain(c: char) -> bool {
     let is_unseen = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
         | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}');
@@ -17,7 +17,7 @@ pub(crate) fn is_plain(c: char) -> bool {
 }
 
 /// The lines added so far, as text or as records. Any thread may add lines.
-pub(crate) struct Log<T> {
+pub struct Log<T> {
     lines: Mutex<Lines<T>>,
     /// The function that receives each line when it is added, if set.
     heard: OnceLock<Hearer<T>>,
@@ -35,7 +35,7 @@ struct Lines<T> {
 }
 
 /// An entry of a log.
-pub(crate) trait Line: Clone + PartialEq + From<String> {
+pub trait Line: Clone + PartialEq + From<String> {
     /// Checks whether the line is lasting, so that later lines do not displace it.
     fn lasts(&self) -> bool {
         false
@@ -44,8 +44,8 @@ pub(crate) trait Line: Clone + PartialEq + From<String> {
 
 impl Line for String {}
 
-impl<T: Line> Log<T> {
-    pub(crate) fn new() -> Log<T> {
+impl<T> Default for Log<T> {
+    fn default() -> Log<T> {
         let lines = Lines {
             first: Vec::new(),
             last: VecDeque::new(),
@@ -54,14 +54,16 @@ impl<T: Line> Log<T> {
         };
         Log { lines: Mutex::new(lines), heard: OnceLock::new() }
     }
+}
 
+impl<T: Line> Log<T> {
     /// Passes each line that is added later to a function.
-    pub(crate) fn pass_on(&self, to: impl Fn(&T) + Send + Sync + 'static) {
+    pub fn pass_on(&self, to: impl Fn(&T) + Send + Sync + 'static) {
         let _ = self.heard.set(Box::new(to));
     }
 
     /// Adds a line.
-    pub(crate) fn add(&self, line: T) {
+    pub fn add(&self, line: T) {
         self.tell(&line);
         self.locked().add(line);
     }
@@ -73,12 +75,12 @@ impl<T: Line> Log<T> {
     }
 
     /// Adds a line unless the log contains it.
-    pub(crate) fn add_once(&self, line: T) {
+    pub fn add_once(&self, line: T) {
         let _ = self.add_if_new(line);
     }
 
     /// Adds a line unless the log contains it; `false`: the log contains it.
-    pub(crate) fn add_if_new(&self, line: T) -> bool {
+    pub fn add_if_new(&self, line: T) -> bool {
         let mut lines = self.locked();
         if lines.first.contains(&line) || lines.last.contains(&line) {
             return false;
@@ -90,7 +92,7 @@ impl<T: Line> Log<T> {
     }
 
     /// Returns the kept lines, oldest first.
-    pub(crate) fn lines(&self) -> Vec<T> {
+    pub fn lines(&self) -> Vec<T> {
         let Lines { first, last, lasting, left_out } = &*self.locked();
         let between = {
             let left_out = left_out - lasting.len() as u64;
@@ -121,13 +123,50 @@ impl<T: Line> Lines<T> {
     }
 }
 
+/// One line that a provider logged.
+#[derive(Clone, PartialEq, Eq)]
+pub struct LogLine {
+    /// The provider that logged it.
+    pub provider: String,
+    /// The level, one of `TIELINE_LOG_*`.
+    pub level: u32,
+    /// The text of the line.
+    pub text: String,
+    /// The device event that the line reports, if it reports one: `port_down`.
+    pub event: Option<&'static str>,
+}
+
+impl From<String> for LogLine {
+    fn from(text: String) -> LogLine {
+        LogLine {
+            provider: "tieline".into(),
+            level: tieline_plugin_api::log_level::WARN,
+            text,
+            event: None,
+        }
+    }
+}
+
+impl Line for LogLine {
+    fn lasts(&self) -> bool {
+        self.event.is_some()
+    }
+}
+
+impl Log<LogLine> {
+    /// Adds a line of a provider.
+    pub fn push(&self, provider: &str, level: u32, text: String) {
+        self.add(LogLine { provider: provider.to_string(), level, text, event: None });
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn first_and_last_lines_are_kept_and_others_counted() {
-        let log = Log::<String>::new();
+        let log = Log::<String>::default();
         for n in 0..1000 {
             log.add_once(format!("line {n}"));
             log.add_once("line 0".into());
@@ -155,7 +194,7 @@ mod tests {
                 self.0.starts_with("gone")
             }
         }
-        let log = Log::<Told>::new();
+        let log = Log::<Told>::default();
         let chatter = || (0..2 * KEPT).for_each(|n| log.add(Told(format!("line {n}"))));
         chatter();
         log.add(Told("gone".into()));
